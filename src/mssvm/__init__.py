@@ -1,0 +1,1 @@
+"""mssvm: structured prediction when part of the structure is never seen."""

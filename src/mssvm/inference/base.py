@@ -1,0 +1,14 @@
+"""The one shape of every inference method."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mssvm.graph import Batch
+from mssvm.potentials import Belief, Potentials, Query
+
+
+class Inference(Protocol):
+    """Callable computing PS_{outputs}[eps_y] PS_{hidden}[eps_h] theta for every instance of a batch."""
+
+    def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief: ...

@@ -1,0 +1,85 @@
+"""Brute force: the nested power sum (paper eq. 5) over every assignment. The oracle all else is tested against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from mssvm.arrays import Floats, Ints
+from mssvm.errors import MemoryLimitError
+from mssvm.graph import Batch
+from mssvm.potentials import Belief, Marginals, Potentials, Query, Status
+from mssvm.power import check_temperature, power_sum
+
+
+@dataclass(frozen=True)
+class Enumerate:
+    """Exact inference by listing all allowed assignments; refuses instances with more than ``limit`` of them."""
+
+    limit: int = 1 << 18
+
+    def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
+        eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        theta.check(batch)
+        query.check(batch)
+        value = np.zeros(len(batch))
+        mu = Marginals.zeros(batch)
+        for b in range(len(batch)):
+            value[b] = self._one(batch, b, theta, query, eps_y, eps_h, mu)
+        return Belief(value, mu, Status.exactly(value, "enumeration"))
+
+    def _one(
+        self, batch: Batch, b: int, theta: Potentials, query: Query, eps_y: float, eps_h: float, mu: Marginals
+    ) -> float:
+        outputs, hidden = self._assignments(batch, b, query)
+        n_vars = batch.graph(b).n_vars
+        z = np.zeros((len(outputs[1]), len(hidden[1]), n_vars), dtype=np.int64)
+        z[:, :, outputs[0]] = outputs[1][:, None, :]
+        z[:, :, hidden[0]] = hidden[1][None, :, :]
+        z = z.reshape(-1, n_vars)
+        unary_at, table_at, mu_at = entries(batch, b, z)
+        scores = theta.unary[unary_at].sum(1) + theta.tables[table_at].sum(1)
+        q, weights_h = power_sum(scores.reshape(len(outputs[1]), len(hidden[1])), eps_h, axis=1)
+        value, weights_y = power_sum(q, eps_y, axis=0)
+        p = (weights_y[:, None] * weights_h).ravel()
+        np.add.at(mu.unary, unary_at, p[:, None])
+        np.add.at(mu.tables, mu_at, p[:, None])
+        return float(value)
+
+    def _assignments(self, batch: Batch, b: int, query: Query) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
+        first, last = batch.var_ptr[b], batch.var_ptr[b + 1]
+        states = [np.flatnonzero(query.allowed[batch.unary_ptr[i] : batch.unary_ptr[i + 1]]) for i in range(first, last)]
+        size = float(np.prod([float(len(s)) for s in states]))
+        if size > self.limit:
+            raise MemoryLimitError(
+                f"instance {b} has {size:.3g} assignments, more than the limit of {self.limit}; use elimination instead."
+            )
+        is_output = query.output[first:last]
+        groups = []
+        for members in (np.flatnonzero(is_output), np.flatnonzero(~is_output)):
+            rows = list(product(*(states[i] for i in members)))
+            groups.append((members, np.array(rows, dtype=np.int64).reshape(len(rows), len(members))))
+        return groups[0], groups[1]
+
+
+def entries(batch: Batch, b: int, z: Ints) -> tuple[Ints, Ints, Ints]:
+    """Where the assignments ``z`` (rows over the variables of instance b) read unary scores, tables and marginals."""
+    graph = batch.graph(b)
+    unary_at = batch.unary_ptr[batch.var_ptr[b] : batch.var_ptr[b + 1]] + z
+    inside = np.zeros((len(z), graph.n_factors), dtype=np.int64)
+    for f, scope in enumerate(graph.scopes):
+        inside[:, f] = np.ravel_multi_index(tuple(z[:, v] for v in scope), graph.table_shape(f))
+    span = slice(batch.factor_ptr[b], batch.factor_ptr[b + 1])
+    return unary_at, batch.table_at[span] + inside, batch.mu_at[span] + inside
+
+
+def score(batch: Batch, theta: Potentials, z: Ints) -> Floats:
+    """theta(z) of one full assignment (a state for every variable of the batch), per instance."""
+    out = np.zeros(len(batch))
+    for b in range(len(batch)):
+        row = z[batch.var_ptr[b] : batch.var_ptr[b + 1]][None, :]
+        unary_at, table_at, _ = entries(batch, b, row)
+        out[b] = theta.unary[unary_at].sum() + theta.tables[table_at].sum()
+    return out
