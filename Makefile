@@ -1,0 +1,36 @@
+# Everything sets itself up in .venv from Python >= 3.11 alone; the stamp makes later runs start at once.
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+.PHONY: install demo test lint
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
+	  found=; \
+	  for p in python3.13 python3.12 python3.11 python3 python; do \
+	    if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$p; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "mssvm needs Python 3.11 or newer and found none on PATH: install one, then run make again." >&2; exit 1; \
+	  fi; \
+	  if ! $$found -m venv $(VENV); then \
+	    echo "$$found could not create $(VENV): install its venv module (python3-venv on Debian and Ubuntu), then run make again." >&2; exit 1; \
+	  fi; \
+	fi
+	@echo "Installing mssvm and its development tools into $(VENV) (needed again only when pyproject.toml changes)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+demo: $(STAMP)
+	$(PY) -m mssvm.experiments.demo
+
+lint: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+
+test: lint
+	$(PY) -m pytest -q
