@@ -187,6 +187,14 @@ class Batch:
         return out
 
     @cached_property
+    def mu_owner(self) -> Ints:
+        """Instance of each entry of ``Marginals.tables``."""
+        out = np.zeros(self.n_mu_entries, dtype=np.int64)
+        factor_owner = np.repeat(np.arange(len(self)), np.diff(self.factor_ptr))
+        out[spans(self.mu_at, self.table_sizes)] = np.repeat(factor_owner, self.table_sizes)
+        return out
+
+    @cached_property
     def tables_shared_across_instances(self) -> bool:
         return self.n_mu_entries != self.n_table_entries
 

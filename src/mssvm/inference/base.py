@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from mssvm.arrays import Floats, Ints
 from mssvm.graph import Batch
-from mssvm.potentials import Belief, Potentials, Query
+from mssvm.potentials import Belief, Marginals, Potentials, Query
 
 
 class Inference(Protocol):
     """Callable computing PS_{outputs}[eps_y] PS_{hidden}[eps_h] theta for every instance of a batch."""
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief: ...
+
+
+class Filler(Protocol):
+    """An exact method that handles some instances of a batch and writes its results in place."""
+
+    def fill(
+        self,
+        batch: Batch,
+        theta: Potentials,
+        query: Query,
+        eps_y: float,
+        eps_h: float,
+        which: Ints,
+        value: Floats,
+        mu: Marginals | None,
+    ) -> None: ...

@@ -1,0 +1,94 @@
+"""What a solver sees: numbers only. A ``Problem`` is a sum over instances of differences of convex functions of w.
+
+    loss(w) = sum_i c_i (plus_i(w) - minus_i(w)),      c_i = C * weight_i
+
+Solvers add the regulariser. Everything returned is already summed with the c_i, except ``values`` (raw, per instance).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+
+from mssvm.arrays import Floats, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One evaluation: per-instance values, their weighted total, its gradient, and what inference reported."""
+
+    values: Floats
+    total: float
+    gradient: Floats
+    plus_calls: int = 0
+    minus_calls: int = 0
+    converged: int = 0
+    rescued: int = 0
+    exact: bool = True
+
+    def __add__(self, other: Part) -> Part:
+        """The evaluation of the union of two disjoint sets of instances, in order."""
+        return Part(
+            np.concatenate([self.values, other.values]),
+            self.total + other.total,
+            self.gradient + other.gradient,
+            self.plus_calls + other.plus_calls,
+            self.minus_calls + other.minus_calls,
+            self.converged + other.converged,
+            self.rescued + other.rescued,
+            self.exact and other.exact,
+        )
+
+
+class Problem(Protocol):
+    """A sum over ``n_instances`` of differences of convex functions of ``n_weights`` weights."""
+
+    @property
+    def n_instances(self) -> int: ...
+
+    @property
+    def n_weights(self) -> int: ...
+
+    @property
+    def scale(self) -> Floats:
+        """c_i = C * weight_i of each instance."""
+        ...
+
+    @property
+    def n_sites(self) -> int:
+        """Number of labelled sites, for objectives per site."""
+        ...
+
+    @property
+    def temperatures(self) -> tuple[float, float]: ...
+
+    @property
+    def log_outputs(self) -> Floats:
+        """log |Y_i|: tempering the outputs at eps changes plus_i by at most eps * log |Y_i|."""
+        ...
+
+    def at(self, eps_y: float, eps_h: float) -> Self:
+        """The same problem at other temperatures."""
+        ...
+
+    def plus(self, w: Floats, which: Ints | None = None) -> Part:
+        """Convex part, over the instances ``which`` (default all)."""
+        ...
+
+    def minus(self, w: Floats, which: Ints | None = None) -> Part:
+        """The convex function that is subtracted."""
+        ...
+
+    def difference(self, w: Floats, which: Ints | None = None) -> Part:
+        """plus - minus in one pass."""
+        ...
+
+    def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
+        """plus_i (raw) and the coordinates mu_i of its gradient: ``lift(i, mu_i)`` is the raw gradient of plus_i."""
+        ...
+
+    def lift(self, i: int, mu: Floats) -> Floats:
+        """The linear map from coordinates of instance i to weight space."""
+        ...

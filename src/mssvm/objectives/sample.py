@@ -1,0 +1,99 @@
+"""A labelled sample: inputs, roles, and the states that the labels admit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from mssvm.arrays import Bools, Floats, Ints
+from mssvm.errors import InputError
+from mssvm.graph import Batch, offsets, spans
+from mssvm.models.base import Inputs
+from mssvm.potentials import Query
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Instances with labels. ``truth`` marks the states a label admits: one for a label, several for a candidate set,
+    all for hidden variables. ``weight`` scales each instance in the objective, ``site_weight`` each site in the loss."""
+
+    inputs: Inputs
+    query: Query
+    truth: Bools
+    weight: Floats
+    site_weight: Floats
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Inputs,
+        query: Query,
+        truth: Bools,
+        weight: Floats | None = None,
+        site_weight: Floats | None = None,
+    ) -> Sample:
+        """Check and assemble a sample; weights default to one."""
+        batch = inputs.batch
+        query.check(batch)
+        if truth.shape != (batch.n_states,):
+            raise InputError(f"truth has shape {truth.shape}, the batch needs ({batch.n_states},).")
+        query.restrict(truth).check(batch)
+        weights = _weights(weight, len(batch), "weight", "instances")
+        return cls(inputs, query, truth, weights, _weights(site_weight, batch.n_vars, "site_weight", "variables"))
+
+    @property
+    def batch(self) -> Batch:
+        return self.inputs.batch
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @cached_property
+    def truth_query(self) -> Query:
+        """The query of U-: outputs restricted to what the labels admit."""
+        return self.query.restrict(self.truth)
+
+    @cached_property
+    def labelled(self) -> Bools:
+        """Instances with at least one output site; the others contribute nothing to any objective."""
+        count = np.bincount(self.batch.owner, weights=self.query.output, minlength=len(self))
+        return np.asarray(count > 0)
+
+    @cached_property
+    def n_labelled_sites(self) -> int:
+        return int(self.query.output.sum())
+
+    @cached_property
+    def log_outputs(self) -> Floats:
+        """Per instance, the log of the number of allowed output assignments (the bias bound of tempering y)."""
+        logs = np.where(self.query.output, np.log(self.query.n_allowed(self.batch)), 0.0)
+        return np.bincount(self.batch.owner, weights=logs, minlength=len(self))
+
+    def select(self, which: Sequence[int] | Ints) -> Sample:
+        """The sub-sample of the named instances."""
+        chosen = np.asarray(which, dtype=np.int64)
+        batch = self.batch
+        variables = spans(batch.var_ptr[chosen], np.diff(batch.var_ptr)[chosen])
+        state_ptr = batch.unary_ptr[batch.var_ptr]
+        states = spans(state_ptr[chosen], np.diff(state_ptr)[chosen])
+        query = Query(self.query.output[variables], self.query.allowed[states])
+        inputs = self.inputs.select(chosen)
+        return Sample(inputs, query, self.truth[states], self.weight[chosen], self.site_weight[variables])
+
+    def blocks(self, target_states: int) -> list[Ints]:
+        """Fixed consecutive groups of instances of about ``target_states`` states each, independent of threads."""
+        ends = self.batch.unary_ptr[self.batch.var_ptr][1:]
+        group = (ends - 1) // max(target_states, 1)
+        sizes = np.bincount(group, minlength=0)
+        ptr = offsets(sizes[sizes > 0].astype(np.int64))
+        return [np.arange(a, b) for a, b in zip(ptr[:-1], ptr[1:], strict=True)]
+
+
+def _weights(given: Floats | None, n: int, name: str, of: str) -> Floats:
+    weights = np.ones(n) if given is None else np.asarray(given, dtype=np.float64)
+    if weights.shape != (n,) or not np.all(np.isfinite(weights)) or np.any(weights < 0):
+        raise InputError(f"{name} needs one finite number >= 0 for each of the {n} {of}.")
+    return weights

@@ -1,0 +1,191 @@
+"""The training problem of the unified family: model, sample and inference joined into a ``Problem``.
+
+Instances are evaluated in fixed blocks and summed in fixed order, so results carry the same bits on any number of
+threads. Instances without a labelled site are dropped at the door: they contribute 0 whatever the temperatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, reduce
+from typing import Any
+
+import numpy as np
+
+from mssvm.arrays import Floats, Ints
+from mssvm.errors import InfeasibleError, InputError
+from mssvm.graph import Batch
+from mssvm.inference.base import Inference
+from mssvm.models.base import Model
+from mssvm.objectives.problem import Part
+from mssvm.objectives.sample import Sample
+from mssvm.objectives.unified import Unified
+from mssvm.potentials import Belief, Marginals, Potentials
+
+BLOCK_STATES = 1 << 15
+SINGLES_KEPT = 1 << 14
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some instances with their loss tables, ready to be evaluated at any w."""
+
+    sample: Sample
+    delta: Potentials
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingProblem:
+    """C sum_i weight_i U_i(w) for a unified objective, a model, a labelled sample and an inference method."""
+
+    objective: Unified
+    model: Model[Any]
+    sample: Sample
+    inference: Inference
+    C: float = 1.0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.C) and self.C > 0):
+            raise InputError(f"C must be a finite number > 0, got {self.C!r}.")
+        if not self.sample.labelled.all():
+            labelled = np.flatnonzero(self.sample.labelled)
+            object.__setattr__(self, "sample", self.sample.select(labelled))
+
+    @property
+    def n_instances(self) -> int:
+        return len(self.sample)
+
+    @property
+    def n_weights(self) -> int:
+        return self.model.n_weights
+
+    @property
+    def n_sites(self) -> int:
+        return self.sample.n_labelled_sites
+
+    @property
+    def temperatures(self) -> tuple[float, float]:
+        return self.objective.eps_y, self.objective.eps_h
+
+    @property
+    def log_outputs(self) -> Floats:
+        return self.sample.log_outputs
+
+    @cached_property
+    def scale(self) -> Floats:
+        return self.C * self.sample.weight
+
+    def at(self, eps_y: float, eps_h: float) -> TrainingProblem:
+        moved = replace(self, objective=self.objective.at(eps_y, eps_h))
+        object.__setattr__(moved, "_cut", self._cut)  # the blocks do not depend on the temperatures
+        return moved
+
+    def plus(self, w: Floats, which: Ints | None = None) -> Part:
+        return self._sum(which, lambda block, scale: self._plus(w, block, scale))
+
+    def minus(self, w: Floats, which: Ints | None = None) -> Part:
+        return self._sum(which, lambda block, scale: self._minus(w, block, scale))
+
+    def difference(self, w: Floats, which: Ints | None = None) -> Part:
+        return self._sum(which, lambda block, scale: self._difference(w, block, scale))
+
+    def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
+        block = self._cut.single(i)
+        theta = self.model.forward(w, block.sample.inputs)
+        belief, _ = self.objective.plus(self.inference, block.sample, theta, block.delta)
+        _check(belief)
+        return float(belief.value[0]), np.concatenate([belief.mu.unary, belief.mu.tables])
+
+    def lift(self, i: int, mu: Floats) -> Floats:
+        block = self._cut.single(i)
+        n = block.sample.batch.n_states
+        return self.model.adjoint(Marginals(mu[:n], mu[n:]), block.sample.inputs)
+
+    @cached_property
+    def _cut(self) -> _Cut:
+        return _Cut(self.sample, self.objective)
+
+    def _sum(self, which: Ints | None, evaluate: Callable[[Block, Floats], Part]) -> Part:
+        if which is None:
+            jobs = [(block, self.scale[ids]) for ids, block in self._cut.blocks]
+        else:
+            jobs = [(self._cut.single(int(i)), self.scale[i : i + 1]) for i in which]
+        if not jobs:
+            return Part(np.zeros(0), 0.0, np.zeros(self.n_weights))
+        if self.threads == 1 or len(jobs) == 1:
+            parts = [evaluate(*job) for job in jobs]
+        else:
+            with ThreadPoolExecutor(self.threads) as pool:
+                parts = list(pool.map(lambda job: evaluate(*job), jobs))
+        return reduce(Part.__add__, parts)
+
+    def _minus(self, w: Floats, block: Block, scale: Floats) -> Part:
+        theta = self.model.forward(w, block.sample.inputs)
+        belief = self.objective.minus(self.inference, block.sample, theta)
+        return self._part(block, scale, belief.value, belief.mu, (belief,), minus_calls=len(scale))
+
+    def _plus(self, w: Floats, block: Block, scale: Floats) -> Part:
+        theta = self.model.forward(w, block.sample.inputs)
+        belief, rescued = self.objective.plus(self.inference, block.sample, theta, block.delta)
+        return self._part(block, scale, belief.value, belief.mu, (belief,), rescued, plus_calls=len(scale))
+
+    def _difference(self, w: Floats, block: Block, scale: Floats) -> Part:
+        theta = self.model.forward(w, block.sample.inputs)
+        low = self.objective.minus(self.inference, block.sample, theta)
+        high, rescued = self.objective.plus(self.inference, block.sample, theta, block.delta, low)
+        value, mu = high.value - low.value, high.mu - low.mu
+        n = len(scale)
+        return self._part(block, scale, value, mu, (high, low), rescued, plus_calls=n, minus_calls=n)
+
+    def _part(
+        self,
+        block: Block,
+        scale: Floats,
+        value: Floats,
+        mu: Marginals,
+        beliefs: tuple[Belief, ...],
+        rescued: int = 0,
+        plus_calls: int = 0,
+        minus_calls: int = 0,
+    ) -> Part:
+        for belief in beliefs:
+            _check(belief)
+        gradient = self.model.adjoint(weigh(block.sample.batch, mu, scale), block.sample.inputs)
+        converged = sum(int(belief.status.converged.sum()) for belief in beliefs)
+        exact = all(bool(belief.status.exact.all()) for belief in beliefs)
+        total = float(scale @ value)
+        return Part(value, total, gradient, plus_calls, minus_calls, converged, rescued, exact)
+
+
+class _Cut:
+    """The sample cut into fixed blocks, and single instances on demand; shared by all temperatures."""
+
+    def __init__(self, sample: Sample, objective: Unified) -> None:
+        self._sample, self._objective = sample, objective
+        self.blocks = [(ids, self._block(sample.select(ids))) for ids in sample.blocks(BLOCK_STATES)]
+        self.single = lru_cache(SINGLES_KEPT)(lambda i: self._block(sample.select(np.array([i]))))
+
+    def _block(self, sample: Sample) -> Block:
+        query = sample.query
+        return Block(sample, self._objective.loss.delta(sample.batch, query.output, sample.truth, sample.site_weight))
+
+
+def weigh(batch: Batch, mu: Marginals, scale: Floats) -> Marginals:
+    """mu of every instance multiplied by its scale."""
+    if np.all(scale == 1.0):
+        return mu
+    if np.all(scale == scale[0]):
+        return Marginals(mu.unary * scale[0], mu.tables * scale[0])
+    return Marginals(mu.unary * scale[batch.owner][batch.state_var], mu.tables * scale[batch.mu_owner])
+
+
+def _check(belief: Belief) -> None:
+    bad = np.flatnonzero(~np.isfinite(belief.value))
+    if len(bad):
+        raise InfeasibleError(
+            f"instance {int(bad[0])} of its block has no allowed assignment (value {belief.value[bad[0]]}); "
+            "its labels contradict the forbidden entries of the model."
+        )
