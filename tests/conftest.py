@@ -1,0 +1,23 @@
+"""Settings and fixtures shared by all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# No deadline: the first example of a property may compile a kernel. Derandomised: a red run is red again.
+settings.register_profile("mssvm", deadline=None, derandomize=True)
+settings.load_profile("mssvm")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Directory of the real data sets, or a skip that says where they were looked for."""
+    root = Path(__file__).resolve().parents[1]
+    path = Path(os.environ.get("MSSVM_DATA", root.parent / "shared" / "data"))
+    if not path.is_dir():
+        pytest.skip(f"no data directory at {path}; set MSSVM_DATA to run this test")
+    return path
