@@ -180,6 +180,16 @@ class Batch:
         return _concat([self.graph(b).table_sizes for b in range(len(self))])
 
     @cached_property
+    def scope_ptr(self) -> Ints:
+        """Scope of factor f of the batch: ``scope_vars[scope_ptr[f] : scope_ptr[f+1]]``."""
+        return offsets(_concat([np.diff(self.graph(b).scope_ptr) for b in range(len(self))]))
+
+    @cached_property
+    def scope_vars(self) -> Ints:
+        """Variables of every factor's scope, numbered within the batch."""
+        return _concat([self.graph(b).scope_flat + self.var_ptr[b] for b in range(len(self))])
+
+    @cached_property
     def mu_source(self) -> Ints:
         """For every entry of ``Marginals.tables`` the entry of ``Potentials.tables`` it is a marginal of."""
         out = np.zeros(self.n_mu_entries, dtype=np.int64)
