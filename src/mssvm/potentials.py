@@ -126,10 +126,11 @@ class Status:
     upper: Floats
 
     @classmethod
-    def exactly(cls, value: Floats, method: str) -> Status:
+    def exactly(cls, value: Floats, method: str | tuple[str, ...]) -> Status:
         n = len(value)
         yes = np.ones(n, dtype=bool)
-        return cls((method,) * n, yes, yes, np.ones(n, dtype=np.int64), np.zeros(n), value.copy(), value.copy())
+        names = (method,) * n if isinstance(method, str) else method
+        return cls(names, yes, yes, np.ones(n, dtype=np.int64), np.zeros(n), value.copy(), value.copy())
 
 
 @dataclass(frozen=True, eq=False)
