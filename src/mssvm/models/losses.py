@@ -4,8 +4,8 @@
     WeightedHamming  Delta(y_i, y) = sum_j c_j cost[y_ij, y_j]
     TableLoss        Delta(y_i, y) = sum_f cost_f[y_i restricted to f, y restricted to f]
 
-The first index of a cost is always the truth, the second the prediction. Hidden variables carry no loss. Where the label
-is a set S of states the loss is 0 inside S and min over s in S of cost[s, y] outside, so a set of one is a label exactly.
+The first index of a cost is always the truth, the second the prediction. Hidden variables carry no loss. Where the
+label is a set S of states the loss is 0 inside S and min over s in S of cost[s, y] outside: a set of one is a label.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class WeightedHamming:
 class TableLoss:
     """A loss on the model's factors (pairs, boundaries, cliques), optionally with one on single sites.
 
-    ``costs`` maps the shape of a factor's table to an array of that shape twice over, cost[truth..., prediction...], or
-    is a function of (graph, factor) that returns such an array or None. Factors without a cost, and factors that touch a
-    hidden variable, carry no loss. A factor's loss is multiplied by the weights of its sites. The loss differs between
-    instances, so these factors need tables of their own (``LinearInputs.untied``).
+    ``costs`` maps the shape of a factor's table to an array of that shape twice over, cost[truth..., prediction...],
+    or is a function of (graph, factor) that returns such an array or None. Factors without a cost, and factors that
+    touch a hidden variable, carry no loss. A factor's loss is multiplied by the weights of its sites. The loss differs
+    between instances, so these factors need tables of their own (``LinearInputs.untied``).
     """
 
     costs: Costs
@@ -168,7 +168,9 @@ def _matrix(cost: Floats) -> Floats:
 
 def _square(cost: AnyArray, shape: tuple[int, ...]) -> Floats:
     if cost.shape != shape + shape:
-        raise InputError(f"the cost of a factor with table shape {shape} needs shape {shape + shape}, got {cost.shape}.")
+        raise InputError(
+            f"the cost of a factor with table shape {shape} needs shape {shape + shape}, got {cost.shape}."
+        )
     size = int(np.prod(shape))
     return _matrix(np.asarray(cost, dtype=np.float64).reshape(size, size))
 
@@ -176,7 +178,7 @@ def _square(cost: AnyArray, shape: tuple[int, ...]) -> Floats:
 def _against_set(admitted: Bools, cost: Floats) -> Floats:
     """Rows of 0 where ``admitted`` and min over the admitted s of cost[s, y] elsewhere."""
     single = admitted.sum(axis=1) == 1
-    out = cost[admitted.argmax(axis=1)]
+    out: Floats = cost[admitted.argmax(axis=1)]
     if not single.all():
         several = admitted[~single]
         best = np.full(several.shape, np.inf)

@@ -1,0 +1,174 @@
+"""Terms of a linear model: groups of feature rows, each multiplying a block of weights.
+
+    theta[at[r] : at[r] + width] += features[r] @ w[block[r] : block[r] + d * width].reshape(d, width)
+
+Equal blocks tie weights, different blocks untie them. Features of nodes and of edges, and indicators of joint states
+(one feature that is 1), are all of this form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from scipy import sparse
+
+from mssvm.arrays import AnyArray, Floats, Ints
+from mssvm.engines import features as kernels
+from mssvm.errors import InputError
+from mssvm.graph import Batch, spans
+
+BLAS_FROM = 1 << 14  # multiplications; below, the compiled loop starts sooner than BLAS does
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """Rows of features (dense, or scipy.sparse) that add to ``Potentials.unary`` or ``Potentials.tables``."""
+
+    target: Literal["unary", "tables"]
+    features: Any
+    at: Ints
+    width: int
+    block: Ints
+
+    def __post_init__(self) -> None:
+        if self.target not in ("unary", "tables"):
+            raise InputError(f"a term adds to 'unary' or 'tables', not to {self.target!r}.")
+        rows = self.features
+        rows = rows.tocsr().astype(np.float64, copy=False) if sparse.issparse(rows) else _dense(rows)
+        at = np.ascontiguousarray(self.at, dtype=np.int64)
+        block = np.ascontiguousarray(np.broadcast_to(np.asarray(self.block, dtype=np.int64), at.shape))
+        if at.ndim != 1 or rows.shape[0] != len(at):
+            raise InputError(f"a term has features for {rows.shape[0]} rows but places for {at.shape}.")
+        if not np.all(np.isfinite(rows.data if sparse.issparse(rows) else rows)):
+            raise InputError("features hold NaN or inf; every feature must be a finite number.")
+        if len(block) and block.min() < 0:
+            raise InputError(f"a block of weights starts at {block.min()}; it must start at 0 or later.")
+        for name, value in (("features", rows), ("at", at), ("block", block), ("width", int(self.width))):
+            object.__setattr__(self, name, value)
+
+    @property
+    def block_size(self) -> int:
+        return int(self.features.shape[1]) * self.width
+
+    @cached_property
+    def reach(self) -> int:
+        """Number of weights that the term needs to exist."""
+        return int(self.block.max(initial=-self.block_size)) + self.block_size
+
+    @cached_property
+    def _compressed(self) -> tuple[Floats, AnyArray, AnyArray] | None:
+        rows = self.features
+        return (rows.data, rows.indices, rows.indptr) if sparse.issparse(rows) else None
+
+    @cached_property
+    def _shared(self) -> bool:
+        """One block for all rows, and enough work for BLAS."""
+        work = len(self.at) * self.block_size
+        return self._compressed is None and work >= BLAS_FROM and bool(np.all(self.block == self.block[0]))
+
+    @cached_property
+    def _side_by_side(self) -> slice | None:
+        """The rows' places as one slice, where they follow each other without gaps."""
+        n = len(self.at)
+        if n and np.array_equal(self.at, self.at[0] + np.arange(n) * self.width):
+            return slice(int(self.at[0]), int(self.at[0]) + n * self.width)
+        return None
+
+    @cached_property
+    def _by_place(self) -> tuple[Ints, Ints]:
+        """Rows in order of place, and their places."""
+        order = np.argsort(self.at, kind="stable")
+        return order, self.at[order]
+
+    def forward(self, w: Floats, theta: Floats) -> None:
+        """theta += x W."""
+        if self._compressed is not None:
+            kernels.sparse_forward(*self._compressed, self.at, self.block, self.width, w, theta)
+        elif self._shared:
+            first = int(self.block[0])
+            scores = self.features @ w[first : first + self.block_size].reshape(-1, self.width)
+            if self._side_by_side is not None:
+                theta[self._side_by_side] += scores.ravel()
+            else:
+                kernels.scatter_rows(scores, self.at, theta)
+        else:
+            kernels.dense_forward(self.features, self.at, self.block, self.width, w, theta)
+
+    def adjoint(self, mu: Floats, gradient: Floats) -> None:
+        """gradient += x^T mu."""
+        if self._compressed is not None:
+            kernels.sparse_adjoint(*self._compressed, self.at, self.block, self.width, mu, gradient)
+        elif self._shared:
+            if self._side_by_side is not None:
+                rows = mu[self._side_by_side].reshape(-1, self.width)
+            else:
+                rows = np.empty((len(self.at), self.width))
+                kernels.gather_rows(mu, self.at, rows)
+            first = int(self.block[0])
+            gradient[first : first + self.block_size] += (self.features.T @ rows).ravel()
+        else:
+            kernels.dense_adjoint(self.features, self.at, self.block, self.width, mu, gradient)
+
+    def move(self, old: Ints, sizes: Ints, new: Ints) -> Term:
+        """The rows inside the segments ``old[k] : old[k] + sizes[k]``, moved to ``new[k]``."""
+        order, places = self._by_place
+        first = np.searchsorted(places, old)
+        count = np.searchsorted(places, old + sizes) - first
+        rows = order[spans(first, count)]
+        return Term(
+            self.target,
+            _take(self.features, rows),
+            self.at[rows] + np.repeat(new - old, count),
+            self.width,
+            self.block[rows],
+        )
+
+
+def _dense(rows: Any) -> Floats:
+    out = np.ascontiguousarray(rows, dtype=np.float64)
+    if out.ndim != 2:
+        raise InputError(f"features need two axes (rows, features), got shape {out.shape}.")
+    return out
+
+
+def _take(features: Any, rows: Ints) -> Any:
+    """The given rows of a feature matrix; a run of consecutive rows shares memory."""
+    if not len(rows) or rows[-1] - rows[0] != len(rows) - 1 or np.any(np.diff(rows) != 1):
+        return features[rows]
+    a, b = int(rows[0]), int(rows[-1]) + 1
+    if not sparse.issparse(features):
+        return features[a:b]
+    ptr = features.indptr[a : b + 1]
+    span = slice(int(ptr[0]), int(ptr[-1]))
+    parts = (features.data[span], features.indices[span], ptr - ptr[0])
+    return sparse.csr_array(parts, shape=(b - a, features.shape[1]), copy=False)
+
+
+def node_term(batch: Batch, features: Any, block: int | Ints = 0, variables: Ints | None = None) -> Term:
+    """One row of features per variable (default: all); ``block`` is one start for all, or one per row."""
+    chosen = np.arange(batch.n_vars) if variables is None else np.asarray(variables, dtype=np.int64)
+    width = _one_size(batch.cards[chosen], "variables", "states")
+    return Term("unary", features, batch.unary_ptr[chosen], width, np.asarray(block))
+
+
+def table_term(batch: Batch, features: Any = None, block: int | Ints = 0, factors: Ints | None = None) -> Term:
+    """One row of features per different table of ``factors`` (default: all), in order of first use.
+
+    Without features every row is the single feature 1: indicators of the joint states.
+    """
+    chosen = np.arange(batch.n_factors) if factors is None else np.asarray(factors, dtype=np.int64)
+    width = _one_size(batch.table_sizes[chosen], "factors", "table entries")
+    _, first = np.unique(batch.table_at[chosen], return_index=True)
+    at = batch.table_at[chosen[np.sort(first)]]
+    rows = np.ones((len(at), 1)) if features is None else features
+    return Term("tables", rows, at, width, np.asarray(block))
+
+
+def _one_size(sizes: Ints, of: str, what: str) -> int:
+    kinds = np.unique(sizes)
+    if len(kinds) > 1:
+        raise InputError(f"the {of} of one term differ in their number of {what} ({kinds}); make one term for each.")
+    return int(kinds[0]) if len(kinds) else 1
