@@ -121,7 +121,7 @@ def test_build_errors_say_what_is_wrong():
         Batch.build([PAIR, PAIR], [[0]])
     with pytest.raises(InputError, match="instance 1: 2 table ids for 1 factors"):
         Batch.build([PAIR, PAIR], [[0], [0, 1]])
-    with pytest.raises(InputError, match=r"factor 1 shares a table with a factor of another size \(4 entries\)"):
+    with pytest.raises(InputError, match="factor 1 shares table .* with a factor of another shape"):
         Batch.build([PAIR, Graph((2, 2), ((0, 1),))], [[0], [0]])
 
 
@@ -165,3 +165,14 @@ def test_select_accepts_repeats_in_any_order():
     part = batch.select(np.array([1, 0, 0]))
     assert part.table_at.tolist() == [0, 4, 10, 22, 22]
     assert part.mu_at.tolist() == [0, 4, 10, 22, 28]
+
+
+def test_negative_table_ids_name_tables_like_any_other() -> None:
+    pair = Graph((2, 3), ((0, 1),))
+    batch = Batch.build([pair, pair], [[-1], [-2]])
+    assert batch.table_at.tolist() == batch.mu_at.tolist() == [0, 6]
+
+
+def test_tables_of_transposed_shape_are_not_tied() -> None:
+    with pytest.raises(InputError, match="another shape"):
+        Batch.build([Graph((2, 3), ((0, 1), (1, 0)))], [[0, 0]])

@@ -83,6 +83,11 @@ class Graph:
     def table_sizes(self) -> Ints:
         return np.array([int(np.prod([self.cards[v] for v in s])) for s in self.scopes], dtype=np.int64)
 
+    @cached_property
+    def shape_ids(self) -> Ints:
+        """A number for every factor, equal for factors whose tables have the same shape."""
+        return np.array([hash(self.table_shape(f)) for f in range(self.n_factors)], dtype=np.int64)
+
     def table_shape(self, factor: int) -> tuple[int, ...]:
         return tuple(self.cards[v] for v in self.scopes[factor])
 
@@ -137,9 +142,11 @@ class Batch:
                 if len(row) != graph.n_factors:
                     raise InputError(f"instance {b}: {len(row)} table ids for {graph.n_factors} factors.")
             ids = _concat([np.asarray(row, dtype=np.int64) for row in table_ids])
+            _check_tied(ids, _concat([kinds[k].shape_ids for k in graph_of]))
         table_at, n_table = _place(ids, sizes)
         owner = np.repeat(np.arange(len(graphs)), np.diff(factor_ptr))
-        mu_ids = ids + owner * (int(ids.max(initial=0)) + 1)
+        named, number = np.unique(ids, return_inverse=True)
+        mu_ids = number + owner * len(named)
         mu_at, n_mu = _place(mu_ids, sizes)
         return cls(kinds, graph_of, var_ptr, factor_ptr, offsets(cards), table_at, mu_at, n_table, n_mu)
 
@@ -159,7 +166,7 @@ class Batch:
         return int(self.unary_ptr[-1])
 
     def graph(self, b: int) -> Graph:
-        return self.graphs[self.graph_of[b]]
+        return self.graphs[int(self.graph_of[b])]
 
     @cached_property
     def cards(self) -> Ints:
@@ -212,7 +219,7 @@ class Batch:
         """Sum per-instance table marginals over the instances that share a table."""
         if not self.tables_shared_across_instances and np.array_equal(self.mu_at, self.table_at):
             return mu_tables
-        return np.bincount(self.mu_source, weights=mu_tables, minlength=self.n_table_entries)
+        return np.bincount(self.mu_source, weights=mu_tables, minlength=self.n_table_entries).astype(np.float64)
 
     def state_span(self, b: int) -> slice:
         """Entries of instance b in an array of length S."""
@@ -232,11 +239,16 @@ def _concat(parts: Sequence[Ints]) -> Ints:
 def _place(ids: Ints, sizes: Ints) -> tuple[Ints, int]:
     """Offsets of blocks named by ``ids`` in order of first appearance, and their total size."""
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
-    if np.any(sizes != sizes[first][inverse]):
-        f = int(np.flatnonzero(sizes != sizes[first][inverse])[0])
-        raise InputError(f"factor {f} shares a table with a factor of another size ({sizes[f]} entries).")
     order = np.argsort(first, kind="stable")
     starts = np.zeros(len(first), dtype=np.int64)
     at = offsets(sizes[first][order])
     starts[order] = at[:-1]
     return starts[inverse], int(at[-1])
+
+
+def _check_tied(ids: Ints, shape_ids: Ints) -> None:
+    """Raise if factors of different table shapes name the same table."""
+    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    bad = np.flatnonzero(shape_ids != shape_ids[first][inverse])
+    if len(bad):
+        raise InputError(f"factor {int(bad[0])} shares table {int(ids[bad[0]])} with a factor of another shape.")

@@ -1,4 +1,4 @@
-"""The operator everything is made of: the power sum (THEORY notation LSE_eps, paper eq. 5).
+"""The operator everything is made of: the power sum (paper eq. 5).
 
     PS_eps(a) = eps * log sum exp(a / eps),        PS_0(a) = max(a)
 

@@ -35,10 +35,10 @@ class Enumerate:
     ) -> float:
         outputs, hidden = self._assignments(batch, b, query)
         n_vars = batch.graph(b).n_vars
-        z = np.zeros((len(outputs[1]), len(hidden[1]), n_vars), dtype=np.int64)
-        z[:, :, outputs[0]] = outputs[1][:, None, :]
-        z[:, :, hidden[0]] = hidden[1][None, :, :]
-        z = z.reshape(-1, n_vars)
+        grid = np.zeros((len(outputs[1]), len(hidden[1]), n_vars), dtype=np.int64)
+        grid[:, :, outputs[0]] = outputs[1][:, None, :]
+        grid[:, :, hidden[0]] = hidden[1][None, :, :]
+        z = grid.reshape(-1, n_vars)
         unary_at, table_at, mu_at = entries(batch, b, z)
         scores = theta.unary[unary_at].sum(1) + theta.tables[table_at].sum(1)
         q, weights_h = power_sum(scores.reshape(len(outputs[1]), len(hidden[1])), eps_h, axis=1)
@@ -50,11 +50,12 @@ class Enumerate:
 
     def _assignments(self, batch: Batch, b: int, query: Query) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
         first, last = batch.var_ptr[b], batch.var_ptr[b + 1]
-        states = [np.flatnonzero(query.allowed[batch.unary_ptr[i] : batch.unary_ptr[i + 1]]) for i in range(first, last)]
+        ptr = batch.unary_ptr
+        states = [np.flatnonzero(query.allowed[ptr[i] : ptr[i + 1]]) for i in range(first, last)]
         size = float(np.prod([float(len(s)) for s in states]))
         if size > self.limit:
             raise MemoryLimitError(
-                f"instance {b} has {size:.3g} assignments, more than the limit of {self.limit}; use elimination instead."
+                f"instance {b} has {size:.3g} assignments, more than the limit of {self.limit}; use elimination."
             )
         is_output = query.output[first:last]
         groups = []

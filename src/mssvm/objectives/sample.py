@@ -18,7 +18,7 @@ from mssvm.potentials import Query
 @dataclass(frozen=True, eq=False)
 class Sample:
     """Instances with labels. ``truth`` marks the states a label admits: one for a label, several for a candidate set,
-    all for hidden variables. ``weight`` scales each instance in the objective, ``site_weight`` each site in the loss."""
+    all for hidden variables. ``weight`` scales each instance in the objective, ``site_weight`` each site's loss."""
 
     inputs: Inputs
     query: Query
@@ -69,8 +69,21 @@ class Sample:
     @cached_property
     def log_outputs(self) -> Floats:
         """Per instance, the log of the number of allowed output assignments (the bias bound of tempering y)."""
-        logs = np.where(self.query.output, np.log(self.query.n_allowed(self.batch)), 0.0)
-        return np.bincount(self.batch.owner, weights=logs, minlength=len(self))
+        return self._log_states(self.query, self.query.output)
+
+    @cached_property
+    def log_hidden(self) -> Floats:
+        """Per instance, the log of the number of allowed hidden assignments."""
+        return self._log_states(self.query, ~self.query.output)
+
+    @cached_property
+    def log_truth(self) -> Floats:
+        """Per instance, the log of the number of output assignments that the labels admit (0 for single labels)."""
+        return self._log_states(self.truth_query, self.query.output)
+
+    def _log_states(self, query: Query, which: Bools) -> Floats:
+        logs = np.where(which, np.log(query.n_allowed(self.batch)), 0.0)
+        return np.bincount(self.batch.owner, weights=logs, minlength=len(self)).astype(np.float64)
 
     def select(self, which: Sequence[int] | Ints) -> Sample:
         """The sub-sample of the named instances."""
