@@ -1,0 +1,80 @@
+"""The flat form of an elimination plan that engines execute, and the arrays of one call.
+
+Every array an engine reads or writes for one instance lies in one work vector:
+
+    work = [ constant | slots of unary and table scores | messages ]
+
+A slot holds the sum of all scores whose unclamped variables are the same. Axes of slots and messages are ordered by
+elimination position, the variable eliminated first being last (contiguous). The bucket of a step therefore consists of
+inputs whose last axis is the eliminated variable; the other clique axes are merged where no input tells them apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from mssvm.arrays import Bools, Floats, Ints
+from mssvm.graph import Batch
+from mssvm.potentials import Marginals, Potentials
+
+
+class Program(NamedTuple):
+    """Index arrays of one plan; v runs over variables, f over factors, s over steps, i over inputs of steps.
+
+    A clamped variable's unary and a fully clamped factor go to the constant, ``work[0]``. Entry k of factor f's slot
+    is entry ``index[index_at[f] + k]`` of its table, plus ``clamp_stride`` times the state of each clamped variable.
+    ``level[i]`` is one more than the position of the deepest clique axis the input has (0: the eliminated variable only).
+    """
+
+    clamped: Bools
+    unary_slot: Ints
+    factor_slot: Ints
+    factor_size: Ints
+    index_at: Ints
+    index: Ints
+    clamp_ptr: Ints
+    clamp_var: Ints
+    clamp_stride: Ints
+    var: Ints
+    card: Ints
+    output: Ints
+    message_at: Ints
+    message_size: Ints
+    message_input: Ints
+    separator_ptr: Ints
+    separator: Ints
+    axis_ptr: Ints
+    axis_size: Ints
+    input_ptr: Ints
+    input_at: Ints
+    input_size: Ints
+    level: Ints
+    stride_ptr: Ints
+    stride: Ints
+    n_slots: int
+    n_work: int
+    max_axes: int
+    max_card: int
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What stays the same over the instances of one call; ``first`` is each variable's first allowed state."""
+
+    batch: Batch
+    theta: Potentials
+    allowed: Bools
+    first: Ints
+    eps_y: float
+    eps_h: float
+
+
+class Engine(Protocol):
+    """Executes a program on the instances ``which``, all of the program's topology and pattern."""
+
+    def run(self, program: Program, call: Call, which: Ints, value: Floats, mu: Marginals | None) -> None:
+        """Write ``value[which]`` and, if wanted, these instances' marginals (overwriting what was there)."""
+
+    def decode(self, program: Program, call: Call, which: Ints, value: Floats, states: Ints) -> None:
+        """Write ``value[which]`` and the maximising states of variables at temperature zero, without marginals."""
