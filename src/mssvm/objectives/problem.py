@@ -69,8 +69,17 @@ class Problem(Protocol):
         """log |Y_i|: tempering the outputs at eps changes plus_i by at most eps * log |Y_i|."""
         ...
 
+    @property
+    def convex(self) -> bool:
+        """Whether ``minus`` is linear in w (single labels and nothing hidden), so that the whole problem is convex."""
+        ...
+
     def at(self, eps_y: float, eps_h: float) -> Self:
         """The same problem at other temperatures."""
+        ...
+
+    def tempering(self, eps_y: float, eps_h: float) -> tuple[Floats, Floats]:
+        """By how much plus_i and minus_i (raw) can rise, at most, when the temperatures are raised to these."""
         ...
 
     def plus(self, w: Floats, which: Ints | None = None) -> Part:
@@ -91,4 +100,8 @@ class Problem(Protocol):
 
     def lift(self, i: int, mu: Floats) -> Floats:
         """The linear map from coordinates of instance i to weight space."""
+        ...
+
+    def pull(self, i: int, w: Floats) -> Floats:
+        """The transpose of ``lift``: ``lift(i, mu) @ w == mu @ pull(i, w)``."""
         ...

@@ -78,6 +78,16 @@ class TrainingProblem:
     def scale(self) -> Floats:
         return self.C * self.sample.weight
 
+    @property
+    def convex(self) -> bool:
+        return bool(np.all(self.sample.truth_query.n_allowed(self.sample.batch) == 1))
+
+    def tempering(self, eps_y: float, eps_h: float) -> tuple[Floats, Floats]:
+        """d PS_eps / d eps is an entropy, hence at most the log of the number of assignments."""
+        rise_y, rise_h = max(eps_y - self.objective.eps_y, 0.0), max(eps_h - self.objective.eps_h, 0.0)
+        hidden = rise_h * self.sample.log_hidden
+        return rise_y * self.sample.log_outputs + hidden, rise_y * self.sample.log_truth + hidden
+
     def at(self, eps_y: float, eps_h: float) -> TrainingProblem:
         moved = replace(self, objective=self.objective.at(eps_y, eps_h))
         object.__setattr__(moved, "_cut", self._cut)  # the blocks do not depend on the temperatures
@@ -103,6 +113,14 @@ class TrainingProblem:
         block = self._cut.single(i)
         n = block.sample.batch.n_states
         return self.model.adjoint(Marginals(mu[:n], mu[n:]), block.sample.inputs)
+
+    def pull(self, i: int, w: Floats) -> Floats:
+        inputs = self._cut.single(i).sample.inputs
+        there, zero = self.model.forward(w, inputs), self.model.forward(np.zeros_like(w), inputs)
+        fixed = np.concatenate([zero.unary, zero.tables])
+        # Forbidden entries carry no marginal; as zeros they leave products with mu finite.
+        allowed = np.isfinite(fixed)
+        return np.where(allowed, np.concatenate([there.unary, there.tables]) - np.where(allowed, fixed, 0.0), 0.0)
 
     @cached_property
     def _cut(self) -> _Cut:

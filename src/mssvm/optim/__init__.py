@@ -1,0 +1,22 @@
+"""Solvers. Each minimises R(w) + sum_i c_i (plus_i(w) - minus_i(w)) seeing numbers only, and says what it certifies."""
+
+from mssvm.optim.checkpoint import Checkpoint
+from mssvm.optim.regulariser import Regulariser
+from mssvm.optim.run import Callback, Validation
+from mssvm.optim.solution import Certificate, Outcome, Row, Solution
+from mssvm.optim.solver import Solver
+from mssvm.optim.subgradient import Stopping, Subgradient
+
+__all__ = [
+    "Callback",
+    "Certificate",
+    "Checkpoint",
+    "Outcome",
+    "Regulariser",
+    "Row",
+    "Solution",
+    "Solver",
+    "Stopping",
+    "Subgradient",
+    "Validation",
+]

@@ -1,0 +1,169 @@
+"""Algorithm 1 of the paper: w <- (1 - eta) w - eta g, and its working form for data of any size.
+
+The literal form takes full batches at a fixed rate. The default works on the objective per labelled site, instance by
+instance, with AdaGrad's rates, chooses its overall rate by short trials, averages the last half of the iterates, and
+returns the best point that was evaluated at the end of an epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from mssvm.arrays import Floats, Ints
+from mssvm.errors import InputError
+from mssvm.optim.run import Run, Stop
+from mssvm.optim.solution import Outcome
+from mssvm.optim.solver import Solver
+
+TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
+
+
+class Stopping(Enum):
+    """Which norm is compared with the tolerance: of the loss gradient alone, as printed in the paper's Algorithm 2,
+    or of the gradient of the whole objective, which is the one that vanishes at a minimum."""
+
+    PRINTED = "printed"
+    CORRECTED = "corrected"
+
+
+@dataclass
+class SubgradientState:
+    w: Floats
+    epoch: int
+    rate: float
+    squares: Floats
+    sum: Floats
+    summed: int
+    rng: np.random.Generator
+
+
+@dataclass(frozen=True)
+class Subgradient(Solver[SubgradientState]):
+    """Subgradient descent. ``rate=None`` chooses the rate by one-epoch trials; ``batch_size=None`` by the sample.
+
+    ``tolerance`` > 0 ends a full-batch run when the gradient norm of ``stopping`` falls to it.
+    """
+
+    n_epochs: int = 100
+    rate: float | None = None
+    batch_size: int | None = None
+    full_batch: bool = False
+    adaptive: bool = True
+    average: bool = True
+    keep_last: bool = False
+    tolerance: float = 0.0
+    stopping: Stopping = Stopping.CORRECTED
+    seed: int = 0
+
+    state_type: ClassVar[type] = SubgradientState
+
+    def __post_init__(self) -> None:
+        if self.n_epochs < 1 or (self.batch_size is not None and self.batch_size < 1):
+            raise InputError("Subgradient needs n_epochs >= 1 and batch_size >= 1.")
+        if self.rate is not None and not (np.isfinite(self.rate) and self.rate > 0):
+            raise InputError(f"rate must be a finite number > 0 or None, got {self.rate!r}.")
+        if self.rate is None and not self.adaptive:
+            raise InputError("a rate is chosen by trials only with adaptive=True; name the fixed rate.")
+
+    @classmethod
+    def literal(
+        cls, rate: float, n_steps: int, tolerance: float = 0.0, stopping: Stopping = Stopping.CORRECTED
+    ) -> Self:
+        """Algorithm 1 as printed: full batch, fixed rate, the last iterate."""
+        return cls(
+            n_epochs=n_steps,
+            rate=rate,
+            full_batch=True,
+            adaptive=False,
+            average=False,
+            keep_last=True,
+            tolerance=tolerance,
+            stopping=stopping,
+        )
+
+    def begin(self, run: Run, warm: dict[str, Any]) -> SubgradientState:
+        w = run.regulariser.project(run.w0)
+        state = self._fresh(w, self.rate or TRIAL_RATES[0])
+        if not self.full_batch:
+            run.record(w, run.objective(w)[0])
+        return state if self.rate else self._fresh(w, self._best_rate(run, w))
+
+    def step(self, run: Run, state: SubgradientState) -> None:
+        if self.full_batch:
+            self._full_step(run, state)
+            return
+        if state.epoch >= self.n_epochs:
+            raise Stop(Outcome.BUDGET, f"All {self.n_epochs} epochs were run, at rate {state.rate:g}.")
+        self._epoch(run, state)
+        averaging = self.average and state.summed > 0
+        if not averaging or state.epoch == self.n_epochs:
+            run.record(state.w, run.objective(state.w)[0])
+        if averaging:
+            mean = state.sum / state.summed
+            run.record(mean, run.objective(mean)[0])
+
+    def choose(self, run: Run) -> tuple[Floats, float]:
+        return (run.last_w, run.rows[-1].objective) if self.keep_last and run.rows else run.chosen()
+
+    def _fresh(self, w: Floats, rate: float) -> SubgradientState:
+        zero = np.zeros_like(w)
+        return SubgradientState(w.copy(), 0, rate, zero, zero.copy(), 0, np.random.default_rng(self.seed))
+
+    def _best_rate(self, run: Run, w: Floats) -> float:
+        """The rate whose first epoch ends lowest."""
+        results = []
+        for rate in TRIAL_RATES:
+            trial = self._fresh(w, rate)
+            self._epoch(run, trial)
+            results.append(run.objective(trial.w)[0])
+        return TRIAL_RATES[int(np.argmin(np.where(np.isfinite(results), results, np.inf)))]
+
+    def _full_step(self, run: Run, state: SubgradientState) -> None:
+        objective, part = run.objective(state.w)
+        total = run.regulariser.gradient(state.w) + part.gradient
+        norm = run.gradient_norm(state.w, part.gradient)
+        run.record(state.w, objective, gradient_norm=norm)
+        tested = float(np.linalg.norm(part.gradient)) if self.stopping is Stopping.PRINTED else norm
+        if self.tolerance > 0 and tested <= self.tolerance:
+            raise Stop(Outcome.CONVERGED, f"The {self.stopping.value} gradient norm fell to {tested:.3g}.")
+        if state.epoch >= self.n_epochs:
+            self._record_mean(run, state)
+            raise Stop(Outcome.BUDGET, f"All {self.n_epochs} steps were taken.")
+        self._move(run, state, total if not self.adaptive else total / run.problem.n_sites)
+        state.epoch += 1
+
+    def _record_mean(self, run: Run, state: SubgradientState) -> None:
+        if self.average and state.summed:
+            mean = state.sum / state.summed
+            run.record(mean, run.objective(mean)[0])
+
+    def _epoch(self, run: Run, state: SubgradientState) -> None:
+        """One visit to every instance, in random order."""
+        n = run.problem.n_instances
+        for which in self._batches(n, state.rng):
+            part = run.problem.difference(state.w, which)
+            total = run.regulariser.gradient(state.w) + part.gradient * (n / len(which))
+            self._move(run, state, total / run.problem.n_sites)
+        state.epoch += 1
+
+    def _batches(self, n: int, rng: np.random.Generator) -> list[Ints]:
+        size = self.batch_size or int(np.clip(n // 200, 1, 32))
+        order = rng.permutation(n)
+        return [order[k : k + size] for k in range(0, n, size)]
+
+    def _move(self, run: Run, state: SubgradientState, g: Floats) -> None:
+        if self.adaptive:
+            state.squares += g * g
+            g = g / np.sqrt(np.where(state.squares > 0, state.squares, 1.0))
+        state.w = run.regulariser.project(state.w - state.rate * g)
+        if self.average and 2 * state.epoch >= self.n_epochs:
+            state.sum += state.w
+            state.summed += 1
+
+    def with_epochs(self, n_epochs: int) -> Self:
+        """The same settings for another number of epochs."""
+        return replace(self, n_epochs=n_epochs)
