@@ -1,0 +1,194 @@
+"""Exact nested power sums (paper eq. 5) on pairwise forests, chains above all, with run-time roles and masks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from mssvm.arrays import Bools, Floats, Ints
+from mssvm.engines.forest import check_forests, run_forests
+from mssvm.engines.scaled import Forest, Layout, Tables, exp_tables
+from mssvm.engines.tree import plan_forest
+from mssvm.errors import UnsupportedError
+from mssvm.graph import Batch, Graph, offsets, spans
+from mssvm.potentials import Marginals, Potentials, Query
+
+K = TypeVar("K")
+V = TypeVar("V")
+BLOCK = 64  # instances of one unit of work; fixed, so that results do not depend on the number of threads
+
+
+@dataclass(frozen=True, eq=False)
+class Rooting:
+    """A topology with every component rooted at its last node; ``valid`` only if it is a pairwise forest."""
+
+    valid: bool
+    order: Ints
+    parent: Ints
+    edge: Ints
+    flip: Bools
+    degree: Ints
+    ends: Ints
+
+    @classmethod
+    def of(cls, n: int, scopes: tuple[tuple[int, ...], ...]) -> Rooting:
+        pairwise = all(len(s) == 2 for s in scopes)
+        size = n if pairwise else 0
+        ends = np.array(scopes if pairwise else (), dtype=np.int64).reshape(-1, 2)
+        order, edge, degree = (np.zeros(size, dtype=np.int64) for _ in range(3))
+        parent, flip = np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=bool)
+        valid = pairwise and bool(plan_forest(size, ends, order, parent, edge, flip, degree, np.zeros(size, dtype=bool)))
+        return cls(valid, order, parent, edge, flip, degree, ends)
+
+
+def stack_forests(rootings: list[Rooting], cards: list[Ints]) -> Forest:
+    """Concatenate rooted topologies with the cardinalities of their nodes; those not valid become empty."""
+    empty = np.zeros(0, dtype=np.int64)
+    kept = [(r, c) if r.valid else (Rooting.of(0, ()), empty) for r, c in zip(rootings, cards, strict=True)]
+
+    def joined(parts: list[Ints]) -> Ints:
+        return np.concatenate([empty, *parts])
+
+    return Forest(
+        offsets(np.array([len(c) for _, c in kept], dtype=np.int64)),
+        offsets(np.array([len(r.ends) for r, _ in kept], dtype=np.int64)),
+        joined([c for _, c in kept]),
+        joined([offsets(c)[:-1] for _, c in kept]),
+        joined([r.order for r, _ in kept]),
+        joined([r.parent for r, _ in kept]),
+        joined([r.edge for r, _ in kept]),
+        joined([r.flip.astype(np.int64) for r, _ in kept]).astype(bool),
+        joined([r.degree for r, _ in kept]),
+        np.concatenate([np.zeros((0, 2), dtype=np.int64), *[r.ends for r, _ in kept]]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TreePlan:
+    """Everything about a batch that does not depend on potentials, roles or masks."""
+
+    ok: Bools
+    forest: Forest
+    layout: Layout
+    starts: Ints
+    rows: Ints
+    cols: Ints
+    table_of: Ints  # factor -> index into starts; -1 for instances that are not pairwise forests
+
+    @classmethod
+    def of(cls, batch: Batch, rooting: Callable[[Graph], Rooting]) -> TreePlan:
+        roots = [rooting(g) for g in batch.graphs]
+        forest = stack_forests(roots, [g.card_array for g in batch.graphs])
+        ok = np.array([r.valid for r in roots], dtype=bool)[batch.graph_of]
+        shapes = [
+            g.card_array[r.ends] if r.valid else np.zeros((g.n_factors, 2), dtype=np.int64)
+            for g, r in zip(batch.graphs, roots, strict=True)
+        ]
+        shape = np.concatenate([np.zeros((0, 2), dtype=np.int64), *[shapes[g] for g in batch.graph_of]])
+        used = np.flatnonzero(shape[:, 0] > 0)
+        starts, first, inverse = np.unique(batch.table_at[used], return_index=True, return_inverse=True)
+        # A table read in two shapes by different factors has no single transpose: left to general elimination.
+        odd = np.any(shape[used] != shape[used][first][inverse], axis=1)
+        owner = np.repeat(np.arange(len(batch)), np.diff(batch.factor_ptr))
+        ok[owner[used[odd]]] = False
+        table_of = np.full(batch.n_factors, -1, dtype=np.int64)
+        table_of[used] = inverse
+        layout = Layout(batch.graph_of, batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at)
+        return cls(ok, forest, layout, starts, shape[used][first, 0], shape[used][first, 1], table_of)
+
+    def tables(self, raw: Floats, eps: float, which: Ints) -> Tables:
+        """exp(table / eps) of the tables that the named instances read."""
+        if len(which) == len(self.ok):
+            chosen = np.arange(len(self.starts))
+        else:
+            count = self.layout.factor_ptr[which + 1] - self.layout.factor_ptr[which]
+            chosen = np.unique(self.table_of[spans(self.layout.factor_ptr[which], count)])
+        return make_tables(raw, eps, self.starts[chosen], self.rows[chosen], self.cols[chosen])
+
+
+def make_tables(raw: Floats, eps: float, starts: Ints, rows: Ints, cols: Ints) -> Tables:
+    """The tables at ``starts`` at temperature eps (see ``engines.scaled.Tables``)."""
+    size = len(raw)
+    e, et = (np.empty(size if eps > 0.0 else 0) for _ in range(2))
+    tables = Tables(raw, e, et, np.empty(size), np.empty(size))
+    exp_tables(raw, starts, rows, cols, eps, e, et, tables.top, tables.span)
+    return tables
+
+
+def in_blocks(which: Ints, threads: int, work: Callable[[Ints], bool]) -> bool:
+    """Run ``work`` on the instances, in fixed blocks over a pool when there are several threads; whether all succeeded."""
+    if threads == 1 or len(which) <= BLOCK:
+        return work(which)
+    with ThreadPoolExecutor(threads) as pool:
+        return all(list(pool.map(work, [which[i : i + BLOCK] for i in range(0, len(which), BLOCK)])))
+
+
+class Recent(Generic[K, V]):
+    """A bounded cache: the ``size`` most recently used entries."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._items: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K, make: Callable[[K], V]) -> V:
+        if key in self._items:
+            self._items.move_to_end(key)
+        else:
+            self._items[key] = make(key)
+            if len(self._items) > self.size:
+                self._items.popitem(last=False)
+        return self._items[key]
+
+
+@dataclass
+class Trees:
+    """Exact inference on pairwise forests in which every hidden component touches at most two free outputs.
+
+    Roles and masks are free where eps_y = eps_h, and where all free variables have one role.
+    """
+
+    threads: int = 1
+    _rootings: Recent[Graph, Rooting] = field(default_factory=lambda: Recent(4096), init=False, repr=False)
+    _plans: Recent[Batch, TreePlan] = field(default_factory=lambda: Recent(8), init=False, repr=False)
+
+    def _plan(self, batch: Batch) -> TreePlan:
+        def root(graph: Graph) -> Rooting:
+            return self._rootings.get(graph, lambda g: Rooting.of(g.n_vars, g.scopes))
+
+        return self._plans.get(batch, lambda b: TreePlan.of(b, root))
+
+    def supports(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Bools:
+        """Per instance: is it a pairwise forest on which these roles and temperatures are exact here?"""
+        plan = self._plan(batch)
+        ok = plan.ok.copy()
+        if eps_y != eps_h and ok.any():
+            check_forests(plan.forest, plan.layout, query.allowed, query.output, False, ok)
+        return ok
+
+    def fill(
+        self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float,
+        which: Ints, value: Floats, mu: Marginals | None,
+    ) -> None:  # fmt: skip
+        """Write value and marginals of the instances ``which`` in place."""
+        plan = self._plan(batch)
+        ty = plan.tables(theta.tables, eps_y, which)
+        th = ty if eps_h == eps_y else plan.tables(theta.tables, eps_h, which)
+        out = mu if mu is not None else Marginals(np.zeros(0), np.zeros(0))
+
+        def work(part: Ints) -> bool:
+            return bool(
+                run_forests(
+                    part, plan.forest, plan.layout, theta.unary, query.allowed, query.output, eps_y, eps_h, ty, th,
+                    value, mu is not None, out.unary, out.tables,
+                )
+            )  # fmt: skip
+
+        if not (plan.ok[which].all() and in_blocks(which, self.threads, work)):
+            raise UnsupportedError(
+                "an instance is not a forest whose hidden components touch at most two outputs; use general elimination."
+            )
