@@ -193,7 +193,7 @@ def _joint_mask(batch: Batch, scope: Ints, shape: tuple[int, ...], truth: Bools)
     mask = np.ones((len(scope), 1), dtype=bool)
     for axis, card in enumerate(shape):
         states = truth[batch.unary_ptr[scope[:, axis]][:, None] + np.arange(card)]
-        mask = (mask[:, :, None] & states[:, None, :]).reshape(len(scope), -1)
+        mask = (mask[:, :, None] & states[:, None, :]).reshape(len(scope), mask.shape[1] * card)
     return mask
 
 
