@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from mssvm.inference.enumerate import Enumerate
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
 from mssvm.models.terms import node_term, table_term
+from mssvm.objectives import training
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified, eps_extension, hcrf, loss_augmented_likelihood, lssvm, mssvm
@@ -210,3 +213,15 @@ def test_atoms_lift_to_gradients() -> None:
         part = problem.plus(w, np.array([i]))
         assert value == part.values[0]
         np.testing.assert_allclose(problem.scale[i] * problem.lift(i, mu), part.gradient, atol=1e-13)
+
+
+def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = sample_of(np.random.default_rng(13), 12)
+    w = np.random.default_rng(14).normal(size=N_WEIGHTS)
+    whole = problem_of(sample, mssvm()).difference(w)
+    monkeypatch.setattr(training, "BLOCK_STATES", 20)
+    parts = [replace(problem_of(sample, mssvm()), threads=t).difference(w) for t in (1, 2, 3)]
+    for part in parts:
+        assert part.total == parts[0].total
+        np.testing.assert_array_equal(part.gradient, parts[0].gradient)
+        np.testing.assert_allclose(part.gradient, whole.gradient, atol=1e-12)

@@ -1,0 +1,135 @@
+"""The simulator: exact draws against enumeration, the learner's true weights, and the known Bayes accuracy."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from mssvm.experiments import demo
+from mssvm.experiments.simulate import (
+    Recipe,
+    Simulation,
+    Truth,
+    accuracy,
+    checkerboard,
+    decoded_accuracy,
+    draw_states,
+    hidden_chain,
+)
+from mssvm.graph import Batch, Graph
+from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
+from mssvm.potentials import Potentials, Query
+
+
+def joint_by_enumeration(truth: Truth) -> np.ndarray:
+    """p(x, sites) of a tiny model as one array with axes x_0, s_0, x_1, s_1, ..."""
+    n, k = truth.site.shape
+    scores = np.zeros((k,) * (2 * n))
+    axes = np.indices(scores.shape)
+    x, s = axes[0::2], axes[1::2]
+    for i in range(n):
+        scores += truth.site[i][s[i]] + truth.x[i][x[i]] + truth.x_site[i][x[i], s[i]]
+    for e, (i, j) in enumerate(truth.graph.scopes):
+        scores += truth.edge[e][s[i], s[j]]
+    p = np.exp(scores - scores.max())
+    return np.asarray(p / p.sum())
+
+
+@pytest.mark.parametrize("inputs", ["all", "hidden"])
+def test_joint_draws_follow_the_model(inputs: str) -> None:
+    recipe = Recipe(inputs=inputs, n_states=2, pair_std=1.0, sigma_x=0.7, sigma_y=0.5, sigma_h=0.5)  # type: ignore[arg-type]
+    graph = Graph((2,) * 4, ((0, 1), (1, 2), (2, 3), (3, 0)))
+    truth = Truth.draw(graph, np.array([True, False, True, False]), recipe, np.random.default_rng(0))
+    n = 40_000
+    x, states = truth.sample(n, np.random.default_rng(1))
+    cell = np.ravel_multi_index(tuple(v for i in range(4) for v in (x[:, i], states[:, i])), (2,) * 8)
+    seen, expected = np.bincount(cell, minlength=256), n * joint_by_enumeration(truth).ravel()
+    common = expected > 5
+    chi2 = ((seen - expected)[common] ** 2 / expected[common]).sum()
+    freedom = common.sum() - 1
+    assert freedom > 40
+    assert chi2 < freedom + 4 * np.sqrt(2 * freedom)
+
+
+def test_frontier_sampling_on_a_grid_matches_its_marginals() -> None:
+    rng = np.random.default_rng(2)
+    edges = ((0, 1), (1, 2), (3, 4), (4, 5), (3, 0), (1, 4), (2, 5))
+    graph = Graph((3,) * 6, edges)
+    unary, edge = rng.normal(size=(6, 3)), rng.normal(size=(7, 3, 3))
+    n = 40_000
+    states = draw_states(graph, unary, edge, n, rng)
+    batch = Batch.build([graph])
+    theta = Potentials(unary.ravel(), edge.ravel())
+    belief = Enumerate()(batch, theta, Query.all_outputs(batch), 1.0, 1.0)
+    for f, (i, j) in enumerate(edges):
+        seen = np.bincount(3 * states[:, i] + states[:, j], minlength=9) / n
+        p = belief.mu.tables[9 * f : 9 * f + 9]
+        assert np.all(np.abs(seen - p) < 4.5 * np.sqrt(p * (1 - p) / n))
+
+
+@pytest.mark.parametrize("inputs", ["all", "hidden"])
+def test_true_weights_give_the_true_conditional(inputs: str) -> None:
+    """theta of the learner at the true weights is log p(sites | x) up to a constant."""
+    recipe = Recipe(inputs=inputs, n_states=2, n_train=3, n_test=2)  # type: ignore[arg-type]
+    simulation = hidden_chain(np.random.default_rng(3), recipe, n_sites=4)
+    truth, sample = simulation.truth, simulation.train
+    theta = simulation.model.forward(simulation.weights, sample.inputs)  # type: ignore[arg-type]
+    joint = joint_by_enumeration(truth)
+    belief = Enumerate()(sample.batch, theta, Query.all_outputs(sample.batch), 1.0, 1.0)
+    site_rows = sample.inputs.terms[0].features  # type: ignore[attr-defined]
+    x = np.zeros((3, 4), dtype=int)
+    x[:, truth.has_input] = site_rows[:, 1:].argmax(1).reshape(3, -1)
+    for b in range(3):
+        given = joint[tuple(v for i in range(4) for v in (x[b, i], slice(None)))]
+        given = given / given.sum()
+        for i in range(4):
+            marginal = given.sum(axis=tuple(a for a in range(4) if a != i))
+            np.testing.assert_allclose(belief.mu.unary[8 * b + 2 * i : 8 * b + 2 * i + 2], marginal, atol=1e-12)
+
+
+def test_shapes_roles_and_reproducibility() -> None:
+    chain = hidden_chain(np.random.default_rng(4))
+    assert (chain.model.n_weights, len(chain.train), len(chain.test)) == (704, 20, 100)
+    assert chain.truth.output.tolist() == [True, False] * 10
+    assert chain.train.n_labelled_sites == 200
+    grid = checkerboard(np.random.default_rng(4))
+    assert (grid.model.n_weights, grid.train.n_labelled_sites) == (1680, 20 * 18)
+    assert all(grid.truth.output[i] != grid.truth.output[j] for i, j in grid.truth.graph.scopes)
+    assert hidden_chain(np.random.default_rng(4), Recipe(inputs="hidden")).model.n_weights == 10 * 20 + 10 * 4 + 19 * 16
+    again = hidden_chain(np.random.default_rng(4), Recipe(n_train=7))
+    np.testing.assert_array_equal(again.weights, chain.weights)
+    np.testing.assert_array_equal(again.test_states, chain.test_states)
+    wider = hidden_chain(np.random.default_rng(4), Recipe(sigma_h=1.0))
+    np.testing.assert_allclose(wider.truth.site[1::2], 10 * chain.truth.site[1::2])
+    assert accuracy(chain.test, chain.test_states) == 1.0
+
+
+def bayes(simulation: Simulation) -> float:
+    return decoded_accuracy(simulation.model, simulation.weights, simulation.test, Exact())
+
+
+def test_bayes_accuracy_is_at_its_known_level() -> None:
+    """100 draws of the reference run averaged 86.95 with a spread of about 5 between draws."""
+    draws = [bayes(hidden_chain(np.random.default_rng([5, k]))) for k in range(30)]
+    standard_error = np.std(draws, ddof=1) / np.sqrt(len(draws))
+    assert standard_error < 0.015
+    assert abs(np.mean(draws) - 0.8695) < 3 * standard_error
+
+
+def test_the_demonstration_prints_every_method() -> None:
+    console = Console(record=True, width=100, file=StringIO())
+    demo.main(demo.Settings(n_draws=2, n_steps=3, recipe=Recipe(n_train=3, n_test=4)), console)
+    text = console.export_text()
+    for name in ("MSSVM", "LSSVM", "HCRF", "Bayes-optimal", "2 draws", "3 steps"):
+        assert name in text
+
+
+def test_one_draw_of_the_demonstration_learns() -> None:
+    """Trained members end well above chance (25%) and none far above the Bayes-optimal decoder."""
+    result = demo.one_draw(demo.Settings(n_steps=60), 0)
+    for name in demo.MEMBERS:
+        assert 0.5 < result[name] < result[demo.BAYES] + 0.03
