@@ -1,4 +1,7 @@
-"""Moving scores and gradients between the batch's arrays and the work vector of one instance."""
+"""Kernels of bucket elimination that know scores: loading, storing, domains, power sums of rows, decoding.
+
+The work vector holds ``lanes`` instances interleaved: entry k of instance ``lane`` is ``work[k * lanes + lane]``.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,26 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def load(program, layout, scores, b, work):  # type: ignore[no-untyped-def]
+def load(program, layout, scores, b, lane, lanes, work):  # type: ignore[no-untyped-def]
     """Copy the instance's scores into their slots; forbidden states become -inf."""
     var_ptr, factor_ptr, unary_ptr, table_at, _ = layout
     unary, tables, allowed, first = scores
-    work[: program.n_slots] = 0.0
+    for k in range(program.n_slots):
+        work[k * lanes + lane] = 0.0
     v0, f0 = var_ptr[b], factor_ptr[b]
     for v in range(len(program.clamped)):
         p = unary_ptr[v0 + v]
         slot = program.unary_slot[v]
         if program.clamped[v]:
-            work[slot] += unary[p + first[v0 + v]]
+            work[slot * lanes + lane] += unary[p + first[v0 + v]]
         else:
             for k in range(unary_ptr[v0 + v + 1] - p):
-                work[slot + k] += unary[p + k] if allowed[p + k] else -np.inf
+                work[(slot + k) * lanes + lane] += unary[p + k] if allowed[p + k] else -np.inf
     for f in range(len(program.factor_slot)):
         source = table_at[f0 + f] + _clamp_offset(program, f, first, v0)
         slot, index = program.factor_slot[f], program.index_at[f]
         for k in range(program.factor_size[f]):
-            work[slot + k] += tables[source + program.index[index + k]]
+            work[(slot + k) * lanes + lane] += tables[source + program.index[index + k]]
 
 
 @njit(cache=True, nogil=True)
@@ -50,7 +54,7 @@ def clear(program, layout, b, mu_unary, mu_tables):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def store(program, layout, scores, b, grad, mu_unary, mu_tables):  # type: ignore[no-untyped-def]
+def store(program, layout, scores, b, lane, lanes, grad, mu_unary, mu_tables):  # type: ignore[no-untyped-def]
     """Add the gradients of the slots to the marginals they belong to: the adjoint of ``load``."""
     var_ptr, factor_ptr, unary_ptr, _, mu_at = layout
     _, _, _, first = scores
@@ -59,52 +63,148 @@ def store(program, layout, scores, b, grad, mu_unary, mu_tables):  # type: ignor
         p = unary_ptr[v0 + v]
         slot = program.unary_slot[v]
         if program.clamped[v]:
-            mu_unary[p + first[v0 + v]] = grad[slot]
+            mu_unary[p + first[v0 + v]] = grad[slot * lanes + lane]
         else:
             for k in range(unary_ptr[v0 + v + 1] - p):
-                mu_unary[p + k] = grad[slot + k]
+                mu_unary[p + k] = grad[(slot + k) * lanes + lane]
     for f in range(len(program.factor_slot)):
         target = mu_at[f0 + f] + _clamp_offset(program, f, first, v0)
         slot, index = program.factor_slot[f], program.index_at[f]
         for k in range(program.factor_size[f]):
-            mu_tables[target + program.index[index + k]] += grad[slot + k]
+            mu_tables[target + program.index[index + k]] += grad[(slot + k) * lanes + lane]
 
 
 @njit(cache=True, nogil=True)
-def prepare(program, s, eps, max_spread, work, domain, shift):  # type: ignore[no-untyped-def]
-    """Bring a step's inputs to one domain; returns (scaled, feasible).
+def prepare(place, size, lanes, eps, max_spread, work, domain, shift):  # type: ignore[no-untyped-def]
+    """Bring a step's inputs to one domain; returns whether that is scaled probabilities.
 
     An input of domain 0 holds scores; one of domain t > 0 holds x with score t * log x + shift.
     """
-    spread = 0.0
-    for i in range(program.input_ptr[s], program.input_ptr[s + 1]):
-        x = work[program.input_at[i] : program.input_at[i] + program.input_size[i]]
+    high = np.zeros((len(place), lanes))
+    spread = np.zeros(lanes)
+    for i in range(len(place)):
+        x = work[place[i] * lanes : (place[i] + size[i]) * lanes]
         floor = 0.0 if domain[i] > 0.0 else -np.inf
-        low, high = np.inf, floor
-        for a in x:
-            high = max(high, a)
-            if a > floor:
-                low = min(low, a)
-        if high == floor:
-            return False, False
-        if eps > 0.0:
-            spread += domain[i] / eps * np.log(high / low) if domain[i] > 0.0 else (high - low) / eps
-    scaled = eps > 0.0 and spread < max_spread
-    for i in range(program.input_ptr[s], program.input_ptr[s + 1]):
-        x = work[program.input_at[i] : program.input_at[i] + program.input_size[i]]
-        high = x.max()
-        if scaled and domain[i] == eps:
-            for k in range(len(x)):
-                x[k] /= high
-            shift[i] += eps * np.log(high)
+        low = np.full(lanes, np.inf)
+        high[i] = floor
+        for k in range(0, len(x), lanes):
+            for lane in range(lanes):
+                a = x[k + lane]
+                high[i, lane] = max(high[i, lane], a)
+                low[lane] = min(low[lane], a if a > floor else np.inf)
+        for lane in range(lanes):
+            if eps > 0.0 and high[i, lane] > floor:
+                top, bottom = high[i, lane], low[lane]
+                spread[lane] += domain[i] / eps * np.log(top / bottom) if floor == 0.0 else (top - bottom) / eps
+    scaled = eps > 0.0 and spread.max() < max_spread
+    for i in range(len(place)):
+        if scaled or domain[i] > 0.0:
+            x = work[place[i] * lanes : (place[i] + size[i]) * lanes]
+            _convert(x, lanes, domain[i], eps if scaled else 0.0, high[i], shift[i])
+    return scaled
+
+
+@njit(cache=True, nogil=True)
+def _convert(x, lanes, domain, target, high, shift):  # type: ignore[no-untyped-def]
+    """Rewrite an input of one domain in another; in a domain t > 0 its greatest entry becomes 1.
+
+    Lanes without a feasible entry (greatest entry 0 or -inf) stay as they are.
+    """
+    if domain > 0.0 and domain == target:
+        for lane in range(lanes):
+            top = high[lane] if high[lane] > 0.0 else 1.0
+            shift[lane] += domain * np.log(top)
+            high[lane] = 1.0 / top
+        for k in range(0, len(x), lanes):
+            for lane in range(lanes):
+                x[k + lane] *= high[lane]
+        return
+    for lane in range(lanes):
+        top = high[lane]
+        if domain > 0.0:
+            for k in range(lane, len(x), lanes):
+                x[k] = domain * np.log(x[k]) + shift[lane] if x[k] > 0.0 else -np.inf
+            top = domain * np.log(top) + shift[lane] if top > 0.0 else -np.inf
+            shift[lane] = 0.0
+        if target > 0.0:
+            shift[lane] = top if top > -np.inf else 0.0
+            for k in range(lane, len(x), lanes):
+                x[k] = np.exp((x[k] - shift[lane]) / target)
+
+
+@njit(cache=True, nogil=True)
+def reduce_row(x, start, length, lanes, eps, scaled, out, at):  # type: ignore[no-untyped-def]
+    """Write each lane's power sum of one row, or its plain sum if the row holds scaled probabilities."""
+    y, row = out[at : at + lanes], x[start : start + length]
+    for lane in range(lanes):
+        y[lane] = row[lane]
+    if scaled:
+        for k in range(lanes, length, lanes):
+            for lane in range(lanes):
+                y[lane] += row[k + lane]
+        return
+    for k in range(lanes, length, lanes):
+        for lane in range(lanes):
+            y[lane] = max(y[lane], row[k + lane])
+    if eps > 0.0:
+        for lane in range(lanes):
+            if y[lane] > -np.inf:
+                total = 0.0
+                for k in range(lane, length, lanes):
+                    total += np.exp((row[k] - y[lane]) / eps)
+                y[lane] += eps * np.log(total)
+
+
+@njit(cache=True, nogil=True)
+def weigh_row(x, start, length, lanes, eps, scaled, grad, at):  # type: ignore[no-untyped-def]
+    """Replace each lane's row by its power sum's gradient times ``grad`` (at eps = 0: at the first maximiser)."""
+    for lane in range(lanes):
+        row = x[start + lane : start + length : lanes]
+        g = grad[at + lane]
+        best, total = 0, 0.0
+        if not scaled:
+            for j in range(1, len(row)):
+                if row[j] > row[best]:
+                    best = j
+        top = row[best]
+        for j in range(len(row)):
+            if g == 0.0 or eps == 0.0:
+                row[j] = 0.0
+            elif not scaled:
+                row[j] = np.exp((row[j] - top) / eps)
+            total += row[j]
+        if eps == 0.0:
+            row[best] = g
+        elif g != 0.0:
+            factor = g / total
+            for j in range(len(row)):
+                row[j] *= factor
+
+
+@njit(cache=True, nogil=True)
+def decode(program, layout, scores, eps_of, b, lane, lanes, total, work, states):  # type: ignore[no-untyped-def]
+    """Back-substitution: the first maximiser of every step at temperature zero, last eliminated variable first."""
+    var_ptr = layout[0]
+    first = scores[3]
+    v0 = var_ptr[b]
+    for v in range(len(program.clamped)):
+        states[v0 + v] = first[v0 + v] if program.clamped[v] else -1
+    if total == -np.inf:
+        return
+    for s in range(len(program.var) - 1, -1, -1):
+        if eps_of[program.output[s]] > 0.0:
             continue
-        if domain[i] > 0.0:
-            for k in range(len(x)):
-                x[k] = domain[i] * np.log(x[k]) + shift[i] if x[k] > 0.0 else -np.inf
-            high = domain[i] * np.log(high) + shift[i]
-            shift[i] = 0.0
-        if scaled:
-            for k in range(len(x)):
-                x[k] = np.exp((x[k] - high) / eps)
-            shift[i] = high
-    return scaled, True
+        position = 0
+        for k in range(program.separator_ptr[s], program.separator_ptr[s + 1]):
+            v = v0 + program.separator[k]
+            position = position * (layout[2][v + 1] - layout[2][v]) + states[v]
+        x = np.zeros(program.card[s])
+        for i in range(program.input_ptr[s], program.input_ptr[s + 1]):
+            rest, at = position, program.input_at[i]
+            for d in range(program.axis_ptr[s + 1] - program.axis_ptr[s] - 1, -1, -1):
+                size = program.axis_size[program.axis_ptr[s] + d]
+                at += rest % size * program.stride[program.stride_ptr[i] + d]
+                rest //= size
+            for j in range(program.card[s]):
+                x[j] += work[(at + j) * lanes + lane]
+        states[v0 + program.var[s]] = np.argmax(x)

@@ -2,7 +2,8 @@
 
 No clique table is stored. A step walks over its merged separator axes with an odometer; scores of inputs that do not
 change along inner axes are combined once per outer position (``rows``), the innermost axis is done in contiguous
-blocks. A step runs on scaled probabilities (multiply-adds) when the spread of its inputs permits, else in log space.
+blocks. Several instances run side by side as interleaved lanes of the work vector, so that the loops over states
+are long enough for vector instructions. A step runs on scaled probabilities (multiply-adds) when the spread of its inputs permits, else in log space.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import numpy as np
 from numba import njit
 
 from mssvm.arrays import Floats, Ints
-from mssvm.engines.buckets import clear, load, prepare, store
+from mssvm.engines.buckets import clear, decode, load, prepare, reduce_row, store, weigh_row
 from mssvm.engines.program import Call, Program
 from mssvm.potentials import Marginals
 
 # Products of probabilities stay normal numbers while the logarithms of their ranges sum to less than this.
 MAX_SPREAD = 300.0
 BLOCK = 512
+# Instances interleaved in one work vector: a few vector registers wide, unless the vector outgrows the cache.
+LANES = 8
+CACHED_ENTRIES = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -31,14 +35,13 @@ class NumbaEngine:
     def run(self, program: Program, call: Call, which: Ints, value: Floats, mu: Marginals | None) -> None:
         """Write value and marginals of the instances ``which``."""
         nothing = np.zeros(0)
-        grad = np.zeros(program.n_work if mu is not None else 0)
         mu_unary, mu_tables = (mu.unary, mu.tables) if mu is not None else (nothing, nothing)
-        self._call(program, call, which, value, grad, mu_unary, mu_tables, np.zeros(0, dtype=np.int64))
+        self._call(program, call, which, value, mu is not None, mu_unary, mu_tables, np.zeros(0, dtype=np.int64))
 
     def decode(self, program: Program, call: Call, which: Ints, value: Floats, states: Ints) -> None:
         """Write value and maximising states of the instances ``which`` by back-substitution."""
         nothing = np.zeros(0)
-        self._call(program, call, which, value, nothing, nothing, nothing, states)
+        self._call(program, call, which, value, False, nothing, nothing, states)
 
     def _call(
         self,
@@ -46,12 +49,14 @@ class NumbaEngine:
         call: Call,
         which: Ints,
         value: Floats,
-        grad: Floats,
+        marginals: bool,
         mu_unary: Floats,
         mu_tables: Floats,
         states: Ints,
     ) -> None:
         batch, theta = call.batch, call.theta
+        most = max(1, min(LANES, CACHED_ENTRIES // program.n_work))
+        lanes = -(-len(which) // -(-len(which) // most))  # groups of equal size rather than one small remainder
         _run(
             program,
             (batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at),
@@ -59,9 +64,10 @@ class NumbaEngine:
             np.array([call.eps_h, call.eps_y]),
             self.max_spread,
             which,
+            lanes,
             value,
-            np.empty(program.n_work),
-            grad,
+            np.empty(program.n_work * lanes),
+            np.empty(program.n_work * lanes if marginals else 0),
             mu_unary,
             mu_tables,
             states,
@@ -69,267 +75,251 @@ class NumbaEngine:
 
 
 @njit(cache=True, nogil=True)
-def _run(program, layout, scores, eps_of, max_spread, which, value, work, grad, mu_unary, mu_tables, states):  # type: ignore[no-untyped-def]
-    n_steps, n_inputs = len(program.var), len(program.level)
-    domain, shift = np.zeros(n_inputs), np.zeros(n_inputs)
-    scaled = np.zeros(n_steps, dtype=np.bool_)
-    rows = np.zeros((program.max_axes + 2, program.max_card))
-    sums = np.zeros((program.max_axes + 2, program.max_card))
-    block = np.zeros(max(BLOCK, program.max_card))
-    digit = np.zeros(program.max_axes + 1, dtype=np.int64)
-    at = np.zeros(n_inputs, dtype=np.int64)
-    for b in which:
-        load(program, layout, scores, b, work)
-        domain[:], shift[:] = 0.0, 0.0
-        total = work[0]
-        for s in range(n_steps):
-            if total == -np.inf:
-                break
-            eps = eps_of[program.output[s]]
-            scaled[s], feasible = prepare(program, s, eps, max_spread, work, domain, shift)
-            if not feasible:
-                total = -np.inf
-                break
-            _forward(program, s, eps, scaled[s], work, rows, block, digit, at)
-            start = program.input_ptr[s]
-            level = shift[start : program.input_ptr[s + 1]].sum()
-            target = program.message_input[s]
-            if target >= 0:
-                shift[target] = level
-                domain[target] = eps if scaled[s] else 0.0
-            else:
-                root = work[program.message_at[s]]
-                total += level + (eps * np.log(root) if scaled[s] else root)
-        value[b] = total
-        if len(states):
-            _decode(program, layout, scores, eps_of, b, total, work, states)
+def _run(program, layout, scores, eps_of, max_spread, which, lanes, value, work, grad, mu_unary, mu_tables, states):  # type: ignore[no-untyped-def]
+    scaled = np.zeros(len(program.var), dtype=np.bool_)
+    total = np.zeros(lanes)
+    for k in range(0, len(which), lanes):
+        group = which[k : k + lanes]
+        n = len(group)
+        room = _scratch(program, n)
+        for lane in range(n):
+            load(program, layout, scores, group[lane], lane, n, work)
+        _forward_sweep(program, eps_of, max_spread, n, work, room, scaled, total)
+        for lane in range(n):
+            value[group[lane]] = total[lane]
+            if len(states):
+                decode(program, layout, scores, eps_of, group[lane], lane, n, total[lane], work, states)
         if len(grad):
-            clear(program, layout, b, mu_unary, mu_tables)
-            if total > -np.inf:
-                grad[:] = 0.0
-                for s in range(n_steps - 1, -1, -1):
-                    if program.message_input[s] < 0:
-                        grad[program.message_at[s]] = 1.0
-                    eps = eps_of[program.output[s]]
-                    _reverse(program, s, eps, scaled[s], work, grad, rows, sums, block, digit, at)
-                grad[0] = 1.0
-                store(program, layout, scores, b, grad, mu_unary, mu_tables)
+            grad[: program.n_work * n] = 0.0
+            _seed(program, n, total, grad)
+            for s in range(len(program.var) - 1, -1, -1):
+                eps = eps_of[program.output[s]]
+                _reverse(_bucket(program, s, n), program.message_at[s] * n, eps, scaled[s], work, grad, room)
+            for lane in range(n):
+                clear(program, layout, group[lane], mu_unary, mu_tables)
+                store(program, layout, scores, group[lane], lane, n, grad, mu_unary, mu_tables)
 
 
 @njit(cache=True, nogil=True)
-def _next_axis(program, s, digit):  # type: ignore[no-untyped-def]
+def _forward_sweep(program, eps_of, max_spread, lanes, work, room, scaled, total):  # type: ignore[no-untyped-def]
+    """All steps in elimination order; leaves each lane's value in ``total``."""
+    domain = np.zeros(len(program.level))
+    shift = np.zeros((len(program.level), lanes))
+    for lane in range(lanes):
+        total[lane] = work[lane]
+    for s in range(len(program.var)):
+        eps = eps_of[program.output[s]]
+        i0, i1 = program.input_ptr[s], program.input_ptr[s + 1]
+        place, size = program.input_at[i0:i1], program.input_size[i0:i1]
+        scaled[s] = prepare(place, size, lanes, eps, max_spread, work, domain[i0:i1], shift[i0:i1])
+        at = program.message_at[s] * lanes
+        _forward(_bucket(program, s, lanes), at, eps, scaled[s], work, room)
+        target = program.message_input[s]
+        if target >= 0:
+            domain[target] = eps if scaled[s] else 0.0
+        for lane in range(lanes):
+            level = 0.0
+            for i in range(i0, i1):
+                level += shift[i, lane]
+            if target >= 0:
+                shift[target, lane] = level
+            elif scaled[s]:
+                total[lane] += level + eps * np.log(work[at + lane]) if work[at + lane] > 0.0 else -np.inf
+            else:
+                total[lane] += level + work[at + lane]
+
+
+@njit(cache=True, nogil=True)
+def _seed(program, lanes, total, grad):  # type: ignore[no-untyped-def]
+    """The value is the constant plus the roots' messages; an infeasible lane keeps a zero gradient."""
+    for lane in range(lanes):
+        if total[lane] > -np.inf:
+            grad[lane] = 1.0
+            for s in range(len(program.var)):
+                if program.message_input[s] < 0:
+                    grad[program.message_at[s] * lanes + lane] = 1.0
+
+
+@njit(cache=True, nogil=True)
+def _scratch(program, lanes):  # type: ignore[no-untyped-def]
+    """Partial scores per level, their gradients, one block of clique entries, odometer digits, input positions."""
+    rows = np.zeros((program.max_axes + 2, program.max_card * lanes))
+    block = np.zeros(max(BLOCK, program.max_card * lanes))
+    digit = np.zeros(program.max_axes + 1, dtype=np.int64)
+    return rows, np.zeros_like(rows), block, digit, np.zeros(len(program.level), dtype=np.uint64)
+
+
+@njit(cache=True, nogil=True)
+def _bucket(program, s, lanes):  # type: ignore[no-untyped-def]
+    """What a sweep over step s needs, in units of the interleaved work vector.
+
+    Lanes, length of a row (states x lanes), sizes of the axes, and per input its place, level and strides; the inputs
+    from ``inner`` on have the innermost axis.
+    """
+    i0, i1 = program.input_ptr[s], program.input_ptr[s + 1]
+    a0, a1 = program.axis_ptr[s], program.axis_ptr[s + 1]
+    stride = program.stride[program.stride_ptr[i0] : program.stride_ptr[i1]].reshape((i1 - i0, a1 - a0)) * lanes
+    level = program.level[i0:i1]
+    inner = 0
+    while inner < i1 - i0 and level[inner] < a1 - a0:
+        inner += 1
+    return lanes, program.card[s] * lanes, program.axis_size[a0:a1], program.input_at[i0:i1] * lanes, level, stride, inner
+
+
+@njit(cache=True, nogil=True)
+def _next_axis(size, digit):  # type: ignore[no-untyped-def]
     """The separator axis (of all but the last) that the odometer moves next, or -1 at the end."""
-    a0 = program.axis_ptr[s]
-    for d in range(program.axis_ptr[s + 1] - a0 - 2, -1, -1):
-        if digit[d] + 1 < program.axis_size[a0 + d]:
+    for d in range(len(size) - 2, -1, -1):
+        if digit[d] + 1 < size[d]:
             return d
     return -1
 
 
 @njit(cache=True, nogil=True)
-def _advance(program, s, axis, digit, at):  # type: ignore[no-untyped-def]
+def _advance(axis, stride, digit, at):  # type: ignore[no-untyped-def]
     """Move the odometer one step along ``axis``; the axes inside it, now at their ends, return to zero."""
-    last = program.axis_ptr[s + 1] - program.axis_ptr[s] - 1
-    for i in range(program.input_ptr[s], program.input_ptr[s + 1]):
-        stride = program.stride_ptr[i]
-        at[i] += program.stride[stride + axis]
-        for d in range(axis + 1, last):
-            at[i] -= digit[d] * program.stride[stride + d]
+    n_inputs, n_axes = stride.shape
+    for i in range(n_inputs):
+        step = stride[i, axis]
+        for d in range(axis + 1, n_axes - 1):
+            step -= digit[d] * stride[i, d]
+        at[i] = np.uint64(np.int64(at[i]) + step)
     digit[axis] += 1
-    digit[axis + 1 : last] = 0
+    for d in range(axis + 1, n_axes - 1):
+        digit[d] = 0
 
 
 @njit(cache=True, nogil=True)
-def _start(program, s, scaled, rows, digit, at):  # type: ignore[no-untyped-def]
+def _start(place, length, scaled, rows, digit, at):  # type: ignore[no-untyped-def]
     digit[:] = 0
-    rows[0] = 1.0 if scaled else 0.0
-    for i in range(program.input_ptr[s], program.input_ptr[s + 1]):
-        at[i] = program.input_at[i]
+    for j in range(length):
+        rows[0, j] = 1.0 if scaled else 0.0
+    for i in range(len(place)):
+        at[i] = np.uint64(place[i])
 
 
 @njit(cache=True, nogil=True)
-def _combine_rows(program, s, scaled, first, work, rows, at):  # type: ignore[no-untyped-def]
-    """rows[d + 1] = rows[d] combined with the inputs of level d, for every level but the innermost."""
-    n_axes = program.axis_ptr[s + 1] - program.axis_ptr[s]
-    card = program.card[s]
-    end = program.input_ptr[s + 1]
-    i = program.input_ptr[s]
+def _combine_rows(first, n_axes, length, level, inner, scaled, work, rows, at):  # type: ignore[no-untyped-def]
+    """rows[d + 1] = rows[d] combined with the inputs of level d, for the levels from ``first`` to the last but one."""
     for d in range(first, n_axes):
-        rows[d + 1, :card] = rows[d, :card]
-        while i < end and program.level[i] <= d:
-            if program.level[i] == d:
-                for j in range(card):
+        for j in range(length):
+            rows[d + 1, j] = rows[d, j]
+        for i in range(inner):
+            if level[i] == d:
+                for j in range(np.uint64(length)):
                     if scaled:
                         rows[d + 1, j] *= work[at[i] + j]
                     else:
                         rows[d + 1, j] += work[at[i] + j]
-            i += 1
-    while i < end and program.level[i] < n_axes:
-        i += 1
-    return i
 
 
 @njit(cache=True, nogil=True)
-def _fill_block(program, scaled, inner, end, begin, n, card, row, work, block, at):  # type: ignore[no-untyped-def]
+def _fill_block(begin, n, length, n_inputs, inner, scaled, row, work, block, at):  # type: ignore[no-untyped-def]
     """Combine ``row`` with the innermost inputs at separator positions ``begin .. begin + n``."""
-    for r in range(n):
-        for j in range(card):
-            block[r * card + j] = row[j]
-    for i in range(inner, end):
-        start = at[i] + begin * card
+    k = np.uint64(0)
+    start = at[inner] + np.uint64(begin * length)
+    for _ in range(n):
+        for j in range(np.uint64(length)):
+            block[k + j] = row[j] * work[start + k + j] if scaled else row[j] + work[start + k + j]
+        k += np.uint64(length)
+    for i in range(inner + 1, n_inputs):
+        start = at[i] + np.uint64(begin * length)
         if scaled:
-            for k in range(n * card):
+            for k in range(np.uint64(n * length)):
                 block[k] *= work[start + k]
         else:
-            for k in range(n * card):
+            for k in range(np.uint64(n * length)):
                 block[k] += work[start + k]
 
 
 @njit(cache=True, nogil=True)
-def _forward(program, s, eps, scaled, work, rows, block, digit, at):  # type: ignore[no-untyped-def]
-    """The message of step s: the power sum of its bucket over the eliminated variable."""
-    a1 = program.axis_ptr[s + 1]
-    n_axes = a1 - program.axis_ptr[s]
-    card, end = program.card[s], program.input_ptr[s + 1]
-    inside = program.axis_size[a1 - 1] if n_axes else 1
-    height = max(1, BLOCK // card)
-    _start(program, s, scaled, rows, digit, at)
-    message = program.message_at[s]
+def _forward(bucket, message, eps, scaled, work, room):  # type: ignore[no-untyped-def]
+    """The message of a step: the power sum of its bucket over the eliminated variable."""
+    lanes, length, size, place, level, stride, inner = bucket
+    rows, _, block, digit, at = room
+    n_axes = len(size)
+    inside = size[n_axes - 1] if n_axes else 1
+    height = max(1, BLOCK // length)
+    _start(place, length, scaled, rows, digit, at)
     moved = -1
     while True:
-        inner = _combine_rows(program, s, scaled, moved + 1, work, rows, at)
+        _combine_rows(moved + 1, n_axes, length, level, inner, scaled, work, rows, at)
         for begin in range(0, inside, height):
             n = min(height, inside - begin)
-            _fill_block(program, scaled, inner, end, begin, n, card, rows[n_axes], work, block, at)
+            _fill_block(begin, n, length, len(place), inner, scaled, rows[n_axes], work, block, at)
             for r in range(n):
-                work[message + begin + r] = _reduce(block[r * card : (r + 1) * card], eps, scaled)
-        message += inside
-        moved = _next_axis(program, s, digit)
+                reduce_row(block, r * length, length, lanes, eps, scaled, work, message)
+                message += lanes
+        moved = _next_axis(size, digit)
         if moved < 0:
             break
-        _advance(program, s, moved, digit, at)
+        _advance(moved, stride, digit, at)
 
 
 @njit(cache=True, nogil=True)
-def _reduce(x, eps, scaled):  # type: ignore[no-untyped-def]
-    """The power sum of one row, or the plain sum of a row of scaled probabilities."""
-    if scaled:
-        total = 0.0
-        for a in x:
-            total += a
-        return total
-    top = -np.inf
-    for a in x:
-        top = max(top, a)
-    if eps == 0.0 or top == -np.inf:
-        return top
-    total = 0.0
-    for a in x:
-        total += np.exp((a - top) / eps)
-    return top + eps * np.log(total)
-
-
-@njit(cache=True, nogil=True)
-def _weigh(x, eps, scaled, g):  # type: ignore[no-untyped-def]
-    """Replace a row by g times the gradient of its power sum (at eps = 0: the first maximiser's indicator)."""
-    if g == 0.0:
-        x[:] = 0.0
-        return
-    if eps == 0.0:
-        best = np.argmax(x)
-        x[:] = 0.0
-        x[best] = g
-        return
-    if not scaled:
-        top = x.max()
-        for j in range(len(x)):
-            x[j] = np.exp((x[j] - top) / eps)
-    factor = g / x.sum()
-    for j in range(len(x)):
-        x[j] *= factor
-
-
-@njit(cache=True, nogil=True)
-def _flush(program, s, first, grad, sums, at):  # type: ignore[no-untyped-def]
+def _flush(first, n_axes, length, level, inner, grad, sums, at):  # type: ignore[no-untyped-def]
     """Adjoint of ``_combine_rows``: hand the gradients of finished rows to their inputs and to the row above."""
-    n_axes = program.axis_ptr[s + 1] - program.axis_ptr[s]
-    card = program.card[s]
     for d in range(n_axes - 1, first - 1, -1):
-        for i in range(program.input_ptr[s], program.input_ptr[s + 1]):
-            if program.level[i] == d:
-                for j in range(card):
+        for i in range(inner):
+            if level[i] == d:
+                for j in range(np.uint64(length)):
                     grad[at[i] + j] += sums[d + 1, j]
-        for j in range(card):
+        for j in range(length):
             sums[d, j] += sums[d + 1, j]
             sums[d + 1, j] = 0.0
 
 
 @njit(cache=True, nogil=True)
-def _reverse(program, s, eps, scaled, work, grad, rows, sums, block, digit, at):  # type: ignore[no-untyped-def]
-    """Pass the gradient of step s's message on to its inputs, recomputing the local weights."""
-    a1 = program.axis_ptr[s + 1]
-    n_axes = a1 - program.axis_ptr[s]
-    card, end = program.card[s], program.input_ptr[s + 1]
-    inside = program.axis_size[a1 - 1] if n_axes else 1
-    height = max(1, BLOCK // card)
-    _start(program, s, scaled, rows, digit, at)
+def _reverse(bucket, message, eps, scaled, work, grad, room):  # type: ignore[no-untyped-def]
+    """Pass the gradient of a step's message on to its inputs, recomputing the local weights."""
+    lanes, length, size, place, level, stride, inner = bucket
+    rows, sums, block, digit, at = room
+    n_axes = len(size)
+    inside = size[n_axes - 1] if n_axes else 1
+    height = max(1, BLOCK // length)
+    _start(place, length, scaled, rows, digit, at)
     sums[: n_axes + 1] = 0.0
-    message = program.message_at[s]
-    stale, inner, touched = 0, 0, False
+    stale, touched = 0, False
     while True:
         for begin in range(0, inside, height):
             n = min(height, inside - begin)
-            g = grad[message + begin : message + begin + n]
-            if not g.any():
+            g = message + begin * lanes
+            if not _any(grad, g, n * lanes):
                 continue
-            touched = True
             if stale <= n_axes:
-                inner = _combine_rows(program, s, scaled, stale, work, rows, at)
+                _combine_rows(stale, n_axes, length, level, inner, scaled, work, rows, at)
                 stale = n_axes + 1
-            _fill_block(program, scaled, inner, end, begin, n, card, rows[n_axes], work, block, at)
+            touched = True
+            _fill_block(begin, n, length, len(place), inner, scaled, rows[n_axes], work, block, at)
             for r in range(n):
-                _weigh(block[r * card : (r + 1) * card], eps, scaled, g[r])
-            for i in range(inner, end):
-                start = at[i] + begin * card
-                for k in range(n * card):
-                    grad[start + k] += block[k]
-            for r in range(n):
-                for j in range(card):
-                    sums[n_axes, j] += block[r * card + j]
-        message += inside
-        moved = _next_axis(program, s, digit)
+                weigh_row(block, r * length, length, lanes, eps, scaled, grad, g + r * lanes)
+            _spread(begin, n, length, len(place), inner, block, grad, sums[n_axes], at)
+        message += inside * lanes
+        moved = _next_axis(size, digit)
         if touched or moved < n_axes - 2:
-            _flush(program, s, moved + 1, grad, sums, at)
+            _flush(moved + 1, n_axes, length, level, inner, grad, sums, at)
             touched = False
         if moved < 0:
             break
         stale = min(stale, moved + 1)
-        _advance(program, s, moved, digit, at)
+        _advance(moved, stride, digit, at)
 
 
 @njit(cache=True, nogil=True)
-def _decode(program, layout, scores, eps_of, b, total, work, states):  # type: ignore[no-untyped-def]
-    """Back-substitution: the first maximiser of every step at temperature zero, last eliminated variable first."""
-    var_ptr = layout[0]
-    first = scores[3]
-    v0 = var_ptr[b]
-    for v in range(len(program.clamped)):
-        states[v0 + v] = first[v0 + v] if program.clamped[v] else -1
-    if total == -np.inf:
-        return
-    for s in range(len(program.var) - 1, -1, -1):
-        if eps_of[program.output[s]] > 0.0:
-            continue
-        position = 0
-        for k in range(program.separator_ptr[s], program.separator_ptr[s + 1]):
-            v = v0 + program.separator[k]
-            position = position * (layout[2][v + 1] - layout[2][v]) + states[v]
-        x = np.zeros(program.card[s])
-        for i in range(program.input_ptr[s], program.input_ptr[s + 1]):
-            rest, at = position, program.input_at[i]
-            for d in range(program.axis_ptr[s + 1] - program.axis_ptr[s] - 1, -1, -1):
-                size = program.axis_size[program.axis_ptr[s] + d]
-                at += rest % size * program.stride[program.stride_ptr[i] + d]
-                rest //= size
-            x += work[at : at + program.card[s]]
-        states[v0 + program.var[s]] = np.argmax(x)
+def _any(x, start, n):  # type: ignore[no-untyped-def]
+    for k in range(start, start + n):
+        if x[k] != 0.0:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _spread(begin, n, length, n_inputs, inner, block, grad, row, at):  # type: ignore[no-untyped-def]
+    """Adjoint of ``_fill_block``."""
+    for i in range(inner, n_inputs):
+        start = at[i] + np.uint64(begin * length)
+        for k in range(np.uint64(n * length)):
+            grad[start + k] += block[k]
+    for r in range(n):
+        for j in range(length):
+            row[j] += block[r * length + j]
