@@ -1,0 +1,76 @@
+"""Exact inference for any graph: each instance goes to the cheapest exact method that fits it.
+
+    pairwise forest, order of elimination legal      Trees          (kernels with run-time roles and masks)
+    anything else                                    Eliminate      (compiled per topology and role pattern)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from mssvm.arrays import Ints
+from mssvm.graph import Batch
+from mssvm.inference.base import Filler
+from mssvm.inference.eliminate import Eliminate
+from mssvm.inference.trees import Trees
+from mssvm.potentials import Belief, Marginals, Potentials, Query, Status
+from mssvm.power import check_temperature
+
+Route = list[tuple[str, Filler, Ints]]
+
+
+@dataclass(frozen=True)
+class Exact:
+    """PS_{outputs}[eps_y] PS_{hidden}[eps_h] theta without approximation, or a MemoryLimitError before allocating."""
+
+    memory_limit: int = 4 << 30
+    threads: int = 1
+    _routes: WeakKeyDictionary[Query, dict[tuple[float, float], Route]] = field(
+        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+    )
+
+    @cached_property
+    def eliminate(self) -> Eliminate:
+        return Eliminate(memory_limit=self.memory_limit, threads=self.threads)
+
+    @cached_property
+    def trees(self) -> Trees:
+        return Trees(threads=self.threads)
+
+    def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
+        theta.check(batch)
+        value = np.empty(len(batch))
+        mu = Marginals.zeros(batch)
+        method = np.empty(len(batch), dtype=object)
+        for name, filler, which in self.route(batch, query, eps_y, eps_h):
+            filler.fill(batch, theta, query, eps_y, eps_h, which, value, mu)
+            method[which] = name
+        return Belief(value, mu, Status.exactly(value, tuple(method)))
+
+    def route(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Route:
+        """Which method computes which instances; remembered for as long as the query object lives."""
+        known = self._routes.setdefault(query, {})
+        if (eps_y, eps_h) not in known:
+            known[eps_y, eps_h] = self._plan(batch, query, eps_y, eps_h)
+        return known[eps_y, eps_h]
+
+    def _plan(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Route:
+        check_temperature(eps_y, "eps_y")
+        check_temperature(eps_h, "eps_h")
+        query.check(batch)
+        route: Route = []
+        left = np.ones(len(batch), dtype=bool)
+        for name, method in (("tree recursion", self.trees),):
+            if not left.any():
+                break
+            mine = left & method.supports(batch, query, eps_y, eps_h)
+            if mine.any():
+                route.append((name, method, np.flatnonzero(mine)))
+                left &= ~mine
+        if left.any():
+            route.append(("elimination", self.eliminate, np.flatnonzero(left)))
+        return route
