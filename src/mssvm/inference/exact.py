@@ -29,7 +29,7 @@ class Exact:
 
     memory_limit: int = 4 << 30
     threads: int = 1
-    _routes: WeakKeyDictionary[Query, dict[tuple[float, float], Route]] = field(
+    _routes: WeakKeyDictionary[Batch, WeakKeyDictionary[Query, dict[tuple[float, float], Route]]] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
     )
 
@@ -52,8 +52,8 @@ class Exact:
         return Belief(value, mu, Status.exactly(value, tuple(method)))
 
     def route(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Route:
-        """Which method computes which instances; remembered for as long as the query object lives."""
-        known = self._routes.setdefault(query, {})
+        """Which method computes which instances; remembered for as long as batch and query live."""
+        known = self._routes.setdefault(batch, WeakKeyDictionary()).setdefault(query, {})
         if (eps_y, eps_h) not in known:
             known[eps_y, eps_h] = self._plan(batch, query, eps_y, eps_h)
         return known[eps_y, eps_h]
