@@ -27,9 +27,9 @@ def load(program, layout, scores, b, lane, lanes, work):  # type: ignore[no-unty
                 work[(slot + k) * lanes + lane] += unary[p + k] if allowed[p + k] else -np.inf
     for f in range(len(program.factor_slot)):
         source = table_at[f0 + f] + _clamp_offset(program, f, first, v0)
-        slot, index = program.factor_slot[f], program.index_at[f]
+        slot, index = program.factor_slot[f], program.entry_at[f]
         for k in range(program.factor_size[f]):
-            work[(slot + k) * lanes + lane] += tables[source + program.index[index + k]]
+            work[(slot + k) * lanes + lane] += tables[source + program.entry[index + k]]
 
 
 @njit(cache=True, nogil=True)
@@ -69,9 +69,9 @@ def store(program, layout, scores, b, lane, lanes, grad, mu_unary, mu_tables):  
                 mu_unary[p + k] = grad[(slot + k) * lanes + lane]
     for f in range(len(program.factor_slot)):
         target = mu_at[f0 + f] + _clamp_offset(program, f, first, v0)
-        slot, index = program.factor_slot[f], program.index_at[f]
+        slot, index = program.factor_slot[f], program.entry_at[f]
         for k in range(program.factor_size[f]):
-            mu_tables[target + program.index[index + k]] += grad[(slot + k) * lanes + lane]
+            mu_tables[target + program.entry[index + k]] += grad[(slot + k) * lanes + lane]
 
 
 @njit(cache=True, nogil=True)

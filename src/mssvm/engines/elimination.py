@@ -3,7 +3,8 @@
 No clique table is stored. A step walks over its merged separator axes with an odometer; scores of inputs that do not
 change along inner axes are combined once per outer position (``rows``), the innermost axis is done in contiguous
 blocks. Several instances run side by side as interleaved lanes of the work vector, so that the loops over states
-are long enough for vector instructions. A step runs on scaled probabilities (multiply-adds) when the spread of its inputs permits, else in log space.
+are long enough for vector instructions. A step runs on scaled probabilities (multiply-adds) when the spread of its
+inputs permits, else in log space.
 """
 
 from __future__ import annotations
@@ -163,7 +164,15 @@ def _bucket(program, s, lanes):  # type: ignore[no-untyped-def]
     inner = 0
     while inner < i1 - i0 and level[inner] < a1 - a0:
         inner += 1
-    return lanes, program.card[s] * lanes, program.axis_size[a0:a1], program.input_at[i0:i1] * lanes, level, stride, inner
+    return (
+        lanes,
+        program.card[s] * lanes,
+        program.axis_size[a0:a1],
+        program.input_at[i0:i1] * lanes,
+        level,
+        stride,
+        inner,
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -219,8 +228,12 @@ def _fill_block(begin, n, length, n_inputs, inner, scaled, row, work, block, at)
     k = np.uint64(0)
     start = at[inner] + np.uint64(begin * length)
     for _ in range(n):
-        for j in range(np.uint64(length)):
-            block[k + j] = row[j] * work[start + k + j] if scaled else row[j] + work[start + k + j]
+        if scaled:
+            for j in range(np.uint64(length)):
+                block[k + j] = row[j] * work[start + k + j]
+        else:
+            for j in range(np.uint64(length)):
+                block[k + j] = row[j] + work[start + k + j]
         k += np.uint64(length)
     for i in range(inner + 1, n_inputs):
         start = at[i] + np.uint64(begin * length)
@@ -307,10 +320,10 @@ def _reverse(bucket, message, eps, scaled, work, grad, room):  # type: ignore[no
 
 @njit(cache=True, nogil=True)
 def _any(x, start, n):  # type: ignore[no-untyped-def]
+    found = False
     for k in range(start, start + n):
-        if x[k] != 0.0:
-            return True
-    return False
+        found |= x[k] != 0.0
+    return found
 
 
 @njit(cache=True, nogil=True)

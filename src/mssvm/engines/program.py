@@ -23,16 +23,16 @@ class Program(NamedTuple):
     """Index arrays of one plan; v runs over variables, f over factors, s over steps, i over inputs of steps.
 
     A clamped variable's unary and a fully clamped factor go to the constant, ``work[0]``. Entry k of factor f's slot
-    is entry ``index[index_at[f] + k]`` of its table, plus ``clamp_stride`` times the state of each clamped variable.
-    ``level[i]`` is one more than the position of the deepest clique axis the input has (0: the eliminated variable only).
+    is entry ``entry[entry_at[f] + k]`` of its table, plus ``clamp_stride`` times the state of each clamped variable.
+    ``level[i]`` is one more than the position of the deepest clique axis of input i (0: the eliminated variable only).
     """
 
     clamped: Bools
     unary_slot: Ints
     factor_slot: Ints
     factor_size: Ints
-    index_at: Ints
-    index: Ints
+    entry_at: Ints
+    entry: Ints
     clamp_ptr: Ints
     clamp_var: Ints
     clamp_stride: Ints

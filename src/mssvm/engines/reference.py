@@ -54,8 +54,10 @@ def _places(program: Program, call: Call, b: int) -> list[tuple[slice, Ints, int
     for f, size in enumerate(program.factor_size):
         clamp = slice(program.clamp_ptr[f], program.clamp_ptr[f + 1])
         states = call.first[batch.var_ptr[b] + program.clamp_var[clamp]]
-        entries = program.index[program.index_at[f] : program.index_at[f] + size] + states @ program.clamp_stride[clamp]
-        out.append((slice(program.factor_slot[f], program.factor_slot[f] + size), entries, int(batch.factor_ptr[b] + f)))
+        entries = program.entry[program.entry_at[f] : program.entry_at[f] + size] + states @ program.clamp_stride[clamp]
+        out.append(
+            (slice(program.factor_slot[f], program.factor_slot[f] + size), entries, int(batch.factor_ptr[b] + f))
+        )
     return out
 
 
@@ -81,7 +83,7 @@ def _bucket(program: Program, s: int) -> tuple[tuple[int, ...], list[tuple[slice
     inputs = []
     for i in range(program.input_ptr[s], program.input_ptr[s + 1]):
         strides = program.stride[program.stride_ptr[i] : program.stride_ptr[i + 1]]
-        shape = tuple(n if stride else 1 for n, stride in zip(sizes, strides, strict=True)) + (card,)
+        shape = (*(n if stride else 1 for n, stride in zip(sizes, strides, strict=True)), card)
         inputs.append((slice(program.input_at[i], program.input_at[i] + program.input_size[i]), shape))
     return (*sizes, card), inputs
 
@@ -114,7 +116,7 @@ def _reverse(program: Program, call: Call, work: Floats, value: float) -> Floats
     for s in range(len(program.var) - 1, -1, -1):
         _, weights = power_sum(_clique(program, s, work), _temperature(call, program.output[s]))
         at = program.message_at[s]
-        weights *= grad[at : at + program.message_size[s]].reshape(weights.shape[:-1] + (1,))
+        weights *= grad[at : at + program.message_size[s]].reshape((*weights.shape[:-1], 1))
         for span, shape in _bucket(program, s)[1]:
             spread = tuple(d for d, n in enumerate(shape) if n != weights.shape[d])
             grad[span] += weights.sum(axis=spread).ravel()

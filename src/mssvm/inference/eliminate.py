@@ -81,9 +81,7 @@ class Eliminate:
             for done in [pool.submit(self.engine.run, program, call, members, value, mu) for program, members in jobs]:
                 done.result()
 
-    def decode(
-        self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float
-    ) -> tuple[Floats, Ints]:
+    def decode(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> tuple[Floats, Ints]:
         """Value and maximising states at eps_y = 0, in half the memory of marginals.
 
         Hidden variables get -1 unless eps_h = 0 too, and so does every unclamped variable of an infeasible instance.

@@ -60,7 +60,11 @@ class EliminationPlan:
     @property
     def size(self) -> int:
         """Bound on the number of integers the plan holds, for bounding a cache."""
-        return self._score_entries + 16 * (self.graph.n_vars + self.graph.n_factors) + 4 * sum(map(len, self.order.separators))
+        return (
+            self._score_entries
+            + 16 * (self.graph.n_vars + self.graph.n_factors)
+            + 4 * sum(map(len, self.order.separators))
+        )
 
 
 @dataclass
@@ -106,6 +110,7 @@ class _Compiler:
         return Program(
             **scores,
             **steps,
+            clamped=np.frombuffer(self.pattern, dtype=np.uint8) == CLAMPED,
             var=_ints(variables),
             card=_ints([cards[v] for v in variables]),
             output=_ints([int(self.pattern[v] == OUTPUT) for v in variables]),
@@ -139,19 +144,20 @@ class _Compiler:
             sizes.append(patterns[key][1])
             clamps.append([(v, strides[v]) for v in scope if v not in self.rank])
         return {
-            "clamped": np.frombuffer(self.pattern, dtype=np.uint8) == CLAMPED,
             "unary_slot": _ints([self.slot(self.axes((v,))) for v in range(len(cards))]),
             "factor_slot": _ints(slots),
             "factor_size": _ints(sizes),
-            "index_at": _ints(places),
-            "index": np.concatenate(index),
+            "entry_at": _ints(places),
+            "entry": np.concatenate(index),
             "clamp_ptr": offsets(_ints([len(c) for c in clamps])),
             "clamp_var": _ints([v for c in clamps for v, _ in c]),
             "clamp_stride": _ints([s for c in clamps for _, s in c]),
         }
 
     def _steps(self, message_axes: list[tuple[int, ...]]) -> dict[str, Ints]:
-        axis_sizes, n_axes, n_inputs, strides, levels, at, sizes = [], [], [], [], [], [], []
+        strides: list[list[int]] = []
+        axis_sizes, n_axes, n_inputs, levels = list[int](), list[int](), list[int](), list[int]()
+        at, sizes = list[int](), list[int]()
         message_input = [-1] * len(self.buckets)
         for bucket, axes in zip(self.buckets, message_axes, strict=True):
             merged = _merge(axes, [set(scope) for _, scope, _ in bucket])
