@@ -36,7 +36,7 @@ class Space(NamedTuple):
     degree: Ints
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def make_space(n: int, widest: int, mixed: bool) -> Space:
     return Space(
         np.zeros(n * widest), np.zeros(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n * widest), np.zeros(n * widest),
@@ -45,7 +45,7 @@ def make_space(n: int, widest: int, mixed: bool) -> Space:
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def read_roles(first: int, n: int, unary_ptr: Ints, allowed: Bools, output: Bools, equal: bool, space: Space) -> int:
     """Copy the roles of n variables into ``space``; which temperatures their free members have."""
     some_y, some_h = False, False
@@ -63,7 +63,7 @@ def read_roles(first: int, n: int, unary_ptr: Ints, allowed: Bools, output: Bool
     return MIXED if some_y else AT_H
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def rooted(forest: Forest, layout: Layout, g: int, b: int) -> Rooted:
     """The planned orientation of instance b (of topology g)."""
     i, j = forest.node_ptr[g], forest.node_ptr[g + 1]
@@ -74,7 +74,7 @@ def rooted(forest: Forest, layout: Layout, g: int, b: int) -> Rooted:
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def oriented(net: Rooted, ends: Ints, mode: int, space: Space) -> tuple[bool, Rooted]:
     """Whether the recursion is exact, and the orientation for it: as planned, or rooted at free outputs."""
     if mode != MIXED:
@@ -91,7 +91,7 @@ def oriented(net: Rooted, ends: Ints, mode: int, space: Space) -> tuple[bool, Ro
     return plan_rows(turned, space.output, space.free, space.rows), turned
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def solve_up(
     net: Rooted, degree: Ints, mode: int, eps_y: float, eps_h: float, ty: Tables, th: Tables, space: Space
 ) -> tuple[float, int]:
@@ -118,7 +118,7 @@ def solve_up(
     return upward(net, space.u, space.output, space.free, ey, eh, ty, th, space.rows), ROBUST
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def solve_down(
     net: Rooted, mode: int, eps_y: float, eps_h: float, ty: Tables, th: Tables, space: Space,
     how: int, weight: float, mu_unary: Floats, mu_tables: Floats,
@@ -147,7 +147,7 @@ def solve_down(
         mu_unary[j] += weight * q[j]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def sizes(forest: Forest, layout: Layout, which: Ints) -> tuple[int, int]:
     """Most nodes and most states among the named instances."""
     n, widest = 1, 1
@@ -159,7 +159,7 @@ def sizes(forest: Forest, layout: Layout, which: Ints) -> tuple[int, int]:
     return n, widest
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def check_forests(forest: Forest, layout: Layout, allowed: Bools, output: Bools, equal: bool, ok: Bools) -> None:
     """Clear ``ok`` where the temperatures are mixed and some hidden component touches three free outputs or more."""
     which = np.flatnonzero(ok)
@@ -174,7 +174,19 @@ def check_forests(forest: Forest, layout: Layout, allowed: Bools, output: Bools,
             ok[b] = oriented(rooted(forest, layout, g, b), ends, mode, space)[0]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
+def read_modes(which: Ints, layout: Layout, allowed: Bools, output: Bools, mode: Ints) -> None:
+    """``mode`` of the named instances when the two temperatures differ."""
+    n = 1
+    for b in which:
+        n = max(n, layout.var_ptr[b + 1] - layout.var_ptr[b])
+    space = make_space(n, 1, False)
+    for b in which:
+        first = layout.var_ptr[b]
+        mode[b] = read_roles(first, layout.var_ptr[b + 1] - first, layout.unary_ptr, allowed, output, False, space)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def run_forests(
     which: Ints, forest: Forest, layout: Layout, unary: Floats, allowed: Bools, output: Bools,
     eps_y: float, eps_h: float, ty: Tables, th: Tables, value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats,
@@ -203,7 +215,7 @@ def run_forests(
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def clear_tables(net: Rooted, mu_tables: Floats) -> None:
     for i in net.order:
         if net.parent[i] >= 0:

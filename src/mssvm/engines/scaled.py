@@ -76,7 +76,7 @@ def _float(typingctx: Any, x: Any) -> Any:
     return types.float64(types.int64), codegen
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, error_model="numpy", inline="always")
 def exp_neg(x: float) -> float:
     """exp(x) for x <= 0 (0 below -700) in plain arithmetic, so that loops over it vectorise."""
     z = x if x > -700.0 else -700.0
@@ -100,7 +100,7 @@ def exp_neg(x: float) -> float:
     return p * scale if x > -700.0 else 0.0
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def exp_tables(
     raw: Floats, starts: Ints, rows: Ints, cols: Ints, eps: float, e: Floats, et: Floats, top: Floats, span: Floats
 ) -> None:
@@ -123,7 +123,7 @@ def exp_tables(
                 et[a + z * n + x] = e[a + x * m + z]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def vec_mat(b: Floats, e: Floats, a: int, n: int, m: int, s: Floats) -> None:
     """s = b @ E for the n x m block of ``e`` at ``a``; rows of weight zero cost nothing."""
     for z in range(m):
@@ -148,7 +148,7 @@ def vec_mat(b: Floats, e: Floats, a: int, n: int, m: int, s: Floats) -> None:
         x += 1
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def exp_nodes(u: Floats, at: Ints, card: Ints, degree: Ints, n: int, eps: float, wide: float, b: Floats) -> float:
     """b = exp((u - max) / eps) node by node; the sum of the maxima, or NaN when the scaled form is not safe."""
     total = 0.0
@@ -167,7 +167,7 @@ def exp_nodes(u: Floats, at: Ints, card: Ints, degree: Ints, n: int, eps: float,
     return total
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def scaled_up(
     order: Ints, parent: Ints, edge: Ints, flip: Bools, at: Ints, card: Ints,
     table_at: Ints, tables: Tables, eps: float, b: Floats, s: Floats, scale: Floats,
@@ -207,7 +207,7 @@ def scaled_up(
     return value + eps * np.log(product)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def scaled_down(
     order: Ints, parent: Ints, edge: Ints, flip: Bools, at: Ints, card: Ints,
     table_at: Ints, tables: Tables, b: Floats, s: Floats, scale: Floats, q: Floats,
@@ -233,7 +233,7 @@ def scaled_down(
             qi[x] *= bi[x]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def scaled_edges(
     order: Ints, parent: Ints, edge: Ints, flip: Bools, at: Ints, card: Ints,
     table_at: Ints, mu_at: Ints, tables: Tables, b: Floats, s: Floats, weight: float, mu: Floats, acc: Floats,
@@ -278,7 +278,7 @@ def scaled_edges(
             out[j] += weight * acc[j] * e[j]
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _outer4(
     b: Floats, s: Floats, at: Ints, widest: int, nodes: Ints, flip: bool, n: int, m: int, acc: Floats
 ) -> None:

@@ -53,7 +53,7 @@ class Rows(NamedTuple):
     line: Floats
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def make_rows(n: int, widest: int, mixed: bool) -> Rows:
     """Work space for instances of up to n nodes and ``widest`` states."""
     k = widest + 1
@@ -65,7 +65,7 @@ def make_rows(n: int, widest: int, mixed: bool) -> Rows:
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def plan_forest(n: int, ends: Ints, order: Ints, parent: Ints, edge: Ints, flip: Bools, degree: Ints, first: Bools) -> bool:
     """Root every component at its last node, or at a node of ``first`` if it has one; False if there is a cycle."""
     start = np.zeros(n + 1, np.int64)
@@ -106,7 +106,7 @@ def plan_forest(n: int, ends: Ints, order: Ints, parent: Ints, edge: Ints, flip:
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def plan_rows(net: Rooted, output: Bools, free: Bools, rows: Rows) -> bool:
     """Which output each node's rows carry; False if some hidden node would have to carry two.
 
@@ -131,7 +131,7 @@ def plan_rows(net: Rooted, output: Bools, free: Bools, rows: Rows) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def power(values: Floats, eps: float) -> float:
     """PS_eps of a vector."""
     top = -np.inf
@@ -145,7 +145,7 @@ def power(values: Floats, eps: float) -> float:
     return top + eps * np.log(total)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def power_weights(values: Floats, eps: float, scale: float, out: Floats) -> None:
     """out += scale * (gradient of PS_eps): softmax, or the first maximiser at eps = 0."""
     top, arg = -np.inf, 0
@@ -164,7 +164,7 @@ def power_weights(values: Floats, eps: float, scale: float, out: Floats) -> None
         out[x] += scale * np.exp((values[x] - top) / eps) / total
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _send(
     belief: Floats, soft: Floats, a: int, m: int, flip: bool, tables: Tables, tau: float,
     msg: Floats, sums: Floats, best: Ints, line: Floats,
@@ -203,7 +203,7 @@ def _send(
             msg[z] = power(line[:k], tau)
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _receive(
     g: Floats, belief: Floats, soft: Floats, a: int, flip: bool, tables: Tables, tau: float,
     sums: Floats, best: Ints, line: Floats, joint: Floats, mu: Floats, weight: float,
@@ -242,7 +242,7 @@ def _receive(
             joint[x] += total
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def upward(net: Rooted, u: Floats, output: Bools, free: Bools, eps_y: float, eps_h: float, ty: Tables, th: Tables, rows: Rows) -> float:
     """Value of the instance; leaves in ``rows`` what the reverse sweep needs."""
     n = len(net.order)
@@ -291,7 +291,7 @@ def upward(net: Rooted, u: Floats, output: Bools, free: Bools, eps_y: float, eps
     return value
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def downward(
     net: Rooted, output: Bools, eps_y: float, eps_h: float, ty: Tables, th: Tables, rows: Rows,
     weight: float, mu_unary: Floats, mu_tables: Floats,
@@ -335,7 +335,7 @@ def downward(
                 mu_unary[net.at[i] + x] += weight * joint[w * k + x]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _spread(rows: Rows, i: int, p: int, m: int, eps_y: float, above: Floats, g: Floats) -> None:
     """g(w, x_p): the joint of node i's open output and its parent, from the parent's rows."""
     width = rows.width[i]

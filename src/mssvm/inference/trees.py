@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from mssvm.arrays import Bools, Floats, Ints
-from mssvm.engines.forest import check_forests, run_forests
+from mssvm.engines.chain import LANES, run_chains
+from mssvm.engines.forest import AT_H, AT_Y, check_forests, read_modes, run_forests
 from mssvm.engines.scaled import Forest, Layout, Tables, exp_tables
 from mssvm.engines.tree import plan_forest
 from mssvm.errors import UnsupportedError
@@ -20,6 +21,7 @@ from mssvm.potentials import Marginals, Potentials, Query
 
 K = TypeVar("K")
 V = TypeVar("V")
+LANE_STATES = 128
 BLOCK = 64  # instances of one unit of work; fixed, so that results do not depend on the number of threads
 
 
@@ -79,6 +81,8 @@ class TreePlan:
     rows: Ints
     cols: Ints
     table_of: Ints  # factor -> index into starts; -1 for instances that are not pairwise forests
+    chain_k: Ints  # states of every node where the instance is a chain 0 - 1 - 2 ... reading one table, else 0
+    chain_order: Ints  # those chains, sorted by states, table and length
 
     @classmethod
     def of(cls, batch: Batch, rooting: Callable[[Graph], Rooting]) -> TreePlan:
@@ -99,7 +103,26 @@ class TreePlan:
         table_of = np.full(batch.n_factors, -1, dtype=np.int64)
         table_of[used] = inverse
         layout = Layout(batch.graph_of, batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at)
-        return cls(ok, forest, layout, starts, shape[used][first, 0], shape[used][first, 1], table_of)
+        chain_k = _chain_states(batch)
+        chains = np.flatnonzero(chain_k)
+        at = batch.table_at[batch.factor_ptr[chains]]
+        order = chains[np.lexsort((np.diff(batch.var_ptr)[chains], at, chain_k[chains]))]
+        return cls(
+            ok, forest, layout, starts, shape[used][first, 0], shape[used][first, 1], table_of, chain_k, order
+        )  # fmt: skip
+
+    def lane_groups(self, chosen: Bools) -> tuple[Ints, Ints]:
+        """The chosen chains in groups of up to LANES with the same states and table: group offsets and members."""
+        members = self.chain_order[chosen[self.chain_order]]
+        at = self.layout.table_at[self.layout.factor_ptr[members]]
+        new = np.flatnonzero((np.diff(at) != 0) | (np.diff(self.chain_k[members]) != 0)) + 1
+        runs = np.concatenate([[0], new, [len(members)]])
+        ptr = [
+            lo + (hi - lo) * np.arange(parts) // parts
+            for lo, hi in zip(runs[:-1], runs[1:], strict=True)
+            if (parts := -(-(hi - lo) // LANES)) > 0
+        ]
+        return np.concatenate([*ptr, [len(members)]]).astype(np.int64), members
 
     def tables(self, raw: Floats, eps: float, which: Ints) -> Tables:
         """exp(table / eps) of the tables that the named instances read."""
@@ -111,6 +134,22 @@ class TreePlan:
         return make_tables(raw, eps, self.starts[chosen], self.rows[chosen], self.cols[chosen])
 
 
+def _chain_states(batch: Batch) -> Ints:
+    """Number of states of the instances that are chains in order with one cardinality and one table; 0 elsewhere."""
+    per_graph = np.zeros(len(batch.graphs), dtype=np.int64)
+    for g, graph in enumerate(batch.graphs):
+        path = graph.n_vars > 1 and graph.scopes == tuple((t, t + 1) for t in range(graph.n_vars - 1))
+        if path and len(set(graph.cards)) == 1 and graph.cards[0] <= LANE_STATES:
+            per_graph[g] = graph.cards[0]
+    states = per_graph[batch.graph_of]
+    chains = np.flatnonzero(states)
+    count = batch.factor_ptr[chains + 1] - batch.factor_ptr[chains]
+    at = batch.table_at[spans(batch.factor_ptr[chains], count)]
+    first = np.repeat(batch.table_at[batch.factor_ptr[chains]], count)
+    states[np.repeat(chains, count)[at != first]] = 0
+    return states
+
+
 def make_tables(raw: Floats, eps: float, starts: Ints, rows: Ints, cols: Ints) -> Tables:
     """The tables at ``starts`` at temperature eps (see ``engines.scaled.Tables``)."""
     size = len(raw)
@@ -120,12 +159,12 @@ def make_tables(raw: Floats, eps: float, starts: Ints, rows: Ints, cols: Ints) -
     return tables
 
 
-def in_blocks(which: Ints, threads: int, work: Callable[[Ints], bool]) -> bool:
+def in_blocks(which: Ints, threads: int, block: int, work: Callable[[Ints], bool]) -> bool:
     """Run ``work`` on the instances, in fixed blocks over a pool when there are several threads; whether all succeeded."""
-    if threads == 1 or len(which) <= BLOCK:
+    if threads == 1 or len(which) <= block:
         return work(which)
     with ThreadPoolExecutor(threads) as pool:
-        return all(list(pool.map(work, [which[i : i + BLOCK] for i in range(0, len(which), BLOCK)])))
+        return all(list(pool.map(work, [which[i : i + block] for i in range(0, len(which), block)])))
 
 
 class Recent(Generic[K, V]):
@@ -180,6 +219,11 @@ class Trees:
         th = ty if eps_h == eps_y else plan.tables(theta.tables, eps_h, which)
         out = mu if mu is not None else Marginals(np.zeros(0), np.zeros(0))
 
+        done = np.zeros(len(batch), dtype=bool)
+        for mode, eps, tables in ((AT_Y, eps_y, ty), (AT_H, eps_h, th)):
+            if eps > 0.0:
+                self._chains(plan, theta, query, which, mode, eps_y == eps_h, eps, tables, value, mu, done)
+
         def work(part: Ints) -> bool:
             return bool(
                 run_forests(
@@ -188,7 +232,32 @@ class Trees:
                 )
             )  # fmt: skip
 
-        if not (plan.ok[which].all() and in_blocks(which, self.threads, work)):
+        which = which[~done[which]]
+        if not (plan.ok[which].all() and in_blocks(which, self.threads, BLOCK, work)):
             raise UnsupportedError(
                 "an instance is not a forest whose hidden components touch at most two outputs; use general elimination."
             )
+
+    def _chains(
+        self, plan: TreePlan, theta: Potentials, query: Query, which: Ints, mode: int, equal: bool, eps: float,
+        tables: Tables, value: Floats, mu: Marginals | None, done: Bools,
+    ) -> None:  # fmt: skip
+        """Chains side by side wherever all free variables of an instance have the temperature ``eps``."""
+        modes = np.full(len(done), -1, dtype=np.int64)
+        candidates = which[plan.chain_k[which] > 0]
+        if equal:
+            modes[candidates] = AT_Y
+        else:
+            read_modes(candidates, plan.layout, query.allowed, query.output, modes)
+        ptr, members = plan.lane_groups(modes == mode)
+        out = mu if mu is not None else Marginals(np.zeros(0), np.zeros(0))
+
+        def work(part: Ints) -> bool:
+            run_chains(
+                ptr[part[0] : part[-1] + 2], members, plan.layout, plan.chain_k, theta.unary, query.allowed, eps, tables,
+                value, mu is not None, out.unary, out.tables, done,
+            )  # fmt: skip
+            return True
+
+        if len(ptr) > 1:
+            in_blocks(np.arange(len(ptr) - 1), self.threads, 1, work)
