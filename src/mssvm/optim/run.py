@@ -13,9 +13,9 @@ from mssvm.arrays import Floats
 from mssvm.errors import InputError
 from mssvm.objectives.problem import Part, Problem
 from mssvm.optim.checkpoint import digest
-from mssvm.optim.meter import Meter, Tally
 from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.solution import Outcome, Row
+from mssvm.optim.views import Meter, Tally
 
 Callback = Callable[[Row, Floats], bool | None]
 """Called with every new trace row and its weights; returning True stops the solver."""
@@ -116,7 +116,7 @@ class Run:
             )
         )
         self.last_w = w.copy()
-        self.negative_gaps += bool(gap < 0)
+        self.negative_gaps += bool(gap < -1e-9 * max(1.0, abs(objective)))
         if not np.isfinite(objective):
             raise Stop(Outcome.DIVERGED, f"The objective became {objective} at iteration {len(self.rows) - 1}.")
         if measured == target and objective < self.best.objective:

@@ -1,0 +1,211 @@
+"""Block-coordinate Frank-Wolfe on a convex problem, whose "labels" are pairs (y, q(h)) with loss Delta + eps H(q).
+
+The oracle at w gives a plane of one instance: plus_i(w') >= lift(mu).w' + b, equal at w. Each instance keeps a few
+planes and a mixture alpha of them; v = u - sum_i c_i sum_k alpha_ik lift(mu_ik), and w = v / r. A step on instance i
+moves weight from its lowest plane in use (a) to its highest (s):
+
+    score_k = mu_k.pull(w) + b_k,  d = c_i lift(mu_s - mu_a),  gamma = min(alpha_a, c_i (score_s - score_a) / d.(d / r))
+
+gap_i = c_i (plus_i(w) - sum_k alpha_k score_k) add up to a duality gap. Instances are drawn in proportion to their last
+known gaps; planes met before are tried first, and replace an oracle call when they promise enough of the gap
+(Osokin et al. 2016, Shah et al. 2015).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from mssvm.arrays import Floats, Ints
+from mssvm.errors import InputError
+from mssvm.optim.dual import ConvexForm, duality_certificate
+from mssvm.optim.run import Run, Stop
+from mssvm.optim.solution import Certificate, Outcome
+from mssvm.optim.solver import Solver
+
+UNIFORM = 0.1  # share of draws that ignore the gaps, which may be out of date
+HIT_OWN, HIT_MEAN = 0.25, 0.01  # a known plane is good enough above these shares of the own and the mean gap
+
+KEPT = ("planes", "offsets", "alpha", "used")
+
+
+@dataclass
+class BCFWState:
+    """Planes per instance in coordinates (rows mu_k), their offsets b_k, weights and last use; ``mean`` averages w."""
+
+    u: Floats
+    constant: float
+    v: Floats
+    planes: list[Floats]
+    offsets: list[Floats]
+    alpha: list[Floats]
+    used: list[Ints]
+    gaps: Floats
+    mean: Floats
+    steps: int
+    n_pass: int
+    rng: np.random.Generator
+
+
+@dataclass(frozen=True)
+class BCFW(Solver[BCFWState]):
+    """Stops when the duality gap is at most ``tolerance`` times the objective, checked every ``check_every`` passes.
+
+    ``n_planes`` is the number of planes kept an instance; ``cached_passes`` the passes over known planes, free of
+    inference, after each pass with the oracle.
+    """
+
+    max_passes: int = 200
+    tolerance: float = 1e-3
+    n_planes: int = 10
+    cached_passes: int = 2
+    check_every: int = 5
+    seed: int = 0
+
+    state_type: ClassVar[type] = BCFWState
+
+    def __post_init__(self) -> None:
+        if min(self.max_passes, self.n_planes, self.check_every) < 1 or self.cached_passes < 0:
+            raise InputError("BCFW needs max_passes, n_planes and check_every >= 1, and cached_passes >= 0.")
+
+    def tightened(self, tolerance: float) -> Self:
+        return replace(self, tolerance=tolerance)
+
+    def warm(self, state: BCFWState) -> dict[str, Any]:
+        return {key: getattr(state, key) for key in KEPT}
+
+    def begin(self, run: Run, warm: dict[str, Any]) -> BCFWState:
+        r = run.regulariser.demand_dual(run.problem.n_weights, "BCFW")
+        form = ConvexForm.of(run.problem, run.w0, r, "BCFW")
+        n = run.problem.n_instances
+        kept = {key: [x.copy() for x in warm[key]] for key in KEPT} if warm else self._first_planes(run, form)
+        v = form.u.copy()
+        for i in range(n):
+            v -= run.problem.scale[i] * run.problem.lift(i, kept["alpha"][i] @ kept["planes"][i])
+        rng = np.random.default_rng(self.seed)
+        return BCFWState(form.u, form.constant, v, gaps=np.ones(n), mean=v / r, steps=0, n_pass=0, rng=rng, **kept)
+
+    def _first_planes(self, run: Run, form: ConvexForm) -> dict[str, Any]:
+        """The planes at the start, whose values are also the objective there."""
+        planes, offsets, plus = [], [], 0.0
+        for i in range(run.problem.n_instances):
+            value, mu = run.problem.atom(run.w0, i)
+            planes.append(mu[None])
+            offsets.append(np.array([value - mu @ run.problem.pull(i, run.w0)]))
+            plus += run.problem.scale[i] * value
+        run.record(run.w0, form.primal(run.w0, plus))
+        used = [np.zeros(1, dtype=np.int64) for _ in planes]
+        return {"planes": planes, "offsets": offsets, "alpha": [np.ones(1) for _ in planes], "used": used}
+
+    def step(self, run: Run, state: BCFWState) -> None:
+        r = run.regulariser.strengths(run.problem.n_weights)
+        form = ConvexForm(r, state.u, state.constant)
+        for _ in range(self.check_every):
+            n = run.problem.n_instances
+            for i in _draw(state.gaps, n, state.rng):
+                self._visit(run, state, r, int(i), oracle=True)
+            for _ in range(self.cached_passes):
+                for i in state.rng.permutation(n):
+                    self._visit(run, state, r, int(i), oracle=False)
+            state.n_pass += 1
+        gap = self._check(run, state, form)
+        if gap <= self.tolerance * abs(run.best.objective):
+            raise Stop(Outcome.CONVERGED, f"The duality gap fell to {gap:.4g} after {state.n_pass} passes.")
+        if state.n_pass >= self.max_passes:
+            raise Stop(Outcome.BUDGET, f"All {self.max_passes} passes were run; the duality gap is {gap:.4g}.")
+
+    def certificate(self, run: Run, state: BCFWState, objective: float) -> Certificate:
+        return duality_certificate(run, objective, self._lower(run, state))
+
+    def _lower(self, run: Run, state: BCFWState) -> float:
+        r = run.regulariser.strengths(run.problem.n_weights)
+        mixed = np.array([alpha @ b for alpha, b in zip(state.alpha, state.offsets, strict=True)])
+        return ConvexForm(r, state.u, state.constant).dual(state.v, float(run.problem.scale @ mixed))
+
+    def _check(self, run: Run, state: BCFWState, form: ConvexForm) -> float:
+        """Evaluate the current and the averaged weights; renew every instance's gap at the current ones."""
+        w, lower = state.v / form.r, self._lower(run, state)
+        part = run.problem.plus(w)
+        at_mean = form.primal(state.mean, run.problem.plus(state.mean).total)
+        at_w = form.primal(w, part.total)
+        mixed = [state.alpha[i] @ _scores(run, state, i, w) for i in range(run.problem.n_instances)]
+        state.gaps = np.maximum(run.problem.scale * (part.values - np.array(mixed)), 0.0)
+        gradient = part.gradient - form.u
+        norm = run.gradient_norm(w, gradient)
+        lowest = min(at_w, at_mean, run.best.objective)
+        if at_mean < at_w:
+            run.record(state.mean, at_mean, gap=lowest - lower)
+        else:
+            run.record(w, at_w, gap=lowest - lower, gradient_norm=norm)
+        return lowest - lower
+
+    def _visit(self, run: Run, state: BCFWState, r: Floats, i: int, oracle: bool) -> None:
+        """One step on instance i, towards a known plane or a new one."""
+        c = float(run.problem.scale[i])
+        w = state.v / r
+        scores = _scores(run, state, i, w)
+        mixed = float(state.alpha[i] @ scores)
+        enough = max(HIT_OWN * state.gaps[i], HIT_MEAN * float(state.gaps.mean()))
+        if oracle and c * (float(scores.max()) - mixed) < enough:
+            value, mu = run.problem.atom(w, i)
+            run.negative_gaps += bool(value - mixed < -1e-9 * max(1.0, abs(value)))
+            state.gaps[i] = max(c * (value - mixed), 0.0)
+            if value > scores.max():
+                self._keep(state, i, mu, value - float(mu @ run.problem.pull(i, w)))
+                scores = _scores(run, state, i, w)
+        self._move(run, state, r, i, scores)
+        state.steps += 1
+        state.mean += (2.0 / (state.steps + 1.0)) * (state.v / r - state.mean)
+
+    def _move(self, run: Run, state: BCFWState, r: Floats, i: int, scores: Floats) -> None:
+        c, alpha = float(run.problem.scale[i]), state.alpha[i]
+        high = int(scores.argmax())
+        low = int(np.where(alpha > 0, scores, np.inf).argmin())
+        gain = c * float(scores[high] - scores[low])
+        if gain <= 0:
+            return
+        d = c * run.problem.lift(i, state.planes[i][high] - state.planes[i][low])
+        curvature = float(d @ (d / r))
+        gamma = float(alpha[low]) if gain >= alpha[low] * curvature else gain / curvature
+        state.v -= gamma * d
+        alpha[high] += gamma
+        alpha[low] = 0.0 if gamma == alpha[low] else alpha[low] - gamma
+        state.used[i][high] = state.steps
+
+    def _keep(self, state: BCFWState, i: int, mu: Floats, b: float) -> None:
+        """Store a plane with weight 0; when the store is full it takes the place of one that is not needed."""
+        if len(state.offsets[i]) < self.n_planes:
+            state.planes[i] = np.vstack([state.planes[i], mu])
+            state.offsets[i] = np.append(state.offsets[i], b)
+            state.alpha[i] = np.append(state.alpha[i], 0.0)
+            state.used[i] = np.append(state.used[i], state.steps)
+            return
+        k = _vacate(state.planes[i], state.offsets[i], state.alpha[i], state.used[i])
+        state.planes[i][k], state.offsets[i][k], state.alpha[i][k], state.used[i][k] = mu, b, 0.0, state.steps
+
+
+def _scores(run: Run, state: BCFWState, i: int, w: Floats) -> Floats:
+    """Values at w of the planes of instance i."""
+    return np.asarray(state.planes[i] @ run.problem.pull(i, w) + state.offsets[i])
+
+
+def _vacate(planes: Floats, offsets: Floats, alpha: Floats, used: Ints) -> int:
+    """The place of the longest unused plane without weight; if all have weight, the two lightest become one mixture."""
+    free = np.flatnonzero(alpha == 0)
+    if len(free):
+        return int(free[used[free].argmin()])
+    k, j = np.argsort(alpha, kind="stable")[:2]
+    share = alpha[k] / (alpha[k] + alpha[j])
+    planes[j] += share * (planes[k] - planes[j])
+    offsets[j] += share * (offsets[k] - offsets[j])
+    alpha[j] += alpha[k]
+    return int(k)
+
+
+def _draw(gaps: Floats, n: int, rng: np.random.Generator) -> Ints:
+    """``n`` instances, in proportion to their gaps but for a share drawn evenly."""
+    total = gaps.sum()
+    p = np.full(n, 1.0 / n) if total <= 0 else UNIFORM / n + (1.0 - UNIFORM) * gaps / total
+    return rng.choice(n, size=n, p=p / p.sum())
