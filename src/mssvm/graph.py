@@ -120,7 +120,7 @@ class Batch:
     n_mu_entries: int
 
     @classmethod
-    def build(cls, graphs: Sequence[Graph], table_ids: Sequence[Sequence[int]] | None = None) -> Batch:
+    def build(cls, graphs: Sequence[Graph], table_ids: Sequence[Sequence[int] | Ints] | None = None) -> Batch:
         """Lay out one instance per entry of ``graphs``.
 
         ``table_ids[b][f]`` names the table of factor f of instance b; equal ids share one table, within
@@ -229,7 +229,7 @@ class Batch:
         """The sub-batch of the named instances; tables are renumbered in order of first use."""
         graphs = [self.graph(int(b)) for b in which]
         rows = [self.table_at[self.factor_ptr[b] : self.factor_ptr[b + 1]] for b in which]
-        return Batch.build(graphs, [row.tolist() for row in rows])
+        return Batch.build(graphs, rows)
 
 
 def _concat(parts: Sequence[Ints]) -> Ints:

@@ -1,0 +1,285 @@
+"""Features of sites in, one matrix out: arrays, scipy.sparse matrices, or named features as crfsuite users have them.
+
+Named features of a site are a dict or an iterable of strings:
+
+    {"word": "the"}          indicator ``word:the``            {"title": True}      ``title`` with value 1 (False: none)
+    {"len": 3.0}             ``len`` with value 3              {"tags": ["a", "b"]} indicators ``tags:a``, ``tags:b``
+    {"left": {"w": "on"}}    nested names: ``left:w:on``       ["w=the", "cap"]     indicators
+
+Names that were not seen while learning are ignored later. Dense features stay dense, named ones become compressed rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from scipy import sparse
+
+from mssvm.arrays import AnyArray, Ints
+from mssvm.errors import InputError, MssvmWarning
+from mssvm.graph import offsets
+
+Kind = Literal["dense", "sparse", "named"]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """One row of features per site; rows of instance b are ``ptr[b] : ptr[b+1]``. ``matrix`` is dense or CSR."""
+
+    matrix: Any
+    ptr: Ints
+
+    @property
+    def sizes(self) -> Ints:
+        return np.diff(self.ptr)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSpace:
+    """Number, kind and (for named features) names of the columns; ``what`` is what messages call the data."""
+
+    kind: Kind
+    n_features: int
+    vocabulary: tuple[str, ...] = ()
+    what: str = "X"
+
+    @classmethod
+    def learn(cls, items: Sequence[Any], what: str = "X") -> tuple[FeatureSpace, Rows]:
+        """The space of ``items`` (one entry per instance) and their rows."""
+        if not len(items):
+            raise InputError(f"{what} is empty; there must be at least one instance.")
+        kind = kind_of(items, what)
+        if kind == "named":
+            table: dict[str, int] = {}
+            rows = _named(items, lambda name: table.setdefault(name, len(table)), what)
+            space = cls(kind, max(len(table), 1), tuple(table), what)
+            return space, Rows(_resized(rows.matrix, space.n_features), rows.ptr)
+        rows = _stack(items, kind, what)
+        if rows.matrix.shape[1] == 0:
+            raise InputError(f"{what} has no features; give every site at least one (a constant 1 will do).")
+        return cls(kind, int(rows.matrix.shape[1]), (), what), rows
+
+    def encode(self, items: Sequence[Any]) -> Rows:
+        """The rows of new items; unseen names are ignored, a different number of columns is an error."""
+        if not len(items):
+            empty = np.zeros((0, self.n_features))
+            return Rows(empty if self.kind == "dense" else sparse.csr_array(empty), np.zeros(1, dtype=np.int64))
+        kind = kind_of(items, self.what)
+        if "named" in (kind, self.kind) and kind != self.kind:
+            raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")
+        if kind == "named":
+            rows = _named(items, self._table.get, self.what)
+            return Rows(_resized(rows.matrix, self.n_features), rows.ptr)
+        rows = _stack(items, kind, self.what)
+        if rows.matrix.shape[1] != self.n_features:
+            raise InputError(
+                f"{self.what} has {rows.matrix.shape[1]} features per site, "
+                f"but the model learned from {self.n_features}."
+            )
+        return self._as_learned(rows)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for every column."""
+        return self.vocabulary or tuple(f"x{j}" for j in range(self.n_features))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "n_features": self.n_features,
+            "vocabulary": list(self.vocabulary),
+            "what": self.what,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FeatureSpace:
+        return cls(data["kind"], int(data["n_features"]), tuple(data["vocabulary"]), str(data["what"]))
+
+    @cached_property
+    def _table(self) -> dict[str, int]:
+        return {name: j for j, name in enumerate(self.vocabulary)}
+
+    def _as_learned(self, rows: Rows) -> Rows:
+        if self.kind == "sparse" and not sparse.issparse(rows.matrix):
+            return Rows(sparse.csr_array(rows.matrix), rows.ptr)
+        if self.kind == "dense" and sparse.issparse(rows.matrix):
+            size = rows.matrix.shape[0] * rows.matrix.shape[1] * 8 / 2**20
+            warnings.warn(
+                f"sparse features are made dense ({size:.1f} MiB) because the model learned from dense ones.",
+                MssvmWarning,
+                stacklevel=2,
+            )
+            return Rows(rows.matrix.toarray(), rows.ptr)
+        return rows
+
+
+_TOLD = {"dense": "arrays", "sparse": "sparse matrices", "named": "named features"}
+
+
+def kind_of(items: Sequence[Any], what: str) -> Kind:
+    """Whether the instances hold arrays, sparse matrices or named features; names and numbers do not mix."""
+    kinds = {_kind(item, b, what) for b, item in enumerate(items)} - {None}
+    if "named" in kinds and len(kinds) > 1:
+        raise InputError(f"{what} mixes named features with arrays; use one kind for all instances.")
+    return "named" if "named" in kinds else "sparse" if kinds == {"sparse"} else "dense"
+
+
+def _kind(item: Any, b: int, what: str) -> Kind | None:
+    """The kind of one instance, or None where it has no sites to tell by."""
+    if sparse.issparse(item):
+        return "sparse"
+    if isinstance(item, np.ndarray) and item.dtype != object:
+        return "dense"
+    if isinstance(item, (str, bytes, Mapping)) or not hasattr(item, "__len__"):
+        raise InputError(f"{what}, instance {b}: expected one row of features per site, got {type(item).__name__}.")
+    if not len(item):
+        return None
+    first = item.iloc[0] if hasattr(item, "iloc") else item[0]
+    if isinstance(first, (Mapping, set, frozenset)):
+        return "named"
+    if isinstance(first, (list, tuple)):
+        strings = any(isinstance(v, str) for v in first) or (not first and _any_string(item))
+        return "named" if strings else "dense"
+    return "dense"
+
+
+def _any_string(sites: Iterable[Any]) -> bool:
+    return any(isinstance(v, str) for site in sites if isinstance(site, (list, tuple)) for v in site)
+
+
+def _stack(items: Sequence[Any], kind: Kind, what: str) -> Rows:
+    """Numeric rows of all instances under each other, checked."""
+    parts: list[Any] = []
+    for b, item in enumerate(items):
+        parts.append(item if sparse.issparse(item) else _numbers(item, b, what))
+    widths = {part.shape[1] for part in parts if part.shape[0]}
+    if len(widths) > 1:
+        first = next(part.shape[1] for part in parts if part.shape[0])
+        b = next(b for b, part in enumerate(parts) if part.shape[0] and part.shape[1] != first)
+        raise InputError(
+            f"{what}, instance {b}: {parts[b].shape[1]} features per site, but the instances before have {first}."
+        )
+    ptr = offsets(np.array([part.shape[0] for part in parts], dtype=np.int64))
+    width = widths.pop() if widths else parts[0].shape[1]
+    parts = [part for part in parts if part.shape[0]]
+    matrix: Any
+    if any(sparse.issparse(part) for part in parts):
+        matrix = sparse.csr_array(sparse.vstack([sparse.csr_array(part) for part in parts], format="csr"))
+        matrix = matrix.astype(np.float64, copy=False)
+        matrix.sum_duplicates()
+    else:
+        matrix = np.concatenate(parts, dtype=np.float64) if parts else np.zeros((0, width))
+    check_finite(matrix, ptr, what)
+    return Rows(matrix, ptr)
+
+
+def _numbers(item: Any, b: int, what: str) -> AnyArray:
+    """One instance as an array (sites, features)."""
+    try:
+        rows = np.asarray(item)
+        if rows.dtype.kind not in "fiub":
+            rows = np.asarray(item, dtype=np.float64)
+    except (ValueError, TypeError):
+        raise InputError(
+            f"{what}, instance {b}: features are not a table of numbers; give every site the same number of them."
+        ) from None
+    if rows.ndim == 1 and not len(rows):
+        return rows.reshape(0, 0)
+    if rows.ndim != 2:
+        raise InputError(
+            f"{what}, instance {b}: features have shape {rows.shape}; give one row of features per site "
+            "(reshape(-1, 1) turns single numbers into rows)."
+        )
+    return rows
+
+
+def check_finite(matrix: Any, ptr: Ints, what: str) -> None:
+    """Raise at the first site whose features hold NaN or inf."""
+    values = matrix.data if sparse.issparse(matrix) else matrix
+    finite = np.isfinite(values)
+    if finite.all():
+        return
+    if sparse.issparse(matrix):
+        row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~finite)[0], side="right")) - 1
+    else:
+        row = int(np.flatnonzero(~finite.all(axis=1))[0])
+    b = int(np.searchsorted(ptr, row, side="right")) - 1
+    raise InputError(
+        f"{what}, instance {b}, site {row - int(ptr[b])}: a feature is NaN or inf; "
+        "impute or drop it, for every feature must be a finite number."
+    )
+
+
+def _named(items: Sequence[Any], number: Callable[[str], int | None], what: str) -> Rows:
+    """Compressed rows of named features; ``number`` gives a column to a name, or None to leave it out."""
+    columns, values, ends = array("q"), array("d"), array("q", [0])
+    sizes = np.zeros(len(items), dtype=np.int64)
+    for b, sites in enumerate(items):
+        sizes[b] = len(sites)
+        for s, site in enumerate(sites):
+            try:
+                _add_site(site, number, columns, values)
+            except (TypeError, ValueError, AttributeError):
+                raise InputError(
+                    f"{what}, instance {b}, site {s}: {_short(site)} is neither a dict of named features "
+                    "nor an iterable of strings."
+                ) from None
+            ends.append(len(columns))
+    ptr = offsets(sizes)
+    data, indices, indptr = np.array(values), np.array(columns), np.array(ends)
+    width = int(indices.max(initial=0)) + 1
+    matrix = sparse.csr_array((data, indices, indptr), shape=(len(ends) - 1, width))
+    check_finite(matrix, ptr, what)
+    matrix.sum_duplicates()
+    return Rows(matrix, ptr)
+
+
+def _add_site(site: Any, number: Callable[[str], int | None], columns: array[int], values: array[float]) -> None:
+    if isinstance(site, Mapping):
+        for name, value in site.items():
+            if type(value) is str:
+                column = number(f"{name}:{value}")
+                if column is not None:
+                    columns.append(column)
+                    values.append(1.0)
+            elif isinstance(value, (Mapping, list, tuple, set, frozenset)):
+                _add_nested(str(name), value, number, columns, values)
+            elif value is not False:
+                column = number(str(name))
+                if column is not None:
+                    columns.append(column)
+                    values.append(float(value))
+    else:
+        # Sets iterate in an order that changes from run to run, and columns are numbered by first use.
+        for name in sorted(site) if isinstance(site, (set, frozenset)) else site:
+            if not isinstance(name, str):
+                raise TypeError
+            column = number(name)
+            if column is not None:
+                columns.append(column)
+                values.append(1.0)
+
+
+def _add_nested(
+    prefix: str, value: Any, number: Callable[[str], int | None], columns: array[int], values: array[float]
+) -> None:
+    if isinstance(value, Mapping):
+        _add_site({f"{prefix}:{name}": inner for name, inner in value.items()}, number, columns, values)
+    else:
+        names = sorted(value) if isinstance(value, (set, frozenset)) else value
+        _add_site([f"{prefix}:{name}" for name in names], number, columns, values)
+
+
+def _resized(matrix: Any, n_features: int) -> Any:
+    return sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], n_features))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

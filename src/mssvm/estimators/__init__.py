@@ -1,0 +1,1 @@
+"""scikit-learn estimators and the structures they learn on."""
