@@ -1,0 +1,243 @@
+"""One call of propagation: instances sorted by what their roles and temperatures ask for, run in blocks of a thread each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mssvm.arrays import Bools, Floats, Ints
+from mssvm.engines import messages_given, messages_merge, messages_polish
+from mssvm.engines.messages import load
+from mssvm.engines.messages_given import Given
+from mssvm.errors import UnsupportedError
+from mssvm.graph import Batch, offsets
+from mssvm.inference.propagate_merge import Merged, merge
+from mssvm.inference.propagate_plan import plan_of
+from mssvm.inference.propagate_run import SAFE_RANGE, Control, LogRun, Mode, Model, Run, ScaledRun, ScaledTables, Spans
+from mssvm.inference.propagate_search import Effort, Found, Search
+from mssvm.potentials import Marginals, Potentials, Query, Status
+
+# Max-product is the same at any positive scale; this one keeps both range and precision.
+MAX_PRODUCT_RANGE = 100.0
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    effort: Effort
+    control: Control
+    seed: int
+    threads: int
+    merging: bool
+    scaled: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Instances that need the same kind of run: "sum" (one temperature), "soft" (two) or "search" (eps_y = 0)."""
+
+    kind: str
+    which: Ints
+    mode: Mode
+
+
+@dataclass(eq=False)
+class Report:
+    """What became of every instance; entries of instances not asked for are not meaningful."""
+
+    found: Found
+    exact: Bools
+    lower: Floats
+    messages: Floats | None = None
+
+    def status(self, value: Floats) -> Status:
+        upper = np.where(self.exact, value, self.found.upper)
+        lower = np.where(self.exact, value, self.lower)
+        method = tuple(str(m) for m in self.found.method)
+        return Status(method, self.exact, self.found.converged, self.found.sweeps, self.found.residual, lower, upper)
+
+
+def check(batch: Batch, theta: Potentials, query: Query) -> None:
+    """As ``Potentials.check``, but a finite sum of all entries already proves large tables good."""
+    finite = theta.tables.shape == (batch.n_table_entries,) and np.isfinite(theta.tables.sum())
+    (Potentials(theta.unary, np.zeros(batch.n_table_entries)) if finite else theta).check(batch)
+    query.check(batch)
+
+
+def prepare(batch: Batch, theta: Potentials, query: Query, seed: int) -> Model:
+    """Masked potentials and free variables."""
+    unary = np.where(query.allowed, theta.unary, -np.inf)
+    plan = plan_of(batch)
+    hair = np.zeros(len(unary))
+    messages_polish.hairs(plan.wiring, np.arange(len(batch)), seed, hair)
+    untied = unary + 1e-10 * hair * (1.0 + np.abs(theta.unary))
+    return Model(plan, unary, untied, theta.tables, query.allowed, query.output, query.n_allowed(batch) > 1)
+
+
+def tasks(model: Model, batch: Batch, eps_y: float, eps_h: float, which: Ints) -> list[Task]:
+    """Sort instances by the temperatures that matter to them: clamped variables and absent roles do not."""
+    n = len(batch)
+    has_output = np.bincount(batch.owner[model.free & model.output], minlength=n)[which] > 0
+    has_hidden = np.bincount(batch.owner[model.free & ~model.output], minlength=n)[which] > 0
+    none, every = np.zeros(len(model.free), dtype=bool), np.ones(len(model.free), dtype=bool)
+    out: list[Task] = []
+
+    def add(chosen: Bools, eps_y: float, eps_h: float) -> None:
+        if not chosen.any():
+            return
+        if eps_y == eps_h > 0.0:
+            out.append(Task("sum", which[chosen], Mode(none, eps_y, eps_h)))
+        elif eps_y == 0.0:
+            outputs = every if eps_h == 0.0 else model.output
+            out.append(Task("search", which[chosen], Mode(outputs, eps_y, eps_h)))
+        else:
+            out.append(Task("soft", which[chosen], Mode(model.output, eps_y, eps_h)))
+
+    both = has_output & has_hidden
+    if eps_h == 0.0 < eps_y and both.any():
+        b = int(which[both][0])
+        raise UnsupportedError(
+            f"instance {b} has outputs at eps_y = {eps_y} and hidden variables at eps_h = 0, where hidden messages are "
+            "undefined; use exact elimination or a small positive eps_h."
+        )
+    add(both, eps_y, eps_h)
+    add(~has_output, eps_h, eps_h)
+    add(has_output & ~has_hidden, eps_y, eps_y)
+    return out
+
+
+class Job:
+    """State of one call; ``run`` handles one task and fills values, marginals and the report."""
+
+    def __init__(
+        self, settings: Settings, batch: Batch, model: Model, value: Floats, mu: Marginals | None, candidates: list[Ints],
+        messages: Floats | None,
+    ) -> None:  # fmt: skip
+        n = len(batch)
+        self.settings, self.batch, self.model, self.value, self.mu = settings, batch, model, value, mu
+        self.candidates, self.messages = candidates, messages
+        self.report = Report(Found.nothing(n, batch.n_vars), np.zeros(n, dtype=bool), np.full(n, np.nan))
+        self.spans = Spans.of(model)
+        self.range = self.spans.per_instance(batch.var_ptr)
+
+    def run(self, task: Task) -> None:
+        safe, unit = self._safe(task)
+        if len(safe):
+            tables = ScaledTables.of(self.model, self.spans, unit)
+            self._blocks(task, safe, lambda untied: ScaledRun(self.model, tables, untied), unit)
+        rest = np.setdiff1d(task.which, safe)
+        if len(rest):
+            unit = task.mode.eps_h if task.mode.eps_h > 0.0 else 1.0
+            self._blocks(task, rest, lambda untied: LogRun(self.model, untied), unit)
+
+    def _safe(self, task: Task) -> tuple[Ints, float]:
+        """The instances on which scaled probabilities cannot underflow, and the temperature they are scaled by."""
+        pairwise = task.which[self.model.plan.pairwise[task.which] & np.isfinite(self.range[task.which])]
+        if task.kind == "soft" or not self.settings.scaled or not len(pairwise):
+            return pairwise[:0], 1.0
+        unit = task.mode.eps_h
+        if unit == 0.0:
+            # Per instance it would not matter; one unit for all keeps one set of tables, unless ranges differ wildly.
+            unit = max(float(self.range[pairwise].max()) / MAX_PRODUCT_RANGE, 1e-300)
+            return pairwise[self.range[pairwise] >= 1e-9 * self.range[pairwise].max()], unit
+        return pairwise[self.range[pairwise] <= SAFE_RANGE * unit], unit
+
+    def _blocks(self, task: Task, which: Ints, make_run: Callable[[bool], Run], unit: float) -> None:
+        """Split over threads; every instance is computed on its own, so the split changes no bit."""
+        action = self._search if task.kind == "search" else self._soft
+        shared = None if task.kind == "search" else make_run(False)
+
+        def one(block: Ints) -> None:
+            action(block, task.mode, make_run, shared, unit)
+
+        blocks = [b for b in np.array_split(which, min(self.settings.threads, len(which))) if len(b)]
+        if len(blocks) == 1:
+            one(blocks[0])
+            return
+        with ThreadPoolExecutor(self.settings.threads) as pool:
+            list(pool.map(one, blocks))
+
+    # --- eps_y > 0 ---------------------------------------------------------------------------------------------------
+
+    def _soft(self, which: Ints, mode: Mode, make_run: Callable[[bool], Run], run: Run | None, unit: float) -> None:
+        assert run is not None
+        if mode.eps_y != mode.eps_h and self.settings.merging:
+            which = self._soft_merged(which, mode)
+            if not len(which):
+                return
+        run.start(which, self.messages)
+        self._settle(run, which, mode)
+        run.finish(which, mode, self.batch.mu_at, self.mu, self.value)
+        if self.report.messages is not None:
+            load(self.model.plan.wiring, which, run.log_messages(), 0.0, self.report.messages)
+        self.report.found.method[which] = "sum-product" if mode.eps_y == mode.eps_h else "two-temperature propagation"
+        if mode.eps_y == mode.eps_h:
+            forest = np.zeros(len(self.value), dtype=bool)
+            messages_merge.find_forests(self.model.plan.wiring, which, self.model.free, forest)
+            self.report.exact[which] = forest[which] & self.report.found.converged[which]
+
+    def _settle(self, run: Run, which: Ints, mode: Mode) -> None:
+        """Sweep to convergence, and with damping where plain messages do not settle."""
+        control, sweeps, found = self.settings.control, self.settings.effort.sweeps, self.report.found
+        run.advance(which, mode, sweeps, control)
+        stuck = which[~(run.residual[which] <= control.tolerance)]
+        if len(stuck) and control.damping < 0.5 and len(self.settings.effort.starts) > 1:
+            run.start(stuck, None)
+            run.sweeps[stuck] = sweeps
+            run.advance(stuck, mode, sweeps, replace(control, damping=0.5))
+        found.sweeps[which] += run.sweeps[which]
+        found.residual[which] = run.residual[which]
+        found.converged[which] = run.residual[which] <= control.tolerance
+
+    def _soft_merged(self, which: Ints, mode: Mode) -> Ints:
+        """Sum-product at eps_y over merged regions; returns the instances that were too large to merge."""
+        given = self._given(which, mode)
+        merged = merge(self.model, given, which, mode.eps_h, self.settings.effort.merge)
+        if merged is None:
+            return which
+        run = LogRun(merged.model)
+        one = Mode(np.zeros(len(mode.outputs), dtype=bool), mode.eps_y, mode.eps_y)
+        run.start(merged.which, None)
+        self._settle(run, merged.which, one)
+        self._unmerge(merged, run, one)
+        forest = np.zeros(len(self.value), dtype=bool)
+        messages_merge.find_forests(merged.model.plan.wiring, merged.which, merged.model.free, forest)
+        self.report.exact[merged.which] = forest[merged.which] & self.report.found.converged[merged.which]
+        self.report.found.method[merged.which] = "sum-product over merged regions"
+        return np.setdiff1d(which, merged.which)
+
+    def _unmerge(self, merged: Merged, run: LogRun, mode: Mode) -> None:
+        w = merged.model.plan.wiring
+        cards = np.diff(w.state_ptr)[w.scope].astype(np.float64)
+        logs = np.add.reduceat(np.log(cards), w.scope_ptr[:-1]) if len(cards) else np.zeros(0)
+        factor_at = offsets(np.rint(np.exp(logs)).astype(np.int64))
+        beliefs = Marginals(np.zeros(len(merged.model.unary)), np.zeros(int(factor_at[-1])))
+        run.finish(merged.which, mode, factor_at, beliefs if self.mu is not None else None, self.value)
+        if self.mu is not None:
+            merged.marginals(merged.which, beliefs.unary, beliefs.tables, factor_at, self.batch.mu_at, self.mu)
+
+    # --- eps_y = 0 ---------------------------------------------------------------------------------------------------
+
+    def _given(self, which: Ints, mode: Mode) -> Given:
+        n, n_vars, n_factors = len(self.batch), self.batch.n_vars, self.batch.n_factors
+        ints = [np.zeros(n_vars, dtype=np.int64) for _ in range(6)]
+        given = Given(
+            mode.outputs | ~self.model.free, ints[0], ints[1], ints[2], ints[3], np.zeros(n_factors, dtype=np.int64),
+            np.zeros(n, dtype=np.int64), ints[4], ints[5], np.zeros(n_vars, dtype=bool), np.zeros(n, dtype=bool),
+        )  # fmt: skip
+        messages_given.find_components(self.model.plan.wiring, which, given)
+        return given
+
+    def _search(self, which: Ints, mode: Mode, make_run: Callable[[bool], Run], run: Run | None, unit: float) -> None:
+        s, given = self.settings, self._given(which, mode)
+        spread = np.where(np.isfinite(self.range), np.maximum(self.range, 1e-12), 1.0)
+        search = Search(
+            self.model, given, mode, make_run, which, self.report.found, s.effort, s.control, s.seed, spread, s.merging,
+            unit, self.messages, self.report.messages,
+        )  # fmt: skip
+        search.run(self.candidates)
+        search.finish(self.batch.mu_at, self.mu, self.value)
+        self.report.exact[which] = search.exact[which]
+        self.report.lower[which] = np.where(given.forest[which], self.value[which], np.nan)

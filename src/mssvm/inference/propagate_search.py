@@ -1,0 +1,321 @@
+"""Marginal MAP by messages (eps_y = 0): several starts, every decoded y judged by its evaluated Q, the best one polished.
+
+    merged       hidden components summed out, then max-product over the outputs (exact on forests)
+    sum first    sum-product; its max-marginals are a candidate; then mixed-product from its messages
+    cold         mixed-product from even messages
+    damped       the same with damping
+    annealed     eps_y falls from eps_h, messages carried over; then mixed-product
+    joint        max-product over all variables, its outputs a candidate
+    random       mixed-product from random messages
+    Gibbs        annealed Gibbs sampling of exp(Q(y) / t), where Q changes locally
+
+Convergence is not quality: the argmax messages of mixed-product have poor fixed points, and only Q tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mssvm.arrays import Floats, Ints
+from mssvm.engines import messages_given, messages_merge, messages_polish
+from mssvm.engines.messages import load
+from mssvm.engines.messages_given import Given
+from mssvm.inference.propagate_merge import MergeLimit, merge
+from mssvm.inference.propagate_run import Control, LogRun, Mode, Model, Run
+from mssvm.potentials import Marginals
+
+# The lowest temperature of annealing, relative to eps_h; messages of argmax kind take over from there.
+COLDEST = 0.02
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is tried: which starts, how often, and what merging and local search may cost."""
+
+    starts: tuple[str, ...]
+    sweeps: int
+    restarts: int = 0
+    flips: int = 0
+    gibbs: int = 0
+    rounds: int = 0
+    budget: float = 0.0
+    merge: MergeLimit = MergeLimit(4096.0, 1e6)
+
+
+@dataclass(eq=False)
+class Found:
+    """Best outputs so far and how the runs behind them went; arrays over the whole batch, blocks fill their part."""
+
+    value: Floats
+    y: Ints
+    converged: np.ndarray
+    sweeps: Ints
+    residual: Floats
+    upper: Floats
+    method: np.ndarray
+
+    @classmethod
+    def nothing(cls, n: int, n_vars: int) -> Found:
+        return cls(
+            np.full(n, -np.inf), np.full(n_vars, -1, dtype=np.int64), np.zeros(n, dtype=bool), np.zeros(n, dtype=np.int64),
+            np.full(n, np.inf), np.full(n, np.nan), np.full(n, "mixed-product", dtype=object),
+        )  # fmt: skip
+
+
+@dataclass(eq=False)
+class Search:
+    """The search for one block of instances; ``make_run(ties)`` gives fresh messages, ties broken if asked."""
+
+    model: Model
+    given: Given
+    mode: Mode
+    make_run: Callable[[bool], Run]
+    which: Ints
+    found: Found
+    effort: Effort
+    control: Control
+    seed: int
+    spread: Floats
+    merging: bool
+    soft: float
+    messages: Floats | None = None
+    kept: Floats | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.found.value)
+        self.w = self.model.plan.wiring
+        self.acc = np.empty(len(self.model.unary))
+        self.q = np.full(n, np.nan)
+        self.y = np.zeros(len(self.model.free), dtype=np.int64)
+        self.last = np.full(len(self.model.free), -1, dtype=np.int64)
+        self.clamped: Run | None = None
+        self.exact = np.zeros(n, dtype=bool)
+
+    @property
+    def sum_mode(self) -> Mode:
+        return Mode(np.zeros(len(self.mode.outputs), dtype=bool), self.soft, self.soft)
+
+    def run(self, candidates: list[Ints]) -> None:
+        """Fill ``found`` for the block."""
+        for y in candidates:
+            self.y[:] = y
+            self.consider(self.which)
+        left = self._merged() if self.merging else self.which
+        if not len(left):
+            return
+        for start in self.effort.starts:
+            getattr(self, f"_{start}")(left)
+        for k in range(self.effort.restarts):
+            self._random(left, k)
+        self._polish(left)
+
+    # --- judging -----------------------------------------------------------------------------------------------------
+
+    def consider(self, which: Ints) -> Ints:
+        """Evaluate Q at ``self.y`` where it changed, keep it where it is the best; returns the instances evaluated."""
+        new = messages_polish.changed(self.w, which, self.given.outside, self.y, self.last)
+        if len(new):
+            self.evaluate(new, self.y, self.q)
+            messages_polish.keep_better(self.w, new, self.q, self.y, self.found.value, self.found.y)
+        return np.asarray(new)
+
+    def evaluate(self, which: Ints, y: Ints, value: Floats) -> None:
+        """Q(y): exact where hidden components are trees, else the Bethe value of sum-product given y."""
+        g = self.given
+        messages_given.evaluate(
+            self.w, which, g, self.model.unary, self.model.tables, y, self.mode.eps_h, self.acc, value
+        )
+        loopy = which[~g.forest[which]]
+        if len(loopy):
+            run = self.sum_given(loopy, y)
+            run.finish(loopy, self.sum_mode, self.w.table_at, None, value)
+
+    def sum_given(self, which: Ints, y: Ints) -> Run:
+        """Sum-product over the hidden variables with the others held at y, damped where it does not settle."""
+        if self.clamped is None:
+            self.clamped = self.make_run(False)
+        run = self.clamped
+        run.given(which, self.given.outside, y)
+        run.start(which, None)
+        control = replace(self.control, damping=0.0)
+        run.advance(which, self.sum_mode, self.effort.sweeps, control)
+        stuck = which[~(run.residual[which] <= self.control.tolerance)]
+        if len(stuck):
+            run.advance(stuck, self.sum_mode, self.effort.sweeps, replace(control, damping=0.5))
+        return run
+
+    def _follow(self, run: Run, mode: Mode, which: Ints, control: Control, name: str) -> None:
+        """Advance to convergence, judging the decoded y after 2, 4, 8, ... sweeps."""
+        before, active = self.found.value[which].copy(), which
+        for n in _checkpoints(self.effort.sweeps):
+            run.advance(active, mode, n, control)
+            run.decode(active, self.y)
+            self.consider(active)
+            active = active[~(run.residual[active] <= control.tolerance)]
+            if not len(active):
+                break
+        # Convergence is reported for the run that found the best y, sweeps for all runs together.
+        better = self.found.value[which] > before
+        self.found.method[which[better]] = name
+        mine = which[better | (self.found.residual[which] == np.inf)]
+        self.found.residual[mine] = run.residual[mine]
+        self.found.converged[mine] = run.residual[mine] <= control.tolerance
+
+    def _count(self, run: Run, which: Ints) -> None:
+        self.found.sweeps[which] += run.sweeps[which]
+
+    # --- starts ------------------------------------------------------------------------------------------------------
+
+    def _sum_first(self, which: Ints) -> None:
+        run = self.make_run(True)
+        run.start(which, None)
+        self._follow(run, self.sum_mode, which, self.control, "max-marginals")
+        self._count(run, which)
+        run.residual[which] = np.inf
+        self._follow(run, self.mode, which, self.control, "sum-product, then mixed-product")
+        self._count(run, which)
+
+    def _cold(self, which: Ints) -> None:
+        self._plain(which, self.messages, self.control, "mixed-product")
+
+    def _damped(self, which: Ints) -> None:
+        self._plain(which, None, replace(self.control, damping=max(0.5, self.control.damping)), "damped mixed-product")
+
+    def _plain(self, which: Ints, log_messages: Floats | None, control: Control, name: str) -> None:
+        run = self.make_run(True)
+        run.start(which, log_messages)
+        self._follow(run, self.mode, which, control, name)
+        self._count(run, which)
+        if self.kept is not None:
+            load(self.w, which, run.log_messages(), 0.0, self.kept)
+
+    def _joint(self, which: Ints) -> None:
+        run = self.make_run(True)
+        run.start(which, None)
+        everything = Mode(np.ones(len(self.mode.outputs), dtype=bool), 0.0, 0.0)
+        self._follow(run, everything, which, self.control, "joint max-product")
+        self._count(run, which)
+
+    def _annealed(self, which: Ints) -> None:
+        if self.mode.eps_h == 0.0:
+            return
+        run = LogRun(self.model)
+        run.start(which, None)
+        control = replace(self.control, damping=max(0.2, self.control.damping))
+        eps_y = self.mode.eps_h
+        while eps_y > COLDEST * self.mode.eps_h:
+            run.residual[which] = np.inf
+            run.advance(which, Mode(self.mode.outputs, eps_y, self.mode.eps_h), 4, control)
+            run.decode(which, self.y)
+            self.consider(which)
+            eps_y *= 0.5
+        self._count(run, which)
+        self._plain(which, run.log_messages(), self.control, "annealed mixed-product")
+
+    def _random(self, which: Ints, k: int) -> None:
+        log_messages = np.zeros(self.model.plan.n_messages)
+        for b_spread in np.unique(self.spread[which]):
+            some = which[self.spread[which] == b_spread]
+            messages_polish.noise(self.w, some, 0.5 * b_spread, self.seed, 100 + k, log_messages)
+        self._plain(which, log_messages, self.control, "mixed-product from random messages")
+
+    def _merged(self) -> Ints:
+        """Max-product on the merged model; returns the instances that are not thereby solved exactly."""
+        forest = np.zeros(len(self.q), dtype=bool)
+        messages_merge.find_forests(self.w, self.which, self.model.free, forest)
+        worth = self.which[forest[self.which] | (self.given.n_components[self.which] > 0)]
+        merged = merge(self.model, self.given, worth, self.mode.eps_h, self.effort.merge)
+        if merged is None:
+            return self.which
+        which, w = merged.which, merged.model.plan.wiring
+        messages_merge.find_forests(w, which, merged.model.free, forest)
+        everything = Mode(np.ones(len(self.mode.outputs), dtype=bool), 0.0, 0.0)
+        run = LogRun(merged.model)
+        run.start(which, None)
+        self._follow(run, everything, which, self.control, "max-product over merged regions")
+        trees = which[forest[which] & (run.residual[which] <= self.control.tolerance)]
+        if len(trees):
+            run.finish(trees, everything, w.table_at, None, self.found.upper)
+            top, best = self.found.upper[trees], self.found.value[trees]
+            self.exact[trees] = best >= top - 1e-9 * (1.0 + np.abs(top))
+        self._count(run, which)
+        self.found.upper[trees] = np.where(self.exact[trees], self.found.value[trees], self.found.upper[trees])
+        return self.which[~self.exact[self.which]]
+
+    # --- polishing ---------------------------------------------------------------------------------------------------
+
+    def _polish(self, which: Ints) -> None:
+        forest = which[self.given.forest[which]]
+        if len(forest) and self.effort.flips:
+            self._local_search(forest)
+        loopy = which[~self.given.forest[which]]
+        if len(loopy) and self.effort.flips:
+            self._flip_by_messages(loopy)
+
+    def _local_search(self, which: Ints) -> None:
+        free = self.model.free & self.given.outside
+        common = (self.given, free, self.model.unary, self.model.tables, self.y, self.mode.eps_h)
+        messages_polish.restore(self.w, which, self.found.y, self.y)
+        messages_polish.ascend(self.w, which, *common, self.acc)
+        self.consider(which)
+        for k in range(self.effort.gibbs):
+            messages_polish.restore(self.w, which, self.found.y, self.y)
+            messages_polish.anneal(
+                self.w, which, *common, self.spread / 8.0, self.spread / 400.0, self.effort.rounds,
+                self.effort.budget, self.seed, k, self.acc,
+            )  # fmt: skip
+            before = self.found.value[which].copy()
+            self.consider(which)
+            self.found.method[which[self.found.value[which] > before]] = "annealed Gibbs search"
+
+    def _flip_by_messages(self, which: Ints) -> None:
+        """Move outputs to the best state under the messages of sum-product given the others, while Q rises."""
+        free = self.model.free & self.given.outside
+        share, n_changed = np.ones(len(self.q)), np.zeros(len(self.q), dtype=np.int64)
+        score = np.empty(len(self.model.unary))
+        for _ in range(self.effort.flips):
+            run = self.sum_given(which, self.found.y)
+            run.open_score(which, score)
+            messages_polish.restore(self.w, which, self.found.y, self.y)
+            messages_polish.propose(self.w, which, free, score, share, self.y, n_changed)
+            which = which[n_changed[which] > 0]
+            if not len(which):
+                break
+            before = self.found.value[which].copy()
+            self.consider(which)
+            worse = ~(self.found.value[which] > before)
+            share[which] = np.where(worse, 0.5 * share[which], 1.0)
+            which = which[~(worse & (n_changed[which] == 1))]
+            if not len(which):
+                break
+
+    # --- the answer --------------------------------------------------------------------------------------------------
+
+    def finish(self, mu_at: Ints, mu: Marginals | None, value: Floats) -> None:
+        """Value Q(y) and the point mass on y times the marginals of h given y."""
+        y = self.found.y
+        tree = self.which[self.given.forest[self.which]]
+        value[tree] = self.found.value[tree]
+        if mu is not None:
+            messages_given.marginals(
+                self.w, tree, self.given, self.model.unary, self.model.tables, y, self.mode.eps_h, self.acc,
+                mu_at, mu.unary, mu.tables,
+            )  # fmt: skip
+        loopy = self.which[~self.given.forest[self.which]]
+        if len(loopy):
+            run = self.sum_given(loopy, y)
+            run.finish(loopy, self.sum_mode, mu_at, mu, value)
+            self.found.converged[loopy] &= run.residual[loopy] <= self.control.tolerance
+
+
+def _checkpoints(sweeps: int) -> Iterator[int]:
+    """2, 2, 4, 8, ... adding up to ``sweeps``."""
+    done, step = 0, 2
+    while done < sweeps:
+        n = min(step, sweeps - done)
+        yield n
+        done += n
+        step = done
