@@ -15,21 +15,24 @@ from numba import njit
 from mssvm.arrays import Bools, Floats, Ints
 from mssvm.engines.scaled import Layout, Tables, exp_neg
 
-LANES = 32
-SAFE = 250.0  # (range of the scores of a node + twice the range of the table) / eps up to which nothing can underflow
+LANES = 64
+SAFE = 250.0  # (range of a chain's scores + twice the range of the table) / eps up to which nothing can underflow
+DRIFT = 125.0  # how far, in logs, the size of a belief may drift before it is rescaled
 
 
 class Lanes(NamedTuple):
-    """Buffers of one group of chains: beliefs and messages (position state, lane), and one row of this and that."""
+    """Buffers of one group of chains; the first two are (position state, lane)."""
 
+    psi: Floats  # exp of the scores; on the way down replaced by what multiplies b in the pair marginals
     b: Floats
-    s: Floats  # messages, then q / s
-    psi: Floats
+    q: Floats
+    factor: Floats  # (position, lane): what b was multiplied by
     top: Floats
     low: Floats
     total: Floats
     first: Ints  # where position 0 of the lane would lie among the unary scores
     begin: Ints
+    period: Ints  # positions from one rescaling to the next
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -38,8 +41,8 @@ def make_lanes(first: Ints, count: Ints, length: int, k: int, copies: int) -> La
     lanes = len(first)
     size = (copies * length * k, lanes)
     work = Lanes(
-        np.empty(size), np.empty(size), np.empty((k, lanes)), np.empty(lanes), np.empty(lanes), np.empty(lanes),
-        np.zeros(lanes, np.int64), np.zeros(lanes, np.int64),
+        np.empty(size), np.empty(size), np.empty((k, lanes)), np.empty((copies * length, lanes)), np.empty(lanes),
+        np.empty(lanes), np.empty(lanes), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64), np.ones(copies, np.int64),
     )  # fmt: skip
     for l in range(lanes):
         work.begin[l] = length - count[l]
@@ -49,156 +52,177 @@ def make_lanes(first: Ints, count: Ints, length: int, k: int, copies: int) -> La
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def node_factors(
-    t: int, k: int, eps: float, unary: Floats, allowed: Bools, extra: Floats, extra_at: Ints, shift: int, work: Lanes
-) -> None:
-    """psi = exp((scores - max) / eps) at position t; ``top`` sums the maxima, ``low`` is the smallest exponent met.
+    base: int, length: int, k: int, eps: float, unary: Floats, allowed: Bools, extra: Floats, extra_at: Ints, shift: int,
+    work: Lanes,
+) -> None:  # fmt: skip
+    """psi = exp((scores - top) / eps), ``top`` and ``low`` the largest and smallest score of each chain.
 
     ``extra_at[l, t] + shift`` is where further scores of the node lie in ``extra`` (none if it has no rows).
     """
-    psi, top, low, hi = work.psi, work.top, work.low, work.total
+    psi, top, low = work.psi, work.top, work.low
     lanes = psi.shape[1]
-    for l in range(lanes):
-        j = work.first[l] + t * k
-        if t < work.begin[l]:
-            psi[:, l] = 0.0
-        elif len(extra_at):
-            i = extra_at[l, t] + shift
-            for x in range(k):
-                psi[x, l] = unary[j + x] + extra[i + x] if allowed[j + x] else -np.inf
-        else:
-            for x in range(k):
-                psi[x, l] = unary[j + x] if allowed[j + x] else -np.inf
-    for l in range(lanes):
-        hi[l] = psi[0, l]
-    for x in range(1, k):
+    for t in range(length):
         for l in range(lanes):
-            hi[l] = psi[x, l] if psi[x, l] > hi[l] else hi[l]
-    for l in range(lanes):
-        top[l] += hi[l]
-    inverse = 1.0 / eps
-    for x in range(k):
+            j, i = work.first[l] + t * k, base + t * k
+            if t < work.begin[l]:
+                for x in range(k):
+                    psi[i + x, l] = -np.inf
+            elif len(extra_at):
+                more = extra_at[l, t] + shift
+                for x in range(k):
+                    psi[i + x, l] = unary[j + x] + extra[more + x] if allowed[j + x] else -np.inf
+            else:
+                for x in range(k):
+                    psi[i + x, l] = unary[j + x] if allowed[j + x] else -np.inf
+    top[:], low[:] = -np.inf, np.inf
+    for i in range(base, base + length * k):
         for l in range(lanes):
-            v = (psi[x, l] - hi[l]) * inverse
+            v = psi[i, l]
+            top[l] = v if v > top[l] else top[l]
             low[l] = v if (v < low[l] and v > -np.inf) else low[l]
-            psi[x, l] = exp_neg(v)
+    inverse = 1.0 / eps
+    for i in range(base, base + length * k):
+        for l in range(lanes):
+            psi[i, l] = (psi[i, l] - top[l]) * inverse
+    flat = psi.reshape(psi.size)[base * lanes : (base + length * k) * lanes]
+    for j in range(len(flat)):
+        flat[j] = exp_neg(flat[j])
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def product(e: Floats, e_at: int, sx: int, sz: int, k: int, b: Floats, at: int, s: Floats, out: int) -> None:
-    """s(z, lane) = sum_x E(x, z) b(x, lane), with E's strides given."""
+def product(
+    e: Floats, e_at: int, sx: int, sz: int, k: int, b: Floats, at: int, times: Floats, other: int, s: Floats, out: int
+) -> None:
+    """s(z, lane) = times(z, lane) * sum_x E(x, z) b(x, lane), with E's strides given."""
     lanes = b.shape[1]
     for z in range(k):
-        o, c = out + z, e_at + z * sz
-        if k >= 4:
+        o, c, m = out + z, e_at + z * sz, other + z
+        x = k % 4
+        if k < 4:
+            e0, e1, e2 = e[c], e[c + min(1, k - 1) * sx], e[c + min(2, k - 1) * sx]
+            i1, i2 = at + min(1, k - 1), at + min(2, k - 1)
+            e1, e2 = e1 * (k > 1), e2 * (k > 2)
+            for l in range(lanes):
+                s[o, l] = times[m, l] * (e0 * b[at, l] + e1 * b[i1, l] + e2 * b[i2, l])
+            continue
+        if k == 4:
             e0, e1, e2, e3 = e[c], e[c + sx], e[c + 2 * sx], e[c + 3 * sx]
             for l in range(lanes):
-                s[o, l] = (e0 * b[at, l] + e1 * b[at + 1, l]) + (e2 * b[at + 2, l] + e3 * b[at + 3, l])
-            x = 4
-        else:
-            e0 = e[c]
+                s[o, l] = times[m, l] * (
+                    (e0 * b[at, l] + e1 * b[at + 1, l]) + (e2 * b[at + 2, l] + e3 * b[at + 3, l])
+                )
+            continue
+        for l in range(lanes):
+            s[o, l] = 0.0
+        for y in range(x):
+            e0 = e[c + y * sx]
             for l in range(lanes):
-                s[o, l] = e0 * b[at, l]
-            x = 1
-        while x + 4 <= k:
+                s[o, l] += e0 * b[at + y, l]
+        while x + 4 < k:
             e0, e1, e2, e3 = e[c + x * sx], e[c + (x + 1) * sx], e[c + (x + 2) * sx], e[c + (x + 3) * sx]
             i = at + x
             for l in range(lanes):
                 s[o, l] += (e0 * b[i, l] + e1 * b[i + 1, l]) + (e2 * b[i + 2, l] + e3 * b[i + 3, l])
             x += 4
-        while x < k:
-            e0 = e[c + x * sx]
-            i = at + x
-            for l in range(lanes):
-                s[o, l] += e0 * b[i, l]
-            x += 1
+        e0, e1, e2, e3 = e[c + x * sx], e[c + (x + 1) * sx], e[c + (x + 2) * sx], e[c + (x + 3) * sx]
+        i = at + x
+        for l in range(lanes):
+            s[o, l] = times[m, l] * (
+                s[o, l] + ((e0 * b[i, l] + e1 * b[i + 1, l]) + (e2 * b[i + 2, l] + e3 * b[i + 3, l]))
+            )
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def chains_up(
-    base: int, length: int, k: int, eps: float, unary: Floats, allowed: Bools, extra_at: Ints, shift: int,
+    copy: int, length: int, k: int, eps: float, unary: Floats, allowed: Bools, extra_at: Ints, shift: int,
     tables: Tables, e_at: int, work: Lanes, value: Floats, safe: Bools,
 ) -> None:  # fmt: skip
-    """value = eps * log-partition of every lane; messages stay in ``work`` from row ``base`` on."""
-    psi, b, s, total = work.psi, work.b, work.s, work.total
-    lanes = psi.shape[1]
-    work.top[:], work.low[:], value[:] = 0.0, 0.0, 0.0
+    """value = eps * log-partition of every lane; beliefs stay in the ``copy``-th part of ``work``."""
+    psi, b, total = work.psi, work.b, work.total
+    lanes, base = psi.shape[1], copy * length * k
+    node_factors(base, length, k, eps, unary, allowed, tables.raw, extra_at, shift, work)
+    widest = 0.0
+    for l in range(lanes):
+        span = (2.0 * tables.span[e_at] + work.top[l] - work.low[l]) / eps
+        safe[l] = span <= SAFE and work.top[l] > -np.inf
+        value[l] = (length - work.begin[l]) * work.top[l] + (length - 1 - work.begin[l]) * tables.top[e_at]
+        widest = max(widest, span if safe[l] else 0.0)
+    period = max(1, min(length, int(DRIFT / (widest + np.log(k) + 1.0))))
+    work.period[copy] = period
     latest = work.begin.max()
+    b[base : base + k] = psi[base : base + k]
     for t in range(length):
         at = base + t * k
-        node_factors(t, k, eps, unary, allowed, tables.raw, extra_at, shift, work)
-        for x in range(k):
-            i = at + x
+        if t > 0:
+            product(tables.e, e_at, k, 1, k, b, at - k, psi, at, b, at)
+        if t <= latest:
             for l in range(lanes):
-                b[i, l] = psi[x, l] if t == 0 else psi[x, l] * s[i, l]
+                if t == work.begin[l]:
+                    b[at : at + k, l] = psi[at : at + k, l]
+                elif t < work.begin[l]:
+                    b[at : at + k, l] = 1.0
+        if t + 1 < length and (t + 1) % period:
+            continue
         for l in range(lanes):
             total[l] = b[at, l]
         for x in range(1, k):
-            i = at + x
             for l in range(lanes):
-                total[l] += b[i, l]
-        extreme = t + 1 == length
+                total[l] += b[at + x, l]
+        row = copy * length + t
         for l in range(lanes):
-            extreme |= (total[l] < 1e-60) | (total[l] > 1e60)
-        if extreme:
+            work.factor[row, l] = 1.0 / total[l]
+            if t >= work.begin[l]:
+                value[l] += eps * np.log(total[l])
+        for i in range(at, at + k):
             for l in range(lanes):
-                if t >= work.begin[l]:
-                    value[l] += eps * np.log(total[l])
-                total[l] = 1.0 / total[l]
-            for i in range(at, at + k):
-                for l in range(lanes):
-                    b[i, l] *= total[l]
-        if t + 1 < length:
-            product(tables.e, e_at, k, 1, k, b, at, s, at + k)
-        if t < latest:
-            for l in range(lanes):
-                if t < work.begin[l]:
-                    s[at + k : at + 2 * k, l] = 1.0
-    for l in range(lanes):
-        value[l] += work.top[l] + (length - 1 - work.begin[l]) * tables.top[e_at]
-        safe[l] = 2.0 * tables.span[e_at] / eps - work.low[l] <= SAFE and work.top[l] > -np.inf
+                b[i, l] *= work.factor[row, l]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def chains_down(
-    base: int, length: int, k: int, e: Floats, e_at: int, work: Lanes, acc: Floats,
+    copy: int, length: int, k: int, e: Floats, e_at: int, work: Lanes, acc: Floats,
     weight: Floats, mu_unary: Floats, extra_at: Ints, shift: int, mu_tables: Floats,
 ) -> None:  # fmt: skip
-    """Add weight * node marginals to the outputs, and set acc(x z, lane) to the summed pair marginals."""
-    q, b, s = work.psi, work.b, work.s
-    lanes = q.shape[1]
+    """Add weight * node marginals to the outputs, and set acc(x z, lane) to weight * the summed pair marginals."""
+    q, b, r = work.q, work.b, work.psi
+    lanes, base = q.shape[1], copy * length * k
     latest = work.begin.max()
     acc[:] = 0.0
-    q[:] = b[base + (length - 1) * k : base + length * k]
+    beta, ones = np.ones((k, lanes)), np.ones((k, lanes))
     pending = length
     for t in range(length - 1, -1, -1):
-        at = base + t * k
+        at, row = base + t * k, copy * length + t
+        for x in range(k):
+            i = at + x
+            for l in range(lanes):
+                q[x, l] = b[i, l] * beta[x, l] * weight[l]
         for l in range(lanes):
             if t >= work.begin[l]:
                 j = work.first[l] + t * k
                 for x in range(k):
-                    mu_unary[j + x] += weight[l] * q[x, l]
+                    mu_unary[j + x] += q[x, l]
                 if len(extra_at):
                     j = extra_at[l, t] + shift
                     for x in range(k):
-                        mu_tables[j + x] += weight[l] * q[x, l]
+                        mu_tables[j + x] += q[x, l]
         if pending - t == 5 or t == 0:
-            add_edges(base, t, pending, k, b, s, acc)
+            add_edges(base, t, pending, k, b, r, acc)
             pending = t + 1
         if t == 0:
             break
         for x in range(k):
             i = at + x
             for l in range(lanes):
-                s[i, l] = q[x, l] / s[i, l]
+                r[i, l] *= beta[x, l]
+        if t + 1 == length or (t + 1) % work.period[copy] == 0:
+            for i in range(at, at + k):
+                for l in range(lanes):
+                    r[i, l] *= work.factor[row, l]
         if t <= latest:
             for l in range(lanes):
                 if t <= work.begin[l]:
-                    s[at : at + k, l] = 0.0
-        product(e, e_at, 1, k, k, s, at, q, 0)
-        for x in range(k):
-            i = at - k + x
-            for l in range(lanes):
-                q[x, l] *= b[i, l]
+                    r[at : at + k, l] = 0.0
+        product(e, e_at, 1, k, k, r, at, ones, 0, beta, 0)
     for j in range(k * k):
         v = e[e_at + j]
         for l in range(lanes):
@@ -206,8 +230,8 @@ def chains_down(
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def add_edges(base: int, first: int, last: int, k: int, b: Floats, s: Floats, acc: Floats) -> None:
-    """acc += b(t, x) s(t + 1, z) for first <= t < last - 1."""
+def add_edges(base: int, first: int, last: int, k: int, b: Floats, r: Floats, acc: Floats) -> None:
+    """acc += b(t, x) r(t + 1, z) for first <= t < last - 1."""
     lanes = b.shape[1]
     four = last - first == 5
     for t in range(first, first + 1 if four else last - 1):
@@ -218,10 +242,10 @@ def add_edges(base: int, first: int, last: int, k: int, b: Floats, s: Floats, ac
                 if four:
                     i1, i2, i3, j1, j2, j3 = i + k, i + 2 * k, i + 3 * k, j + k, j + 2 * k, j + 3 * k
                     for l in range(lanes):
-                        acc[o, l] += (b[i, l] * s[j, l] + b[i1, l] * s[j1, l]) + (b[i2, l] * s[j2, l] + b[i3, l] * s[j3, l])
+                        acc[o, l] += (b[i, l] * r[j, l] + b[i1, l] * r[j1, l]) + (b[i2, l] * r[j2, l] + b[i3, l] * r[j3, l])
                 else:
                     for l in range(lanes):
-                        acc[o, l] += b[i, l] * s[j, l]
+                        acc[o, l] += b[i, l] * r[j, l]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -46,11 +46,13 @@ def make_space(n: int, widest: int, mixed: bool) -> Space:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def read_roles(first: int, n: int, unary_ptr: Ints, allowed: Bools, output: Bools, equal: bool, space: Space) -> int:
-    """Copy the roles of n variables into ``space``; which temperatures their free members have."""
+def read_roles(
+    first: int, n: int, skip: int, unary_ptr: Ints, allowed: Bools, output: Bools, equal: bool, space: Space
+) -> int:
+    """Copy the roles of n variables (variable ``skip`` left out) into ``space``; which temperatures the free ones have."""
     some_y, some_h = False, False
     for i in range(n):
-        v = first + i
+        v = first + i + (first + i >= skip)
         count = 0
         for j in range(unary_ptr[v], unary_ptr[v + 1]):
             count += allowed[j]
@@ -168,7 +170,7 @@ def check_forests(forest: Forest, layout: Layout, allowed: Bools, output: Bools,
     for b in which:
         g = layout.graph_of[b]
         first, last = layout.var_ptr[b], layout.var_ptr[b + 1]
-        mode = read_roles(first, last - first, layout.unary_ptr, allowed, output, equal, space)
+        mode = read_roles(first, last - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, equal, space)
         ends = forest.ends[forest.edge_ptr[g] : forest.edge_ptr[g + 1]]
         if mode == MIXED:
             ok[b] = oriented(rooted(forest, layout, g, b), ends, mode, space)[0]
@@ -183,7 +185,7 @@ def read_modes(which: Ints, layout: Layout, allowed: Bools, output: Bools, mode:
     space = make_space(n, 1, False)
     for b in which:
         first = layout.var_ptr[b]
-        mode[b] = read_roles(first, layout.var_ptr[b + 1] - first, layout.unary_ptr, allowed, output, False, space)
+        mode[b] = read_roles(first, layout.var_ptr[b + 1] - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, False, space)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -198,7 +200,7 @@ def run_forests(
         g = layout.graph_of[b]
         first, last = layout.var_ptr[b], layout.var_ptr[b + 1]
         lo, hi = layout.unary_ptr[first], layout.unary_ptr[last]
-        mode = read_roles(first, last - first, layout.unary_ptr, allowed, output, eps_y == eps_h, space)
+        mode = read_roles(first, last - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, eps_y == eps_h, space)
         ends = forest.ends[forest.edge_ptr[g] : forest.edge_ptr[g + 1]]
         ok, net = oriented(rooted(forest, layout, g, b), ends, mode, space)
         if not ok:

@@ -21,7 +21,8 @@ from mssvm.potentials import Marginals, Potentials, Query
 
 K = TypeVar("K")
 V = TypeVar("V")
-LANE_STATES = 128
+LANE_STATES = 48  # with more, one chain at a time is as fast
+CACHED = 1 << 15  # doubles of one buffer of a group of chains
 BLOCK = 64  # instances of one unit of work; fixed, so that results do not depend on the number of threads
 
 
@@ -112,26 +113,28 @@ class TreePlan:
         )  # fmt: skip
 
     def lane_groups(self, chosen: Bools) -> tuple[Ints, Ints]:
-        """The chosen chains in groups of up to LANES with the same states and table: group offsets and members."""
+        """The chosen chains in groups with the same states and table: group offsets and members."""
         members = self.chain_order[chosen[self.chain_order]]
         at = self.layout.table_at[self.layout.factor_ptr[members]]
-        new = np.flatnonzero((np.diff(at) != 0) | (np.diff(self.chain_k[members]) != 0)) + 1
-        runs = np.concatenate([[0], new, [len(members)]])
-        ptr = [
-            lo + (hi - lo) * np.arange(parts) // parts
-            for lo, hi in zip(runs[:-1], runs[1:], strict=True)
-            if (parts := -(-(hi - lo) // LANES)) > 0
-        ]
-        return np.concatenate([*ptr, [len(members)]]).astype(np.int64), members
+        k = self.chain_k[members]
+        count = self.layout.var_ptr[members + 1] - self.layout.var_ptr[members]
+        return group_lanes((at, k), k, count), members
 
-    def tables(self, raw: Floats, eps: float, which: Ints) -> Tables:
-        """exp(table / eps) of the tables that the named instances read."""
-        if len(which) == len(self.ok):
-            chosen = np.arange(len(self.starts))
-        else:
-            count = self.layout.factor_ptr[which + 1] - self.layout.factor_ptr[which]
-            chosen = np.unique(self.table_of[spans(self.layout.factor_ptr[which], count)])
-        return make_tables(raw, eps, self.starts[chosen], self.rows[chosen], self.cols[chosen])
+
+def group_lanes(keys: tuple[Ints, ...], k: Ints, count: Ints) -> Ints:
+    """Cut sorted chains into groups of equal keys and of so many lanes that their beliefs stay in the cache."""
+    n = len(k)
+    new = np.zeros(max(n - 1, 0), dtype=bool)
+    for key in keys:
+        new |= np.diff(key) != 0
+    runs = np.concatenate([[0], np.flatnonzero(new) + 1, [n]])
+    ptr = []
+    for lo, hi in zip(runs[:-1].tolist(), runs[1:].tolist(), strict=True):
+        if hi > lo:
+            size = int(k[lo] * count[lo:hi].max())
+            parts = -(-(hi - lo) // max(8, min(LANES, CACHED // size)))
+            ptr.append(lo + (hi - lo) * np.arange(parts) // parts)
+    return np.concatenate([*ptr, [n]]).astype(np.int64)
 
 
 def _chain_states(batch: Batch) -> Ints:
@@ -221,7 +224,7 @@ class Trees:
 
         done = np.zeros(len(batch), dtype=bool)
         for mode, eps, tables in ((AT_Y, eps_y, ty), (AT_H, eps_h, th)):
-            if eps > 0.0:
+            if eps > 0.0 and (mode == AT_Y or eps_y != eps_h):
                 self._chains(plan, theta, query, which, mode, eps_y == eps_h, eps, tables, value, mu, done)
 
         def work(part: Ints) -> bool:
@@ -233,6 +236,8 @@ class Trees:
             )  # fmt: skip
 
         which = which[~done[which]]
+        if not len(which):
+            return
         if not (plan.ok[which].all() and in_blocks(which, self.threads, BLOCK, work)):
             raise UnsupportedError(
                 "an instance is not a forest whose hidden components touch at most two outputs; use general elimination."
