@@ -67,9 +67,10 @@ class FeatureSpace:
 
     def encode(self, items: Sequence[Any]) -> Rows:
         """The rows of new items; unseen names are ignored, a different number of columns is an error."""
-        if not len(items):
+        if all((item.shape[0] if hasattr(item, "shape") else len(item)) == 0 for item in items):
             empty = np.zeros((0, self.n_features))
-            return Rows(empty if self.kind == "dense" else sparse.csr_array(empty), np.zeros(1, dtype=np.int64))
+            ptr = np.zeros(len(items) + 1, dtype=np.int64)
+            return Rows(empty if self.kind == "dense" else sparse.csr_array(empty), ptr)
         kind = kind_of(items, self.what)
         if "named" in (kind, self.kind) and kind != self.kind:
             raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")

@@ -2,6 +2,9 @@
 
 from mssvm.estimators.structures.base import Space, Structure, Weight
 from mssvm.estimators.structures.chain import Chain
+from mssvm.estimators.structures.factors import FactorModel
+from mssvm.estimators.structures.graphmodel import GraphModel
+from mssvm.estimators.structures.grid import Grid
 from mssvm.estimators.structures.sequence import SequenceClass
 
-__all__ = ["Chain", "SequenceClass", "Space", "Structure", "Weight"]
+__all__ = ["Chain", "FactorModel", "GraphModel", "Grid", "SequenceClass", "Space", "Structure", "Weight"]

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from mssvm.arrays import AnyArray, Bools, Floats, Ints
+from mssvm.arrays import Bools, Floats
 from mssvm.data.encoded import Encoded
 from mssvm.data.features import FeatureSpace, Rows
 from mssvm.data.labels import LabelSpace
@@ -60,7 +60,7 @@ class Raw:
     """
 
     sources: Mapping[str, list[Any]]
-    keys: list[Hashable] | None = None
+    keys: Sequence[Hashable] | None = None
     types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -116,6 +116,8 @@ class Structure(BaseEstimator):
         """The space of X, and X parsed with it."""
         self.check()
         raw = self.read(_instances(X))
+        if not len(X):
+            raise InputError("X is empty; there must be at least one instance.")
         learned = {name: FeatureSpace.learn(items, _WHAT.get(name, name)) for name, items in raw.sources.items()}
         rows = {name: rows for name, (_, rows) in learned.items()}
         return Space({name: space for name, (space, _) in learned.items()}, raw.types), _parsed(raw, rows)
@@ -128,17 +130,16 @@ class Structure(BaseEstimator):
         """New X as the space sees it."""
         self.check()
         raw = self.read(_instances(X))
-        for name in raw.sources.keys() ^ space.features.keys():
-            state = "without" if name in space.features else "with"
-            raise InputError(
-                f"X comes {state} {_WHAT.get(name, name)} features, unlike the data the model learned from."
-            )
+        for name in raw.sources:
+            if name not in space.features:
+                raise InputError(f"X comes with {name} features, unlike the data the model learned from.")
         for name, types in raw.types.items():
-            new = [t for t in types if t not in space.types[name]]
+            new = [t for t in types if t not in space.types.get(name, ())]
             if new:
-                known = ", ".join(repr(t) for t in space.types[name])
+                known = ", ".join(repr(t) for t in space.types.get(name, ()))
                 raise InputError(f"X has the {name} type {new[0]!r}, but the model learned only {known}.")
-        return _parsed(raw, {name: part.encode(raw.sources[name]) for name, part in space.features.items()})
+        nothing: list[Any] = [[]] * len(X)
+        return _parsed(raw, {name: s.encode(raw.sources.get(name, nothing)) for name, s in space.features.items()})
 
     def encode(self, X: Sequence[Any], space: Space, labels: LabelSpace) -> Encoded:
         """X as a batch."""
@@ -259,13 +260,17 @@ def _locate(key: Any, block: Block, space: Space, labels: LabelSpace) -> tuple[i
         )
     place = [features.index(parts[0])]
     for axis, card, state in zip(block.axes, block.cards, parts[1:], strict=True):
-        if axis == "label":
-            place.append(labels.index(state, f"fixed[{block.name!r}]"))
-        elif isinstance(state, (int, np.integer)) and 0 <= state < card:
-            place.append(int(state))
-        else:
-            raise InputError(f"fixed[{block.name!r}] names hidden state {state!r}; they run from 0 to {card - 1}.")
+        place.append(state_index(axis, card, state, labels, f"fixed[{block.name!r}]"))
     return tuple(place)
+
+
+def state_index(axis: str, card: int, state: Any, labels: LabelSpace, where: str) -> int:
+    """The number of a state named in a parameter: a label, or the number of a hidden state."""
+    if axis == "label":
+        return labels.index(state, where)
+    if isinstance(state, (int, np.integer)) and 0 <= state < card:
+        return int(state)
+    raise InputError(f"{where} names hidden state {state!r}; they run from 0 to {card - 1}.")
 
 
 def check_count(value: Any, name: str, low: int) -> int:
@@ -281,10 +286,6 @@ def check_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
-def as_ints(values: Any) -> Ints:
-    return np.asarray(values, dtype=np.int64)
-
-
 def pair_mask(pairs: Any, labels: LabelSpace, where: str) -> Bools:
     """A mask over pairs of classes from an iterable of label pairs."""
     mask = np.zeros((labels.n_classes, labels.n_classes), dtype=bool)
@@ -295,8 +296,8 @@ def pair_mask(pairs: Any, labels: LabelSpace, where: str) -> Bools:
     return mask
 
 
-def one_hot(n: int, members: Sequence[int] | AnyArray) -> Bools:
-    """A mask of length n that is True at the given places."""
-    mask = np.zeros(n, dtype=bool)
-    mask[np.asarray(members, dtype=np.int64)] = True
+def label_mask(members: Any, labels: LabelSpace, where: str) -> Bools:
+    """A mask over the classes from labels."""
+    mask = np.zeros(labels.n_classes, dtype=bool)
+    mask[[labels.index(label, where) for label in members]] = True
     return mask

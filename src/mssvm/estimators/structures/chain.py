@@ -9,7 +9,7 @@ import numpy as np
 
 from mssvm.data.labels import LabelSpace
 from mssvm.errors import InputError
-from mssvm.estimators.structures.base import Raw, Space, check_flag
+from mssvm.estimators.structures.base import Raw, Space, check_flag, label_mask
 from mssvm.estimators.structures.pairwise import Frame, Pairwise
 from mssvm.estimators.structures.parts import edge_parts
 from mssvm.estimators.structures.wiring import Ban, Block
@@ -92,10 +92,8 @@ class Chain(Pairwise):
             if a is not None and b is not None:
                 mask[labels.index(a, "forbidden"), labels.index(b, "forbidden")] = True
         for a, after in (self.forced or {}).items():
-            row = np.ones(labels.n_classes, dtype=bool)
-            many = isinstance(after, (list, set, frozenset))
-            row[[labels.index(b, "forced") for b in (after if many else (after,))]] = False
-            mask[labels.index(a, "forced")] |= row
+            many = after if isinstance(after, (list, set, frozenset)) else (after,)
+            mask[labels.index(a, "forced")] |= ~label_mask(many, labels, "forced")
         return {"": mask} if mask.any() else {}
 
     def bans(self, space: Space, labels: LabelSpace) -> list[Ban]:
@@ -105,9 +103,7 @@ class Chain(Pairwise):
             ("last", [a for a, b in _pairs(self.forbidden) if b is None]),
         ):
             if ends:
-                mask = np.zeros(labels.n_classes, dtype=bool)
-                mask[[labels.index(label, "forbidden") for label in ends]] = True
-                out.append(Ban(group, mask))
+                out.append(Ban(group, label_mask(ends, labels, "forbidden")))
         return out
 
 

@@ -72,7 +72,7 @@ class Pairwise(Structure):
         """A mask of forbidden label pairs per edge type that has any."""
         if not self.forbidden:
             return {}
-        kinds = _types(space, "edge")
+        kinds = types_of(space, "edge")
         if not isinstance(self.forbidden, Mapping):
             mask = pair_mask(self.forbidden, labels, "forbidden")
             return dict.fromkeys(kinds, mask)
@@ -82,17 +82,17 @@ class Pairwise(Structure):
         return {str(name): pair_mask(pairs, labels, "forbidden") for name, pairs in self.forbidden.items()}
 
     def bans(self, space: Space, labels: LabelSpace) -> list[Ban]:
-        return [Ban(_tag("edge", t), mask) for t, mask in self.forbidden_pairs(space, labels).items()]
+        return [Ban(tag("edge", t), mask) for t, mask in self.forbidden_pairs(space, labels).items()]
 
     # ------------------------------------------------------------------------------------- weights
 
     def blocks(self, space: Space, labels: LabelSpace) -> tuple[Block, ...]:
         n, edge = labels.n_classes, self.edge_name
         out = []
-        for t in _types(space, "node"):
-            out.append(Block(_tag("node", t), _tag("node", t), ("label",), (n,), "node", _tag("node", t)))
-            out.append(Block(_tag("bias", t), _tag("node", t), ("label",), (n,)))
-        for t in _types(space, "edge"):
+        for t in types_of(space, "node"):
+            out.append(Block(tag("node", t), tag("node", t), ("label",), (n,), "node", tag("node", t)))
+            out.append(Block(tag("bias", t), tag("node", t), ("label",), (n,)))
+        for t in types_of(space, "edge"):
             if self._direct:
                 out += self._pair(edge, "edge", t, ("label", "label"), (n, n), space)
         if self.hidden:
@@ -107,32 +107,32 @@ class Pairwise(Structure):
         self, name: str, group: str, t: str, axes: tuple[str, ...], cards: tuple[int, ...], space: Space
     ) -> list[Block]:
         """A table for all pairs of the type, and one per edge feature."""
-        out = [Block(_tag(name, t), _tag(group, t), axes, cards)]
+        out = [Block(tag(name, t), tag(group, t), axes, cards)]
         if "edge" in space.features:
-            out.append(Block(_tag(f"{name}.x", t), _tag(group, t), axes, cards, "edge", _tag("edge", t)))
+            out.append(Block(tag(f"{name}.x", t), tag(group, t), axes, cards, "edge", tag("edge", t)))
         return out
 
     def _linked_blocks(self, space: Space, n: int) -> list[Block]:
         k = self.hidden
         out = []
-        for t in _types(space, "node"):
-            out.append(Block(_tag("hidden.node", t), _tag("hidden", t), ("hidden",), (k,), "node", _tag("node", t)))
-            out.append(Block(_tag("attach", t), _tag("attach", t), ("label", "hidden"), (n, k)))
-        for t in _types(space, "edge"):
+        for t in types_of(space, "node"):
+            out.append(Block(tag("hidden.node", t), tag("hidden", t), ("hidden",), (k,), "node", tag("node", t)))
+            out.append(Block(tag("attach", t), tag("attach", t), ("label", "hidden"), (n, k)))
+        for t in types_of(space, "edge"):
             out += self._pair(f"hidden.{self.edge_name}", "hidden.edge", t, ("hidden", "hidden"), (k, k), space)
         return out
 
     def _between_blocks(self, space: Space, n: int) -> list[Block]:
         k = self.hidden
         out = []
-        for t in _types(space, "edge"):
-            between = _tag("between", t)
-            out.append(Block(_tag("left", t), _tag("left", t), ("label", "hidden"), (n, k)))
-            out.append(Block(_tag("right", t), _tag("right", t), ("hidden", "label"), (k, n)))
-            out.append(Block(_tag("left.x", t), between, ("hidden",), (k,), "node", _tag("left", t)))
-            out.append(Block(_tag("right.x", t), between, ("hidden",), (k,), "node", _tag("right", t)))
+        for t in types_of(space, "edge"):
+            between = tag("between", t)
+            out.append(Block(tag("left", t), tag("left", t), ("label", "hidden"), (n, k)))
+            out.append(Block(tag("right", t), tag("right", t), ("hidden", "label"), (k, n)))
+            out.append(Block(tag("left.x", t), between, ("hidden",), (k,), "node", tag("left", t)))
+            out.append(Block(tag("right.x", t), between, ("hidden",), (k,), "node", tag("right", t)))
             if "edge" in space.features:
-                out.append(Block(_tag("between.x", t), between, ("hidden",), (k,), "edge", _tag("edge", t)))
+                out.append(Block(tag("between.x", t), between, ("hidden",), (k,), "edge", tag("edge", t)))
         return out
 
     # ------------------------------------------------------------------------------------- topology
@@ -141,34 +141,34 @@ class Pairwise(Structure):
         frame = self.frame(key, space)
         n, edges = frame.n, frame.edges
         banned = self.forbidden_pairs(space, labels)
-        build = _Builder(np.full(n, labels.n_classes))
+        build = Builder(np.full(n, labels.n_classes))
         variables: dict[str, Ints] = {}
         rows: dict[str, Ints] = {}
-        for c, t in enumerate(_types(space, "node")):
-            variables[_tag("node", t)] = rows[_tag("node", t)] = np.flatnonzero(frame.node_type == c)
-        of_type = {t: np.flatnonzero(frame.edge_type == c) for c, t in enumerate(_types(space, "edge"))}
+        for c, t in enumerate(types_of(space, "node")):
+            variables[tag("node", t)] = rows[tag("node", t)] = np.flatnonzero(frame.node_type == c)
+        of_type = {t: np.flatnonzero(frame.edge_type == c) for c, t in enumerate(types_of(space, "edge"))}
         for t, chosen in of_type.items():
-            rows[_tag("edge", t)] = chosen
-            rows[_tag("left", t)], rows[_tag("right", t)] = edges[chosen, 0], edges[chosen, 1]
+            rows[tag("edge", t)] = chosen
+            rows[tag("left", t)], rows[tag("right", t)] = edges[chosen, 0], edges[chosen, 1]
             if self._direct or t in banned:
-                build.add(_tag("edge", t), edges[chosen])
+                build.add(tag("edge", t), edges[chosen])
         hidden_shape: tuple[int, ...] = (0,)
         if self.hidden and self.linked:
             below = build.variables(n, self.hidden)
             hidden_shape = frame.shape
-            for c, t in enumerate(_types(space, "node")):
+            for c, t in enumerate(types_of(space, "node")):
                 chosen = np.flatnonzero(frame.node_type == c)
-                variables[_tag("hidden", t)] = below[chosen]
-                build.add(_tag("attach", t), np.stack([chosen, below[chosen]], axis=1))
+                variables[tag("hidden", t)] = below[chosen]
+                build.add(tag("attach", t), np.stack([chosen, below[chosen]], axis=1))
             for t, chosen in of_type.items():
-                build.add(_tag("hidden.edge", t), below[edges[chosen]])
+                build.add(tag("hidden.edge", t), below[edges[chosen]])
         elif self.hidden:
             between = build.variables(len(edges), self.hidden)
             hidden_shape = (len(edges),)
             for t, chosen in of_type.items():
-                variables[_tag("between", t)] = between[chosen]
-                build.add(_tag("left", t), np.stack([edges[chosen, 0], between[chosen]], axis=1))
-                build.add(_tag("right", t), np.stack([between[chosen], edges[chosen, 1]], axis=1))
+                variables[tag("between", t)] = between[chosen]
+                build.add(tag("left", t), np.stack([edges[chosen, 0], between[chosen]], axis=1))
+                build.add(tag("right", t), np.stack([between[chosen], edges[chosen, 1]], axis=1))
         sizes = {"node": n, "edge": len(edges)}
         hidden = np.arange(n, len(build.cards))
         variables.update(frame.marks)
@@ -176,7 +176,7 @@ class Pairwise(Structure):
         return Wiring(build.graph(), np.arange(n), hidden, shape, hidden_shape, variables, build.factors, sizes, rows)
 
 
-class _Builder:
+class Builder:
     """Variables and groups of factors, collected into a graph."""
 
     def __init__(self, cards: Ints) -> None:
@@ -200,10 +200,10 @@ class _Builder:
         return Graph(tuple(self.cards.tolist()), tuple(self._scopes))
 
 
-def _types(space: Space, what: str) -> tuple[str, ...]:
+def types_of(space: Space, what: str) -> tuple[str, ...]:
     """Names of the types; the one type of untyped things is the empty name."""
     return space.types.get(what, ("",))
 
 
-def _tag(name: str, kind: str) -> str:
+def tag(name: str, kind: str) -> str:
     return f"{name}:{kind}" if kind else name

@@ -1,0 +1,172 @@
+"""Instances that are graphs: features of nodes and edges with types, and free factor graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from mssvm.arrays import Ints
+from mssvm.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class GraphInput:
+    """One instance: ``nodes`` (features: (N, d) array, sparse matrix or named features) and ``edges`` (E, 2).
+
+    ``edge_features`` has a row per edge; ``node_types`` and ``edge_types`` give each node or edge a name, and each
+    name has weights of its own. An edge (i, j) scores the labels of i and j in this order.
+    """
+
+    nodes: Any
+    edges: Any
+    edge_features: Any = None
+    node_types: Sequence[Hashable] | None = None
+    edge_types: Sequence[Hashable] | None = None
+
+    def __post_init__(self) -> None:
+        n = self.nodes.shape[0] if hasattr(self.nodes, "shape") else len(self.nodes)
+        edges = _table(self.edges, "edges")
+        if edges.shape[1] != 2:
+            raise InputError(f"edges has shape {np.shape(self.edges)}; it needs two node numbers per row.")
+        _check_scopes(edges, n, "edge", "node")
+        object.__setattr__(self, "edges", edges)
+        for name, given, size, of in (
+            ("node_types", self.node_types, n, "nodes"),
+            ("edge_types", self.edge_types, len(edges), "edges"),
+            ("edge_features", self.edge_features, len(edges), "edges"),
+        ):
+            if given is not None and _length(given) != size:
+                raise InputError(f"{name} has {_length(given)} entries, but there are {size} {of}.")
+
+    @property
+    def n_nodes(self) -> int:
+        return _length(self.nodes)
+
+    def __len__(self) -> int:
+        return self.n_nodes
+
+    @classmethod
+    def from_adjacency(
+        cls,
+        nodes: Any,
+        adjacency: Any,
+        directed: bool = False,
+        weights: bool = False,
+        node_types: Sequence[Hashable] | None = None,
+    ) -> GraphInput:
+        """From a square (sparse or dense) matrix whose nonzeros are edges.
+
+        Unless ``directed`` the matrix must be symmetric and each edge is taken once, from the lower to the higher
+        number. ``weights`` makes the entries the single edge feature. The diagonal is ignored.
+        """
+        matrix = sparse.coo_array(adjacency)
+        if matrix.shape != (_length(nodes), _length(nodes)):
+            raise InputError(f"adjacency has shape {matrix.shape}, but there are {_length(nodes)} nodes.")
+        if not directed and (abs(matrix - matrix.T)).sum() != 0:
+            raise InputError("adjacency is not symmetric; pass directed=True, or make it symmetric.")
+        matrix = sparse.coo_array(sparse.csr_array(matrix))
+        keep = (matrix.data != 0) & (matrix.row != matrix.col if directed else matrix.row < matrix.col)
+        edges = np.stack([matrix.row[keep], matrix.col[keep]], axis=1).astype(np.int64)
+        features = matrix.data[keep].astype(np.float64)[:, None] if weights else None
+        return cls(nodes, edges, features, node_types)
+
+    @classmethod
+    def from_networkx(
+        cls,
+        graph: Any,
+        features: str = "x",
+        edge_features: str | None = None,
+        node_type: str | None = None,
+        edge_type: str | None = None,
+    ) -> GraphInput:
+        """From a networkx graph whose nodes and edges carry the named attributes; nodes keep the graph's order."""
+        number = {node: i for i, node in enumerate(graph.nodes)}
+        nodes = _attributes(graph.nodes(data=True), features, "node")
+        pairs = [(number[a], number[b]) for a, b in graph.edges()]
+        links = [(f"({a!r}, {b!r})", data) for a, b, data in graph.edges(data=True)]
+        return cls(
+            nodes,
+            np.array(pairs, dtype=np.int64).reshape(-1, 2),
+            None if edge_features is None else _attributes(links, edge_features, "edge"),
+            None if node_type is None else _attributes(graph.nodes(data=True), node_type, "node"),
+            None if edge_type is None else _attributes(links, edge_type, "edge"),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class FactorInput:
+    """One instance of a ``FactorModel``: the type of every variable, and factors by type.
+
+    ``factors`` maps the name of a factor type to the variables of each factor (n, order), or to a pair of these and
+    one row of features per factor.
+    """
+
+    variables: Sequence[Hashable]
+    factors: Mapping[str, Any]
+    scopes: Mapping[str, Ints] = field(init=False, repr=False)
+    features: Mapping[str, Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        scopes: dict[str, Ints] = {}
+        features: dict[str, Any] = {}
+        for name, given in self.factors.items():
+            pair = isinstance(given, tuple) and len(given) == 2 and not np.isscalar(given[0]) and _is_table(given[0])
+            rows = _table(given[0] if pair else given, f"factors[{name!r}]")
+            _check_scopes(rows, len(self.variables), f"factor {name!r}", "variable")
+            if pair and given[1] is not None:
+                if _length(given[1]) != len(rows):
+                    raise InputError(f"factors[{name!r}] has {len(rows)} scopes but {_length(given[1])} feature rows.")
+                features[name] = given[1]
+            scopes[name] = rows
+        object.__setattr__(self, "scopes", scopes)
+        object.__setattr__(self, "features", features)
+
+    def __len__(self) -> int:
+        return len(self.variables)
+
+
+def _length(rows: Any) -> int:
+    return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
+
+
+def _is_table(rows: Any) -> bool:
+    """Whether ``rows`` is a list of scopes rather than one scope."""
+    return np.ndim(rows) == 2 or (np.ndim(rows) == 1 and not len(rows))
+
+
+def _table(rows: Any, what: str) -> Ints:
+    """Whole numbers in rows; an empty list has rows of two."""
+    try:
+        table = np.asarray(rows)
+    except ValueError:
+        table = np.zeros(0)
+    if table.size == 0 and table.ndim <= 2:
+        return np.zeros((0, table.shape[1] if table.ndim == 2 and table.shape[1] else 2), dtype=np.int64)
+    if table.ndim != 2 or table.dtype.kind not in "iu":
+        raise InputError(f"{what} must be a table of whole numbers, one row each, got shape {table.shape}.")
+    return table.astype(np.int64)
+
+
+def _check_scopes(scopes: Ints, n: int, of: str, what: str) -> None:
+    outside = np.flatnonzero(((scopes < 0) | (scopes >= n)).any(axis=1))
+    if len(outside):
+        r = int(outside[0])
+        raise InputError(f"{of} {r} names {what}s {tuple(scopes[r].tolist())}, but {what}s run from 0 to {n - 1}.")
+    ordered = np.sort(scopes, axis=1)
+    twice = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
+    if len(twice):
+        r = int(twice[0])
+        raise InputError(f"{of} {r} names a {what} twice: {tuple(scopes[r].tolist())}; the {what}s must differ.")
+
+
+def _attributes(entries: Any, name: str, what: str) -> list[Any]:
+    out = []
+    for who, data in entries:
+        if name not in data:
+            raise InputError(f"{what} {who} has no attribute {name!r}; set it, or name another attribute.")
+        out.append(data[name])
+    return out

@@ -1,0 +1,430 @@
+"""Structures against scores written out by hand from named weights, on every assignment of tiny instances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+
+from mssvm.data.encoded import Encoded
+from mssvm.data.graphs import FactorInput, GraphInput
+from mssvm.data.labels import LabelSpace
+from mssvm.errors import InputError, MssvmWarning
+from mssvm.estimators.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass, Structure
+from mssvm.estimators.structures import base as base_module
+from mssvm.graph import spans
+from mssvm.inference.enumerate import score
+
+LABELS = LabelSpace(("a", "b", "c"))
+Name = Callable[..., float]
+
+
+def encoded(structure: Structure, X: list[Any], seed: int = 0) -> tuple[Encoded, Any, Name]:
+    """The batch, its potentials at random weights, and a look-up of weights by name."""
+    space, parsed = structure.learn(X)
+    batch = structure.assemble(parsed, space, LABELS)
+    model = structure.model(space, LABELS)
+    w = np.random.default_rng(seed).normal(size=model.n_weights)
+    named = {(v.block, v.feature, *v.states): v.value for v in structure.weights(w, space, LABELS)}
+    assert len(named) == model.n_weights
+    return batch, model.forward(w, batch.inputs), lambda block, feature, *states: named[(block, feature, *states)]
+
+
+def check_all(
+    batch: Encoded, theta: Any, by_hand: Callable[[int, list[Any], list[int]], float], most: int = 300
+) -> None:
+    """``score`` equals ``by_hand(instance, labels, hidden)`` on assignments of every instance."""
+    rng = np.random.default_rng(0)
+    b = batch.batch
+    for i in range(len(b)):
+        cards = b.cards[b.var_ptr[i] : b.var_ptr[i + 1]]
+        assignments = list(product(*(range(c) for c in cards)))
+        chosen = rng.permutation(len(assignments))[:most]
+        for k in chosen:
+            z = np.zeros(b.n_vars, dtype=np.int64)
+            z[b.var_ptr[i] : b.var_ptr[i + 1]] = assignments[k]
+            y = batch.labels.vars[batch.labels.ptr[i] : batch.labels.ptr[i + 1]]
+            h = batch.hidden.vars[batch.hidden.ptr[i] : batch.hidden.ptr[i + 1]]
+            expected = by_hand(i, [LABELS.classes[s] for s in z[y]], z[h].tolist())
+            assert score(b, theta, z)[i] == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def dot(name: Name, block: str, x: Any, *states: Any) -> float:
+    return sum(float(v) * name(block, f"x{j}", *states) for j, v in enumerate(x))
+
+
+def sequences(seed: int = 0, d: int = 2) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(n, d)) for n in (3, 1, 2, 3)]
+
+
+def test_chain() -> None:
+    X = sequences()
+    batch, theta, w = encoded(Chain(ends=True), X)
+
+    def by_hand(i: int, y: list[Any], h: list[int]) -> float:
+        total = w("start", "1", y[0]) + w("end", "1", y[-1])
+        total += sum(dot(w, "node", X[i][t], y[t]) + w("bias", "1", y[t]) for t in range(len(y)))
+        return total + sum(w("transition", "1", a, b) for a, b in zip(y, y[1:], strict=False))
+
+    check_all(batch, theta, by_hand)
+    assert len(np.unique(batch.batch.table_at)) == 1
+
+
+@pytest.mark.parametrize("form", ["dict", "tuple"])
+def test_chain_with_edge_features(form: str) -> None:
+    X = sequences()
+    edges = [np.random.default_rng(i).normal(size=(len(x) - 1, 3)) for i, x in enumerate(X)]
+    pairs = zip(X, edges, strict=True)
+    given = [{"x": x, "edge_x": e} for x, e in pairs] if form == "dict" else list(pairs)
+    batch, theta, w = encoded(Chain(), given)
+
+    def by_hand(i: int, y: list[Any], h: list[int]) -> float:
+        total = sum(dot(w, "node", X[i][t], y[t]) + w("bias", "1", y[t]) for t in range(len(y)))
+        for t in range(len(y) - 1):
+            total += w("transition", "1", y[t], y[t + 1]) + dot(w, "transition.x", edges[i][t], y[t], y[t + 1])
+        return total
+
+    check_all(batch, theta, by_hand)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_chain_with_hidden_variables_between_the_labels(direct: bool) -> None:
+    X = sequences(1)
+    batch, theta, w = encoded(Chain(hidden=2, direct=direct), X)
+
+    def by_hand(i: int, y: list[Any], h: list[int]) -> float:
+        x = X[i]
+        total = sum(dot(w, "node", x[t], y[t]) + w("bias", "1", y[t]) for t in range(len(y)))
+        for t in range(len(y) - 1):
+            total += w("left", "1", y[t], h[t]) + w("right", "1", h[t], y[t + 1])
+            total += dot(w, "left.x", x[t], h[t]) + dot(w, "right.x", x[t + 1], h[t])
+            total += w("transition", "1", y[t], y[t + 1]) if direct else 0.0
+        return total
+
+    check_all(batch, theta, by_hand)
+
+
+def test_chain_with_a_hidden_chain_below() -> None:
+    X = sequences(2)
+    batch, theta, w = encoded(Chain(hidden=2, linked=True), X)
+
+    def by_hand(i: int, y: list[Any], h: list[int]) -> float:
+        x = X[i]
+        total = 0.0
+        for t in range(len(y)):
+            total += dot(w, "node", x[t], y[t]) + w("bias", "1", y[t])
+            total += dot(w, "hidden.node", x[t], h[t]) + w("attach", "1", y[t], h[t])
+        return total + sum(w("hidden.transition", "1", a, b) for a, b in zip(h, h[1:], strict=False))
+
+    check_all(batch, theta, by_hand)
+
+
+@pytest.mark.parametrize("per_class", [True, False])
+@pytest.mark.parametrize("pool", [None, "mean"])
+@pytest.mark.parametrize("wrap", [np.asarray, sparse.csr_array])
+def test_sequence_class(per_class: bool, pool: str | None, wrap: Any) -> None:
+    X = sequences(3)
+    structure = SequenceClass(hidden=2, per_class=per_class, pool=pool)
+    batch, theta, w = encoded(structure, [wrap(x) for x in X])
+
+    def by_hand(i: int, labels: list[Any], h: list[int]) -> float:
+        (y,) = labels
+        total = w("bias", "1", y)
+        for t, x in enumerate(X[i]):
+            total += dot(w, "state", x, y, h[t]) if per_class else dot(w, "state", x, h[t])
+            total += w("label_state", "1", y, h[t])
+        total += dot(w, "pooled", X[i].mean(axis=0), y) if pool else 0.0
+        return total + sum(w("transition", "1", y, a, b) for a, b in zip(h, h[1:], strict=False))
+
+    check_all(batch, theta, by_hand)
+    assert batch.labels.scalar
+    again = structure.encode([wrap(x) for x in X], structure.space([wrap(x) for x in X]), LABELS)
+    assert again.batch.n_table_entries == batch.batch.n_table_entries
+
+
+STEPS = {"right": (0, 1), "down": (1, 0), "down_right": (1, 1), "down_left": (1, -1)}
+
+
+def grid_pairs(h: int, w: int, neighbours: int) -> list[tuple[str, int, int, int]]:
+    """(direction, pixel, pixel, number within the direction)."""
+    out = []
+    for name, (dr, dc) in list(STEPS.items())[: neighbours // 2]:
+        inside = [
+            (r * w + c, (r + dr) * w + c + dc)
+            for r in range(h)
+            for c in range(w)
+            if 0 <= r + dr < h and 0 <= c + dc < w
+        ]
+        out += [(name, a, b, k) for k, (a, b) in enumerate(inside)]
+    return out
+
+
+@pytest.mark.parametrize("neighbours", [4, 8])
+@pytest.mark.parametrize("features", [False, True])
+def test_grid(neighbours: int, features: bool) -> None:
+    rng = np.random.default_rng(4)
+    X = [rng.normal(size=(h, w, 2)) for h, w in ((2, 3), (2, 2), (1, 3))]
+    given: list[Any] = list(X)
+    edge: list[dict[str, Any]] = []
+    for x in X:
+        h, w = x.shape[:2]
+        shapes = {"right": (h, w - 1), "down": (h - 1, w), "down_right": (h - 1, w - 1), "down_left": (h - 1, w - 1)}
+        edge.append({k: rng.normal(size=(*s, 2)) for k, s in list(shapes.items())[: neighbours // 2]})
+    if features:
+        given = [(x, *e.values()) if i else {"x": x, "edge_x": e} for i, (x, e) in enumerate(zip(X, edge, strict=True))]
+    batch, theta, name = encoded(Grid(neighbours=neighbours), given)
+
+    def by_hand(i: int, y: list[Any], hidden: list[int]) -> float:
+        h, w = X[i].shape[:2]
+        flat = X[i].reshape(h * w, -1)
+        total = sum(dot(name, "node", flat[p], y[p]) + name("bias", "1", y[p]) for p in range(h * w))
+        for direction, a, b, k in grid_pairs(h, w, neighbours):
+            total += name(f"edge:{direction}", "1", y[a], y[b])
+            if features:
+                total += dot(name, f"edge.x:{direction}", edge[i][direction].reshape(-1, 2)[k], y[a], y[b])
+        return total
+
+    check_all(batch, theta, by_hand)
+    assert batch.labels.split(np.arange(len(batch.labels)))[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_grid_with_hidden_variables(linked: bool) -> None:
+    rng = np.random.default_rng(5)
+    X = [rng.normal(size=(2, 2, 2)), rng.normal(size=(1, 2, 2))]
+    batch, theta, name = encoded(Grid(hidden=2, linked=linked), X)
+
+    def by_hand(i: int, y: list[Any], z: list[int]) -> float:
+        h, w = X[i].shape[:2]
+        flat = X[i].reshape(h * w, -1)
+        total = sum(dot(name, "node", flat[p], y[p]) + name("bias", "1", y[p]) for p in range(h * w))
+        if linked:
+            total += sum(
+                dot(name, "hidden.node", flat[p], z[p]) + name("attach", "1", y[p], z[p]) for p in range(h * w)
+            )
+        for e, (direction, a, b, _) in enumerate(grid_pairs(h, w, 4)):
+            if linked:
+                total += name(f"hidden.edge:{direction}", "1", z[a], z[b])
+            else:
+                total += name(f"left:{direction}", "1", y[a], z[e]) + name(f"right:{direction}", "1", z[e], y[b])
+                total += dot(name, f"left.x:{direction}", flat[a], z[e])
+                total += dot(name, f"right.x:{direction}", flat[b], z[e])
+        return total
+
+    check_all(batch, theta, by_hand)
+    shape = batch.hidden.split(np.arange(len(batch.hidden)))[0].shape
+    assert shape == ((2, 2) if linked else (4,))
+
+
+def graphs() -> list[GraphInput]:
+    rng = np.random.default_rng(6)
+    return [
+        GraphInput(rng.normal(size=(3, 2)), [(2, 0), (0, 1), (1, 2)], rng.normal(size=(3, 2)), "pqp", ["s", "t", "s"]),
+        GraphInput(rng.normal(size=(2, 2)), [(1, 0)], rng.normal(size=(1, 2)), "qq", ["t"]),
+        GraphInput(rng.normal(size=(1, 2)), [], np.zeros((0, 2)), "p", []),
+    ]
+
+
+def test_graph_model_with_types_and_edge_features() -> None:
+    X = graphs()
+    batch, theta, name = encoded(GraphModel(), X)
+
+    def by_hand(i: int, y: list[Any], h: list[int]) -> float:
+        g = X[i]
+        assert g.node_types is not None and g.edge_types is not None
+        total = 0.0
+        for v, t in enumerate(g.node_types):
+            total += dot(name, f"node:{t}", g.nodes[v], y[v]) + name(f"bias:{t}", "1", y[v])
+        for e, ((a, b), t) in enumerate(zip(g.edges.tolist(), g.edge_types, strict=True)):
+            total += name(f"edge:{t}", "1", y[a], y[b]) + dot(name, f"edge.x:{t}", g.edge_features[e], y[a], y[b])
+        return total
+
+    check_all(batch, theta, by_hand)
+
+
+def test_graph_model_with_hidden_variables_and_types() -> None:
+    X = graphs()
+    batch, theta, name = encoded(GraphModel(hidden=2), X)
+
+    def by_hand(i: int, y: list[Any], h: list[int]) -> float:
+        g = X[i]
+        assert g.node_types is not None and g.edge_types is not None
+        total = 0.0
+        for v, t in enumerate(g.node_types):
+            total += dot(name, f"node:{t}", g.nodes[v], y[v]) + name(f"bias:{t}", "1", y[v])
+            total += dot(name, f"hidden.node:{t}", g.nodes[v], h[v]) + name(f"attach:{t}", "1", y[v], h[v])
+        for e, ((a, b), t) in enumerate(zip(g.edges.tolist(), g.edge_types, strict=True)):
+            total += name(f"hidden.edge:{t}", "1", h[a], h[b])
+            total += dot(name, f"hidden.edge.x:{t}", g.edge_features[e], h[a], h[b])
+        return total
+
+    check_all(batch, theta, by_hand)
+
+
+def factor_inputs() -> list[FactorInput]:
+    rng = np.random.default_rng(7)
+    return [
+        FactorInput(
+            ["word", "topic", "word", "word"],
+            {
+                "emit": ([(0,), (2,), (3,)], rng.normal(size=(3, 2))),
+                "about": [(0, 1), (2, 1), (3, 1)],
+                "triple": ([(0, 2, 3)], rng.normal(size=(1, 2))),
+            },
+        ),
+        FactorInput(["topic", "word"], {"emit": ([(1,)], rng.normal(size=(1, 2))), "about": [(1, 0)]}),
+        FactorInput(["word"], {"emit": ([(0,)], rng.normal(size=(1, 2)))}),
+    ]
+
+
+def test_factor_model_with_hidden_types_and_higher_order_factors() -> None:
+    X = factor_inputs()
+    batch, theta, name = encoded(FactorModel(hidden={"topic": 2}), X)
+
+    def by_hand(i: int, y: list[Any], h: list[int]) -> float:
+        item = X[i]
+        words, topics = iter(y), iter(h)
+        z = [next(topics) if t == "topic" else next(words) for t in item.variables]
+        total = 0.0
+        for kind, scopes in item.scopes.items():
+            for f, scope in enumerate(scopes.tolist()):
+                states = [z[v] for v in scope]
+                total += name(kind, "1", *states)
+                if kind in item.features:
+                    total += dot(name, f"{kind}.x", item.features[kind][f], *states)
+        return total
+
+    check_all(batch, theta, by_hand)
+
+
+def structures() -> list[tuple[Structure, list[Any]]]:
+    rng = np.random.default_rng(8)
+    images = [rng.normal(size=(2, 3, 2)), rng.normal(size=(3, 2, 2)), rng.normal(size=(2, 3, 2))]
+    return [
+        (Chain(hidden=2, forbidden=[("a", "b"), (None, "c")]), sequences()),
+        (Chain(hidden=2, linked=True, fixed={"bias": 0.5}), sequences()),
+        (SequenceClass(hidden=2, pool="mean"), sequences()),
+        (Grid(hidden=2, forbidden={"down": [("a", "b")]}), images),
+        (GraphModel(allowed={"p": ["a", "b"]}), graphs()),
+        (FactorModel(hidden={"topic": 2}, forbidden={"about": [("a", 1)]}), factor_inputs()),
+    ]
+
+
+@pytest.mark.parametrize("case", structures(), ids=lambda case: type(case[0]).__name__)
+def test_selecting_instances_is_encoding_them_alone(case: tuple[Structure, list[Any]]) -> None:
+    structure, X = case
+    space = structure.space(X)
+    model = structure.model(space, LABELS)
+    w = np.random.default_rng(0).normal(size=model.n_weights)
+    whole = structure.encode(X, space, LABELS)
+    for which in ([0], [2, 0], [1, 1, 2]):
+        part, alone = whole.select(which), structure.encode([X[i] for i in which], space, LABELS)
+        one, two = model.forward(w, part.inputs), model.forward(w, alone.inputs)
+        np.testing.assert_allclose(one.unary, two.unary, atol=1e-14)
+        tables = [spans(e.batch.table_at, e.batch.table_sizes) for e in (part, alone)]
+        np.testing.assert_allclose(one.tables[tables[0]], two.tables[tables[1]], atol=1e-14)
+        for a, b in ((part.labels, alone.labels), (part.hidden, alone.hidden)):
+            assert a.vars.tolist() == b.vars.tolist() and a.ptr.tolist() == b.ptr.tolist() and a.shapes == b.shapes
+        masks = [np.ones(part.batch.n_states, bool) if e.allowed is None else e.allowed for e in (part, alone)]
+        assert np.array_equal(*masks)
+
+
+@pytest.mark.parametrize("case", structures(), ids=lambda case: type(case[0]).__name__)
+def test_structures_are_estimators_whose_space_survives_json(case: tuple[Structure, list[Any]]) -> None:
+    structure, X = case
+    space = structure.space(X)
+    twin = clone(structure)
+    assert repr(twin) == repr(structure)
+    again = type(space).from_json(space.to_json())
+    one, two = structure.encode(X, space, LABELS), twin.encode(X, again, LABELS)
+    model = twin.model(again, LABELS)
+    w = np.random.default_rng(0).normal(size=model.n_weights)
+    assert np.array_equal(model.forward(w, one.inputs).tables, model.forward(w, two.inputs).tables)
+    marked = structure.hidden_weights(space, LABELS)
+    known = getattr(model, "known", np.zeros(model.n_weights, bool))
+    inside = one.hidden.mask(one.batch.n_vars)
+    if len(one.hidden):
+        assert np.array_equal(marked & ~known, model.touching(one.inputs, inside))
+
+
+def test_chains_of_one_length_share_one_graph() -> None:
+    X = [np.ones((n, 1)) for n in (4, 2, 4, 4)]
+    batch = Chain().encode(X, Chain().space(X), LABELS).batch
+    assert len(batch.graphs) == 2
+
+
+def test_unknown_parameters_are_refused_in_words() -> None:
+    X = sequences()
+    for structure, words in (
+        (Chain(hidden=-1), "hidden must be a whole number"),
+        (Chain(hidden=2.5), "hidden must be"),  # type: ignore[arg-type]
+        (Chain(linked=1), "linked must be True or False"),  # type: ignore[arg-type]
+        (Chain(forbidden=[("a",)]), "pairs"),  # type: ignore[list-item]
+        (Chain(forbidden=[("a", "z")]), "names 'z'"),
+        (Chain(fixed={"nothing": 0.0}), "no weights are called 'nothing'"),
+        (Chain(fixed={"bias": {"z": 0.0}}), "names 'z'"),
+        (Chain(fixed={"bias": np.zeros(7)}), "shape"),
+        (SequenceClass(hidden=0), "hidden must be a whole number >= 1"),
+        (SequenceClass(pool="max"), "pool"),
+    ):
+        with pytest.raises(InputError, match=words):
+            space, parsed = structure.learn(X)
+            structure.assemble(parsed, space, LABELS)
+            structure.model(space, LABELS)
+    with pytest.raises(InputError, match="neighbours must be 4 or 8"):
+        Grid(neighbours=6).learn([np.ones((2, 2, 1))])
+
+
+def test_wrong_instances_are_refused_in_words() -> None:
+    x = np.ones((3, 2))
+    for structure, X, words in (
+        (Chain(), [x, np.ones((0, 2))], "instance 1: there is no site"),
+        (Chain(), [{"x": x, "edge_x": np.ones((3, 1))}], "instance 0: 3 rows of edge features where there should be 2"),
+        (Chain(), [(x, np.ones((2, 1))), x], "instance 1: edge features are missing"),
+        (Chain(), [{"z": x}], "instance 0: a dict needs the key 'x'"),
+        (Chain(), "abc", "sequence of instances"),
+        (Grid(), [x], "instance 0: a grid has shape"),
+        (Grid(), [{"x": np.ones((2, 2, 1)), "edge_x": (np.ones((2, 2, 1)), np.ones((1, 2, 1)))}], "'right' have shape"),
+        (Grid(), [{"x": np.ones((2, 2, 1)), "edge_x": (np.ones((2, 1, 1)),)}], "each of right, down"),
+        (GraphModel(), [x], "instance 0: expected a Graph"),
+        (GraphModel(allowed={"z": ["a"]}), graphs(), "node type 'z'"),
+        (FactorModel(), [x], "instance 0: expected a FactorInput"),
+        (FactorModel(), [FactorInput("uu", {"f": [(0, 1)]}), FactorInput("uuu", {"f": [(0, 1, 2)]})], "joins"),
+    ):
+        with pytest.raises(InputError, match=words):
+            space, parsed = structure.learn(X)  # type: ignore[arg-type]
+            structure.assemble(parsed, space, LABELS)
+
+
+def test_new_data_must_look_like_the_old() -> None:
+    X = graphs()
+    space = GraphModel().space(X)
+    other = GraphInput(np.ones((2, 2)), [(0, 1)], np.ones((1, 2)), "pz", ["s"])
+    with pytest.raises(InputError, match="node type 'z'"):
+        GraphModel().encode([other], space, LABELS)
+    with pytest.raises(InputError, match="0 rows of edge features where there should be 1"):
+        GraphModel().encode([GraphInput(np.ones((2, 2)), [(0, 1)], None, "pp", ["s"])], space, LABELS)
+    with pytest.raises(InputError, match="3 features per site, but the model learned from 2"):
+        Chain().encode([np.ones((2, 3))], Chain().space([np.ones((2, 2))]), LABELS)
+
+
+@pytest.mark.parametrize("case", structures(), ids=lambda case: type(case[0]).__name__)
+def test_no_instances_make_an_empty_batch(case: tuple[Structure, list[Any]]) -> None:
+    structure, X = case
+    batch = structure.encode([], structure.space(X), LABELS)
+    assert len(batch) == 0 and len(batch.labels) == 0
+    with pytest.raises(InputError, match="empty"):
+        structure.learn([])
+
+
+def test_too_many_weights_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base_module, "LARGE_WEIGHTS", 100)
+    space = Chain().space(sequences())
+    with pytest.warns(MssvmWarning, match="weights"):
+        Chain().layout(space, LABELS)
