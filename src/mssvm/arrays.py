@@ -1,4 +1,4 @@
-"""Array type names used throughout the package."""
+"""Array type names used throughout the package, and the sum by group."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 AnyArray = npt.NDArray[Any]
+
+
+def sum_by(group: Ints, values: AnyArray, n: int) -> Floats:
+    """Sums of ``values`` over equal entries of ``group``, for the groups 0 .. n-1, in order of appearance."""
+    return np.bincount(group, weights=values, minlength=n).astype(np.float64, copy=False)

@@ -24,7 +24,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
+from mssvm.arrays import Floats, Ints, sum_by
 from mssvm.errors import InputError
 
 
@@ -219,7 +219,7 @@ class Batch:
         """Sum per-instance table marginals over the instances that share a table."""
         if not self.tables_shared_across_instances and np.array_equal(self.mu_at, self.table_at):
             return mu_tables
-        return np.bincount(self.mu_source, weights=mu_tables, minlength=self.n_table_entries).astype(np.float64)
+        return sum_by(self.mu_source, mu_tables, self.n_table_entries)
 
     def state_span(self, b: int) -> slice:
         """Entries of instance b in an array of length S."""

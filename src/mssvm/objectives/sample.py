@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats, Ints
+from mssvm.arrays import Bools, Floats, Ints, sum_by
 from mssvm.errors import InputError
 from mssvm.graph import Batch, offsets, spans
 from mssvm.models.base import Inputs
@@ -18,13 +18,15 @@ from mssvm.potentials import Query
 @dataclass(frozen=True, eq=False)
 class Sample:
     """Instances with labels. ``truth`` marks the states a label admits: one for a label, several for a candidate set,
-    all for hidden variables. ``weight`` scales each instance in the objective, ``site_weight`` each site's loss."""
+    all for hidden variables. ``weight`` scales each instance in the objective, ``site_weight`` each site's loss.
+    ``extra_loss`` is added to the loss of each state, on hidden variables too."""
 
     inputs: Inputs
     query: Query
     truth: Bools
     weight: Floats
     site_weight: Floats
+    extra_loss: Floats | None = None
 
     @classmethod
     def of(
@@ -59,8 +61,7 @@ class Sample:
     @cached_property
     def labelled(self) -> Bools:
         """Instances with at least one output site; the others contribute nothing to any objective."""
-        count = np.bincount(self.batch.owner, weights=self.query.output, minlength=len(self))
-        return np.asarray(count > 0)
+        return np.asarray(sum_by(self.batch.owner, self.query.output, len(self)) > 0)
 
     @cached_property
     def n_labelled_sites(self) -> int:
@@ -83,7 +84,7 @@ class Sample:
 
     def _log_states(self, query: Query, which: Bools) -> Floats:
         logs = np.where(which, np.log(query.n_allowed(self.batch)), 0.0)
-        return np.bincount(self.batch.owner, weights=logs, minlength=len(self)).astype(np.float64)
+        return sum_by(self.batch.owner, logs, len(self))
 
     def select(self, which: Sequence[int] | Ints) -> Sample:
         """The sub-sample of the named instances."""
@@ -94,7 +95,8 @@ class Sample:
         states = spans(state_ptr[chosen], np.diff(state_ptr)[chosen])
         query = Query(self.query.output[variables], self.query.allowed[states])
         inputs = self.inputs.select(chosen)
-        return Sample(inputs, query, self.truth[states], self.weight[chosen], self.site_weight[variables])
+        extra = None if self.extra_loss is None else self.extra_loss[states]
+        return Sample(inputs, query, self.truth[states], self.weight[chosen], self.site_weight[variables], extra)
 
     def blocks(self, target_states: int) -> list[Ints]:
         """Fixed consecutive groups of instances of about ``target_states`` states each, independent of threads."""

@@ -19,9 +19,9 @@ from mssvm.errors import InfeasibleError, InputError
 from mssvm.graph import Batch
 from mssvm.inference.base import Inference
 from mssvm.models.base import Model
+from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Part
 from mssvm.objectives.sample import Sample
-from mssvm.objectives.unified import Unified
 from mssvm.potentials import Belief, Marginals, Potentials
 
 BLOCK_STATES = 1 << 15
@@ -40,7 +40,7 @@ class Block:
 class TrainingProblem:
     """C sum_i weight_i U_i(w) for a unified objective, a model, a labelled sample and an inference method."""
 
-    objective: Unified
+    objective: Objective
     model: Model[Any]
     sample: Sample
     inference: Inference
@@ -181,14 +181,17 @@ class TrainingProblem:
 class _Cut:
     """The sample cut into fixed blocks, and single instances on demand; shared by all temperatures."""
 
-    def __init__(self, sample: Sample, objective: Unified) -> None:
+    def __init__(self, sample: Sample, objective: Objective) -> None:
         self._sample, self._objective = sample, objective
         self.blocks = [(ids, self._block(sample.select(ids))) for ids in sample.blocks(BLOCK_STATES)]
         self.single = lru_cache(SINGLES_KEPT)(lambda i: self._block(sample.select(np.array([i]))))
 
     def _block(self, sample: Sample) -> Block:
-        query = sample.query
-        return Block(sample, self._objective.loss.delta(sample.batch, query.output, sample.truth, sample.site_weight))
+        loss = self._objective.loss
+        delta = loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
+        if sample.extra_loss is not None:
+            delta = replace(delta, unary=delta.unary + sample.extra_loss)
+        return Block(sample, delta)
 
 
 def weigh(batch: Batch, mu: Marginals, scale: Floats) -> Marginals:

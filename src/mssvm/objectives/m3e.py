@@ -1,0 +1,121 @@
+"""Max-margin min-entropy models (Miller, Kumar, Packer, Goodman, Koller, AISTATS 2012) as an objective.
+
+The score of an output is minus its generalised Renyi entropy, up to a constant in y:
+
+    S_alpha(y) = [LSE_h(alpha s) - LSE_h(s)] / (alpha - 1) = b PS_h[1/alpha](s) - a PS_h[1](s),
+    b = alpha / (alpha - 1),   a = 1 / (alpha - 1);            alpha = inf: PS_h[0](s), the latent structured SVM
+    U_i = PS_y[eps_y] (S_alpha(y) + Delta) - S_alpha(y_i);     eps_y = 0 is the model, eps_y > 0 its smoothing
+
+Given the outputs, hidden components are independent, so S_alpha is a sum of tables over their borders and the outer
+power sum is ordinary inference on the graph of outputs. One of the two terms of S_alpha enters with a minus sign;
+adding that term, summed over *all* border states, to both parts makes each of them convex without changing U.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from mssvm.arrays import Floats, sum_by
+from mssvm.errors import InputError
+from mssvm.inference.base import Inference
+from mssvm.inference.collapse import Collapse
+from mssvm.models.losses import Hamming, Loss
+from mssvm.objectives.sample import Sample
+from mssvm.potentials import Belief, Marginals, Potentials, Query
+from mssvm.power import check_temperature
+
+
+@dataclass(frozen=True)
+class M3E:
+    """The M3E objective with entropy order ``alpha`` > 0, alpha != 1; needs exact inference."""
+
+    alpha: float = 2.0
+    loss: Loss = field(default_factory=Hamming)
+    eps_y: float = 0.0
+    _known: WeakKeyDictionary[Sample, Collapse] = field(default_factory=WeakKeyDictionary, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_temperature(self.eps_y, "eps_y")
+        if not self.alpha > 0 or self.alpha == 1.0:
+            raise InputError(
+                f"alpha must be > 0 and not 1, got {self.alpha!r}; near the Shannon entropy take alpha = 1.001."
+            )
+
+    @property
+    def eps_h(self) -> float:
+        """Hidden variables enter at the fixed temperatures 1 and 1/alpha."""
+        return 1.0
+
+    @property
+    def terms(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """(coefficient, temperature) of the two power sums of S_alpha."""
+        if np.isinf(self.alpha):
+            return (1.0, 0.0), (0.0, 1.0)
+        return (self.alpha / (self.alpha - 1), 1 / self.alpha), (-1 / (self.alpha - 1), 1.0)
+
+    def at(self, eps_y: float, eps_h: float) -> M3E:
+        return replace(self, eps_y=eps_y)
+
+    def minus(self, inference: Inference, sample: Sample, theta: Potentials) -> Belief:
+        return self._part(inference, sample, theta, theta, sample.truth_query, self.eps_y)
+
+    def plus(
+        self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials, minus: Belief | None = None
+    ) -> tuple[Belief, int]:
+        return self._part(inference, sample, theta, theta + delta, sample.query, self.eps_y), 0
+
+    def decode(self, inference: Inference, sample: Sample, theta: Potentials) -> Belief:
+        """The maximising outputs of S_alpha, and for hidden variables their marginals given these."""
+        view = self._collapse(sample)
+        (scores, _), _ = self._scores(inference, view, theta)
+        outer_theta, constant = view.output_theta(theta, scores)
+        best = inference(view.outputs, outer_theta, view.output_query(sample.query), 0.0, 0.0)
+        chosen = np.flatnonzero(sample.query.output)
+        clamped = sample.query.clamp(sample.batch, chosen, best.decode(view.outputs))
+        return replace(inference(sample.batch, theta, clamped, 1.0, 1.0), value=best.value + constant)
+
+    def _collapse(self, sample: Sample) -> Collapse:
+        if sample not in self._known:
+            self._known[sample] = Collapse.of(sample.batch, sample.query)
+        return self._known[sample]
+
+    def _part(
+        self,
+        inference: Inference,
+        sample: Sample,
+        theta: Potentials,
+        outer_theta: Potentials,
+        query: Query,
+        eps_y: float,
+    ) -> Belief:
+        """PS_y[eps_y] of S_alpha (with what ``outer_theta`` adds to outputs), made convex; its gradient in theta."""
+        view = self._collapse(sample)
+        (scores, subtracted), beliefs = self._scores(inference, view, theta)
+        potentials, constant = view.output_theta(outer_theta, scores)
+        outer = inference(view.outputs, potentials, view.output_query(query), eps_y, eps_y)
+        weights = view.piece_weights(outer.mu)
+        mu = view.scatter(beliefs[0].mu, self._lift(0, weights), outer.mu)
+        rest = view.scatter(beliefs[1].mu, self._lift(1, weights), None)
+        value = outer.value + constant + sum_by(view.piece_owner, subtracted, len(sample))
+        return replace(outer, value=value, mu=Marginals(mu.unary + rest.unary, mu.tables + rest.tables))
+
+    def _lift(self, k: int, weights: Floats) -> Floats:
+        """Coefficient of term k's gradient in each piece: its share in S, plus the convexifying sum over all pieces."""
+        coefficient = self.terms[k][0]
+        return coefficient * weights + max(-coefficient, 0.0)
+
+    def _scores(
+        self, inference: Inference, view: Collapse, theta: Potentials
+    ) -> tuple[tuple[Floats, Floats], list[Belief]]:
+        """S_alpha of every piece, the term that is subtracted in it (as a positive number), and both beliefs."""
+        pieces = view.piece_theta(theta)
+        beliefs = [inference(view.pieces, pieces, view.piece_query, eps, eps) for _, eps in self.terms]
+        scores = np.zeros(len(view.pieces))
+        subtracted = np.zeros(len(view.pieces))
+        for (coefficient, _), belief in zip(self.terms, beliefs, strict=True):
+            scores += coefficient * belief.value
+            subtracted += max(-coefficient, 0.0) * belief.value
+        return (scores, subtracted), beliefs

@@ -1,0 +1,141 @@
+"""Learning with two models of the hidden variables (Kumar, Packer, Koller, ICML 2012), called ModLat in the paper.
+
+A conditional model P_theta(h | x, y) stands for what is uncertain in training; the predictor is the joint maximum of w.
+The loss is Hamming on outputs plus ``latent_weight`` times Hamming on hidden variables. Both are fitted by turns:
+
+    w      min R(w) + C sum_i max_{y,h} {w.phi + E_{h'~P_theta} Delta(y_i, h', y, h)} - max_h w.phi(x_i, y_i, h)
+    theta  min R(theta) + C sum_i E_{h~P_theta} Delta(h, h_i(w)) - beta E_{h,h'~P_theta} Delta(h, h')
+
+The first is the latent structured SVM with an expected loss 1 - p(h_k = s) on every hidden state, and bounds the loss
+between the two models. ``latent_weight`` = 0 leaves exactly the latent structured SVM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from mssvm.arrays import Bools, Floats, sum_by
+from mssvm.errors import InputError
+from mssvm.graph import Batch
+from mssvm.inference.base import Inference
+from mssvm.models.base import Model
+from mssvm.models.losses import Hamming, Loss, Zero
+from mssvm.objectives.sample import Sample
+from mssvm.objectives.training import TrainingProblem
+from mssvm.objectives.unified import lssvm
+from mssvm.potentials import Belief, Marginals, Potentials
+
+STEP = 1e-3  # of the fourth-order difference below; its truncation error is of order STEP**4 / 30
+
+
+@dataclass(frozen=True, eq=False)
+class ModLat:
+    """The two problems that training alternates between."""
+
+    model: Model[Any]
+    sample: Sample
+    inference: Inference
+    C: float = 1.0
+    beta: float = 0.1
+    latent_weight: float = 1.0
+    loss: Loss = field(default_factory=Hamming)
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.beta <= 1.0 or not self.latent_weight >= 0.0:
+            raise InputError("ModLat needs 0 <= beta <= 1 and latent_weight >= 0.")
+
+    def prediction_problem(self, theta: Floats) -> TrainingProblem:
+        """The problem in w, given the conditional model."""
+        p = self._conditional(theta).mu.unary
+        return self._problem(lssvm(self.loss), np.where(self._hidden, self.latent_weight * (1.0 - p), 0.0))
+
+    def conditional_problem(self, w: Floats) -> TrainingProblem:
+        """The problem in theta, given the predictor."""
+        best = self._joint(w).mu.unary
+        agreement = Agreement(self.beta, self.latent_weight)
+        return self._problem(agreement, np.where(self._hidden, self.latent_weight * (1.0 - best), 0.0))
+
+    def dissimilarity(self, w: Floats, theta: Floats) -> Floats:
+        """Per instance: expected loss between conditional model and predictor, less beta times the model's own."""
+        batch, hidden = self.sample.batch, self._hidden
+        p, best = self._conditional(theta).mu.unary, self._joint(w).mu.unary
+        query = self.sample.query
+        delta = self.loss.delta(batch, query.output, self.sample.truth, self.sample.site_weight)
+        cross = np.where(hidden, self.latent_weight * p * (1.0 - best), delta.unary * best)
+        return _per_instance(batch, cross) - self.beta * _diversity(batch, hidden, self.latent_weight, p)
+
+    @property
+    def _hidden(self) -> Bools:
+        return ~self.sample.query.output[self.sample.batch.state_var]
+
+    def _conditional(self, theta: Floats) -> Belief:
+        potentials = self.model.forward(theta, self.sample.inputs)
+        return self.inference(self.sample.batch, potentials, self.sample.truth_query, 1.0, 1.0)
+
+    def _joint(self, w: Floats) -> Belief:
+        potentials = self.model.forward(w, self.sample.inputs)
+        return self.inference(self.sample.batch, potentials, self.sample.query, 0.0, 0.0)
+
+    def _problem(self, objective: Any, extra_loss: Floats) -> TrainingProblem:
+        sample = replace(self.sample, extra_loss=extra_loss)
+        return TrainingProblem(objective, self.model, sample, self.inference, self.C, self.threads)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The objective of the conditional model: E_P[f] - beta E_P E_P' [Delta(h, h')], f given as the loss of each state.
+
+    It is not a difference of convex functions: only ``difference`` of its problem is meaningful. Its gradient is
+    Cov_P(phi, f + 2 beta latent_weight p), the derivative of P's marginals along that direction, by a fourth-order
+    difference.
+    """
+
+    beta: float
+    latent_weight: float
+    loss: Loss = field(default_factory=Zero)
+    eps_y: float = 1.0
+    eps_h: float = 1.0
+
+    def at(self, eps_y: float, eps_h: float) -> Agreement:
+        """The conditional model is a likelihood at temperature one, whatever is asked."""
+        return self
+
+    def minus(self, inference: Inference, sample: Sample, theta: Potentials) -> Belief:
+        belief = inference(sample.batch, theta, sample.truth_query, 1.0, 1.0)
+        return replace(belief, value=np.zeros(len(sample)), mu=Marginals.zeros(sample.batch), extras={"p": belief.mu})
+
+    def plus(
+        self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials, minus: Belief | None = None
+    ) -> tuple[Belief, int]:
+        batch, query = sample.batch, sample.truth_query
+        belief = inference(batch, theta, query, 1.0, 1.0)
+        p = belief.mu.unary
+        hidden = ~sample.query.output[batch.state_var]
+        value = _per_instance(batch, np.where(hidden, p * delta.unary, 0.0))
+        value -= self.beta * _diversity(batch, hidden, self.latent_weight, p)
+        direction = np.where(hidden, delta.unary + 2 * self.beta * self.latent_weight * p, 0.0)
+        return replace(belief, value=value, mu=_derivative(inference, sample, theta, direction)), 0
+
+
+def _derivative(inference: Inference, sample: Sample, theta: Potentials, direction: Floats) -> Marginals:
+    """d mu / dt of the conditional model at theta + t * direction (on unaries), at t = 0."""
+    unary, tables = np.zeros(sample.batch.n_states), np.zeros(sample.batch.n_mu_entries)
+    for k, coefficient in ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0)):
+        moved = Potentials(theta.unary + k * STEP * direction, theta.tables)
+        mu = inference(sample.batch, moved, sample.truth_query, 1.0, 1.0).mu
+        unary += coefficient * mu.unary
+        tables += coefficient * mu.tables
+    return Marginals(unary / (12 * STEP), tables / (12 * STEP))
+
+
+def _diversity(batch: Batch, hidden: Bools, latent_weight: float, p: Floats) -> Floats:
+    """E_P E_P' of the Hamming distance on hidden variables: sum_k 1 - sum_s p_k(s)^2."""
+    return latent_weight * _per_instance(batch, np.where(hidden, p * (1.0 - p), 0.0))
+
+
+def _per_instance(batch: Batch, values: Floats) -> Floats:
+    return sum_by(batch.owner[batch.state_var], values, len(batch))
