@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import log2
 
 import numpy as np
@@ -32,14 +33,22 @@ class Conditioned:
     eps_y: float
     eps_h: float
 
-    def hold(self, rng: np.random.Generator) -> int | None:
-        """Randomly chosen variables to hold, as bits, so that every table fits; None if holding all does not do."""
+    @cached_property
+    def fits(self) -> bool:
+        """Whether holding every variable that may be held makes all tables small enough."""
+        return self.hold(None) is not None
+
+    def hold(self, rng: np.random.Generator | None) -> int | None:
+        """Randomly chosen variables to hold, as bits, so that every table fits; None if holding all does not do.
+
+        Without ``rng`` all that may be held are held.
+        """
         graph = self.instance.graph
         room = log2(self.entries) + 1e-9
         bit_size = [log2(card) for card in graph.cards]
         waiting = sum(1 << v for v in self.order)
         adjacent = self._adjacent(waiting)
-        held = 0
+        held = self.holdable if rng is None else 0
         for v in self.order:
             waiting &= ~(1 << v)
             if held >> v & 1:
@@ -49,7 +58,7 @@ class Conditioned:
             size = sum(bit_size[u] for u in bits(clique))
             choices = list(bits(clique & self.holdable))
             while size > room and choices:
-                u = choices.pop(int(rng.integers(len(choices))))
+                u = choices.pop(int(rng.integers(len(choices))) if rng is not None else 0)
                 held |= 1 << u
                 size -= bit_size[u]
             if size > room:
