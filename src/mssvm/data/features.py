@@ -12,10 +12,11 @@ Names that were not seen while learning are ignored later. Dense features stay d
 from __future__ import annotations
 
 import warnings
-from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -56,8 +57,8 @@ class FeatureSpace:
             raise InputError(f"{what} is empty; there must be at least one instance.")
         kind = kind_of(items, what)
         if kind == "named":
-            table: dict[str, int] = {}
-            rows = _named(items, lambda name: table.setdefault(name, len(table)), what)
+            table: defaultdict[str, int] = defaultdict(count().__next__)
+            rows = _named(items, table.__getitem__, what)
             space = cls(kind, max(len(table), 1), tuple(table), what)
             return space, Rows(_resized(rows.matrix, space.n_features), rows.ptr)
         rows = _stack(items, kind, what)
@@ -75,7 +76,7 @@ class FeatureSpace:
         if "named" in (kind, self.kind) and kind != self.kind:
             raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")
         if kind == "named":
-            rows = _named(items, self._table.get, self.what)
+            rows = _named(items, self._table.__getitem__, self.what)
             return Rows(_resized(rows.matrix, self.n_features), rows.ptr)
         rows = _stack(items, kind, self.what)
         if rows.matrix.shape[1] != self.n_features:
@@ -103,8 +104,8 @@ class FeatureSpace:
         return cls(data["kind"], int(data["n_features"]), tuple(data["vocabulary"]), str(data["what"]))
 
     @cached_property
-    def _table(self) -> dict[str, int]:
-        return {name: j for j, name in enumerate(self.vocabulary)}
+    def _table(self) -> _Known:
+        return _Known((name, j) for j, name in enumerate(self.vocabulary))
 
     def _as_learned(self, rows: Rows) -> Rows:
         if self.kind == "sparse" and not sparse.issparse(rows.matrix):
@@ -217,64 +218,76 @@ def check_finite(matrix: Any, ptr: Ints, what: str) -> None:
     )
 
 
-def _named(items: Sequence[Any], number: Callable[[str], int | None], what: str) -> Rows:
-    """Compressed rows of named features; ``number`` gives a column to a name, or None to leave it out."""
-    columns, values, ends = array("q"), array("d"), array("q", [0])
-    sizes = np.zeros(len(items), dtype=np.int64)
+class _Known(dict[str, int]):
+    """Columns by name; names that were not learned get -1."""
+
+    def __missing__(self, name: str) -> int:
+        return -1
+
+
+class _Named:
+    """Compressed rows of named features in the making; ``number`` gives a name its column, or -1 to leave it out."""
+
+    def __init__(self, number: Callable[[str], int]) -> None:
+        self.number = number
+        self.columns: list[int] = []
+        self.places: list[int] = []  # of the values that are not 1
+        self.values: list[float] = []
+
+    def add(self, site: Any) -> None:
+        """The features of one site."""
+        if isinstance(site, Mapping):
+            if set(map(type, site.values())) == {str}:
+                self.columns.extend(map(self.number, [f"{name}:{value}" for name, value in site.items()]))
+            else:
+                for name, value in site.items():
+                    self._add_value(str(name), value)
+            return
+        # Sets iterate in an order that changes from run to run, and columns are numbered by first use.
+        names = sorted(site) if isinstance(site, (set, frozenset)) else list(site)
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError
+        self.columns.extend(map(self.number, names))
+
+    def _add_value(self, name: str, value: Any) -> None:
+        if isinstance(value, str):
+            self.columns.append(self.number(f"{name}:{value}"))
+        elif isinstance(value, Mapping):
+            for inner, part in value.items():
+                self._add_value(f"{name}:{inner}", part)
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            self.add([f"{name}:{part}" for part in (sorted(value) if isinstance(value, (set, frozenset)) else value)])
+        elif value is not False:
+            if value is not True:
+                self.places.append(len(self.columns))
+                self.values.append(float(value))
+            self.columns.append(self.number(name))
+
+
+def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> Rows:
+    """All sites of all instances as compressed rows."""
+    made = _Named(number)
+    ends = [0]
     for b, sites in enumerate(items):
-        sizes[b] = len(sites)
         for s, site in enumerate(sites):
             try:
-                _add_site(site, number, columns, values)
+                made.add(site)
             except (TypeError, ValueError, AttributeError):
                 raise InputError(
                     f"{what}, instance {b}, site {s}: {_short(site)} is neither a dict of named features "
                     "nor an iterable of strings."
                 ) from None
-            ends.append(len(columns))
-    ptr = offsets(sizes)
-    data, indices, indptr = np.array(values), np.array(columns), np.array(ends)
-    width = int(indices.max(initial=0)) + 1
-    matrix = sparse.csr_array((data, indices, indptr), shape=(len(ends) - 1, width))
+            ends.append(len(made.columns))
+    ptr = offsets(np.array([len(sites) for sites in items], dtype=np.int64))
+    columns, data = np.array(made.columns, dtype=np.int64), np.ones(len(made.columns))
+    data[np.array(made.places, dtype=np.int64)] = made.values
+    known = columns >= 0
+    indptr = offsets(known.astype(np.int64))[np.array(ends)]
+    columns, data = columns[known], data[known]
+    matrix = sparse.csr_array((data, columns, indptr), shape=(len(ends) - 1, int(columns.max(initial=0)) + 1))
     check_finite(matrix, ptr, what)
     matrix.sum_duplicates()
     return Rows(matrix, ptr)
-
-
-def _add_site(site: Any, number: Callable[[str], int | None], columns: array[int], values: array[float]) -> None:
-    if isinstance(site, Mapping):
-        for name, value in site.items():
-            if type(value) is str:
-                column = number(f"{name}:{value}")
-                if column is not None:
-                    columns.append(column)
-                    values.append(1.0)
-            elif isinstance(value, (Mapping, list, tuple, set, frozenset)):
-                _add_nested(str(name), value, number, columns, values)
-            elif value is not False:
-                column = number(str(name))
-                if column is not None:
-                    columns.append(column)
-                    values.append(float(value))
-    else:
-        # Sets iterate in an order that changes from run to run, and columns are numbered by first use.
-        for name in sorted(site) if isinstance(site, (set, frozenset)) else site:
-            if not isinstance(name, str):
-                raise TypeError
-            column = number(name)
-            if column is not None:
-                columns.append(column)
-                values.append(1.0)
-
-
-def _add_nested(
-    prefix: str, value: Any, number: Callable[[str], int | None], columns: array[int], values: array[float]
-) -> None:
-    if isinstance(value, Mapping):
-        _add_site({f"{prefix}:{name}": inner for name, inner in value.items()}, number, columns, values)
-    else:
-        names = sorted(value) if isinstance(value, (set, frozenset)) else value
-        _add_site([f"{prefix}:{name}" for name in names], number, columns, values)
 
 
 def _resized(matrix: Any, n_features: int) -> Any:

@@ -8,6 +8,7 @@ is a label; a tuple is one label.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -115,7 +116,9 @@ class LabelSpace:
         if arrays is not None:
             values: Iterable[Any] = np.unique(arrays).tolist()
         else:
-            values = chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y))
+            values = list(chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y)))
+            with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at
+                values = dict.fromkeys(values)
         found: dict[Hashable, None] = {}
         for value in values:
             _note(value, found, missing_label)

@@ -65,9 +65,11 @@ class Term:
 
     @cached_property
     def _shared(self) -> bool:
-        """One block for all rows, and enough work for BLAS."""
+        """One block for all rows, and enough work for BLAS; a single feature is an outer product, better looped."""
         work = len(self.at) * self.block_size
-        return self._compressed is None and work >= BLAS_FROM and bool(np.all(self.block == self.block[0]))
+        if self._compressed is not None or self.features.shape[1] < 2 or work < BLAS_FROM:
+            return False
+        return bool(np.all(self.block == self.block[0]))
 
     @cached_property
     def _side_by_side(self) -> slice | None:

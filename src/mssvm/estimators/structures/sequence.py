@@ -92,10 +92,12 @@ class SequenceClass(Structure):
     def wiring(self, key: Any, space: Space, labels: LabelSpace) -> Wiring:
         n = int(key)
         states = np.arange(1, n + 1)
-        scopes = [(0, t) for t in range(1, n + 1)] + [(0, t, t + 1) for t in range(1, n)]
+        # Transitions first: their one shared table then precedes the others, which lie side by side.
+        scopes = [(0, t, t + 1) for t in range(1, n)] + [(0, t) for t in range(1, n + 1)]
         graph = Graph((labels.n_classes, *([self.hidden] * n)), tuple(scopes))
         variables = {"label": np.arange(1), "state": states}
-        factors = {"label_state": np.arange(n), "transition": np.arange(n, max(2 * n - 1, n))}
+        first = max(n - 1, 0)
+        factors = {"transition": np.arange(first), "label_state": np.arange(first, first + n)}
         return Wiring(graph, np.arange(1), states, (), (n,), variables, factors, {"node": n, "pooled": 1})
 
 
