@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from mssvm.arrays import Ints
+from mssvm.arrays import Floats, Ints
 from mssvm.graph import Batch
 from mssvm.inference.base import Filler
 from mssvm.inference.eliminate import Eliminate
@@ -43,13 +43,34 @@ class Exact:
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
         theta.check(batch)
-        value = np.empty(len(batch))
-        mu = Marginals.zeros(batch)
-        method = np.empty(len(batch), dtype=object)
-        for name, filler, which in self.route(batch, query, eps_y, eps_h):
-            filler.fill(batch, theta, query, eps_y, eps_h, which, value, mu)
-            method[which] = name
-        return Belief(value, mu, Status.exactly(value, tuple(method)))
+        value, mu = np.empty(len(batch)), Marginals.zeros(batch)
+        names = self.fill(batch, theta, query, eps_y, eps_h, None, value, mu)
+        return Belief(value, mu, Status.exactly(value, names))
+
+    def fill(
+        self,
+        batch: Batch,
+        theta: Potentials,
+        query: Query,
+        eps_y: float,
+        eps_h: float,
+        which: Ints | None,
+        value: Floats,
+        mu: Marginals | None,
+    ) -> tuple[str, ...]:
+        """Write value and marginals of the instances ``which`` (default all); the method used for each instance."""
+        names = np.full(len(batch), "", dtype=object)
+        for name, filler, members in self.route(batch, query, eps_y, eps_h):
+            mine = members if which is None else np.intersect1d(members, which)
+            if len(mine):
+                filler.fill(batch, theta, query, eps_y, eps_h, mine, value, mu)
+                names[mine] = name
+        return tuple(names)
+
+    def eliminated(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Ints:
+        """The instances that no fast path takes."""
+        parts = [which for _, filler, which in self.route(batch, query, eps_y, eps_h) if filler is self.eliminate]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
     def route(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Route:
         """Which method computes which instances; remembered for as long as batch and query live."""

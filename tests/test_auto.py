@@ -1,0 +1,72 @@
+"""The choice between exact inference and propagation: by predicted cost, per instance, and said in the status."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from builders import grid_scopes, random_case
+from mssvm.errors import InputError
+from mssvm.graph import Batch, Graph
+from mssvm.inference.auto import Auto
+from mssvm.inference.exact import Exact
+from mssvm.inference.propagate import Propagate
+from mssvm.potentials import Potentials, Query
+
+
+def grids(*shapes: tuple[int, int]) -> tuple[Batch, Potentials, Query]:
+    rng = np.random.default_rng(0)
+    batch = Batch.build([Graph((3,) * (r * c), tuple(grid_scopes(r, c))) for r, c in shapes])
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    return batch, theta, Query.of(batch, rng.random(batch.n_vars) < 0.5)
+
+
+def test_everything_that_fits_is_exact():
+    case = random_case("mixed", 40, seed=3)
+    for eps_y, eps_h in ((0.0, 1.0), (1.0, 1.0), (0.0, 0.0), (1.0, 0.0)):
+        ours = Auto()(case.batch, case.theta, case.query, eps_y, eps_h)
+        exact = Exact()(case.batch, case.theta, case.query, eps_y, eps_h)
+        np.testing.assert_array_equal(ours.value, exact.value)
+        np.testing.assert_array_equal(ours.mu.tables, exact.mu.tables)
+        assert ours.status.exact.all()
+
+
+def test_instances_that_do_not_fit_are_propagated_and_the_status_says_so():
+    batch, theta, query = grids((2, 2), (12, 12), (1, 5), (12, 13))
+    auto = Auto(memory_limit=1 << 20, operations_limit=1e6)
+    belief = auto(batch, theta, query, 0.0, 1.0)
+    fits = auto.fits(batch, query, 0.0, 1.0)
+    assert fits.tolist() == [True, False, True, False]
+    assert belief.status.exact[fits].all()
+    assert belief.status.method[0] in ("elimination", "tree recursion")
+    assert belief.status.method[1] not in ("elimination", "tree recursion", "")
+    exact = Exact()(batch.select([0, 2]), *_part(batch, theta, query, [0, 2]), 0.0, 1.0)
+    np.testing.assert_allclose(belief.value[[0, 2]], exact.value)
+    propagated = Propagate()(batch, theta, query, 0.0, 1.0)
+    np.testing.assert_array_equal(belief.value[[1, 3]], propagated.value[[1, 3]])
+    for b in range(4):
+        span = batch.state_span(b)
+        np.testing.assert_allclose(belief.mu.unary[span].sum(), batch.graph(b).n_vars)
+
+
+def _part(batch: Batch, theta: Potentials, query: Query, which: list[int]) -> tuple[Potentials, Query]:
+    from builders import state_rows, table_rows
+
+    states = state_rows(batch, which)
+    variables = np.isin(batch.owner, which)
+    tables = table_rows(batch, batch.select(which), which)
+    return Potentials(theta.unary[states], theta.tables[tables]), Query(query.output[variables], query.allowed[states])
+
+
+def test_a_free_order_may_fit_where_hidden_first_does_not():
+    batch, theta, query = grids((4, 12))
+    auto = Auto(memory_limit=1 << 20, operations_limit=1e6)
+    assert auto.fits(batch, query, 1.0, 1.0).all()
+    assert auto(batch, theta, query, 1.0, 1.0).status.exact.all()
+
+
+def test_bad_input_is_refused_whichever_method_is_chosen():
+    batch, theta, query = grids((12, 12))
+    theta.unary[3] = np.nan
+    with pytest.raises(InputError, match="NaN"):
+        Auto(memory_limit=1 << 20)(batch, theta, query, 0.0, 1.0)
