@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 
 from mssvm.arrays import Floats, Ints
-from mssvm.engines.messages_vector import update_max, update_sum
+from mssvm.engines.messages_vector import update_max, update_max_sum, update_sum, update_sum_max
 
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
@@ -194,11 +194,16 @@ def _sweep(kk, w, b, reverse, tables, table_at, g, g_out, m, maximal, damping, r
         s = w.scope_ptr[f]
         i, j = w.scope[s], w.scope[s + 1]
         gi, gj, mi, mj = w.state_ptr[i], w.state_ptr[j], w.message_at[s], w.message_at[s + 1]
-        if len(kk) > 0 and damping == 0.0 and maximal[i] == maximal[j]:
-            if maximal[i]:
-                change = update_max(kk, tables, table_at[f], g, g_out, gi, gj, m, mi, mj)
+        if len(kk) > 0 and damping == 0.0:
+            at = table_at[f]
+            if maximal[i] and maximal[j]:
+                change = update_max(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
+            elif maximal[i]:
+                change = update_max_sum(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
+            elif maximal[j]:
+                change = update_sum_max(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
             else:
-                change = update_sum(kk, tables, table_at[f], g, g_out, gi, gj, m, mi, mj)
+                change = update_sum(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
         else:
             ki, kj = mj - mi, w.message_at[s + 2] - mj
             change = update_plain(

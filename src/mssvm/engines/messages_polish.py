@@ -140,7 +140,7 @@ def keep_better(w, which, value, y, best_value, best_y):  # type: ignore[no-unty
     """Remember y where its value beats the best so far (never where it is NaN)."""
     for b in which:
         if value[b] > best_value[b] or (best_value[b] == -np.inf and best_y[w.var_ptr[b]] < 0):
-            best_value[b] = value[b]
+            best_value[b] = value[b] if value[b] == value[b] else -np.inf
             for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
                 best_y[i] = y[i]
 

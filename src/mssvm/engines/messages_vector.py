@@ -4,7 +4,8 @@ With cavities n_i = g_i / m_i (g_i is the product of the unary and all incoming 
 
     m_i(x_i) ~ sum_{x_j} E(x_i, x_j) n_j(x_j),        m_j(x_j) ~ sum_{x_i} E(x_i, x_j) n_i(x_i),
 
-or max in place of sum. The number of states is the length of a tuple type, hence a compile-time constant; the rows of
+or max in place of sum; between a max and a sum variable the message to the latter is the table at the former's maximiser.
+The number of states is the length of a tuple type, hence a compile-time constant; the rows of
 the table are LLVM vectors of exactly that length, which the compiler splits into the registers of the machine.
 """
 
@@ -58,22 +59,36 @@ def _reduce(builder: Any, value: Any, n: int, maximum: bool) -> Any:
     return builder.call(function, [ir.Constant(_F64, -0.0), value], fastmath=_FAST)
 
 
-def _products(builder: Any, row_at: Callable[[int], Any], n_i: Any, n_j: Any, n: int, maximum: bool) -> tuple[Any, Any]:
-    """Table times n_j (to i) and transposed table times n_i (to j), each row loaded once."""
+def _products(
+    builder: Any, row_at: Callable[[int], Any], n_i: Any, n_j: Any, n: int, max_i: bool, max_j: bool
+) -> tuple[Any, Any]:
+    """Table times n_j (to i) and transposed table times n_i (to j), each row loaded once; only one of them if roles differ."""
     to_i: Any = ir.Constant(ir.VectorType(_F64, n), ir.Undefined)
     to_j: Any = None
     for r in range(n):
         row = _load(builder, row_at(r))
-        scaled = builder.fmul(row, _splat(builder, builder.extract_element(n_i, ir.Constant(_I32, r)), n), flags=_FAST)
-        if to_j is None:
-            to_j = scaled
-        elif maximum:
-            to_j = builder.select(builder.fcmp_ordered(">", scaled, to_j), scaled, to_j)
-        else:
-            to_j = builder.fadd(to_j, scaled, flags=_FAST)
-        entry = _reduce(builder, builder.fmul(row, n_j, flags=_FAST), n, maximum)
-        to_i = builder.insert_element(to_i, entry, ir.Constant(_I32, r))
+        if max_j or not max_i:
+            scaled = builder.fmul(row, _splat(builder, builder.extract_element(n_i, ir.Constant(_I32, r)), n), flags=_FAST)
+            if to_j is None:
+                to_j = scaled
+            elif max_i:
+                to_j = builder.select(builder.fcmp_ordered(">", scaled, to_j), scaled, to_j)
+            else:
+                to_j = builder.fadd(to_j, scaled, flags=_FAST)
+        if max_i or not max_j:
+            entry = _reduce(builder, builder.fmul(row, n_j, flags=_FAST), n, max_j)
+            to_i = builder.insert_element(to_i, entry, ir.Constant(_I32, r))
     return to_i, to_j
+
+
+def _argmax(builder: Any, value: Any, n: int) -> Any:
+    """Index of the first largest entry."""
+    top = _splat(builder, _reduce(builder, value, n, True), n)
+    bits = builder.bitcast(builder.fcmp_ordered("==", value, top), ir.IntType(n))
+    # One bit more marks the end, so that a vector of NaN cannot lead outside the table.
+    wide = ir.IntType(64)
+    marked = builder.or_(builder.zext(bits, wide), ir.Constant(wide, 1 << (n - 1)))
+    return builder.cttz(marked, ir.Constant(ir.IntType(1), 1))
 
 
 def _normalised(builder: Any, raw: Any, old: Any, n: int) -> tuple[Any, Any]:
@@ -86,7 +101,7 @@ def _normalised(builder: Any, raw: Any, old: Any, n: int) -> tuple[Any, Any]:
     return new, _reduce(builder, change, n, True)
 
 
-def _update(maximum: bool) -> Any:
+def _update(max_i: bool, max_j: bool) -> Any:
     """Intrinsic (kk, tables, at, g, g_out, gi, gj, m, mi, mj) -> largest change; writes m and g_out in place."""
 
     def update(
@@ -98,16 +113,24 @@ def _update(maximum: bool) -> Any:
             _, _, at, _, _, gi, gj, _, mi, mj = args
             tables, g, g_out, m = 1, 3, 4, 7
 
-            def pointer(array: int, offset: Any) -> Any:
-                return _address(builder, context, sig.args[array], args[array], offset, ir.VectorType(_F64, n))
+            def pointer(array: int, offset: Any, type_: Any = ir.VectorType(_F64, n)) -> Any:  # noqa: B008
+                return _address(builder, context, sig.args[array], args[array], offset, type_)
 
-            def row_at(r: int) -> Any:
-                return pointer(tables, builder.add(at, ir.Constant(at.type, r * n)))
+            def entry(r: Any) -> Any:
+                return builder.add(at, r if isinstance(r, ir.Value) else ir.Constant(at.type, r))
 
             old_i, old_j = _load(builder, pointer(m, mi)), _load(builder, pointer(m, mj))
             n_i = builder.fdiv(_load(builder, pointer(g, gi)), old_i, flags=_FAST)
             n_j = builder.fdiv(_load(builder, pointer(g, gj)), old_j, flags=_FAST)
-            raw_i, raw_j = _products(builder, row_at, n_i, n_j, n, maximum)
+            raw_i, raw_j = _products(builder, lambda r: pointer(tables, entry(r * n)), n_i, n_j, n, max_i, max_j)
+            if max_i and not max_j:
+                best = _argmax(builder, builder.fmul(n_i, raw_i, flags=_FAST), n)
+                raw_j = _load(builder, pointer(tables, entry(builder.mul(best, ir.Constant(at.type, n)))))
+            elif max_j and not max_i:
+                best = _argmax(builder, builder.fmul(n_j, raw_j, flags=_FAST), n)
+                for r in range(n):
+                    where = pointer(tables, entry(builder.add(best, ir.Constant(at.type, r * n))), _F64)
+                    raw_i = builder.insert_element(raw_i, _load(builder, where), ir.Constant(_I32, r))
             new_i, change_i = _normalised(builder, raw_i, old_i, n)
             new_j, change_j = _normalised(builder, raw_j, old_j, n)
             for new, cavity, g_at, m_at in ((new_i, n_i, gi, mi), (new_j, n_j, gj, mj)):
@@ -120,5 +143,7 @@ def _update(maximum: bool) -> Any:
     return intrinsic(update)
 
 
-update_sum = _update(maximum=False)
-update_max = _update(maximum=True)
+update_sum = _update(max_i=False, max_j=False)
+update_max = _update(max_i=True, max_j=True)
+update_max_sum = _update(max_i=True, max_j=False)
+update_sum_max = _update(max_i=False, max_j=True)

@@ -5,6 +5,7 @@
     cold         mixed-product from even messages
     damped       the same with damping
     annealed     eps_y falls from eps_h, messages carried over; then mixed-product
+    proximal     the proximal-point scheme: soft, no argmax messages
     joint        max-product over all variables, its outputs a candidate
     random       mixed-product from random messages
     Gibbs        annealed Gibbs sampling of exp(Q(y) / t), where Q changes locally
@@ -19,11 +20,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
+from mssvm.arrays import Bools, Floats, Ints
 from mssvm.engines import messages_given, messages_merge, messages_polish
 from mssvm.engines.messages import load
 from mssvm.engines.messages_given import Given
 from mssvm.inference.propagate_merge import MergeLimit, merge
+from mssvm.inference.propagate_proximal import proximal_steps
 from mssvm.inference.propagate_run import Control, LogRun, Mode, Model, Run
 from mssvm.potentials import Marginals
 
@@ -157,8 +159,10 @@ class Search:
             active = active[~(run.residual[active] <= control.tolerance)]
             if not len(active):
                 break
-        # Convergence is reported for the run that found the best y, sweeps for all runs together.
-        better = self.found.value[which] > before
+        self._credit(run, which, self.found.value[which] > before, control, name)
+
+    def _credit(self, run: Run, which: Ints, better: Bools, control: Control, name: str) -> None:
+        """Convergence is reported for the run that found the best y, sweeps for all runs together."""
         self.found.method[which[better]] = name
         mine = which[better | (self.found.residual[which] == np.inf)]
         self.found.residual[mine] = run.residual[mine]
@@ -173,7 +177,6 @@ class Search:
         run = self.make_run(True)
         run.start(which, None)
         self._follow(run, self.sum_mode, which, self.control, "max-marginals")
-        self._count(run, which)
         run.residual[which] = np.inf
         self._follow(run, self.mode, which, self.control, "sum-product, then mixed-product")
         self._count(run, which)
@@ -201,6 +204,8 @@ class Search:
 
     def _annealed(self, which: Ints) -> None:
         if self.mode.eps_h == 0.0:
+            # Both temperatures would have to fall together; max-product is their limit.
+            self._cold(which)
             return
         run = LogRun(self.model)
         run.start(which, None)
@@ -214,6 +219,14 @@ class Search:
             eps_y *= 0.5
         self._count(run, which)
         self._plain(which, run.log_messages(), self.control, "annealed mixed-product")
+
+    def _proximal(self, which: Ints) -> None:
+        before, steps = self.found.value[which].copy(), max(10, self.effort.sweeps // 10)
+        for run in proximal_steps(self.model, self.mode.outputs, self.soft, which, self.control, steps):
+            run.decode(which, self.y)
+            self.consider(which)
+        self._credit(run, which, self.found.value[which] > before, self.control, "proximal point")
+        self._count(run, which)
 
     def _random(self, which: Ints, k: int) -> None:
         log_messages = np.zeros(self.model.plan.n_messages)
