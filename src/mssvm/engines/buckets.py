@@ -87,9 +87,9 @@ def prepare(place, size, lanes, eps, max_spread, work, domain, shift):  # type: 
         floor = 0.0 if domain[i] > 0.0 else -np.inf
         low = np.full(lanes, np.inf)
         high[i] = floor
-        for k in range(0, len(x), lanes):
+        for k in range(size[i]):
             for lane in range(lanes):
-                a = x[k + lane]
+                a = x[k * lanes + lane]
                 high[i, lane] = max(high[i, lane], a)
                 low[lane] = min(low[lane], a if a > floor else np.inf)
         for lane in range(lanes):
@@ -115,9 +115,9 @@ def _convert(x, lanes, domain, target, high, shift):  # type: ignore[no-untyped-
             top = high[lane] if high[lane] > 0.0 else 1.0
             shift[lane] += domain * np.log(top)
             high[lane] = 1.0 / top
-        for k in range(0, len(x), lanes):
+        for k in range(len(x) // lanes):
             for lane in range(lanes):
-                x[k + lane] *= high[lane]
+                x[k * lanes + lane] *= high[lane]
         return
     for lane in range(lanes):
         top = high[lane]
@@ -133,52 +133,72 @@ def _convert(x, lanes, domain, target, high, shift):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
-def reduce_row(x, start, length, lanes, eps, scaled, out, at):  # type: ignore[no-untyped-def]
-    """Write each lane's power sum of one row, or its plain sum if the row holds scaled probabilities."""
-    y, row = out[at : at + lanes], x[start : start + length]
-    for lane in range(lanes):
-        y[lane] = row[lane]
-    if scaled:
-        for k in range(lanes, length, lanes):
-            for lane in range(lanes):
-                y[lane] += row[k + lane]
-        return
-    for k in range(lanes, length, lanes):
+def reduce_rows(x, n, card, lanes, eps, scaled, out, at):  # type: ignore[no-untyped-def]
+    """Write each lane's power sum of each of n rows, or its plain sum if the rows hold scaled probabilities."""
+    # Unsigned indices spare the test for negative ones; counting on spares the division of a stepped range.
+    one, step = np.uint64(1), np.uint64(lanes)
+    row, target = np.uint64(0), np.uint64(at)
+    for _ in range(n):
         for lane in range(lanes):
-            y[lane] = max(y[lane], row[k + lane])
-    if eps > 0.0:
-        for lane in range(lanes):
-            if y[lane] > -np.inf:
-                total = 0.0
-                for k in range(lane, length, lanes):
-                    total += np.exp((row[k] - y[lane]) / eps)
-                y[lane] += eps * np.log(total)
+            first = row + np.uint64(lane)
+            k, y = first, x[first]
+            if scaled:
+                for _ in range(card - 1):
+                    k += step
+                    y += x[k]
+            else:
+                for _ in range(card - 1):
+                    k += step
+                    y = max(y, x[k])
+                if eps > 0.0 and y > -np.inf:
+                    k, total = first, 0.0
+                    for _ in range(card):
+                        total += np.exp((x[k] - y) / eps)
+                        k += step
+                    y += eps * np.log(total)
+            out[target] = y
+            target += one
+        row += step * np.uint64(card)
 
 
 @njit(cache=True, nogil=True)
-def weigh_row(x, start, length, lanes, eps, scaled, grad, at):  # type: ignore[no-untyped-def]
-    """Replace each lane's row by its power sum's gradient times ``grad`` (at eps = 0: at the first maximiser)."""
-    for lane in range(lanes):
-        row = x[start + lane : start + length : lanes]
-        g = grad[at + lane]
-        best, total = 0, 0.0
-        if not scaled:
-            for j in range(1, len(row)):
-                if row[j] > row[best]:
-                    best = j
-        top = row[best]
-        for j in range(len(row)):
-            if g == 0.0 or eps == 0.0:
-                row[j] = 0.0
-            elif not scaled:
-                row[j] = np.exp((row[j] - top) / eps)
-            total += row[j]
-        if eps == 0.0:
-            row[best] = g
-        elif g != 0.0:
-            factor = g / total
-            for j in range(len(row)):
-                row[j] *= factor
+def weigh_rows(x, n, card, lanes, eps, scaled, grad, at):  # type: ignore[no-untyped-def]
+    """Replace each lane's rows by their power sums' gradients times ``grad`` (at eps = 0: at the first maximiser)."""
+    one, step = np.uint64(1), np.uint64(lanes)
+    row, source = np.uint64(0), np.uint64(at)
+    for _ in range(n):
+        for lane in range(lanes):
+            first = row + np.uint64(lane)
+            g = grad[source]
+            source += one
+            if not scaled and g != 0.0:
+                _exponentiate(x, first, card, step, eps)
+            k, total = first, 0.0
+            for _ in range(card):
+                total += x[k]
+                k += step
+            factor = g / total if g != 0.0 else 0.0
+            k = first
+            for _ in range(card):
+                x[k] = factor * x[k] if factor != 0.0 else 0.0
+                k += step
+        row += step * np.uint64(card)
+
+
+@njit(cache=True, nogil=True)
+def _exponentiate(x, first, card, step, eps):  # type: ignore[no-untyped-def]
+    """Scores of one lane's row to unnormalised weights."""
+    k, best = first, first
+    for _ in range(card):
+        if x[k] > x[best]:
+            best = k
+        k += step
+    top = x[best]
+    k = first
+    for _ in range(card):
+        x[k] = np.exp((x[k] - top) / eps) if eps > 0.0 else 0.0
+        k += step
+    x[best] = 1.0
 
 
 @njit(cache=True, nogil=True)

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from mssvm.arrays import Floats, Ints
-from mssvm.engines.buckets import clear, decode, load, prepare, reduce_row, store, weigh_row
+from mssvm.engines.buckets import clear, decode, load, prepare, reduce_rows, store, weigh_rows
 from mssvm.engines.program import Call, Program
 from mssvm.potentials import Marginals
 
@@ -154,7 +154,7 @@ def _scratch(program, lanes):  # type: ignore[no-untyped-def]
 def _bucket(program, s, lanes):  # type: ignore[no-untyped-def]
     """What a sweep over step s needs, in units of the interleaved work vector.
 
-    Lanes, length of a row (states x lanes), sizes of the axes, and per input its place, level and strides; the inputs
+    Lanes, number of states, sizes of the axes, and per input its place, level and strides; the inputs
     from ``inner`` on have the innermost axis.
     """
     i0, i1 = program.input_ptr[s], program.input_ptr[s + 1]
@@ -166,7 +166,7 @@ def _bucket(program, s, lanes):  # type: ignore[no-untyped-def]
         inner += 1
     return (
         lanes,
-        program.card[s] * lanes,
+        program.card[s],
         program.axis_size[a0:a1],
         program.input_at[i0:i1] * lanes,
         level,
@@ -248,7 +248,8 @@ def _fill_block(begin, n, length, n_inputs, inner, scaled, row, work, block, at)
 @njit(cache=True, nogil=True)
 def _forward(bucket, message, eps, scaled, work, room):  # type: ignore[no-untyped-def]
     """The message of a step: the power sum of its bucket over the eliminated variable."""
-    lanes, length, size, place, level, stride, inner = bucket
+    lanes, card, size, place, level, stride, inner = bucket
+    length = card * lanes
     rows, _, block, digit, at = room
     n_axes = len(size)
     inside = size[n_axes - 1] if n_axes else 1
@@ -257,12 +258,13 @@ def _forward(bucket, message, eps, scaled, work, room):  # type: ignore[no-untyp
     moved = -1
     while True:
         _combine_rows(moved + 1, n_axes, length, level, inner, scaled, work, rows, at)
-        for begin in range(0, inside, height):
+        begin = 0
+        while begin < inside:
             n = min(height, inside - begin)
             _fill_block(begin, n, length, len(place), inner, scaled, rows[n_axes], work, block, at)
-            for r in range(n):
-                reduce_row(block, r * length, length, lanes, eps, scaled, work, message)
-                message += lanes
+            reduce_rows(block, n, card, lanes, eps, scaled, work, message)
+            message += n * lanes
+            begin += n
         moved = _next_axis(size, digit)
         if moved < 0:
             break
@@ -285,7 +287,8 @@ def _flush(first, n_axes, length, level, inner, grad, sums, at):  # type: ignore
 @njit(cache=True, nogil=True)
 def _reverse(bucket, message, eps, scaled, work, grad, room):  # type: ignore[no-untyped-def]
     """Pass the gradient of a step's message on to its inputs, recomputing the local weights."""
-    lanes, length, size, place, level, stride, inner = bucket
+    lanes, card, size, place, level, stride, inner = bucket
+    length = card * lanes
     rows, sums, block, digit, at = room
     n_axes = len(size)
     inside = size[n_axes - 1] if n_axes else 1
@@ -294,19 +297,21 @@ def _reverse(bucket, message, eps, scaled, work, grad, room):  # type: ignore[no
     sums[: n_axes + 1] = 0.0
     stale, touched = 0, False
     while True:
-        for begin in range(0, inside, height):
+        begin = 0
+        while begin < inside:
             n = min(height, inside - begin)
             g = message + begin * lanes
             if not _any(grad, g, n * lanes):
+                begin += n
                 continue
             if stale <= n_axes:
                 _combine_rows(stale, n_axes, length, level, inner, scaled, work, rows, at)
                 stale = n_axes + 1
             touched = True
             _fill_block(begin, n, length, len(place), inner, scaled, rows[n_axes], work, block, at)
-            for r in range(n):
-                weigh_row(block, r * length, length, lanes, eps, scaled, grad, g + r * lanes)
+            weigh_rows(block, n, card, lanes, eps, scaled, grad, g)
             _spread(begin, n, length, len(place), inner, block, grad, sums[n_axes], at)
+            begin += n
         message += inside * lanes
         moved = _next_axis(size, digit)
         if touched or moved < n_axes - 2:
