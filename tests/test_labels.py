@@ -116,6 +116,7 @@ def test_arrays_are_encoded_at_once(dtype: Any) -> None:
         ([["a"]], [(2,)], "instance 0: labels for 1 sites, but X has 2"),
         ([np.array(["a"])], [(2,)], "instance 0: labels for 1 sites, but X has 2"),
         ([["a"]], [(1,), (1,)], "y has 1 instances and X has 2"),
+        (None, [(2,)], "y must be a sequence with the labels of every instance, got NoneType"),
         (["ab"], [(2,)], "instance 0: expected a sequence of labels"),
         ([["a", {"k": 1}]], [(2,)], "instance 0, site 1: {'k': 1} cannot be a label"),
         ([[["a", "b"], ["a"]]], [(2, 2)], "instance 0: labels for 2 sites, but X has 2 x 2"),

@@ -267,6 +267,26 @@ def test_graph_model_with_hidden_variables_and_types() -> None:
     check_all(batch, theta, by_hand)
 
 
+@pytest.mark.parametrize("wrap", [np.asarray, sparse.csr_array, lambda rows: [list(r) for r in rows]])
+def test_undirected_edges_score_both_orders(wrap: Any) -> None:
+    rng = np.random.default_rng(9)
+    features, edges = rng.normal(size=(2, 2)), np.array([(0, 1), (2, 1)])
+    X = [
+        GraphInput(np.ones((3, 1)), edges, wrap(features), edge_types="st"),
+        GraphInput(np.ones((3, 1)), edges[:, ::-1], wrap(features), edge_types="st"),
+    ]
+    batch, theta, name = encoded(GraphModel(directed=False), X)
+
+    def by_hand(i: int, y: list[Any], h: list[int]) -> float:
+        total = sum(name("node", "x0", label) + name("bias", "1", label) for label in y)
+        for e, (t, (a, b)) in enumerate(zip("st", edges.tolist(), strict=True)):
+            for first, second in ((y[a], y[b]), (y[b], y[a])):
+                total += name(f"edge:{t}", "1", first, second) + dot(name, f"edge.x:{t}", features[e], first, second)
+        return total
+
+    check_all(batch, theta, by_hand)
+
+
 def factor_inputs() -> list[FactorInput]:
     rng = np.random.default_rng(7)
     return [
@@ -370,6 +390,8 @@ def test_unknown_parameters_are_refused_in_words() -> None:
         (Chain(fixed={"nothing": 0.0}), "no weights are called 'nothing'"),
         (Chain(fixed={"bias": {"z": 0.0}}), "names 'z'"),
         (Chain(fixed={"bias": np.zeros(7)}), "shape"),
+        (Chain(fixed=0.0), "fixed must map names"),  # type: ignore[arg-type]
+        (GraphModel(hidden=2, linked=False, directed=False), "tells its ends apart"),
         (SequenceClass(hidden=0), "hidden must be a whole number >= 1"),
         (SequenceClass(pool="max"), "pool"),
     ):
@@ -389,6 +411,7 @@ def test_wrong_instances_are_refused_in_words() -> None:
         (Chain(), [(x, np.ones((2, 1))), x], "instance 1: edge features are missing"),
         (Chain(), [{"z": x}], "instance 0: a dict needs the key 'x'"),
         (Chain(), "abc", "sequence of instances"),
+        (Chain(), sparse.eye_array(3), "sequence of instances"),
         (Grid(), [x], "instance 0: a grid has shape"),
         (Grid(), [{"x": np.ones((2, 2, 1)), "edge_x": (np.ones((2, 2, 1)), np.ones((1, 2, 1)))}], "'right' have shape"),
         (Grid(), [{"x": np.ones((2, 2, 1)), "edge_x": (np.ones((2, 1, 1)),)}], "each of right, down"),

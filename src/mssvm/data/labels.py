@@ -19,6 +19,7 @@ import numpy as np
 from mssvm.arrays import AnyArray, Bools, Ints
 from mssvm.data.sites import (
     Shapes,
+    check_sequence,
     check_size,
     flat_sites,
     mismatch,
@@ -112,6 +113,7 @@ class LabelSpace:
         """
         if classes is not None:
             return cls(tuple(classes), missing_label)
+        check_sequence(y)
         arrays = plain_array(y, depth)
         if arrays is not None:
             values: Iterable[Any] = np.unique(arrays).tolist()
@@ -158,6 +160,7 @@ class LabelSpace:
 
     def encode(self, y: Any, shapes: Shapes, what: str = "y") -> Labels:
         """States of ragged labels; ``shapes`` says how many sites each instance of X has."""
+        check_sequence(y, what)
         if len(y) != len(shapes):
             raise InputError(f"{what} has {len(y)} instances and X has {len(shapes)}; they must match.")
         depth = len(shapes[0]) if len(shapes) else 0

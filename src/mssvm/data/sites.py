@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import prod
 from typing import Any
@@ -19,6 +19,12 @@ Shapes = Sequence[tuple[int, ...]]
 def plain(value: Any) -> Any:
     """NumPy scalars as the Python values they equal."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def check_sequence(y: Any, what: str = "y") -> None:
+    """Raise unless ``y`` is a sequence of instances."""
+    if isinstance(y, (str, bytes, Mapping, set, frozenset)) or not hasattr(y, "__len__"):
+        raise InputError(f"{what} must be a sequence with the labels of every instance, got {type(y).__name__}.")
 
 
 def plain_array(y: Any, depth: int) -> AnyArray | None:

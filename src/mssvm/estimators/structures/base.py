@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import BaseEstimator
 
 from mssvm.arrays import Bools, Floats
@@ -172,6 +173,8 @@ class Structure(BaseEstimator):
     def model(self, space: Space, labels: LabelSpace) -> LinearModel | FixedWeights:
         """theta = Phi(x) w with named weights; known ones (parameter ``fixed``) put in."""
         model = LinearModel.named(self.layout(space, labels))
+        if self.fixed is not None and not isinstance(self.fixed, Mapping):
+            raise InputError(f"fixed must map names of blocks to weights, got {type(self.fixed).__name__}.")
         return FixedWeights(model, self._fixed_values(model, space, labels)) if self.fixed else model
 
     def hidden_weights(self, space: Space, labels: LabelSpace) -> Bools:
@@ -214,7 +217,7 @@ _WHAT = {"node": "X", "edge": "edge"}
 
 
 def _instances(X: Any) -> Sequence[Any]:
-    if isinstance(X, (str, bytes, Mapping)) or not hasattr(X, "__len__"):
+    if isinstance(X, (str, bytes, Mapping)) or sparse.issparse(X) or not hasattr(X, "__len__"):
         raise InputError(f"X must be a sequence of instances, got {type(X).__name__}.")
     items: Sequence[Any] = X
     return items

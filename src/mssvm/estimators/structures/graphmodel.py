@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from mssvm.data.graphs import GraphInput
 from mssvm.data.labels import LabelSpace
 from mssvm.errors import InputError
-from mssvm.estimators.structures.base import Raw, Space, label_mask
+from mssvm.estimators.structures.base import Raw, Space, check_flag, label_mask
 from mssvm.estimators.structures.pairwise import Frame, Pairwise, tag, types_of
 from mssvm.estimators.structures.parts import edge_source
 from mssvm.estimators.structures.wiring import Ban
@@ -28,6 +30,9 @@ class GraphModel(Pairwise):
         False puts one hidden variable on every edge instead.
     direct : bool
         Keep direct links between labels beside the hidden variables.
+    directed : bool
+        Whether an edge (i, j) differs from (j, i). If not, every edge scores its labels in both orders with the same
+        weights, edge[y_i, y_j] + edge[y_j, y_i], so that the order in which its ends are listed does not matter.
     forbidden : iterable of (label, label), or mapping of edge type to such pairs
         Joint labels that no edge (i, j) may have, in the order of the edge.
     allowed : mapping of node type to labels
@@ -41,6 +46,7 @@ class GraphModel(Pairwise):
         hidden: int = 0,
         linked: bool = True,
         direct: bool = False,
+        directed: bool = True,
         forbidden: Any = None,
         allowed: Mapping[Hashable, Iterable[Hashable]] | None = None,
         fixed: Mapping[str, Any] | None = None,
@@ -48,12 +54,21 @@ class GraphModel(Pairwise):
         self.hidden = hidden
         self.linked = linked
         self.direct = direct
+        self.directed = directed
         self.forbidden = forbidden
         self.allowed = allowed
         self.fixed = fixed
 
+    def check(self) -> None:
+        super().check()
+        check_flag(self.directed, "directed")
+        if self.hidden and not self.linked and not self.directed:
+            raise InputError("a hidden variable on an edge tells its ends apart; use directed=True or linked=True.")
+
     def read(self, X: Sequence[Any]) -> Raw:
         graphs = [_graph(item, b) for b, item in enumerate(X)]
+        if not self.directed:
+            graphs = [_both_ways(g) for g in graphs]
         kinds = {
             "node": _names([g.node_types for g in graphs]),
             "edge": _names([g.edge_types for g in graphs]),
@@ -88,6 +103,19 @@ def _graph(item: Any, b: int) -> GraphInput:
     if isinstance(item, GraphInput):
         return item
     raise InputError(f"X, instance {b}: expected a Graph of nodes and edges, got {type(item).__name__}.")
+
+
+def _both_ways(g: GraphInput) -> GraphInput:
+    """Every edge followed, after all others, by its reverse with the same features and type."""
+    features, types = g.edge_features, g.edge_types
+    if features is not None:
+        twice = [features, features]
+        if sparse.issparse(features):
+            features = sparse.vstack(twice)
+        else:
+            features = np.concatenate(twice) if isinstance(features, np.ndarray) else [*features, *features]
+    edges = np.concatenate([g.edges, g.edges[:, ::-1]])
+    return replace(g, edges=edges, edge_features=features, edge_types=None if types is None else [*types, *types])
 
 
 def _names(types: list[Sequence[Hashable] | None]) -> tuple[str, ...]:
