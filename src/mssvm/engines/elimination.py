@@ -238,11 +238,11 @@ def _fill_block(begin, n, length, n_inputs, inner, scaled, row, work, block, at)
     for i in range(inner + 1, n_inputs):
         start = at[i] + np.uint64(begin * length)
         if scaled:
-            for k in range(np.uint64(n * length)):
-                block[k] *= work[start + k]
+            for j in range(np.uint64(n * length)):
+                block[j] *= work[start + j]
         else:
-            for k in range(np.uint64(n * length)):
-                block[k] += work[start + k]
+            for j in range(np.uint64(n * length)):
+                block[j] += work[start + j]
 
 
 @njit(cache=True, nogil=True)
