@@ -176,6 +176,8 @@ def chains_up(
         for i in range(at, at + k):
             for l in range(lanes):
                 b[i, l] *= work.factor[row, l]
+    for l in range(lanes):
+        safe[l] &= np.isfinite(value[l])  # a node without any possible state is found only on the way
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
@@ -197,7 +199,7 @@ def chains_down(
             for l in range(lanes):
                 q[x, l] = b[i, l] * beta[x, l] * weight[l]
         for l in range(lanes):
-            if t >= work.begin[l]:
+            if t >= work.begin[l] and weight[l] > 0.0:
                 j = work.first[l] + t * k
                 for x in range(k):
                     mu_unary[j + x] += q[x, l]

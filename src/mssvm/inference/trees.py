@@ -120,6 +120,14 @@ class TreePlan:
         count = self.layout.var_ptr[members + 1] - self.layout.var_ptr[members]
         return group_lanes((at, k), k, count), members
 
+    def tables(self, raw: Floats, eps: float, which: Ints) -> Tables:
+        """exp(table / eps) of the tables that the named instances read."""
+        if len(which) == len(self.ok):
+            return make_tables(raw, eps, self.starts, self.rows, self.cols)
+        count = self.layout.factor_ptr[which + 1] - self.layout.factor_ptr[which]
+        chosen = np.unique(self.table_of[spans(self.layout.factor_ptr[which], count)])
+        return make_tables(raw, eps, self.starts[chosen], self.rows[chosen], self.cols[chosen])
+
 
 def group_lanes(keys: tuple[Ints, ...], k: Ints, count: Ints) -> Ints:
     """Cut sorted chains into groups of equal keys and of so many lanes that their beliefs stay in the cache."""
