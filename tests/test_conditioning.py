@@ -1,0 +1,103 @@
+"""Exact inference by conditioning on one variable, against brute force."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from mssvm.errors import UnsupportedError
+from mssvm.graph import Batch, Graph
+from mssvm.inference.conditioning import Conditioning
+from mssvm.inference.enumerate import Enumerate
+from mssvm.potentials import Potentials, Query
+from test_trees import assert_same, random_masks, random_potentials, run
+
+PAIRS = [*product((0.0, 0.5, 1.0), repeat=2), (1e-6, 1e-6)]
+
+
+def labelled_chain(n: int, states: int, k: int, first: bool, axis: int) -> Graph:
+    """A class label joined to every node and edge of a hidden chain; ``axis`` is its place in the scopes."""
+    label, nodes = (0, range(1, n + 1)) if first else (n, range(n))
+
+    def scope(*rest: int) -> tuple[int, ...]:
+        out = list(rest)
+        out.insert(min(axis, len(rest)), label)
+        return tuple(out)
+
+    cards = [k] * (n + 1)
+    cards[label] = states
+    return Graph(tuple(cards), tuple([scope(i) for i in nodes] + [scope(i, i + 1) for i in nodes[:-1]]))
+
+
+def random_cut_graph(rng: np.random.Generator) -> Graph:
+    n = int(rng.integers(2, 5))
+    cut = int(rng.integers(n + 1))
+    nodes = [i for i in range(n + 1) if i != cut]
+    scopes = [tuple(rng.permutation([cut, i]).tolist()) for i in nodes if rng.random() < 0.7]
+    for a in range(1, n):
+        scope = [nodes[a], nodes[int(rng.integers(a))]] + ([cut] if rng.random() < 0.6 else [])
+        scopes.append(tuple(rng.permutation(scope).tolist()))
+    return Graph(tuple(rng.integers(1, 4, n + 1)), tuple(scopes))
+
+
+@pytest.mark.parametrize(("eps_y", "eps_h"), PAIRS)
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_random_graphs_equal_enumeration(eps_y: float, eps_h: float, scale: float) -> None:
+    rng = np.random.default_rng(int(scale))
+    covered = 0
+    for trial in range(10):
+        batch = Batch.build([random_cut_graph(rng) for _ in range(4)])
+        theta = random_potentials(rng, batch, scale, 0.15 if trial % 2 else 0.0)
+        query = Query(rng.random(batch.n_vars) < 0.5, random_masks(rng, batch))
+        value, mu, which = run(Conditioning(), batch, theta, query, eps_y, eps_h)
+        assert_same(batch, value, mu, which, Enumerate()(batch, theta, query, eps_y, eps_h))
+        covered += len(which)
+    assert covered >= 15
+
+
+@pytest.mark.parametrize(("eps_y", "eps_h"), PAIRS)
+@pytest.mark.parametrize(("first", "axis"), [(True, 0), (False, 0), (True, 1), (False, 2)])
+def test_label_over_hidden_chains(eps_y: float, eps_h: float, first: bool, axis: int) -> None:
+    rng = np.random.default_rng(axis)
+    for shared in (True, False):
+        graphs = [labelled_chain(int(n), 3, 2, first, axis) for n in rng.integers(2, 6, size=7)]
+        ids = []
+        for b, g in enumerate(graphs):
+            n = g.n_vars - 1
+            ids.append([1 if shared else 1 + 10 * b + i for i in range(n)] + [0] * (n - 1))
+        batch = Batch.build(graphs, ids)
+        label = np.array([batch.var_ptr[b] + (0 if first else g.n_vars - 1) for b, g in enumerate(graphs)])
+        output = np.zeros(batch.n_vars, dtype=bool)
+        output[label] = True
+        for mask in (np.ones(batch.n_states, dtype=bool), random_masks(rng, batch, 0.6)):
+            theta = random_potentials(rng, batch, 1.0, 0.0)
+            query = Query(output, mask)
+            for q in (query, query.clamp(batch, label, np.array([np.flatnonzero(mask[batch.unary_ptr[i] : batch.unary_ptr[i + 1]])[-1] for i in label]))):
+                value, mu, which = run(Conditioning(), batch, theta, q, eps_y, eps_h)
+                assert len(which) == len(batch)
+                assert_same(batch, value, mu, which, Enumerate()(batch, theta, q, eps_y, eps_h))
+
+
+def test_what_is_not_supported() -> None:
+    grid = Graph((2,) * 6, ((0, 1), (1, 2), (3, 4), (4, 5), (0, 3), (1, 4), (2, 5), (0, 5), (1, 3)))
+    label = labelled_chain(3, 2, 2, True, 0)
+    batch = Batch.build([grid, label])
+    hidden_label = Query.of(batch, np.array([True] * 6 + [False, True, True, True]))
+    assert Conditioning().supports(batch, hidden_label, 1.0, 1.0).tolist() == [False, True]
+    assert Conditioning().supports(batch, hidden_label, 0.0, 1.0).tolist() == [False, False]
+    with pytest.raises(UnsupportedError, match="separates"):
+        Conditioning().fill(batch, Potentials.zeros(batch), hidden_label, 1.0, 1.0, np.array([0]), np.zeros(2), None)
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    rng = np.random.default_rng(8)
+    graphs = [labelled_chain(int(n), 3, 3, True, 0) for n in rng.integers(2, 9, size=200)]
+    batch = Batch.build(graphs, [[1 + i for i in range(g.n_vars - 1)] + [0] * (g.n_vars - 2) for g in graphs])
+    theta = random_potentials(rng, batch, 1.0, 0.0)
+    query = Query(np.arange(batch.n_vars) == batch.var_ptr[batch.owner], random_masks(rng, batch))
+    one, three = (run(Conditioning(threads=t), batch, theta, query, 0.5, 1.0) for t in (1, 3))
+    np.testing.assert_array_equal(one[0], three[0])
+    np.testing.assert_array_equal(one[1].unary, three[1].unary)
+    np.testing.assert_array_equal(one[1].tables, three[1].tables)
