@@ -1,0 +1,88 @@
+"""Training in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from mssvm.data.labels import LabelSpace
+
+DEAD = 1e-3  # mean probability below which a hidden state counts as unused
+ENDED = {
+    "converged": "Training converged.",
+    "budget": "Training used up its iterations before it converged; raise max_iter.",
+    "stalled": "Training stalled: no step lowered the objective further.",
+    "diverged": "Training diverged; scale the features or lower C.",
+    "stopped": "Training was stopped by a callback.",
+    "early": "Training stopped early, at the best validation score.",
+    "interrupted": "Training was interrupted; the best weights so far were kept.",
+}
+
+
+def sentence(summary: Mapping[str, Any]) -> str:
+    """How training ended, and whether inference was exact."""
+    kind = "exact" if summary["exact"] else "approximate"
+    methods = ", ".join(summary["methods"]) or "none"
+    return f"{ENDED[summary['outcome']]} Inference was {kind} ({methods})."
+
+
+def paragraph(summary: Mapping[str, Any], labels: LabelSpace) -> str:
+    """One line per topic."""
+    lines = [
+        f"{ENDED[summary['outcome']]} {summary['message']}",
+        _gap(summary),
+        _inference(summary),
+        _restarts(summary["restarts"]),
+        _coverage(summary, labels),
+        _usage(summary["hidden_usage"]),
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def _gap(summary: Mapping[str, Any]) -> str:
+    out = f"Objective {summary['objective']:.6g}. {summary['certificate']}"
+    if summary["negative_gaps"]:
+        out += f" {summary['negative_gaps']} gaps came out negative, so inference missed maxima."
+    return out
+
+
+def _inference(summary: Mapping[str, Any]) -> str:
+    used = ", ".join(f"{name} for {n} instances" for name, n in summary["methods"].items())
+    if summary["exact"]:
+        return f"Inference was exact ({used})."
+    out = f"Inference was approximate ({used}); {summary['converged_share']:.1%} of its calls converged."
+    if summary["rescued"]:
+        out += f" {summary['rescued']} loss-augmented calls fell below the labels' own score and were raised to it."
+    return out
+
+
+def _restarts(objectives: list[float]) -> str:
+    good = [o for o in objectives if isfinite(o)]
+    if len(objectives) < 2:
+        return ""
+    if not good:
+        return f"None of {len(objectives)} starts gave a finite objective."
+    spread = (max(good) - min(good)) / max(abs(min(good)), 1e-300)
+    return f"{len(objectives)} starts ended between {min(good):.6g} and {max(good):.6g}, {spread:.1%} apart."
+
+
+def _coverage(summary: Mapping[str, Any], labels: LabelSpace) -> str:
+    sites, seen = summary["sites"], summary["sites_labelled"]
+    out = f"{seen} of {sites} sites ({seen / max(sites, 1):.1%}) were labelled"
+    if summary["sites_candidates"]:
+        out += f", {summary['sites_candidates']} of them by candidate sets"
+    if summary["instances_labelled"] < summary["instances"]:
+        out += f"; {summary['instances'] - summary['instances_labelled']} instances had no label and did not count"
+    never = [repr(c) for c, n in zip(labels.classes, summary["class_counts"], strict=True) if not n]
+    return out + (f". Never seen as a single label: {', '.join(never)}." if never else ".")
+
+
+def _usage(usage: list[list[float]]) -> str:
+    if not usage:
+        return ""
+    dead = sum(p < DEAD for group in usage for p in group)
+    total = sum(map(len, usage))
+    if dead:
+        return f"{dead} of {total} hidden states are unused (mean probability below {DEAD:g}); fewer may do as well."
+    return f"All {total} hidden states are in use."

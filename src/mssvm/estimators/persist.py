@@ -1,0 +1,176 @@
+"""Models as files: one safetensors file, its metadata a JSON text and a digest of everything. Loading executes nothing.
+
+The text holds versions, parameters, classes, feature names and the training summary; arrays are tensors. Objects among
+the parameters are written as a name and their own parameters, and only names of a fixed list are read back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+from safetensors.numpy import save as to_bytes
+
+from mssvm.arrays import AnyArray
+from mssvm.data.labels import LabelSpace
+from mssvm.errors import InputError, MssvmError, MssvmWarning
+from mssvm.estimators import codec
+from mssvm.estimators.structures import Space
+from mssvm.optim import Row
+
+FORMAT = 1
+NEEDED = ("structure", "missing_label", "classes")  # parameters without which a model means something else
+
+
+def save(estimator: Any, path: str | Path) -> None:
+    """Write ``estimator`` to ``path``, replacing an older file only when the new one is complete."""
+    tensors: dict[str, AnyArray] = {"coef": np.ascontiguousarray(estimator.coef_)}
+    tensors.update({f"history/{name}": np.ascontiguousarray(estimator.history_[name]) for name in Row._fields})
+    writer = codec.Writer(tensors)
+    parameters, omitted = _parameters(estimator, writer)
+    text = json.dumps(
+        {
+            "format": FORMAT,
+            "mssvm": _version(),
+            "member": type(estimator).__name__,
+            "parameters": parameters,
+            "omitted": omitted,
+            "structure": writer.encode(estimator.structure_, "structure"),
+            "classes": [writer.encode(c, "a class") for c in estimator.labels_.classes],
+            "missing_label": writer.encode(estimator.labels_.missing_label, "missing_label"),
+            "space": estimator.space_.to_json(),
+            "training": estimator.training_,
+            "status": estimator.status_,
+            "n_iter": estimator.n_iter_,
+        },
+        ensure_ascii=False,
+    )
+    _replace(Path(path), to_bytes(tensors, {"model": text, "digest": _digest(text, tensors)}))
+
+
+def load(path: str | Path) -> Any:
+    """The estimator written by ``save``; a damaged or newer file is an ``InputError``."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path} is not a file; give the path of a model written by save().")
+    text, tensors = _read(path)
+    data = json.loads(text)
+    if data["format"] > FORMAT:
+        raise InputError(
+            f"{path.name} has file format {data['format']}, written by mssvm {data['mssvm']}; "
+            f"this version reads up to format {FORMAT}: upgrade mssvm."
+        )
+    try:
+        return _rebuild(data, tensors)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, MssvmError):
+            raise
+        raise InputError(f"{path.name} does not describe a model of this version of mssvm; save it again.") from None
+
+
+def _read(path: Path) -> tuple[str, dict[str, AnyArray]]:
+    """Metadata text and tensors of an undamaged file."""
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: np.asarray(file.get_tensor(name)) for name in sorted(file.keys())}
+        text = metadata["model"]
+        intact = metadata["digest"] == _digest(text, tensors)
+    except Exception:  # whatever the bytes provoke in the parser, the answer to the user is the same
+        intact = False
+    if not intact:
+        raise InputError(f"{path.name} is damaged or not a model file; restore it from a copy or train again.")
+    return text, tensors
+
+
+def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
+    from mssvm.estimators import members  # members import this module
+
+    reader = codec.Reader(tensors)
+    kinds = {name: kind for name, kind in vars(members).items() if isinstance(kind, type) and hasattr(kind, "save")}
+    if data["member"] not in kinds or data["member"].startswith("_"):
+        raise InputError(f"the file holds a model called {data['member']!r}, which this version does not have.")
+    parameters = {name: reader.decode(value) for name, value in data["parameters"].items()}
+    model = kinds[data["member"]](**parameters)
+    model.structure_ = reader.decode(data["structure"])
+    model.space_ = Space.from_json(data["space"])
+    classes = tuple(reader.decode(c) for c in data["classes"])
+    model.labels_ = LabelSpace(classes, reader.decode(data["missing_label"]))
+    model.coef_ = tensors["coef"]
+    if model.coef_.shape != (model.structure_.layout(model.space_, model.labels_).n_weights,):
+        raise InputError(f"the file holds {model.coef_.shape} weights, which do not fit its structure; save it again.")
+    model.classes_ = model.labels_.array
+    model.n_features_in_ = model.space_.n_features
+    model.history_ = records({name: tensors[f"history/{name}"] for name in Row._fields})
+    model.training_ = data["training"]
+    model.objective_ = data["training"]["objective"]
+    model.status_, model.n_iter_ = data["status"], data["n_iter"]
+    return model
+
+
+def _parameters(estimator: Any, writer: codec.Writer) -> tuple[dict[str, Any], list[str]]:
+    """Parameters as JSON; what cannot be written and only matters for training is left at its default."""
+    out: dict[str, Any] = {}
+    omitted = []
+    for name, value in estimator.get_params(deep=False).items():
+        try:
+            out[name] = writer.encode(value, name)
+        except InputError:
+            if name in NEEDED:
+                raise
+            omitted.append(name)
+    if omitted:
+        warnings.warn(
+            f"the file does not keep the parameters {', '.join(omitted)}: objects of one's own are not written; "
+            "set them again after loading if you train further.",
+            MssvmWarning,
+            stacklevel=4,
+        )
+    return out, omitted
+
+
+def records(columns: Mapping[str, AnyArray]) -> Any:
+    """Columns as a record array."""
+    return np.rec.fromarrays(list(columns.values()), dtype=[(name, c.dtype) for name, c in columns.items()])
+
+
+def _digest(text: str, tensors: dict[str, AnyArray]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
+        digest.update(np.ascontiguousarray(tensor).tobytes())
+    return digest.hexdigest()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write beside the target, flush to disk, then rename: readers see the old file or the new one."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def _version() -> str:
+    try:
+        return version("mssvm")
+    except PackageNotFoundError:
+        return "unknown"
