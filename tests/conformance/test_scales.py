@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from builders import Case
+from builders import Case, chain_scopes, random_query
 from conformance.methods import METHODS, PAIRS, case_of, infer
 from mssvm.arrays import Floats
 from mssvm.graph import Batch, Graph
@@ -131,6 +131,22 @@ def test_long_chains_with_hidden_between_outputs(method: str, eps_y: float, eps_
     ]
     slope = float(du @ got.mu.unary + dt @ got.mu.tables)
     assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=1e-6, abs=1e-6 * max(1.0, scale))
+
+
+@pytest.mark.parametrize("scale", [1.0, 50.0])
+@pytest.mark.parametrize("tied", [True, False], ids=["one table", "a table each"])
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "eliminate-reference"])
+def test_chains_of_many_lengths_side_by_side(method: str, tied: bool, scale: float) -> None:
+    """Too long for brute force: the readable engine, which is held to brute force above, is the measure."""
+    rng = np.random.default_rng(7)
+    graphs = [Graph((4,) * n, tuple(chain_scopes(n))) for n in rng.integers(1, 50, 20)]
+    batch = Batch.build(graphs, [[0] * g.n_factors for g in graphs] if tied else None)
+    theta = Potentials(scale * rng.normal(size=batch.n_states), scale * rng.normal(size=batch.n_table_entries))
+    query = random_query(rng, batch)
+    every = Query(np.ones(batch.n_vars, dtype=bool), query.allowed)
+    for asked, eps_y, eps_h in ((every, 0.0, 0.0), (every, 1.0, 1.0), (query, 0.5, 0.5)):
+        case = Case(batch, theta, asked)
+        assert_same(infer(method, case, eps_y, eps_h), infer("eliminate-reference", case, eps_y, eps_h), 10 * scale)
 
 
 @pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0, 0.5)])
