@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from mssvm.arrays import Floats
 from mssvm.errors import InputError
 from mssvm.graph import Batch
-from mssvm.inference.minibucket import upper_bounds
+from mssvm.inference.minibucket import Relaxing
 from mssvm.potentials import Potentials, Query
 
 NOTHING_SHARED = 0
@@ -26,10 +26,12 @@ class Decomposition:
 
     iterations: int = 100
     seed: int = 0
+    time_limit: float = float("inf")
 
     def __post_init__(self) -> None:
         if self.iterations < 0:
             raise InputError(f"iterations must be >= 0, got {self.iterations}.")
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Floats:
-        return upper_bounds(batch, theta, query, eps_y, eps_h, NOTHING_SHARED, self.iterations, self.seed)
+        relax = Relaxing(NOTHING_SHARED, self.iterations, self.seed, self.time_limit)
+        return relax(batch, theta, query, eps_y, eps_h)

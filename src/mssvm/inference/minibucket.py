@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from time import monotonic
 
 import numpy as np
 from scipy.optimize import minimize
@@ -200,38 +201,46 @@ class _OutOfTimeError(Exception):
 class MiniBucket:
     """Upper bounds by weighted mini-buckets of at most ``2**ibound`` table entries; exact where nothing is split.
 
-    ``iterations`` of L-BFGS follow the moment-matching pass; 0 leaves it at that pass.
+    ``iterations`` of L-BFGS follow the moment-matching pass; 0 leaves it at that pass, and so does a ``time_limit``
+    (seconds per instance) that is used up by then.
     """
 
     ibound: int = 12
     iterations: int = 40
     seed: int = 0
+    time_limit: float = float("inf")
 
     def __post_init__(self) -> None:
         if not 1 <= self.ibound <= 32 or self.iterations < 0:
             raise InputError(f"ibound must be 1 to 32 and iterations >= 0, got {self.ibound} and {self.iterations}.")
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Floats:
-        return upper_bounds(batch, theta, query, eps_y, eps_h, 1 << self.ibound, self.iterations, self.seed)
+        relax = Relaxing(1 << self.ibound, self.iterations, self.seed, self.time_limit)
+        return relax(batch, theta, query, eps_y, eps_h)
 
 
-def upper_bounds(
-    batch: Batch,
-    theta: Potentials,
-    query: Query,
-    eps_y: float,
-    eps_h: float,
-    entries: int,
-    iterations: int,
-    seed: int,
-) -> Floats:
-    """The bound of every instance, relaxed to mini-buckets of at most ``entries`` entries."""
-    eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
-    theta.check(batch)
-    query.check(batch)
-    out = np.empty(len(batch))
-    for b in range(len(batch)):
-        instance = Instance.of(batch, b, theta, query)
-        order = instance.order(eps_y == eps_h, seed=seed)
-        out[b] = Relaxation(instance, order, entries, eps_y, eps_h).improve(iterations)
-    return out
+@dataclass(frozen=True)
+class Relaxing:
+    """The bound of every instance, relaxed to mini-buckets of at most ``entries`` table entries."""
+
+    entries: int
+    iterations: int
+    seed: int
+    time_limit: float
+
+    def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Floats:
+        eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        theta.check(batch)
+        query.check(batch)
+        out = np.empty(len(batch))
+        for b in range(len(batch)):
+            late = partial(_passed, monotonic() + self.time_limit)
+            instance = Instance.of(batch, b, theta, query)
+            order = instance.order(eps_y == eps_h, seed=self.seed)
+            relaxation = Relaxation(instance, order, self.entries, eps_y, eps_h)
+            out[b] = relaxation.improve(self.iterations, stop=late)
+        return out
+
+
+def _passed(deadline: float) -> bool:
+    return monotonic() >= deadline

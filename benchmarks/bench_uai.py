@@ -1,0 +1,144 @@
+"""Measure ``mssvm infer`` on the public UAI models: values against references, time, and peak memory of each command.
+
+    python benchmarks/bench_uai.py exact                      every PR, MAR, MAP and MMAP by elimination
+    python benchmarks/bench_uai.py bp --seeds 0 1 2           the marginal-MAP instances by propagation and search
+    python benchmarks/bench_uai.py auto                       the marginal-MAP instances by whatever fits
+    python benchmarks/bench_uai.py bounds                     mini-bucket (i = 12) and decomposition bounds with their gaps
+
+The data folder is named by MSSVM_DATA (default ../shared/data). One command runs at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mssvm.cli.task import Task
+from mssvm.data import read_evidence, read_model, read_query
+from mssvm.data.uai import read_mar
+from mssvm.inference.decomposition import Decomposition
+from mssvm.inference.minibucket import MiniBucket
+
+DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+# Prints the answer, then the peak resident memory of the process in KiB on standard error.
+WRAPPED = (
+    "import resource, sys; from mssvm.cli import main; code = main(); "
+    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr); sys.exit(code)"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    model: Path
+    evidence: Path | None
+    query: Path | None
+    reference: dict[str, float]
+
+    @property
+    def optimum(self) -> float:
+        return self.reference.get("exact_lnMMAP", self.reference.get("ln_MMAP_exact_recomputed", float("nan")))
+
+
+def cases() -> Iterator[Case]:
+    for name, reference in json.loads((DATA / "uai_reference_values.json").read_text()).items():
+        folder, _, stem = name.rpartition("/")
+        place = {"": "uai2014", "MMAP": "uai2014_mmap", "dechterlab": "uai_mmap_dechterlab"}[folder]
+        model = DATA / place / f"{stem}.uai"
+        evidence = Path(f"{model}.evid")
+        query = {"": None, "MMAP": Path(f"{model}.query")}.get(folder, model.with_suffix(".map"))
+        yield Case(name, model, evidence if evidence.exists() else None, query, reference)
+
+
+def ask(case: Case, task: str, *options: str) -> tuple[dict[str, object], float, float]:
+    """The JSON answer, the wall-clock seconds of the whole command, and its peak memory in MiB."""
+    command = [sys.executable, "-c", WRAPPED, "infer", str(case.model), "--task", task, "--json", *options]
+    command += ["--evid", str(case.evidence)] if case.evidence else []
+    command += ["--query", str(case.query)] if task == "MMAP" else []
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True)
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        raise SystemExit(f"{case.name}: {done.stderr}")
+    return json.loads(done.stdout), seconds, int(done.stderr.split()[-1]) / 1024
+
+
+def run_exact() -> None:
+    for case in cases():
+        tasks = ["MMAP"] if case.query else ["PR", "MAR"] + ["MAP"] * (case.reference["ln_MPE_recomputed"] is not None)
+        for task in tasks:
+            answer, seconds, memory = ask(case, task, "--method", "exact")
+            if task == "PR":
+                error = answer["value_log10"] - case.reference["log10Z_recomputed"]
+            elif task == "MAR":
+                reference = np.concatenate(read_mar(f"{case.model}.MAR"))
+                error = np.abs(np.concatenate(answer["marginals"]) - reference).max()
+            else:
+                error = answer["value_ln"] - (case.optimum if task == "MMAP" else case.reference["ln_MPE_recomputed"])
+            print(f"{case.name:36s} {task:4s} error {error:+.1e}  {seconds:6.1f} s  {memory:6.0f} MiB", flush=True)
+
+
+def run_search(method: str, seeds: list[int], time_limit: float) -> None:
+    counts = []
+    for seed in seeds:
+        optimal = proven = 0
+        for case in cases():
+            if case.query is None:
+                continue
+            options = ("--method", method, "--time-limit", str(time_limit), "--seed", str(seed))
+            answer, seconds, memory = ask(case, "MMAP", *options)
+            error = answer["value_ln"] - case.optimum
+            optimal += abs(error) < 1e-4
+            proven += bool(answer["exact"])
+            gap = answer["upper_bound_ln"] - case.optimum
+            print(
+                f"{case.name:36s} seed {seed} error {error:+.1e} bound {gap:+.1e} proven {answer['exact']!s:5s} "
+                f"{answer['method']}, {answer['seconds']:.1f} s ({seconds:.1f} s in all), {memory:.0f} MiB",
+                flush=True,
+            )
+        counts.append(optimal)
+        print(f"{method} seed {seed}: {optimal} optimal, {proven} proven", flush=True)
+    print(f"{method}: median {np.median(counts):g} optimal over seeds {seeds}")
+
+
+def run_bounds() -> None:
+    for case in cases():
+        if case.query is None:
+            continue
+        model = read_model(case.model)
+        evidence = read_evidence(case.evidence, model) if case.evidence else {}
+        task = Task.of("MMAP", model, evidence, read_query(case.query, model))
+        line = f"{case.name:36s} optimum {case.optimum:11.5f}"
+        for name, bound in (("mini-bucket", MiniBucket(ibound=12)), ("decomposition", Decomposition())):
+            began = time.perf_counter()
+            p = task.problem
+            upper = float(bound(p.batch, p.theta, task.query, 0.0, 1.0)[0]) + p.constant
+            line += f"  {name} {upper:11.5f} gap {upper - case.optimum:8.4f} ({time.perf_counter() - began:.1f} s)"
+        print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["exact", "bp", "auto", "bounds"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--time-limit", type=float, default=20.0)
+    arguments = parser.parse_args()
+    if arguments.what == "exact":
+        run_exact()
+    elif arguments.what == "bounds":
+        run_bounds()
+    else:
+        run_search(arguments.what, arguments.seeds, arguments.time_limit)
+
+
+if __name__ == "__main__":
+    main()

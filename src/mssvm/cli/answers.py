@@ -1,0 +1,190 @@
+"""How ``mssvm infer`` answers: exactly, by propagation and search, by bounds, or by whichever fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mssvm.arrays import Floats, Ints
+from mssvm.cli.task import Task
+from mssvm.errors import MemoryLimitError
+from mssvm.inference.anytime import Anytime
+from mssvm.inference.anytime_search import Found, Progress
+from mssvm.inference.bounded import Bounded
+from mssvm.inference.eliminate import Eliminate
+from mssvm.inference.enumerate import score
+from mssvm.inference.minibucket import MiniBucket
+from mssvm.inference.propagate import Propagate
+from mssvm.potentials import Belief, Query
+
+# Exact elimination visits table entries at about this rate; only used to decide whether it fits in the time limit.
+SECONDS_PER_ENTRY = 1e-7
+RESTARTS = 40
+# Searches and propagation never build a table of more than 2**SMALL entries.
+SMALL = 14
+BOUND_IBOUND = 12
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Limits of one command, and whom to tell about progress."""
+
+    time_limit: float
+    memory_limit: int
+    seed: int
+    report: Callable[[Progress], None] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """``value`` in nats, of ``states`` where there are any; ``lower`` <= optimum <= ``upper`` unless NaN."""
+
+    value: float
+    exact: bool
+    converged: bool
+    lower: float
+    upper: float
+    method: str
+    states: Ints | None = None
+    marginals: list[Floats] | None = None
+
+    def shifted(self, constant: float) -> Answer:
+        """The answer with the model's constant factors put back."""
+        return replace(self, value=self.value + constant, lower=self.lower + constant, upper=self.upper + constant)
+
+
+def exact(task: Task, settings: Settings) -> Answer:
+    """Bucket elimination within the memory limit."""
+    p = task.problem
+    eliminate = Eliminate(memory_limit=settings.memory_limit, restarts=RESTARTS, seed=settings.seed)
+    if task.maximises:
+        _, states = eliminate.decode(p.batch, p.theta, task.query, task.eps_y, task.eps_h)
+        value = _evaluate(task, states, settings)
+        return Answer(value, True, True, value, value, "elimination", states).shifted(p.constant)
+    values = np.zeros(1)
+    if task.name == "PR":
+        eliminate.fill(p.batch, p.theta, task.query, 1.0, 1.0, np.arange(1), values, None)
+        marginals = None
+    else:
+        belief = eliminate(p.batch, p.theta, task.query, 1.0, 1.0)
+        values, marginals = belief.value, _per_variable(task, belief.mu.unary)
+    value = float(values[0])
+    return Answer(value, True, True, value, value, "elimination", None, marginals).shifted(p.constant)
+
+
+def bp(task: Task, settings: Settings) -> Answer:
+    """Belief propagation; for MAP and marginal MAP it starts an anytime search. Tables stay small throughout."""
+    p = task.problem
+    if task.maximises:
+        starts = tuple(_propagation(settings.seed, start) for start in ("sum_first", "annealed"))
+        return _searched(task, settings, starts)
+    propagate = replace(_propagation(settings.seed), max_sweeps=1000)
+    upper = MiniBucket(SMALL, seed=settings.seed, time_limit=0.5 * settings.time_limit)
+    bounded = Bounded(propagate, upper, SMALL, settings.seed)
+    belief = bounded(p.batch, p.theta, task.query, 1.0, 1.0, bound=True)
+    return _from_belief(task, belief).shifted(p.constant)
+
+
+def bound(task: Task, settings: Settings) -> Answer:
+    """The mini-bucket bound; its own back-substitution is the assignment of MAP and marginal MAP."""
+    p = task.problem
+    mini_bucket = MiniBucket(BOUND_IBOUND, seed=settings.seed, time_limit=settings.time_limit)
+    upper = float(mini_bucket(p.batch, p.theta, task.query, task.eps_y, task.eps_h)[0])
+    if task.maximises:
+        value, found = -np.inf, None
+        for seconds in (0.0, settings.time_limit):
+            # Outputs that the bound suggests may be impossible; only then is a search worth its time.
+            if value == -np.inf < upper or found is None:
+                search = Anytime(seconds, BOUND_IBOUND, seed=settings.seed, report=settings.report)
+                found = search.search(p.batch, 0, p.theta, task.query, task.eps_h)
+                value = _evaluate(task, found.states, settings)
+        assert found is not None
+        upper = min(upper, found.upper)
+        close = upper <= value + 1e-9 * max(1.0, abs(value))
+        answer = Answer(value, close, True, value, upper, "mini-bucket bound", found.states)
+        return answer.shifted(p.constant)
+    propagate = _propagation(settings.seed)
+    belief = propagate(p.batch, p.theta, task.query, 1.0, 1.0)
+    lower = float(Bounded(propagate, ibound=BOUND_IBOUND).lower(p.batch, p.theta, task.query, 1.0, 1.0, belief)[0])
+    marginals = _per_variable(task, belief.mu.unary) if task.name == "MAR" else None
+    close = upper <= lower + 1e-9 * max(1.0, abs(lower))
+    answer = Answer(upper, close, bool(belief.status.converged[0]), lower, upper, "mini-bucket bound", None, marginals)
+    return answer.shifted(p.constant)
+
+
+def auto(task: Task, settings: Settings) -> Answer:
+    """Exact if it fits in memory and time, else propagation and search."""
+    p = task.problem
+    eliminate = Eliminate(memory_limit=settings.memory_limit, restarts=RESTARTS, seed=settings.seed)
+    cost = eliminate.predict(p.batch, task.query, task.eps_y, task.eps_h, marginals=task.name == "MAR")
+    if cost.bytes <= settings.memory_limit and cost.operations * SECONDS_PER_ENTRY <= settings.time_limit:
+        try:
+            return exact(task, settings)
+        except KeyboardInterrupt:
+            return bp(task, replace(settings, time_limit=0.0))
+    return bp(task, settings)
+
+
+def _searched(task: Task, settings: Settings, starts: tuple[Propagate, ...]) -> Answer:
+    p = task.problem
+    search = Anytime(settings.time_limit, SMALL, settings.memory_limit, settings.seed, starts, settings.report)
+    found = search.search(p.batch, 0, p.theta, task.query, task.eps_h)
+    value = found.value if found.evaluated else _estimate(task, found, settings)
+    lower = value if found.evaluated else float("nan")
+    name = "propagation and search"
+    return Answer(value, found.proven, found.proven, lower, found.upper, name, found.states).shifted(p.constant)
+
+
+def _estimate(task: Task, found: Found, settings: Settings) -> float:
+    """Value of outputs whose hidden part is too wide for small tables: exact if memory allows, else by propagation."""
+    try:
+        return _evaluate(task, found.states, settings)
+    except MemoryLimitError:
+        p = task.problem
+        query = _given(task, found.states)
+        return float(_propagation(settings.seed)(p.batch, p.theta, query, task.eps_h, task.eps_h).value[0])
+
+
+def _propagation(seed: int, *starts: str) -> Propagate:
+    """Messages on the model's own factors: nothing is merged, so no table is larger than the model's."""
+    return Propagate("normal", merging=False, max_sweeps=100, seed=seed, starts=starts or None)
+
+
+def _evaluate(task: Task, states: Ints, settings: Settings) -> float:
+    """Exact value of an assignment: its score for MAP, the hidden variables summed out for marginal MAP."""
+    p = task.problem
+    if (states[task.query.output] < 0).any():
+        return float("-inf")
+    if task.name == "MAP":
+        return float(score(p.batch, p.theta, states)[0])
+    value = np.zeros(1)
+    eliminate = Eliminate(memory_limit=settings.memory_limit, restarts=RESTARTS, seed=settings.seed)
+    eliminate.fill(p.batch, p.theta, _given(task, states), 0.0, task.eps_h, np.arange(1), value, None)
+    return float(value[0])
+
+
+def _given(task: Task, states: Ints) -> Query:
+    outputs = np.flatnonzero(task.query.output)
+    return task.query.clamp(task.problem.batch, outputs, states[outputs])
+
+
+def _from_belief(task: Task, belief: Belief) -> Answer:
+    status = belief.status
+    value = float(belief.value[0])
+    return Answer(
+        # An estimate outside its certificate is certainly wrong; the nearest end is not.
+        min(max(value, float(status.lower[0])), float(status.upper[0])),
+        bool(status.exact[0]),
+        bool(status.converged[0]),
+        float(status.lower[0]),
+        float(status.upper[0]),
+        status.method[0],
+        None,
+        _per_variable(task, belief.mu.unary) if task.name == "MAR" else None,
+    )
+
+
+def _per_variable(task: Task, unary: Floats) -> list[Floats]:
+    return np.split(unary, task.problem.batch.unary_ptr[1:-1]) if task.problem.batch.n_vars else []

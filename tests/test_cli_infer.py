@@ -1,0 +1,169 @@
+"""``mssvm infer`` as a user meets it: answers against brute force, output formats, refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mssvm.cli import main
+from mssvm.cli.live import LiveLine
+from mssvm.data import FactorModel, write_evidence, write_query, write_uai
+from mssvm.inference.anytime_search import Progress
+from mssvm.inference.enumerate import Enumerate
+
+FIELDS = [
+    "task", "value_ln", "value_log10", "assignment", "marginals", "exact", "converged", "lower_bound_ln",
+    "upper_bound_ln", "method", "seconds",
+]  # fmt: skip
+TASKS = {"PR": (1.0, 1.0), "MAR": (1.0, 1.0), "MAP": (0.0, 0.0), "MMAP": (0.0, 1.0)}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A 3 x 3 grid with unaries, a constant and a zero; variable 4 observed, and one of four MAP variables."""
+    rng = np.random.default_rng(0)
+    at = np.arange(9).reshape(3, 3)
+    scopes: list[tuple[int, ...]] = [(int(v),) for v in range(9)]
+    scopes += [*zip(at[:, :-1].ravel().tolist(), at[:, 1:].ravel().tolist(), strict=True)]
+    scopes += [*zip(at[:-1].ravel().tolist(), at[1:].ravel().tolist(), strict=True), ()]
+    tables = [np.exp(rng.normal(size=2 ** len(scope))) for scope in scopes]
+    tables[10][1] = 0.0
+    write_uai(tmp_path / "m.uai", FactorModel((2,) * 9, tuple(scopes), tuple(tables)))
+    write_evidence(tmp_path / "m.evid", {4: 1})
+    write_query(tmp_path / "m.query", [7, 0, 4, 2])
+    return tmp_path
+
+
+def truth(files: Path, task: str) -> tuple[float, np.ndarray, np.ndarray]:
+    from mssvm.data import read_model
+
+    problem = read_model(files / "m.uai").problem()
+    outputs = {"MAP": range(9), "MMAP": (0, 2, 4, 7)}.get(task, ())
+    eps_y, eps_h = TASKS[task]
+    belief = Enumerate()(problem.batch, problem.theta, problem.query(tuple(outputs), {4: 1}), eps_y, eps_h)
+    return float(belief.value[0]) + problem.constant, belief.mu.unary, belief.decode(problem.batch)
+
+
+def command(files: Path, task: str, *more: str) -> list[str]:
+    out = ["infer", str(files / "m.uai"), "--task", task, "--evid", str(files / "m.evid"), *more]
+    return [*out, "--query", str(files / "m.query")] if task == "MMAP" else out
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("method", ["auto", "exact", "bp", "bound"])
+def test_json_answers(files: Path, capsys: pytest.CaptureFixture[str], task: str, method: str) -> None:
+    assert main(command(files, task, "--method", method, "--time-limit", "20", "--json")) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert list(answer) == FIELDS
+    value, marginals, states = truth(files, task)
+    assert answer["task"] == task
+    assert answer["value_log10"] == pytest.approx(answer["value_ln"] / np.log(10.0))
+    assert answer["lower_bound_ln"] <= value + 1e-6 and answer["upper_bound_ln"] >= value - 1e-6
+    assert answer["lower_bound_ln"] - 1e-9 <= answer["value_ln"] <= answer["upper_bound_ln"] + 1e-9
+    if method in ("auto", "exact"):
+        assert answer["exact"] and answer["converged"] and answer["method"] == "elimination"
+    if answer["exact"] or task in ("MAP", "MMAP"):
+        assert answer["value_ln"] == pytest.approx(value, abs=1e-6)
+    if task in ("MAP", "MMAP"):
+        asked = range(9) if task == "MAP" else (0, 2, 4, 7)
+        assert answer["assignment"] == [[v, int(states[v])] for v in asked]
+        assert answer["marginals"] is None
+    else:
+        assert answer["assignment"] is None
+    if task == "MAR":
+        found = np.concatenate([np.array(p) for p in answer["marginals"]])
+        assert np.allclose(found, marginals, atol=1e-9 if answer["exact"] else 0.2)
+
+
+def test_uai_solution_formats(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for task in TASKS:
+        assert main(command(files, task)) == 0
+        first, second = capsys.readouterr().out.splitlines()
+        numbers = second.split()
+        value, marginals, states = truth(files, task)
+        assert first == task
+        if task == "PR":
+            assert float(second) == pytest.approx(value / np.log(10.0))
+        elif task == "MAR":
+            assert numbers[:2] == ["9", "2"] and len(numbers) == 28
+            assert float(numbers[2]) == pytest.approx(marginals[0])
+        elif task == "MAP":
+            assert numbers == ["9", *(str(s) for s in states)]
+        else:
+            assert numbers == ["4", *(str(x) for v in (0, 2, 4, 7) for x in (v, states[v]))]
+
+
+def test_search_answers_when_memory_is_short(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With almost no time for exact work, auto searches; the certificate must say so."""
+    assert main(command(files, "MMAP", "--time-limit", "0", "--json")) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["method"] == "propagation and search"
+    assert answer["value_ln"] <= truth(files, "MMAP")[0] + 1e-9 <= answer["upper_bound_ln"] + 2e-9
+
+
+def test_interrupting_prints_the_best_so_far(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(self: LiveLine, progress: Progress) -> None:
+        if progress.lower > -np.inf:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(LiveLine, "update", interrupt)
+    assert main(command(files, "MMAP", "--method", "bp", "--json")) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["value_ln"] <= truth(files, "MMAP")[0] + 1e-9
+    assert len(answer["assignment"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["infer", "absent.uai", "--task", "PR"], "absent.uai cannot be read"),
+        (["infer", "{m}", "--task", "MMAP"], "needs --query"),
+        (["infer", "{m}", "--task", "PR", "--query", "{q}"], "takes no --query"),
+        (["infer", "{m}", "--task", "PR", "--evid", "{q}"], "line 1"),
+        (["infer", "{m}", "--task", "MAXIMISE"], "MAXIMISE"),
+        (["infer", "{m}", "--task", "PR", "--method", "magic"], "magic"),
+        (["infer", "{m}", "--task", "PR", "--time-limit", "-1"], "--time-limit"),
+        (["infer", "{m}", "--task", "PR", "--memory-limit", "inf"], "finite"),
+        (["infer", "{m}"], "--task"),
+        (["infer", "{m}", "--task", "MAP", "--evid", "{z}"], "no assignment has positive probability"),
+        (["conjure"], "conjure"),
+        ([], "command"),
+    ],
+)
+def test_refusals(files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str) -> None:
+    # Factor 10 forbids (1, 2) = (0, 1).
+    write_evidence(files / "z.evid", {1: 0, 2: 1})
+    (files / "m.query").write_text("2 0 1 5\n" if "--evid" in arguments else "1 0\n")
+    places = {"{m}": "m.uai", "{q}": "m.query", "{z}": "z.evid"}
+    found = [str(files / places[a]) if a in places else a for a in arguments]
+    assert main(found) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("mssvm: ") and reason in err
+    assert len(err.splitlines()) == 1
+
+
+def test_too_little_memory_for_exact_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    n = 22
+    scopes = tuple((i, j) for i in range(n) for j in range(i))
+    write_uai(tmp_path / "dense.uai", FactorModel((2,) * n, scopes, tuple(np.ones(4) for _ in scopes)))
+    arguments = ["infer", str(tmp_path / "dense.uai"), "--task", "PR", "--method", "exact", "--memory-limit", "0.01"]
+    assert main(arguments) == 2
+    assert "memory_limit" in capsys.readouterr().err
+
+
+def test_installed_command_exits_with_two(tmp_path: Path) -> None:
+    (tmp_path / "bad.uai").write_text("MARKOV\n3\n2 2\n")
+    code = "import sys; from mssvm.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "infer", str(tmp_path / "bad.uai"), "--task", "PR"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == "mssvm: bad.uai, line 2: 3 variables are declared but only 2 numbers follow.\n"
