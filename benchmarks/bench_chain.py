@@ -92,7 +92,9 @@ class Chains:
 
 def main() -> None:
     console = Console()
-    versus = Table("states", "this library ms", "NumPy ms", "NumPy / this", "largest difference", title="500 chains of length 40")
+    versus = Table(
+        "states", "this library ms", "NumPy ms", "NumPy / this", "largest difference", title="500 chains of length 40"
+    )
     for k in (2, 4, 8, 10, 16, 32, 64):
         chains = Chains(500, 40, k)
         ours, theirs = best_of(chains.ours, 15), best_of(chains.theirs, 15)
@@ -101,7 +103,18 @@ def main() -> None:
         )
     console.print(versus)
     linear = Table("chains", "length", "ms", "ns a node", title="Cost, 8 states, one tied table")
-    for n, length in ((20, 40), (63, 40), (200, 40), (632, 40), (2000, 40), (200, 10), (200, 32), (200, 100), (200, 316), (200, 1000)):
+    for n, length in (
+        (20, 40),
+        (63, 40),
+        (200, 40),
+        (632, 40),
+        (2000, 40),
+        (200, 10),
+        (200, 32),
+        (200, 100),
+        (200, 316),
+        (200, 1000),
+    ):
         seconds = best_of(Chains(n, length, 8).ours, 7)
         linear.add_row(str(n), str(length), f"{seconds * 1e3:.2f}", f"{seconds / (n * length) * 1e9:.1f}")
     console.print(linear)

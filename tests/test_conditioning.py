@@ -74,7 +74,14 @@ def test_label_over_hidden_chains(eps_y: float, eps_h: float, first: bool, axis:
         for mask in (np.ones(batch.n_states, dtype=bool), random_masks(rng, batch, 0.6)):
             theta = random_potentials(rng, batch, 1.0, 0.0)
             query = Query(output, mask)
-            for q in (query, query.clamp(batch, label, np.array([np.flatnonzero(mask[batch.unary_ptr[i] : batch.unary_ptr[i + 1]])[-1] for i in label]))):
+            for q in (
+                query,
+                query.clamp(
+                    batch,
+                    label,
+                    np.array([np.flatnonzero(mask[batch.unary_ptr[i] : batch.unary_ptr[i + 1]])[-1] for i in label]),
+                ),
+            ):
                 value, mu, which = run(Conditioning(), batch, theta, q, eps_y, eps_h)
                 assert len(which) == len(batch)
                 assert_same(batch, value, mu, which, Enumerate()(batch, theta, q, eps_y, eps_h))

@@ -50,7 +50,10 @@ def random_potentials(rng: np.random.Generator, batch: Batch, scale: float, forb
 def run(method, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float):
     """Values and marginals of the instances that the method supports, and which those are."""
     which = np.flatnonzero(method.supports(batch, query, eps_y, eps_h))
-    value, mu = np.full(len(batch), np.nan), Marginals(np.full(batch.n_states, np.nan), np.full(batch.n_mu_entries, np.nan))
+    value, mu = (
+        np.full(len(batch), np.nan),
+        Marginals(np.full(batch.n_states, np.nan), np.full(batch.n_mu_entries, np.nan)),
+    )
     method.fill(batch, theta, query, eps_y, eps_h, which, value, mu)
     alone = np.full(len(batch), np.nan)
     method.fill(batch, theta, query, eps_y, eps_h, which, alone, None)
@@ -160,7 +163,9 @@ def test_what_is_not_supported() -> None:
 def test_threads_do_not_change_a_bit() -> None:
     rng = np.random.default_rng(8)
     graphs = [Graph((3,) * n, tuple((t, t + 1) for t in range(n - 1))) for n in rng.integers(2, 9, size=300)]
-    batch = Batch.build(graphs, [[0] * g.n_factors if b % 2 else list(range(1, g.n_factors + 1)) for b, g in enumerate(graphs)])
+    batch = Batch.build(
+        graphs, [[0] * g.n_factors if b % 2 else list(range(1, g.n_factors + 1)) for b, g in enumerate(graphs)]
+    )
     theta = random_potentials(rng, batch, 1.0, 0.0)
     query = Query(rng.random(batch.n_vars) < 0.5, random_masks(rng, batch))
     for eps_h in (1.0, 0.5):

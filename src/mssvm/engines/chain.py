@@ -1,8 +1,8 @@
 """Sum-product on many chains at once, in scaled probabilities, with the chains side by side in the vector lanes.
 
-For chains whose nodes all have K states and whose edges all read one table. Buffers are (position, state, lane); chains of
-different lengths are aligned at their last node, lane l beginning at position ``begin[l]``. With few states this is
-many times faster than a loop over chains, because every operation is a long contiguous multiply-add.
+For chains whose nodes all have K states and whose edges all read one table. Buffers are (position, state, lane); chains
+of different lengths are aligned at their last node, a lane beginning at position ``begin[lane]``. With few states this
+is faster than a loop over chains, because every operation is a long contiguous multiply-add.
 """
 
 from __future__ import annotations
@@ -42,48 +42,49 @@ def make_lanes(first: Ints, count: Ints, length: int, k: int, copies: int) -> La
     size = (copies * length * k, lanes)
     work = Lanes(
         np.empty(size), np.empty(size), np.empty((k, lanes)), np.empty((copies * length, lanes)), np.empty(lanes),
-        np.empty(lanes), np.empty(lanes), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64), np.ones(copies, np.int64),
+        np.empty(lanes), np.empty(lanes), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64),
+        np.ones(copies, np.int64),
     )  # fmt: skip
-    for l in range(lanes):
-        work.begin[l] = length - count[l]
-        work.first[l] = first[l] - work.begin[l] * k
+    for lane in range(lanes):
+        work.begin[lane] = length - count[lane]
+        work.first[lane] = first[lane] - work.begin[lane] * k
     return work
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def node_factors(
-    base: int, length: int, k: int, eps: float, unary: Floats, allowed: Bools, extra: Floats, extra_at: Ints, shift: int,
-    work: Lanes,
+    base: int, length: int, k: int, eps: float, unary: Floats, allowed: Bools, extra: Floats, extra_at: Ints,
+    shift: int, work: Lanes,
 ) -> None:  # fmt: skip
     """psi = exp((scores - top) / eps), ``top`` and ``low`` the largest and smallest score of each chain.
 
-    ``extra_at[l, t] + shift`` is where further scores of the node lie in ``extra`` (none if it has no rows).
+    ``extra_at[lane, t] + shift`` is where further scores of the node lie in ``extra`` (none if it has no rows).
     """
     psi, top, low = work.psi, work.top, work.low
     lanes = psi.shape[1]
     for t in range(length):
-        for l in range(lanes):
-            j, i = work.first[l] + t * k, base + t * k
-            if t < work.begin[l]:
+        for lane in range(lanes):
+            j, i = work.first[lane] + t * k, base + t * k
+            if t < work.begin[lane]:
                 for x in range(k):
-                    psi[i + x, l] = -np.inf
+                    psi[i + x, lane] = -np.inf
             elif len(extra_at):
-                more = extra_at[l, t] + shift
+                more = extra_at[lane, t] + shift
                 for x in range(k):
-                    psi[i + x, l] = unary[j + x] + extra[more + x] if allowed[j + x] else -np.inf
+                    psi[i + x, lane] = unary[j + x] + extra[more + x] if allowed[j + x] else -np.inf
             else:
                 for x in range(k):
-                    psi[i + x, l] = unary[j + x] if allowed[j + x] else -np.inf
+                    psi[i + x, lane] = unary[j + x] if allowed[j + x] else -np.inf
     top[:], low[:] = -np.inf, np.inf
     for i in range(base, base + length * k):
-        for l in range(lanes):
-            v = psi[i, l]
-            top[l] = v if v > top[l] else top[l]
-            low[l] = v if (v < low[l] and v > -np.inf) else low[l]
+        for lane in range(lanes):
+            v = psi[i, lane]
+            top[lane] = v if v > top[lane] else top[lane]
+            low[lane] = v if (v < low[lane] and v > -np.inf) else low[lane]
     inverse = 1.0 / eps
     for i in range(base, base + length * k):
-        for l in range(lanes):
-            psi[i, l] = (psi[i, l] - top[l]) * inverse
+        for lane in range(lanes):
+            psi[i, lane] = (psi[i, lane] - top[lane]) * inverse
     flat = psi.reshape(psi.size)[base * lanes : (base + length * k) * lanes]
     for j in range(len(flat)):
         flat[j] = exp_neg(flat[j])
@@ -102,33 +103,33 @@ def product(
             e0, e1, e2 = e[c], e[c + min(1, k - 1) * sx], e[c + min(2, k - 1) * sx]
             i1, i2 = at + min(1, k - 1), at + min(2, k - 1)
             e1, e2 = e1 * (k > 1), e2 * (k > 2)
-            for l in range(lanes):
-                s[o, l] = times[m, l] * (e0 * b[at, l] + e1 * b[i1, l] + e2 * b[i2, l])
+            for lane in range(lanes):
+                s[o, lane] = times[m, lane] * (e0 * b[at, lane] + e1 * b[i1, lane] + e2 * b[i2, lane])
             continue
         if k == 4:
             e0, e1, e2, e3 = e[c], e[c + sx], e[c + 2 * sx], e[c + 3 * sx]
-            for l in range(lanes):
-                s[o, l] = times[m, l] * (
-                    (e0 * b[at, l] + e1 * b[at + 1, l]) + (e2 * b[at + 2, l] + e3 * b[at + 3, l])
+            for lane in range(lanes):
+                s[o, lane] = times[m, lane] * (
+                    (e0 * b[at, lane] + e1 * b[at + 1, lane]) + (e2 * b[at + 2, lane] + e3 * b[at + 3, lane])
                 )
             continue
-        for l in range(lanes):
-            s[o, l] = 0.0
+        for lane in range(lanes):
+            s[o, lane] = 0.0
         for y in range(x):
             e0 = e[c + y * sx]
-            for l in range(lanes):
-                s[o, l] += e0 * b[at + y, l]
+            for lane in range(lanes):
+                s[o, lane] += e0 * b[at + y, lane]
         while x + 4 < k:
             e0, e1, e2, e3 = e[c + x * sx], e[c + (x + 1) * sx], e[c + (x + 2) * sx], e[c + (x + 3) * sx]
             i = at + x
-            for l in range(lanes):
-                s[o, l] += (e0 * b[i, l] + e1 * b[i + 1, l]) + (e2 * b[i + 2, l] + e3 * b[i + 3, l])
+            for lane in range(lanes):
+                s[o, lane] += (e0 * b[i, lane] + e1 * b[i + 1, lane]) + (e2 * b[i + 2, lane] + e3 * b[i + 3, lane])
             x += 4
         e0, e1, e2, e3 = e[c + x * sx], e[c + (x + 1) * sx], e[c + (x + 2) * sx], e[c + (x + 3) * sx]
         i = at + x
-        for l in range(lanes):
-            s[o, l] = times[m, l] * (
-                s[o, l] + ((e0 * b[i, l] + e1 * b[i + 1, l]) + (e2 * b[i + 2, l] + e3 * b[i + 3, l]))
+        for lane in range(lanes):
+            s[o, lane] = times[m, lane] * (
+                s[o, lane] + ((e0 * b[i, lane] + e1 * b[i + 1, lane]) + (e2 * b[i + 2, lane] + e3 * b[i + 3, lane]))
             )
 
 
@@ -142,11 +143,11 @@ def chains_up(
     lanes, base = psi.shape[1], copy * length * k
     node_factors(base, length, k, eps, unary, allowed, tables.raw, extra_at, shift, work)
     widest = 0.0
-    for l in range(lanes):
-        span = (2.0 * tables.span[e_at] + work.top[l] - work.low[l]) / eps
-        safe[l] = span <= SAFE and work.top[l] > -np.inf
-        value[l] = (length - work.begin[l]) * work.top[l] + (length - 1 - work.begin[l]) * tables.top[e_at]
-        widest = max(widest, span if safe[l] else 0.0)
+    for lane in range(lanes):
+        span = (2.0 * tables.span[e_at] + work.top[lane] - work.low[lane]) / eps
+        safe[lane] = span <= SAFE and work.top[lane] > -np.inf
+        value[lane] = (length - work.begin[lane]) * work.top[lane] + (length - 1 - work.begin[lane]) * tables.top[e_at]
+        widest = max(widest, span if safe[lane] else 0.0)
     period = max(1, min(length, int(DRIFT / (widest + np.log(k) + 1.0))))
     work.period[copy] = period
     latest = work.begin.max()
@@ -156,28 +157,28 @@ def chains_up(
         if t > 0:
             product(tables.e, e_at, k, 1, k, b, at - k, psi, at, b, at)
         if t <= latest:
-            for l in range(lanes):
-                if t == work.begin[l]:
-                    b[at : at + k, l] = psi[at : at + k, l]
-                elif t < work.begin[l]:
-                    b[at : at + k, l] = 1.0
+            for lane in range(lanes):
+                if t == work.begin[lane]:
+                    b[at : at + k, lane] = psi[at : at + k, lane]
+                elif t < work.begin[lane]:
+                    b[at : at + k, lane] = 1.0
         if t + 1 < length and (t + 1) % period:
             continue
-        for l in range(lanes):
-            total[l] = b[at, l]
+        for lane in range(lanes):
+            total[lane] = b[at, lane]
         for x in range(1, k):
-            for l in range(lanes):
-                total[l] += b[at + x, l]
+            for lane in range(lanes):
+                total[lane] += b[at + x, lane]
         row = copy * length + t
-        for l in range(lanes):
-            work.factor[row, l] = 1.0 / total[l]
-            if t >= work.begin[l]:
-                value[l] += eps * np.log(total[l])
+        for lane in range(lanes):
+            work.factor[row, lane] = 1.0 / total[lane]
+            if t >= work.begin[lane]:
+                value[lane] += eps * np.log(total[lane])
         for i in range(at, at + k):
-            for l in range(lanes):
-                b[i, l] *= work.factor[row, l]
-    for l in range(lanes):
-        safe[l] &= np.isfinite(value[l])  # a node without any possible state is found only on the way
+            for lane in range(lanes):
+                b[i, lane] *= work.factor[row, lane]
+    for lane in range(lanes):
+        safe[lane] &= np.isfinite(value[lane])  # a node without any possible state is found only on the way
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
@@ -196,17 +197,17 @@ def chains_down(
         at, row = base + t * k, copy * length + t
         for x in range(k):
             i = at + x
-            for l in range(lanes):
-                q[x, l] = b[i, l] * beta[x, l] * weight[l]
-        for l in range(lanes):
-            if t >= work.begin[l] and weight[l] > 0.0:
-                j = work.first[l] + t * k
+            for lane in range(lanes):
+                q[x, lane] = b[i, lane] * beta[x, lane] * weight[lane]
+        for lane in range(lanes):
+            if t >= work.begin[lane] and weight[lane] > 0.0:
+                j = work.first[lane] + t * k
                 for x in range(k):
-                    mu_unary[j + x] += q[x, l]
+                    mu_unary[j + x] += q[x, lane]
                 if len(extra_at):
-                    j = extra_at[l, t] + shift
+                    j = extra_at[lane, t] + shift
                     for x in range(k):
-                        mu_tables[j + x] += q[x, l]
+                        mu_tables[j + x] += q[x, lane]
         if pending - t == 5 or t == 0:
             add_edges(base, t, pending, k, b, r, acc)
             pending = t + 1
@@ -214,21 +215,21 @@ def chains_down(
             break
         for x in range(k):
             i = at + x
-            for l in range(lanes):
-                r[i, l] *= beta[x, l]
+            for lane in range(lanes):
+                r[i, lane] *= beta[x, lane]
         if t + 1 == length or (t + 1) % work.period[copy] == 0:
             for i in range(at, at + k):
-                for l in range(lanes):
-                    r[i, l] *= work.factor[row, l]
+                for lane in range(lanes):
+                    r[i, lane] *= work.factor[row, lane]
         if t <= latest:
-            for l in range(lanes):
-                if t <= work.begin[l]:
-                    r[at : at + k, l] = 0.0
+            for lane in range(lanes):
+                if t <= work.begin[lane]:
+                    r[at : at + k, lane] = 0.0
         product(e, e_at, 1, k, k, r, at, ones, 0, beta, 0)
     for j in range(k * k):
         v = e[e_at + j]
-        for l in range(lanes):
-            acc[j, l] *= v * weight[l]
+        for lane in range(lanes):
+            acc[j, lane] *= v * weight[lane]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
@@ -243,11 +244,13 @@ def add_edges(base: int, first: int, last: int, k: int, b: Floats, r: Floats, ac
                 j, o = base + (t + 1) * k + z, x * k + z
                 if four:
                     i1, i2, i3, j1, j2, j3 = i + k, i + 2 * k, i + 3 * k, j + k, j + 2 * k, j + 3 * k
-                    for l in range(lanes):
-                        acc[o, l] += (b[i, l] * r[j, l] + b[i1, l] * r[j1, l]) + (b[i2, l] * r[j2, l] + b[i3, l] * r[j3, l])
+                    for lane in range(lanes):
+                        acc[o, lane] += (b[i, lane] * r[j, lane] + b[i1, lane] * r[j1, lane]) + (
+                            b[i2, lane] * r[j2, lane] + b[i3, lane] * r[j3, lane]
+                        )
                 else:
-                    for l in range(lanes):
-                        acc[o, l] += b[i, l] * r[j, l]
+                    for lane in range(lanes):
+                        acc[o, lane] += b[i, lane] * r[j, lane]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -266,15 +269,15 @@ def run_chains(
         work = make_lanes(layout.unary_ptr[layout.var_ptr[group]], count, length, k, 1)
         result, safe, weight = np.empty(lanes), np.empty(lanes, np.bool_), np.ones(lanes)
         chains_up(0, length, k, eps, unary, allowed, none, 0, tables, e_at, work, result, safe)
-        for l in range(lanes):
-            done[group[l]], value[group[l]] = safe[l], result[l]
+        for lane in range(lanes):
+            done[group[lane]], value[group[lane]] = safe[lane], result[lane]
         if not want:
             continue
         for b in group:
             mu_unary[layout.unary_ptr[layout.var_ptr[b]] : layout.unary_ptr[layout.var_ptr[b + 1]]] = 0.0
         acc = np.empty((k * k, lanes))
         chains_down(0, length, k, tables.e, e_at, work, acc, weight, mu_unary, none, 0, mu_tables)
-        for l in range(lanes):
-            at = layout.mu_at[layout.factor_ptr[group[l]]]
+        for lane in range(lanes):
+            at = layout.mu_at[layout.factor_ptr[group[lane]]]
             for j in range(k * k):
-                mu_tables[at + j] = acc[j, l]
+                mu_tables[at + j] = acc[j, lane]

@@ -1,7 +1,7 @@
 """Graphs that become forests when one variable is fixed: solve the forest for each of its states, then combine.
 
-PS over the cut variable c of [theta_c + value of the forest given c], at c's own temperature. Tables have the cut variable as
-their first axis, so that a state of it selects a contiguous slice.
+PS over the cut variable c of [theta_c + value of the forest given c], at c's own temperature. Tables have the cut
+variable as their first axis, so that a state of it selects a contiguous slice.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numba import njit
 
 from mssvm.arrays import Bools, Floats, Ints
 from mssvm.engines.chain import chains_down, chains_up, make_lanes
-from mssvm.engines.forest import AT_Y, MIXED, make_space, oriented, read_roles, sizes, solve_down, solve_up
+from mssvm.engines.forest import MIXED, Space, make_space, oriented, read_roles, sizes, solve_down, solve_up
 from mssvm.engines.scaled import Forest, Layout, Tables
 from mssvm.engines.tree import Rooted, power, power_weights
 
@@ -31,7 +31,9 @@ class Cut(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def read_cut(cut: Cut, forest: Forest, layout: Layout, b: int, allowed: Bools, output: Bools, equal: bool, space) -> tuple:  # type: ignore[no-untyped-def, type-arg]
+def read_cut(
+    cut: Cut, forest: Forest, layout: Layout, b: int, allowed: Bools, output: Bools, equal: bool, space: Space
+) -> tuple[int, bool]:
     """Temperature mode of the rest, and whether eliminating the cut variable last is legal."""
     g = layout.graph_of[b]
     first = layout.var_ptr[b]
@@ -61,8 +63,8 @@ def plain_net(forest: Forest, g: int) -> Rooted:
 @njit(cache=True, nogil=True, error_model="numpy")
 def check_cuts(cut: Cut, forest: Forest, layout: Layout, allowed: Bools, output: Bools, ok: Bools) -> None:
     """Clear ``ok`` where different temperatures make conditioning wrong."""
-    which = np.flatnonzero(ok)
-    space = make_space(sizes(forest, layout, which)[0], 1, False)
+    which = np.flatnonzero(ok).astype(np.int64)
+    space = make_space(int(sizes(forest, layout, which)[0]), 1, False)
     for b in which:
         g = layout.graph_of[b]
         mode, legal = read_cut(cut, forest, layout, b, allowed, output, False, space)
@@ -73,7 +75,18 @@ def check_cuts(cut: Cut, forest: Forest, layout: Layout, allowed: Bools, output:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def place(cut: Cut, forest: Forest, layout: Layout, b: int, c: int, unary: Floats, allowed: Bools, raw: Floats, net: Rooted, u: Floats) -> None:
+def place(
+    cut: Cut,
+    forest: Forest,
+    layout: Layout,
+    b: int,
+    c: int,
+    unary: Floats,
+    allowed: Bools,
+    raw: Floats,
+    net: Rooted,
+    u: Floats,
+) -> None:
     """Scores, table and marginal offsets of instance b given state c of its cut variable."""
     g = layout.graph_of[b]
     f0, e0 = layout.factor_ptr[b], forest.edge_ptr[g]
@@ -154,7 +167,9 @@ def run_cuts(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _spread(cut: Cut, layout: Layout, b: int, c: int, net: Rooted, local: Floats, mu_unary: Floats, mu_tables: Floats) -> None:
+def _spread(
+    cut: Cut, layout: Layout, b: int, c: int, net: Rooted, local: Floats, mu_unary: Floats, mu_tables: Floats
+) -> None:
     """Add the node marginals given c to the variables and to the factors hanging on them."""
     g = layout.graph_of[b]
     for i in range(len(net.card)):
@@ -171,7 +186,8 @@ def _spread(cut: Cut, layout: Layout, b: int, c: int, net: Rooted, local: Floats
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_cut_chains(
     ptr: Ints, members: Ints, cut: Cut, forest: Forest, layout: Layout, unary: Floats, allowed: Bools,
-    eps: float, eps_cut: float, tables: Tables, value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats, done: Bools,
+    eps: float, eps_cut: float, tables: Tables, value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats,
+    done: Bools,
 ) -> None:  # fmt: skip
     """The same for groups of chains whose edges share one three-way table, all chains of a group side by side."""
     for index in range(len(ptr) - 1):
@@ -180,12 +196,12 @@ def run_cut_chains(
         g = layout.graph_of[group[0]]
         k, states = forest.card[forest.node_ptr[g]], cut.states[g]
         first, count, cut_at = np.empty(lanes, np.int64), np.empty(lanes, np.int64), np.empty(lanes, np.int64)
-        for l in range(lanes):
-            b = group[l]
+        for lane in range(lanes):
+            b = group[lane]
             v = layout.var_ptr[b] + cut.variable[layout.graph_of[b]]
-            cut_at[l] = layout.unary_ptr[v]
-            count[l] = layout.var_ptr[b + 1] - layout.var_ptr[b] - 1
-            first[l] = layout.unary_ptr[layout.var_ptr[b] + (v == layout.var_ptr[b])]
+            cut_at[lane] = layout.unary_ptr[v]
+            count[lane] = layout.var_ptr[b + 1] - layout.var_ptr[b] - 1
+            first[lane] = layout.unary_ptr[layout.var_ptr[b] + (v == layout.var_ptr[b])]
         length = count.max()
         work = make_lanes(first, count, length, k, states)
         extra, extra_mu = _hangers(group, cut, layout, length, work.begin)
@@ -195,35 +211,46 @@ def run_cut_chains(
         for c in range(states):
             if allowed[cut_at + c].any():
                 chains_up(c, length, k, eps, unary, allowed, extra, c * k, tables, e_at + c * k * k, work, result, safe)
-                for l in range(lanes):
-                    if allowed[cut_at[l] + c]:
-                        good[l] &= safe[l]
-                        values[l, c] = result[l] + unary[cut_at[l] + c]
-        for l in range(lanes):
-            done[group[l]], value[group[l]] = good[l], power(values[l], eps_cut)
-            if good[l]:
-                power_weights(values[l], eps_cut, 1.0, share[l])
+                for lane in range(lanes):
+                    if allowed[cut_at[lane] + c]:
+                        good[lane] &= safe[lane]
+                        values[lane, c] = result[lane] + unary[cut_at[lane] + c]
+        for lane in range(lanes):
+            done[group[lane]], value[group[lane]] = good[lane], power(values[lane], eps_cut)
+            if good[lane]:
+                power_weights(values[lane], eps_cut, 1.0, share[lane])
         if want:
             acc = np.empty((k * k, lanes))
-            for l in range(lanes):
-                b = group[l]
+            for lane in range(lanes):
+                b = group[lane]
                 mu_unary[layout.unary_ptr[layout.var_ptr[b]] : layout.unary_ptr[layout.var_ptr[b + 1]]] = 0.0
                 for t in range(extra_mu.shape[1]):
-                    if t >= work.begin[l]:
-                        mu_tables[extra_mu[l, t] : extra_mu[l, t] + states * k] = 0.0
+                    if t >= work.begin[lane]:
+                        mu_tables[extra_mu[lane, t] : extra_mu[lane, t] + states * k] = 0.0
             for c in range(states):
                 weight = share[:, c].copy()
                 active = weight.max() > 0.0
                 if active:
                     chains_down(
-                        c, length, k, tables.e, e_at + c * k * k, work, acc, weight, mu_unary, extra_mu, c * k, mu_tables
+                        c,
+                        length,
+                        k,
+                        tables.e,
+                        e_at + c * k * k,
+                        work,
+                        acc,
+                        weight,
+                        mu_unary,
+                        extra_mu,
+                        c * k,
+                        mu_tables,
                     )
-                for l in range(lanes):
-                    g, b = layout.graph_of[group[l]], group[l]
-                    mu_unary[cut_at[l] + c] = weight[l]
+                for lane in range(lanes):
+                    g, b = layout.graph_of[group[lane]], group[lane]
+                    mu_unary[cut_at[lane] + c] = weight[lane]
                     at = layout.mu_at[layout.factor_ptr[b] + cut.edge_factor[forest.edge_ptr[g]]] + c * k * k
                     for j in range(k * k):
-                        mu_tables[at + j] = acc[j, l] if active and weight[l] > 0.0 else 0.0
+                        mu_tables[at + j] = acc[j, lane] if active and weight[lane] > 0.0 else 0.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -232,10 +259,10 @@ def _hangers(group: Ints, cut: Cut, layout: Layout, length: int, begin: Ints) ->
     g = layout.graph_of[group[0]]
     lanes = len(group) if cut.hang_ptr[g + 1] > cut.hang_ptr[g] else 0
     extra, extra_mu = np.zeros((lanes, length), np.int64), np.zeros((lanes, length), np.int64)
-    for l in range(lanes):
-        b = group[l]
+    for lane in range(lanes):
+        b = group[lane]
         g = layout.graph_of[b]
         for h in range(cut.hang_ptr[g], cut.hang_ptr[g + 1]):
-            f, t = layout.factor_ptr[b] + cut.hang_factor[h], begin[l] + cut.hang_node[h]
-            extra[l, t], extra_mu[l, t] = layout.table_at[f], layout.mu_at[f]
+            f, t = layout.factor_ptr[b] + cut.hang_factor[h], begin[lane] + cut.hang_node[h]
+            extra[lane, t], extra_mu[lane, t] = layout.table_at[f], layout.mu_at[f]
     return extra, extra_mu

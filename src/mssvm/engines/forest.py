@@ -11,8 +11,9 @@ import numpy as np
 from numba import njit
 
 from mssvm.arrays import Bools, Floats, Ints
+from mssvm.engines.rooting import plan_forest
 from mssvm.engines.scaled import Forest, Layout, Tables, exp_nodes, scaled_down, scaled_edges, scaled_up
-from mssvm.engines.tree import Rooted, Rows, downward, make_rows, plan_forest, plan_rows, upward
+from mssvm.engines.tree import Rooted, Rows, downward, make_rows, plan_rows, upward
 
 MIXED, AT_Y, AT_H = 0, 1, 2  # temperatures of the free variables of an instance: both, only eps_y, only eps_h
 SCALED, ROBUST = 1, 2
@@ -40,8 +41,8 @@ class Space(NamedTuple):
 def make_space(n: int, widest: int, mixed: bool) -> Space:
     return Space(
         np.zeros(n * widest), np.zeros(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n * widest), np.zeros(n * widest),
-        np.zeros(n), np.zeros(widest * widest), make_rows(n, widest, mixed), np.zeros(n, np.int64), np.zeros(n, np.int64),
-        np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.int64),
+        np.zeros(n), np.zeros(widest * widest), make_rows(n, widest, mixed), np.zeros(n, np.int64),
+        np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.int64),
     )  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def make_space(n: int, widest: int, mixed: bool) -> Space:
 def read_roles(
     first: int, n: int, skip: int, unary_ptr: Ints, allowed: Bools, output: Bools, equal: bool, space: Space
 ) -> int:
-    """Copy the roles of n variables (variable ``skip`` left out) into ``space``; which temperatures the free ones have."""
+    """Copy the roles of n variables (without ``skip``) into ``space``; which temperatures the free ones have."""
     some_y, some_h = False, False
     for i in range(n):
         v = first + i + (first + i >= skip)
@@ -112,7 +113,18 @@ def solve_up(
                 widest = max(widest, net.card[i])
             s = space.s[: n * widest]
             value = scaled_up(
-                net.order, net.parent, net.edge, net.flip, net.at, net.card, net.table_at, tables, tau, space.b, s, space.scale
+                net.order,
+                net.parent,
+                net.edge,
+                net.flip,
+                net.at,
+                net.card,
+                net.table_at,
+                tables,
+                tau,
+                space.b,
+                s,
+                space.scale,
             )
             return top + value, SCALED
     ey, eh = (eps_y, eps_h) if mode == MIXED else (tau, tau)
@@ -140,10 +152,12 @@ def solve_down(
     s = space.s[: n * widest]
     # The scores are no longer needed: their place takes the node marginals.
     q = space.u
-    scaled_down(net.order, net.parent, net.edge, net.flip, net.at, net.card, net.table_at, tables, space.b, s, space.scale, q)
+    scaled_down(
+        net.order, net.parent, net.edge, net.flip, net.at, net.card, net.table_at, tables, space.b, s, space.scale, q
+    )
     scaled_edges(
-        net.order, net.parent, net.edge, net.flip, net.at, net.card, net.table_at, net.mu_at, tables, space.b, s, weight,
-        mu_tables, space.acc,
+        net.order, net.parent, net.edge, net.flip, net.at, net.card, net.table_at, net.mu_at, tables, space.b, s,
+        weight, mu_tables, space.acc,
     )  # fmt: skip
     for j in range(len(mu_unary)):
         mu_unary[j] += weight * q[j]
@@ -164,9 +178,8 @@ def sizes(forest: Forest, layout: Layout, which: Ints) -> tuple[int, int]:
 @njit(cache=True, nogil=True, error_model="numpy")
 def check_forests(forest: Forest, layout: Layout, allowed: Bools, output: Bools, equal: bool, ok: Bools) -> None:
     """Clear ``ok`` where the temperatures are mixed and some hidden component touches three free outputs or more."""
-    which = np.flatnonzero(ok)
-    n, widest = sizes(forest, layout, which)
-    space = make_space(n, 1, False)
+    which = np.flatnonzero(ok).astype(np.int64)
+    space = make_space(sizes(forest, layout, which)[0], 1, False)
     for b in which:
         g = layout.graph_of[b]
         first, last = layout.var_ptr[b], layout.var_ptr[b + 1]
@@ -185,7 +198,9 @@ def read_modes(which: Ints, layout: Layout, allowed: Bools, output: Bools, mode:
     space = make_space(n, 1, False)
     for b in which:
         first = layout.var_ptr[b]
-        mode[b] = read_roles(first, layout.var_ptr[b + 1] - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, False, space)
+        mode[b] = read_roles(
+            first, layout.var_ptr[b + 1] - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, False, space
+        )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -200,7 +215,9 @@ def run_forests(
         g = layout.graph_of[b]
         first, last = layout.var_ptr[b], layout.var_ptr[b + 1]
         lo, hi = layout.unary_ptr[first], layout.unary_ptr[last]
-        mode = read_roles(first, last - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, eps_y == eps_h, space)
+        mode = read_roles(
+            first, last - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, eps_y == eps_h, space
+        )
         ends = forest.ends[forest.edge_ptr[g] : forest.edge_ptr[g + 1]]
         ok, net = oriented(rooted(forest, layout, g, b), ends, mode, space)
         if not ok:

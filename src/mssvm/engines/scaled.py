@@ -51,7 +51,7 @@ class Layout(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """Tables at one temperature: E = exp((theta - top) / eps), its transpose, and per table top and range (at its start)."""
+    """Tables at one temperature: E = exp((theta - top) / eps), its transpose, and top and range at a table's start."""
 
     raw: Floats
     e: Floats
@@ -96,7 +96,7 @@ def exp_neg(x: float) -> float:
     p = p * r + 0.5
     p = p * r + 1.0
     p = p * r + 1.0
-    scale = _float((_bits(t) << 52) + (1023 << 52))
+    scale: float = _float((_bits(t) << 52) + (1023 << 52))  # type: ignore[call-arg]
     return p * scale if x > -700.0 else 0.0
 
 
@@ -172,7 +172,7 @@ def scaled_up(
     order: Ints, parent: Ints, edge: Ints, flip: Bools, at: Ints, card: Ints,
     table_at: Ints, tables: Tables, eps: float, b: Floats, s: Floats, scale: Floats,
 ) -> float:  # fmt: skip
-    """Messages towards the roots; ``s`` holds node i's message at ``i * widest``. Returns the log-partition times eps."""
+    """Messages towards the roots (node i's at ``s[i * widest]``); returns the log-partition times eps."""
     n = len(order)
     widest = len(s) // max(n, 1)
     value, product = 0.0, 1.0
@@ -204,7 +204,7 @@ def scaled_up(
             product = total
         else:
             product *= total
-    return value + eps * np.log(product)
+    return float(value + eps * np.log(product))
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
@@ -279,9 +279,7 @@ def scaled_edges(
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _outer4(
-    b: Floats, s: Floats, at: Ints, widest: int, nodes: Ints, flip: bool, n: int, m: int, acc: Floats
-) -> None:
+def _outer4(b: Floats, s: Floats, at: Ints, widest: int, nodes: Ints, flip: bool, n: int, m: int, acc: Floats) -> None:
     i0, i1, i2, i3 = nodes[0], nodes[1], nodes[2], nodes[3]
     if flip:
         l0, l1, l2, l3 = s[i0 * widest :], s[i1 * widest :], s[i2 * widest :], s[i3 * widest :]

@@ -2,13 +2,13 @@
 
 One upward recursion m_i(x_p) = PS_{tau_i} over x_i of [belief_i(x_i) + theta_ip(x_i, x_p)] with tau = eps_y for outputs
 and eps_h for hidden nodes. A hidden node may not be eliminated after an output, so an output below a hidden node is
-carried along as an *open* row index: a message then is a matrix (state of the open output, state of the parent), and the
-open output is eliminated at eps_y when the matrix reaches the next output. This is exact whenever every hidden component
-touches at most two outputs, and costs O(S^3) a node between two outputs and O(S^2) elsewhere. Variables with one allowed
-state separate the graph and can play either role.
+carried along as an *open* row index: a message then is a matrix (state of the open output, state of the parent), and
+the open output is eliminated at eps_y when the matrix reaches the next output. This is exact whenever every hidden
+component touches at most two outputs, and costs O(S^3) a node between two outputs and O(S^2) elsewhere. Variables with
+one allowed state separate the graph and can play either role.
 
-Beliefs are kept in logs; each message is one exp per state, a product with exp(table / eps), and one log per state; entries
-too small for that (large ranges, tiny temperatures, forbidden table entries) are redone one by one by log-sum-exp.
+Beliefs are kept in logs; each message is one exp per state, a product with exp(table / eps), and one log per state;
+entries too small for that (large ranges, tiny temperatures, forbidden table entries) are redone by log-sum-exp.
 """
 
 from __future__ import annotations
@@ -61,49 +61,9 @@ def make_rows(n: int, widest: int, mixed: bool) -> Rows:
     many = size + n * k
     return Rows(
         np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
-        np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(many), np.zeros(many), np.zeros(many, np.int64), np.zeros(2 * k),
+        np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(many), np.zeros(many),
+        np.zeros(many, np.int64), np.zeros(2 * k),
     )  # fmt: skip
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def plan_forest(n: int, ends: Ints, order: Ints, parent: Ints, edge: Ints, flip: Bools, degree: Ints, first: Bools) -> bool:
-    """Root every component at its last node, or at a node of ``first`` if it has one; False if there is a cycle."""
-    start = np.zeros(n + 1, np.int64)
-    for f in range(len(ends)):
-        start[ends[f, 0] + 1] += 1
-        start[ends[f, 1] + 1] += 1
-    for i in range(n):
-        degree[i] = start[i + 1]
-        start[i + 1] += start[i]
-    fill, incident = start[:-1].copy(), np.zeros(2 * len(ends), np.int64)
-    for f in range(len(ends)):
-        for side in range(2):
-            incident[fill[ends[f, side]]] = f
-            fill[ends[f, side]] += 1
-    seen = np.zeros(n, np.bool_)
-    tail = 0
-    for pick in range(2 * n):
-        root = n - 1 - pick % n
-        if seen[root] or (pick < n and not first[root]):
-            continue
-        seen[root], parent[root], edge[root] = True, -1, -1
-        order[tail] = root
-        head, tail = tail, tail + 1
-        while head < tail:
-            i = order[head]
-            head += 1
-            for k in range(start[i], start[i + 1]):
-                f = incident[k]
-                if f == edge[i]:
-                    continue
-                j = ends[f, 0] + ends[f, 1] - i
-                if seen[j]:
-                    return False
-                seen[j], parent[j], edge[j], flip[j] = True, i, f, ends[f, 0] == i
-                order[tail] = j
-                tail += 1
-    order[:] = order[::-1].copy()
-    return True
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -142,7 +102,7 @@ def power(values: Floats, eps: float) -> float:
     total = 0.0
     for x in range(len(values)):
         total += np.exp((values[x] - top) / eps)
-    return top + eps * np.log(total)
+    return float(top + eps * np.log(total))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -243,7 +203,9 @@ def _receive(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def upward(net: Rooted, u: Floats, output: Bools, free: Bools, eps_y: float, eps_h: float, ty: Tables, th: Tables, rows: Rows) -> float:
+def upward(
+    net: Rooted, u: Floats, output: Bools, free: Bools, eps_y: float, eps_h: float, ty: Tables, th: Tables, rows: Rows
+) -> float:
     """Value of the instance; leaves in ``rows`` what the reverse sweep needs."""
     n = len(net.order)
     for i in range(n):
@@ -274,8 +236,9 @@ def upward(net: Rooted, u: Floats, output: Bools, free: Bools, eps_y: float, eps
         for w in range(width):
             lo = at + w * m
             _send(
-                own[w * k : w * k + k], rows.soft[rows.row_at[i] + w * k : rows.row_at[i] + w * k + k], a, m, net.flip[i],
-                ty if output[i] else th, tau, rows.msg[lo : lo + m], rows.sums[lo : lo + m], rows.best[lo : lo + m], rows.line,
+                own[w * k : w * k + k], rows.soft[rows.row_at[i] + w * k : rows.row_at[i] + w * k + k], a, m,
+                net.flip[i], ty if output[i] else th, tau,
+                rows.msg[lo : lo + m], rows.sums[lo : lo + m], rows.best[lo : lo + m], rows.line,
             )  # fmt: skip
         msg = rows.msg[at : at + width * m]
         if rows.open[i] >= 0 and rows.open[p] == rows.open[i]:
@@ -283,7 +246,7 @@ def upward(net: Rooted, u: Floats, output: Bools, free: Bools, eps_y: float, eps
                 target[j] += msg[j]
         elif rows.open[i] >= 0:
             for z in range(m):
-                target[z] += power(msg[z :: m], eps_y)
+                target[z] += power(msg[z::m], eps_y)
         else:
             for w in range(rows.width[p]):
                 for z in range(m):

@@ -1,6 +1,6 @@
 """Exact inference where fixing one variable leaves a pairwise forest, such as the class label of a hidden chain.
 
-value = PS over the cut variable (at its own temperature) of [its score + nested power sum of the forest given its state].
+value = PS over the cut variable (at its own temperature) of [its score + nested power sum of the forest given it].
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from mssvm.engines.forest import AT_H, AT_Y, read_modes
 from mssvm.engines.scaled import Forest, Layout, Tables
 from mssvm.errors import UnsupportedError
 from mssvm.graph import Batch, Graph, offsets, spans
-from mssvm.inference.trees import BLOCK, LANE_STATES, Recent, Rooting, group_lanes, in_blocks, make_tables, stack_forests
+from mssvm.inference.trees import (
+    BLOCK,
+    LANE_STATES,
+    Recent,
+    Rooting,
+    group_lanes,
+    in_blocks,
+    make_tables,
+    stack_forests,
+)
 from mssvm.potentials import Marginals, Potentials, Query
 
 
@@ -87,7 +96,10 @@ class CutPlan:
     @classmethod
     def of(cls, batch: Batch, condition: Callable[[Graph], Conditioned]) -> CutPlan:
         found = [condition(g) for g in batch.graphs]
-        cards = [np.delete(g.card_array, c.variable) if c.variable >= 0 else g.card_array for g, c in zip(batch.graphs, found, strict=True)]
+        cards = [
+            np.delete(g.card_array, c.variable) if c.variable >= 0 else g.card_array
+            for g, c in zip(batch.graphs, found, strict=True)
+        ]
         ok = np.array([c.rooting.valid for c in found], dtype=bool)[batch.graph_of]
         cut = _stack(batch, found)
         shape = [_shapes(g, c) for g, c in zip(batch.graphs, found, strict=True)]
@@ -103,7 +115,9 @@ class CutPlan:
         repeat = kind[:, 0]
         layout = Layout(batch.graph_of, batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at)
         turned = bool(np.any(rows[used, 3] > 0))
-        chains = np.flatnonzero(ok & np.array([c.chain for c in found], dtype=bool)[batch.graph_of] & _one_table(batch, found))
+        chains = np.flatnonzero(
+            ok & np.array([c.chain for c in found], dtype=bool)[batch.graph_of] & _one_table(batch, found)
+        )
         variable = np.maximum(cut.variable[batch.graph_of], 0)
         return cls(
             ok, cut, stack_forests([c.rooting for c in found], cards), layout,
@@ -151,7 +165,10 @@ def _stack(batch: Batch, found: list[Conditioned]) -> Cut:
     kept = [c for c in found if c.variable >= 0]
     return Cut(
         np.array([c.variable for c in found], dtype=np.int64),
-        np.array([g.cards[c.variable] if c.variable >= 0 else 0 for g, c in zip(batch.graphs, found, strict=True)], dtype=np.int64),
+        np.array(
+            [g.cards[c.variable] if c.variable >= 0 else 0 for g, c in zip(batch.graphs, found, strict=True)],
+            dtype=np.int64,
+        ),
         np.concatenate([empty, *[c.edge_factor for c in kept]]),
         np.concatenate([empty.astype(bool), *[c.edge_cut for c in kept]]),
         offsets(np.array([len(c.hang_factor) for c in found], dtype=np.int64)),
@@ -217,7 +234,9 @@ class Conditioning:
             )  # fmt: skip
 
         if not plan.ok[which].all() or (len(rest) and not in_blocks(rest, self.threads, BLOCK, work)):
-            raise UnsupportedError("no single variable separates an instance into an exactly solvable forest; use general elimination.")
+            raise UnsupportedError(
+                "no single variable separates an instance into an exactly solvable forest; use general elimination."
+            )
         if mu is not None and plan.turn_mu is not None:
             mu.tables[plan.turn_mu] = turned.tables
 
@@ -250,10 +269,17 @@ class Conditioning:
                     continue
                 keys = (count, label, hangs > 0, table, states, k)
                 chosen = chosen[np.lexsort([key[chosen] for key in keys])]
-                ptr = group_lanes(tuple(key[chosen].astype(np.int64) for key in keys[1:]), (k * states)[chosen], count[chosen])
+                ptr = group_lanes(
+                    tuple(key[chosen].astype(np.int64) for key in keys[1:]), (k * states)[chosen], count[chosen]
+                )
                 eps_cut = eps_y if output else eps_h
 
-                def work(part: Ints, ptr: Ints = ptr, rows: Ints = members[chosen], at: tuple[float, float, Tables] = (eps, eps_cut, tables)) -> bool:
+                def work(
+                    part: Ints,
+                    ptr: Ints = ptr,
+                    rows: Ints = members[chosen],
+                    at: tuple[float, float, Tables] = (eps, eps_cut, tables),
+                ) -> bool:
                     run_cut_chains(
                         ptr[part[0] : part[-1] + 2], rows, cut, plan.forest, layout, theta.unary, query.allowed,
                         *at, value, want, mu.unary, mu.tables, done,
@@ -274,7 +300,7 @@ class Conditioning:
 
 
 def _label(allowed: Bools, at: Ints, states: Ints) -> tuple[Ints, Bools]:
-    """The only allowed state of each block ``at : at + states`` (-1 if there are several), and whether there are several."""
+    """The only allowed state of each block ``at : at + states`` (-1 if several), and whether there are several."""
     out, seen = np.full(len(at), -1, dtype=np.int64), np.zeros(len(at), dtype=np.int64)
     for c in range(int(states.max(initial=0))):
         hit = np.flatnonzero(c < states)

@@ -13,8 +13,8 @@ import numpy as np
 from mssvm.arrays import Bools, Floats, Ints
 from mssvm.engines.chain import LANES, run_chains
 from mssvm.engines.forest import AT_H, AT_Y, check_forests, read_modes, run_forests
+from mssvm.engines.rooting import plan_forest
 from mssvm.engines.scaled import Forest, Layout, Tables, exp_tables
-from mssvm.engines.tree import plan_forest
 from mssvm.errors import UnsupportedError
 from mssvm.graph import Batch, Graph, offsets, spans
 from mssvm.potentials import Marginals, Potentials, Query
@@ -45,7 +45,9 @@ class Rooting:
         ends = np.array(scopes if pairwise else (), dtype=np.int64).reshape(-1, 2)
         order, edge, degree = (np.zeros(size, dtype=np.int64) for _ in range(3))
         parent, flip = np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=bool)
-        valid = pairwise and bool(plan_forest(size, ends, order, parent, edge, flip, degree, np.zeros(size, dtype=bool)))
+        valid = pairwise and bool(
+            plan_forest(size, ends, order, parent, edge, flip, degree, np.zeros(size, dtype=bool))
+        )
         return cls(valid, order, parent, edge, flip, degree, ends)
 
 
@@ -171,7 +173,7 @@ def make_tables(raw: Floats, eps: float, starts: Ints, rows: Ints, cols: Ints) -
 
 
 def in_blocks(which: Ints, threads: int, block: int, work: Callable[[Ints], bool]) -> bool:
-    """Run ``work`` on the instances, in fixed blocks over a pool when there are several threads; whether all succeeded."""
+    """Run ``work`` on all, in fixed blocks over a pool when there are several threads; whether all succeeded."""
     if threads == 1 or len(which) <= block:
         return work(which)
     with ThreadPoolExecutor(threads) as pool:
@@ -248,7 +250,7 @@ class Trees:
             return
         if not (plan.ok[which].all() and in_blocks(which, self.threads, BLOCK, work)):
             raise UnsupportedError(
-                "an instance is not a forest whose hidden components touch at most two outputs; use general elimination."
+                "an instance is no forest whose hidden components touch at most two outputs; use general elimination."
             )
 
     def _chains(
@@ -267,8 +269,8 @@ class Trees:
 
         def work(part: Ints) -> bool:
             run_chains(
-                ptr[part[0] : part[-1] + 2], members, plan.layout, plan.chain_k, theta.unary, query.allowed, eps, tables,
-                value, mu is not None, out.unary, out.tables, done,
+                ptr[part[0] : part[-1] + 2], members, plan.layout, plan.chain_k, theta.unary, query.allowed,
+                eps, tables, value, mu is not None, out.unary, out.tables, done,
             )  # fmt: skip
             return True
 
