@@ -172,7 +172,10 @@ def peers(python: str, ours: dict[str, float]) -> None:
     for name, temperature in (("sum", "1.0"), ("max", "0.0")):
         answer = subprocess.run([python, "-c", PGMAX, temperature], capture_output=True, text=True, check=True)
         rate = json.loads(answer.stdout.strip().splitlines()[-1]) / 1e6
-        print(f"PGMax, batch of 10, {name}-product: {rate:.2f} M messages/s; ours {ours[name] / rate:.1f} times as many", flush=True)
+        print(
+            f"PGMax, batch of 10, {name}-product: {rate:.2f} M messages/s; ours {ours[name] / rate:.1f} times as many",
+            flush=True,
+        )
 
 
 def main() -> None:

@@ -267,11 +267,12 @@ def beliefs_log(
     node = np.empty(w.widest)
     collect_log(w, which, unary, m, field, dead)
     for b in which:
-        total = 0.0
+        total, feasible = 0.0, True
         for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
             lo, hi = w.state_ptr[i], w.state_ptr[i + 1]
             v = _node_belief(field, dead, lo, hi, eps_y if outputs[i] else eps_h, node)
             degree = w.near_ptr[i + 1] - w.near_ptr[i]
+            feasible &= v > -np.inf
             if degree != 1:
                 total += (1.0 - degree) * v
             if want_mu:
@@ -281,11 +282,12 @@ def beliefs_log(
             size, groups = _scores(w, f, tables, w.table_at[f], field, dead, m, outputs, score, group, cavity)
             v = _partials(score, group, size, groups, eps_y, eps_h, partial, weight)
             total += v
+            feasible &= v > -np.inf
             if want_mu and v > -np.inf:
                 _factor_belief(score, group, size, groups, eps_y, eps_h, partial, weight, v, belief)
                 for t in range(size):
                     mu_tables[mu_at[f] + t] += belief[t]
-        value[b] = total
+        value[b] = total if feasible else -np.inf
 
 
 @njit(cache=True, nogil=True)

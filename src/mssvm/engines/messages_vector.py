@@ -68,7 +68,9 @@ def _products(
     for r in range(n):
         row = _load(builder, row_at(r))
         if max_j or not max_i:
-            scaled = builder.fmul(row, _splat(builder, builder.extract_element(n_i, ir.Constant(_I32, r)), n), flags=_FAST)
+            scaled = builder.fmul(
+                row, _splat(builder, builder.extract_element(n_i, ir.Constant(_I32, r)), n), flags=_FAST
+            )
             if to_j is None:
                 to_j = scaled
             elif max_i:

@@ -19,7 +19,7 @@ from mssvm.errors import InputError
 from mssvm.graph import Batch
 from mssvm.inference.propagate_job import Job, Report, Settings, check, prepare, tasks
 from mssvm.inference.propagate_merge import MergeLimit
-from mssvm.inference.propagate_run import Control
+from mssvm.inference.propagate_run import Control, LogRun, Mode
 from mssvm.inference.propagate_search import Effort, Search
 from mssvm.potentials import Belief, Marginals, Potentials, Query
 from mssvm.power import check_temperature
@@ -122,4 +122,14 @@ class Propagate:
             job.report.messages = np.zeros(job.model.plan.n_messages)
         for task in tasks(job.model, batch, eps_y, eps_h, np.asarray(which, dtype=np.int64)):
             job.run(task)
+        job.clear_infeasible(np.asarray(which, dtype=np.int64))
         return job.report
+
+
+def pseudo_marginals(batch: Batch, theta: Potentials, query: Query, messages: Floats, eps: float = 1.0) -> Marginals:
+    """b_i ~ exp(g_i / eps), b_a ~ exp(S_a / eps) from given messages; from those of max-product they are max-marginals."""
+    model = prepare(batch, theta, query, 0)
+    run, which, mu = LogRun(model), np.arange(len(batch)), Marginals.zeros(batch)
+    run.start(which, messages)
+    run.finish(which, Mode(np.zeros(batch.n_vars, dtype=bool), eps, eps), batch.mu_at, mu, np.zeros(len(batch)))
+    return mu

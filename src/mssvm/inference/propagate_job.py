@@ -72,7 +72,7 @@ def prepare(batch: Batch, theta: Potentials, query: Query, seed: int) -> Model:
     plan = plan_of(batch)
     hair = np.zeros(len(unary))
     messages_polish.hairs(plan.wiring, np.arange(len(batch)), seed, hair)
-    untied = unary + 1e-10 * hair * (1.0 + np.abs(theta.unary))
+    untied = unary + 1e-10 * hair * (1.0 + np.abs(np.where(unary == -np.inf, 0.0, unary)))
     return Model(plan, unary, untied, theta.tables, query.allowed, query.output, query.n_allowed(batch) > 1)
 
 
@@ -131,6 +131,14 @@ class Job:
         if len(rest):
             unit = task.mode.eps_h if task.mode.eps_h > 0.0 else 1.0
             self._blocks(task, rest, lambda untied: LogRun(self.model, untied), unit)
+
+    def clear_infeasible(self, which: Ints) -> None:
+        """No assignment, no marginal: an instance of value -inf has weight zero everywhere, as with ``power_sum``."""
+        none = np.zeros(len(self.value), dtype=bool)
+        none[which] = self.value[which] == -np.inf
+        if self.mu is not None and none.any():
+            self.mu.unary[none[self.batch.owner][self.batch.state_var]] = 0.0
+            self.mu.tables[none[self.batch.mu_owner]] = 0.0
 
     def _safe(self, task: Task) -> tuple[Ints, float]:
         """The instances on which scaled probabilities cannot underflow, and the temperature they are scaled by."""

@@ -21,7 +21,9 @@ from mssvm.potentials import Marginals
 INNER_SWEEPS = 6
 
 
-def proximal_steps(model: Model, outputs: np.ndarray, eps: float, which: Ints, control: Control, steps: int) -> Iterator[LogRun]:
+def proximal_steps(
+    model: Model, outputs: np.ndarray, eps: float, which: Ints, control: Control, steps: int
+) -> Iterator[LogRun]:
     """The runs after each step, to be decoded; the same object every time."""
     w = model.plan.wiring
     sizes = np.ones(len(w.scope_ptr) - 1, dtype=np.int64)
@@ -31,7 +33,17 @@ def proximal_steps(model: Model, outputs: np.ndarray, eps: float, which: Ints, c
     own = replace(model, plan=replace(model.plan, wiring=w._replace(table_at=own_at[:-1])), unary=unary, tables=tables)
     even = Marginals(np.ones(len(unary)), np.ones(len(tables)))
     proximal_potentials(
-        w, which, model.untied, model.tables, own_at, np.zeros_like(outputs), eps, even.unary, even.tables, unary, tables
+        w,
+        which,
+        model.untied,
+        model.tables,
+        own_at,
+        np.zeros_like(outputs),
+        eps,
+        even.unary,
+        even.tables,
+        unary,
+        tables,
     )
     run = LogRun(own)
     run.start(which, None)

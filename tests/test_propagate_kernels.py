@@ -1,0 +1,217 @@
+"""The kernels against each other, message by message, and against the published results of another library."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from builders import grid_scopes
+from mssvm.arrays import Floats, Ints
+from mssvm.data.libdai import read_fg
+from mssvm.graph import Batch, Graph
+from mssvm.inference.enumerate import Enumerate, entries
+from mssvm.inference.propagate import Propagate, pseudo_marginals
+from mssvm.inference.propagate_job import prepare
+from mssvm.inference.propagate_run import Control, LogRun, Mode, Model, ScaledRun, ScaledTables, Spans
+from mssvm.potentials import Marginals, Potentials, Query
+
+
+def grid_model(cards: tuple[int, ...], seed: int, tied: bool = False) -> tuple[Batch, Model]:
+    rng = np.random.default_rng(seed)
+    scopes = [s if rng.random() < 0.5 else s[::-1] for s in grid_scopes(3, 4)]
+    batch = Batch.build([Graph(cards, tuple(scopes))] * 2, [[0] * len(scopes)] * 2 if tied else None)
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    allowed = np.ones(batch.n_states, dtype=bool)
+    allowed[batch.unary_ptr[[3, 8, 15]]] = False
+    return batch, prepare(batch, theta, Query(rng.random(batch.n_vars) < 0.5, allowed), 0)
+
+
+def normalised(batch: Batch, model: Model, messages: Floats) -> Floats:
+    """Log messages with maximum zero over the states that matter: those the mask allows."""
+    w = model.plan.wiring
+    out = np.full(len(messages), np.nan)
+    for s, v in enumerate(w.scope):
+        at = slice(int(w.message_at[s]), int(w.message_at[s + 1]))
+        allowed = model.allowed[w.state_ptr[v] : w.state_ptr[v + 1]]
+        part = np.where(allowed, messages[at], -np.inf)
+        out[at] = np.where(allowed, part - part.max(), 0.0)
+    return out
+
+
+def modes(model: Model, eps: float) -> dict[str, Mode]:
+    none, every = np.zeros(len(model.free), dtype=bool), np.ones(len(model.free), dtype=bool)
+    return {"sum": Mode(none, eps, eps), "max": Mode(every, 0.0, 0.0), "mixed": Mode(model.output, 0.0, eps)}
+
+
+MIXED_CARDS = (2, 3, 4, 2, 3, 5, 2, 4, 3, 2, 3, 2)
+
+
+@pytest.mark.parametrize("control", [Control(), Control(damping=0.4), Control(flood=True), Control(0.3, True)])
+@pytest.mark.parametrize("kind", ["sum", "max", "mixed"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_scaled_pairwise_and_log_space_factors_send_the_same_messages(kind: str, control: Control, tied: bool) -> None:
+    batch, model = grid_model((3,) * 12 if tied else MIXED_CARDS, 1, tied)
+    eps, which = 0.8, np.arange(2)
+    spans = Spans.of(model)
+    mode = modes(model, eps)[kind]
+    runs = (ScaledRun(model, ScaledTables.of(model, spans, eps)), LogRun(model))
+    for run in runs:
+        run.start(which, None)
+    for _ in range(6):
+        for run in runs:
+            run.advance(which, mode, 1, control)
+        a, b = (normalised(batch, model, run.log_messages()) for run in runs)
+        np.testing.assert_allclose(a, b, atol=1e-10)
+        decoded: list[Ints] = []
+        for run in runs:
+            decoded.append(np.zeros(batch.n_vars, dtype=np.int64))
+            run.decode(which, decoded[-1])
+        np.testing.assert_array_equal(decoded[0], decoded[1])
+
+
+@pytest.mark.parametrize("card", [2, 5, 21])
+@pytest.mark.parametrize("kind", ["sum", "max", "mixed"])
+def test_vector_kernels_equal_plain_ones(card: int, kind: str) -> None:
+    batch, model = grid_model((card,) * 12, 2)
+    which, mode = np.arange(2), modes(model, 1.0)[kind]
+    tables = ScaledTables.of(model, Spans.of(model), 1.0)
+    plain, vector = ScaledRun(model, tables), ScaledRun(model, tables)
+    plain.kk, vector.kk = (), (0,) * card
+    for run in (plain, vector):
+        run.start(which, None)
+        run.advance(which, mode, 5, Control())
+    np.testing.assert_allclose(vector.m, plain.m, rtol=1e-11)
+    np.testing.assert_allclose(vector.residual, plain.residual, rtol=1e-6, atol=1e-14)
+
+
+def test_scaled_beliefs_and_value_equal_log_space_ones() -> None:
+    batch, model = grid_model(MIXED_CARDS, 3)
+    which, mode = np.arange(2), modes(model, 0.7)["sum"]
+    results = []
+    for run in (ScaledRun(model, ScaledTables.of(model, Spans.of(model), 0.7)), LogRun(model)):
+        run.start(which, None)
+        run.advance(which, mode, 3, Control())
+        mu, value = Marginals.zeros(batch), np.zeros(2)
+        run.finish(which, mode, batch.mu_at, mu, value)
+        results.append((value, mu.unary, mu.tables))
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("strength", [50.0, 150.0, 290.0, 310.0, 650.0, 1e4])
+def test_ranges_around_the_switch_to_log_space(strength: float) -> None:
+    """Strong opposed factors at one variable: every message is in range, their product is not."""
+    rng = np.random.default_rng(4)
+    batch = Batch.build([Graph((3,) * 7, tuple((0, i) for i in range(1, 7)))])
+    theta = Potentials(rng.normal(size=batch.n_states), strength * rng.uniform(-0.5, 0.5, batch.n_table_entries))
+    query = Query.of(batch, np.arange(7) % 2 == 1)
+    for eps_y, eps_h in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)):
+        want = Enumerate()(batch, theta, query, eps_y, eps_h)
+        for merging in (True, False):
+            got = Propagate("normal", merging=merging)(batch, theta, query, eps_y, eps_h)
+            np.testing.assert_allclose(got.value, want.value, rtol=1e-9)
+            np.testing.assert_allclose(got.mu.unary, want.mu.unary, atol=1e-9 * max(1.0, strength / 100))
+
+
+def test_flooding_and_sweeping_agree_where_they_converge() -> None:
+    rng = np.random.default_rng(5)
+    batch = Batch.build([Graph((3,) * 16, tuple(grid_scopes(4, 4)))] * 3)
+    theta = Potentials(rng.normal(size=batch.n_states), 0.5 * rng.normal(size=batch.n_table_entries))
+    query = Query.of(batch, np.zeros(batch.n_vars, dtype=bool))
+    sweeping, flooding = (
+        Propagate("normal", schedule=s)(batch, theta, query, 1.0, 1.0) for s in ("sequential", "flooding")
+    )
+    assert sweeping.status.converged.all() and flooding.status.converged.all()
+    np.testing.assert_allclose(sweeping.mu.tables, flooding.mu.tables, atol=1e-8)
+    assert np.all(sweeping.status.sweeps < flooding.status.sweeps)
+
+
+# --- libDAI ----------------------------------------------------------------------------------------------------------
+
+
+def published(path: Path) -> dict[str, tuple[list[float], Floats]]:
+    """Rows of a libDAI test output: the printed errors of a method and the variable marginals below it."""
+    rows: dict[str, tuple[list[float], list[list[float]]]] = {}
+    name = ""
+    for line in path.read_text(encoding="ascii").splitlines():
+        if line.startswith("# ({x") and name:
+            rows[name][1].append([float(v) for v in line.split("(")[2].strip(") ").split(",")])
+        elif line and not line.startswith("#"):
+            name, *numbers = line.split()
+            rows[name] = ([float(v.replace("N/A", "nan")) for v in numbers], [])
+    return {key: (errors, np.array(marginals)) for key, (errors, marginals) in rows.items()}
+
+
+def distances(batch: Batch, a: Marginals, b: Marginals) -> tuple[Floats, Floats]:
+    """Total variation of variable beliefs, and of factor beliefs with a factor of order one on every variable."""
+    variables = 0.5 * np.add.reduceat(np.abs(a.unary - b.unary), batch.unary_ptr[:-1])
+    pairs = 0.5 * np.add.reduceat(np.abs(a.tables - b.tables), batch.mu_at)
+    return variables, np.concatenate([pairs, variables])
+
+
+def bethe(batch: Batch, theta: Potentials, mu: Marginals) -> float:
+    """Bethe free energy of given beliefs."""
+    graph = batch.graph(0)
+    degree = np.bincount(np.concatenate(graph.scopes), minlength=graph.n_vars)
+    entropy = np.add.reduceat(-mu.unary * np.log(mu.unary), batch.unary_ptr[:-1])
+    energy = mu.unary @ theta.unary + mu.tables @ theta.tables - mu.tables @ np.log(mu.tables)
+    return float(energy + ((1 - degree) * entropy).sum())
+
+
+def max_marginals(batch: Batch, theta: Potentials) -> tuple[Marginals, float]:
+    """Normalised max-marginals of variables and factors by brute force, and the largest score."""
+    z = np.array(list(product(range(2), repeat=batch.n_vars)))
+    unary_at, table_at, mu_at = entries(batch, 0, z)
+    score = theta.unary[unary_at].sum(1) + theta.tables[table_at].sum(1)
+    mu = Marginals(np.full(batch.n_states, -np.inf), np.full(batch.n_mu_entries, -np.inf))
+    np.maximum.at(mu.unary, unary_at, score[:, None])
+    np.maximum.at(mu.tables, mu_at, score[:, None])
+    for array, ptr in ((mu.unary, batch.unary_ptr[:-1]), (mu.tables, batch.mu_at)):
+        np.exp(array - score.max(), out=array)
+        array /= np.repeat(np.add.reduceat(array, ptr), np.diff([*ptr, len(array)]))
+    return mu, float(score.max())
+
+
+@pytest.fixture(scope="module")
+def testfast(data_dir: Path) -> tuple[Batch, Potentials, dict[str, tuple[list[float], Floats]]]:
+    folder = data_dir / "libdai_tests" / "tests"
+    if not (folder / "testfast.fg").is_file():
+        pytest.skip(f"no testfast.fg under {folder}")
+    problem = read_fg(folder / "testfast.fg").problem()
+    return problem.batch, problem.theta, published(folder / "testfast.out")
+
+
+ROWS = ["BP", "BP_SEQRND_LOG", "MP_SEQFIX", "MP_SEQRND", "MP_PARALL", "MP_SEQFIX_LOG", "MP_SEQRND_LOG", "MP_PARALL_LOG"]
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "flooding"])
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("row", ROWS)
+def test_libdai_testfast(testfast: tuple[Batch, Potentials, dict], row: str, scaled: bool, schedule: str) -> None:
+    batch, theta, rows = testfast
+    errors, marginals = rows[row]
+    query, eps = Query.all_outputs(batch), 1.0 if row.startswith("BP") else 0.0
+    method = Propagate(
+        "normal", starts=("cold",), scaled=scaled, schedule=schedule, keep_messages=True, max_sweeps=1000
+    )
+    belief = method(batch, theta, query, eps, eps)
+    messages = belief.extras["messages"]
+    assert belief.status.converged.all() and isinstance(messages, np.ndarray)
+    if eps:
+        mu, exact = belief.mu, Enumerate()(batch, theta, query, 1.0, 1.0)
+        reference, log_z = exact.mu, float(exact.value[0])
+        np.testing.assert_allclose(belief.value, bethe(batch, theta, mu), rtol=1e-9)
+    else:
+        # Max-product is judged against exact max-marginals. The printed "log Z" of the reference is a quantity of its junction
+        # tree; it follows from the row of DECMAP, whose own value is the largest score.
+        mu = pseudo_marginals(batch, theta, query, messages)
+        reference, top = max_marginals(batch, theta)
+        log_z = top - rows["DECMAP"][0][4]
+    # Half a unit of the last digit printed.
+    np.testing.assert_allclose(mu.unary.reshape(-1, 2), marginals, rtol=0.0, atol=0.51e-4)
+    variables, factors = distances(batch, mu, reference)
+    ours = [variables.max(), variables.mean(), factors.max(), factors.mean(), bethe(batch, theta, mu) - log_z]
+    np.testing.assert_allclose([float(f"{v:.3e}") for v in ours], errors[:5], rtol=1e-9)
