@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
+from mssvm.arrays import Bools, Floats, Ints
 from mssvm.errors import InfeasibleError, InputError
 from mssvm.graph import Batch
 from mssvm.inference.base import Inference
@@ -115,12 +115,23 @@ class TrainingProblem:
         return self.model.adjoint(Marginals(mu[:n], mu[n:]), block.sample.inputs)
 
     def pull(self, i: int, w: Floats) -> Floats:
-        inputs = self._cut.single(i).sample.inputs
-        there, zero = self.model.forward(w, inputs), self.model.forward(np.zeros_like(w), inputs)
-        fixed = np.concatenate([zero.unary, zero.tables])
-        # Forbidden entries carry no marginal; as zeros they leave products with mu finite.
-        allowed = np.isfinite(fixed)
-        return np.where(allowed, np.concatenate([there.unary, there.tables]) - np.where(allowed, fixed, 0.0), 0.0)
+        theta = self.model.forward(w, self._cut.single(i).sample.inputs)
+        fixed, allowed = self._fixed(i)
+        return np.where(allowed, np.concatenate([theta.unary, theta.tables]) - fixed, 0.0)
+
+    @cached_property
+    def _fixed(self) -> Callable[[int], tuple[Floats, Bools]]:
+        """Scores of instance i that do not depend on w, and which entries they allow.
+
+        Forbidden entries carry no marginal; as zeros they leave products with mu finite.
+        """
+
+        def compute(i: int) -> tuple[Floats, Bools]:
+            zero = self.model.forward(np.zeros(self.n_weights), self._cut.single(i).sample.inputs)
+            scores = np.concatenate([zero.unary, zero.tables])
+            return np.where(np.isfinite(scores), scores, 0.0), np.isfinite(scores)
+
+        return lru_cache(SINGLES_KEPT)(compute)
 
     @cached_property
     def _cut(self) -> _Cut:

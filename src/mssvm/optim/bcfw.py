@@ -2,10 +2,11 @@
 
 The oracle at w gives a plane of one instance: plus_i(w') >= lift(mu).w' + b, equal at w. Each instance keeps a few
 planes and a mixture alpha of them; v = u - sum_i c_i sum_k alpha_ik lift(mu_ik), and w = v / r. A step on instance i
-moves weight from its lowest plane in use (a) to its highest (s):
+moves weight among its planes, always from the lowest in use (a) to the highest (s):
 
-    score_k = mu_k.pull(w) + b_k,  d = c_i lift(mu_s - mu_a),  gamma = min(alpha_a, c_i (score_s - score_a) / d.(d / r))
+    score_k = mu_k.pull(w) + b_k,    gamma = min(alpha_a, (score_s - score_a) / (c_i |lift(mu_s - mu_a)|^2_{1/r}))
 
+as often as it pays, on the small matrix of products between the lifted planes; weight space is touched once a step.
 gap_i = c_i (plus_i(w) - sum_k alpha_k score_k) add up to a duality gap. Instances are drawn in proportion to their last
 known gaps; planes met before are tried first, and replace an oracle call when they promise enough of the gap
 (Osokin et al. 2016, Shah et al. 2015).
@@ -21,14 +22,16 @@ import numpy as np
 from mssvm.arrays import Floats, Ints
 from mssvm.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate
+from mssvm.optim.master import pairwise
 from mssvm.optim.run import Run, Stop
 from mssvm.optim.solution import Certificate, Outcome
 from mssvm.optim.solver import Solver
 
 UNIFORM = 0.1  # share of draws that ignore the gaps, which may be out of date
+MIX_ROUNDS, MIX_SHARE = 100, 1e-3  # how well one instance's planes are mixed at a visit
 HIT_OWN, HIT_MEAN = 0.25, 0.01  # a known plane is good enough above these shares of the own and the mean gap
 
-KEPT = ("planes", "offsets", "alpha", "used")
+KEPT = ("planes", "offsets", "alpha", "used", "products")
 
 
 @dataclass
@@ -42,9 +45,11 @@ class BCFWState:
     offsets: list[Floats]
     alpha: list[Floats]
     used: list[Ints]
+    products: list[Floats]
     gaps: Floats
     mean: Floats
     steps: int
+    n_oracle: int
     n_pass: int
     rng: np.random.Generator
 
@@ -57,10 +62,10 @@ class BCFW(Solver[BCFWState]):
     inference, after each pass with the oracle.
     """
 
-    max_passes: int = 200
+    max_passes: int = 100
     tolerance: float = 1e-3
-    n_planes: int = 10
-    cached_passes: int = 2
+    n_planes: int = 20
+    cached_passes: int = 5
     check_every: int = 5
     seed: int = 0
 
@@ -84,8 +89,18 @@ class BCFW(Solver[BCFWState]):
         v = form.u.copy()
         for i in range(n):
             v -= run.problem.scale[i] * run.problem.lift(i, kept["alpha"][i] @ kept["planes"][i])
-        rng = np.random.default_rng(self.seed)
-        return BCFWState(form.u, form.constant, v, gaps=np.ones(n), mean=v / r, steps=0, n_pass=0, rng=rng, **kept)
+        return BCFWState(
+            form.u,
+            form.constant,
+            v,
+            gaps=np.ones(n),
+            mean=v / r,
+            steps=0,
+            n_oracle=0,
+            n_pass=0,
+            rng=np.random.default_rng(self.seed),
+            **kept,
+        )
 
     def _first_planes(self, run: Run, form: ConvexForm) -> dict[str, Any]:
         """The planes at the start, whose values are also the objective there."""
@@ -97,7 +112,19 @@ class BCFW(Solver[BCFWState]):
             plus += run.problem.scale[i] * value
         run.record(run.w0, form.primal(run.w0, plus))
         used = [np.zeros(1, dtype=np.int64) for _ in planes]
-        return {"planes": planes, "offsets": offsets, "alpha": [np.ones(1) for _ in planes], "used": used}
+        alpha = [np.ones(1) for _ in planes]
+        products = [self._products(run, form.r, i, mu, mu[0]) for i, mu in enumerate(planes)]
+        return {
+            "planes": planes,
+            "offsets": offsets,
+            "alpha": alpha,
+            "used": used,
+            "products": [p[None] for p in products],
+        }
+
+    def _products(self, run: Run, r: Floats, i: int, planes: Floats, mu: Floats) -> Floats:
+        """lift(mu_k).(lift(mu) / r) for every plane k, through coordinates."""
+        return np.asarray(planes @ run.problem.pull(i, run.problem.lift(i, mu) / r))
 
     def step(self, run: Run, state: BCFWState) -> None:
         r = run.regulariser.strengths(run.problem.n_weights)
@@ -153,37 +180,41 @@ class BCFW(Solver[BCFWState]):
             run.negative_gaps += bool(value - mixed < -1e-9 * max(1.0, abs(value)))
             state.gaps[i] = max(c * (value - mixed), 0.0)
             if value > scores.max():
-                self._keep(state, i, mu, value - float(mu @ run.problem.pull(i, w)))
+                self._keep(run, state, r, i, mu, value - float(mu @ run.problem.pull(i, w)))
                 scores = _scores(run, state, i, w)
-        self._move(run, state, r, i, scores)
+        self._mix(run, state, r, i, scores)
         state.steps += 1
-        state.mean += (2.0 / (state.steps + 1.0)) * (state.v / r - state.mean)
+        if oracle:
+            state.mean += (2.0 / (state.n_oracle + 2.0)) * (state.v / r - state.mean)
+            state.n_oracle += 1
 
-    def _move(self, run: Run, state: BCFWState, r: Floats, i: int, scores: Floats) -> None:
-        c, alpha = float(run.problem.scale[i]), state.alpha[i]
-        high = int(scores.argmax())
-        low = int(np.where(alpha > 0, scores, np.inf).argmin())
-        gain = c * float(scores[high] - scores[low])
-        if gain <= 0:
+    def _mix(self, run: Run, state: BCFWState, r: Floats, i: int, scores: Floats) -> None:
+        """Find better weights for the planes of instance i, the others held fixed."""
+        c, alpha = float(run.problem.scale[i]), state.alpha[i].copy()
+        if c == 0.0 or len(alpha) == 1:
             return
-        d = c * run.problem.lift(i, state.planes[i][high] - state.planes[i][low])
-        curvature = float(d @ (d / r))
-        gamma = float(alpha[low]) if gain >= alpha[low] * curvature else gain / curvature
-        state.v -= gamma * d
-        alpha[high] += gamma
-        alpha[low] = 0.0 if gamma == alpha[low] else alpha[low] - gamma
-        state.used[i][high] = state.steps
+        one_group = np.zeros(len(alpha), dtype=np.int64)
+        pairwise(c * c * state.products[i], -c * scores, alpha, one_group, 1, MIX_ROUNDS, MIX_SHARE)
+        change = alpha - state.alpha[i]
+        if np.any(change):
+            state.v -= c * run.problem.lift(i, change @ state.planes[i])
+            state.used[i][alpha > 0] = state.steps
+            state.alpha[i] = alpha
 
-    def _keep(self, state: BCFWState, i: int, mu: Floats, b: float) -> None:
+    def _keep(self, run: Run, state: BCFWState, r: Floats, i: int, mu: Floats, b: float) -> None:
         """Store a plane with weight 0; when the store is full it takes the place of one that is not needed."""
         if len(state.offsets[i]) < self.n_planes:
+            k = len(state.offsets[i])
             state.planes[i] = np.vstack([state.planes[i], mu])
             state.offsets[i] = np.append(state.offsets[i], b)
             state.alpha[i] = np.append(state.alpha[i], 0.0)
             state.used[i] = np.append(state.used[i], state.steps)
-            return
-        k = _vacate(state.planes[i], state.offsets[i], state.alpha[i], state.used[i])
-        state.planes[i][k], state.offsets[i][k], state.alpha[i][k], state.used[i][k] = mu, b, 0.0, state.steps
+            state.products[i] = np.pad(state.products[i], (0, 1))
+        else:
+            k = _vacate(state.planes[i], state.offsets[i], state.alpha[i], state.used[i], state.products[i])
+            state.planes[i][k], state.offsets[i][k], state.alpha[i][k], state.used[i][k] = mu, b, 0.0, state.steps
+        row = self._products(run, r, i, state.planes[i], mu)
+        state.products[i][k], state.products[i][:, k] = row, row
 
 
 def _scores(run: Run, state: BCFWState, i: int, w: Floats) -> Floats:
@@ -191,7 +222,7 @@ def _scores(run: Run, state: BCFWState, i: int, w: Floats) -> Floats:
     return np.asarray(state.planes[i] @ run.problem.pull(i, w) + state.offsets[i])
 
 
-def _vacate(planes: Floats, offsets: Floats, alpha: Floats, used: Ints) -> int:
+def _vacate(planes: Floats, offsets: Floats, alpha: Floats, used: Ints, products: Floats) -> int:
     """The place of the longest unused plane without weight; if all have weight, the two lightest become one mixture."""
     free = np.flatnonzero(alpha == 0)
     if len(free):
@@ -200,7 +231,10 @@ def _vacate(planes: Floats, offsets: Floats, alpha: Floats, used: Ints) -> int:
     share = alpha[k] / (alpha[k] + alpha[j])
     planes[j] += share * (planes[k] - planes[j])
     offsets[j] += share * (offsets[k] - offsets[j])
+    products[j] += share * (products[k] - products[j])
+    products[:, j] += share * (products[:, k] - products[:, j])
     alpha[j] += alpha[k]
+    alpha[k] = 0.0
     return int(k)
 
 

@@ -3,8 +3,8 @@
     u = gradient of sum_i c_i minus_i at w_t,    w_{t+1} = argmin_w R(w) + sum_i c_i plus_i(w) - u.w
 
 The tangent lies below the subtracted part, so a lower inner objective is a lower true one. A result that is not lower
-is discarded: the objective never rises, whatever the inner solver does. Inner problems are solved to a share of the
-progress that the outer steps make.
+is discarded: the objective never rises, whatever the inner solver does. An inner solver that knows its gap stops as
+soon as it has made most of the progress that the inner problem allows, or at ``inner_tolerance``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from mssvm.objectives.problem import Part
 from mssvm.optim.bcfw import BCFW
 from mssvm.optim.dual import duality_certificate
 from mssvm.optim.run import NAN, Run, Stop
-from mssvm.optim.solution import Certificate, Outcome, Solution
+from mssvm.optim.solution import Certificate, Outcome, Row, Solution
 from mssvm.optim.solver import Solver
 from mssvm.optim.subgradient import Stopping, Subgradient
 from mssvm.optim.views import Linearised, Meter
 
-FIRST_TOLERANCE = 0.1
-SHARE = 0.1  # of the last outer progress, as the tolerance of the next inner problem
+ENOUGH = 0.5  # an inner solve ends when its gap is below this share of the decrease it has achieved
 STAGE_TOLERANCE = 1e-2  # of the outer loop at temperatures that only lead to the target
 
 
@@ -40,7 +39,6 @@ class CCCPState:
     u: Floats
     stage: int
     outer: int
-    tolerance: float
     warm: dict[str, Any]
     inner_gap: float
     inner_certified: bool
@@ -54,6 +52,7 @@ class CCCP(Solver[CCCPState]):
     inner: Solver[Any] = field(default_factory=BCFW)
     max_outer: int = 100
     tolerance: float = 1e-4
+    inner_tolerance: float = 1e-3
     literal: bool = False
     eps_h_schedule: tuple[float, ...] = ()
 
@@ -75,11 +74,11 @@ class CCCP(Solver[CCCPState]):
         return cls(Subgradient.literal(rate, n_inner, tolerance, stopping), max_outer=n_outer, literal=True)
 
     def tightened(self, tolerance: float) -> Self:
-        return replace(self, tolerance=tolerance)
+        return replace(self, tolerance=tolerance, inner_tolerance=tolerance)
 
     def begin(self, run: Run, warm: dict[str, Any]) -> CCCPState:
         w = run.regulariser.project(run.w0)
-        state = CCCPState(w, NAN, NAN, np.zeros_like(w), 0, 0, FIRST_TOLERANCE, dict(warm), NAN, False)
+        state = CCCPState(w, NAN, NAN, np.zeros_like(w), 0, 0, dict(warm), NAN, False)
         self._enter(run, state)
         return state
 
@@ -92,10 +91,12 @@ class CCCP(Solver[CCCPState]):
         view = run.problem.at(*stages[state.stage])
         minus = Part(np.zeros(0), state.minus, state.u)
         inner = Linearised.of(view, state.w, minus)
-        solver = self.inner if self.literal else self.inner.tightened(state.tolerance)
-        found = solver.minimize(inner, state.w, regulariser=run.regulariser, warm=state.warm)
         before = state.objective
+        found = self._solve(run, state, inner)
         state.warm = found.warm
+        # Of the point kept, whether that is the new one or the old: its inner objective less the inner lower bound.
+        state.inner_gap = min(found.objective, before) - found.objective + found.certificate.gap
+        state.inner_certified = found.certificate.certifies
         if self.literal or found.objective < state.objective:
             self._accept(view, state, inner, found)
         run.record(state.w, state.objective, gap=self._gap(run, state), temperatures=view.temperatures)
@@ -104,17 +105,27 @@ class CCCP(Solver[CCCPState]):
         state.outer += 1
         progress = (before - state.objective) / max(abs(before), 1e-300)
         last = state.stage == len(stages) - 1
-        if not self.literal and self._settled(state, progress, self.tolerance if last else STAGE_TOLERANCE):
+        if not self.literal and progress <= (self.tolerance if last else max(STAGE_TOLERANCE, self.tolerance)):
             if last:
-                raise Stop(
-                    Outcome.CONVERGED,
-                    f"Outer step {state.outer} lowered the objective by {progress:.1e} of it, "
-                    f"the inner problem solved to {state.tolerance:.1e}.",
-                )
+                message = f"Outer step {state.outer} changed the objective by {progress:.1e} of it."
+                raise Stop(Outcome.CONVERGED, message)
             state.stage += 1
             self._enter(run, state)
         if state.outer >= self.max_outer:
             raise Stop(Outcome.BUDGET, f"All {self.max_outer} outer steps were taken.")
+
+    def _solve(self, run: Run, state: CCCPState, inner: Linearised) -> Solution:
+        lowest = state.objective
+
+        def enough(row: Row, w: Floats) -> bool:
+            nonlocal lowest
+            lowest = min(lowest, row.objective)
+            return row.gap <= ENOUGH * (state.objective - lowest)
+
+        if self.literal:
+            return self.inner.minimize(inner, state.w, regulariser=run.regulariser)
+        solver = self.inner.tightened(self.inner_tolerance)
+        return solver.minimize(inner, state.w, regulariser=run.regulariser, callback=enough, warm=state.warm)
 
     def choose(self, run: Run) -> tuple[Floats, float]:
         return (run.last_w, run.rows[-1].objective) if self.literal and run.rows else run.chosen()
@@ -136,7 +147,7 @@ class CCCP(Solver[CCCPState]):
         state.objective = run.regulariser.value(state.w) + plus.total - minus.total
         state.minus, state.u = minus.total, minus.gradient
         if state.stage:
-            state.warm, state.tolerance = {}, FIRST_TOLERANCE
+            state.warm = {}
         run.record(state.w, state.objective, temperatures=view.temperatures)
 
     def _accept(self, view: Meter, state: CCCPState, inner: Linearised, found: Solution) -> None:
@@ -146,12 +157,3 @@ class CCCP(Solver[CCCPState]):
         if self.literal or objective < state.objective:
             state.w, state.objective = found.w, objective
             state.minus, state.u = minus.total, minus.gradient
-            state.inner_gap, state.inner_certified = found.certificate.gap, found.certificate.certifies
-
-    def _settled(self, state: CCCPState, progress: float, tolerance: float) -> bool:
-        """Whether outer progress is too small to go on; if only the inner accuracy is at fault, tighten that first."""
-        done = progress <= tolerance
-        finer = min(state.tolerance, max(SHARE * (state.tolerance if done else progress), tolerance))
-        same = self.inner.tightened(finer) == self.inner.tightened(state.tolerance)
-        state.tolerance = finer
-        return done and same

@@ -21,6 +21,10 @@ from mssvm.optim.run import Run, Stop
 from mssvm.optim.solution import Certificate, Outcome
 from mssvm.optim.solver import Solver
 
+# New planes are taken at this share of the way from the best point to the QP's solution, which swings far at first.
+STRIDE = 0.3
+KEPT = ("a", "b", "group", "alpha", "idle")
+
 
 @dataclass
 class CuttingPlaneState:
@@ -42,47 +46,36 @@ class CuttingPlaneState:
 
 @dataclass(frozen=True)
 class CuttingPlane(Solver[CuttingPlaneState]):
-    """Stops when the gap is at most ``tolerance`` times the objective; drops planes idle for ``max_idle`` rounds."""
+    """Stops when the gap is at most ``tolerance`` times the objective; drops planes idle for ``max_idle`` rounds
+    (default 50, with n slacks 5)."""
 
     max_rounds: int = 500
     tolerance: float = 1e-3
     n_slack: bool = False
-    max_idle: int = 50
+    max_idle: int | None = None
 
     state_type: ClassVar[type] = CuttingPlaneState
 
     def __post_init__(self) -> None:
-        if min(self.max_rounds, self.max_idle) < 1:
+        if self.max_rounds < 1 or (self.max_idle is not None and self.max_idle < 1):
             raise InputError("CuttingPlane needs max_rounds and max_idle >= 1.")
 
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=tolerance)
 
     def warm(self, state: CuttingPlaneState) -> dict[str, Any]:
-        return {"a": state.a, "b": state.b, "group": state.group, "alpha": state.alpha}
+        return {key: getattr(state, key) for key in KEPT}
 
     def begin(self, run: Run, warm: dict[str, Any]) -> CuttingPlaneState:
         p = run.problem.n_weights
         r = run.regulariser.demand_dual(p, "CuttingPlane")
         form = ConvexForm.of(run.problem, run.w0, r, "CuttingPlane")
-        a, b = np.zeros((0, p)), np.zeros(0)
-        group = alpha = None
-        if warm:
-            a, b, group, alpha = warm["a"], warm["b"], warm["group"], warm["alpha"]
         none = np.zeros(0, dtype=np.int64)
+        empty = {"a": np.zeros((0, p)), "b": np.zeros(0), "group": none, "alpha": np.zeros(0), "idle": none}
+        kept = {key: np.array(value) for key, value in (warm or empty).items()}
+        H = (kept["a"] / r) @ kept["a"].T
         state = CuttingPlaneState(
-            form.u,
-            form.constant,
-            a.copy(),
-            b.copy(),
-            none if group is None else group.copy(),
-            np.zeros(0) if alpha is None else alpha.copy(),
-            np.zeros(len(b), dtype=np.int64),
-            (a / r) @ a.T,
-            -np.inf,
-            np.zeros(0),
-            0,
-            0,
+            form.u, form.constant, H=H, lower=-np.inf, slack=np.zeros(0), n_round=0, n_failed=0, **kept
         )
         if not warm:
             plus, (rows, values, groups) = self._tangents(run, run.w0)
@@ -98,10 +91,12 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         v = form.u - state.alpha @ state.a
         w = v / form.r
         state.lower = max(state.lower, form.dual(v, float(state.alpha @ state.b)))
+        w = run.best.w + STRIDE * (w - run.best.w) if np.isfinite(run.best.objective) else w
         plus, (rows, values, groups) = self._tangents(run, w)
         objective = form.primal(w, plus)
+        tops = _tops(state.a @ w + state.b, state.group)
         if objective < run.best.objective:
-            state.slack = _tops(state.a @ w + state.b, state.group)
+            state.slack = tops
         lowest = min(objective, run.best.objective)
         gap = lowest - state.lower
         run.record(w, objective, gap=gap, gradient_norm=run.gradient_norm(w, rows.sum(axis=0) - form.u))
@@ -111,7 +106,9 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         if state.n_round >= self.max_rounds:
             raise Stop(Outcome.BUDGET, f"All {self.max_rounds} rounds were run; the gap is {gap:.4g}.")
         self._drop(state)
-        _add(state, form.r, rows, values, groups)
+        # What is left out promises less than a tenth of the gap in all.
+        new = rows @ w + values - tops > 0.1 * gap / len(tops)
+        _add(state, form.r, rows[new], values[new], groups[new])
 
     def certificate(self, run: Run, state: CuttingPlaneState, objective: float) -> Certificate:
         slack = None
@@ -139,7 +136,7 @@ class CuttingPlane(Solver[CuttingPlaneState]):
     def _drop(self, state: CuttingPlaneState) -> None:
         """Forget planes without weight for too long; at least one in each group has weight, so none empties."""
         state.idle = np.where(state.alpha > 1e-12, 0, state.idle + 1)
-        keep = state.idle <= self.max_idle
+        keep = state.idle <= (self.max_idle or (5 if self.n_slack else 50))
         if not keep.all():
             state.a, state.b, state.group = state.a[keep], state.b[keep], state.group[keep]
             state.alpha, state.idle, state.H = state.alpha[keep], state.idle[keep], state.H[np.ix_(keep, keep)]

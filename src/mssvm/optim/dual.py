@@ -46,6 +46,8 @@ class ConvexForm:
 def duality_certificate(run: Run, objective: float, lower: float, slack: Floats | None = None) -> Certificate:
     """Objective minus lower bound, proven only if every plane came from exact inference."""
     gap = objective - lower
+    if not gap > -float("inf"):
+        return Certificate("No lower bound is known, so nothing is certified.", negative_gaps=run.negative_gaps)
     share = gap / max(abs(objective), 1e-300)
     if run.tally.exact:
         sentence = f"Certified by duality: within {gap:.4g} ({share:.2%}) of the minimum."

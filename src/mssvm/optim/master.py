@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 
 from mssvm.arrays import Floats, Ints
 
@@ -18,7 +19,10 @@ def solve_simplices(H: Floats, q: Floats, group: Ints, start: Floats) -> tuple[F
     solved = _interior_point(H, q, group)
     if solved is not None and _value(H, q, solved) <= _value(H, q, start) + 1e-12 * max(1.0, abs(_value(H, q, start))):
         return solved, True
-    return pairwise(H, q, group, start), False
+    names, index = np.unique(group, return_inverse=True)
+    a = start.copy()
+    pairwise(H, H @ a - q, a, index, len(names), 5000, 1e-12)
+    return a, False
 
 
 def _value(H: Floats, q: Floats, a: Floats) -> float:
@@ -44,33 +48,36 @@ def _interior_point(H: Floats, q: Floats, group: Ints) -> Floats | None:
     return None if np.any(totals <= 0) else np.asarray(a / totals[index])
 
 
-def pairwise(H: Floats, q: Floats, group: Ints, start: Floats, max_steps: int = 5000) -> Floats:
-    """Move weight from the worst plane in use to the best one of the same group, with exact line search."""
-    a = start.copy()
-    gradient = H @ a - q
-    scale = max(float(np.abs(q).max()), 1e-300)
-    for step in range(max_steps):
-        g = np.unique(group)[step % len(np.unique(group))]
-        members = np.flatnonzero(group == g)
-        active = members[a[members] > 0]
-        best, worst = members[gradient[members].argmin()], active[gradient[active].argmax()]
-        drop = gradient[worst] - gradient[best]
-        if drop <= 1e-14 * scale:
-            if _violation(gradient, a, group) <= 1e-12 * scale:
-                break
-            continue
-        curvature = H[best, best] + H[worst, worst] - 2 * H[best, worst]
-        move = a[worst] if curvature <= 0 else min(a[worst], drop / curvature)
-        a[best] += move
-        a[worst] -= move
-        gradient += move * (H[:, best] - H[:, worst])
-    return a
+@njit(cache=True, nogil=True)
+def pairwise(H: Floats, gradient: Floats, a: Floats, group: Ints, n_groups: int, max_rounds: int, share: float) -> None:
+    """Move weight from the worst plane in use to the best one of its group, with exact line search, in place.
 
-
-def _violation(gradient: Floats, a: Floats, group: Ints) -> float:
-    """The largest difference of gradients between a plane in use and the best one of its group."""
-    worst = 0.0
-    for g in np.unique(group):
-        members = group == g
-        worst = max(worst, float(gradient[members & (a > 0)].max() - gradient[members].min()))
-    return worst
+    ``gradient`` = Ha - q is kept up to date. Ends when no group's difference of gradients exceeds ``share`` of the
+    largest one met in the first round.
+    """
+    first = 0.0
+    for n_round in range(max_rounds):
+        largest = 0.0
+        for g in range(n_groups):
+            best, worst = -1, -1
+            for k in range(len(a)):
+                if group[k] == g:
+                    if best < 0 or gradient[k] < gradient[best]:
+                        best = k
+                    if a[k] > 0 and (worst < 0 or gradient[k] > gradient[worst]):
+                        worst = k
+            drop = gradient[worst] - gradient[best]
+            if drop <= 0:
+                continue
+            largest = max(largest, drop)
+            curvature = H[best, best] + H[worst, worst] - 2 * H[best, worst]
+            whole = drop >= a[worst] * curvature
+            move = a[worst] if whole else drop / curvature
+            a[best] += move
+            a[worst] = 0.0 if whole else a[worst] - move
+            for k in range(len(a)):
+                gradient[k] += move * (H[k, best] - H[k, worst])
+        if n_round == 0:
+            first = largest
+        if largest <= share * first:
+            break
