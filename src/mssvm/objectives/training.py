@@ -22,6 +22,7 @@ from mssvm.models.base import Model
 from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Part
 from mssvm.objectives.sample import Sample
+from mssvm.objectives.unified import hcrf
 from mssvm.potentials import Belief, Marginals, Potentials
 
 BLOCK_STATES = 1 << 15
@@ -92,6 +93,10 @@ class TrainingProblem:
         moved = replace(self, objective=self.objective.at(eps_y, eps_h))
         object.__setattr__(moved, "_cut", self._cut)  # the blocks do not depend on the temperatures
         return moved
+
+    def likelihood(self) -> TrainingProblem:
+        """The hidden conditional random field of the same model and sample: temperatures 1 and no loss."""
+        return replace(self, objective=hcrf())
 
     def plus(self, w: Floats, which: Ints | None = None) -> Part:
         return self._sum(which, lambda block, scale: self._plus(w, block, scale))

@@ -9,6 +9,7 @@ from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.run import Callback, Validation
 from mssvm.optim.solution import Certificate, Outcome, Row, Solution
 from mssvm.optim.solver import Solver
+from mssvm.optim.start import Restarts, hcrf_start, random_start, random_starts, restarts, zero_start
 from mssvm.optim.subgradient import Stopping, Subgradient
 
 __all__ = [
@@ -21,10 +22,16 @@ __all__ = [
     "CuttingPlane",
     "Outcome",
     "Regulariser",
+    "Restarts",
     "Row",
     "Solution",
     "Solver",
     "Stopping",
     "Subgradient",
     "Validation",
+    "hcrf_start",
+    "random_start",
+    "random_starts",
+    "restarts",
+    "zero_start",
 ]

@@ -1,8 +1,8 @@
 """Where to start: with hidden variables at eps_h > 0, w = 0 is a trap.
 
 At w = 0 all states of a hidden variable receive the same gradient, so their weights stay equal for ever. Small random
-weights on the features that touch hidden states break the tie; a short likelihood fit is a better start when most labels
-are missing.
+weights on the features that touch hidden states break the tie; a short likelihood fit is a better start when most
+labels are missing.
 """
 
 from __future__ import annotations
