@@ -3,7 +3,7 @@
     python benchmarks/bench_uai.py exact                      every PR, MAR, MAP and MMAP by elimination
     python benchmarks/bench_uai.py bp --seeds 0 1 2           the marginal-MAP instances by propagation and search
     python benchmarks/bench_uai.py auto                       the marginal-MAP instances by whatever fits
-    python benchmarks/bench_uai.py bounds                     mini-bucket (i = 12) and decomposition bounds with their gaps
+    python benchmarks/bench_uai.py bounds                     mini-bucket (i = 12) and decomposition bounds, and gaps
 
 The data folder is named by MSSVM_DATA (default ../shared/data). One command runs at a time.
 """

@@ -114,11 +114,11 @@ def test_starts_are_judged() -> None:
     calls = []
 
     def start(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
-        calls.append((eps_y, eps_h))
+        calls.append((batch.n_vars, eps_y, eps_h))
         return best
 
     found = Anytime(ibound=3, starts=(start,)).search(batch, 0, theta, query, 1.0)
-    assert calls == [(0.0, 1.0)]
+    assert calls[-1] == (12, 0.0, 1.0)
     assert found.value == pytest.approx(best.value[0])
 
 

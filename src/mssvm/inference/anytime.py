@@ -10,7 +10,7 @@ import numpy as np
 from mssvm.arrays import Floats
 from mssvm.errors import InputError, UnsupportedError
 from mssvm.graph import Batch
-from mssvm.inference.anytime_search import Found, Progress, Search
+from mssvm.inference.anytime_search import Found, Progress, Search, warm
 from mssvm.inference.base import Inference
 from mssvm.inference.eliminate import Eliminate
 from mssvm.inference.minibucket import Instance
@@ -37,7 +37,8 @@ class Anytime:
             raise InputError(f"time_limit must be >= 0 and ibound 1 to 32, got {self.time_limit} and {self.ibound}.")
 
     def search(self, batch: Batch, b: int, theta: Potentials, query: Query, eps_h: float) -> Found:
-        """The search on instance b."""
+        """The search on instance b; what has to be compiled for it is compiled before its time begins."""
+        warm(self.starts)
         one = batch.select([b])
         rows = slice(int(batch.var_ptr[b]), int(batch.var_ptr[b + 1]))
         alone = Query(query.output[rows], query.allowed[batch.state_span(b)])

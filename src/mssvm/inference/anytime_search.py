@@ -20,6 +20,7 @@ import numpy as np
 from mssvm.arrays import Ints
 from mssvm.engines import bounds as engine
 from mssvm.graph import Batch, Graph
+from mssvm.inference.base import Inference
 from mssvm.inference.conditioned import Conditioned
 from mssvm.inference.minibucket import Instance, Relaxation
 from mssvm.potentials import Potentials, Query
@@ -275,10 +276,12 @@ def _softened(instance: Instance) -> Instance:
     return replace(instance, tables=np.maximum(instance.tables, floor))
 
 
-def warm() -> None:
+def warm(starts: tuple[Inference, ...] = ()) -> None:
     """Compile the kernels on a tiny model, so that compilation does not count against a time limit."""
-    batch = Batch.build([Graph((2, 2, 2), ((0, 1), (1, 2), (0, 2)))])
+    batch = Batch.build([Graph((2, 2, 2), ((0, 1), (1, 2), (0, 2), (0, 1, 2)))])
     query = Query.of(batch, np.array([True, True, False]))
+    for start in starts:
+        start(batch, Potentials.zeros(batch), query, 0.0, 1.0)
     relaxation = Relaxation(Instance.of(batch, 0, Potentials.zeros(batch), query), (2, 1, 0), 4, 0.0, 1.0)
     relaxation.improve(1)
     states = np.zeros(3, dtype=np.int64)
