@@ -1,0 +1,65 @@
+"""The methods that are compared, each with its own objective, training procedure and decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mssvm.arrays import Floats
+from mssvm.experiments.simulate import Simulation, accuracy, decoded_accuracy
+from mssvm.inference.base import Inference
+from mssvm.objectives.base import Objective
+from mssvm.objectives.m3e import M3E
+from mssvm.objectives.modlat import ModLat
+from mssvm.objectives.training import TrainingProblem
+from mssvm.objectives.unified import hcrf, lssvm, mssvm
+from mssvm.optim import Callback, Solution, Solver
+from mssvm.optim.alternate import Alternate
+
+NAMES = {"M": "MSSVM", "L": "LSSVM", "H": "HCRF", "M3E": "M3E", "ModLat": "ModLat"}
+UNIFIED: dict[str, Callable[[], Objective]] = {"M": mssvm, "L": lssvm, "H": hcrf}
+
+
+@dataclass(frozen=True, eq=False)
+class Arena:
+    """What all methods of a trial share: data, initial weights, inference and C."""
+
+    simulation: Simulation
+    w0: Floats
+    inference: Inference
+    C: float = 1.0
+
+    def problem(self, objective: Objective) -> TrainingProblem:
+        return TrainingProblem(objective, self.simulation.model, self.simulation.train, self.inference, self.C)
+
+    def train(self, member: str, solver: Solver[Any], callback: Callback | None = None) -> Solution:
+        """The member's weights by the given solver; ModLat uses it for both of its problems."""
+        if member == "ModLat":
+            blocks = ModLat(self.simulation.model, self.simulation.train, self.inference, self.C)
+            return Alternate(solver, solver).minimize(blocks, self.w0, self.w0)[0]
+        objective = M3E() if member == "M3E" else UNIFIED[member]()
+        return solver.minimize(self.problem(objective), self.w0, callback=callback)
+
+    def accuracy(self, member: str, w: Floats) -> float:
+        """Test accuracy in per cent of the member: marginal MAP (M, H), joint MAP (L, ModLat), own score."""
+        sim = self.simulation
+        if member == "M3E":
+            theta = sim.model.forward(w, sim.test.inputs)  # type: ignore[arg-type]
+            return 100 * accuracy(sim.test, M3E().decode(self.inference, sim.test, theta).decode(sim.test.batch))
+        eps_h = 0.0 if member in ("L", "ModLat") else 1.0
+        return 100 * decoded_accuracy(sim.model, w, sim.test, self.inference, eps_h)
+
+    def bayes(self) -> float:
+        """Accuracy of marginal MAP with the generating weights."""
+        return self.accuracy("M", self.simulation.weights)
+
+    def test_log_likelihood(self, w: Floats) -> float:
+        """Mean log p(y | x; w) of the test instances, hidden variables summed out."""
+        sim = self.simulation
+        theta = sim.model.forward(w, sim.test.inputs)  # type: ignore[arg-type]
+        given = self.inference(sim.test.batch, theta, sim.test.truth_query, 1.0, 1.0).value
+        total = self.inference(sim.test.batch, theta, sim.test.query, 1.0, 1.0).value
+        return float(np.mean(given - total))

@@ -1,0 +1,131 @@
+"""Trials in parallel processes, each result on disk at once: an interrupted run goes on where it stopped.
+
+A task is one experiment's name and its parameters; its seed and everything else follow from these and the protocol, so
+results do not depend on the number of processes or the order in which they finish.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from time import monotonic
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from mssvm.experiments.protocol import Protocol
+
+Params = dict[str, Any]
+Result = dict[str, Any]
+Function = Callable[[Protocol, Params], Result]
+"""One trial; a function at the top level of a module, so that other processes can find it."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A finished trial."""
+
+    params: Params
+    result: Result
+    seconds: float
+
+
+class Store:
+    """Finished trials of one experiment, one JSON line each with a fingerprint of the settings it was run with."""
+
+    def __init__(self, path: Path, fingerprint: Callable[[Params], str]) -> None:
+        self.path, self.fingerprint = path, fingerprint
+
+    def open(self, resume: bool) -> dict[str, Trial]:
+        """What is known already; without ``resume`` an older file is set aside and the store starts empty."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists() and not resume:
+            self.path.replace(self.path.with_suffix(".previous.jsonl"))
+        return self.read()
+
+    def read(self) -> dict[str, Trial]:
+        """Stored trials by key. Those run with other settings are left out, so they are run again."""
+        if not self.path.exists():
+            return {}
+        lines = self.path.read_bytes().split(b"\n")
+        if lines[-1]:
+            # The last line was cut off by a kill; drop it, so that the next one starts on a line of its own.
+            os.truncate(self.path, self.path.stat().st_size - len(lines[-1]))
+        records = [json.loads(line) for line in lines[:-1]]
+        return {
+            key(r["params"]): Trial(r["params"], r["result"], r["seconds"])
+            for r in records
+            if r["fingerprint"] == self.fingerprint(r["params"])
+        }
+
+    def add(self, trial: Trial) -> None:
+        """Append a line in one write, on disk before this returns."""
+        record = {
+            "params": trial.params,
+            "result": trial.result,
+            "seconds": round(trial.seconds, 3),
+            "fingerprint": self.fingerprint(trial.params),
+        }
+        line = json.dumps(record, sort_keys=True, allow_nan=False) + "\n"
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(handle, line.encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def key(params: Params) -> str:
+    """The name of a task within its experiment."""
+    return json.dumps(params, sort_keys=True)
+
+
+def generator(protocol: Protocol, experiment: str, trial: int) -> np.random.Generator:
+    """The stream of one trial, independent of all others."""
+    return np.random.default_rng([protocol.seed, crc32(experiment.encode()), trial])
+
+
+def run_trials(
+    function: Function, protocol: Protocol, tasks: Sequence[Params], store: Store, jobs: int, resume: bool
+) -> Iterator[Trial]:
+    """Yield every task's trial, stored ones first and new ones as they finish."""
+    known = store.open(resume)
+    wanted = {key(params): params for params in tasks}
+    yield from (known[name] for name in wanted if name in known)
+    missing = [params for name, params in wanted.items() if name not in known]
+    results = _alone(function, protocol, missing) if jobs == 1 else _pool(function, protocol, missing, jobs)
+    for trial in results:
+        store.add(trial)
+        yield trial
+
+
+def _alone(function: Function, protocol: Protocol, tasks: Sequence[Params]) -> Iterator[Trial]:
+    for params in tasks:
+        yield _timed(function, protocol, params)
+
+
+def _pool(function: Function, protocol: Protocol, tasks: Sequence[Params], jobs: int) -> Iterator[Trial]:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        try:
+            running = {pool.submit(_timed, function, protocol, params) for params in tasks}
+            while running:
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _timed(function: Function, protocol: Protocol, params: Params) -> Trial:
+    began = monotonic()
+    # One BLAS thread: processes share the cores already, and results must not depend on their number.
+    with threadpool_limits(1):
+        result = function(protocol, params)
+    return Trial(params, result, monotonic() - began)
