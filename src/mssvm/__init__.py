@@ -13,6 +13,8 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from mssvm import errors
+
 if TYPE_CHECKING:
     from mssvm.data.graphs import GraphInput as Graph
     from mssvm.data.labels import MISSING
@@ -63,6 +65,7 @@ __all__ = [
     "UnifiedSSVM",
     "__version__",
     "cross_val_predict",
+    "errors",
     "load",
 ]
 

@@ -41,7 +41,8 @@ class StructuredEstimator(BaseEstimator):
     solver : "auto", "lbfgs", "cccp", "bcfw", "cutting-plane", "subgradient" or a solver object
         "auto" is L-BFGS with exact inference (through falling temperatures where the member has a maximum), otherwise
         subgradient descent with AdaGrad's rates and averaging.
-    inference : "auto", "exact" or an inference object
+    inference : "auto", "exact", "propagate" or an inference object
+        "auto" is exact wherever ``memory_limit`` allows and belief propagation elsewhere; ``status_`` says which.
     init : "auto", "zeros", "random", "tempered" or an array of weights
         "auto" starts at zero, except weights of hidden variables, which start at small random values. "tempered" trains
         at temperatures (1, 1) first.
@@ -97,7 +98,7 @@ class StructuredEstimator(BaseEstimator):
         penalties: Mapping[str, float] | None = None,
         max_iter: int | None = None,
         tol: float | None = None,
-        memory_limit: int = 4 << 30,
+        memory_limit: int = 1 << 30,
         n_jobs: int | None = None,
         random_state: Any = None,
         warm_start: bool = False,

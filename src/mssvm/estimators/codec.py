@@ -14,6 +14,7 @@ from mssvm.arrays import AnyArray
 from mssvm.data.labels import MISSING
 from mssvm.errors import InputError
 from mssvm.estimators import structures
+from mssvm.inference.auto import Auto
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagate import Propagate
 from mssvm.models import losses
@@ -21,7 +22,7 @@ from mssvm.models import losses
 DATACLASSES = (
     *(optim.BCFW, optim.CCCP, optim.CuttingPlane, optim.LBFGS, optim.Subgradient),
     *(losses.Hamming, losses.WeightedHamming, losses.TableLoss, losses.Zero),
-    *(Exact, Propagate),
+    *(Auto, Exact, Propagate),
 )
 STRUCTURES = tuple(
     kind

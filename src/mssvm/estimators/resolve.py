@@ -18,8 +18,10 @@ from mssvm.arrays import Floats
 from mssvm.data.labels import Labels, LabelSpace
 from mssvm.errors import InputError
 from mssvm.estimators.structures import Chain, Structure
+from mssvm.inference.auto import Auto
 from mssvm.inference.base import Inference
 from mssvm.inference.exact import Exact
+from mssvm.inference.propagate import Propagate
 from mssvm.models.losses import Hamming, Loss, Zero
 from mssvm.optim import BCFW, CCCP, LBFGS, CuttingPlane, Solver, Subgradient
 
@@ -76,17 +78,18 @@ def threads_of(n_jobs: Any) -> int:
 
 
 def inference_of(inference: Any, memory_limit: Any, threads: int) -> Inference:
-    """Exact inference by name, or any inference object."""
-    if not isinstance(inference, str):
-        if not callable(inference):
-            raise InputError(f"inference must be 'auto', 'exact' or an inference object, got {inference!r}.")
+    """Inference by name, or any inference object."""
+    if callable(inference):
         given: Inference = inference
         return given
-    if inference not in ("auto", "exact"):
-        raise InputError(f"inference must be 'auto', 'exact' or an inference object, got {inference!r}.")
+    if not isinstance(inference, str) or inference not in ("auto", "exact", "propagate"):
+        raise InputError(f"inference must be 'auto', 'exact', 'propagate' or an inference object, got {inference!r}.")
     if isinstance(memory_limit, bool) or not isinstance(memory_limit, (int, np.integer)) or memory_limit < 1:
         raise InputError(f"memory_limit must be a whole number of bytes >= 1, got {memory_limit!r}.")
-    return Exact(memory_limit=int(memory_limit), threads=threads)
+    if inference == "propagate":
+        return Propagate(threads=threads)
+    kind = Auto if inference == "auto" else Exact
+    return kind(memory_limit=int(memory_limit), threads=threads)
 
 
 def solver_of(solver: Any, exact: bool, max_iter: Any, tol: Any, seed: int) -> Solver[Any]:

@@ -59,6 +59,8 @@ def read(
     params: Any, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: tuple[Space, LabelSpace] | None
 ) -> Data:
     """Learn (or, in a warm start, keep) the vocabularies of X and y, and lay the data out."""
+    if y is None:
+        raise InputError(f"{type(params).__name__} requires y to be passed, but the target y is None.")
     structure = resolve.structure_of(params.structure)
     if earlier is None:
         space, parsed = structure.learn(X)
@@ -88,6 +90,8 @@ def instance_weights(sample_weight: Any, n: int) -> Floats:
     weights = np.asarray(sample_weight, dtype=np.float64)
     if weights.shape != (n,) or not np.all(np.isfinite(weights)) or np.any(weights < 0):
         raise InputError(f"sample_weight needs one finite number >= 0 for each of the {n} instances.")
+    if not weights.any():
+        raise InputError("every sample weight is zero; at least one instance must count.")
     return weights
 
 
