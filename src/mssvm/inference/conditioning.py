@@ -114,7 +114,8 @@ class CutPlan:
         starts = spans_of(at, kind)
         repeat = kind[:, 0]
         layout = Layout(batch.graph_of, batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at)
-        turned = bool(np.any(rows[used, 3] > 0))
+        even = used[~odd]
+        turned = bool(np.any(rows[even, 3] > 0))
         chains = np.flatnonzero(
             ok & np.array([c.chain for c in found], dtype=bool)[batch.graph_of] & _one_table(batch, found)
         )
@@ -122,8 +123,8 @@ class CutPlan:
         return cls(
             ok, cut, stack_forests([c.rooting for c in found], cards), layout,
             starts, np.repeat(kind[:, 1], repeat), np.repeat(kind[:, 2], repeat),
-            _turn(batch.table_at[used], rows[used], batch.n_table_entries) if turned else None,
-            _turn(batch.mu_at[used], rows[used], batch.n_mu_entries) if turned else None,
+            _turn(batch.table_at[even], rows[even], batch.n_table_entries) if turned else None,
+            _turn(batch.mu_at[even], rows[even], batch.n_mu_entries) if turned else None,
             chains, batch.unary_ptr[batch.var_ptr[:-1] + variable],
         )  # fmt: skip
 

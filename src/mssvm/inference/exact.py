@@ -1,6 +1,7 @@
 """Exact inference for any graph: each instance goes to the cheapest exact method that fits it.
 
     pairwise forest, order of elimination legal      Trees          (kernels with run-time roles and masks)
+    one variable away from such a forest             Conditioning
     anything else                                    Eliminate      (compiled per topology and role pattern)
 """
 
@@ -15,6 +16,7 @@ import numpy as np
 from mssvm.arrays import Floats, Ints
 from mssvm.graph import Batch
 from mssvm.inference.base import Filler
+from mssvm.inference.conditioning import Conditioning
 from mssvm.inference.eliminate import Eliminate
 from mssvm.inference.trees import Trees
 from mssvm.potentials import Belief, Marginals, Potentials, Query, Status
@@ -40,6 +42,10 @@ class Exact:
     @cached_property
     def trees(self) -> Trees:
         return Trees(threads=self.threads)
+
+    @cached_property
+    def conditioning(self) -> Conditioning:
+        return Conditioning(threads=self.threads)
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
         theta.check(batch)
@@ -85,7 +91,7 @@ class Exact:
         query.check(batch)
         route: Route = []
         left = np.ones(len(batch), dtype=bool)
-        for name, method in (("tree recursion", self.trees),):
+        for name, method in (("tree recursion", self.trees), ("conditioning", self.conditioning)):
             if not left.any():
                 break
             mine = left & method.supports(batch, query, eps_y, eps_h)
