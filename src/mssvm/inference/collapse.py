@@ -110,8 +110,8 @@ def components(graph: Graph, output: Bools) -> list[Component]:
         for v in hidden[1:]:
             root[find(v)] = find(hidden[0])
     members: dict[int, list[int]] = {}
-    for v in np.flatnonzero(~output):
-        members.setdefault(find(int(v)), []).append(int(v))
+    for v in np.flatnonzero(~output).tolist():
+        members.setdefault(find(v), []).append(v)
     factors: dict[int, list[int]] = {key: [] for key in members}
     border: dict[int, dict[int, None]] = {key: {} for key in members}
     for f, scope in enumerate(graph.scopes):
