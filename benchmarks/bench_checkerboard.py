@@ -108,7 +108,7 @@ def main() -> None:
     )
     ours = seconds(lambda: method(batch, theta, query, 0.0, 1.0))
     theirs = seconds(lambda: [numpy_marginal_map(*b) for b in boards])
-    print(f"value, decode and marginals: {1e3 * ours:.3f} ms an instance; NumPy value and decode: {1e3 * theirs:.3f} ms")
+    print(f"value, decode, marginals: {1e3 * ours:.3f} ms an instance; NumPy value and decode: {1e3 * theirs:.3f} ms")
     print(json.dumps({"ratio": round(theirs / ours, 2), "right": right, "of": args.seeds}))
 
 
