@@ -167,3 +167,23 @@ def test_installed_command_exits_with_two(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr == "mssvm: bad.uai, line 2: 3 variables are declared but only 2 numbers follow.\n"
+
+
+def test_the_example_of_the_docs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joint MAP and marginal MAP of the two-variable model differ, and the commands print what the page says."""
+    page = (Path(__file__).parents[1] / "docs" / "marginal-map.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    Path("two.uai").write_text(page.split("```uai\n")[1].split("```")[0])
+    Path("two.query").write_text("1 0\n")
+    lines = page.splitlines()
+    commands = [k for k, line in enumerate(lines) if line.startswith("    $ mssvm ")]
+    assert len(commands) == 2
+    for k in commands:
+        assert main(lines[k].split()[2:]) == 0
+        assert capsys.readouterr().out.splitlines() == [line.strip() for line in lines[k + 1 : k + 3]]
+    scope: dict[str, object] = {}
+    exec(page.split("```python\n")[1].split("```")[0], scope)
+    belief = scope["belief"]
+    assert belief.value[0] == pytest.approx(np.log(0.6))  # type: ignore[attr-defined]
