@@ -17,7 +17,7 @@ from test_trees import assert_same, random_masks, random_potentials, run
 PAIRS = [*product((0.0, 0.5, 1.0), repeat=2), (1e-6, 1e-6)]
 
 
-def labelled_chain(n: int, states: int, k: int, first: bool, axis: int) -> Graph:
+def labelled_chain(n: int, states: int, k: int, first: bool, axis: int, nodes_too: bool = True) -> Graph:
     """A class label joined to every node and edge of a hidden chain; ``axis`` is its place in the scopes."""
     label, nodes = (0, range(1, n + 1)) if first else (n, range(n))
 
@@ -28,7 +28,7 @@ def labelled_chain(n: int, states: int, k: int, first: bool, axis: int) -> Graph
 
     cards = [k] * (n + 1)
     cards[label] = states
-    return Graph(tuple(cards), tuple([scope(i) for i in nodes] + [scope(i, i + 1) for i in nodes[:-1]]))
+    return Graph(tuple(cards), tuple([scope(i) for i in nodes if nodes_too] + [scope(i, i + 1) for i in nodes[:-1]]))
 
 
 def random_cut_graph(rng: np.random.Generator) -> Graph:
@@ -85,6 +85,18 @@ def test_label_over_hidden_chains(eps_y: float, eps_h: float, first: bool, axis:
                 value, mu, which = run(Conditioning(), batch, theta, q, eps_y, eps_h)
                 assert len(which) == len(batch)
                 assert_same(batch, value, mu, which, Enumerate()(batch, theta, q, eps_y, eps_h))
+
+
+@pytest.mark.parametrize("eps_y", [0.0, 0.5, 1.0])
+def test_label_on_the_edges_only(eps_y: float) -> None:
+    rng = np.random.default_rng(2)
+    graphs = [labelled_chain(int(n), 2, 3, True, 0, nodes_too=False) for n in rng.integers(2, 6, size=9)]
+    batch = Batch.build(graphs, [[0] * g.n_factors for g in graphs])
+    theta = random_potentials(rng, batch, 1.0, 0.0)
+    query = Query(np.arange(batch.n_vars) == batch.var_ptr[batch.owner], random_masks(rng, batch))
+    value, mu, which = run(Conditioning(), batch, theta, query, eps_y, 1.0)
+    assert len(which) == len(batch)
+    assert_same(batch, value, mu, which, Enumerate()(batch, theta, query, eps_y, 1.0))
 
 
 def test_what_is_not_supported() -> None:

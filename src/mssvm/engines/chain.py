@@ -15,13 +15,13 @@ from numba import njit
 from mssvm.arrays import Bools, Floats, Ints
 from mssvm.engines.scaled import Layout, Tables, exp_neg
 
-LANES = 64
+LANES = 128
 SAFE = 250.0  # (range of a chain's scores + twice the range of the table) / eps up to which nothing can underflow
 DRIFT = 125.0  # how far, in logs, the size of a belief may drift before it is rescaled
 
 
 class Lanes(NamedTuple):
-    """Buffers of one group of chains; the first two are (position state, lane)."""
+    """Buffers of one group of chains (a multiple of eight of them); the first three are (position state, lane)."""
 
     psi: Floats  # exp of the scores; on the way down replaced by what multiplies b in the pair marginals
     b: Floats
@@ -41,8 +41,8 @@ def make_lanes(first: Ints, count: Ints, length: int, k: int, copies: int) -> La
     lanes = len(first)
     size = (copies * length * k, lanes)
     work = Lanes(
-        np.empty(size), np.empty(size), np.empty((k, lanes)), np.empty((copies * length, lanes)), np.empty(lanes),
-        np.empty(lanes), np.empty(lanes), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64),
+        np.empty(size), np.empty(size), np.empty((length * k, lanes)), np.empty((copies * length, lanes)),
+        np.empty(lanes), np.empty(lanes), np.empty(lanes), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64),
         np.ones(copies, np.int64),
     )  # fmt: skip
     for lane in range(lanes):
@@ -61,33 +61,36 @@ def node_factors(
     ``extra_at[lane, t] + shift`` is where further scores of the node lie in ``extra`` (none if it has no rows).
     """
     psi, top, low = work.psi, work.top, work.low
-    lanes = psi.shape[1]
-    for t in range(length):
-        for lane in range(lanes):
-            j, i = work.first[lane] + t * k, base + t * k
-            if t < work.begin[lane]:
-                for x in range(k):
-                    psi[i + x, lane] = -np.inf
-            elif len(extra_at):
-                more = extra_at[lane, t] + shift
-                for x in range(k):
-                    psi[i + x, lane] = unary[j + x] + extra[more + x] if allowed[j + x] else -np.inf
-            else:
-                for x in range(k):
-                    psi[i + x, lane] = unary[j + x] if allowed[j + x] else -np.inf
+    lanes, n = psi.shape[1], length * k
+    # Eight lanes are read contiguously, then transposed: far fewer cache lines are open at a time.
+    block = np.empty((8, n))
+    for left in range(0, lanes, 8):
+        for lane in range(left, left + 8):
+            skip, at = work.begin[lane] * k, work.first[lane]
+            block[lane - left, :skip] = -np.inf
+            row = block[lane - left, skip:]
+            score, mask = unary[at + skip : at + n], allowed[at + skip : at + n]
+            for j in range(len(row)):
+                row[j] = score[j] if mask[j] else -np.inf
+            if len(extra_at):
+                for t in range(work.begin[lane], length):
+                    j, more = t * k, extra_at[lane, t] + shift
+                    for x in range(k):
+                        block[lane - left, j + x] += extra[more + x]
+        for j in range(n):
+            i = base + j
+            for lane in range(8):
+                psi[i, left + lane] = block[lane, j]
     top[:], low[:] = -np.inf, np.inf
-    for i in range(base, base + length * k):
+    for i in range(base, base + n):
         for lane in range(lanes):
             v = psi[i, lane]
             top[lane] = v if v > top[lane] else top[lane]
-            low[lane] = v if (v < low[lane] and v > -np.inf) else low[lane]
+            low[lane] = v if (v < low[lane]) & (v > -np.inf) else low[lane]
     inverse = 1.0 / eps
-    for i in range(base, base + length * k):
+    for i in range(base, base + n):
         for lane in range(lanes):
-            psi[i, lane] = (psi[i, lane] - top[lane]) * inverse
-    flat = psi.reshape(psi.size)[base * lanes : (base + length * k) * lanes]
-    for j in range(len(flat)):
-        flat[j] = exp_neg(flat[j])
+            psi[i, lane] = exp_neg((psi[i, lane] - top[lane]) * inverse)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
@@ -197,26 +200,16 @@ def chains_down(
         at, row = base + t * k, copy * length + t
         for x in range(k):
             i = at + x
+            j = t * k + x
             for lane in range(lanes):
-                q[x, lane] = b[i, lane] * beta[x, lane] * weight[lane]
-        for lane in range(lanes):
-            if t >= work.begin[lane] and weight[lane] > 0.0:
-                j = work.first[lane] + t * k
-                for x in range(k):
-                    mu_unary[j + x] += q[x, lane]
-                if len(extra_at):
-                    j = extra_at[lane, t] + shift
-                    for x in range(k):
-                        mu_tables[j + x] += q[x, lane]
+                v = beta[x, lane]
+                q[j, lane] = b[i, lane] * v * weight[lane]
+                r[i, lane] *= v
         if pending - t == 5 or t == 0:
             add_edges(base, t, pending, k, b, r, acc)
             pending = t + 1
         if t == 0:
             break
-        for x in range(k):
-            i = at + x
-            for lane in range(lanes):
-                r[i, lane] *= beta[x, lane]
         if t + 1 == length or (t + 1) % work.period[copy] == 0:
             for i in range(at, at + k):
                 for lane in range(lanes):
@@ -230,6 +223,32 @@ def chains_down(
         v = e[e_at + j]
         for lane in range(lanes):
             acc[j, lane] *= v * weight[lane]
+    add_nodes(length, k, work, weight, mu_unary, extra_at, shift, mu_tables)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def add_nodes(
+    length: int, k: int, work: Lanes, weight: Floats, mu_unary: Floats, extra_at: Ints, shift: int, mu_tables: Floats
+) -> None:
+    """Add the node marginals in ``work.q`` to where the batch keeps them, for lanes of positive weight."""
+    q, n = work.q, length * k
+    block = np.empty((8, n))
+    for left in range(0, q.shape[1], 8):
+        for j in range(n):
+            for lane in range(8):
+                block[lane, j] = q[j, left + lane]
+        for lane in range(left, left + 8):
+            if weight[lane] == 0.0:
+                continue
+            skip, at = work.begin[lane] * k, work.first[lane]
+            row, out = block[lane - left, skip:], mu_unary[at + skip : at + n]
+            for j in range(len(row)):
+                out[j] += row[j]
+            if len(extra_at):
+                for t in range(work.begin[lane], length):
+                    i = extra_at[lane, t] + shift
+                    for x in range(k):
+                        mu_tables[i + x] += block[lane - left, t * k + x]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
@@ -254,6 +273,16 @@ def add_edges(base: int, first: int, last: int, k: int, b: Floats, r: Floats, ac
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def padded(group: Ints) -> Ints:
+    """The group with its last chain repeated up to a multiple of eight, so that no vector loop has a remainder."""
+    n = len(group)
+    out = np.empty((n + 7) // 8 * 8, np.int64)
+    for lane in range(len(out)):
+        out[lane] = group[min(lane, n - 1)]
+    return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def run_chains(
     ptr: Ints, members: Ints, layout: Layout, k_of: Ints, unary: Floats, allowed: Bools, eps: float, tables: Tables,
     value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats, done: Bools,
@@ -261,15 +290,16 @@ def run_chains(
     """Groups ``members[ptr[g] : ptr[g+1]]`` of chains; ``done`` is set where the scaled form was safe."""
     none = np.zeros((0, 0), np.int64)
     for g in range(len(ptr) - 1):
-        group = members[ptr[g] : ptr[g + 1]]
+        real, group = ptr[g + 1] - ptr[g], padded(members[ptr[g] : ptr[g + 1]])
         lanes, k = len(group), k_of[group[0]]
         e_at = layout.table_at[layout.factor_ptr[group[0]]]
         count = layout.var_ptr[group + 1] - layout.var_ptr[group]
         length = count.max()
         work = make_lanes(layout.unary_ptr[layout.var_ptr[group]], count, length, k, 1)
         result, safe, weight = np.empty(lanes), np.empty(lanes, np.bool_), np.ones(lanes)
+        weight[real:] = 0.0
         chains_up(0, length, k, eps, unary, allowed, none, 0, tables, e_at, work, result, safe)
-        for lane in range(lanes):
+        for lane in range(real):
             done[group[lane]], value[group[lane]] = safe[lane], result[lane]
         if not want:
             continue
@@ -277,7 +307,7 @@ def run_chains(
             mu_unary[layout.unary_ptr[layout.var_ptr[b]] : layout.unary_ptr[layout.var_ptr[b + 1]]] = 0.0
         acc = np.empty((k * k, lanes))
         chains_down(0, length, k, tables.e, e_at, work, acc, weight, mu_unary, none, 0, mu_tables)
-        for lane in range(lanes):
+        for lane in range(real):
             at = layout.mu_at[layout.factor_ptr[group[lane]]]
             for j in range(k * k):
                 mu_tables[at + j] = acc[j, lane]

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from mssvm.arrays import Bools, Floats, Ints
-from mssvm.engines.chain import chains_down, chains_up, make_lanes
+from mssvm.engines.chain import chains_down, chains_up, make_lanes, padded
 from mssvm.engines.forest import MIXED, Space, make_space, oriented, read_roles, sizes, solve_down, solve_up
 from mssvm.engines.scaled import Forest, Layout, Tables
 from mssvm.engines.tree import Rooted, power, power_weights
@@ -67,7 +67,7 @@ def check_cuts(cut: Cut, forest: Forest, layout: Layout, allowed: Bools, output:
     space = make_space(int(sizes(forest, layout, which)[0]), 1, False)
     for b in which:
         g = layout.graph_of[b]
-        mode, legal = read_cut(cut, forest, layout, b, allowed, output, False, space)
+        mode, legal = read_cut(cut, forest, layout, int(b), allowed, output, False, space)
         ok[b] = legal
         if legal and mode == MIXED:
             ends = forest.ends[forest.edge_ptr[g] : forest.edge_ptr[g + 1]]
@@ -191,7 +191,7 @@ def run_cut_chains(
 ) -> None:  # fmt: skip
     """The same for groups of chains whose edges share one three-way table, all chains of a group side by side."""
     for index in range(len(ptr) - 1):
-        group = members[ptr[index] : ptr[index + 1]]
+        real, group = ptr[index + 1] - ptr[index], padded(members[ptr[index] : ptr[index + 1]])
         lanes = len(group)
         g = layout.graph_of[group[0]]
         k, states = forest.card[forest.node_ptr[g]], cut.states[g]
@@ -215,7 +215,7 @@ def run_cut_chains(
                     if allowed[cut_at[lane] + c]:
                         good[lane] &= safe[lane]
                         values[lane, c] = result[lane] + unary[cut_at[lane] + c]
-        for lane in range(lanes):
+        for lane in range(real):
             done[group[lane]], value[group[lane]] = good[lane], power(values[lane], eps_cut)
             if good[lane]:
                 power_weights(values[lane], eps_cut, 1.0, share[lane])
@@ -224,8 +224,8 @@ def run_cut_chains(
             for lane in range(lanes):
                 b = group[lane]
                 mu_unary[layout.unary_ptr[layout.var_ptr[b]] : layout.unary_ptr[layout.var_ptr[b + 1]]] = 0.0
-                for t in range(extra_mu.shape[1]):
-                    if t >= work.begin[lane]:
+                for t in range(work.begin[lane], length):
+                    if len(extra_mu):
                         mu_tables[extra_mu[lane, t] : extra_mu[lane, t] + states * k] = 0.0
             for c in range(states):
                 weight = share[:, c].copy()
@@ -245,7 +245,7 @@ def run_cut_chains(
                         c * k,
                         mu_tables,
                     )
-                for lane in range(lanes):
+                for lane in range(real):
                     g, b = layout.graph_of[group[lane]], group[lane]
                     mu_unary[cut_at[lane] + c] = weight[lane]
                     at = layout.mu_at[layout.factor_ptr[b] + cut.edge_factor[forest.edge_ptr[g]]] + c * k * k

@@ -186,7 +186,7 @@ def check_forests(forest: Forest, layout: Layout, allowed: Bools, output: Bools,
         mode = read_roles(first, last - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, equal, space)
         ends = forest.ends[forest.edge_ptr[g] : forest.edge_ptr[g + 1]]
         if mode == MIXED:
-            ok[b] = oriented(rooted(forest, layout, g, b), ends, mode, space)[0]
+            ok[b] = oriented(rooted(forest, layout, g, int(b)), ends, mode, space)[0]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -114,6 +115,10 @@ class TreePlan:
             ok, forest, layout, starts, shape[used][first, 0], shape[used][first, 1], table_of, chain_k, order
         )  # fmt: skip
 
+    @cached_property
+    def all_lane_groups(self) -> tuple[Ints, Ints]:
+        return self.lane_groups(np.ones(len(self.ok), dtype=bool))
+
     def lane_groups(self, chosen: Bools) -> tuple[Ints, Ints]:
         """The chosen chains in groups with the same states and table: group offsets and members."""
         members = self.chain_order[chosen[self.chain_order]]
@@ -142,7 +147,7 @@ def group_lanes(keys: tuple[Ints, ...], k: Ints, count: Ints) -> Ints:
     for lo, hi in zip(runs[:-1].tolist(), runs[1:].tolist(), strict=True):
         if hi > lo:
             size = int(k[lo] * count[lo:hi].max())
-            parts = -(-(hi - lo) // max(8, min(LANES, CACHED // size)))
+            parts = -(-(hi - lo) // max(32, min(LANES, CACHED // size // 8 * 8)))
             ptr.append(lo + (hi - lo) * np.arange(parts) // parts)
     return np.concatenate([*ptr, [n]]).astype(np.int64)
 
@@ -258,13 +263,16 @@ class Trees:
         tables: Tables, value: Floats, mu: Marginals | None, done: Bools,
     ) -> None:  # fmt: skip
         """Chains side by side wherever all free variables of an instance have the temperature ``eps``."""
-        modes = np.full(len(done), -1, dtype=np.int64)
-        candidates = which[plan.chain_k[which] > 0]
-        if equal:
-            modes[candidates] = AT_Y
+        if equal and len(which) == len(done):
+            ptr, members = plan.all_lane_groups
         else:
-            read_modes(candidates, plan.layout, query.allowed, query.output, modes)
-        ptr, members = plan.lane_groups(modes == mode)
+            modes = np.full(len(done), -1, dtype=np.int64)
+            candidates = which[plan.chain_k[which] > 0]
+            if equal:
+                modes[candidates] = AT_Y
+            else:
+                read_modes(candidates, plan.layout, query.allowed, query.output, modes)
+            ptr, members = plan.lane_groups(modes == mode)
         out = mu if mu is not None else Marginals(np.zeros(0), np.zeros(0))
 
         def work(part: Ints) -> bool:
