@@ -188,3 +188,9 @@ def test_bad_input_is_refused_with_its_place():
     mask[batch.state_var == batch.var_ptr[1] + 2] = False
     with pytest.raises(InputError, match="instance 1, variable 2: no state is allowed"):
         run(batch, theta, query.restrict(mask), 0.0, 0.0)
+
+
+def test_an_instance_without_variables_has_value_zero():
+    batch = Batch.build([Graph((), ()), Graph((2,), ())])
+    belief = Enumerate()(batch, Potentials.zeros(batch), Query.all_outputs(batch), 1.0, 1.0)
+    np.testing.assert_allclose(belief.value, [0.0, np.log(2.0)])

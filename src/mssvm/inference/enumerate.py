@@ -38,7 +38,7 @@ class Enumerate:
         grid = np.zeros((len(outputs[1]), len(hidden[1]), n_vars), dtype=np.int64)
         grid[:, :, outputs[0]] = outputs[1][:, None, :]
         grid[:, :, hidden[0]] = hidden[1][None, :, :]
-        z = grid.reshape(-1, n_vars)
+        z = grid.reshape(len(outputs[1]) * len(hidden[1]), n_vars)
         unary_at, table_at, mu_at = entries(batch, b, z)
         scores = theta.unary[unary_at].sum(1) + theta.tables[table_at].sum(1)
         q, weights_h = power_sum(scores.reshape(len(outputs[1]), len(hidden[1])), eps_h, axis=1)
