@@ -121,7 +121,7 @@ def test_build_errors_say_what_is_wrong():
         Batch.build([PAIR, PAIR], [[0]])
     with pytest.raises(InputError, match="instance 1: 2 table ids for 1 factors"):
         Batch.build([PAIR, PAIR], [[0], [0, 1]])
-    with pytest.raises(InputError, match="factor 1 shares table .* with a factor of another shape"):
+    with pytest.raises(InputError, match=r"factor 1 shares table .* with a factor of another shape"):
         Batch.build([PAIR, Graph((2, 2), ((0, 1),))], [[0], [0]])
 
 
