@@ -39,7 +39,8 @@ class Regulariser:
         return np.broadcast_to(np.asarray(self.strength, dtype=np.float64), (n_weights,)).copy()
 
     def value(self, w: Floats) -> float:
-        return 0.5 * float(np.sum(self.strength * w * w))
+        with np.errstate(over="ignore"):  # a diverging run is reported as such, by an infinite objective
+            return 0.5 * float(np.sum(self.strength * w * w))
 
     def gradient(self, w: Floats) -> Floats:
         return np.asarray(self.strength * w)

@@ -1,0 +1,69 @@
+"""Run by the tests in a process of its own: train with a checkpoint, and die by SIGKILL at the n-th evaluation."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mssvm.arrays import Floats, Ints
+from mssvm.objectives.problem import Part
+from mssvm.optim import BCFW, CCCP, LBFGS, Checkpoint, CuttingPlane, Subgradient, random_start
+from mssvm.optim.solver import Solver
+from mssvm.optim.views import View
+from optim_problems import Toy
+
+SOLVERS: dict[str, tuple[Solver, dict]] = {
+    "algorithm 1": (Subgradient.literal(0.02, 40), {"n_hidden": 3, "eps_h": 1.0}),
+    "subgradient": (Subgradient(n_epochs=6), {"n_hidden": 3, "eps_h": 1.0}),
+    "l-bfgs": (LBFGS(), {"n_hidden": 3, "eps_h": 1.0}),
+    "cccp": (CCCP(BCFW(), max_outer=6), {"n_hidden": 3, "eps_h": 1.0}),
+    "cccp, cutting planes": (CCCP(CuttingPlane(n_slack=True), max_outer=6), {"n_hidden": 3, "eps_h": 1.0}),
+    "bcfw": (BCFW(max_passes=20), {}),
+    "cutting planes": (CuttingPlane(max_rounds=20), {}),
+    "cutting planes, n slacks": (CuttingPlane(n_slack=True), {}),
+}
+
+
+@dataclass
+class Fuse:
+    left: int
+
+
+@dataclass(frozen=True, eq=False)
+class Deadly(View):
+    """A problem that kills its process, with no chance to clean up, when its fuse has burnt."""
+
+    fuse: Fuse = field(default_factory=lambda: Fuse(-1))
+
+    def _burn(self) -> None:
+        self.fuse.left -= 1
+        if self.fuse.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def plus(self, w: Floats, which: Ints | None = None) -> Part:
+        self._burn()
+        return super().plus(w, which)
+
+    def difference(self, w: Floats, which: Ints | None = None) -> Part:
+        self._burn()
+        return super().difference(w, which)
+
+    def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
+        self._burn()
+        return super().atom(w, i)
+
+
+def task(name: str, fuse: int = -1) -> tuple[Solver, Deadly, Floats]:
+    solver, settings = SOLVERS[name]
+    problem = Deadly(Toy.draw(**settings), Fuse(fuse))
+    return solver, problem, random_start(problem.n_weights, seed=1)
+
+
+if __name__ == "__main__":
+    np.seterr(all="raise", under="ignore")
+    solver, problem, w0 = task(sys.argv[1], int(sys.argv[3]))
+    solver.minimize(problem, w0, checkpoint=Checkpoint(sys.argv[2], every_seconds=0.0))

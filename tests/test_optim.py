@@ -1,0 +1,414 @@
+"""Solvers: optima and certificates on convex problems, monotone CCCP, refusals, determinism, starts."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import LinearConstraint
+from scipy.optimize import minimize as scipy_minimize
+
+from mssvm.errors import InputError, MssvmWarning, UnsupportedError
+from mssvm.experiments.simulate import Recipe, hidden_chain, simulate
+from mssvm.inference.exact import Exact
+from mssvm.objectives.training import TrainingProblem
+from mssvm.objectives.unified import hcrf, lssvm, mssvm
+from mssvm.optim import (
+    BCFW,
+    CCCP,
+    LBFGS,
+    CuttingPlane,
+    Outcome,
+    Regulariser,
+    Solver,
+    Stopping,
+    Subgradient,
+    hcrf_start,
+    random_start,
+    random_starts,
+    restarts,
+    zero_start,
+)
+from mssvm.optim import master as master_module
+from mssvm.optim.master import solve_simplices
+from mssvm.optim.views import Linearised
+from optim_problems import Toy
+
+
+@lru_cache
+def visible_chain() -> TrainingProblem:
+    """A chain of eight outputs, nothing hidden: a structured SVM."""
+    recipe = Recipe(n_train=12, n_test=1, n_states=3)
+    sim = simulate([(i, i + 1) for i in range(7)], np.ones(8, dtype=bool), recipe, np.random.default_rng(3))
+    return TrainingProblem(lssvm(), sim.model, sim.train, Exact())
+
+
+@lru_cache
+def latent_chain(name: str) -> TrainingProblem:
+    """A short form of the paper's hidden chain."""
+    member = {"mssvm": mssvm, "lssvm": lssvm, "hcrf": hcrf}[name]()
+    sim = hidden_chain(np.random.default_rng(5), Recipe(n_train=10, n_test=1, n_states=3), n_sites=8)
+    return TrainingProblem(member, sim.model, sim.train, Exact())
+
+
+def objective(problem: Any, w: np.ndarray, regulariser: Regulariser | None = None) -> float:
+    return (regulariser or Regulariser()).value(w) + problem.difference(w).total
+
+
+CONVEX = {"toy": Toy.draw, "weighted toy": lambda: Toy.draw(n=60, n_labels=4), "chain": visible_chain}
+CERTIFYING = [BCFW(), CuttingPlane(), CuttingPlane(n_slack=True), CCCP(BCFW()), CCCP(CuttingPlane())]
+
+
+@lru_cache
+def optimum(name: str) -> float:
+    """By cutting planes to a much smaller gap than is tested for, certified."""
+    problem = CONVEX[name]()
+    best = CuttingPlane(tolerance=1e-7, max_rounds=2000).minimize(problem, np.zeros(problem.n_weights))
+    assert best.outcome is Outcome.CONVERGED
+    return best.objective
+
+
+def test_cutting_planes_find_the_optimum_of_an_independent_solver() -> None:
+    """The constraint form of the toy written out with all its constraints: min |w|^2/2 + c.xi (SLSQP)."""
+    problem = Toy.draw(n=12, d=2)
+    n, p = problem.n_instances, problem.n_weights
+    rows, rhs = [], []
+    for i in range(n):
+        for y in range(problem.n_labels):
+            if y != problem.y[i]:
+                a = np.zeros((problem.n_labels, problem.x.shape[1]))
+                a[problem.y[i]], a[y] = problem.x[i], -problem.x[i]
+                rows.append(np.concatenate([a.ravel(), np.eye(n)[i]]))
+                rhs.append(1.0)
+    rows += list(np.eye(p + n)[p:])
+    rhs += [0.0] * n
+    z = scipy_minimize(
+        lambda z: 0.5 * z[:p] @ z[:p] + problem.scale @ z[p:],
+        np.concatenate([np.zeros(p), np.ones(n)]),
+        jac=lambda z: np.concatenate([z[:p], problem.scale]),
+        constraints=LinearConstraint(np.array(rows), rhs, np.inf),
+        method="SLSQP",
+        options={"ftol": 1e-12, "maxiter": 500},
+    )
+    ours = CuttingPlane(tolerance=1e-9).minimize(problem, np.zeros(p))
+    assert ours.objective == pytest.approx(z.fun, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", CONVEX)
+@pytest.mark.parametrize("solver", CERTIFYING, ids=repr)
+def test_certified_solvers_agree_on_convex_problems(solver: Solver, name: str) -> None:
+    problem = CONVEX[name]()
+    found = solver.minimize(problem, random_start(problem.n_weights, seed=2))
+    assert found.outcome is Outcome.CONVERGED
+    assert found.certificate.certifies
+    assert found.objective == pytest.approx(objective(problem, found.w))
+    assert 0 <= found.certificate.gap <= 1e-3 * found.objective
+    assert optimum(name) * (1 - 1e-6) <= found.objective <= optimum(name) + found.certificate.gap + 1e-6
+
+
+@pytest.mark.parametrize("name", CONVEX)
+def test_default_subgradient_comes_within_one_per_cent(name: str) -> None:
+    problem = CONVEX[name]()
+    found = Subgradient().minimize(problem, random_start(problem.n_weights, seed=2))
+    assert found.objective == pytest.approx(objective(problem, found.w))
+    assert found.objective <= 1.01 * optimum(name)
+
+
+@pytest.mark.parametrize("name", CONVEX)
+def test_slacks_of_the_constraint_form_equal_the_losses(name: str) -> None:
+    problem = CONVEX[name]()
+    found = CuttingPlane(n_slack=True, tolerance=1e-4).minimize(problem, np.zeros(problem.n_weights))
+    losses, slack = problem.difference(found.w).values, found.certificate.slack
+    assert slack is not None
+    short = problem.scale * (losses - slack)
+    assert np.all(short >= -1e-9) and short.sum() <= found.certificate.gap + 1e-9
+
+
+def test_literal_subgradient_is_algorithm_1() -> None:
+    problem = Toy.draw(n_hidden=3, eps_h=1.0)
+    w = random_start(problem.n_weights)
+    found = Subgradient.literal(0.02, 25).minimize(problem, w)
+    for _ in range(25):
+        w = (1 - 0.02) * w - 0.02 * problem.difference(w).gradient
+    np.testing.assert_allclose(found.w, w, atol=1e-13)
+    assert found.objective == pytest.approx(objective(problem, w))
+    assert (found.plus_calls, found.minus_calls) == (26 * problem.n_instances,) * 2
+
+
+def test_stopping_as_printed_and_as_corrected() -> None:
+    problem = Toy.draw(eps_y=1.0, eps_h=1.0)
+    w0 = np.zeros(problem.n_weights)
+    corrected = Subgradient.literal(0.02, 5000, 1e-3).minimize(problem, w0)
+    assert corrected.outcome is Outcome.CONVERGED
+    assert np.linalg.norm(corrected.w + problem.difference(corrected.w).gradient) <= 1e-3
+    printed = Subgradient.literal(0.02, 500, 1e-3, Stopping.PRINTED).minimize(problem, w0)
+    assert printed.outcome is Outcome.BUDGET, "the loss gradient alone does not vanish at the minimum"
+
+
+def test_printed_cccp_is_algorithm_2() -> None:
+    problem = Toy.draw(n_hidden=3, eps_h=1.0)
+    w = random_start(problem.n_weights)
+    found = CCCP.printed(0.02, n_outer=4, n_inner=6, tolerance=1e-9).minimize(problem, w)
+    for _ in range(4):
+        u = problem.minus(w).gradient
+        for _ in range(6):
+            w = (1 - 0.02) * w - 0.02 * (problem.plus(w).gradient - u)
+    np.testing.assert_allclose(found.w, w, atol=1e-13)
+
+
+INNERS = [
+    BCFW(),
+    CuttingPlane(),
+    CuttingPlane(n_slack=True),
+    LBFGS(),
+    Subgradient(n_epochs=5),
+    Subgradient.literal(0.1, 9),
+]
+
+
+@pytest.mark.parametrize("member", ["mssvm", "lssvm", "hcrf"])
+@pytest.mark.parametrize("inner", INNERS, ids=repr)
+def test_cccp_never_rises(inner: Solver, member: str) -> None:
+    problem = latent_chain(member)
+    found = CCCP(inner, max_outer=6, tolerance=1e-3).minimize(problem, random_start(problem.n_weights))
+    steps = np.diff(found.column("objective"))
+    assert np.all(steps <= 1e-9)
+    assert found.objective < found.trace[0].objective
+    assert found.objective == pytest.approx(objective(problem, found.w))
+    assert not found.certificate.certifies and np.isnan(found.certificate.gap)
+
+
+def test_cccp_by_falling_eps_h_ends_at_the_target() -> None:
+    problem = Toy.draw(n_hidden=3)
+    found = CCCP(eps_h_schedule=(1.0, 0.3)).minimize(problem, random_start(problem.n_weights))
+    temperatures = found.column("eps_h")
+    assert set(temperatures) == {1.0, 0.3, 0.0} and np.all(np.diff(temperatures) <= 0)
+    for eps_h in set(temperatures):
+        assert np.all(np.diff(found.column("objective")[temperatures == eps_h]) <= 1e-9)
+    assert found.objective == pytest.approx(objective(problem, found.w))
+
+
+def test_linearised_problem_majorises_and_touches() -> None:
+    problem = Toy.draw(n_hidden=3, eps_h=1.0)
+    w = random_start(problem.n_weights)
+    inner = Linearised.of(problem, w, problem.minus(w))
+    assert inner.difference(w).total == pytest.approx(problem.difference(w).total)
+    np.testing.assert_allclose(inner.difference(w).gradient, problem.difference(w).gradient, atol=1e-12)
+    for seed in range(20):
+        v = random_start(problem.n_weights, seed=seed, scale=1.0)
+        assert inner.difference(v).total >= problem.difference(v).total - 1e-9
+        halves = [inner.difference(v, which) for which in (np.arange(10), np.arange(10, 30))]
+        assert sum(part.total for part in halves) == pytest.approx(inner.difference(v).total)
+        assert problem.scale @ inner.difference(v).values == pytest.approx(inner.difference(v).total)
+
+
+@pytest.mark.parametrize("eps", [(0.0, 0.0), (0.0, 1.0)])
+def test_lbfgs_states_the_bias_of_its_smoothing(eps: tuple[float, float]) -> None:
+    problem = Toy.draw(n_hidden=3, eps_y=eps[0], eps_h=eps[1])
+    found = LBFGS(floors=(1.0, 0.1)).minimize(problem, random_start(problem.n_weights))
+    hidden = 2 * 0.1 * np.log(3) if eps[1] == 0 else 0.0
+    assert found.certificate.bias == pytest.approx(problem.scale.sum() * (0.1 * np.log(3) + hidden))
+    smooth = problem.at(0.1, max(0.1, eps[1]))
+    for seed in range(10):
+        v = random_start(problem.n_weights, seed=seed, scale=1.0)
+        assert abs(smooth.difference(v).total - problem.difference(v).total) <= found.certificate.bias
+    assert found.objective == pytest.approx(objective(problem, found.w))
+
+
+def test_lbfgs_certifies_smooth_convex_problems() -> None:
+    problem = Toy.draw(eps_y=1.0, eps_h=1.0)
+    found = LBFGS().minimize(problem, np.zeros(problem.n_weights))
+    best = CuttingPlane(tolerance=1e-9).minimize(problem, np.zeros(problem.n_weights))
+    assert found.certificate.certifies and found.certificate.gap < 1e-6 * found.objective
+    assert found.objective - found.certificate.gap <= best.objective + 1e-9
+    assert found.objective == pytest.approx(best.objective, rel=1e-6)
+
+
+def test_groups_of_strengths_and_free_weights() -> None:
+    problem = Toy.draw(eps_y=1.0, eps_h=1.0)
+    strength = np.ones(problem.n_weights)
+    strength[::6], strength[1::6] = 0.0, 5.0
+    mixed = Regulariser(strength)
+    found = LBFGS(tolerance=1e-13).minimize(problem, np.zeros(problem.n_weights), regulariser=mixed)
+    assert np.abs(strength * found.w + problem.difference(found.w).gradient).max() < 1e-3
+    positive = Regulariser(np.where(strength > 0, strength, 0.1))
+    by_planes = CuttingPlane(tolerance=1e-8).minimize(problem, np.zeros(problem.n_weights), regulariser=positive)
+    by_bcfw = BCFW(tolerance=1e-6).minimize(problem, np.zeros(problem.n_weights), regulariser=positive)
+    again = LBFGS(tolerance=1e-13).minimize(problem, np.zeros(problem.n_weights), regulariser=positive)
+    assert by_planes.objective == pytest.approx(again.objective, rel=1e-6)
+    assert by_bcfw.objective == pytest.approx(again.objective, rel=1e-5)
+    for solver in (BCFW(), CuttingPlane()):
+        with pytest.raises(UnsupportedError, match="LBFGS or Subgradient"):
+            solver.minimize(problem, np.zeros(problem.n_weights), regulariser=mixed)
+
+
+def test_lambda_is_a_scaling_of_c() -> None:
+    problem = Toy.draw()
+    divided = replace(problem, scale=problem.scale / 0.25)
+    one = CuttingPlane(tolerance=1e-8).minimize(problem, np.zeros(problem.n_weights), regulariser=Regulariser(0.25))
+    other = CuttingPlane(tolerance=1e-8).minimize(divided, np.zeros(problem.n_weights))
+    assert one.objective == pytest.approx(0.25 * other.objective, rel=1e-6)
+
+
+def test_non_negative_weights() -> None:
+    problem = Toy.draw(eps_y=1.0, eps_h=1.0)
+    mask = np.arange(problem.n_weights) % 2 == 0
+    bounded = Regulariser(1.0, mask)
+    exact = LBFGS(tolerance=1e-12).minimize(problem, -np.ones(problem.n_weights), regulariser=bounded)
+    gradient = exact.w + problem.difference(exact.w).gradient
+    assert np.all(exact.w[mask] >= 0) and np.any(exact.w[mask] == 0) and np.any(exact.w[~mask] < 0)
+    assert np.abs(gradient[~mask]).max() < 1e-3 and gradient[mask].min() > -1e-3
+    rough = Subgradient().minimize(problem, np.zeros(problem.n_weights), regulariser=bounded)
+    assert np.all(rough.w[mask] >= 0) and rough.objective <= 1.01 * exact.objective
+    for solver in (BCFW(), CuttingPlane()):
+        with pytest.raises(UnsupportedError, match="non-negative; use LBFGS or Subgradient"):
+            solver.minimize(problem, np.zeros(problem.n_weights), regulariser=bounded)
+
+
+def test_convex_solvers_refuse_hidden_variables() -> None:
+    problem = latent_chain("mssvm")
+    for solver in (BCFW(), CuttingPlane()):
+        with pytest.raises(UnsupportedError, match=f"CCCP\\(inner={type(solver).__name__}"):
+            solver.minimize(problem, np.zeros(problem.n_weights))
+
+
+def test_gaps_of_inexact_inference_are_estimates() -> None:
+    problem = replace(Toy.draw(), exact=False)
+    for solver in (BCFW(), CuttingPlane(), CCCP()):
+        certificate = solver.minimize(problem, np.zeros(problem.n_weights)).certificate
+        assert not certificate.certifies and "estimate" in certificate.sentence
+
+
+def test_negative_gaps_are_counted() -> None:
+    class Liar(Toy):
+        def atom(self, w: np.ndarray, i: int) -> tuple[float, np.ndarray]:
+            value, mu = super().atom(w, i)
+            return value - 0.5 * (w @ w > 0.1), mu
+
+    problem = replace(Liar.draw(), exact=False)
+    found = BCFW(max_passes=10).minimize(problem, np.zeros(problem.n_weights))
+    assert found.certificate.negative_gaps > 0
+
+
+@pytest.mark.parametrize("solver", [Subgradient(n_epochs=4), BCFW(max_passes=10)], ids=repr)
+def test_seeds_decide(solver: Any) -> None:
+    problem = Toy.draw()
+    w0 = random_start(problem.n_weights)
+    first, again = solver.minimize(problem, w0), solver.minimize(problem, w0)
+    np.testing.assert_array_equal(first.w, again.w)
+    assert not np.array_equal(first.w, replace(solver, seed=1).minimize(problem, w0).w)
+
+
+@pytest.mark.parametrize("solver", [LBFGS(), CCCP(max_outer=2), Subgradient(n_epochs=2)], ids=repr)
+def test_threads_do_not_change_a_bit(solver: Solver) -> None:
+    problem = latent_chain("mssvm")
+    w0 = random_start(problem.n_weights)
+    one, two = (solver.minimize(replace(problem, threads=k), w0).w for k in (1, 2))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_coordinates_of_real_instances() -> None:
+    """lift and pull are transposes, and atoms are tangents of plus."""
+    problem = latent_chain("mssvm")
+    w, v = random_start(problem.n_weights), random_start(problem.n_weights, seed=1, scale=1.0)
+    total = np.zeros(problem.n_weights)
+    for i in range(problem.n_instances):
+        value, mu = problem.atom(w, i)
+        assert problem.lift(i, mu) @ v == pytest.approx(mu @ problem.pull(i, v))
+        higher, _ = problem.atom(v, i)
+        assert higher >= value + problem.lift(i, mu) @ (v - w) - 1e-9
+        total += problem.lift(i, mu)
+    np.testing.assert_allclose(total, problem.plus(w).gradient, atol=1e-10)
+    assert not problem.convex and visible_chain().convex
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_master_problem(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The QP over simplices against SLSQP, by the interior-point solver and by what replaces it when it fails."""
+    if broken:
+        monkeypatch.setattr(master_module, "_interior_point", lambda *args: None)
+    rng = np.random.default_rng(0)
+    a, q, group = rng.normal(size=(9, 4)), rng.normal(size=9), np.array([0, 0, 0, 2, 2, 5, 5, 5, 5])
+    H, start = a @ a.T, np.array([1.0, 0, 0, 0, 1.0, 0, 1.0, 0, 0])
+    alpha, solved = solve_simplices(H, q, group, start)
+    assert solved is not broken
+    assert np.all(alpha >= 0)
+    for g in np.unique(group):
+        assert alpha[group == g].sum() == pytest.approx(1.0, abs=1e-12)
+    sums = LinearConstraint((group[None] == np.unique(group)[:, None]).astype(float), 1.0, 1.0)
+    reference = scipy_minimize(
+        lambda x: 0.5 * x @ H @ x - q @ x, start, jac=lambda x: H @ x - q, bounds=[(0, 1)] * 9, constraints=sums,
+        method="SLSQP", options={"ftol": 1e-14, "maxiter": 1000},
+    )  # fmt: skip
+    assert 0.5 * alpha @ H @ alpha - q @ alpha == pytest.approx(reference.fun, abs=1e-7)
+
+
+def test_cutting_planes_survive_a_failing_qp_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master_module, "_interior_point", lambda *args: None)
+    problem = Toy.draw()
+    found = CuttingPlane().minimize(problem, np.zeros(problem.n_weights))
+    assert found.certificate.gap <= 1e-3 * found.objective
+    assert found.objective <= optimum("toy") * 1.001 + 1e-9
+
+
+def test_zero_start_warns_only_where_it_freezes_hidden_states() -> None:
+    hidden = np.ones(latent_chain("mssvm").n_weights, dtype=bool)
+    with pytest.warns(MssvmWarning, match="stay identical"):
+        zero_start(latent_chain("mssvm"), hidden)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not zero_start(latent_chain("lssvm"), hidden).any()
+        assert not zero_start(latent_chain("mssvm"), np.zeros_like(hidden)).any()
+
+
+def test_zero_start_freezes_hidden_states_and_a_random_one_does_not() -> None:
+    problem = Toy.draw(n_hidden=3, eps_h=1.0)
+
+    def differs(w0: np.ndarray) -> float:
+        w = Subgradient.literal(0.02, 40).minimize(problem, w0).w.reshape(problem.n_labels, problem.n_hidden, -1)
+        return float(np.abs(w - w[:, :1]).max())
+
+    assert differs(np.zeros(problem.n_weights)) == 0.0
+    assert differs(random_start(problem.n_weights)) > 0.1
+
+
+def test_random_starts_and_restarts() -> None:
+    problem = Toy.draw(n_hidden=3, eps_h=1.0)
+    mask = np.arange(problem.n_weights) < 20
+    start = random_start(problem.n_weights, hidden=mask)
+    assert np.all(start[~mask] == 0) and np.all(start[mask] != 0) and 0.03 < start[mask].std() < 0.3
+    starts = random_starts(3, problem.n_weights, hidden=mask)
+    np.testing.assert_array_equal(starts[0], start)
+    result = restarts(LBFGS(), problem, starts)
+    assert len(result.objectives) == 3 and result.spread > 0
+    assert result.best.objective == result.objectives.min()
+    with pytest.raises(InputError, match="at least one start"):
+        restarts(LBFGS(), problem, [])
+
+
+def test_hcrf_start_lowers_the_likelihood_objective() -> None:
+    problem = latent_chain("mssvm")
+    w0 = random_start(problem.n_weights)
+    w = hcrf_start(problem, w0)
+    likelihood = problem.likelihood()
+    assert likelihood.temperatures == (1.0, 1.0)
+    assert objective(likelihood, w) < 0.9 * objective(likelihood, w0)
+    assert objective(problem, w) < objective(problem, w0)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    problem = Toy.draw()
+    with pytest.raises(InputError, match="w0 needs"):
+        LBFGS().minimize(problem, np.zeros(3))
+    with pytest.raises(InputError, match="strengths for"):
+        LBFGS().minimize(problem, np.zeros(problem.n_weights), regulariser=Regulariser(np.ones(2)))
+    with pytest.raises(InputError, match="finite numbers >= 0"):
+        Regulariser(-1.0)
+    with pytest.raises(InputError, match="falling temperatures"):
+        LBFGS(floors=(0.1, 1.0))
+    with pytest.raises(InputError, match="name the fixed rate"):
+        Subgradient(adaptive=False)

@@ -1,0 +1,141 @@
+"""Interruptions: kill -9 and resume, Ctrl-C, callbacks, early stopping, files of other runs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mssvm.errors import InputError
+from mssvm.optim import BCFW, CCCP, LBFGS, Checkpoint, Outcome, Row, Solution, Subgradient, Validation, random_start
+from optim_kill import SOLVERS, task
+from optim_problems import Toy
+
+SCRIPT = Path(__file__).with_name("optim_kill.py")
+
+
+@lru_cache
+def uninterrupted(name: str) -> tuple[Solution, int]:
+    """The whole run, and how many evaluations it makes."""
+    solver, problem, w0 = task(name)
+    solution = solver.minimize(problem, w0)
+    return solution, -1 - problem.fuse.left
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_killed_and_resumed_equals_uninterrupted(name: str, tmp_path: Path) -> None:
+    whole, n_evaluations = uninterrupted(name)
+    file = tmp_path / "run.safetensors"
+    fuse = (2 * n_evaluations) // 3
+    dead = subprocess.run([sys.executable, str(SCRIPT), name, str(file), str(fuse)], timeout=120, check=False)
+    assert dead.returncode == -signal.SIGKILL
+    solver, problem, w0 = task(name)
+    resumed = solver.minimize(problem, w0, checkpoint=Checkpoint(file, every_seconds=0.0))
+    assert -1 - problem.fuse.left < n_evaluations, "nothing was resumed"
+    np.testing.assert_allclose(resumed.w, whole.w, rtol=0, atol=1e-12)
+    assert resumed.outcome is whole.outcome
+    assert [row.objective for row in resumed.trace] == pytest.approx([row.objective for row in whole.trace], abs=1e-12)
+    assert (resumed.plus_calls, resumed.minus_calls) == (whole.plus_calls, whole.minus_calls)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_ctrl_c_returns_the_best_iterate_and_can_be_resumed(name: str, tmp_path: Path) -> None:
+    solver, problem, w0 = task(name)
+    whole, _ = uninterrupted(name)
+    at = max(1, len(whole.trace) // 2)
+
+    def press(row: Row, w: np.ndarray) -> None:
+        if row.iteration == at:
+            raise KeyboardInterrupt
+
+    file = Checkpoint(tmp_path / "run.safetensors", every_seconds=0.0)
+    cut = solver.minimize(problem, w0, callback=press, checkpoint=file)
+    assert cut.outcome is Outcome.INTERRUPTED
+    target = [row.objective for row in cut.trace if (row.eps_y, row.eps_h) == problem.temperatures]
+    last = SOLVERS[name][0] == Subgradient.literal(0.02, 40)
+    assert cut.objective == pytest.approx(target[-1] if last else min(target))
+    assert len(cut.trace) <= len(whole.trace) + 1
+    resumed = solver.minimize(problem, w0, checkpoint=file)
+    np.testing.assert_allclose(resumed.w, whole.w, rtol=0, atol=1e-12)
+
+
+def test_interruption_inside_an_inner_solver_ends_cccp() -> None:
+    class Nervous(Toy):
+        calls = 0
+
+        def atom(self, w: np.ndarray, i: int) -> tuple[float, np.ndarray]:
+            Nervous.calls += 1
+            if Nervous.calls == 200:
+                raise KeyboardInterrupt
+            return super().atom(w, i)
+
+    problem = Nervous.draw(n_hidden=3, eps_h=1.0)
+    w0 = random_start(problem.n_weights, seed=1)
+    cut = CCCP(BCFW()).minimize(problem, w0)
+    assert cut.outcome is Outcome.INTERRUPTED
+    assert cut.objective < cut.trace[0].objective
+    assert cut.objective == pytest.approx(0.5 * cut.w @ cut.w + problem.difference(cut.w).total)
+
+
+def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
+    problem = Toy.draw(n_hidden=3, eps_h=1.0)
+    w0, file = random_start(problem.n_weights), Checkpoint(tmp_path / "run", every_seconds=1e9)
+    first = LBFGS().minimize(problem, w0, checkpoint=file)
+
+    def never(row: Row, w: np.ndarray) -> None:
+        raise AssertionError("an iteration was run")
+
+    again = LBFGS().minimize(problem, w0, checkpoint=file, callback=never)
+    assert again.outcome is first.outcome and again.message == first.message
+    np.testing.assert_array_equal(again.w, first.w)
+
+
+def test_files_of_other_runs_are_refused(tmp_path: Path) -> None:
+    problem = Toy.draw()
+    w0, file = random_start(problem.n_weights), Checkpoint(tmp_path / "run")
+    Subgradient(n_epochs=2).minimize(problem, w0, checkpoint=file)
+    with pytest.raises(InputError, match="another solver, problem or start"):
+        Subgradient(n_epochs=3).minimize(problem, w0, checkpoint=file)
+    with pytest.raises(InputError, match="another solver, problem or start"):
+        Subgradient(n_epochs=2).minimize(problem, w0 + 1e-9, checkpoint=file)
+    (tmp_path / "run").write_bytes(b"not a checkpoint")
+    with pytest.raises(InputError, match="cannot be read"):
+        Subgradient(n_epochs=2).minimize(problem, w0, checkpoint=file)
+
+
+def test_callback_stops_a_run() -> None:
+    problem = Toy.draw()
+    stopped = BCFW(tolerance=1e-9).minimize(
+        problem, np.zeros(problem.n_weights), callback=lambda row, w: row.iteration == 2
+    )
+    assert stopped.outcome is Outcome.STOPPED and len(stopped.trace) == 3
+
+
+def test_early_stopping_returns_the_weights_with_the_highest_score() -> None:
+    problem = Toy.draw()
+    seen: list[np.ndarray] = []
+
+    def score(w: np.ndarray) -> float:
+        seen.append(w)
+        return -abs(len(seen) - 4.0)
+
+    early = Subgradient.literal(0.02, 100).minimize(
+        problem, np.zeros(problem.n_weights), validation=Validation(score, patience=3)
+    )
+    assert early.outcome is Outcome.EARLY and len(seen) == 7
+    plain = LBFGS().minimize(problem, np.zeros(problem.n_weights), validation=Validation(lambda w: -float(w @ w)))
+    np.testing.assert_array_equal(plain.w, np.zeros(problem.n_weights))
+
+
+def test_divergence_is_an_outcome_and_the_best_point_survives() -> None:
+    problem = Toy.draw()
+    far = Subgradient(n_epochs=500, rate=30.0, full_batch=True, adaptive=False, average=False).minimize(
+        problem, np.zeros(problem.n_weights)
+    )
+    assert far.outcome is Outcome.DIVERGED
+    assert np.all(np.isfinite(far.w)) and np.isfinite(far.objective)
