@@ -63,15 +63,15 @@ def load(path: str | Path) -> Any:
     if not path.is_file():
         raise InputError(f"{path} is not a file; give the path of a model written by save().")
     text, tensors = _read(path)
-    data = json.loads(text)
-    if data["format"] > FORMAT:
-        raise InputError(
-            f"{path.name} has file format {data['format']}, written by mssvm {data['mssvm']}; "
-            f"this version reads up to format {FORMAT}: upgrade mssvm."
-        )
     try:
+        data = json.loads(text)
+        if data["format"] > FORMAT:
+            raise InputError(
+                f"{path.name} has file format {data['format']}, written by mssvm {data['mssvm']}; "
+                f"this version reads up to format {FORMAT}: upgrade mssvm."
+            )
         return _rebuild(data, tensors)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         if isinstance(error, MssvmError):
             raise
         raise InputError(f"{path.name} does not describe a model of this version of mssvm; save it again.") from None

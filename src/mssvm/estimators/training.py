@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
+from threadpoolctl import threadpool_limits
 
 from mssvm.arrays import Floats
 from mssvm.data.encoded import Encoded, to_sample
@@ -107,7 +108,8 @@ def train(params: Any, data: Data, objective: Callable[[Loss], Objective], warm:
     hidden = data.structure.hidden_weights(data.space, data.labels)
     n_init = int(resolve.positive(params.n_init, "n_init", whole=True))
     solutions: list[Solution] = []
-    with Progress(name, bool(params.verbose), n_init) as progress:
+    # Blocks of instances are the unit of parallel work (n_jobs); threads inside BLAS would only wait for each other.
+    with threadpool_limits(1, "blas"), Progress(name, bool(params.verbose), n_init) as progress:
         for w0, tempered in starts(params.init if warm is None else warm, problem, hidden, n_init, rng):
             progress.start = len(solutions)
             solutions.append(_solve(params, problem, w0, tempered, rng, penalty(params, data), progress))
