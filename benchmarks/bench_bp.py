@@ -2,9 +2,9 @@
 
     python benchmarks/bench_bp.py [--repeats 7] [--pgmax PYTHON] [--threads 2]
 
-Everything a call does is timed: checks, exponentiation of the tables, sweeps with their convergence checks. Rates on one core use
-processor time, so that other processes count little; threads and peers use wall time. Repeats are interleaved and the best of each is
-kept. PYTHON is an interpreter in which PGMax is installed.
+Everything a call does is timed: checks, exponentiation of the tables, sweeps with their convergence checks. Rates on
+one core use processor time, so that other processes count little; threads and peers use wall time. Repeats are
+interleaved and the best of each is kept. PYTHON is an interpreter in which PGMax is installed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from numba import njit
 
 from mssvm.engines import messages
 from mssvm.graph import Batch, Graph
+from mssvm.inference.propagate import Propagate
 from mssvm.inference.propagate_job import check, prepare
 from mssvm.inference.propagate_run import Control, Mode, ScaledRun, ScaledTables, Spans
-from mssvm.inference.propagate import Propagate
 from mssvm.potentials import Potentials, Query
 
 PGMAX = """
@@ -39,8 +39,8 @@ variables = vgroup.NDVarArray(num_states=K, shape=(H, W))
 graph = fgraph.FactorGraph(variable_groups=[variables])
 names = [[variables[int(i) // W, int(i) % W], variables[int(j) // W, int(j) % W]] for i, j in edges]
 rng = np.random.default_rng(0)
-group = fgroup.PairwiseFactorGroup(variables_for_factors=names, log_potential_matrix=rng.normal(size=(len(edges), K, K)))
-graph.add_factors(group)
+tables = rng.normal(size=(len(edges), K, K))
+graph.add_factors(fgroup.PairwiseFactorGroup(variables_for_factors=names, log_potential_matrix=tables))
 bp = infer.build_inferer(graph.bp_state, backend="bp")
 evidence = rng.normal(size=(batch, H, W, K))
 def one(e):
@@ -118,8 +118,8 @@ def compare(height: int, width: int, card: int, n: int, shared: bool, repeats: i
     rates = {name: total / t / 1e6 for name, t in times.items()}
     label = f"{height}x{width}, {card} states, {'one shared table' if shared else 'one table an edge'}, {n} sweeps"
     print(
-        f"{label}: sum {rates['sum']:.1f}, max {rates['max']:.1f}, mixed {rates['mixed']:.1f} M messages/s; time against sum: "
-        f"max {times['max'] / times['sum']:.2f}, mixed {times['mixed'] / times['sum']:.2f}",
+        f"{label}: sum {rates['sum']:.1f}, max {rates['max']:.1f}, mixed {rates['mixed']:.1f} M messages/s; "
+        f"time against sum: max {times['max'] / times['sum']:.2f}, mixed {times['mixed'] / times['sum']:.2f}",
         flush=True,
     )
     return rates
@@ -144,9 +144,10 @@ def bandwidth(repeats: int, n: int) -> None:
     allowed = speed / (21 * 21 * 8)
     own, shared = (2 * batch.n_factors * n / times[k] for k in ("own", "shared"))
     print(
-        f"100x100, 21 states, {n} sweeps: read bandwidth {speed / 1e9:.1f} GB/s allows {allowed / 1e6:.2f} M messages/s; one table an "
-        f"edge {own / 1e6:.2f} M = {100 * own / allowed:.0f}%; one shared table {shared / 1e6:.2f} M = {shared / own:.1f} times "
-        f"that, {shared / (0.6 * allowed):.1f} times 60% of the allowed rate",
+        f"100x100, 21 states, {n} sweeps: read bandwidth {speed / 1e9:.1f} GB/s allows {allowed / 1e6:.2f} M messages/s\n"
+        f"    one table an edge {own / 1e6:.2f} M = {100 * own / allowed:.0f}% of that\n"
+        f"    one shared table {shared / 1e6:.2f} M = {shared / own:.1f} times as many as with one table an edge, "
+        f"{shared / (0.6 * allowed):.1f} times 60% of the allowed rate",
         flush=True,
     )
 
@@ -162,7 +163,8 @@ def threads(count: int, repeats: int) -> None:
     )
     same = np.array_equal(one(batch, theta, query, 1.0, 1.0).mu.unary, many(batch, theta, query, 1.0, 1.0).mu.unary)
     print(
-        f"batch of 32 grids 20x40, 5 states: 1 thread {1e3 * times['one']:.0f} ms, {count} threads {1e3 * times['many']:.0f} ms, "
+        f"batch of 32 grids 20x40, 5 states: 1 thread {1e3 * times['one']:.0f} ms, "
+        f"{count} threads {1e3 * times['many']:.0f} ms, "
         f"{times['one'] / times['many']:.2f} times as fast, same bits: {same}",
         flush=True,
     )

@@ -1,4 +1,4 @@
-"""How often propagation finds the marginal MAP: random trees and checkerboards with strong couplings, against exact values.
+"""How often propagation finds the marginal MAP: random trees and checkerboards with strong couplings, against exact.
 
     python benchmarks/bench_mmap_quality.py [--effort careful] [--trees 200] [--small 200] [--large 100] [--seed 0]
 
@@ -59,8 +59,8 @@ def report(name: str, kind: str, count: int, seed: int, propagate: Propagate) ->
     claimed = belief.status.exact
     print(
         f"{name:28s} seed {seed:6d}  optimal {100.0 * optimal.mean():5.1f}% of {count}  mean gap {gap.mean():.4f}  "
-        f"worst {gap.max():.3f}  proved {100.0 * claimed.mean():5.1f}%  wrongly proved {int((claimed & ~optimal).sum())}  "
-        f"{1e3 * seconds / count:7.2f} ms each",
+        f"worst {gap.max():.3f}  proved {100.0 * claimed.mean():5.1f}%  "
+        f"wrongly proved {int((claimed & ~optimal).sum())}  {1e3 * seconds / count:7.2f} ms each",
         flush=True,
     )
 

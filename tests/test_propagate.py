@@ -1,4 +1,4 @@
-"""Belief propagation: exact where theory says so, ordered where it says so, and the same whatever kernel or thread runs it."""
+"""Belief propagation: exact where theory says so, ordered where it says so, the same on any kernel and thread."""
 
 from __future__ import annotations
 

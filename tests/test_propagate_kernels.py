@@ -75,7 +75,7 @@ def test_scaled_pairwise_and_log_space_factors_send_the_same_messages(kind: str,
 @pytest.mark.parametrize("card", [2, 5, 21])
 @pytest.mark.parametrize("kind", ["sum", "max", "mixed"])
 def test_vector_kernels_equal_plain_ones(card: int, kind: str) -> None:
-    batch, model = grid_model((card,) * 12, 2)
+    _, model = grid_model((card,) * 12, 2)
     which, mode = np.arange(2), modes(model, 1.0)[kind]
     tables = ScaledTables.of(model, Spans.of(model), 1.0)
     plain, vector = ScaledRun(model, tables), ScaledRun(model, tables)
@@ -205,8 +205,8 @@ def test_libdai_testfast(testfast: tuple[Batch, Potentials, dict], row: str, sca
         reference, log_z = exact.mu, float(exact.value[0])
         np.testing.assert_allclose(belief.value, bethe(batch, theta, mu), rtol=1e-9)
     else:
-        # Max-product is judged against exact max-marginals. The printed "log Z" of the reference is a quantity of its junction
-        # tree; it follows from the row of DECMAP, whose own value is the largest score.
+        # Max-product is judged against exact max-marginals. The printed "log Z" of the reference is a quantity of its
+        # junction tree; it follows from the row of DECMAP, whose own value is the largest score.
         mu = pseudo_marginals(batch, theta, query, messages)
         reference, top = max_marginals(batch, theta)
         log_z = top - rows["DECMAP"][0][4]

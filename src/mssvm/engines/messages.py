@@ -4,8 +4,8 @@
     max i to max j       m_j(x_j) ~ max_{x_i} E(x_i, x_j) n_i(x_i)
     max i to sum j       m_j(x_j) ~ E(x_i*, x_j),   x_i* = argmax g_i with the new m_i included
 
-E = exp((theta - max theta) / unit). Messages sum to one, so every g_i is at least exp(-range / unit), where range adds up the unary and
-the tables at i: the caller keeps that from underflowing and no update needs a guard.
+E = exp((theta - max theta) / unit). Messages sum to one, so every g_i is at least exp(-range / unit), where range adds
+up the unary and the tables at i: the caller keeps that from underflowing and no update needs a guard.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FAST = {"reassoc", "contract", "nsz", "arcp"}
 class Wiring(NamedTuple):
     """Index arrays of a ragged batch: factors have slots, a slot is one variable of a factor and holds one message.
 
-    ``order[factor_ptr[b] : factor_ptr[b+1]]`` is the sweep order; ``near[near_ptr[i] : near_ptr[i+1]]`` are the slots of i.
+    ``order[factor_ptr[b] : factor_ptr[b+1]]`` is the sweep order, ``near[near_ptr[i] : near_ptr[i+1]]`` the slots of i.
     """
 
     var_ptr: Ints

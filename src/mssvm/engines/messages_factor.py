@@ -7,8 +7,9 @@ For a factor a with outputs a_B and hidden a_A, cavities n_i = theta_i + sum of 
     output i   m_i(x_i) = PS_{eps_y} over the other outputs of R_a  -  n_i(x_i)
     hidden i   m_i(x_i) = eps_h log b_a(x_i)  -  n_i(x_i)
 
-At eps_y = 0 the softmax is uniform over the maximisers of R_a. A state is dead while a message or score of -inf sits on it: the sum of
-the finite parts (``field``) and the number of -inf (``dead``) are kept apart, so that cavities never subtract infinities.
+At eps_y = 0 the softmax is uniform over the maximisers of R_a. A state is dead while a message or score of -inf sits on
+it: the sum of the finite parts (``field``) and the number of -inf (``dead``) are kept apart, so that cavities never
+subtract infinities.
 """
 
 from __future__ import annotations
@@ -195,7 +196,7 @@ def _room(w, which):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def run_log(
+def run_log(  # type: ignore[no-untyped-def]
     w,
     which,
     tables,
@@ -212,7 +213,7 @@ def run_log(
     tolerance,
     sweeps,
     residual,
-):  # type: ignore[no-untyped-def]
+):
     """Up to ``n_sweeps`` more sweeps of every named instance that has not converged; alternates directions."""
     room, group = _room(w, which)
     one = np.empty(1, dtype=np.int64)
@@ -258,9 +259,9 @@ def _node_belief(field, dead, lo, hi, eps, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def beliefs_log(
+def beliefs_log(  # type: ignore[no-untyped-def]
     w, which, tables, unary, field, dead, m, outputs, eps_y, eps_h, mu_at, mu_unary, mu_tables, want_mu, value
-):  # type: ignore[no-untyped-def]
+):
     """Region free energy sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i) and its beliefs, added to mu."""
     room, group = _room(w, which)
     score, partial, weight, cavity, belief = room[0], room[1], room[2], room[3], room[4]
@@ -298,10 +299,7 @@ def _factor_belief(score, group, size, groups, eps_y, eps_h, partial, weight, va
         k = group[t]
         v = 0.0
         if score[t] > -np.inf:
-            if eps_y > 0.0:
-                v = np.exp((partial[k] - value) / eps_y)
-            else:
-                v = 1.0 * (partial[k] == value)
+            v = np.exp((partial[k] - value) / eps_y) if eps_y > 0.0 else 1.0 * (partial[k] == value)
             if groups < size:
                 v *= np.exp((score[t] - partial[k]) / eps_h)
         out[t] = v

@@ -2,8 +2,8 @@
 
     V_c(y_border) = PS_{eps_h} over component c of (theta of its unaries and factors)
 
-A tree of outputs and hidden variables becomes a tree of outputs, on which the recursion is exact. Also here: the sweep order
-and the test for cycles, which the merged wiring needs as much as the original one.
+A tree of outputs and hidden variables becomes a tree of outputs, on which the recursion is exact. Also here: the sweep
+order and the test for cycles, which the merged wiring needs as much as the original one.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _border(w, g, c, free, seen, name, members):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def measure(w, which, g, free, entries, n_factors, n_slots, work):  # type: ignore[no-untyped-def]
-    """Per instance: table entries, factors and slots of the merged form, and operations to fill it (inf: impossible)."""
+    """Per instance: table entries, factors and slots of the merged form, and operations to fill it (or inf)."""
     seen = np.full(len(w.state_ptr), -1, dtype=np.int64)
     members = np.empty(len(w.state_ptr), dtype=np.int64)
     for b in which:
@@ -139,7 +139,7 @@ def _next(w, members, n, y):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def merge(
+def merge(  # type: ignore[no-untyped-def]
     w,
     which,
     g,
@@ -157,10 +157,10 @@ def merge(
     new_tables,
     table_from,
     source,
-):  # type: ignore[no-untyped-def]
+):
     """Fill scopes and tables of the merged factors; ``source`` is the factor it was, or -1 - component.
 
-    Instance b's factors start at ``factor_at[b]``, its new tables at ``table_from[b]``; ``y`` is overwritten on borders.
+    Instance b's factors start at ``factor_at[b]``, its new tables at ``table_from[b]``; ``y`` is overwritten.
     """
     seen = np.full(len(w.state_ptr), -1, dtype=np.int64)
     members = np.empty(len(w.state_ptr), dtype=np.int64)
@@ -200,9 +200,9 @@ def merge(
 
 
 @njit(cache=True, nogil=True)
-def unmerge(
+def unmerge(  # type: ignore[no-untyped-def]
     w, which, g, free, unary, tables, y, eps, acc, reduced, source, node, factor, factor_at, mu_at, mu_unary, mu_tables
-):  # type: ignore[no-untyped-def]
+):
     """Marginals of the original model from beliefs of the merged one: E over the border of the marginals given it."""
     seen = np.full(len(w.state_ptr), -1, dtype=np.int64)
     members = np.empty(len(w.state_ptr), dtype=np.int64)

@@ -11,7 +11,7 @@ _FLOOR = 1e-300
 
 @njit(cache=True, nogil=True)
 def proximal_potentials(w, which, unary, tables, own_at, outputs, eps, node, factor, new_unary, new_tables):  # type: ignore[no-untyped-def]
-    """theta_i + eps log b_i on outputs; theta_a + eps log [b_a(x_B) / prod_B b_i] on factors with two or more outputs."""
+    """theta_i + eps log b_i on outputs; theta_a + eps log [b_a(x_B) / prod_B b_i] on factors of two or more outputs."""
     for b in which:
         for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
             for e in range(w.state_ptr[i], w.state_ptr[i + 1]):

@@ -1,12 +1,12 @@
 """Both messages of one pairwise factor in vector registers: one read of the table serves the two directions.
 
-With cavities n_i = g_i / m_i (g_i is the product of the unary and all incoming messages) and the table E = exp(theta / eps)
+With cavities n_i = g_i / m_i (g_i: the unary times all incoming messages) and the table E = exp(theta / eps)
 
     m_i(x_i) ~ sum_{x_j} E(x_i, x_j) n_j(x_j),        m_j(x_j) ~ sum_{x_i} E(x_i, x_j) n_i(x_i),
 
-or max in place of sum; between a max and a sum variable the message to the latter is the table at the former's maximiser.
-The number of states is the length of a tuple type, hence a compile-time constant; the rows of
-the table are LLVM vectors of exactly that length, which the compiler splits into the registers of the machine.
+or max in place of sum; between a max and a sum variable the message to the latter is the table at the maximiser of the
+former. The number of states is the length of a tuple type, hence a compile-time constant; the rows of the table are
+LLVM vectors of exactly that length, which the compiler splits into the registers of the machine.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _reduce(builder: Any, value: Any, n: int, maximum: bool) -> Any:
 def _products(
     builder: Any, row_at: Callable[[int], Any], n_i: Any, n_j: Any, n: int, max_i: bool, max_j: bool
 ) -> tuple[Any, Any]:
-    """Table times n_j (to i) and transposed table times n_i (to j), each row loaded once; only one of them if roles differ."""
+    """Table times n_j (to i) and transposed table times n_i (to j), each row loaded once; one only if roles differ."""
     to_i: Any = ir.Constant(ir.VectorType(_F64, n), ir.Undefined)
     to_j: Any = None
     for r in range(n):

@@ -1,8 +1,8 @@
 """Belief propagation at two temperatures on any graph: sum-, max-, mixed-product and everything between.
 
     eps_y = eps_h > 0, or one role only      sum-product at that temperature; exact on forests
-    eps_y > 0, eps_h > 0                     the two-temperature recursion; hidden components are merged where that is cheap
-    eps_y = 0 < eps_h                        marginal MAP: several starts, best y by evaluated Q, then sum-product given y
+    eps_y > 0, eps_h > 0                     the two-temperature recursion; hidden components are merged where cheap
+    eps_y = 0 < eps_h                        marginal MAP: several starts, best y by evaluated Q, sum-product given y
     eps_y = eps_h = 0                        max-product: every variable an output
 
 The value is the region free energy for eps_y > 0 and Q(y) of the decoded y at eps_y = 0.
@@ -17,10 +17,11 @@ import numpy as np
 from mssvm.arrays import Floats, Ints
 from mssvm.errors import InputError
 from mssvm.graph import Batch
+from mssvm.inference.propagate_found import Effort
 from mssvm.inference.propagate_job import Job, Report, Settings, check, prepare, tasks
 from mssvm.inference.propagate_merge import MergeLimit
 from mssvm.inference.propagate_run import Control, LogRun, Mode
-from mssvm.inference.propagate_search import Effort, Search
+from mssvm.inference.propagate_search import Search
 from mssvm.potentials import Belief, Marginals, Potentials, Query
 from mssvm.power import check_temperature
 
@@ -28,8 +29,8 @@ EFFORTS = {
     "fast": Effort(("sum_first",), 50, merge=MergeLimit(4096.0, 1e5)),
     "normal": Effort(("sum_first", "cold", "damped"), 200, flips=20, merge=MergeLimit(65536.0, 2e6)),
     "careful": Effort(
-        ("sum_first", "cold", "damped", "annealed", "joint"), 500, restarts=3, flips=100, gibbs=4, rounds=2000, budget=2e7,
-        merge=MergeLimit(1e6, 5e7),
+        ("sum_first", "cold", "damped", "annealed", "joint"), 500, restarts=3, flips=100, gibbs=6, rounds=300,
+        budget=2e7, merge=MergeLimit(1e6, 5e7),
     ),
 }  # fmt: skip
 
@@ -38,8 +39,9 @@ EFFORTS = {
 class Propagate:
     """Approximate inference by messages; ``effort`` is the one dial: "fast", "normal", "careful", or a number.
 
-    The numbers 0, 1, 2 are the three names; each step above 2 doubles the restarts of "careful". ``threads`` changes the
-    time, never the result. ``scaled=False`` forces the log-space kernel. ``starts`` and ``max_sweeps`` override the effort.
+    The numbers 0, 1, 2 are the three names; each step above 2 doubles the restarts of "careful". ``threads`` changes
+    the time, never the result. ``scaled=False`` forces the log-space kernel. ``starts`` and ``max_sweeps`` override the
+    effort.
     """
 
     effort: int | str = "normal"
@@ -92,7 +94,7 @@ class Propagate:
         candidates: list[Ints] | None = None,
         messages: Floats | None = None,
     ) -> Belief:
-        """``candidates``: assignments whose outputs are judged too; ``messages``: a warm start from ``extras["messages"]``."""
+        """``candidates``: assignments whose outputs are judged too; ``messages``: a warm start, from ``extras``."""
         value, mu = np.zeros(len(batch)), Marginals.zeros(batch)
         which = np.arange(len(batch))
         found = self.fill(batch, theta, query, eps_y, eps_h, which, value, mu, candidates, messages)
@@ -127,7 +129,7 @@ class Propagate:
 
 
 def pseudo_marginals(batch: Batch, theta: Potentials, query: Query, messages: Floats, eps: float = 1.0) -> Marginals:
-    """b_i ~ exp(g_i / eps), b_a ~ exp(S_a / eps) from given messages; from those of max-product they are max-marginals."""
+    """b_i ~ exp(g_i / eps), b_a ~ exp(S_a / eps) from given messages; max-marginals, from those of max-product."""
     model = prepare(batch, theta, query, 0)
     run, which, mu = LogRun(model), np.arange(len(batch)), Marginals.zeros(batch)
     run.start(which, messages)

@@ -1,4 +1,4 @@
-"""One call of propagation: instances sorted by what their roles and temperatures ask for, run in blocks of a thread each."""
+"""One call of propagation: instances sorted by what roles and temperatures ask for, run in blocks of a thread each."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from mssvm.engines.messages import load
 from mssvm.engines.messages_given import Given
 from mssvm.errors import UnsupportedError
 from mssvm.graph import Batch, offsets
+from mssvm.inference.propagate_found import Effort, Found
 from mssvm.inference.propagate_merge import Merged, merge
 from mssvm.inference.propagate_plan import plan_of
 from mssvm.inference.propagate_run import SAFE_RANGE, Control, LogRun, Mode, Model, Run, ScaledRun, ScaledTables, Spans
-from mssvm.inference.propagate_search import Effort, Found, Search
+from mssvm.inference.propagate_search import Search
 from mssvm.potentials import Marginals, Potentials, Query, Status
 
 # Max-product is the same at any positive scale; this one keeps both range and precision.
@@ -112,9 +113,15 @@ class Job:
     """State of one call; ``run`` handles one task and fills values, marginals and the report."""
 
     def __init__(
-        self, settings: Settings, batch: Batch, model: Model, value: Floats, mu: Marginals | None, candidates: list[Ints],
+        self,
+        settings: Settings,
+        batch: Batch,
+        model: Model,
+        value: Floats,
+        mu: Marginals | None,
+        candidates: list[Ints],
         messages: Floats | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         n = len(batch)
         self.settings, self.batch, self.model, self.value, self.mu = settings, batch, model, value, mu
         self.candidates, self.messages = candidates, messages

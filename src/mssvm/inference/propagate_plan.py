@@ -15,7 +15,7 @@ from mssvm.graph import Batch, offsets
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Wiring of a batch, its distinct tables in order of first use, which instances are pairwise, and the one cardinality (or 0)."""
+    """Wiring, distinct tables in order of first use, which instances are pairwise, the one cardinality or 0."""
 
     wiring: Wiring
     table_starts: Ints

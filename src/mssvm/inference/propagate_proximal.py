@@ -1,7 +1,8 @@
 """Proximal-point marginal MAP: tau_{t+1} = argmax F(tau) - eps_h KL(tau || tau_t) on the outputs, a soft alternative.
 
-The penalty restores the entropy of y, so each step is plain sum-product with log-beliefs added to the original potentials; with
-exact steps q_t(y) ~ exp(t Q(y) / eps_h), annealing without a schedule. There are no argmax messages, hence no ties.
+The penalty restores the entropy of y, so each step is plain sum-product with log-beliefs added to the original
+potentials; with exact steps q_t(y) ~ exp(t Q(y) / eps_h), annealing without a schedule. There are no argmax messages,
+hence no ties.
 """
 
 from __future__ import annotations

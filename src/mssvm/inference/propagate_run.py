@@ -1,4 +1,4 @@
-"""One run of the message recursion on a batch: scaled probabilities where they cannot underflow, log space elsewhere."""
+"""One run of the recursion on a batch: scaled probabilities where they cannot underflow, log space elsewhere."""
 
 from __future__ import annotations
 
@@ -225,7 +225,8 @@ class LogRun:
     def advance(self, which: Ints, mode: Mode, n_sweeps: int, control: Control) -> None:
         messages_factor.run_log(
             self.model.plan.wiring, which, self.model.tables, self.unary, self.field, self.dead, self.m, mode.outputs,
-            mode.eps_y, mode.eps_h, control.damping, control.flood, n_sweeps, control.tolerance, self.sweeps, self.residual,
+            mode.eps_y, mode.eps_h, control.damping, control.flood, n_sweeps, control.tolerance, self.sweeps,
+            self.residual,
         )  # fmt: skip
 
     def decode(self, which: Ints, y: Ints) -> None:

@@ -1,4 +1,4 @@
-"""Marginal MAP by messages (eps_y = 0): several starts, every decoded y judged by its evaluated Q, the best one polished.
+"""Marginal MAP by messages (eps_y = 0): several starts, each decoded y judged by its evaluated Q, the best polished.
 
     merged       hidden components summed out, then max-product over the outputs (exact on forests)
     sum first    sum-product; its max-marginals are a candidate; then mixed-product from its messages
@@ -24,47 +24,16 @@ from mssvm.arrays import Bools, Floats, Ints
 from mssvm.engines import messages_given, messages_merge, messages_polish
 from mssvm.engines.messages import load
 from mssvm.engines.messages_given import Given
-from mssvm.inference.propagate_merge import MergeLimit, merge
+from mssvm.inference.propagate_found import Effort, Found
+from mssvm.inference.propagate_merge import merge
 from mssvm.inference.propagate_proximal import proximal_steps
 from mssvm.inference.propagate_run import Control, LogRun, Mode, Model, Run
 from mssvm.potentials import Marginals
 
 # The lowest temperature of annealing, relative to eps_h; messages of argmax kind take over from there.
 COLDEST = 0.02
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much is tried: which starts, how often, and what merging and local search may cost."""
-
-    starts: tuple[str, ...]
-    sweeps: int
-    restarts: int = 0
-    flips: int = 0
-    gibbs: int = 0
-    rounds: int = 0
-    budget: float = 0.0
-    merge: MergeLimit = MergeLimit(4096.0, 1e6)
-
-
-@dataclass(eq=False)
-class Found:
-    """Best outputs so far and how the runs behind them went; arrays over the whole batch, blocks fill their part."""
-
-    value: Floats
-    y: Ints
-    converged: np.ndarray
-    sweeps: Ints
-    residual: Floats
-    upper: Floats
-    method: np.ndarray
-
-    @classmethod
-    def nothing(cls, n: int, n_vars: int) -> Found:
-        return cls(
-            np.full(n, -np.inf), np.full(n_vars, -1, dtype=np.int64), np.zeros(n, dtype=bool), np.zeros(n, dtype=np.int64),
-            np.full(n, np.inf), np.full(n, np.nan), np.full(n, "mixed-product", dtype=object),
-        )  # fmt: skip
+# Gibbs sampling starts and ends at these fractions of the range of scores at a variable.
+HOT, COLD = 16.0, 200.0
 
 
 @dataclass(eq=False)
@@ -277,7 +246,7 @@ class Search:
         for k in range(self.effort.gibbs):
             messages_polish.restore(self.w, which, self.found.y, self.y)
             messages_polish.anneal(
-                self.w, which, *common, self.spread / 8.0, self.spread / 400.0, self.effort.rounds,
+                self.w, which, *common, self.spread / HOT, self.spread / COLD, self.effort.rounds,
                 self.effort.budget, self.seed, k, self.acc,
             )  # fmt: skip
             before = self.found.value[which].copy()
