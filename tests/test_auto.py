@@ -9,6 +9,7 @@ from builders import grid_scopes, random_case
 from mssvm.errors import InputError
 from mssvm.graph import Batch, Graph
 from mssvm.inference.auto import Auto
+from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagate import Propagate
 from mssvm.potentials import Potentials, Query
@@ -63,6 +64,19 @@ def test_a_free_order_may_fit_where_hidden_first_does_not():
     auto = Auto(memory_limit=1 << 20, operations_limit=1e6)
     assert auto.fits(batch, query, 1.0, 1.0).all()
     assert auto(batch, theta, query, 1.0, 1.0).status.exact.all()
+
+
+def test_given_states_are_read_off():
+    case = random_case("mixed", 60, seed=8)
+    batch, rng = case.batch, np.random.default_rng(0)
+    some = np.flatnonzero(rng.random(batch.n_vars) < 0.9)
+    query = case.query.clamp(batch, some, rng.integers(0, batch.cards[some]))
+    query.allowed[batch.unary_ptr[some] + 0] |= query.n_allowed(batch)[some] == 0
+    exact, brute = Exact()(batch, case.theta, query, 0.5, 1.0), Enumerate()(batch, case.theta, query, 0.5, 1.0)
+    assert exact.status.method.count("given states") > 10
+    np.testing.assert_allclose(exact.value, brute.value)
+    np.testing.assert_allclose(exact.mu.unary, brute.mu.unary, atol=1e-12)
+    np.testing.assert_allclose(exact.mu.tables, brute.mu.tables, atol=1e-12)
 
 
 def test_bad_input_is_refused_whichever_method_is_chosen():

@@ -80,6 +80,12 @@ class Graph:
         return np.array([v for s in self.scopes for v in s], dtype=np.int64)
 
     @cached_property
+    def scope_strides(self) -> Ints:
+        """Step in a factor's table for each variable of its scope, aligned with ``scope_flat``."""
+        steps = [np.cumprod([1, *self.table_shape(f)[:0:-1]])[::-1] for f in range(self.n_factors)]
+        return _concat([np.asarray(s, dtype=np.int64) for s in steps])
+
+    @cached_property
     def table_sizes(self) -> Ints:
         return np.array([int(np.prod([self.cards[v] for v in s])) for s in self.scopes], dtype=np.int64)
 

@@ -1,5 +1,6 @@
 """Exact inference for any graph: each instance goes to the cheapest exact method that fits it.
 
+    every variable has one allowed state             Clamped
     pairwise forest, order of elimination legal      Trees          (kernels with run-time roles and masks)
     one variable away from such a forest             Conditioning
     anything else                                    Eliminate      (compiled per topology and role pattern)
@@ -16,6 +17,7 @@ import numpy as np
 from mssvm.arrays import Floats, Ints
 from mssvm.graph import Batch
 from mssvm.inference.base import Filler
+from mssvm.inference.clamped import Clamped
 from mssvm.inference.conditioning import Conditioning
 from mssvm.inference.eliminate import Eliminate
 from mssvm.inference.trees import Trees
@@ -91,6 +93,11 @@ class Exact:
         query.check(batch)
         route: Route = []
         left = np.ones(len(batch), dtype=bool)
+        left[batch.owner[query.n_allowed(batch) > 1]] = False
+        if left.any():
+            given = np.flatnonzero(left)
+            route.append(("given states", Clamped.of(batch, query, given), given))
+        left = ~left
         for name, method in (("tree recursion", self.trees), ("conditioning", self.conditioning)):
             if not left.any():
                 break
