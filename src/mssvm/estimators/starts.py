@@ -1,49 +1,42 @@
-"""Where training starts. At w = 0 hidden states of one variable are exchangeable and, for eps_h > 0, stay so for ever
-(every state gets the same gradient), so weights that touch hidden variables start at small random values."""
+"""Where training starts: the parameter ``init`` in terms of ``optim``'s starts (w = 0 is a trap for hidden states)."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from mssvm.arrays import Bools, Floats
-from mssvm.errors import InputError, MssvmWarning
+from mssvm.errors import InputError
 from mssvm.objectives.problem import Problem
+from mssvm.optim import Regulariser
+from mssvm.optim.start import hcrf_start, random_start, zero_start
 
-SPREAD = 0.1  # standard deviation of random starting weights
-NAMES = ("auto", "zeros", "random", "tempered")
+NAMES = ("auto", "zeros", "random", "hcrf")
+LARGEST_SEED = np.iinfo(np.int32).max
 
 
 def starts(
-    init: Any, problem: Problem, hidden: Bools, n_init: int, rng: np.random.RandomState
-) -> Iterator[tuple[Floats, bool]]:
-    """Starting weights of every restart, and whether to train at temperatures (1, 1) first.
+    init: Any, problem: Problem, hidden: Bools, n_init: int, rng: np.random.RandomState, regulariser: Regulariser
+) -> Iterator[Floats]:
+    """Starting weights of every restart; one where all would be the same or the problem has one minimum.
 
-    ``hidden`` marks the weights that touch hidden variables. A convex problem has one minimum: one start is enough.
+    ``hidden`` marks the weights that touch hidden variables.
     """
     n = problem.n_weights
     if not isinstance(init, str):
         given = np.asarray(init, dtype=np.float64)
         if given.shape != (n,) or not np.all(np.isfinite(given)):
             raise InputError(f"init as an array needs {n} finite numbers, one per weight; it has shape {given.shape}.")
-        yield given.copy(), False
+        yield given.copy()
         return
     if init not in NAMES:
         raise InputError(f"init must be one of {', '.join(map(repr, NAMES))} or an array of weights, got {init!r}.")
-    if init == "zeros" and hidden.any() and problem.temperatures[1] > 0:
-        warnings.warn(
-            "init='zeros' leaves the states of hidden variables exchangeable for ever, so that they learn nothing; "
-            "use init='auto'.",
-            MssvmWarning,
-            stacklevel=2,
-        )
-    random = np.ones(n, dtype=bool) if init == "random" else hidden & (init != "zeros")
-    if problem.convex or not random.any():
-        n_init = 1
-    for _ in range(n_init):
-        w = np.zeros(n)
-        w[random] = rng.normal(0.0, SPREAD, int(random.sum()))
-        yield w, init == "tempered"
+    if init == "zeros":
+        yield zero_start(problem, hidden)
+        return
+    random = np.ones(n, dtype=bool) if init == "random" else hidden
+    for _ in range(1 if problem.convex or not random.any() else n_init):
+        w = random_start(n, seed=int(rng.randint(LARGEST_SEED)), hidden=random)
+        yield hcrf_start(problem, w, regulariser=regulariser) if init == "hcrf" else w

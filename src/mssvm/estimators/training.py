@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from mssvm.arrays import Floats
 from mssvm.data.encoded import Encoded, to_sample
@@ -16,7 +16,7 @@ from mssvm.data.labels import Labels, LabelSpace
 from mssvm.errors import InputError
 from mssvm.estimators import resolve
 from mssvm.estimators.progress import Progress
-from mssvm.estimators.starts import starts
+from mssvm.estimators.starts import LARGEST_SEED, starts
 from mssvm.estimators.structures import Space, Structure
 from mssvm.inference.base import Inference
 from mssvm.models.base import Model
@@ -107,12 +107,13 @@ def train(params: Any, data: Data, objective: Callable[[Loss], Objective], warm:
     rng = check_random_state(params.random_state)
     hidden = data.structure.hidden_weights(data.space, data.labels)
     n_init = int(resolve.positive(params.n_init, "n_init", whole=True))
+    regulariser = penalty(params, data)
     solutions: list[Solution] = []
     # Blocks of instances are the unit of parallel work (n_jobs); threads inside BLAS would only wait for each other.
     with threadpool_limits(1, "blas"), Progress(name, bool(params.verbose), n_init) as progress:
-        for w0, tempered in starts(params.init if warm is None else warm, problem, hidden, n_init, rng):
+        for w0 in starts(params.init if warm is None else warm, problem, hidden, n_init, rng, regulariser):
             progress.start = len(solutions)
-            solutions.append(_solve(params, problem, w0, tempered, rng, penalty(params, data), progress))
+            solutions.append(_solve(params, problem, w0, rng, regulariser, progress))
             if solutions[-1].outcome is Outcome.INTERRUPTED:
                 break
     chosen = min(solutions, key=lambda s: s.objective if np.isfinite(s.objective) else np.inf)
@@ -134,19 +135,18 @@ def _solve(
     params: Any,
     problem: TrainingProblem,
     w0: Floats,
-    tempered: bool,
     rng: np.random.RandomState,
     regulariser: Regulariser,
     progress: Progress,
 ) -> Solution:
-    seed = int(rng.randint(np.iinfo(np.int32).max))
+    seed = int(rng.randint(LARGEST_SEED))
     exact = params.solver != "auto" or problem.difference(w0).exact
     solver = resolve.solver_of(params.solver, exact, params.max_iter, params.tol, seed)
 
     def minimise(problem: Problem, w: Floats) -> Solution:
         return solver.minimize(problem, w, regulariser=regulariser, callback=progress)
 
-    solution: Solution = params._solve(problem, minimise(problem.at(1.0, 1.0), w0).w if tempered else w0, minimise)
+    solution: Solution = params._solve(problem, w0, minimise)
     return solution
 
 
