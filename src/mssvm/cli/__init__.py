@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from mssvm.cli.infer import infer
+from mssvm.cli.reproduce import reproduce
 from mssvm.errors import MssvmError
 
 # The base of usage errors in whichever click this typer brings along: BadParameter < UsageError < ClickException.
@@ -22,6 +23,7 @@ def about() -> None:
 
 
 app.command()(infer)
+app.command()(reproduce)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -32,6 +32,11 @@ class Arena:
     inference: Inference
     C: float = 1.0
 
+    @classmethod
+    def of(cls, sim: Simulation, std: float, inference: Inference, C: float, rng: np.random.Generator) -> Arena:
+        """Random initial weights of the given standard deviation."""
+        return cls(sim, std * rng.standard_normal(sim.model.n_weights), inference, C)
+
     def problem(self, objective: Objective) -> TrainingProblem:
         return TrainingProblem(objective, self.simulation.model, self.simulation.train, self.inference, self.C)
 

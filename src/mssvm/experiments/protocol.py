@@ -8,9 +8,14 @@ import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
+from zlib import crc32
+
+import numpy as np
 
 from mssvm.errors import InputError
-from mssvm.experiments.simulate import Recipe
+from mssvm.experiments.members import Arena
+from mssvm.experiments.simulate import Recipe, hidden_chain
+from mssvm.inference.exact import Exact
 from mssvm.optim import BCFW, CCCP, LBFGS, Solver, Subgradient
 
 
@@ -64,6 +69,18 @@ class Protocol:
         data = {k: self.tree["data"][k] for k in ("sigma_x", "sigma_y", "sigma_h", "n_states", "n_train", "n_test")}
         return Recipe(**(data | self.tree["readings"][reading] | changes))
 
+    def chain(self, experiment: str, params: dict[str, Any], n_sites: int | None = None, **changes: Any) -> Arena:
+        """A new hidden chain with data and initial weights, drawn from the trial's own stream."""
+        rng = self.generator(experiment, params["trial"])
+        simulation = hidden_chain(
+            rng, self.recipe(params["reading"], **changes), n_sites or self.tree["data"]["chain_sites"]
+        )
+        return Arena.of(simulation, self.initial_std, Exact(), self.C, rng)
+
+    def generator(self, experiment: str, trial: int) -> np.random.Generator:
+        """The stream of one trial, independent of all others."""
+        return np.random.default_rng([self.seed, crc32(experiment.encode()), trial])
+
     def solver(self, graph: str, name: str, member: str) -> Solver[Any]:
         """The solver of one cell; members without a rate of their own use MSSVM's."""
         spec = self.tree["solvers"][graph][name]
@@ -84,8 +101,9 @@ class Protocol:
         which one entry is the trial's own (``solvers`` where a trial has its ``solver``)."""
         own = {k: v for k, v in self.settings(name).items() if k != "trials" and k.removesuffix("s") not in params}
         common = {k: self.tree[k] for k in ("seed", "C", "initial_std", "data")}
-        graph, solver = params.get("graph", "chain"), params.get("solver", own.get("solver", ""))
-        used = [self.tree["solvers"][graph].get(solver), self.tree["readings"].get(params.get("reading"))]
+        specs = self.tree["solvers"][params.get("graph", "chain")]
+        used = [specs.get(name) for name in (params.get("solver", own.get("solver")), *own.get("call_solvers", []))]
+        used.append(self.tree["readings"].get(params.get("reading")))
         text = json.dumps([own, common, used], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

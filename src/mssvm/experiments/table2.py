@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from mssvm.experiments.members import Arena
+from mssvm.experiments.collect import Experiment, Trials, claim, member_accuracy, member_cells, member_header
+from mssvm.experiments.members import NAMES, Arena
 from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.simulate import checkerboard, hidden_chain
-from mssvm.experiments.trials import Params, Result, generator
+from mssvm.experiments.simulate import checkerboard
+from mssvm.experiments.statistics import Estimate
+from mssvm.experiments.trials import Params, Result
 from mssvm.inference.exact import Exact
+from mssvm.report import Claim, Section, Table, Text
 
 NAME = "table2"
+TITLES = {"chain": "Hidden chain of 20 sites", "grid": "6x6 grid"}
+PAPER = {
+    "chain": {"SGD": (69.20, 66.87, 68.75), "paper CCCP": (69.63, 67.91, 69.03)},
+    "grid": {"SGD": (74.12, 71.96, 73.51), "paper CCCP": (74.08, 73.38, 73.62)},
+}
 
 
 def tasks(protocol: Protocol) -> list[Params]:
@@ -25,14 +33,11 @@ def tasks(protocol: Protocol) -> list[Params]:
 
 def draw(protocol: Protocol, params: Params) -> Arena:
     """Data and initial weights of a trial; the same for every solver."""
-    rng = generator(protocol, NAME, params["trial"])
-    data, recipe = protocol.tree["data"], protocol.recipe(params["reading"])
     if params["graph"] == "chain":
-        simulation = hidden_chain(rng, recipe, data["chain_sites"])
-    else:
-        simulation = checkerboard(rng, recipe, data["grid_rows"], data["grid_columns"])
-    w0 = protocol.initial_std * rng.standard_normal(simulation.model.n_weights)
-    return Arena(simulation, w0, Exact(), protocol.C)
+        return protocol.chain(NAME, params)
+    rng, data = protocol.generator(NAME, params["trial"]), protocol.tree["data"]
+    simulation = checkerboard(rng, protocol.recipe(params["reading"]), data["grid_rows"], data["grid_columns"])
+    return Arena.of(simulation, protocol.initial_std, Exact(), protocol.C, rng)
 
 
 def run(protocol: Protocol, params: Params) -> Result:
@@ -49,3 +54,61 @@ def run(protocol: Protocol, params: Params) -> Result:
             "outcome": solution.outcome.value,
         }
     return result
+
+
+def section(protocol: Protocol, trials: Trials) -> Section:
+    intro = Text(
+        "Test accuracy in per cent, mean ± standard error over trials; differences are paired by trial, with "
+        "95% intervals. Every trial draws a new model, 20 training and 100 test instances; C = 1, exact "
+        "inference. Readings: A every site has an input and pairwise weights have standard deviation 2; A2 the "
+        "same with variance 2; B only hidden sites have inputs. Bayes decodes with the generating weights."
+    )
+    tables = [_table(protocol, trials, graph) for graph in protocol.settings(NAME)["solvers"]]
+    return Section(NAME, "Table 2: solvers and members on simulated data", [intro, *tables], claims(protocol, trials))
+
+
+def _table(protocol: Protocol, trials: Trials, graph: str) -> Table:
+    settings = protocol.settings(NAME)
+    members, rows = settings["members"], []
+    for reading in settings["readings"]:
+        for solver in settings["solvers"][graph]:
+            where = {"graph": graph, "reading": reading, "solver": solver}
+            found = trials.where(**where)
+            if found:
+                bayes = trials.estimate(lambda r: float(r["bayes"]), **where).show()
+                rows.append([reading, solver, str(len(found)), bayes, *member_cells(trials, members, **where)])
+    n = len(rows)
+    for solver, values in PAPER[graph].items():
+        gaps = [f"{values[0] - v:+.2f}" for v in values[1:]]
+        rows.append(["paper", solver.removeprefix("paper "), "20", "", *[f"{v:.2f}" for v in values], *gaps])
+    header = ["reading", "solver", "trials", "Bayes", *member_header(members)]
+    strong = frozenset(range(n, len(rows)))
+    return Table(TITLES[graph], header, rows, "± is the standard error; brackets are 95% intervals.", 2, strong)
+
+
+def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
+    settings = protocol.settings(NAME)
+    above: dict[str, list[tuple[str, Estimate]]] = {}
+    cccp: dict[str, list[tuple[str, Estimate]]] = {}
+    for reading in settings["readings"]:
+        above[reading], cccp[reading] = [], []
+        for graph, solvers in settings["solvers"].items():
+            for solver in solvers:
+                where = {"graph": graph, "reading": reading, "solver": solver}
+                if trials.where(**where):
+                    above[reading] += [
+                        (f"{graph}, {solver}, MSSVM - {NAMES[m]}", trials.gap("M", m, **where)) for m in ("L", "H")
+                    ]
+            one, two = (
+                trials.values(member_accuracy("L"), graph=graph, reading=reading, solver=s)
+                for s in ("paper CCCP", "SGD")
+            )
+            if len(one) and len(one) == len(two):
+                cccp[reading].append((f"{graph}, LSSVM CCCP - SGD", Estimate.paired(one, two, trials.confidence)))
+    return [
+        claim(1, "MSSVM is more accurate than LSSVM and HCRF, whichever the solver.", above),
+        claim(2, "LSSVM is more accurate by CCCP than by SGD.", cccp),
+    ]
+
+
+EXPERIMENT = Experiment(NAME, tasks, run, section)

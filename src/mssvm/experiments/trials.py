@@ -15,9 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from zlib import crc32
 
-import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from mssvm.experiments.protocol import Protocol
@@ -85,11 +83,6 @@ class Store:
 def key(params: Params) -> str:
     """The name of a task within its experiment."""
     return json.dumps(params, sort_keys=True)
-
-
-def generator(protocol: Protocol, experiment: str, trial: int) -> np.random.Generator:
-    """The stream of one trial, independent of all others."""
-    return np.random.default_rng([protocol.seed, crc32(experiment.encode()), trial])
 
 
 def run_trials(

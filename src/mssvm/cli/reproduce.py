@@ -1,0 +1,54 @@
+"""``mssvm reproduce``: the paper's tables and figures again, with a verdict on every claim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mssvm.experiments.catalogue import EXPERIMENTS
+from mssvm.experiments.protocol import Protocol
+from mssvm.experiments.reproduce import reproduce as run
+from mssvm.report import Section
+from mssvm.report import Table as ReportTable
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help=f"Some of {', '.join(EXPERIMENTS)}; all by default.")
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=2, help="Trials of every experiment; else the protocol's.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few trials of small problems, in minutes.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    out: Annotated[Path, typer.Option(help="Where trials, results.json and report.html go.")] = Path("reproduction"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the trials that are there and run the missing ones.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of all trials; else the protocol's.")] = None,
+) -> None:
+    """Regenerate the paper's experiments: tables beside the paper's numbers, figures, verdicts, one HTML report.
+
+    Ctrl-C loses no finished trial: the same command with --resume goes on.
+    """
+    protocol = Protocol.load(quick, trials, seed)
+    finished = run(names or [], protocol, out, jobs, resume)
+    console = Console()
+    for one in finished:
+        _show(console, one.section)
+    console.print(f"Report: {out / 'report.html'}   Data: {out / 'results.json'}")
+
+
+def _show(console: Console, section: Section) -> None:
+    for item in section.items:
+        if isinstance(item, ReportTable):
+            table = Table(title=f"{section.title}. {item.caption}")
+            for k, heading in enumerate(item.header):
+                table.add_column(heading, justify="left" if k < item.n_labels else "right")
+            for row in item.rows:
+                table.add_row(*row)
+            console.print(table)
+    for claim in section.claims:
+        console.print(f"[bold]Claim {claim.number}[/bold] {claim.verdict}: {claim.text}", highlight=False)

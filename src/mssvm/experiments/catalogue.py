@@ -1,0 +1,10 @@
+"""The experiments that ``mssvm reproduce`` knows, in the order of the report."""
+
+from __future__ import annotations
+
+from mssvm.experiments import figure2, figure3, figure4, figure5, table1, table2, table3
+from mssvm.experiments.collect import Experiment
+
+EXPERIMENTS: dict[str, Experiment] = {
+    module.NAME: module.EXPERIMENT for module in (table1, table2, figure2, figure3, table3, figure4, figure5)
+}

@@ -1,0 +1,85 @@
+"""Looking up trials, and tables and claims that several experiments share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mssvm.arrays import Floats
+from mssvm.experiments.members import NAMES
+from mssvm.experiments.protocol import Protocol
+from mssvm.experiments.statistics import Estimate, judge, together
+from mssvm.experiments.trials import Function, Params, Trial
+from mssvm.report import Claim, Section
+
+Value = Callable[[Mapping[str, Any]], float]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure: its tasks, one trial of it, and what it says in the report."""
+
+    name: str
+    tasks: Callable[[Protocol], list[Params]]
+    run: Function
+    section: Callable[[Protocol, Trials], Section]
+
+
+class Trials:
+    """Finished trials, found by their parameters and always in the order of the trial numbers."""
+
+    def __init__(self, trials: Iterable[Trial], confidence: float) -> None:
+        self._all = sorted(trials, key=lambda t: int(t.params["trial"]))
+        self.confidence = confidence
+
+    @property
+    def seconds(self) -> float:
+        return sum(t.seconds for t in self._all)
+
+    def where(self, **wanted: Any) -> list[Trial]:
+        return [t for t in self._all if all(t.params.get(k) == v for k, v in wanted.items())]
+
+    def values(self, value: Value, **wanted: Any) -> Floats:
+        """One number a trial."""
+        return np.array([value(t.result) for t in self.where(**wanted)], dtype=np.float64)
+
+    def estimate(self, value: Value, **wanted: Any) -> Estimate:
+        return Estimate.of(self.values(value, **wanted), self.confidence)
+
+    def difference(self, first: Value, second: Value, **wanted: Any) -> Estimate:
+        """first - second, paired by trial."""
+        return Estimate.paired(self.values(first, **wanted), self.values(second, **wanted), self.confidence)
+
+    def gap(self, first: str, second: str, **wanted: Any) -> Estimate:
+        """Difference of the accuracies of two members."""
+        return self.difference(member_accuracy(first), member_accuracy(second), **wanted)
+
+
+def member_accuracy(member: str) -> Value:
+    return lambda result: float(result[member]["accuracy"])
+
+
+def member_cells(trials: Trials, members: Sequence[str], **wanted: Any) -> list[str]:
+    """Accuracy of every member, then MSSVM minus every other with its interval."""
+    shown = [trials.estimate(member_accuracy(m), **wanted).show() for m in members]
+    others = [m for m in members if m != "M"]
+    gaps = [trials.gap("M", m, **wanted).interval() for m in others]
+    return shown + gaps
+
+
+def member_header(members: Sequence[str]) -> list[str]:
+    return [NAMES[m] for m in members] + [f"MSSVM - {NAMES[m]}" for m in members if m != "M"]
+
+
+def claim(number: int, text: str, comparisons: Mapping[str, Sequence[tuple[str, Estimate]]], digits: int = 2) -> Claim:
+    """Judge a claim reading by reading, and then over the readings; differences are positive where it is right."""
+    verdicts = {reading: judge(e for _, e in found) for reading, found in comparisons.items()}
+    evidence = [
+        (f"{reading}: {verdicts[reading]}" if k == 0 else "", f"{label}: {e.interval(digits)}")
+        for reading, found in comparisons.items()
+        for k, (label, e) in enumerate(found)
+    ]
+    return Claim(number, text, together(verdicts.values()), evidence)

@@ -1,0 +1,176 @@
+"""Line charts and heat maps as SVG text. Colours are CSS classes, so that the page can set them for light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from math import ceil, floor, isfinite, log10
+
+WIDTH, HEIGHT = 460, 300
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 34, 46
+N_STYLES = 6
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points with optional half-lengths of error bars; ``style`` picks colour and marker."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    error: Sequence[float] | None = None
+    style: int = 0
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Maps data to pixels; ``logarithmic`` works on log10."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    logarithmic: bool
+
+    def __call__(self, value: float) -> float:
+        v = log10(value) if self.logarithmic else value
+        return self.start + (v - self.low) / (self.high - self.low) * (self.end - self.start)
+
+    def ticks(self) -> list[float]:
+        if self.logarithmic:
+            return [10.0**k for k in range(ceil(self.low - 1e-9), floor(self.high + 1e-9) + 1)]
+        step = _nice((self.high - self.low) / 5)
+        first = ceil(self.low / step - 1e-9)
+        return [k * step for k in range(first, floor(self.high / step + 1e-9) + 1)]
+
+
+def line_chart(
+    title: str,
+    x_label: str,
+    y_label: str,
+    series: Sequence[Series],
+    log_x: bool = False,
+    log_y: bool = False,
+    x_ticks: Sequence[float] | None = None,
+) -> str:
+    """Lines with markers and error bars, a legend in the plot's head, axes with units in their labels."""
+    legend_rows = (len(series) + 2) // 3
+    top = TOP + 16 * legend_rows
+    height = HEIGHT + 16 * legend_rows
+    xs = [v for s in series for v in s.x]
+    spans = [(y - e, y + e) for s in series for y, e in zip(s.y, s.error or [0.0] * len(s.y), strict=True)]
+    ys = [v for span in spans for v in span if isfinite(v) and (v > 0 or not log_y)]
+    x_axis = _axis(xs, LEFT, WIDTH - RIGHT, log_x, pad=0.03)
+    y_axis = _axis(ys, height - BOTTOM, top, log_y, pad=0.08)
+    parts = [_grid(x_axis, y_axis, x_ticks, top, height), _labels(title, x_label, y_label, top, height)]
+    parts += [_curve(s, x_axis, y_axis, log_y) for s in series]
+    parts += [_key(s, k) for k, s in enumerate(series)]
+    return _svg(WIDTH, height, title, parts)
+
+
+def heat_map(
+    title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]],
+    row_label: str, column_label: str, texts: Sequence[Sequence[str]],
+) -> str:  # fmt: skip
+    """A coloured table; blue is high, orange low, white the middle of the range. Empty cells are hatched grey."""
+    known = [v for row in values for v in row if v is not None]
+    low, high = min(known), max(known)
+    cell_w, cell_h, left, top = 76, 44, 86, 64
+    parts = [f'<text class="t" x="8" y="18">{escape(title)}</text>']
+    parts.append(f'<text class="a" x="{left}" y="38">{escape(column_label)}</text>')
+    parts.append(f'<text class="a" x="8" y="38">{escape(row_label)}</text>')
+    for j, name in enumerate(columns):
+        parts.append(f'<text class="k m" x="{left + (j + 0.5) * cell_w}" y="56">{escape(name)}</text>')
+    for i, name in enumerate(rows):
+        y = top + i * cell_h
+        parts.append(f'<text class="k" x="8" y="{y + cell_h / 2 + 4}">{escape(name)}</text>')
+        for j, value in enumerate(values[i]):
+            x = left + j * cell_w
+            colour = "#ddd" if value is None else diverging((value - low) / (high - low) if high > low else 0.5)
+            parts.append(
+                f'<rect x="{x}" y="{y}" width="{cell_w - 2}" height="{cell_h - 2}" rx="3" style="fill:{colour}"/>'
+            )
+            for row, line in enumerate(texts[i][j].split("\n")):
+                size = "h" if row == 0 else "h s"
+                parts.append(
+                    f'<text class="{size} m" x="{x + cell_w / 2 - 1}" y="{y + 18 + 15 * row}">{escape(line)}</text>'
+                )
+    return _svg(left + cell_w * len(columns) + 8, top + cell_h * len(rows) + 8, title, parts)
+
+
+def diverging(share: float) -> str:
+    """From orange (0) through white to blue (1); light enough for black text."""
+    ends = (232, 148, 74) if share < 0.5 else (92, 148, 214)
+    weight = abs(2 * share - 1)
+    return "#" + "".join(f"{round(255 + weight * (c - 255)):02x}" for c in ends)
+
+
+def _svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+    head = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" style="max-width:{width:g}px">'
+    return f"{head}<title>{escape(title)}</title>{''.join(parts)}</svg>"
+
+
+def _axis(values: Sequence[float], start: float, end: float, logarithmic: bool, pad: float) -> _Axis:
+    shown = [log10(v) for v in values if v > 0] if logarithmic else list(values)
+    low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
+    room = pad * (high - low) or 0.5 * abs(high) or 1.0
+    return _Axis(low - room, high + room, start, end, logarithmic)
+
+
+def _nice(step: float) -> float:
+    power = 10.0 ** floor(log10(step))
+    return next(m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * power >= step * (1 - 1e-9))
+
+
+def _grid(x_axis: _Axis, y_axis: _Axis, x_ticks: Sequence[float] | None, top: float, height: float) -> str:
+    parts = []
+    for v in y_axis.ticks():
+        y = y_axis(v)
+        parts.append(f'<line class="g" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="k e" x="{LEFT - 6}" y="{y + 4:.1f}">{v:g}</text>')
+    for v in x_ticks or x_axis.ticks():
+        x = x_axis(v)
+        parts.append(f'<line class="g" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{height - BOTTOM}"/>')
+        parts.append(f'<text class="k m" x="{x:.1f}" y="{height - BOTTOM + 16}">{v:g}</text>')
+    return "".join(parts)
+
+
+def _labels(title: str, x_label: str, y_label: str, top: float, height: float) -> str:
+    middle = (top + height - BOTTOM) / 2
+    return (
+        f'<text class="t" x="8" y="18">{escape(title)}</text>'
+        f'<text class="a m" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{height - 10}">{escape(x_label)}</text>'
+        f'<text class="a m" transform="rotate(-90 14 {middle})" x="14" y="{middle}">{escape(y_label)}</text>'
+    )
+
+
+def _curve(series: Series, x_axis: _Axis, y_axis: _Axis, log_y: bool) -> str:
+    kept = [k for k, y in enumerate(series.y) if isfinite(y) and (y > 0 or not log_y)]
+    style = series.style % N_STYLES
+    points = [(x_axis(series.x[k]), y_axis(series.y[k])) for k in kept]
+    parts = [f'<polyline class="l c{style}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>']
+    if len(points) <= 30:
+        parts += [_marker(style, x, y) for x, y in points]
+    if series.error is not None:
+        for (x, _), k in zip(points, kept, strict=True):
+            low, high = series.y[k] - series.error[k], series.y[k] + series.error[k]
+            if isfinite(low) and (low > 0 or not log_y):
+                y1, y2 = y_axis(low), y_axis(high)
+                parts.append(f'<line class="b c{style}" x1="{x:.1f}" x2="{x:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>')
+    return "".join(parts)
+
+
+def _marker(style: int, x: float, y: float) -> str:
+    if style % 3 == 0:
+        return f'<circle class="p c{style}" cx="{x:.1f}" cy="{y:.1f}" r="3.4"/>'
+    if style % 3 == 1:
+        return f'<rect class="p c{style}" x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6"/>'
+    return f'<path class="p c{style}" d="M{x:.1f} {y - 4:.1f}l4 7h-8z"/>'
+
+
+def _key(series: Series, place: int) -> str:
+    x, y = LEFT + (place % 3) * 132, TOP + 16 * (place // 3)
+    style = series.style % N_STYLES
+    line = f'<line class="l c{style}" x1="{x}" x2="{x + 20}" y1="{y - 4}" y2="{y - 4}"/>'
+    return line + _marker(style, x + 10, y - 4) + f'<text class="k" x="{x + 25}" y="{y}">{escape(series.name)}</text>'

@@ -1,0 +1,54 @@
+"""What a report is made of. All strings are plain text, escaped when written; figures are SVG made by this package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a header. The first ``n_labels`` columns name the row; ``strong`` rows stand out."""
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    n_labels: int = 1
+    strong: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """SVG drawings side by side under one caption."""
+
+    caption: str
+    drawings: Sequence[str]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim, what was found about it, and the verdict (holds, not shown, contradicted)."""
+
+    number: int
+    text: str
+    verdict: str
+    evidence: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what stands under it; ``claims`` also appear in the summary at the top."""
+
+    name: str
+    title: str
+    items: Sequence[Text | Table | Figure]
+    claims: Sequence[Claim] = ()

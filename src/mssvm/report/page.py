@@ -1,0 +1,89 @@
+"""One HTML file that needs nothing else: no script, no font, no image from anywhere; reads on paper and on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+from mssvm.report.model import Claim, Figure, Section, Table, Text
+
+MARKS = {"holds": "✓", "not shown": "○", "contradicted": "✗"}
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def page(title: str, lead: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> str:
+    """The report; ``facts`` (settings, versions, seed, time) stand at the end."""
+    style = files("mssvm.report").joinpath("page.css").read_text("utf-8")
+    claims = sorted((c for s in sections for c in s.claims), key=lambda c: c.number)
+    body = [f"<h1>{escape(title)}</h1>", f'<p class="lead">{escape(lead)}</p>', _contents(sections)]
+    if claims:
+        body.append(_summary(claims))
+    body += [_section(s) for s in sections]
+    rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in facts)
+    body.append(f'<section id="settings"><h2>Settings</h2><div class="wide"><table>{rows}</table></div></section>')
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{style}</style></head><body><main>{''.join(body)}</main></body></html>\n"
+    )
+
+
+def _contents(sections: Sequence[Section]) -> str:
+    links = " · ".join(f'<a href="#{escape(s.name)}">{escape(s.name)}</a>' for s in sections)
+    return f'<nav>{links} · <a href="#settings">settings</a></nav>'
+
+
+def _summary(claims: Sequence[Claim]) -> str:
+    rows = "".join(
+        f"<tr><td>{c.number}</td><td>{escape(c.text)}</td><td>{_verdict(c.verdict)}</td></tr>" for c in claims
+    )
+    return (
+        '<section id="claims"><h2>Claims</h2><div class="wide"><table class="claims">'
+        f"<thead><tr><th></th><th>claim</th><th>verdict</th></tr></thead><tbody>{rows}</tbody></table></div></section>"
+    )
+
+
+def _section(section: Section) -> str:
+    parts = [f'<section id="{escape(section.name)}"><h2>{escape(section.title)}</h2>']
+    for item in section.items:
+        if isinstance(item, Text):
+            parts.append(f"<p>{escape(item.text)}</p>")
+        else:
+            parts.append(_table(item) if isinstance(item, Table) else _figure(item))
+    parts += [_claim(c) for c in section.claims]
+    return "".join(parts) + "</section>"
+
+
+def _table(table: Table) -> str:
+    head = "".join(f"<th>{escape(h)}</th>" for h in table.header)
+    rows = []
+    for k, row in enumerate(table.rows):
+        cells = "".join(
+            f'<th scope="row">{escape(v)}</th>' if j < table.n_labels else f"<td>{escape(v)}</td>"
+            for j, v in enumerate(row)
+        )
+        rows.append(f"<tr{' class=strong' if k in table.strong else ''}>{cells}</tr>")
+    note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
+    return (
+        f'<div class="wide"><table><caption>{escape(table.caption)}</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>{note}"
+    )
+
+
+def _figure(figure: Figure) -> str:
+    note = f'<p class="note">{escape(figure.note)}</p>' if figure.note else ""
+    drawings = "".join(f"<div>{d}</div>" for d in figure.drawings)
+    return f'<figure><div class="row">{drawings}</div><figcaption>{escape(figure.caption)}</figcaption>{note}</figure>'
+
+
+def _claim(claim: Claim) -> str:
+    rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in claim.evidence)
+    head = f"{_verdict(claim.verdict)} Claim {claim.number}: {escape(claim.text)}"
+    return f'<details class="claim"><summary>{head}</summary><div class="wide"><table>{rows}</table></div></details>'
+
+
+def _verdict(verdict: str) -> str:
+    kind = escape(verdict.replace(" ", "-"))
+    return f'<span class="verdict {kind}">{MARKS.get(verdict, "")} {escape(verdict)}</span>'
