@@ -187,3 +187,29 @@ def test_the_example_of_the_docs(
     exec(page.split("```python\n")[1].split("```")[0], scope)
     belief = scope["belief"]
     assert belief.value[0] == pytest.approx(np.log(0.6))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("memory", ["4", "0.001"])
+def test_a_hidden_part_too_wide_for_small_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], memory: str
+) -> None:
+    """Eighteen hidden variables all joined: exact where memory allows, else an estimate that claims no lower bound."""
+    rng = np.random.default_rng(1)
+    n = 20
+    scopes = tuple((i, j) for i in range(n) for j in range(i))
+    tables = tuple(np.exp(0.2 * rng.normal(size=4)) for _ in scopes)
+    write_uai(tmp_path / "wide.uai", FactorModel((2,) * n, scopes, tables))
+    write_query(tmp_path / "wide.query", [3, 4])
+    model, query = str(tmp_path / "wide.uai"), str(tmp_path / "wide.query")
+    arguments = ["infer", model, "--task", "MMAP", "--query", query, "--json"]
+    assert main([*arguments, "--method", "exact"]) == 0
+    truth = json.loads(capsys.readouterr().out)
+    assert main([*arguments, "--method", "bp", "--time-limit", "1", "--memory-limit", memory]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert not answer["exact"]
+    assert answer["upper_bound_ln"] >= truth["value_ln"] - 1e-9
+    if memory == "4":
+        assert answer["lower_bound_ln"] == answer["value_ln"] <= truth["value_ln"] + 1e-9
+    else:
+        assert answer["lower_bound_ln"] is None
+        assert answer["value_ln"] == pytest.approx(truth["value_ln"], abs=0.5)

@@ -11,17 +11,19 @@ from mssvm.arrays import Floats, Ints
 from mssvm.cli.task import Task
 from mssvm.errors import MemoryLimitError
 from mssvm.inference.anytime import Anytime
-from mssvm.inference.anytime_search import Found, Progress
+from mssvm.inference.anytime_search import TOLERANCE, Found, Progress
 from mssvm.inference.bounded import Bounded
 from mssvm.inference.eliminate import Eliminate
 from mssvm.inference.enumerate import score
 from mssvm.inference.minibucket import MiniBucket
+from mssvm.inference.plans import Cost
 from mssvm.inference.propagate import Propagate
 from mssvm.potentials import Belief, Query
 
 # Exact elimination visits table entries at about this rate; only used to decide whether it fits in the time limit.
 SECONDS_PER_ENTRY = 1e-7
-RESTARTS = 40
+# Restarts of the search for an elimination order: the second number only where the first found none that fits.
+RESTARTS = (8, 40)
 # Searches and propagation never build a table of more than 2**SMALL entries.
 SMALL = 14
 BOUND_IBOUND = 12
@@ -57,8 +59,22 @@ class Answer:
 
 def exact(task: Task, settings: Settings) -> Answer:
     """Bucket elimination within the memory limit."""
+    return _eliminated(task, settings, _elimination(task, settings)[0])
+
+
+def _elimination(task: Task, settings: Settings) -> tuple[Eliminate, Cost]:
+    """Elimination with a plan for this task, and what it will cost."""
     p = task.problem
-    eliminate = Eliminate(memory_limit=settings.memory_limit, restarts=RESTARTS, seed=settings.seed)
+    for restarts in RESTARTS:
+        eliminate = Eliminate(memory_limit=settings.memory_limit, restarts=restarts, seed=settings.seed)
+        cost = eliminate.predict(p.batch, task.query, task.eps_y, task.eps_h, marginals=task.name == "MAR")
+        if cost.bytes <= settings.memory_limit:
+            break
+    return eliminate, cost
+
+
+def _eliminated(task: Task, settings: Settings, eliminate: Eliminate) -> Answer:
+    p = task.problem
     if task.maximises:
         _, states = eliminate.decode(p.batch, p.theta, task.query, task.eps_y, task.eps_h)
         value = _evaluate(task, states, settings)
@@ -102,26 +118,23 @@ def bound(task: Task, settings: Settings) -> Answer:
                 value = _evaluate(task, found.states, settings)
         assert found is not None
         upper = min(upper, found.upper)
-        close = upper <= value + 1e-9 * max(1.0, abs(value))
-        answer = Answer(value, close, True, value, upper, "mini-bucket bound", found.states)
+        answer = Answer(value, _closed(value, upper), True, value, upper, "mini-bucket bound", found.states)
         return answer.shifted(p.constant)
     propagate = _propagation(settings.seed)
     belief = propagate(p.batch, p.theta, task.query, 1.0, 1.0)
     lower = float(Bounded(propagate, ibound=BOUND_IBOUND).lower(p.batch, p.theta, task.query, 1.0, 1.0, belief)[0])
     marginals = _per_variable(task, belief.mu.unary) if task.name == "MAR" else None
-    close = upper <= lower + 1e-9 * max(1.0, abs(lower))
+    close = task.name == "PR" and _closed(lower, upper)
     answer = Answer(upper, close, bool(belief.status.converged[0]), lower, upper, "mini-bucket bound", None, marginals)
     return answer.shifted(p.constant)
 
 
 def auto(task: Task, settings: Settings) -> Answer:
     """Exact if it fits in memory and time, else propagation and search."""
-    p = task.problem
-    eliminate = Eliminate(memory_limit=settings.memory_limit, restarts=RESTARTS, seed=settings.seed)
-    cost = eliminate.predict(p.batch, task.query, task.eps_y, task.eps_h, marginals=task.name == "MAR")
+    eliminate, cost = _elimination(task, settings)
     if cost.bytes <= settings.memory_limit and cost.operations * SECONDS_PER_ENTRY <= settings.time_limit:
         try:
-            return exact(task, settings)
+            return _eliminated(task, settings, eliminate)
         except KeyboardInterrupt:
             return bp(task, replace(settings, time_limit=0.0))
     return bp(task, settings)
@@ -131,20 +144,25 @@ def _searched(task: Task, settings: Settings, starts: tuple[Propagate, ...]) -> 
     p = task.problem
     search = Anytime(settings.time_limit, SMALL, settings.memory_limit, settings.seed, starts, settings.report)
     found = search.search(p.batch, 0, p.theta, task.query, task.eps_h)
-    value = found.value if found.evaluated else _estimate(task, found, settings)
-    lower = value if found.evaluated else float("nan")
+    value, lower = (found.value, found.value) if found.evaluated else _revalued(task, found, settings)
     name = "propagation and search"
     return Answer(value, found.proven, found.proven, lower, found.upper, name, found.states).shifted(p.constant)
 
 
-def _estimate(task: Task, found: Found, settings: Settings) -> float:
-    """Value of outputs whose hidden part is too wide for small tables: exact if memory allows, else by propagation."""
+def _revalued(task: Task, found: Found, settings: Settings) -> tuple[float, float]:
+    """Value and lower bound of outputs whose hidden part is too wide for small tables.
+
+    Exact if memory allows; else an estimate by propagation, which is no bound.
+    """
     try:
-        return _evaluate(task, found.states, settings)
+        value = _evaluate(task, found.states, settings)
+        return value, value
     except MemoryLimitError:
         p = task.problem
         query = _given(task, found.states)
-        return float(_propagation(settings.seed)(p.batch, p.theta, query, task.eps_h, task.eps_h).value[0])
+        return float(_propagation(settings.seed)(p.batch, p.theta, query, task.eps_h, task.eps_h).value[0]), float(
+            "nan"
+        )
 
 
 def _propagation(seed: int, *starts: str) -> Propagate:
@@ -160,7 +178,7 @@ def _evaluate(task: Task, states: Ints, settings: Settings) -> float:
     if task.name == "MAP":
         return float(score(p.batch, p.theta, states)[0])
     value = np.zeros(1)
-    eliminate = Eliminate(memory_limit=settings.memory_limit, restarts=RESTARTS, seed=settings.seed)
+    eliminate = Eliminate(memory_limit=settings.memory_limit, seed=settings.seed)
     eliminate.fill(p.batch, p.theta, _given(task, states), 0.0, task.eps_h, np.arange(1), value, None)
     return float(value[0])
 
@@ -176,7 +194,7 @@ def _from_belief(task: Task, belief: Belief) -> Answer:
     return Answer(
         # An estimate outside its certificate is certainly wrong; the nearest end is not.
         min(max(value, float(status.lower[0])), float(status.upper[0])),
-        bool(status.exact[0]),
+        bool(status.exact[0]) or (task.name == "PR" and _closed(float(status.lower[0]), float(status.upper[0]))),
         bool(status.converged[0]),
         float(status.lower[0]),
         float(status.upper[0]),
@@ -184,6 +202,11 @@ def _from_belief(task: Task, belief: Belief) -> Answer:
         None,
         _per_variable(task, belief.mu.unary) if task.name == "MAR" else None,
     )
+
+
+def _closed(lower: float, upper: float) -> bool:
+    """Whether a certificate leaves nothing open but rounding."""
+    return upper <= lower + TOLERANCE * max(1.0, abs(lower))
 
 
 def _per_variable(task: Task, unary: Floats) -> list[Floats]:
