@@ -7,10 +7,13 @@ from time import monotonic
 import numpy as np
 import pytest
 
+from mssvm.engines.bounds import Buckets
 from mssvm.errors import InputError, UnsupportedError
 from mssvm.graph import Batch, Graph
+from mssvm.inference import minibucket
 from mssvm.inference.anytime import Anytime
 from mssvm.inference.anytime_search import Blocks, Progress, Search, Tree
+from mssvm.inference.buckets import Compiler
 from mssvm.inference.eliminate import Eliminate
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.minibucket import Instance, Relaxation
@@ -90,6 +93,23 @@ def test_time_limit_is_kept_on_a_model_that_cannot_be_solved() -> None:
 
 def _one(batch: Batch, theta: Potentials, query: Query) -> tuple[Batch, int, Potentials, Query, float]:
     return batch, 0, theta, query, 1.0
+
+
+def test_no_table_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    largest = []
+
+    class Watching(Compiler):
+        def compile(self) -> Buckets:
+            plan = super().compile()
+            largest.append(int((plan.message_size * plan.card).max(initial=1)))
+            return plan
+
+    batch, theta, query = grid(np.random.default_rng(8), 9, 9)
+    monkeypatch.setattr(minibucket, "Compiler", Watching)
+    found = Anytime(time_limit=3.0, ibound=7).search(batch, 0, theta, query, 1.0)
+    assert len(largest) > 10 and max(largest) == 1 << 7
+    assert found.evaluated
+    assert found.value == pytest.approx(Eliminate()(batch, theta, query, 0.0, 1.0).value[0])
 
 
 def test_interruption_returns_the_best_so_far() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,13 @@ import pytest
 
 from mssvm.cli import main
 from mssvm.cli.live import LiveLine
-from mssvm.data import FactorModel, write_evidence, write_query, write_uai
+from mssvm.data import FactorModel, read_model, write_evidence, write_query, write_uai
+from mssvm.data.uai import read_mar
 from mssvm.inference.anytime_search import Progress
 from mssvm.inference.enumerate import Enumerate
+
+DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="MSSVM_DATA is absent")
 
 FIELDS = [
     "task", "value_ln", "value_log10", "assignment", "marginals", "exact", "converged", "lower_bound_ln",
@@ -40,8 +45,6 @@ def files(tmp_path: Path) -> Path:
 
 
 def truth(files: Path, task: str) -> tuple[float, np.ndarray, np.ndarray]:
-    from mssvm.data import read_model
-
     problem = read_model(files / "m.uai").problem()
     outputs = {"MAP": range(9), "MMAP": (0, 2, 4, 7)}.get(task, ())
     eps_y, eps_h = TASKS[task]
@@ -213,3 +216,30 @@ def test_a_hidden_part_too_wide_for_small_tables(
     else:
         assert answer["lower_bound_ln"] is None
         assert answer["value_ln"] == pytest.approx(truth["value_ln"], abs=0.5)
+
+
+@needs_data
+def test_public_model_with_evidence(capsys: pytest.CaptureFixture[str]) -> None:
+    model = DATA / "uai2014" / "Promedus_33.uai"
+    reference = json.loads((DATA / "uai_reference_values.json").read_text())["Promedus_33"]
+    arguments = ["infer", str(model), "--evid", f"{model}.evid", "--method", "exact", "--json", "--task"]
+    assert main([*arguments, "PR"]) == 0
+    assert json.loads(capsys.readouterr().out)["value_log10"] == pytest.approx(reference["log10Z_recomputed"], abs=1e-5)
+    assert main([*arguments, "MAP"]) == 0
+    assert json.loads(capsys.readouterr().out)["value_ln"] == pytest.approx(reference["ln_MPE_recomputed"], abs=1e-6)
+    assert main([*arguments, "MAR"]) == 0
+    marginals = json.loads(capsys.readouterr().out)["marginals"]
+    assert np.allclose(np.concatenate(marginals), np.concatenate(read_mar(f"{model}.MAR")), atol=1e-3)
+
+
+@needs_data
+@pytest.mark.parametrize("method", ["exact", "bp", "auto"])
+@pytest.mark.parametrize("name", ["1502.Q0.5.I0", "or_chain_225.fg.Q0.5.I0"])
+def test_public_marginal_map(capsys: pytest.CaptureFixture[str], name: str, method: str) -> None:
+    model = DATA / "uai_mmap_dechterlab" / f"{name}.uai"
+    reference = json.loads((DATA / "uai_reference_values.json").read_text())[f"dechterlab/{name}"]["exact_lnMMAP"]
+    arguments = ["infer", str(model), "--task", "MMAP", "--query", str(model.with_suffix(".map")), "--method", method]
+    assert main([*arguments, "--time-limit", "20", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["value_ln"] == pytest.approx(reference, abs=1e-4)
+    assert answer["exact"]
