@@ -49,8 +49,10 @@ class Case:
         return self.reference.get("exact_lnMMAP", self.reference.get("ln_MMAP_exact_recomputed", float("nan")))
 
 
-def cases() -> Iterator[Case]:
+def cases(only: str = "") -> Iterator[Case]:
     for name, reference in json.loads((DATA / "uai_reference_values.json").read_text()).items():
+        if only not in name:
+            continue
         folder, _, stem = name.rpartition("/")
         place = {"": "uai2014", "MMAP": "uai2014_mmap", "dechterlab": "uai_mmap_dechterlab"}[folder]
         model = DATA / place / f"{stem}.uai"
@@ -72,8 +74,8 @@ def ask(case: Case, task: str, *options: str) -> tuple[dict[str, object], float,
     return json.loads(done.stdout), seconds, int(done.stderr.split()[-1]) / 1024
 
 
-def run_exact() -> None:
-    for case in cases():
+def run_exact(only: str) -> None:
+    for case in cases(only):
         tasks = ["MMAP"] if case.query else ["PR", "MAR"] + ["MAP"] * (case.reference["ln_MPE_recomputed"] is not None)
         for task in tasks:
             answer, seconds, memory = ask(case, task, "--method", "exact")
@@ -87,11 +89,11 @@ def run_exact() -> None:
             print(f"{case.name:36s} {task:4s} error {error:+.1e}  {seconds:6.1f} s  {memory:6.0f} MiB", flush=True)
 
 
-def run_search(method: str, seeds: list[int], time_limit: float) -> None:
+def run_search(method: str, seeds: list[int], time_limit: float, only: str) -> None:
     counts = []
     for seed in seeds:
         optimal = proven = 0
-        for case in cases():
+        for case in cases(only):
             if case.query is None:
                 continue
             options = ("--method", method, "--time-limit", str(time_limit), "--seed", str(seed))
@@ -110,8 +112,8 @@ def run_search(method: str, seeds: list[int], time_limit: float) -> None:
     print(f"{method}: median {np.median(counts):g} optimal over seeds {seeds}")
 
 
-def run_bounds() -> None:
-    for case in cases():
+def run_bounds(only: str) -> None:
+    for case in cases(only):
         if case.query is None:
             continue
         model = read_model(case.model)
@@ -131,13 +133,14 @@ def main() -> None:
     parser.add_argument("what", choices=["exact", "bp", "auto", "bounds"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--time-limit", type=float, default=20.0)
+    parser.add_argument("--only", default="", help="instances whose name contains this")
     arguments = parser.parse_args()
     if arguments.what == "exact":
-        run_exact()
+        run_exact(arguments.only)
     elif arguments.what == "bounds":
-        run_bounds()
+        run_bounds(arguments.only)
     else:
-        run_search(arguments.what, arguments.seeds, arguments.time_limit)
+        run_search(arguments.what, arguments.seeds, arguments.time_limit, arguments.only)
 
 
 if __name__ == "__main__":
