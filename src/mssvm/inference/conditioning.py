@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -77,6 +79,15 @@ class Conditioned:
         )
 
 
+class Lanes(NamedTuple):
+    """Hidden chains that run side by side: group offsets, members, and the roles' temperatures."""
+
+    ptr: Ints
+    rows: Ints
+    at_y: bool
+    cut_at_y: bool
+
+
 @dataclass(frozen=True, eq=False)
 class CutPlan:
     """Everything about a batch that does not depend on potentials, roles or masks."""
@@ -92,6 +103,9 @@ class CutPlan:
     turn_mu: Ints | None
     chains: Ints  # instances for the side-by-side kernel, sorted
     cut_at: Ints  # first state of each instance's cut variable
+    schedules: WeakKeyDictionary[Query, dict[tuple[float, float, bytes], list[Lanes]]] = field(
+        default_factory=WeakKeyDictionary, repr=False
+    )
 
     @classmethod
     def of(cls, batch: Batch, condition: Callable[[Graph], Conditioned]) -> CutPlan:
@@ -198,10 +212,12 @@ class Conditioning:
 
     threads: int = 1
     _found: Recent[Graph, Conditioned] = field(default_factory=lambda: Recent(4096), init=False, repr=False)
-    _plans: Recent[Batch, CutPlan] = field(default_factory=lambda: Recent(8), init=False, repr=False)
+    _plans: WeakKeyDictionary[Batch, CutPlan] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
     def _plan(self, batch: Batch) -> CutPlan:
-        return self._plans.get(batch, lambda b: CutPlan.of(b, lambda g: self._found.get(g, Conditioned.of)))
+        if batch not in self._plans:
+            self._plans[batch] = CutPlan.of(batch, lambda g: self._found.get(g, Conditioned.of))
+        return self._plans[batch]
 
     def supports(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: does one variable separate it into a forest on which these roles and temperatures are exact?"""
@@ -246,12 +262,31 @@ class Conditioning:
         which: Ints, value: Floats, want: bool, mu: Marginals, done: Bools,
     ) -> None:  # fmt: skip
         """Hidden chains under one cut variable, side by side, wherever the chain has one temperature above zero."""
+        known = plan.schedules.setdefault(query, {})
+        key = (eps_y, eps_h, which.tobytes())
+        if key not in known:
+            known[key] = self._schedule(plan, query, eps_y, eps_h, which)
+        for lanes in known[key]:
+            eps, tables = (eps_y, ty) if lanes.at_y else (eps_h, th)
+            eps_cut = eps_y if lanes.cut_at_y else eps_h
+
+            def work(
+                part: Ints,
+                lanes: Lanes = lanes,
+                at: tuple[float, float, Tables] = (eps, eps_cut, tables),
+            ) -> bool:
+                run_cut_chains(
+                    lanes.ptr[part[0] : part[-1] + 2], lanes.rows, plan.cut, plan.forest, plan.layout, theta.unary,
+                    query.allowed, *at, value, want, mu.unary, mu.tables, done,
+                )  # fmt: skip
+                return True
+
+            in_blocks(np.arange(len(lanes.ptr) - 1), self.threads, 1, work)
+
+    def _schedule(self, plan: CutPlan, query: Query, eps_y: float, eps_h: float, which: Ints) -> list[Lanes]:
+        """Which chains run side by side, by temperatures, table, label and length."""
         layout, cut = plan.layout, plan.cut
-        wanted = np.zeros(len(done), dtype=bool)
-        wanted[which] = True
-        members = plan.chains[wanted[plan.chains]]
-        if not len(members):
-            return
+        members = np.intersect1d(plan.chains, which)
         g = layout.graph_of[members]
         cut_var = layout.var_ptr[members] + cut.variable[g]
         chain_h = self._chain_mode(layout, cut_var, members, query, eps_y == eps_h)
@@ -262,32 +297,19 @@ class Conditioning:
         table = layout.table_at[layout.factor_ptr[members] + cut.edge_factor[plan.forest.edge_ptr[g]]]
         hangs = cut.hang_ptr[g + 1] - cut.hang_ptr[g]
         count = layout.var_ptr[members + 1] - layout.var_ptr[members] - 1
-        for mode, eps, tables in ((AT_Y, eps_y, ty), (AT_H, eps_h, th)):
+        keys = (count, label, hangs > 0, table, states, k)
+        out = []
+        for mode, eps in ((AT_Y, eps_y), (AT_H, eps_h)):
             for output in (True, False):
                 legal = output | ~free | (mode == AT_H) | (eps_y == eps_h)
                 chosen = np.flatnonzero((chain_h == mode) & (role == output) & legal)
                 if eps == 0.0 or not len(chosen):
                     continue
-                keys = (count, label, hangs > 0, table, states, k)
                 chosen = chosen[np.lexsort([key[chosen] for key in keys])]
-                ptr = group_lanes(
-                    tuple(key[chosen].astype(np.int64) for key in keys[1:]), (k * states)[chosen], count[chosen]
-                )
-                eps_cut = eps_y if output else eps_h
-
-                def work(
-                    part: Ints,
-                    ptr: Ints = ptr,
-                    rows: Ints = members[chosen],
-                    at: tuple[float, float, Tables] = (eps, eps_cut, tables),
-                ) -> bool:
-                    run_cut_chains(
-                        ptr[part[0] : part[-1] + 2], rows, cut, plan.forest, layout, theta.unary, query.allowed,
-                        *at, value, want, mu.unary, mu.tables, done,
-                    )  # fmt: skip
-                    return True
-
-                in_blocks(np.arange(len(ptr) - 1), self.threads, 1, work)
+                sorted_keys = tuple(key[chosen].astype(np.int64) for key in keys[1:])
+                ptr = group_lanes(sorted_keys, (k * states)[chosen], count[chosen])
+                out.append(Lanes(ptr, members[chosen], mode == AT_Y, output))
+        return out
 
     def _chain_mode(self, layout: Layout, cut_var: Ints, members: Ints, query: Query, equal: bool) -> Ints:
         """Temperature mode of each chain, its cut variable left out."""

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -211,13 +212,15 @@ class Trees:
 
     threads: int = 1
     _rootings: Recent[Graph, Rooting] = field(default_factory=lambda: Recent(4096), init=False, repr=False)
-    _plans: Recent[Batch, TreePlan] = field(default_factory=lambda: Recent(8), init=False, repr=False)
+    _plans: WeakKeyDictionary[Batch, TreePlan] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
 
     def _plan(self, batch: Batch) -> TreePlan:
         def root(graph: Graph) -> Rooting:
             return self._rootings.get(graph, lambda g: Rooting.of(g.n_vars, g.scopes))
 
-        return self._plans.get(batch, lambda b: TreePlan.of(b, root))
+        if batch not in self._plans:
+            self._plans[batch] = TreePlan.of(batch, root)
+        return self._plans[batch]
 
     def supports(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is it a pairwise forest on which these roles and temperatures are exact here?"""

@@ -187,7 +187,10 @@ class TrainingProblem:
     ) -> Part:
         for belief in beliefs:
             _check(belief)
-        gradient = self.model.adjoint(weigh(block.sample.batch, mu, scale), block.sample.inputs)
+        if np.all(scale == scale[0]):
+            gradient = scale[0] * self.model.adjoint(mu, block.sample.inputs)
+        else:
+            gradient = self.model.adjoint(weigh(block.sample.batch, mu, scale), block.sample.inputs)
         converged = sum(int(belief.status.converged.sum()) for belief in beliefs)
         exact = all(bool(belief.status.exact.all()) for belief in beliefs)
         total = float(scale @ value)
@@ -212,10 +215,6 @@ class _Cut:
 
 def weigh(batch: Batch, mu: Marginals, scale: Floats) -> Marginals:
     """mu of every instance multiplied by its scale."""
-    if np.all(scale == 1.0):
-        return mu
-    if np.all(scale == scale[0]):
-        return Marginals(mu.unary * scale[0], mu.tables * scale[0])
     return Marginals(mu.unary * scale[batch.owner][batch.state_var], mu.tables * scale[batch.mu_owner])
 
 
