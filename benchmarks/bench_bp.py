@@ -144,7 +144,7 @@ def bandwidth(repeats: int, n: int) -> None:
     allowed = speed / (21 * 21 * 8)
     own, shared = (2 * batch.n_factors * n / times[k] for k in ("own", "shared"))
     print(
-        f"100x100, 21 states, {n} sweeps: read bandwidth {speed / 1e9:.1f} GB/s allows {allowed / 1e6:.2f} M messages/s\n"
+        f"100x100, 21 states, {n} sweeps: reading {speed / 1e9:.1f} GB/s allows {allowed / 1e6:.2f} M messages/s\n"
         f"    one table an edge {own / 1e6:.2f} M = {100 * own / allowed:.0f}% of that\n"
         f"    one shared table {shared / 1e6:.2f} M = {shared / own:.1f} times as many as with one table an edge, "
         f"{shared / (0.6 * allowed):.1f} times 60% of the allowed rate",

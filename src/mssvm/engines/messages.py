@@ -126,8 +126,12 @@ def _store(new, old_at, m, cavity, g, g_at, damping):  # type: ignore[no-untyped
         for x in range(n):
             new[x] *= total
         if damping > 0.0 and _ == 0:
-            for x in range(n):
-                new[x] = np.exp((1.0 - damping) * np.log(new[x]) + damping * np.log(m[old_at + x]))
+            if damping == 0.5:
+                for x in range(n):
+                    new[x] = np.sqrt(new[x] * m[old_at + x])
+            else:
+                for x in range(n):
+                    new[x] = np.exp((1.0 - damping) * np.log(new[x]) + damping * np.log(m[old_at + x]))
     change = 0.0
     for x in range(n):
         d = abs(new[x] - m[old_at + x])
@@ -234,9 +238,10 @@ def run(kk, w, which, tables, table_at, psi, g, m, maximal, damping, flood, n_sw
             sweeps[b] += 1
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True)
 def beliefs(w, which, tables, table_at, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, want_mu, value):  # type: ignore[no-untyped-def]
     """Sum-product beliefs and Bethe value sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i); marginals are added to mu."""
+    cavity = np.empty(w.widest)
     for b in which:
         total = 0.0
         for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
@@ -252,16 +257,19 @@ def beliefs(w, which, tables, table_at, tops, unit, g, m, unary_top, mu_at, mu_u
             s = w.scope_ptr[f]
             gi, gj, mi, mj = w.state_ptr[w.scope[s]], w.state_ptr[w.scope[s + 1]], w.message_at[s], w.message_at[s + 1]
             ki, kj, at = mj - mi, w.message_at[s + 2] - mj, table_at[f]
+            for c in range(kj):
+                cavity[c] = g[gj + c] / m[mj + c]
             z = 0.0
             for r in range(ki):
                 row = 0.0
                 for c in range(kj):
-                    row += tables[at + r * kj + c] * (g[gj + c] / m[mj + c])
-                z += row * g[gi + r] / m[mi + r]
+                    row += tables[at + r * kj + c] * cavity[c]
+                z += row * (g[gi + r] / m[mi + r])
             total += unit * np.log(z) + tops[f]
             if want_mu:
                 for r in range(ki):
-                    scale = g[gi + r] / m[mi + r] / z
+                    n_i = g[gi + r] / m[mi + r]
+                    # The order of operations is that of z: a point mass comes out as exactly one.
                     for c in range(kj):
-                        mu_tables[mu_at[f] + r * kj + c] += scale * tables[at + r * kj + c] * (g[gj + c] / m[mj + c])
+                        mu_tables[mu_at[f] + r * kj + c] += tables[at + r * kj + c] * cavity[c] * n_i / z
         value[b] = total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +17,18 @@ from mssvm.graph import Batch, offsets
 from mssvm.inference.propagate_found import Effort, Found
 from mssvm.inference.propagate_merge import Merged, merge
 from mssvm.inference.propagate_plan import plan_of
-from mssvm.inference.propagate_run import SAFE_RANGE, Control, LogRun, Mode, Model, Run, ScaledRun, ScaledTables, Spans
+from mssvm.inference.propagate_run import (
+    SAFE_RANGE,
+    Control,
+    LogRun,
+    Mode,
+    Model,
+    Run,
+    ScaledRun,
+    ScaledTables,
+    Spans,
+    settle,
+)
 from mssvm.inference.propagate_search import Search
 from mssvm.potentials import Marginals, Potentials, Query, Status
 
@@ -183,28 +194,22 @@ class Job:
             if not len(which):
                 return
         run.start(which, self.messages)
-        self._settle(run, which, mode)
+        forest = np.zeros(len(self.value), dtype=bool)
+        messages_merge.find_forests(self.model.plan.wiring, which, self.model.free, forest)
+        self._settle(run, which, which[~forest[which] & (self.messages is None)], mode)
         run.finish(which, mode, self.batch.mu_at, self.mu, self.value)
         if self.report.messages is not None:
             load(self.model.plan.wiring, which, run.log_messages(), 0.0, self.report.messages)
         self.report.found.method[which] = "sum-product" if mode.eps_y == mode.eps_h else "two-temperature propagation"
         if mode.eps_y == mode.eps_h:
-            forest = np.zeros(len(self.value), dtype=bool)
-            messages_merge.find_forests(self.model.plan.wiring, which, self.model.free, forest)
             self.report.exact[which] = forest[which] & self.report.found.converged[which]
 
-    def _settle(self, run: Run, which: Ints, mode: Mode) -> None:
-        """Sweep to convergence, and with damping where plain messages do not settle."""
-        control, sweeps, found = self.settings.control, self.settings.effort.sweeps, self.report.found
-        run.advance(which, mode, sweeps, control)
-        stuck = which[~(run.residual[which] <= control.tolerance)]
-        if len(stuck) and control.damping < 0.5 and len(self.settings.effort.starts) > 1:
-            run.start(stuck, None)
-            run.sweeps[stuck] = sweeps
-            run.advance(stuck, mode, sweeps, replace(control, damping=0.5))
+    def _settle(self, run: Run, which: Ints, loopy: Ints, mode: Mode) -> None:
+        settle(run, which, loopy, mode, self.settings.control, self.settings.effort.sweeps)
+        found = self.report.found
         found.sweeps[which] += run.sweeps[which]
         found.residual[which] = run.residual[which]
-        found.converged[which] = run.residual[which] <= control.tolerance
+        found.converged[which] = run.residual[which] <= self.settings.control.tolerance
 
     def _soft_merged(self, which: Ints, mode: Mode) -> Ints:
         """Sum-product at eps_y over merged regions; returns the instances that were too large to merge."""
@@ -215,10 +220,10 @@ class Job:
         run = LogRun(merged.model)
         one = Mode(np.zeros(len(mode.outputs), dtype=bool), mode.eps_y, mode.eps_y)
         run.start(merged.which, None)
-        self._settle(run, merged.which, one)
-        self._unmerge(merged, run, one)
         forest = np.zeros(len(self.value), dtype=bool)
         messages_merge.find_forests(merged.model.plan.wiring, merged.which, merged.model.free, forest)
+        self._settle(run, merged.which, merged.which[~forest[merged.which]], one)
+        self._unmerge(merged, run, one)
         self.report.exact[merged.which] = forest[merged.which] & self.report.found.converged[merged.which]
         self.report.found.method[merged.which] = "sum-product over merged regions"
         return np.setdiff1d(which, merged.which)

@@ -27,7 +27,7 @@ from mssvm.engines.messages_given import Given
 from mssvm.inference.propagate_found import Effort, Found
 from mssvm.inference.propagate_merge import merge
 from mssvm.inference.propagate_proximal import proximal_steps
-from mssvm.inference.propagate_run import Control, LogRun, Mode, Model, Run
+from mssvm.inference.propagate_run import Control, LogRun, Mode, Model, Run, open_gently, settle
 from mssvm.potentials import Marginals
 
 # The lowest temperature of annealing, relative to eps_h; messages of argmax kind take over from there.
@@ -63,6 +63,8 @@ class Search:
         self.y = np.zeros(len(self.model.free), dtype=np.int64)
         self.last = np.full(len(self.model.free), -1, dtype=np.int64)
         self.clamped: Run | None = None
+        self.forest = np.zeros(n, dtype=bool)
+        messages_merge.find_forests(self.w, self.which, self.model.free, self.forest)
         self.exact = np.zeros(n, dtype=bool)
 
     @property
@@ -105,17 +107,13 @@ class Search:
             run.finish(loopy, self.sum_mode, self.w.table_at, None, value)
 
     def sum_given(self, which: Ints, y: Ints) -> Run:
-        """Sum-product over the hidden variables with the others held at y, damped where it does not settle."""
+        """Sum-product over the hidden variables, which have cycles, with the others held at y."""
         if self.clamped is None:
             self.clamped = self.make_run(False)
         run = self.clamped
         run.given(which, self.given.outside, y)
         run.start(which, None)
-        control = replace(self.control, damping=0.0)
-        run.advance(which, self.sum_mode, self.effort.sweeps, control)
-        stuck = which[~(run.residual[which] <= self.control.tolerance)]
-        if len(stuck):
-            run.advance(stuck, self.sum_mode, self.effort.sweeps, replace(control, damping=0.5))
+        settle(run, which, which, self.sum_mode, self.control, self.effort.sweeps)
         return run
 
     def _follow(self, run: Run, mode: Mode, which: Ints, control: Control, name: str) -> None:
@@ -145,6 +143,7 @@ class Search:
     def _sum_first(self, which: Ints) -> None:
         run = self.make_run(True)
         run.start(which, None)
+        open_gently(run, which[~self.forest[which]], self.sum_mode, self.control)
         self._follow(run, self.sum_mode, which, self.control, "max-marginals")
         run.residual[which] = np.inf
         self._follow(run, self.mode, which, self.control, "sum-product, then mixed-product")
@@ -168,6 +167,7 @@ class Search:
         run = self.make_run(True)
         run.start(which, None)
         everything = Mode(np.ones(len(self.mode.outputs), dtype=bool), 0.0, 0.0)
+        open_gently(run, which[~self.forest[which]], everything, self.control)
         self._follow(run, everything, which, self.control, "joint max-product")
         self._count(run, which)
 
@@ -206,13 +206,12 @@ class Search:
 
     def _merged(self) -> Ints:
         """Max-product on the merged model; returns the instances that are not thereby solved exactly."""
-        forest = np.zeros(len(self.q), dtype=bool)
-        messages_merge.find_forests(self.w, self.which, self.model.free, forest)
-        worth = self.which[forest[self.which] | (self.given.n_components[self.which] > 0)]
+        worth = self.which[self.forest[self.which] | (self.given.n_components[self.which] > 0)]
         merged = merge(self.model, self.given, worth, self.mode.eps_h, self.effort.merge)
         if merged is None:
             return self.which
         which, w = merged.which, merged.model.plan.wiring
+        forest = np.zeros(len(self.q), dtype=bool)
         messages_merge.find_forests(w, which, merged.model.free, forest)
         everything = Mode(np.ones(len(self.mode.outputs), dtype=bool), 0.0, 0.0)
         run = LogRun(merged.model)
