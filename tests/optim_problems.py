@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from mssvm.arrays import Floats, Ints
+from mssvm.experiments.simulate import Recipe, hidden_chain, simulate
+from mssvm.inference.exact import Exact
 from mssvm.objectives.problem import Part
+from mssvm.objectives.training import TrainingProblem
+from mssvm.objectives.unified import hcrf, lssvm, mssvm
+from mssvm.optim import Regulariser
 from mssvm.power import power_sum
 
 
@@ -114,3 +121,23 @@ class Toy:
         gradient = np.einsum("nkh,nd->khd", mu * c[:, None, None], self.x[ids]).ravel()
         calls = plus_calls + minus_calls
         return Part(value, float(c @ value), gradient, plus_calls, minus_calls, calls, 0, self.exact)
+
+
+@lru_cache
+def visible_chain() -> TrainingProblem:
+    """A chain of eight outputs, nothing hidden: a structured SVM."""
+    recipe = Recipe(n_train=12, n_test=1, n_states=3)
+    sim = simulate([(i, i + 1) for i in range(7)], np.ones(8, dtype=bool), recipe, np.random.default_rng(3))
+    return TrainingProblem(lssvm(), sim.model, sim.train, Exact())
+
+
+@lru_cache
+def latent_chain(name: str) -> TrainingProblem:
+    """A short form of the paper's hidden chain."""
+    member = {"mssvm": mssvm, "lssvm": lssvm, "hcrf": hcrf}[name]()
+    sim = hidden_chain(np.random.default_rng(5), Recipe(n_train=10, n_test=1, n_states=3), n_sites=8)
+    return TrainingProblem(member, sim.model, sim.train, Exact())
+
+
+def objective(problem: Any, w: np.ndarray, regulariser: Regulariser | None = None) -> float:
+    return (regulariser or Regulariser()).value(w) + problem.difference(w).total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -12,52 +11,20 @@ import pytest
 from scipy.optimize import LinearConstraint
 from scipy.optimize import minimize as scipy_minimize
 
-from mssvm.errors import InputError, MssvmWarning, UnsupportedError
-from mssvm.experiments.simulate import Recipe, hidden_chain, simulate
-from mssvm.inference.exact import Exact
-from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import hcrf, lssvm, mssvm
 from mssvm.optim import (
     BCFW,
     CCCP,
     LBFGS,
     CuttingPlane,
     Outcome,
-    Regulariser,
     Solver,
     Stopping,
     Subgradient,
-    hcrf_start,
     random_start,
-    random_starts,
-    restarts,
-    zero_start,
 )
 from mssvm.optim import master as master_module
-from mssvm.optim.master import solve_simplices
 from mssvm.optim.views import Linearised
-from optim_problems import Toy
-
-
-@lru_cache
-def visible_chain() -> TrainingProblem:
-    """A chain of eight outputs, nothing hidden: a structured SVM."""
-    recipe = Recipe(n_train=12, n_test=1, n_states=3)
-    sim = simulate([(i, i + 1) for i in range(7)], np.ones(8, dtype=bool), recipe, np.random.default_rng(3))
-    return TrainingProblem(lssvm(), sim.model, sim.train, Exact())
-
-
-@lru_cache
-def latent_chain(name: str) -> TrainingProblem:
-    """A short form of the paper's hidden chain."""
-    member = {"mssvm": mssvm, "lssvm": lssvm, "hcrf": hcrf}[name]()
-    sim = hidden_chain(np.random.default_rng(5), Recipe(n_train=10, n_test=1, n_states=3), n_sites=8)
-    return TrainingProblem(member, sim.model, sim.train, Exact())
-
-
-def objective(problem: Any, w: np.ndarray, regulariser: Regulariser | None = None) -> float:
-    return (regulariser or Regulariser()).value(w) + problem.difference(w).total
-
+from optim_problems import Toy, latent_chain, objective, visible_chain
 
 CONVEX = {"toy": Toy.draw, "weighted toy": lambda: Toy.draw(n=60, n_labels=4), "chain": visible_chain}
 CERTIFYING = [BCFW(), CuttingPlane(), CuttingPlane(n_slack=True), CCCP(BCFW()), CCCP(CuttingPlane())]
@@ -228,54 +195,6 @@ def test_lbfgs_certifies_smooth_convex_problems() -> None:
     assert found.objective == pytest.approx(best.objective, rel=1e-6)
 
 
-def test_groups_of_strengths_and_free_weights() -> None:
-    problem = Toy.draw(eps_y=1.0, eps_h=1.0)
-    strength = np.ones(problem.n_weights)
-    strength[::6], strength[1::6] = 0.0, 5.0
-    mixed = Regulariser(strength)
-    found = LBFGS(tolerance=1e-13).minimize(problem, np.zeros(problem.n_weights), regulariser=mixed)
-    assert np.abs(strength * found.w + problem.difference(found.w).gradient).max() < 1e-3
-    positive = Regulariser(np.where(strength > 0, strength, 0.1))
-    by_planes = CuttingPlane(tolerance=1e-8).minimize(problem, np.zeros(problem.n_weights), regulariser=positive)
-    by_bcfw = BCFW(tolerance=1e-6).minimize(problem, np.zeros(problem.n_weights), regulariser=positive)
-    again = LBFGS(tolerance=1e-13).minimize(problem, np.zeros(problem.n_weights), regulariser=positive)
-    assert by_planes.objective == pytest.approx(again.objective, rel=1e-6)
-    assert by_bcfw.objective == pytest.approx(again.objective, rel=1e-5)
-    for solver in (BCFW(), CuttingPlane()):
-        with pytest.raises(UnsupportedError, match="LBFGS or Subgradient"):
-            solver.minimize(problem, np.zeros(problem.n_weights), regulariser=mixed)
-
-
-def test_lambda_is_a_scaling_of_c() -> None:
-    problem = Toy.draw()
-    divided = replace(problem, scale=problem.scale / 0.25)
-    one = CuttingPlane(tolerance=1e-8).minimize(problem, np.zeros(problem.n_weights), regulariser=Regulariser(0.25))
-    other = CuttingPlane(tolerance=1e-8).minimize(divided, np.zeros(problem.n_weights))
-    assert one.objective == pytest.approx(0.25 * other.objective, rel=1e-6)
-
-
-def test_non_negative_weights() -> None:
-    problem = Toy.draw(eps_y=1.0, eps_h=1.0)
-    mask = np.arange(problem.n_weights) % 2 == 0
-    bounded = Regulariser(1.0, mask)
-    exact = LBFGS(tolerance=1e-12).minimize(problem, -np.ones(problem.n_weights), regulariser=bounded)
-    gradient = exact.w + problem.difference(exact.w).gradient
-    assert np.all(exact.w[mask] >= 0) and np.any(exact.w[mask] == 0) and np.any(exact.w[~mask] < 0)
-    assert np.abs(gradient[~mask]).max() < 1e-3 and gradient[mask].min() > -1e-3
-    rough = Subgradient().minimize(problem, np.zeros(problem.n_weights), regulariser=bounded)
-    assert np.all(rough.w[mask] >= 0) and rough.objective <= 1.01 * exact.objective
-    for solver in (BCFW(), CuttingPlane()):
-        with pytest.raises(UnsupportedError, match="non-negative; use LBFGS or Subgradient"):
-            solver.minimize(problem, np.zeros(problem.n_weights), regulariser=bounded)
-
-
-def test_convex_solvers_refuse_hidden_variables() -> None:
-    problem = latent_chain("mssvm")
-    for solver in (BCFW(), CuttingPlane()):
-        with pytest.raises(UnsupportedError, match=f"CCCP\\(inner={type(solver).__name__}"):
-            solver.minimize(problem, np.zeros(problem.n_weights))
-
-
 def test_gaps_of_inexact_inference_are_estimates() -> None:
     problem = replace(Toy.draw(), exact=False)
     for solver in (BCFW(), CuttingPlane(), CCCP()):
@@ -326,89 +245,9 @@ def test_coordinates_of_real_instances() -> None:
     assert not problem.convex and visible_chain().convex
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_master_problem(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The QP over simplices against SLSQP, by the interior-point solver and by what replaces it when it fails."""
-    if broken:
-        monkeypatch.setattr(master_module, "_interior_point", lambda *args: None)
-    rng = np.random.default_rng(0)
-    a, q, group = rng.normal(size=(9, 4)), rng.normal(size=9), np.array([0, 0, 0, 2, 2, 5, 5, 5, 5])
-    H, start = a @ a.T, np.array([1.0, 0, 0, 0, 1.0, 0, 1.0, 0, 0])
-    alpha, solved = solve_simplices(H, q, group, start)
-    assert solved is not broken
-    assert np.all(alpha >= 0)
-    for g in np.unique(group):
-        assert alpha[group == g].sum() == pytest.approx(1.0, abs=1e-12)
-    sums = LinearConstraint((group[None] == np.unique(group)[:, None]).astype(float), 1.0, 1.0)
-    reference = scipy_minimize(
-        lambda x: 0.5 * x @ H @ x - q @ x, start, jac=lambda x: H @ x - q, bounds=[(0, 1)] * 9, constraints=sums,
-        method="SLSQP", options={"ftol": 1e-14, "maxiter": 1000},
-    )  # fmt: skip
-    assert 0.5 * alpha @ H @ alpha - q @ alpha == pytest.approx(reference.fun, abs=1e-7)
-
-
 def test_cutting_planes_survive_a_failing_qp_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(master_module, "_interior_point", lambda *args: None)
     problem = Toy.draw()
     found = CuttingPlane().minimize(problem, np.zeros(problem.n_weights))
     assert found.certificate.gap <= 1e-3 * found.objective
     assert found.objective <= optimum("toy") * 1.001 + 1e-9
-
-
-def test_zero_start_warns_only_where_it_freezes_hidden_states() -> None:
-    hidden = np.ones(latent_chain("mssvm").n_weights, dtype=bool)
-    with pytest.warns(MssvmWarning, match="stay identical"):
-        zero_start(latent_chain("mssvm"), hidden)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert not zero_start(latent_chain("lssvm"), hidden).any()
-        assert not zero_start(latent_chain("mssvm"), np.zeros_like(hidden)).any()
-
-
-def test_zero_start_freezes_hidden_states_and_a_random_one_does_not() -> None:
-    problem = Toy.draw(n_hidden=3, eps_h=1.0)
-
-    def differs(w0: np.ndarray) -> float:
-        w = Subgradient.literal(0.02, 40).minimize(problem, w0).w.reshape(problem.n_labels, problem.n_hidden, -1)
-        return float(np.abs(w - w[:, :1]).max())
-
-    assert differs(np.zeros(problem.n_weights)) == 0.0
-    assert differs(random_start(problem.n_weights)) > 0.1
-
-
-def test_random_starts_and_restarts() -> None:
-    problem = Toy.draw(n_hidden=3, eps_h=1.0)
-    mask = np.arange(problem.n_weights) < 20
-    start = random_start(problem.n_weights, hidden=mask)
-    assert np.all(start[~mask] == 0) and np.all(start[mask] != 0) and 0.03 < start[mask].std() < 0.3
-    starts = random_starts(3, problem.n_weights, hidden=mask)
-    np.testing.assert_array_equal(starts[0], start)
-    result = restarts(LBFGS(), problem, starts)
-    assert len(result.objectives) == 3 and result.spread > 0
-    assert result.best.objective == result.objectives.min()
-    with pytest.raises(InputError, match="at least one start"):
-        restarts(LBFGS(), problem, [])
-
-
-def test_hcrf_start_lowers_the_likelihood_objective() -> None:
-    problem = latent_chain("mssvm")
-    w0 = random_start(problem.n_weights)
-    w = hcrf_start(problem, w0)
-    likelihood = problem.likelihood()
-    assert likelihood.temperatures == (1.0, 1.0)
-    assert objective(likelihood, w) < 0.9 * objective(likelihood, w0)
-    assert objective(problem, w) < objective(problem, w0)
-
-
-def test_wrong_arguments_are_refused() -> None:
-    problem = Toy.draw()
-    with pytest.raises(InputError, match="w0 needs"):
-        LBFGS().minimize(problem, np.zeros(3))
-    with pytest.raises(InputError, match="strengths for"):
-        LBFGS().minimize(problem, np.zeros(problem.n_weights), regulariser=Regulariser(np.ones(2)))
-    with pytest.raises(InputError, match="finite numbers >= 0"):
-        Regulariser(-1.0)
-    with pytest.raises(InputError, match="falling temperatures"):
-        LBFGS(floors=(0.1, 1.0))
-    with pytest.raises(InputError, match="name the fixed rate"):
-        Subgradient(adaptive=False)

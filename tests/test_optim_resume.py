@@ -128,8 +128,11 @@ def test_early_stopping_returns_the_weights_with_the_highest_score() -> None:
         problem, np.zeros(problem.n_weights), validation=Validation(score, patience=3)
     )
     assert early.outcome is Outcome.EARLY and len(seen) == 7
+    np.testing.assert_array_equal(early.w, seen[3])
+    assert early.objective == early.trace[3].objective
     plain = LBFGS().minimize(problem, np.zeros(problem.n_weights), validation=Validation(lambda w: -float(w @ w)))
     np.testing.assert_array_equal(plain.w, np.zeros(problem.n_weights))
+    assert plain.objective == pytest.approx(problem.difference(plain.w).total)
 
 
 def test_divergence_is_an_outcome_and_the_best_point_survives() -> None:

@@ -4,7 +4,8 @@
 
 The tangent lies below the subtracted part, so a lower inner objective is a lower true one. A result that is not lower
 is discarded: the objective never rises, whatever the inner solver does. An inner solver that knows its gap stops as
-soon as it has made most of the progress that the inner problem allows, or at ``inner_tolerance``.
+soon as it has made most of the progress that the inner problem allows, or at ``inner_tolerance``; a quarter of that is
+tried once before giving up.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from mssvm.optim.subgradient import Stopping, Subgradient
 from mssvm.optim.views import Linearised, Meter
 
 ENOUGH = 0.5  # an inner solve ends when its gap is below this share of the decrease it has achieved
+FINER = 0.25  # share of ``inner_tolerance`` that is tried once when progress ends
 STAGE_TOLERANCE = 1e-2  # of the outer loop at temperatures that only lead to the target
 
 
@@ -40,6 +42,7 @@ class CCCPState:
     stage: int
     outer: int
     warm: dict[str, Any]
+    inner_tolerance: float
     inner_gap: float
     inner_certified: bool
 
@@ -51,7 +54,7 @@ class CCCP(Solver[CCCPState]):
 
     inner: Solver[Any] = field(default_factory=BCFW)
     max_outer: int = 100
-    tolerance: float = 1e-4
+    tolerance: float = 2e-4
     inner_tolerance: float = 1e-3
     literal: bool = False
     eps_h_schedule: tuple[float, ...] = ()
@@ -78,7 +81,7 @@ class CCCP(Solver[CCCPState]):
 
     def begin(self, run: Run, warm: dict[str, Any]) -> CCCPState:
         w = run.regulariser.project(run.w0)
-        state = CCCPState(w, NAN, NAN, np.zeros_like(w), 0, 0, dict(warm), NAN, False)
+        state = CCCPState(w, NAN, NAN, np.zeros_like(w), 0, 0, dict(warm), self.inner_tolerance, NAN, False)
         self._enter(run, state)
         return state
 
@@ -104,15 +107,23 @@ class CCCP(Solver[CCCPState]):
             raise KeyboardInterrupt
         state.outer += 1
         progress = (before - state.objective) / max(abs(before), 1e-300)
-        last = state.stage == len(stages) - 1
-        if not self.literal and progress <= (self.tolerance if last else max(STAGE_TOLERANCE, self.tolerance)):
-            if last:
-                message = f"Outer step {state.outer} changed the objective by {progress:.1e} of it."
-                raise Stop(Outcome.CONVERGED, message)
-            state.stage += 1
-            self._enter(run, state)
+        if not self.literal:
+            self._settle(run, state, progress, state.stage == len(stages) - 1)
         if state.outer >= self.max_outer:
             raise Stop(Outcome.BUDGET, f"All {self.max_outer} outer steps were taken.")
+
+    def _settle(self, run: Run, state: CCCPState, progress: float, last: bool) -> None:
+        """After too little progress: on to the next stage, to finer inner solutions, or to the end."""
+        if progress > (self.tolerance if last else max(STAGE_TOLERANCE, self.tolerance)):
+            return
+        if not last:
+            state.stage += 1
+            self._enter(run, state)
+            return
+        finer = self.inner_tolerance * FINER
+        if finer >= state.inner_tolerance or self.inner.tightened(finer) == self.inner.tightened(state.inner_tolerance):
+            raise Stop(Outcome.CONVERGED, f"Outer step {state.outer} changed the objective by {progress:.1e} of it.")
+        state.inner_tolerance = finer
 
     def _solve(self, run: Run, state: CCCPState, inner: Linearised) -> Solution:
         lowest = state.objective
@@ -124,11 +135,11 @@ class CCCP(Solver[CCCPState]):
 
         if self.literal:
             return self.inner.minimize(inner, state.w, regulariser=run.regulariser)
-        solver = self.inner.tightened(self.inner_tolerance)
+        solver = self.inner.tightened(state.inner_tolerance)
         return solver.minimize(inner, state.w, regulariser=run.regulariser, callback=enough, warm=state.warm)
 
     def choose(self, run: Run) -> tuple[Floats, float]:
-        return (run.last_w, run.rows[-1].objective) if self.literal and run.rows else run.chosen()
+        return run.chosen(last=self.literal)
 
     def certificate(self, run: Run, state: CCCPState, objective: float) -> Certificate:
         if run.problem.convex:

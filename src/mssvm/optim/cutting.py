@@ -47,7 +47,7 @@ class CuttingPlaneState:
 @dataclass(frozen=True)
 class CuttingPlane(Solver[CuttingPlaneState]):
     """Stops when the gap is at most ``tolerance`` times the objective; drops planes idle for ``max_idle`` rounds
-    (default 50, with n slacks 5)."""
+    (default 30, with n slacks 5)."""
 
     max_rounds: int = 500
     tolerance: float = 1e-3
@@ -135,8 +135,8 @@ class CuttingPlane(Solver[CuttingPlaneState]):
 
     def _drop(self, state: CuttingPlaneState) -> None:
         """Forget planes without weight for too long; at least one in each group has weight, so none empties."""
-        state.idle = np.where(state.alpha > 1e-12, 0, state.idle + 1)
-        keep = state.idle <= (self.max_idle or (5 if self.n_slack else 50))
+        state.idle = np.where(state.alpha > 0, 0, state.idle + 1)
+        keep = state.idle <= (self.max_idle or (5 if self.n_slack else 30))
         if not keep.all():
             state.a, state.b, state.group = state.a[keep], state.b[keep], state.group[keep]
             state.alpha, state.idle, state.H = state.alpha[keep], state.idle[keep], state.H[np.ix_(keep, keep)]

@@ -7,6 +7,8 @@ from numba import njit
 
 from mssvm.arrays import Floats, Ints
 
+NEGLIGIBLE = 1e-6
+
 
 def solve_simplices(H: Floats, q: Floats, group: Ints, start: Floats) -> tuple[Floats, bool]:
     """Weights of the planes, feasible to the last bit, and whether the interior-point solver succeeded.
@@ -17,7 +19,8 @@ def solve_simplices(H: Floats, q: Floats, group: Ints, start: Floats) -> tuple[F
     if len(q) == len(np.unique(group)):
         return np.ones(len(q)), True
     solved = _interior_point(H, q, group)
-    if solved is not None and _value(H, q, solved) <= _value(H, q, start) + 1e-12 * max(1.0, abs(_value(H, q, start))):
+    before = _value(H, q, start)
+    if solved is not None and _value(H, q, solved) <= before + NEGLIGIBLE * abs(before):
         return solved, True
     names, index = np.unique(group, return_inverse=True)
     a = start.copy()
@@ -40,7 +43,9 @@ def _interior_point(H: Floats, q: Floats, group: Ints) -> Floats | None:
     P = np.asfortranarray((H + H.T) / (2 * scale))
     solver.setup(P, -q / scale, sums, np.ones(len(groups)), x_l=np.zeros(k), x_u=np.ones(k))
     status = solver.solve()
-    a = np.maximum(np.asarray(solver.result.x, dtype=np.float64), 0.0)
+    a = np.asarray(solver.result.x, dtype=np.float64)
+    # Interior points give every plane some weight; without it, idle planes can be told from the others.
+    a = np.where(a > NEGLIGIBLE, a, 0.0)
     if status != piqp.PIQP_SOLVED or not np.all(np.isfinite(a)):
         return None
     index = np.searchsorted(groups, group)

@@ -87,7 +87,8 @@ class Run:
     def gradient_norm(self, w: Floats, loss_gradient: Floats) -> float:
         """Norm of the gradient of the whole objective, less what the bounds hold back."""
         total = self.regulariser.gradient(w) + loss_gradient
-        return float(np.linalg.norm(self.regulariser.stationarity(w, total)))
+        with np.errstate(over="ignore"):
+            return float(np.linalg.norm(self.regulariser.stationarity(w, total)))
 
     def record(
         self,
@@ -121,7 +122,7 @@ class Run:
             raise Stop(Outcome.DIVERGED, f"The objective became {objective} at iteration {len(self.rows) - 1}.")
         if measured == target and objective < self.best.objective:
             self.best.w, self.best.objective = w.copy(), objective
-        self._listen(w, objective)
+        self._listen(w, objective if measured == target else NAN)
 
     @property
     def seconds(self) -> float:
@@ -147,11 +148,13 @@ class Run:
         if best.waited >= validation.patience:
             raise Stop(Outcome.EARLY, f"The validation score stayed below {best.score:.6g} for {best.waited} checks.")
 
-    def chosen(self) -> tuple[Floats, float]:
-        """The weights to return and their objective."""
+    def chosen(self, last: bool = False) -> tuple[Floats, float]:
+        """The weights to return and their objective: best by validation, else the last on request, else the lowest."""
         best = self.best
         if self._validation is not None and len(best.scored_w):
             return best.scored_w, best.scored_objective
+        if last and self.rows and np.isfinite(self.rows[-1].objective):
+            return self.last_w, self.rows[-1].objective
         return best.w, best.objective if np.isfinite(best.objective) else NAN
 
     def fingerprint(self, solver: object) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+import numpy as np
+
 from mssvm.arrays import Floats
-from mssvm.errors import UnsupportedError
 from mssvm.objectives.problem import Problem
 from mssvm.optim.checkpoint import Checkpoint, Saver
 from mssvm.optim.regulariser import Regulariser
@@ -99,19 +100,12 @@ class Solver(ABC, Generic[S]):
         if run.rows and not _at_target(run):
             _compete(run)
         w, objective = self.choose(run)
+        if run.rows and np.isnan(objective):  # chosen by validation while at other temperatures
+            objective = run.objective(w)[0]
         certificate, kept = Certificate("Nothing was computed."), {}
         if state is not None:
             certificate, kept = self.certificate(run, state, objective), self.warm(state)
         return Solution(w, objective, tuple(run.rows), end.outcome, end.message, certificate, kept)
-
-
-def demand_convex(problem: Problem, solver: str) -> None:
-    """Refuse a problem whose subtracted part is not linear."""
-    if not problem.convex:
-        raise UnsupportedError(
-            f"{solver} needs a convex problem, and this one subtracts a convex part (hidden variables or sets of "
-            f"labels); use CCCP(inner={solver}())."
-        )
 
 
 def _at_target(run: Run) -> bool:

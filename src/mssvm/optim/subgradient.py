@@ -108,7 +108,7 @@ class Subgradient(Solver[SubgradientState]):
             run.record(mean, run.objective(mean)[0])
 
     def choose(self, run: Run) -> tuple[Floats, float]:
-        return (run.last_w, run.rows[-1].objective) if self.keep_last and run.rows else run.chosen()
+        return run.chosen(last=self.keep_last)
 
     def _fresh(self, w: Floats, rate: float) -> SubgradientState:
         zero = np.zeros_like(w)

@@ -135,7 +135,7 @@ class Linearised(View):
 
     def minus(self, w: Floats, which: Ints | None = None) -> Part:
         scale = self.scale if which is None else self.scale[which]
-        total = float(self.scale.sum())
+        total = float(self.scale.sum()) or 1.0
         share = float(scale.sum()) / total
         value = float(self.u @ w) - self.constant
         return Part(np.full(len(scale), value / total), share * value, share * self.u)
