@@ -44,8 +44,8 @@ class StructuredEstimator(BaseEstimator):
     inference : "auto", "exact", "propagate" or an inference object
         "auto" is exact wherever ``memory_limit`` allows and belief propagation elsewhere; ``status_`` says which.
     init : "auto", "zeros", "random", "hcrf" or an array of weights
-        "auto" starts at zero, except weights of hidden variables, which start at small random values. "hcrf" starts from
-        a short likelihood fit, which helps members with a maximum when most labels are missing.
+        "auto" starts at zero, except weights of hidden variables, which start at small random values. "hcrf" starts
+        from a short likelihood fit, which helps members with a maximum when most labels are missing.
     n_init : int
         Number of random starts; the lowest objective wins. Problems with one minimum are solved once.
     class_weight : None, "balanced" or a dict
