@@ -1,8 +1,8 @@
 """Algorithm 1 of the paper: w <- (1 - eta) w - eta g, and its working form for data of any size.
 
 The literal form takes full batches at a fixed rate. The default works on the objective per labelled site, instance by
-instance, with AdaGrad's rates, chooses its overall rate by short trials, averages the last half of the iterates, and
-returns the best point that was evaluated at the end of an epoch.
+instance, with AdaGrad's rates, chooses its overall rate by short trials, cools down and averages over the last half of
+the epochs, and returns the best point that was evaluated at the end of an epoch.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from mssvm.optim.solver import Solver
 
 TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
 TRIAL_SHARE = 0.7
+TRIAL_STEPS = 20  # at least; whole epochs
+USUAL_RATE = 0.3  # where no trial lowers the objective
 
 
 class Stopping(Enum):
@@ -39,12 +41,13 @@ class SubgradientState:
     squares: Floats
     sum: Floats
     summed: int
+    steps: int
     rng: np.random.Generator
 
 
 @dataclass(frozen=True)
 class Subgradient(Solver[SubgradientState]):
-    """Subgradient descent. ``rate=None`` chooses the rate by one-epoch trials; ``batch_size=None`` by the sample.
+    """Subgradient descent. ``rate=None`` chooses the rate by short trials; ``batch_size=None`` by the sample.
 
     ``tolerance`` > 0 ends a full-batch run when the gradient norm of ``stopping`` falls to it.
     """
@@ -112,18 +115,19 @@ class Subgradient(Solver[SubgradientState]):
 
     def _fresh(self, w: Floats, rate: float) -> SubgradientState:
         zero = np.zeros_like(w)
-        return SubgradientState(w.copy(), 0, rate, zero, zero.copy(), 0, np.random.default_rng(self.seed))
+        return SubgradientState(w.copy(), 0, rate, zero, zero.copy(), 0, 0, np.random.default_rng(self.seed))
 
     def _best_rate(self, run: Run, w: Floats) -> float:
-        """The highest rate whose first epoch achieves most of the best decrease: one epoch favours low rates."""
+        """The highest rate that achieves most of the best decrease: short trials favour low rates."""
         start, falls = run.rows[-1].objective, []
         for rate in TRIAL_RATES:
             trial = self._fresh(w, rate)
-            self._epoch(run, trial)
+            while trial.steps < TRIAL_STEPS:
+                self._epoch(run, trial)
             falls.append(start - run.objective(trial.w)[0])
         fall = np.where(np.isfinite(falls), falls, -np.inf)
         good = np.flatnonzero(fall >= TRIAL_SHARE * fall.max())
-        return TRIAL_RATES[int(good[0])] if fall.max() > 0 else TRIAL_RATES[-1]
+        return TRIAL_RATES[int(good[0])] if fall.max() > 0 else USUAL_RATE
 
     def _full_step(self, run: Run, state: SubgradientState) -> None:
         objective, part = run.objective(state.w)
@@ -159,6 +163,7 @@ class Subgradient(Solver[SubgradientState]):
         return [order[k : k + size] for k in range(0, n, size)]
 
     def _move(self, run: Run, state: SubgradientState, g: Floats) -> None:
+        state.steps += 1
         if self.adaptive:
             state.squares += g * g
             g = g / np.sqrt(np.where(state.squares > 0, state.squares, 1.0))
