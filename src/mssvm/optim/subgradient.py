@@ -20,7 +20,7 @@ from mssvm.optim.solution import Outcome
 from mssvm.optim.solver import Solver
 
 TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
-TRIAL_SHARE = 0.7
+TRIAL_SHARE = 0.9
 TRIAL_STEPS = 20  # at least; whole epochs
 USUAL_RATE = 0.3  # where no trial lowers the objective
 
