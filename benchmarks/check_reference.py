@@ -147,9 +147,8 @@ def main() -> int:
         cells += [cell for check in checks for cell in check(text, trials)]
     for c in cells:
         flag = "  beyond 4" if abs(c.z) > FAR else "  beyond 2.5" if abs(c.z) > NEAR else ""
-        print(
-            f"{c.name:34} ours {c.ours.show():>14} ({c.ours.n:3})  reference {c.mean:6.2f} ± {c.se:.2f}  z {c.z:+5.2f}{flag}"
-        )
+        ours, theirs = f"{c.ours.show():>14} ({c.ours.n:3})", f"{c.mean:6.2f} ± {c.se:.2f}"
+        print(f"{c.name:34} ours {ours}  reference {theirs}  z {c.z:+5.2f}{flag}")
     if not cells:
         print("no trials to compare")
         return 2

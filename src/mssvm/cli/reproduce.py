@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,7 @@ def reproduce(
     ] = None,
     trials: Annotated[int | None, typer.Option(min=2, help="Trials of every experiment; else the protocol's.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few trials of small problems, in minutes.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores by default.")] = None,
     out: Annotated[Path, typer.Option(help="Where trials, results.json and report.html go.")] = Path("reproduction"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep the trials that are there and run the missing ones.")
@@ -34,11 +35,16 @@ def reproduce(
     Ctrl-C loses no finished trial: the same command with --resume goes on.
     """
     protocol = Protocol.load(quick, trials, seed)
-    finished = run(names or [], protocol, out, jobs, resume)
+    finished = run(names or [], protocol, out, jobs or _cores(), resume)
     console = Console()
     for one in finished:
         _show(console, one.section)
     console.print(f"Report: {out / 'report.html'}   Data: {out / 'results.json'}")
+
+
+def _cores() -> int:
+    """Cores that this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _show(console: Console, section: Section) -> None:

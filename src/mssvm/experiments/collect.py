@@ -42,6 +42,10 @@ class Trials:
     def where(self, **wanted: Any) -> list[Trial]:
         return [t for t in self._all if all(t.params.get(k) == v for k, v in wanted.items())]
 
+    def present(self, name: str, values: Sequence[Any]) -> list[Any]:
+        """Those of the values that some trial has for a parameter; a run may have been cut short."""
+        return [v for v in values if self.where(**{name: v})]
+
     def values(self, value: Value, **wanted: Any) -> Floats:
         """One number a trial."""
         return np.array([value(t.result) for t in self.where(**wanted)], dtype=np.float64)

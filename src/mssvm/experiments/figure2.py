@@ -74,6 +74,7 @@ def _calls_to(trace: Sequence[Row], target: float) -> float:
 
 def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
+    settings |= {"readings": trials.present("reading", settings["readings"])}
     charts = [_chart(settings, trials, r, rate) for r in settings["readings"] for rate in settings["rates"]]
     intro = Text(
         "The objective during Algorithm 1 (full batch, fixed rate) from the same random weights, each curve divided by "

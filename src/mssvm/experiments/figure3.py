@@ -42,8 +42,8 @@ def run(protocol: Protocol, params: Params) -> Result:
 def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
     charts, tables = [], []
-    for reading in settings["readings"]:
-        for scaling in settings["scalings"]:
+    for reading in trials.present("reading", settings["readings"]):
+        for scaling in trials.present("scaling", settings["scalings"]):
             charts.append(_chart(settings, trials, reading, scaling))
             tables.append(_table(settings, trials, reading, scaling))
     intro = Text(

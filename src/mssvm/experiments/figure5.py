@@ -42,7 +42,7 @@ def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
     steps = [float(k) for k in range(0, settings["steps"] + 1, settings["every"])]
     charts = []
-    for reading in settings["readings"]:
+    for reading in trials.present("reading", settings["readings"]):
         for field, label in (("likelihood", "test log-likelihood"), ("curve", "test accuracy (%)")):
             series = [
                 Series(NAMES[m], steps, _means(trials, reading, m, field, len(steps)), None, k)

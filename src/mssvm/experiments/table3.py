@@ -46,7 +46,8 @@ def run(protocol: Protocol, params: Params) -> Result:
 def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
     members = settings["members"]
-    tables = [_table(trials, reading, settings["sigma_hs"], members) for reading in settings["readings"]]
+    readings = trials.present("reading", settings["readings"])
+    tables = [_table(trials, reading, settings["sigma_hs"], members) for reading in readings]
     tables.append(_paper(members))
     intro = Text(
         "As Table 2 on the hidden chain, by L-BFGS with temperature homotopy for every method; M3E with alpha = "

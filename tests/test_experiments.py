@@ -1,0 +1,203 @@
+"""Reproduction harness: seeds, resuming, statistics and verdicts."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from mssvm.errors import InputError
+from mssvm.experiments.catalogue import EXPERIMENTS
+from mssvm.experiments.collect import Trials, claim
+from mssvm.experiments.protocol import Protocol
+from mssvm.experiments.segmentation import Images, model, truth
+from mssvm.experiments.statistics import Estimate, Verdict, judge, together
+from mssvm.experiments.trials import Store, Trial, run_trials
+
+TINY = Protocol.load(quick=True)
+
+
+def tiny_protocol() -> Protocol:
+    """The quick protocol on very small problems, so that a trial takes a fraction of a second."""
+    tree = json.loads(json.dumps(TINY.tree))
+    tree["data"] |= {"n_train": 3, "n_test": 4, "chain_sites": 4, "grid_rows": 2, "grid_columns": 2}
+    for graph in tree["solvers"].values():
+        for spec in graph.values():
+            spec |= {"steps": {"M": 2, "L": 2, "H": 2}} if "steps" in spec else {}
+            spec |= {"iterations": 3} if "iterations" in spec else {}
+            spec |= {"outer": 2, "inner": 2} if "inner" in spec else {}
+            spec |= {"outer": 2, "passes": 5} if "passes" in spec else {}
+    tree["table1"]["quick"] |= {"trials": {"temperatures": 2, "tuned": 2}, "eps_y": [0.0, 1.0], "eps_h": [0.0, 1.0]}
+    tree["table2"]["quick"] |= {"trials": {"chain": 2, "grid": 2}}
+    tree["figure2"]["quick"] |= {"steps": 20}
+    tree["figure3"]["quick"] |= {"sizes": [2, 4], "sites": 4, "n_test": 5}
+    tree["figure4"]["quick"] |= {"shares": [0.5, 0.9], "epochs": 1, "n_images": 1, "sweeps": 3}
+    tree["figure5"]["quick"] |= {"steps": 4, "every": 2}
+    return Protocol(tree, quick=True)
+
+
+def count(protocol: Protocol, params: dict) -> dict:
+    return {"value": int(protocol.generator("count", params["trial"]).integers(1000))}
+
+
+@dataclass
+class Interrupted:
+    after: int
+
+    def __call__(self, protocol: Protocol, params: dict) -> dict:
+        if self.after == 0:
+            raise KeyboardInterrupt
+        self.after -= 1
+        return count(protocol, params)
+
+
+def store(path: Path) -> Store:
+    return Store(path, lambda params: TINY.fingerprint("table3", params))
+
+
+def tasks(n: int) -> list[dict]:
+    return [{"reading": "A2", "sigma_h": 1.0, "trial": k} for k in range(n)]
+
+
+def test_an_interrupted_run_resumes_without_repeating_trials(tmp_path):
+    file = store(tmp_path / "t.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        list(run_trials(Interrupted(2), TINY, tasks(5), file, 1, False))
+    assert len(file.read()) == 2
+    resumed = list(run_trials(Interrupted(3), TINY, tasks(5), file, 1, True))
+    fresh = list(run_trials(count, TINY, tasks(5), store(tmp_path / "u.jsonl"), 1, False))
+    assert [t.result for t in resumed] == [t.result for t in fresh]
+
+
+def test_a_line_cut_off_by_a_kill_is_run_again(tmp_path):
+    path = tmp_path / "t.jsonl"
+    list(run_trials(count, TINY, tasks(3), store(path), 1, False))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    assert len(store(path).read()) == 2
+    list(run_trials(count, TINY, tasks(3), store(path), 1, True))
+    strip = [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in whole.splitlines()]
+    again = [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in path.read_text().splitlines()]
+    assert again == strip
+
+
+def test_without_resume_the_old_trials_are_set_aside_and_not_lost(tmp_path):
+    path = tmp_path / "t.jsonl"
+    list(run_trials(count, TINY, tasks(2), store(path), 1, False))
+    before = path.read_text()
+    list(run_trials(count, TINY, tasks(1), store(path), 1, False))
+    assert (tmp_path / "t.previous.jsonl").read_text() == before
+    assert len(store(path).read()) == 1
+
+
+def test_trials_of_other_settings_are_not_reused(tmp_path):
+    path = tmp_path / "t.jsonl"
+    list(run_trials(count, TINY, tasks(2), store(path), 1, False))
+    other = Protocol.load(quick=True, seed=7)
+    assert Store(path, lambda p: other.fingerprint("table3", p)).read() == {}
+
+
+def test_processes_give_the_results_of_one_process(tmp_path):
+    alone = {t.params["trial"]: t.result for t in run_trials(count, TINY, tasks(4), store(tmp_path / "a"), 1, False)}
+    pool = {t.params["trial"]: t.result for t in run_trials(count, TINY, tasks(4), store(tmp_path / "b"), 2, False)}
+    assert alone == pool
+    assert len({r["value"] for r in alone.values()}) > 1
+
+
+def test_fingerprint_ignores_trials_and_other_solvers_but_not_the_own_one():
+    protocol = tiny_protocol()
+    params = {"graph": "chain", "solver": "LB", "reading": "A", "trial": 0}
+    before = protocol.fingerprint("table2", params)
+    protocol.tree["table2"]["quick"]["trials"] = {"chain": 9, "grid": 9}
+    protocol.tree["solvers"]["chain"]["SGD"]["steps"]["M"] = 99
+    assert protocol.fingerprint("table2", params) == before
+    protocol.tree["solvers"]["chain"]["LB"]["iterations"] = 99
+    assert protocol.fingerprint("table2", params) != before
+
+
+def test_paired_interval_agrees_with_the_t_test():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(1.0, 1.0, 12), rng.normal(0.0, 1.0, 12)
+    e = Estimate.paired(a, b, 0.95)
+    reference = ttest_rel(a, b).confidence_interval(0.95)
+    assert (e.low, e.high) == pytest.approx((reference.low, reference.high))
+    assert e.se == pytest.approx(np.std(a - b, ddof=1) / np.sqrt(12))
+
+
+def test_one_trial_decides_nothing():
+    assert judge([Estimate.of([5.0])]) is Verdict.NOT_SHOWN
+
+
+@pytest.mark.parametrize(
+    ("intervals", "expected"),
+    [
+        ([(0.1, 1.0), (0.2, 2.0)], Verdict.HOLDS),
+        ([(0.1, 1.0), (-0.2, 2.0)], Verdict.NOT_SHOWN),
+        ([(0.1, 1.0), (-2.0, -0.1)], Verdict.CONTRADICTED),
+        ([], Verdict.NOT_SHOWN),
+    ],
+)
+def test_verdict_rule(intervals, expected):
+    assert judge(Estimate((a + b) / 2, 0.1, a, b, 9) for a, b in intervals) is expected
+
+
+def test_readings_are_judged_one_by_one_and_then_together():
+    good, bad = Estimate(1, 0.1, 0.5, 1.5, 9), Estimate(-1, 0.1, -1.5, -0.5, 9)
+    assert claim(1, "x", {"A": [("a", good)], "B": [("b", good)]}).verdict == "holds"
+    found = claim(1, "x", {"A": [("a", good)], "B": [("b", bad)]})
+    assert found.verdict == "contradicted"
+    assert [k for k, _ in found.evidence] == ["A: holds", "B: contradicted"]
+    assert together([Verdict.HOLDS, Verdict.NOT_SHOWN]) is Verdict.NOT_SHOWN
+
+
+def test_trials_pair_by_number_whatever_the_order_of_arrival():
+    made = [Trial({"trial": k}, {"M": {"accuracy": k + 1.0}, "L": {"accuracy": float(k)}}, 0.0) for k in (2, 0, 1)]
+    trials = Trials(made, 0.95)
+    assert [t.params["trial"] for t in trials.where()] == [0, 1, 2]
+    assert trials.gap("M", "L").mean == 1.0
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_every_experiment_runs_and_reports_and_repeats_itself(name):
+    protocol, experiment = tiny_protocol(), EXPERIMENTS[name]
+    chosen = experiment.tasks(protocol)
+    if name == "table2":
+        chosen = [p for p in chosen if p["reading"] == "B"]
+    if name in ("table3", "table1", "figure2", "figure3", "figure5"):
+        chosen = [p for p in chosen if p["reading"] == "A2"]
+    made = [Trial(p, experiment.run(protocol, p), 0.0) for p in chosen]
+    assert experiment.run(protocol, chosen[-1]) == made[-1].result
+    json.dumps([t.result for t in made], allow_nan=False)
+    section = experiment.section(protocol, Trials(made, protocol.confidence))
+    assert section.name == name and section.items and section.claims
+    assert all(c.verdict in list(Verdict) for c in section.claims)
+
+
+def test_members_of_a_trial_share_data_and_start():
+    protocol = tiny_protocol()
+    one, two = (protocol.chain("table2", {"reading": "A", "trial": t}) for t in (0, 0))
+    other = protocol.chain("table2", {"reading": "A", "trial": 1})
+    assert np.array_equal(one.w0, two.w0) and np.array_equal(one.simulation.test_states, two.simulation.test_states)
+    assert not np.array_equal(one.w0, other.w0)
+
+
+def test_unknown_reading_and_too_few_trials_are_refused():
+    with pytest.raises(InputError, match="reading 'Z'"):
+        TINY.recipe("Z")
+    with pytest.raises(InputError, match="at least 2"):
+        Protocol.load(trials=1)
+
+
+def test_segmentation_hides_the_share_and_scores_labels():
+    labels = truth("blocks")
+    assert (labels[0, 0], labels[0, 39], labels[19, 0], labels[19, 39], labels[9, 19]) == (0, 4, 3, 1, 2)
+    images = Images.draw(labels, 2, 5.0, 0.3, np.random.default_rng(0))
+    assert images.hidden.sum(axis=1).tolist() == [240, 240]
+    sample = images.sample()
+    assert sample.n_labelled_sites == 2 * 560
+    w = np.zeros(model().n_weights)
+    w[:5] = 1.0  # weight of x for every label: theta = x everywhere
+    theta = model().forward(w, sample.inputs)
+    assert np.allclose(theta.unary.reshape(2, 800, 5), images.x[:, :, None])

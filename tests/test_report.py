@@ -1,0 +1,78 @@
+"""The report page: complete, escaped, self-contained."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from mssvm.report import (
+    Claim,
+    Figure,
+    Section,
+    Series,
+    Table,
+    Text,
+    heat_map,
+    label_picture,
+    line_chart,
+    page,
+    scalar_picture,
+)
+
+EVIL = '<script>alert("x")</script>&'
+
+
+def drawings() -> list[str]:
+    series = [
+        Series(EVIL, [1, 10, 100], [3.0, 2.0, float("nan")], [0.1, 0.2, 0.0], 1),
+        Series("b", [1, 10], [1.0, 2.0]),
+    ]
+    return [
+        line_chart(EVIL, EVIL, EVIL, series, log_x=True, log_y=True),
+        heat_map(EVIL, ["0", "1"], ["0"], [[1.0], [None]], "r", "c", [["1\n+0.1"], [EVIL]]),
+        label_picture(EVIL, np.array([[0, 0, 1], [-1, 4, 4]])),
+        scalar_picture(EVIL, np.array([[0.0, 1.0]])),
+    ]
+
+
+def whole() -> str:
+    items = [Text(EVIL), Table(EVIL, ["a", "b"], [[EVIL, "1"]], EVIL), Figure(EVIL, drawings(), EVIL)]
+    claims = [Claim(2, EVIL, "not shown", [(EVIL, EVIL)]), Claim(1, "first", "holds", [])]
+    return page(EVIL, EVIL, [(EVIL, EVIL)], [Section("one", EVIL, items, claims)])
+
+
+def test_user_text_is_escaped_and_nothing_is_loaded():
+    html = whole()
+    assert "<script" not in html
+    assert not re.findall(r"(?:src|href)=\"(?!#)", html)
+    assert "url(" not in html and "@import" not in html
+    assert "default-src 'none'" in html
+
+
+@pytest.mark.parametrize("drawing", drawings())
+def test_drawings_are_well_formed_and_finite(drawing):
+    root = ET.fromstring(drawing)
+    numbers = [v for e in root.iter() for k, v in e.attrib.items() if k in ("x", "y", "cx", "cy", "x1", "y1", "points")]
+    assert numbers and not any("nan" in v or "inf" in v for v in numbers)
+
+
+def test_claims_are_summarised_in_order():
+    html = whole()
+    summary = html[html.index('id="claims"') : html.index('id="one"')]
+    assert summary.index("first") < summary.index("alert")
+    assert 'class="verdict not-shown"' in summary and 'class="verdict holds"' in summary
+
+
+def test_picture_draws_every_run_of_pixels_once():
+    root = ET.fromstring(label_picture("p", np.array([[0, 0, 1], [2, 2, 2]])))
+    widths = [int(e.attrib["width"]) // 7 for e in root.iter() if e.tag == "rect"]
+    assert widths == [2, 1, 3]
+
+
+def test_a_point_lies_where_its_value_says():
+    root = ET.fromstring(line_chart("t", "x", "y", [Series("s", [0.0, 1.0, 2.0], [0.0, 5.0, 10.0])]))
+    points = next(e for e in root.iter() if e.tag == "polyline").attrib["points"].split()
+    x, y = np.array([[float(v) for v in p.split(",")] for p in points]).T
+    assert np.allclose(np.diff(x), np.diff(x)[0], atol=0.11) and np.allclose(np.diff(y), np.diff(y)[0], atol=0.11)
+    assert x[0] < x[-1] and y[0] > y[-1]
