@@ -36,7 +36,10 @@ KEPT = ("planes", "offsets", "alpha", "used", "products")
 
 @dataclass
 class BCFWState:
-    """Planes per instance in coordinates (rows mu_k), their offsets b_k, weights and last use; ``mean`` averages w."""
+    """Planes per instance in coordinates (rows mu_k), their offsets b_k, weights and last use; ``mean`` averages w.
+
+    ``lower`` is the bound of the last check: an interruption may leave v and the weights of an instance out of step.
+    """
 
     u: Floats
     constant: float
@@ -48,6 +51,7 @@ class BCFWState:
     products: list[Floats]
     gaps: Floats
     mean: Floats
+    lower: float
     steps: int
     n_oracle: int
     n_pass: int
@@ -95,6 +99,7 @@ class BCFW(Solver[BCFWState]):
             v,
             gaps=np.ones(n),
             mean=v / r,
+            lower=-np.inf,
             steps=0,
             n_oracle=0,
             n_pass=0,
@@ -144,7 +149,7 @@ class BCFW(Solver[BCFWState]):
             raise Stop(Outcome.BUDGET, f"All {self.max_passes} passes were run; the duality gap is {gap:.4g}.")
 
     def certificate(self, run: Run, state: BCFWState, objective: float) -> Certificate:
-        return duality_certificate(run, objective, self._lower(run, state))
+        return duality_certificate(run, objective, state.lower)
 
     def _lower(self, run: Run, state: BCFWState) -> float:
         r = run.regulariser.strengths(run.problem.n_weights)
@@ -154,6 +159,7 @@ class BCFW(Solver[BCFWState]):
     def _check(self, run: Run, state: BCFWState, form: ConvexForm) -> float:
         """Evaluate the current and the averaged weights; renew every instance's gap at the current ones."""
         w, lower = state.v / form.r, self._lower(run, state)
+        state.lower = lower
         part = run.problem.plus(w)
         at_mean = form.primal(state.mean, run.problem.plus(state.mean).total)
         at_w = form.primal(w, part.total)

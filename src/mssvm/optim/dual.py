@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from mssvm.arrays import Floats
 from mssvm.errors import UnsupportedError
 from mssvm.objectives.problem import Problem
@@ -46,7 +48,7 @@ class ConvexForm:
 def duality_certificate(run: Run, objective: float, lower: float, slack: Floats | None = None) -> Certificate:
     """Objective minus lower bound, proven only if every plane came from exact inference."""
     gap = objective - lower
-    if not gap > -float("inf"):
+    if not np.isfinite(gap):
         return Certificate("No lower bound is known, so nothing is certified.", negative_gaps=run.negative_gaps)
     share = gap / max(abs(objective), 1e-300)
     if run.tally.exact:
