@@ -155,7 +155,7 @@ def bandwidth(repeats: int, n: int) -> None:
 def threads(count: int, repeats: int) -> None:
     batch, theta = grid(20, 40, 5, count=32)
     query = Query.of(batch, np.zeros(batch.n_vars, dtype=bool))
-    one, many = (Propagate("fast", tolerance=0.0, threads=t) for t in (1, count))
+    one, many = (Propagate("normal", threads=t) for t in (1, count))
     times = best(
         {"one": lambda: one(batch, theta, query, 1.0, 1.0), "many": lambda: many(batch, theta, query, 1.0, 1.0)},
         repeats,

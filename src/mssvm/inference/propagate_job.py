@@ -143,7 +143,7 @@ class Job:
     def run(self, task: Task) -> None:
         safe, unit = self._safe(task)
         if len(safe):
-            tables = ScaledTables.of(self.model, self.spans, unit)
+            tables = ScaledTables.of(self.model, self.spans, unit, self.settings.threads)
             self._blocks(task, safe, lambda untied: ScaledRun(self.model, tables, untied), unit)
         rest = np.setdiff1d(task.which, safe)
         if len(rest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -148,20 +149,27 @@ class ScaledTables:
     untied_psi: Floats
 
     @classmethod
-    def of(cls, model: Model, spans: Spans, unit: float) -> ScaledTables:
+    def of(cls, model: Model, spans: Spans, unit: float, threads: int = 1) -> ScaledTables:
         plan = model.plan
         at = offsets(plan.table_sizes)
         entries = np.empty(int(at[-1]))
-        first = 0
-        while first < len(plan.table_starts):
-            last = max(first + 1, int(np.searchsorted(at, at[first] + CHUNK, side="right")) - 1)
-            out = entries[at[first] : at[last]]
-            part = slice(first, last)
-            messages.gather(
-                model.tables, plan.table_starts[part], plan.table_sizes[part], spans.table_top[part], unit, out
-            )
+        cuts = [0]
+        while cuts[-1] < len(plan.table_starts):
+            end = int(np.searchsorted(at, at[cuts[-1]] + CHUNK, side="right")) - 1
+            cuts.append(max(cuts[-1] + 1, end))
+
+        def fill(first: int, last: int) -> None:
+            out, part = entries[at[first] : at[last]], slice(first, last)
+            starts, sizes = plan.table_starts[part], plan.table_sizes[part]
+            messages.gather(model.tables, starts, sizes, spans.table_top[part], unit, out)
             np.exp(out, out=out)
-            first = last
+
+        if threads == 1:
+            for first, last in zip(cuts[:-1], cuts[1:], strict=True):
+                fill(first, last)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(fill, cuts[:-1], cuts[1:]))
         shift = np.repeat(spans.unary_top, np.diff(plan.wiring.state_ptr))
         with np.errstate(invalid="ignore"):
             psi = np.exp((model.unary - shift) / unit)
