@@ -137,7 +137,6 @@ def test_interrupting_prints_the_best_so_far(
         (["infer", "{m}"], "--task"),
         (["infer", "{m}", "--task", "MAP", "--evid", "{z}"], "no assignment has positive probability"),
         (["conjure"], "conjure"),
-        ([], "command"),
     ],
 )
 def test_refusals(files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str) -> None:
