@@ -53,10 +53,12 @@ def measure(solver: Solver[Any], problem: TrainingProblem, w0: np.ndarray) -> di
     found = solver.minimize(problem, w0, callback=watch)
     seconds = time.perf_counter() - started
     at_target = [row.objective for row in found.trace if (row.eps_y, row.eps_h) == problem.temperatures]
+    best = np.minimum.accumulate(values)
+    steps = np.flatnonzero(np.append(True, np.diff(best) < 0) | (np.arange(len(best)) == len(best) - 1))
     return {
         "objective": found.objective,
-        "passes": passes,
-        "best": np.minimum.accumulate(values).tolist(),
+        "passes": np.round(np.array(passes)[steps], 3).tolist(),
+        "best": np.round(best[steps], 6).tolist(),
         "largest_rise": float(np.max(np.diff(at_target), initial=-np.inf)),
         "seconds_with_watching": seconds,
         "outcome": found.outcome.value,
@@ -69,6 +71,11 @@ def passes_to(run: dict[str, Any], level: float) -> float:
     return float(run["passes"][reached[0]]) if len(reached) else float("inf")
 
 
+def finite(value: float) -> float | None:
+    """JSON knows no infinity: None where a solver does not get there in half of the draws."""
+    return float(value) if np.isfinite(value) else None
+
+
 def summarise(runs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     """Medians over draws of one member; passes are those to Algorithm 1's best objective plus 1%."""
     out: dict[str, Any] = {}
@@ -78,8 +85,8 @@ def summarise(runs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
         needed = np.array([passes_to(draw[name], level) for draw, level in zip(runs, levels, strict=True)])
         out[name] = {
             "median_objective": float(np.median([draw[name]["objective"] for draw in runs])),
-            "median_passes_to_level": float(np.median(needed)),
-            "median_share_of_algorithm_1": float(np.median(needed / first)),
+            "median_passes_to_level": finite(np.median(needed)),
+            "median_share_of_algorithm_1": finite(np.median(needed / first)),
             "median_passes_in_all": float(np.median([draw[name]["passes"][-1] for draw in runs])),
             "median_seconds_with_watching": float(np.median([draw[name]["seconds_with_watching"] for draw in runs])),
             "largest_rise": max(draw[name]["largest_rise"] for draw in runs),
@@ -131,7 +138,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     summary = {member: summarise(runs) for member, runs in results.items()}
     document = {"draws": options.draws, "seed": options.seed, "summary": summary, "runs": results}
-    (options.out / "solvers.json").write_text(json.dumps(document, indent=1))
+    (options.out / "solvers.json").write_text(json.dumps(document))
     draw_figure(results, options.out / "solvers.png")
     print(json.dumps(summary, indent=1))
 
