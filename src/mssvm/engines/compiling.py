@@ -9,7 +9,7 @@ from typing import Any
 from numba.core import event
 
 
-class _Listener(event.Listener):  # type: ignore[misc]
+class _Listener(event.Listener):
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
 
