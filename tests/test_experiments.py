@@ -127,7 +127,13 @@ def test_paired_interval_agrees_with_the_t_test():
 
 
 def test_one_trial_decides_nothing():
-    assert judge([Estimate.of([5.0])]) is Verdict.NOT_SHOWN
+    assert judge([Estimate.of([5.0])], 1) is Verdict.NOT_SHOWN
+
+
+def test_two_trials_that_agree_by_chance_decide_nothing():
+    assert judge([Estimate.of([1.0, 1.0])], 5) is Verdict.NOT_SHOWN
+    assert judge([Estimate.of([-1.0, -1.0])], 5) is Verdict.NOT_SHOWN
+    assert judge([Estimate.of([1.0] * 5)], 5) is Verdict.HOLDS
 
 
 @pytest.mark.parametrize(
@@ -140,13 +146,13 @@ def test_one_trial_decides_nothing():
     ],
 )
 def test_verdict_rule(intervals, expected):
-    assert judge(Estimate((a + b) / 2, 0.1, a, b, 9) for a, b in intervals) is expected
+    assert judge((Estimate((a + b) / 2, 0.1, a, b, 9) for a, b in intervals), 5) is expected
 
 
 def test_readings_are_judged_one_by_one_and_then_together():
     good, bad = Estimate(1, 0.1, 0.5, 1.5, 9), Estimate(-1, 0.1, -1.5, -0.5, 9)
-    assert claim(1, "x", {"A": [("a", good)], "B": [("b", good)]}).verdict == "holds"
-    found = claim(1, "x", {"A": [("a", good)], "B": [("b", bad)]})
+    assert claim(TINY, 1, "x", {"A": [("a", good)], "B": [("b", good)]}).verdict == "holds"
+    found = claim(TINY, 1, "x", {"A": [("a", good)], "B": [("b", bad)]})
     assert found.verdict == "contradicted"
     assert [k for k, _ in found.evidence] == ["A: holds", "B: contradicted"]
     assert together([Verdict.HOLDS, Verdict.NOT_SHOWN]) is Verdict.NOT_SHOWN

@@ -78,11 +78,15 @@ def member_header(members: Sequence[str]) -> list[str]:
     return [NAMES[m] for m in members] + [f"MSSVM - {NAMES[m]}" for m in members if m != "M"]
 
 
-def claim(number: int, text: str, comparisons: Mapping[str, Sequence[tuple[str, Estimate]]], digits: int = 2) -> Claim:
+def claim(
+    protocol: Protocol, number: int, text: str, comparisons: Mapping[str, Sequence[tuple[str, Estimate]]]
+) -> Claim:
     """Judge a claim reading by reading, and then over the readings; differences are positive where it is right."""
-    verdicts = {reading: judge(e for _, e in found) for reading, found in comparisons.items()}
+    verdicts = {
+        reading: judge((e for _, e in found), protocol.minimum_trials) for reading, found in comparisons.items()
+    }
     evidence = [
-        (f"{reading}: {verdicts[reading]}" if k == 0 else "", f"{label}: {e.interval(digits)}")
+        (f"{reading}: {verdicts[reading]}" if k == 0 else "", f"{label}: {e.interval()}")
         for reading, found in comparisons.items()
         for k, (label, e) in enumerate(found)
     ]

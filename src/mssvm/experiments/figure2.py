@@ -176,8 +176,8 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
             for m in settings["members"]
         ]
     return [
-        claim(3, "LSSVM needs the rate 0.001 and more steps than MSSVM needs at 0.02.", need),
-        claim(4, "CCCP needs fewer inference calls than SGD.", calls),
+        claim(protocol, 3, "LSSVM needs the rate 0.001 and more steps than MSSVM needs at 0.02.", need),
+        claim(protocol, 4, "CCCP needs fewer inference calls than SGD.", calls),
     ]
 
 

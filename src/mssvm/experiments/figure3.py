@@ -92,7 +92,7 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
             if size >= settings["large"]:
                 found[reading].append((f"n = {size}, HCRF - LSSVM", trials.gap("H", "L", **where)))
     text = "HCRF is below LSSVM for small samples and above it for large ones; MSSVM is above both."
-    return [claim(5, text, found)]
+    return [claim(protocol, 5, text, found)]
 
 
 EXPERIMENT = Experiment(NAME, tasks, run, section)

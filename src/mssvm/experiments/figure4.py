@@ -10,7 +10,7 @@ from mssvm.arrays import Floats
 from mssvm.experiments.collect import Experiment, Trials, Value, claim, member_accuracy, member_cells, member_header
 from mssvm.experiments.members import NAMES, UNIFIED
 from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.segmentation import COLUMNS, ROWS, Images, model, truth
+from mssvm.experiments.segmentation import COLUMNS, N_LABELS, ROWS, Images, model, truth
 from mssvm.experiments.simulate import accuracy, decoded_accuracy
 from mssvm.experiments.statistics import Estimate
 from mssvm.experiments.trials import Params, Result
@@ -156,16 +156,15 @@ def _gallery(settings: dict[str, Any], trials: Trials, image: str) -> Figure:
         scalar_picture("noisy input", np.array(first.result["input"]).reshape(shape)),
         label_picture("observed labels", observed.reshape(shape)),
     ]
-    for m in settings["members"]:
-        pictures = first.result[m]["pictures"]
-        drawings.append(label_picture(f"{NAMES[m]}", np.array(pictures["labels"]).reshape(shape)))
-        drawings.append(
-            scalar_picture(
-                f"{NAMES[m]}: uncertainty", np.array(pictures["entropy"]).reshape(shape), 0.0, float(np.log(5))
-            )
-        )
+    found = {NAMES[m]: first.result[m]["pictures"] for m in settings["members"]}
+    drawings += [label_picture(name, np.array(p["labels"]).reshape(shape)) for name, p in found.items()]
+    drawings += [
+        scalar_picture(f"{name}: uncertainty", np.array(p["entropy"]).reshape(shape), 0.0, float(np.log(N_LABELS)))
+        for name, p in found.items()
+    ]
     note = "Uncertainty is the entropy of each pixel's marginal: black none, white uniform."
-    return Figure(f"A test image, {100 * first.params['share']:g}% of the labels missing in training", drawings, note)
+    caption = f"A test image, {100 * first.params['share']:g}% of the labels missing"
+    return Figure(caption, drawings, note, columns=3)
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
@@ -180,7 +179,7 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
             found[f"image {image}"].append(
                 (f"MSSVM - LSSVM at {100 * high:g}%", trials.gap("M", "L", image=image, share=high))
             )
-    return [claim(7, "LSSVM degrades as labels go missing, and falls below MSSVM.", found)]
+    return [claim(protocol, 7, "LSSVM degrades as labels go missing, and falls below MSSVM.", found)]
 
 
 EXPERIMENT = Experiment(NAME, tasks, run, section)

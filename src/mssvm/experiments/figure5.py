@@ -74,7 +74,7 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
                 gap = trials.difference(_at("H", "likelihood", -1), _at(m, "likelihood", -1), reading=reading)
                 found[reading].append((f"log-likelihood, HCRF - {NAMES[m]}", gap))
             found[reading].append(("accuracy, MSSVM - HCRF", trials.gap("M", "H", reading=reading)))
-    return [claim(9, "HCRF has the higher test likelihood and the lower accuracy.", found)]
+    return [claim(protocol, 9, "HCRF has the higher test likelihood and the lower accuracy.", found)]
 
 
 EXPERIMENT = Experiment(NAME, tasks, run, section)

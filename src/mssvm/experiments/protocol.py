@@ -51,6 +51,10 @@ class Protocol:
     def confidence(self) -> float:
         return float(self.tree["verdict"]["confidence"])
 
+    @property
+    def minimum_trials(self) -> int:
+        return int(self.tree["verdict"]["minimum_trials"])
+
     def settings(self, name: str) -> dict[str, Any]:
         own: dict[str, Any] = self.tree[name]
         return {k: v for k, v in own.items() if k != "quick"} | (own.get("quick", {}) if self.quick else {})

@@ -58,12 +58,16 @@ class Verdict(StrEnum):
     CONTRADICTED = "contradicted"
 
 
-def judge(differences: Iterable[Estimate]) -> Verdict:
-    """Differences are positive where the claim is right: all shown to be so, some shown not to be, or neither."""
+def judge(differences: Iterable[Estimate], minimum: int) -> Verdict:
+    """Differences are positive where the claim is right: all shown to be so, some shown not to be, or neither.
+
+    An interval of fewer than ``minimum`` trials shows nothing: two trials may agree by chance.
+    """
     found = list(differences)
-    if any(d.high < 0 for d in found):
+    if any(d.high < 0 and d.n >= minimum for d in found):
         return Verdict.CONTRADICTED
-    return Verdict.HOLDS if found and all(d.low > 0 for d in found) else Verdict.NOT_SHOWN
+    shown = bool(found) and all(d.low > 0 and d.n >= minimum for d in found)
+    return Verdict.HOLDS if shown else Verdict.NOT_SHOWN
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:

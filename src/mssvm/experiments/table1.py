@@ -145,7 +145,7 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
         where = {"part": "tuned", "reading": reading}
         if trials.where(**where):
             found[reading] = [(f"MSSVM - {TITLES[m]}, C by CV", trials.gap("M", m, **where)) for m in ("L", "H", "E")]
-    return [claim(11, "Beyond the paper: MSSVM is the best member when every member's C is tuned.", found)]
+    return [claim(protocol, 11, "Beyond the paper: MSSVM is the best member when every member's C is tuned.", found)]
 
 
 EXPERIMENT = Experiment(NAME, tasks, run, section)

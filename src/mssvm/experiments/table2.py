@@ -106,8 +106,8 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
             if len(one) and len(one) == len(two):
                 cccp[reading].append((f"{graph}, LSSVM CCCP - SGD", Estimate.paired(one, two, trials.confidence)))
     return [
-        claim(1, "MSSVM is more accurate than LSSVM and HCRF, whichever the solver.", above),
-        claim(2, "LSSVM is more accurate by CCCP than by SGD.", cccp),
+        claim(protocol, 1, "MSSVM is more accurate than LSSVM and HCRF, whichever the solver.", above),
+        claim(protocol, 2, "LSSVM is more accurate by CCCP than by SGD.", cccp),
     ]
 
 

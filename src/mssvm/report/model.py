@@ -27,11 +27,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """SVG drawings side by side under one caption."""
+    """SVG drawings under one caption, ``columns`` side by side where there is room."""
 
     caption: str
     drawings: Sequence[str]
     note: str = ""
+    columns: int = 2
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def _table(table: Table) -> str:
     rows = []
     for k, row in enumerate(table.rows):
         cells = "".join(
-            f'<th scope="row">{escape(v)}</th>' if j < table.n_labels else f"<td>{escape(v)}</td>"
+            f'<th scope="row">{escape(v)}</th>' if j < table.n_labels else f"<td>{_figures(v)}</td>"
             for j, v in enumerate(row)
         )
         rows.append(f"<tr{' class=strong' if k in table.strong else ''}>{cells}</tr>")
@@ -72,10 +72,16 @@ def _table(table: Table) -> str:
     )
 
 
+def _figures(text: str) -> str:
+    """A mean stays beside its error; an interval may go to a line of its own."""
+    return escape(text).replace(" ± ", "\u00a0±\u00a0").replace(", ", ",\u00a0")
+
+
 def _figure(figure: Figure) -> str:
     note = f'<p class="note">{escape(figure.note)}</p>' if figure.note else ""
     drawings = "".join(f"<div>{d}</div>" for d in figure.drawings)
-    return f'<figure><div class="row">{drawings}</div><figcaption>{escape(figure.caption)}</figcaption>{note}</figure>'
+    row = f'<div class="row" style="--n:{figure.columns}">{drawings}</div>'
+    return f"<figure>{row}<figcaption>{escape(figure.caption)}</figcaption>{note}</figure>"
 
 
 def _claim(claim: Claim) -> str:
