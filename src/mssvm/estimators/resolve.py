@@ -41,6 +41,8 @@ SOLVERS = {
     "cutting-plane": Named(CuttingPlane(), "max_rounds"),
     "subgradient": Named(Subgradient(), "n_epochs"),
 }
+PASS_OPERATIONS = 1e8  # table entries that exact inference may visit in one pass over the training data
+INSTANCE_OPERATIONS = 1e6  # and, however many instances there are, in one of them
 LOSSES: dict[str, Loss] = {"hamming": Hamming(), "zero": Zero()}
 
 
@@ -77,8 +79,9 @@ def threads_of(n_jobs: Any) -> int:
     return int(n_jobs) if n_jobs > 0 else max(1, (cpu_count() or 1) + 1 + int(n_jobs))
 
 
-def inference_of(inference: Any, memory_limit: Any, threads: int) -> Inference:
-    """Inference by name, or any inference object."""
+def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int = 0) -> Inference:
+    """Inference by name, or any inference object. Training visits its ``n_trained`` instances hundreds of times,
+    so there "auto" is exact only where a pass over all of them stays within ``PASS_OPERATIONS``."""
     if callable(inference):
         given: Inference = inference
         return given
@@ -88,8 +91,13 @@ def inference_of(inference: Any, memory_limit: Any, threads: int) -> Inference:
         raise InputError(f"memory_limit must be a whole number of bytes >= 1, got {memory_limit!r}.")
     if inference == "propagate":
         return Propagate(threads=threads)
-    kind = Auto if inference == "auto" else Exact
-    return kind(memory_limit=int(memory_limit), threads=threads)
+    if inference == "exact":
+        return Exact(memory_limit=int(memory_limit), threads=threads)
+    automatic = Auto(memory_limit=int(memory_limit), threads=threads)
+    if n_trained:
+        limit = min(automatic.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
+        automatic = replace(automatic, operations_limit=limit)
+    return automatic
 
 
 def solver_of(solver: Any, exact: bool, max_iter: Any, tol: Any, seed: int) -> Solver[Any]:

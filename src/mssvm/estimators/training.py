@@ -99,7 +99,7 @@ def instance_weights(sample_weight: Any, n: int) -> Floats:
 def train(params: Any, data: Data, objective: Callable[[Loss], Objective], warm: Floats | None, name: str) -> Trained:
     """Minimise the objective from every start and keep the lowest."""
     threads = resolve.threads_of(params.n_jobs)
-    inference = resolve.inference_of(params.inference, params.memory_limit, 1)
+    inference = resolve.inference_of(params.inference, params.memory_limit, 1, len(data.encoded))
     C = float(resolve.positive(params.C, "C"))
     problem = TrainingProblem(objective(params._loss()), data.model, data.sample, inference, C, threads)
     if not problem.n_instances:
