@@ -30,6 +30,7 @@ def tiny_protocol() -> Protocol:
             spec |= {"outer": 2, "inner": 2} if "inner" in spec else {}
             spec |= {"outer": 2, "passes": 5} if "passes" in spec else {}
     tree["table1"]["quick"] |= {"trials": {"temperatures": 2, "tuned": 2}, "eps_y": [0.0, 1.0], "eps_h": [0.0, 1.0]}
+    tree["approximation"]["quick"] |= {"effort": "fast"}
     tree["table2"]["quick"] |= {"trials": {"chain": 2, "grid": 2}}
     tree["figure2"]["quick"] |= {"steps": 20}
     tree["figure3"]["quick"] |= {"sizes": [2, 4], "sites": 4, "n_test": 5}

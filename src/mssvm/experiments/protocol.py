@@ -14,7 +14,7 @@ import numpy as np
 
 from mssvm.errors import InputError
 from mssvm.experiments.members import Arena
-from mssvm.experiments.simulate import Recipe, hidden_chain
+from mssvm.experiments.simulate import Recipe, checkerboard, hidden_chain
 from mssvm.inference.exact import Exact
 from mssvm.optim import BCFW, CCCP, LBFGS, Solver, Subgradient
 
@@ -79,6 +79,12 @@ class Protocol:
         simulation = hidden_chain(
             rng, self.recipe(params["reading"], **changes), n_sites or self.tree["data"]["chain_sites"]
         )
+        return Arena.of(simulation, self.initial_std, Exact(), self.C, rng)
+
+    def grid(self, experiment: str, params: dict[str, Any]) -> Arena:
+        """A new checkerboard, likewise."""
+        rng, data = self.generator(experiment, params["trial"]), self.tree["data"]
+        simulation = checkerboard(rng, self.recipe(params["reading"]), data["grid_rows"], data["grid_columns"])
         return Arena.of(simulation, self.initial_std, Exact(), self.C, rng)
 
     def generator(self, experiment: str, trial: int) -> np.random.Generator:

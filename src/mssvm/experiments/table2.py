@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from mssvm.experiments.collect import Experiment, Trials, claim, member_accuracy, member_cells, member_header
-from mssvm.experiments.members import NAMES, Arena
+from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.simulate import checkerboard
 from mssvm.experiments.statistics import Estimate
 from mssvm.experiments.trials import Params, Result
-from mssvm.inference.exact import Exact
 from mssvm.report import Claim, Section, Table, Text
 
 NAME = "table2"
@@ -31,18 +29,9 @@ def tasks(protocol: Protocol) -> list[Params]:
     ]
 
 
-def draw(protocol: Protocol, params: Params) -> Arena:
-    """Data and initial weights of a trial; the same for every solver."""
-    if params["graph"] == "chain":
-        return protocol.chain(NAME, params)
-    rng, data = protocol.generator(NAME, params["trial"]), protocol.tree["data"]
-    simulation = checkerboard(rng, protocol.recipe(params["reading"]), data["grid_rows"], data["grid_columns"])
-    return Arena.of(simulation, protocol.initial_std, Exact(), protocol.C, rng)
-
-
 def run(protocol: Protocol, params: Params) -> Result:
     """Accuracy, objective and inference calls of every member."""
-    arena = draw(protocol, params)
+    arena = protocol.chain(NAME, params) if params["graph"] == "chain" else protocol.grid(NAME, params)
     result: Result = {"bayes": arena.bayes()}
     for member in protocol.settings(NAME)["members"]:
         solution = arena.train(member, protocol.solver(params["graph"], params["solver"], member))

@@ -1,0 +1,120 @@
+"""Several methods on the same folds of one data set, so that their differences are paired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.model_selection import KFold
+
+from mssvm.arrays import Floats, Ints
+from mssvm.data.dataset import Dataset, n_sites
+from mssvm.data.labels import Labels, LabelSpace
+from mssvm.data.scoring import Scores, evaluate
+from mssvm.errors import InputError
+
+Tell = Callable[[int, int], None]
+"""Called with the trainings done and those in all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One training on a share of the instances outside a fold, judged on the fold."""
+
+    method: str
+    fold: int
+    n_train: int
+    share: float
+    scores: Scores
+    seconds: float
+    objectives: Floats
+    status: str
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """All trials; ``pooled`` scores the predictions of every instance by the model that did not see it."""
+
+    methods: tuple[str, ...]
+    n_folds: int
+    trials: Sequence[Trial]
+    pooled: Mapping[str, Scores]
+    space: LabelSpace
+    truth: Labels
+    states: Mapping[str, Ints]
+    certainty: Floats = field(repr=False)
+
+    def of(self, method: str, share: float = 1.0) -> list[Trial]:
+        """Trials of a method, fold by fold."""
+        return [t for t in self.trials if t.method == method and t.share == share]
+
+    def accuracies(self, method: str, share: float = 1.0) -> Floats:
+        return np.array([t.scores.accuracy for t in self.of(method, share)])
+
+
+def compare(
+    estimators: Mapping[str, Any], data: Dataset, n_folds: int, seed: int, shares: Sequence[float], tell: Tell
+) -> Comparison:
+    """Train every estimator on every fold, and on each smaller share of it for the learning curves."""
+    if not 2 <= n_folds <= len(data):
+        raise InputError(f"{data.name} has {len(data)} instances; --cv needs a number from 2 to that.")
+    first = next(iter(estimators.values()))
+    space = LabelSpace.learn(data.labels, first.structure.depth)
+    shapes = [n_sites(x, data.kind) for x in data.X]
+    with data.places():
+        truth = space.encode(data.labels, shapes)
+    states = {name: np.zeros(len(truth.observed), dtype=np.int64) for name in estimators}
+    certainty = np.zeros(len(truth.observed))
+    folds = list(KFold(n_folds, shuffle=True, random_state=seed).split(np.zeros(len(data))))
+    trials: list[Trial] = []
+    n_all = len(folds) * len(estimators) * len(shares)
+    for fold, (inside, outside) in enumerate(folds):
+        shuffled = np.random.default_rng([seed, fold]).permutation(inside)
+        sites = _sites(truth, outside)
+        if not truth.observed[sites].any():
+            raise InputError(f"{data.name}: fold {fold + 1} has no labelled site to judge by; use a smaller --cv.")
+        for share in shares:
+            train = data.select(np.sort(shuffled[: max(round(share * len(shuffled)), 1)]))
+            for name, estimator in estimators.items():
+                began = monotonic()
+                model = _fitted(estimator, train, space)
+                seconds = monotonic() - began
+                predicted = _states(model, data.select(outside), space)
+                scores = evaluate(space, truth.select(outside), predicted)
+                trials.append(_trial(name, fold, len(train), share, scores, seconds, model))
+                if share == 1.0:
+                    states[name][sites] = predicted
+                    if estimator is first:
+                        certainty[sites] = _certainty(model, data.select(outside))
+                tell(len(trials), n_all)
+    pooled = {name: evaluate(space, truth, found) for name, found in states.items()}
+    return Comparison(tuple(estimators), n_folds, trials, pooled, space, truth, states, certainty)
+
+
+def _trial(name: str, fold: int, n: int, share: float, scores: Scores, seconds: float, model: Any) -> Trial:
+    return Trial(name, fold, n, share, scores, seconds, np.array(model.history_["objective"]), model.status_)
+
+
+def _fitted(estimator: Any, train: Dataset, space: LabelSpace) -> Any:
+    with train.places():
+        return clone(estimator).set_params(classes=space.classes).fit(train.X, train.labels)
+
+
+def _states(model: Any, test: Dataset, space: LabelSpace) -> Ints:
+    with test.places():
+        predicted = model.predict(test.X, hidden=test.hidden)
+    return space.encode(predicted, [n_sites(x, test.kind) for x in test.X]).states
+
+
+def _certainty(model: Any, test: Dataset) -> Floats:
+    """Probability of the most probable class of every site."""
+    found = model.predict_marginals(test.X, hidden=test.hidden)
+    return np.concatenate([np.asarray(p).reshape(-1, p.shape[-1]).max(axis=1) for p in found])
+
+
+def _sites(truth: Labels, instances: Ints) -> Ints:
+    return np.concatenate([np.arange(truth.ptr[b], truth.ptr[b + 1]) for b in instances])
