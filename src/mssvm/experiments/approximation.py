@@ -84,11 +84,8 @@ def _times(settings: dict[str, Any], trials: Trials) -> Text:
 def _row(trials: Trials, member: str, **where: Any) -> list[list[str]]:
     if not trials.where(**where):
         return []
-    shown = [
-        trials.estimate(member_accuracy(member), **where),
-        trials.estimate(_field(member, "exactly decoded"), **where),
-    ]
-    shown += [trials.estimate(_field(member, name), **where) for name in ("objective", "believed")]
+    names = ("accuracy", "exactly decoded", "objective", "believed")
+    shown = [trials.estimate(_field(member, name), **where).show() for name in names]
     change = 100 * trials.estimate(_field(member, "last change"), **where).mean
     rises = trials.estimate(_field(member, "rises"), **where).mean
     converged = 100 * trials.estimate(_field(member, "converged"), **where).mean
