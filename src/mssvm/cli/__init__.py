@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from mssvm.cli.check import check
+from mssvm.cli.compare import compare
+from mssvm.cli.evaluate import evaluate
+from mssvm.cli.fit import fit
 from mssvm.cli.infer import infer
+from mssvm.cli.inspect import inspect
+from mssvm.cli.predict import predict
 from mssvm.cli.reproduce import reproduce
+from mssvm.cli.versions import versions
 from mssvm.errors import MssvmError
 
 # The base of usage errors in whichever click this typer brings along: BadParameter < UsageError < ClickException.
@@ -17,12 +24,20 @@ Usage: Any = typer.BadParameter.__mro__[2]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.callback()
-def about() -> None:
+@app.callback(invoke_without_command=True)
+def about(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Name the versions of what matters, and stop.")] = False,
+) -> None:
     """Structured prediction with hidden variables, and inference on the models behind it."""
+    if version:
+        print("\n".join(f"{name} {number}" for name, number in versions().items()))
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
 
 
-app.command()(infer)
+for command in (fit, predict, evaluate, compare, inspect, check, infer):
+    app.command()(command)
 app.command()(reproduce)
 
 

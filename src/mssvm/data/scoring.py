@@ -126,12 +126,13 @@ def _spans(space: LabelSpace, truth: Labels, states: Ints) -> Rates:
         here = range(int(first), int(end))
         gold = [str(space.classes[int(truth.states[s])]) if truth.single[s] else None for s in here]
         said = [str(space.classes[int(states[s])]) for s in here]
-        ours = {span for span in spans(said) if _sure(span, known)}
-        theirs = {span for span in spans(gold) if _sure(span, known)}
+        ours = {span for span in spans(said) if _sure(span, said, known)}
+        theirs = {span for span in spans(gold) if _sure(span, gold, known)}
         right, predicted, true = right + len(ours & theirs), predicted + len(ours), true + len(theirs)
     return Rates.of(right, predicted, true)
 
 
-def _sure(span: Span, known: Any) -> bool:
-    """Whether the labels of the chunk and of the site after it, which decides where it ends, are known."""
-    return bool(known[span[0] : span[1] + 1].all())
+def _sure(span: Span, tags: Sequence[str | None], known: Any) -> bool:
+    """Whether the labels of the chunk are known, of the site after it and, unless it opens with B, of that before."""
+    opens = (tags[span[0]] or "").startswith("B")
+    return bool(known[span[0] if opens else max(span[0] - 1, 0) : span[1] + 1].all())

@@ -1,0 +1,108 @@
+"""``mssvm compare``: several methods on the same folds, as a table and as a page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mssvm.cli import options as o
+from mssvm.cli.meter import Meter
+from mssvm.cli.output import check_target, output
+from mssvm.cli.versions import versions
+from mssvm.errors import InputError
+from mssvm.experiments.comparison import Comparison
+from mssvm.experiments.comparison import compare as run
+from mssvm.experiments.statistics import Estimate
+from mssvm.report import Table as ReportTable
+from mssvm.report import page
+
+SHARES = (0.25, 0.5, 1.0)
+ON_PAGE_ONLY = ("95 % interval", "instances all right %")  # a terminal has 80 columns
+
+
+def compare(
+    data: o.Data,
+    methods: Annotated[str, typer.Option(help="Names apart by commas.")] = "mssvm,lssvm,hcrf",
+    cv: Annotated[int, typer.Option(min=2, help="Number of folds.")] = 5,
+    html: Annotated[Path | None, typer.Option(help="Page to write.")] = None,
+    structure: o.Structure = None,
+    hidden: o.Hidden = None,
+    cost: o.Cost = 1.0,
+    solver: o.Solver = o.SolverName.auto,
+    inference: o.Inference = o.InferenceName.auto,
+    max_iter: o.MaxIter = None,
+    curves: Annotated[bool, typer.Option(help="Also train on parts of each fold, for learning curves.")] = True,
+    seed: o.Seed = 0,
+    jobs: o.Jobs = -1,
+    json_output: o.Json = False,
+    form: o.Format = None,
+    missing_colour: o.MissingColour = "#ffffff",
+) -> None:
+    """Cross-validate methods on the same folds: accuracies, paired differences, and a page to look at.
+
+    Example: mssvm compare data.jsonl --methods mssvm,lssvm,hcrf --cv 5 --html report.html
+    """
+    if html is not None:
+        check_target(html)
+    names = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
+    if not names:
+        raise InputError("--methods names no method; give some, such as mssvm,hcrf.")
+    found_data = o.read_data(data, o.reading(form, structure, colour=missing_colour))
+    settings = {"C": cost, "solver": solver.value, "inference": inference.value, "max_iter": max_iter}
+    made = o.make_structure(found_data.kind, hidden)
+    estimators = {
+        o.METHODS.get(n, n): o.make_estimator(n, made, **settings, random_state=seed, n_jobs=jobs) for n in names
+    }
+    from mssvm.engines.compiling import compiling
+
+    with Meter("Comparing", "trainings", 1.0) as meter:
+        with compiling(lambda kernel: meter.say(f"compiling {kernel} (only the first time)")):
+            found = run(estimators, found_data, cv, seed, SHARES if curves else (1.0,), meter)
+        seconds = meter.seconds
+    from mssvm.report.comparison import facts, lead, result_table, sections
+
+    if html is not None:
+        told = {"data": found_data.name, "structure": repr(made), "folds": cv, "seed": seed, **settings}
+        at_end = facts(told, versions(), seconds)
+        text = page("Comparison", lead(found, found_data), at_end, sections(found, found_data))
+        with output(html) as file:
+            file.write(text)
+    if json_output:
+        print(json.dumps(_fields(found)))
+        return
+    console = Console()
+    console.print(_table(result_table(found)))
+    if html is not None:
+        console.print(Text(f"Page: {html}"))
+
+
+def _table(table: ReportTable) -> Table:
+    out = Table(title=Text(table.caption), caption=Text(table.note))
+    shown = [k for k, heading in enumerate(table.header) if heading not in ON_PAGE_ONLY]
+    for k in shown:
+        out.add_column(table.header[k], justify="left" if k < table.n_labels else "right")
+    for row in table.rows:
+        out.add_row(*(Text(row[k]) for k in shown))
+    return out
+
+
+def _fields(found: Comparison) -> dict[str, Any]:
+    first = found.methods[0]
+    return {
+        "folds": found.n_folds,
+        "methods": {
+            name: {
+                "accuracy": Estimate.of(found.accuracies(name)).as_json(),
+                "difference": Estimate.paired(found.accuracies(name), found.accuracies(first)).as_json(),
+                "accuracy_by_fold": found.accuracies(name).tolist(),
+                "pooled": found.pooled[name].to_json(),
+            }
+            for name in found.methods
+        },
+    }

@@ -1,0 +1,110 @@
+"""``mssvm evaluate``: how good a model is on labelled data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mssvm.cli import options as o
+from mssvm.cli.meter import Meter
+from mssvm.data.dataset import Dataset, n_sites
+from mssvm.data.scoring import Scores
+from mssvm.data.scoring import evaluate as score_states
+
+SITES_AT_ONCE = 1 << 18
+
+
+def evaluate(
+    model: o.Model,
+    data: o.Data,
+    by_class: Annotated[bool, typer.Option("--by-class", help="A row for every class.")] = False,
+    json_output: o.Json = False,
+    jobs: o.Jobs = -1,
+    form: o.Format = None,
+    missing_colour: o.MissingColour = "#ffffff",
+) -> None:
+    """Compare a model's predictions with the labels of a data set; missing labels do not count.
+
+    Example: mssvm evaluate model.safetensors test.jsonl --by-class
+
+    Of BIO tags (O, B-x, I-x) the chunks are compared, too.
+    """
+    from mssvm.estimators import load
+
+    estimator = load(model)
+    estimator.n_jobs = jobs
+    test = o.read_data(data, o.reading(form, o.kind_of(estimator.structure_), colour=missing_colour))
+    found = scores(estimator, test)
+    if json_output:
+        print(json.dumps({"model": str(model), "data": test.name, **found.to_json()}))
+        return
+    console = Console()
+    console.print(_summary(found, test.name))
+    if by_class:
+        console.print(_classes(found))
+
+
+def scores(estimator: Any, data: Dataset) -> Scores:
+    """Predictions against the labels that are given."""
+    labels = estimator.labels_
+    shapes = [n_sites(x, data.kind) for x in data.X]
+    with data.places():
+        truth = labels.encode(data.labels, shapes)
+        predicted = predictions(estimator, data)
+    return score_states(labels, truth, labels.encode(predicted, shapes).states)
+
+
+def predictions(estimator: Any, data: Dataset) -> list[Any]:
+    """Predicted labels of all instances, some at a time."""
+    out: list[Any] = []
+    with Meter("Predicting", "instances", 1.0) as meter:
+        for part in portions(data):
+            out.extend(estimator.predict([data.X[b] for b in part], hidden=_hidden(data, part)))
+            meter(len(out), len(data))
+    return out
+
+
+def portions(data: Dataset) -> Iterable[range]:
+    """Ranges of instances of a bounded number of sites."""
+    first = sites = 0
+    for b, x in enumerate(data.X):
+        sites += len(x["x"] if isinstance(x, dict) else x) * (len(x[0]) if data.kind == "grid" else 1)
+        if sites >= SITES_AT_ONCE:
+            yield range(first, b + 1)
+            first, sites = b + 1, 0
+    if first < len(data):
+        yield range(first, len(data))
+
+
+def _hidden(data: Dataset, part: range) -> Any:
+    return None if data.hidden is None else [data.hidden[b] for b in part]
+
+
+def _summary(found: Scores, name: str) -> Table:
+    table = Table(title=Text(f"Labels of {name}"), show_header=False)
+    table.add_row("accuracy", f"{found.accuracy:.2%}")
+    table.add_row("labelled sites", f"{found.n_sites}")
+    table.add_row("unlabelled sites", f"{found.n_unlabelled}")
+    table.add_row("instances all right", f"{found.whole:.2%} of {found.n_instances}")
+    if found.spans is not None:
+        spans = found.spans
+        table.add_row("span F1", f"{spans.f1:.2%} (precision {spans.precision:.2%}, recall {spans.recall:.2%})")
+        table.add_row("spans", f"{spans.support}")
+    return table
+
+
+def _classes(found: Scores) -> Table:
+    table = Table(title="By class")
+    table.add_column("class")
+    for heading in ("precision", "recall", "F1", "sites"):
+        table.add_column(heading, justify="right")
+    for label, rates in found.by_class.items():
+        figures = (f"{rates.precision:.2%}", f"{rates.recall:.2%}", f"{rates.f1:.2%}", f"{rates.support}")
+        table.add_row(Text(str(label)), *figures)
+    return table

@@ -1,0 +1,114 @@
+"""``mssvm fit``: from a data file to a model file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mssvm.cli import options as o
+from mssvm.cli.meter import Meter
+from mssvm.cli.output import check_target
+from mssvm.cli.supervise import Supervised, checkpoints_of, scorer
+from mssvm.data.dataset import Dataset
+from mssvm.errors import InputError
+from mssvm.optim import Validation
+
+
+def fit(
+    data: o.Data,
+    model: Annotated[Path, typer.Option("-o", "--output", help="Model file to write.")],
+    structure: o.Structure = None,
+    method: Annotated[o.MethodName, typer.Option(help="Member of the family.")] = o.MethodName["mssvm"],
+    hidden: o.Hidden = None,
+    cost: o.Cost = 1.0,
+    solver: o.Solver = o.SolverName.auto,
+    inference: o.Inference = o.InferenceName.auto,
+    valid: Annotated[Path | None, typer.Option(help="Data for early stopping, read like DATA.")] = None,
+    patience: Annotated[int, typer.Option(min=1, help="Scores without a new best before stopping early.")] = 20,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    max_iter: o.MaxIter = None,
+    tol: Annotated[float | None, typer.Option(help="Tolerance of the solver; else its own.")] = None,
+    n_init: Annotated[int, typer.Option(min=1, help="Random starts; the lowest objective wins.")] = 1,
+    balanced: Annotated[bool, typer.Option("--balanced", help="Weigh classes by how rare they are.")] = False,
+    seed: o.Seed = 0,
+    jobs: o.Jobs = -1,
+    form: o.Format = None,
+    missing_colour: o.MissingColour = "#ffffff",
+) -> None:
+    """Learn a model from labelled data; labels may be missing (null) or one of several.
+
+    Example: mssvm fit train.jsonl -o model.safetensors --structure chain --hidden 2
+
+    Ctrl-C keeps a checkpoint beside the model file; the same command with --resume goes on from it.
+    """
+    check_target(model)
+    checkpoint = model.with_name(model.name + ".checkpoint")
+    _check_resume(checkpoint, resume)
+    reading = o.reading(form, structure, colour=missing_colour)
+    train = o.read_data(data, reading)
+    _ = train.labels  # raises where there are none
+    estimator = o.make_estimator(
+        method.value,
+        o.make_structure(train.kind, hidden),
+        C=cost,
+        inference=inference.value,
+        n_init=n_init,
+        class_weight="balanced" if balanced else None,
+        random_state=seed,
+        n_jobs=jobs,
+    )
+    held = None if valid is None else o.read_data(valid, o.reading(form, train.kind, colour=missing_colour))
+    with Meter(f"Training {type(estimator).__name__}", quiet=0.5 if sys.stderr.isatty() else 2.0) as meter:
+        watched = Supervised(solver.value, max_iter, tol, seed, meter, checkpoint)
+        if held is not None:
+            watched.validation = Validation(scorer(estimator, train, held), patience)
+        _train(estimator, train, watched)
+    if estimator.training_["outcome"] == "interrupted":
+        _interrupted(checkpoint)
+    estimator.save(model)
+    for file in checkpoints_of(checkpoint):
+        file.unlink()
+    _tell(estimator, model, train, held)
+
+
+def _check_resume(checkpoint: Path, resume: bool) -> None:
+    found = checkpoints_of(checkpoint)
+    if found and not resume:
+        raise InputError(
+            f"{found[0]} is left from an interrupted run; add --resume to go on with it, or delete it to start anew."
+        )
+
+
+def _train(estimator: Any, train: Dataset, watched: Supervised) -> None:
+    """Fit with the watched solver, then let the model remember the solver by its name."""
+    from mssvm.engines.compiling import compiling
+
+    estimator.solver = watched
+    with train.places(), compiling(lambda kernel: watched.meter.say(f"compiling {kernel} (only the first time)")):
+        estimator.fit(train.X, train.labels)
+    estimator.set_params(solver=watched.name, max_iter=watched.max_iter, tol=watched.tol)
+
+
+def _interrupted(checkpoint: Path) -> None:
+    found = checkpoints_of(checkpoint)
+    kept = f"kept {found[-1]}; the same command with --resume goes on" if found else "before the first checkpoint"
+    print(f"mssvm: interrupted; {kept}.", file=sys.stderr)
+    raise typer.Exit(130)
+
+
+def _tell(estimator: Any, model: Path, train: Dataset, held: Dataset | None) -> None:
+    print(estimator.diagnose())
+    with train.places():
+        print(f"Accuracy on the training labels: {_accuracy(estimator, train):.2%}")
+    if held is not None:
+        print(f"Accuracy on {held.name}: {_accuracy(estimator, held):.2%}")
+    print(f"Wrote {model}")
+
+
+def _accuracy(estimator: Any, data: Dataset) -> float:
+    from mssvm.cli.evaluate import scores
+
+    return scores(estimator, data).accuracy

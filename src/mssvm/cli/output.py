@@ -1,0 +1,63 @@
+"""Results in files: complete or not at all, gzipped where the name says so, "-" for standard output."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from mssvm.data.stream import STDIN
+from mssvm.errors import InputError
+
+
+def check_target(path: Path) -> None:
+    """Raise before long work if the result could not be written."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {folder}; create it first.")
+    if path.is_dir():
+        raise InputError(f"{path} cannot be written: it is a folder; name a file.")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{path} cannot be written: the folder {folder} does not allow it; name another file.")
+
+
+@contextmanager
+def output(path: Path) -> Iterator[IO[str]]:
+    """A text file that appears, or replaces an older one, only when everything is written."""
+    if str(path) == STDIN:
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
+            yield spool
+            spool.seek(0)
+            for line in spool:
+                sys.stdout.write(line)
+        return
+    check_target(path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as raw:
+            packed = gzip.GzipFile(filename="", fileobj=raw, mode="wb") if path.suffix == ".gz" else None
+            text = io.TextIOWrapper(packed or raw, encoding="utf-8", write_through=packed is None)
+            yield text
+            text.flush()
+            if packed is not None:
+                packed.close()
+            text.detach()
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from None
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,19 @@
+"""Versions of what results depend on."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGES = ("mssvm", "numpy", "scipy", "scikit-learn", "numba", "piqp", "safetensors")
+
+
+def versions() -> dict[str, str]:
+    """Name and version of the package, of Python, and of what computes."""
+    out = {}
+    for name in PACKAGES:
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:
+            out[name] = "not installed"
+    return {"mssvm": out.pop("mssvm"), "python": platform.python_version(), **out, "system": platform.platform()}

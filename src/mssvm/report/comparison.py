@@ -1,0 +1,159 @@
+"""The page of a comparison: table, learning curves, bars per class, pictures where the data are pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mssvm.arrays import Floats, Ints
+from mssvm.data.dataset import Dataset, n_sites
+from mssvm.experiments.comparison import Comparison
+from mssvm.experiments.statistics import Estimate
+from mssvm.report.bars import bar_chart
+from mssvm.report.charts import Series, line_chart
+from mssvm.report.model import Figure, Section, Table, Text
+from mssvm.report.pictures import label_picture, scalar_picture
+
+MOST_CLASSES = 14
+MOST_PICTURES = 4
+WIDEST = 64  # pixels shown of a picture's side
+
+
+def result_table(found: Comparison) -> Table:
+    """Accuracy over folds, paired differences to the first method, time."""
+    first = found.methods[0]
+    spans = found.pooled[first].spans is not None
+    header = ["method", "accuracy %", f"minus {first}", "95 % interval", "instances all right %"]
+    header += ["span F1 %"] * spans + ["seconds"]
+    rows = []
+    for name in found.methods:
+        accuracy = 100 * found.accuracies(name)
+        difference = Estimate.paired(accuracy, 100 * found.accuracies(first))
+        row = [name, Estimate.of(accuracy).show()]
+        row += ["", ""] if name == first else [difference.show(sign=True), _interval(difference)]
+        row.append(f"{100 * np.mean([t.scores.whole for t in found.of(name)]):.1f}")
+        row += [f"{100 * _spans(found, name):.2f}"] * spans
+        row.append(f"{np.mean([t.seconds for t in found.of(name)]):.2f}")
+        rows.append(row)
+    note = (
+        f"Means over {found.n_folds} folds ± standard error; differences are paired by fold. Training sets of folds "
+        "overlap, so intervals are a guide rather than a proof. Missing labels do not count; seconds are per training."
+    )
+    return Table("Test accuracy on the same folds", header, rows, note)
+
+
+def sections(found: Comparison, data: Dataset) -> list[Section]:
+    """What stands on the page."""
+    out = [
+        Section("result", "Result", [result_table(found), *_statuses(found)]),
+        Section("curves", "Learning curves", [_curves(found)]),
+        Section("classes", "Classes", [_bars(found)]),
+    ]
+    if data.kind == "grid":
+        out.append(Section("pictures", "Pictures", strips(found, data)))
+    return out
+
+
+def _interval(difference: Estimate) -> str:
+    return f"[{difference.low:+.2f}, {difference.high:+.2f}]" if np.isfinite(difference.se) else ""
+
+
+def _spans(found: Comparison, name: str) -> float:
+    rates = found.pooled[name].spans
+    return 0.0 if rates is None else rates.f1
+
+
+def _statuses(found: Comparison) -> list[Text]:
+    """How training ended, where all folds of a method agree, else how often it ended in which way."""
+    out = []
+    for name in found.methods:
+        said = [t.status for t in found.of(name)]
+        counts = {s: said.count(s) for s in dict.fromkeys(said)}
+        text = " ".join(s if len(counts) == 1 else f"({n} of {len(said)}) {s}" for s, n in counts.items())
+        out.append(Text(f"{name}: {text}"))
+    return out
+
+
+def _curves(found: Comparison) -> Figure:
+    shares = sorted({t.share for t in found.trials})
+    learning, training = [], []
+    for k, name in enumerate(found.methods):
+        estimates = [Estimate.of(100 * found.accuracies(name, share)) for share in shares]
+        sizes = [float(np.mean([t.n_train for t in found.of(name, share)])) for share in shares]
+        errors = [e.se if np.isfinite(e.se) else 0.0 for e in estimates]
+        learning.append(Series(name, sizes, [e.mean for e in estimates], errors, k))
+        objective = found.of(name)[0].objectives
+        start = objective[0] if len(objective) and objective[0] > 0 else 1.0
+        training.append(Series(name, list(range(len(objective))), (objective / start).tolist(), None, k))
+    drawings = [
+        line_chart("Accuracy by size of the training set", "training instances", "accuracy, %", learning),
+        line_chart("Objective in training, first fold", "recorded iteration", "share of the first value", training),
+    ]
+    note = "Bars are standard errors over folds. Objectives of different methods are different functions; only how they"
+    return Figure("Learning and training", drawings, f"{note} fall can be compared.")
+
+
+def _bars(found: Comparison) -> Figure:
+    support = {label: rates.support for label, rates in found.pooled[found.methods[0]].by_class.items()}
+    shown = sorted(support, key=lambda label: -support[label])[:MOST_CLASSES]
+    values = [(name, [found.pooled[name].by_class[label].f1 for label in shown]) for name in found.methods]
+    note = f"The {MOST_CLASSES} most frequent of {len(support)} classes." if len(support) > MOST_CLASSES else ""
+    drawing = bar_chart("F1 by class, %", [f"{label} ({support[label]})" for label in shown], values)
+    return Figure("F1 of every class (number of labelled sites), predictions pooled over folds", [drawing], note)
+
+
+def strips(found: Comparison, data: Dataset) -> list[Text | Table | Figure]:
+    """Input, given labels, predictions and uncertainty of the first pictures."""
+    out: list[Text | Table | Figure] = []
+    ptr = found.truth.ptr
+    for b in range(min(len(data), MOST_PICTURES)):
+        shape = n_sites(data.X[b], data.kind)
+        here = slice(int(ptr[b]), int(ptr[b + 1]))
+        drawings = [scalar_picture("input", _thin(_grey(data.X[b])))]
+        drawings.append(label_picture("labels given", _labels(found.truth.states[here], shape)))
+        for name in found.methods:
+            drawings.append(label_picture(name, _labels(found.states[name][here], shape)))
+        doubt = _thin(1.0 - found.certainty[here].reshape(shape))
+        drawings.append(scalar_picture("uncertainty", doubt, 0.0, 1.0 - 1.0 / found.space.n_classes))
+        out.append(Figure(data.place(b), drawings))
+    note = (
+        f"Predictions are by models that did not see the picture. Uncertainty is 1 - max p of {found.methods[0]}: black"
+    )
+    out.append(Text(f"{note} is certain, white undecided. Pale labels are missing."))
+    return out
+
+
+def _grey(x: Any) -> Floats:
+    """Mean of the first (up to three) features, which are the colours of a picture."""
+    array = np.asarray(x["x"] if isinstance(x, dict) else x)
+    if array.dtype == object:
+        return np.zeros(array.shape[:2])
+    return np.asarray(array[..., : min(3, array.shape[-1])].mean(axis=-1))
+
+
+def _labels(states: Ints, shape: tuple[int, ...]) -> Ints:
+    return np.asarray(_thin(states.reshape(shape)))
+
+
+def _thin(values: Any) -> Any:
+    """Every k-th pixel, so that large pictures stay small on the page."""
+    step = max(1, -(-max(values.shape) // WIDEST))
+    return values[::step, ::step]
+
+
+def lead(found: Comparison, data: Dataset) -> str:
+    """The page in two sentences."""
+    methods = ", ".join(found.methods)
+    labelled, sites = found.pooled[found.methods[0]].n_sites, len(found.truth.observed)
+    return (
+        f"{methods} on {data.name}: {len(data)} instances with {sites} sites, {labelled} of them labelled, "
+        f"{found.space.n_classes} classes. Every method was trained and judged on the same {found.n_folds} folds."
+    )
+
+
+def facts(settings: dict[str, Any], versions: dict[str, str], seconds: float) -> Sequence[tuple[str, str]]:
+    """Settings, versions and time for the foot of the page."""
+    listed = [(name, str(value)) for name, value in settings.items() if value is not None]
+    return [*listed, ("seconds", f"{seconds:.1f}"), *versions.items()]
