@@ -10,17 +10,8 @@ import pytest
 from test_report import whole
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-]
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 ELSEWHERE = "http://127.0.0.1:9/picture.png"
 
