@@ -28,5 +28,11 @@ tagger = pycrfsuite.Tagger()
 tagger.open(path)
 answer = [tagger.tag(attributes) for attributes in work["test"]]
 last = trainer.logparser.last_iteration or {}
-out = {"labels": answer, "seconds": done - start, "train_seconds": done - trained, "cpu": time.process_time(), "iterations": last.get("num")}
+out = {
+    "labels": answer,
+    "seconds": done - start,
+    "train_seconds": done - trained,
+    "cpu": time.process_time(),
+    "iterations": last.get("num"),
+}
 print(json.dumps(out))

@@ -180,16 +180,17 @@ def _summary(
 
 
 def _closing_pass(problem: TrainingProblem, data: Data, inference: Inference, w: Floats) -> dict[str, Any]:
-    """Inference once more with the labels given: which methods ran, and how much each hidden state is used."""
+    """Inference once more, with and without the labels: which methods ran, and how much each hidden state is used."""
     sample = problem.sample
-    belief = inference(sample.batch, data.model.forward(w, sample.inputs), sample.truth_query, *problem.temperatures)
-    methods, counts = np.unique(np.asarray(belief.status.method, dtype=str), return_counts=True)
-    part = problem.difference(w)
-    calls = max(part.plus_calls + part.minus_calls, 1)
+    theta = data.model.forward(w, sample.inputs)
+    free = inference(sample.batch, theta, sample.query, *problem.temperatures)
+    belief = inference(sample.batch, theta, sample.truth_query, *problem.temperatures)
+    methods, counts = np.unique(np.asarray(free.status.method, dtype=str), return_counts=True)
+    converged = np.concatenate([free.status.converged, belief.status.converged])
     out: dict[str, Any] = {
         "methods": {str(m): int(c) for m, c in zip(methods, counts, strict=True)},
-        "exact": bool(part.exact),
-        "converged_share": float(part.converged / calls),
+        "exact": bool(free.status.exact.all() and belief.status.exact.all()),
+        "converged_share": float(converged.mean()),
         "hidden_usage": [],
     }
     kept = np.flatnonzero(data.sample.labelled) if len(sample) != len(data.encoded) else np.arange(len(sample))
