@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 from mssvm.errors import InputError
+from mssvm.experiments import table4
+from mssvm.experiments.collect import Trials
 from mssvm.experiments.msrc import CATEGORIES, COLOURS, UNKNOWN, read_msrc
 from mssvm.experiments.msrc_features import Patches, codebook, features, load_patches
+from mssvm.experiments.protocol import Protocol
+from mssvm.experiments.trials import Trial
 
 cv2 = pytest.importorskip("cv2", reason="needs the extra vision")
 
@@ -82,6 +86,26 @@ def test_cached_patches_are_those_computed(tmp_path):
     assert fresh.shape == kept.shape
     for name in ("sift", "colour", "labels"):
         assert np.array_equal(getattr(fresh, name), getattr(kept, name))
+
+
+def test_table4_counts_every_labelled_patch_and_says_why_it_is_skipped(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for k in range(6):
+        write_pair(tmp_path, f"1_{k}_s", (60, 90), 3)
+    protocol = Protocol.load(quick=True, data=tmp_path)
+    protocol.tree["table4"]["quick"] |= {"words": 4, "epochs": 2, "resamples": 20}
+    trials = [Trial(p, table4.run(protocol, p), 0.0) for p in table4.tasks(protocol)]
+    assert table4.run(protocol, trials[-1].params) == trials[-1].result
+    patches = [Patches.of(p) for p in read_msrc(tmp_path)]
+    for trial in trials:
+        mine = [p for k, p in enumerate(patches) if k % 2 == trial.params["fold"]]
+        for member in ("M", "L", "H", "patch"):
+            total = np.array(trial.result[member]["total"])
+            assert total.sum() == sum(int(np.sum(p.labels != UNKNOWN)) for p in mine)
+            assert np.all(np.array(trial.result[member]["right"]) <= total)
+    section = table4.section(protocol, Trials(trials, 0.95))
+    assert section.claims[0].number == 8 and len(section.items) == 2
+    assert "--data" in table4.skip(Protocol.load(quick=True)) and table4.tasks(Protocol.load(quick=True)) == []
 
 
 @pytest.mark.skipif(not (DATA / "msrc_v1_original_layout").is_dir(), reason="no MSRC data; set MSSVM_DATA")

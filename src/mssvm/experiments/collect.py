@@ -20,12 +20,13 @@ Value = Callable[[Mapping[str, Any]], float]
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure: its tasks, one trial of it, and what it says in the report."""
+    """One table or figure: its tasks, one trial of it, what it says in the report, and why it cannot run, if so."""
 
     name: str
     tasks: Callable[[Protocol], list[Params]]
     run: Function
     section: Callable[[Protocol, Trials], Section]
+    skip: Callable[[Protocol], str] = lambda protocol: ""
 
 
 class Trials:

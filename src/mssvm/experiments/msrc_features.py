@@ -6,6 +6,7 @@ frequent pixel category is none of the five is hidden.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,13 @@ def features(patches: Patches, words: Ints, n_words: int) -> sparse.csr_matrix:
 
 def load_patches(pictures: Sequence[Picture], cache: Path | None) -> list[Patches]:
     """Patches of all images; computed ones are kept in ``cache``, one file an image."""
-    return [_cached(picture, cache / f"{picture.name}.npz" if cache else None) for picture in pictures]
+    return [_cached(p, cache / f"{p.name}-{_digest(p)}.npz" if cache else None) for p in pictures]
+
+
+def _digest(picture: Picture) -> str:
+    """Of everything that the features depend on."""
+    given = (picture.image.tobytes(), picture.labels.tobytes(), repr((SIZE, STRIDE, BINS, CATEGORIES)).encode())
+    return hashlib.sha256(b"".join(given)).hexdigest()[:16]
 
 
 def _cached(picture: Picture, path: Path | None) -> Patches:

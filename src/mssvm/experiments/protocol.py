@@ -7,6 +7,7 @@ import json
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -26,14 +27,17 @@ class Protocol:
     tree: dict[str, Any]
     quick: bool = False
     trials: int | None = None
+    data: Path | None = None
 
     @classmethod
-    def load(cls, quick: bool = False, trials: int | None = None, seed: int | None = None) -> Protocol:
+    def load(
+        cls, quick: bool = False, trials: int | None = None, seed: int | None = None, data: Path | None = None
+    ) -> Protocol:
         """The protocol shipped with the package; ``trials`` and ``seed`` override it."""
         if trials is not None and trials < 2:
             raise InputError(f"trials must be at least 2, got {trials}: standard errors need two.")
         tree = tomllib.loads(files("mssvm.experiments").joinpath("protocol.toml").read_text("utf-8"))
-        return cls(tree if seed is None else tree | {"seed": seed}, quick, trials)
+        return cls(tree if seed is None else tree | {"seed": seed}, quick, trials, data)
 
     @property
     def seed(self) -> int:

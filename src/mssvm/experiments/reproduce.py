@@ -54,6 +54,10 @@ def reproduce(
     chosen = list(dict.fromkeys(names)) or list(EXPERIMENTS)
     with _progress(console) as progress:
         for name in chosen:
+            reason = EXPERIMENTS[name].skip(protocol)
+            if reason:
+                progress.console.print(f"{name} is skipped: it {reason}.")
+                continue
             _run(name, protocol, out, jobs, resume, progress)
     finished = collect(protocol, out)
     write(finished, protocol, out, monotonic() - began)

@@ -6,6 +6,7 @@ x = label + N(0, variance), labels 1 to 5 on 20 x 40 pixels; features e_y (x) (x
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,11 +33,13 @@ def truth(name: str) -> Ints:
     return np.asarray(stripes, dtype=np.int64)
 
 
-def grid_graph() -> Graph:
-    at = np.arange(ROWS * COLUMNS).reshape(ROWS, COLUMNS)
+@lru_cache
+def grid_graph(n_rows: int = ROWS, n_columns: int = COLUMNS, n_labels: int = N_LABELS) -> Graph:
+    """Sites numbered by rows, joined to their neighbours right and below."""
+    at = np.arange(n_rows * n_columns).reshape(n_rows, n_columns)
     pairs = [(at[:, :-1], at[:, 1:]), (at[:-1], at[1:])]
     edges = [(int(a), int(b)) for one, two in pairs for a, b in zip(one.ravel(), two.ravel(), strict=True)]
-    return Graph((N_LABELS,) * at.size, tuple(edges))
+    return Graph((n_labels,) * at.size, tuple(edges))
 
 
 def layout() -> Layout:
