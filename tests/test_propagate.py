@@ -228,6 +228,28 @@ def test_ties_are_broken_by_the_seed_alone() -> None:
     assert decodes[0] == decodes[1] and len({str(d) for d in decodes}) > 1
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e8])
+def test_tiny_temperatures_round_no_marginal(scale: float) -> None:
+    case = random_case("disconnected", 20, seed=200, integer=True).scaled(scale)
+    belief, expected = infer(case, Propagate(), 0.0, 1e-12), brute(case, 0.0, 1e-12)
+    total = np.add.reduceat(belief.mu.unary, case.batch.unary_ptr[:-1])
+    np.testing.assert_allclose(total, (belief.value > -np.inf)[case.batch.owner], atol=1e-12)
+    exact = belief.status.exact
+    assert exact.sum() > 10
+    np.testing.assert_allclose(belief.value[exact], expected.value[exact], atol=1e-9 * scale)
+
+
+@pytest.mark.parametrize("unary", [0.0, 1e8])
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 0.0), (0.0, 1e-12), (1e-12, 1e-12)])
+def test_scores_without_a_range(unary: float, eps_y: float, eps_h: float) -> None:
+    """Nothing but what breaks ties is left, which must not overflow when divided by a tiny temperature."""
+    batch = Batch.build([Graph((3,) * 6, tuple(grid_scopes(2, 3)))])
+    theta = Potentials(np.full(batch.n_states, unary), np.zeros(batch.n_table_entries))
+    belief = infer(Case(batch, theta, Query.of(batch, np.arange(6) % 2 == 0)), Propagate(), eps_y, eps_h)
+    np.testing.assert_allclose(belief.value, 6 * unary, atol=1e-9)
+    np.testing.assert_allclose(belief.mu.unary.reshape(6, 3).sum(1), 1.0)
+
+
 # --- the face --------------------------------------------------------------------------------------------------------
 
 

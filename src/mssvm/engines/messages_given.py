@@ -153,10 +153,25 @@ def evaluate(w, which, g, unary, tables, y, eps, acc, value):  # type: ignore[no
 
 
 @njit(cache=True, nogil=True)
+def _softmax(values, eps, weight):  # type: ignore[no-untyped-def]
+    """Turn scores into ``weight`` times their softmax, in place.
+
+    Scores are compared with the largest, not with their power sum, whose rounding a tiny eps would magnify.
+    """
+    top, total = -np.inf, 0.0
+    for v in values:
+        top = v if v > top else top
+    for x in range(len(values)):
+        values[x] = np.exp((values[x] - top) / eps)
+        total += values[x]
+    for x in range(len(values)):
+        values[x] *= weight / total
+
+
+@njit(cache=True, nogil=True)
 def component_marginals(w, g, c, unary, tables, y, eps, weight, acc, belief, room, mu_at, mu_unary, mu_tables):  # type: ignore[no-untyped-def]
     """Add ``weight`` times the marginals of component c given y."""
-    total = component_value(w, g, c, unary, tables, y, eps, acc, room)
-    if total == -np.inf:
+    if component_value(w, g, c, unary, tables, y, eps, acc, room) == -np.inf:
         return
     for k in range(g.first[c], g.last[c]):
         h = g.visit[k]
@@ -164,7 +179,8 @@ def component_marginals(w, g, c, unary, tables, y, eps, weight, acc, belief, roo
         card = w.state_ptr[h + 1] - at
         if up < 0:
             for x in range(card):
-                belief[at + x] = weight * np.exp((acc[at + x] - total) / eps)
+                belief[at + x] = acc[at + x]
+            _softmax(belief[at : at + card], eps, weight)
         else:
             for x in range(card):
                 belief[at + x] = 0.0
@@ -175,11 +191,10 @@ def component_marginals(w, g, c, unary, tables, y, eps, weight, acc, belief, roo
                     continue
                 for x in range(card):
                     room[x] = acc[at + x] + tables[w.table_at[up] + entry + x * step + z * up_step]
-                top = power_sum_of(room[:card], eps)
+                _softmax(room[:card], eps, above)
                 for x in range(card):
-                    v = above * np.exp((room[x] - top) / eps)
-                    belief[at + x] += v
-                    mu_tables[mu_at[up] + entry + x * step + z * up_step] += v
+                    belief[at + x] += room[x]
+                    mu_tables[mu_at[up] + entry + x * step + z * up_step] += room[x]
         for x in range(card):
             mu_unary[at + x] += belief[at + x]
         for n in range(w.near_ptr[h], w.near_ptr[h + 1]):

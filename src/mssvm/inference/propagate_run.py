@@ -112,12 +112,14 @@ class Spans:
         plan, w = model.plan, model.plan.wiring
         top, low = np.empty(len(plan.table_starts)), np.empty(len(plan.table_starts))
         messages.extremes(model.tables, plan.table_starts, plan.table_sizes, top, low)
-        high, least = np.empty(len(w.state_ptr) - 1), np.empty(len(w.state_ptr) - 1)
+        high, least, unused = np.empty((3, len(w.state_ptr) - 1))
         cards = np.diff(w.state_ptr)
-        messages.extremes(model.unary, w.state_ptr[:-1], cards, high, least)
+        # What breaks ties counts too: at temperatures below it, it is all there is to the range.
+        messages.extremes(model.untied, w.state_ptr[:-1], cards, high, unused)
+        messages.extremes(model.unary, w.state_ptr[:-1], cards, unused, least)
         if np.any(least == -np.inf):
             kept = np.where(model.unary == -np.inf, np.repeat(high, cards), model.unary)
-            messages.extremes(kept, w.state_ptr[:-1], cards, high, least)
+            messages.extremes(kept, w.state_ptr[:-1], cards, unused, least)
         with np.errstate(invalid="ignore"):
             span = (top - low)[plan.table_of[w.slot_factor]]
             around = high - least + np.bincount(w.scope, weights=span, minlength=len(cards))
