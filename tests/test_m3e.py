@@ -7,16 +7,20 @@ from itertools import product
 import numpy as np
 import pytest
 
-from builders import DenseModel, chain_scopes, grid_scopes, random_sample, tree_scopes
-from mssvm.errors import InputError, MemoryLimitError
-from mssvm.graph import Graph
+from builders import DenseModel, chain_scopes, grid_scopes, labels_as_truth, random_sample, tree_scopes
+from mssvm.errors import InputError, MemoryLimitError, UnsupportedError
+from mssvm.graph import Batch, Graph
+from mssvm.inference.auto import Auto
 from mssvm.inference.enumerate import entries
 from mssvm.inference.exact import Exact
+from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.losses import Hamming, Zero
+from mssvm.models.terms import table_term
 from mssvm.objectives.m3e import M3E
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import lssvm, mssvm
+from mssvm.potentials import Potentials, Query
 from mssvm.power import power_sum
 
 ALPHAS = (0.3, 2.0, 5.0, np.inf)
@@ -148,6 +152,36 @@ def test_loss_does_not_reach_hidden_variables():
     np.testing.assert_allclose(problem.difference(w).values, n_outputs)
     silent = TrainingProblem(M3E(2.0, Zero()), DenseModel(N_WEIGHTS), sample, Exact())
     np.testing.assert_allclose(silent.difference(w).values, 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_impossible_states_score_minus_infinity(alpha):
+    """An output that no hidden state goes with is never the answer; the rest is as if it were not among the states."""
+    rng = np.random.default_rng(4)
+    wide = Batch.build([Graph((3, 3, 2), ((0, 1), (1, 2)))] * 5)
+    output, label = np.array([True, False, True] * 5), np.array([1, 0, 1] * 5)
+    model = LinearModel(15)
+    terms = tuple(table_term(wide, rng.normal(size=(5, 1)), 9 * k, np.arange(k, 10, 2)) for k in range(2))
+    forbidden = Potentials.zeros(wide)
+    forbidden.tables.reshape(5, 15)[:, :3] = -np.inf
+    w = rng.normal(size=15)
+    query, truth = Query.of(wide, output), labels_as_truth(wide, output, label)
+    without = np.ones(wide.n_states, dtype=bool)
+    without[wide.unary_ptr[:-1][::3]] = False
+    shut = Sample.of(LinearInputs(wide, terms, forbidden), query, truth)
+    gone = Sample.of(LinearInputs(wide, terms), query.restrict(without), truth)
+    got, expected = (TrainingProblem(M3E(alpha), model, sample, Exact()).difference(w) for sample in (shut, gone))
+    np.testing.assert_allclose(got.values, expected.values, rtol=1e-9)
+    np.testing.assert_allclose(got.gradient, expected.gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_estimates_are_refused():
+    """Auto may take propagation for hidden parts with cycles, and its estimate must not pass for M3E's score."""
+    output = np.arange(10) % 5 == 0
+    sample = random_sample(np.random.default_rng(0), [Graph((2,) * 10, tuple(grid_scopes(2, 5)))], output, N_WEIGHTS)
+    w = np.random.default_rng(1).normal(size=N_WEIGHTS)
+    with pytest.raises(UnsupportedError, match="M3E needs exact inference"):
+        TrainingProblem(M3E(2.0), DenseModel(N_WEIGHTS), sample, Auto(memory_limit=1)).difference(w)
 
 
 def test_errors():

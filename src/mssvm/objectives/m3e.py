@@ -19,7 +19,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from mssvm.arrays import Floats, sum_by
-from mssvm.errors import InputError
+from mssvm.errors import InputError, UnsupportedError
+from mssvm.graph import Batch
 from mssvm.inference.base import Inference
 from mssvm.inference.collapse import Collapse
 from mssvm.models.losses import Hamming, Loss
@@ -72,10 +73,10 @@ class M3E:
         view = self._collapse(sample)
         (scores, _), _ = self._scores(inference, view, theta)
         outer_theta, constant = view.output_theta(theta, scores)
-        best = inference(view.outputs, outer_theta, view.output_query(sample.query), 0.0, 0.0)
+        best = _exactly(inference, view.outputs, outer_theta, view.output_query(sample.query), 0.0)
         chosen = np.flatnonzero(sample.query.output)
         clamped = sample.query.clamp(sample.batch, chosen, best.decode(view.outputs))
-        return replace(inference(sample.batch, theta, clamped, 1.0, 1.0), value=best.value + constant)
+        return replace(_exactly(inference, sample.batch, theta, clamped, 1.0), value=best.value + constant)
 
     def _collapse(self, sample: Sample) -> Collapse:
         if sample not in self._known:
@@ -95,7 +96,7 @@ class M3E:
         view = self._collapse(sample)
         (scores, subtracted), beliefs = self._scores(inference, view, theta)
         potentials, constant = view.output_theta(outer_theta, scores)
-        outer = inference(view.outputs, potentials, view.output_query(query), eps_y, eps_y)
+        outer = _exactly(inference, view.outputs, potentials, view.output_query(query), eps_y)
         weights = view.piece_weights(outer.mu)
         mu = view.scatter(beliefs[0].mu, self._lift(0, weights), outer.mu)
         rest = view.scatter(beliefs[1].mu, self._lift(1, weights), None)
@@ -110,12 +111,29 @@ class M3E:
     def _scores(
         self, inference: Inference, view: Collapse, theta: Potentials
     ) -> tuple[tuple[Floats, Floats], list[Belief]]:
-        """S_alpha of every piece, the term that is subtracted in it (as a positive number), and both beliefs."""
+        """S_alpha of every piece, the term that is subtracted in it (as a positive number), and both beliefs.
+
+        A piece without an allowed assignment scores -inf and, having no part that varies, subtracts nothing.
+        """
         pieces = view.piece_theta(theta)
-        beliefs = [inference(view.pieces, pieces, view.piece_query, eps, eps) for _, eps in self.terms]
-        scores = np.zeros(len(view.pieces))
+        beliefs = [_exactly(inference, view.pieces, pieces, view.piece_query, eps) for _, eps in self.terms]
+        possible = beliefs[0].value > -np.inf
+        scores = np.where(possible, 0.0, -np.inf)
         subtracted = np.zeros(len(view.pieces))
         for (coefficient, _), belief in zip(self.terms, beliefs, strict=True):
-            scores += coefficient * belief.value
-            subtracted += max(-coefficient, 0.0) * belief.value
+            value = np.where(possible, belief.value, 0.0)
+            scores += coefficient * value
+            subtracted += max(-coefficient, 0.0) * value
         return (scores, subtracted), beliefs
+
+
+def _exactly(inference: Inference, batch: Batch, theta: Potentials, query: Query, eps: float) -> Belief:
+    """The belief at one temperature, or a refusal: scores that are estimates would make no bound and no certificate."""
+    belief = inference(batch, theta, query, eps, eps)
+    if not belief.status.exact.all():
+        method = belief.status.method[int(np.flatnonzero(~belief.status.exact)[0])]
+        raise UnsupportedError(
+            f"M3E needs exact inference, but {method} answered for a part of the model; give exact inference more "
+            "memory, or use a member that propagation can train, such as MSSVM."
+        )
+    return belief
