@@ -26,7 +26,7 @@ from mssvm.models.losses import Hamming, Loss, Zero
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import lssvm
-from mssvm.potentials import Belief, Marginals, Potentials
+from mssvm.potentials import Belief, Marginals, Potentials, Status
 
 STEP = 1e-3  # of the fourth-order difference below; its truncation error is of order STEP**4 / 30
 
@@ -105,8 +105,9 @@ class Agreement:
         return self
 
     def minus(self, inference: Inference, sample: Sample, theta: Potentials) -> Belief:
-        belief = inference(sample.batch, theta, sample.truth_query, 1.0, 1.0)
-        return replace(belief, value=np.zeros(len(sample)), mu=Marginals.zeros(sample.batch), extras={"p": belief.mu})
+        """Nothing is subtracted."""
+        zero = np.zeros(len(sample))
+        return Belief(zero, Marginals.zeros(sample.batch), Status.exactly(zero, "nothing to infer"))
 
     def plus(
         self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials, minus: Belief | None = None
