@@ -44,11 +44,20 @@ def standardised(X: list[Any], train: np.ndarray) -> list[Any]:
 
 def ours(X: list[Any], y: np.ndarray, train: np.ndarray, test: np.ndarray, args: argparse.Namespace) -> float:
     """Accuracy on the test part; the grid is chosen inside the training part."""
-    model = ms.HCRF(ms.SequenceClass(pool="mean"), max_iter=args.iterations, tol=1e-5, random_state=0)
-    grid = {"structure__hidden": args.hidden, "C": args.C}
+    model = ms.HCRF(ms.SequenceClass(), max_iter=args.iterations, tol=1e-5, random_state=0)
+    n = int(y.max()) + 1
+    free = [ms.SequenceClass(hidden=k, pool="mean") for k in args.hidden]
+    ordered = [ms.SequenceClass(hidden=k, fixed={"transition": left_to_right(n, k)}) for k in args.hidden]
+    grid = {"structure": [*free, *ordered], "C": args.C}
     inner = list(StratifiedKFold(args.inner).split(np.zeros(len(train)), y[train]))
     search = GridSearchCV(model, grid, cv=inner).fit([X[i] for i in train], y[train])
     return float(search.score([X[i] for i in test], y[test]))
+
+
+def left_to_right(n_classes: int, k: int) -> np.ndarray:
+    """Known scores of transitions: only to stay or to go on to the next state is free, as in pyhcrf's default."""
+    table = np.where(np.eye(k) + np.eye(k, k=1) > 0, np.nan, -20.0)
+    return np.tile(table, (n_classes, 1, 1))
 
 
 def means(X: list[Any], y: np.ndarray, train: np.ndarray, test: np.ndarray, inner: int) -> float:
