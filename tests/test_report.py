@@ -76,3 +76,10 @@ def test_a_point_lies_where_its_value_says():
     x, y = np.array([[float(v) for v in p.split(",")] for p in points]).T
     assert np.allclose(np.diff(x), np.diff(x)[0], atol=0.11) and np.allclose(np.diff(y), np.diff(y)[0], atol=0.11)
     assert x[0] < x[-1] and y[0] > y[-1]
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 3.0), (1.0, 1000.0), (0.9, 1.6)])
+def test_a_logarithmic_axis_has_at_least_two_marks(low, high):
+    root = ET.fromstring(line_chart("t", "x", "y", [Series("s", [0.0, 1.0], [low, high])], log_y=True))
+    marks = [float(e.text) for e in root.iter() if e.tag == "text" and e.attrib["class"] == "k e"]
+    assert len(marks) >= 2 and all(0.7 * low <= m <= 1.4 * high for m in marks)

@@ -39,7 +39,12 @@ class _Axis:
 
     def ticks(self) -> list[float]:
         if self.logarithmic:
-            return [10.0**k for k in range(ceil(self.low - 1e-9), floor(self.high + 1e-9) + 1)]
+            powers = range(floor(self.low), ceil(self.high) + 1)
+            for steps in ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 7.0)):
+                marks = [m * 10.0**k for k in powers for m in steps if self.low <= log10(m) + k <= self.high]
+                if len(marks) >= 3:
+                    break
+            return marks
         step = _nice((self.high - self.low) / 5)
         first = ceil(self.low / step - 1e-9)
         return [k * step for k in range(first, floor(self.high / step + 1e-9) + 1)]

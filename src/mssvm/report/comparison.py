@@ -15,6 +15,7 @@ from mssvm.report.bars import bar_chart
 from mssvm.report.charts import Series, line_chart
 from mssvm.report.model import Figure, Section, Table, Text
 from mssvm.report.pictures import label_picture, scalar_picture
+from mssvm.report.strip import enlarged, strip
 
 MOST_CLASSES = 14
 MOST_PICTURES = 4
@@ -111,13 +112,13 @@ def strips(found: Comparison, data: Dataset) -> list[Text | Table | Figure]:
     for b in range(min(len(data), MOST_PICTURES)):
         shape = n_sites(data.X[b], data.kind)
         here = slice(int(ptr[b]), int(ptr[b + 1]))
-        drawings = [scalar_picture("input", _thin(_grey(data.X[b])))]
+        drawings = [scalar_picture("input", _sized(_grey(data.X[b])))]
         drawings.append(label_picture("labels given", _labels(found.truth.states[here], shape)))
         for name in found.methods:
             drawings.append(label_picture(name, _labels(found.states[name][here], shape)))
-        doubt = _thin(1.0 - found.certainty[here].reshape(shape))
+        doubt = _sized(1.0 - found.certainty[here].reshape(shape))
         drawings.append(scalar_picture("uncertainty", doubt, 0.0, 1.0 - 1.0 / found.space.n_classes))
-        out.append(Figure(data.place(b), drawings))
+        out.append(Figure(data.place(b), [strip(data.place(b), drawings)]))
     note = (
         f"Predictions are by models that did not see the picture. Uncertainty is 1 - max p of {found.methods[0]}: black"
     )
@@ -134,13 +135,13 @@ def _grey(x: Any) -> Floats:
 
 
 def _labels(states: Ints, shape: tuple[int, ...]) -> Ints:
-    return np.asarray(_thin(states.reshape(shape)))
+    return np.asarray(_sized(states.reshape(shape)))
 
 
-def _thin(values: Any) -> Any:
-    """Every k-th pixel, so that large pictures stay small on the page."""
+def _sized(values: Any) -> Any:
+    """Every k-th pixel of large pictures, every pixel many times of small ones."""
     step = max(1, -(-max(values.shape) // WIDEST))
-    return values[::step, ::step]
+    return enlarged(values[::step, ::step])
 
 
 def lead(found: Comparison, data: Dataset) -> str:
