@@ -9,6 +9,7 @@ import typer
 
 from mssvm.cli.check import check
 from mssvm.cli.compare import compare
+from mssvm.cli.demo import demo
 from mssvm.cli.evaluate import evaluate
 from mssvm.cli.fit import fit
 from mssvm.cli.infer import infer
@@ -36,7 +37,7 @@ def about(
         print(context.get_help())
 
 
-for command in (fit, predict, evaluate, compare, inspect, check, infer):
+for command in (fit, predict, evaluate, compare, inspect, check, demo, infer):
     app.command()(command)
 app.command()(reproduce)
 

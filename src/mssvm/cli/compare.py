@@ -19,8 +19,8 @@ from mssvm.errors import InputError
 from mssvm.experiments.comparison import Comparison
 from mssvm.experiments.comparison import compare as run
 from mssvm.experiments.statistics import Estimate
+from mssvm.report import Section, page
 from mssvm.report import Table as ReportTable
-from mssvm.report import page
 
 SHARES = (0.25, 0.5, 1.0)
 ON_PAGE_ONLY = ("95 % interval", "instances all right %")  # a terminal has 80 columns
@@ -43,7 +43,7 @@ def compare(
     json_output: o.Json = False,
     form: o.Format = None,
     missing_colour: o.MissingColour = "#ffffff",
-) -> None:
+) -> list[Section]:
     """Cross-validate methods on the same folds: accuracies, paired differences, and a page to look at.
 
     Example: mssvm compare data.jsonl --methods mssvm,lssvm,hcrf --cv 5 --html report.html
@@ -67,19 +67,21 @@ def compare(
         seconds = meter.seconds
     from mssvm.report.comparison import facts, lead, result_table, sections
 
+    parts = sections(found, found_data)
     if html is not None:
         told = {"data": found_data.name, "structure": repr(made), "folds": cv, "seed": seed, **settings}
         at_end = facts(told, versions(), seconds)
-        text = page("Comparison", lead(found, found_data), at_end, sections(found, found_data))
+        text = page("Comparison", lead(found, found_data), at_end, parts)
         with output(html) as file:
             file.write(text)
     if json_output:
         print(json.dumps(_fields(found)))
-        return
+        return parts
     console = Console()
     console.print(_table(result_table(found)))
     if html is not None:
         console.print(Text(f"Page: {html}"))
+    return parts
 
 
 def _table(table: ReportTable) -> Table:

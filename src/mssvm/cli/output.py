@@ -44,10 +44,9 @@ def output(path: Path) -> Iterator[IO[str]]:
             packed = gzip.GzipFile(filename="", fileobj=raw, mode="wb") if path.suffix == ".gz" else None
             text = io.TextIOWrapper(packed or raw, encoding="utf-8", write_through=packed is None)
             yield text
-            text.flush()
+            text.detach()  # flushes, and leaves the files open for the lines below
             if packed is not None:
                 packed.close()
-            text.detach()
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
     except OSError as error:

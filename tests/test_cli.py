@@ -1,0 +1,425 @@
+"""The command line as a user meets it: files in, models, predictions, scores and pages out; faults in one sentence."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mssvm as ms
+from mssvm.cli import main
+from mssvm.cli.meter import Meter, left
+from mssvm.cli.supervise import checkpoints_of
+from mssvm.data import read, weak_pictures
+from mssvm.data.embedded import write_chunking, write_pictures
+from mssvm.data.labels import LabelSpace
+from mssvm.data.scoring import evaluate, is_bio, spans
+
+COMMANDS = ("fit", "predict", "evaluate", "compare", "inspect", "check", "demo")
+
+
+def write_chains(
+    path: Path, n: int, seed: int, missing: float = 0.4, classes: tuple[str, ...] = ("B", "I", "O")
+) -> Path:
+    rng = np.random.default_rng(seed)
+    with path.open("w") as file:
+        for k in range(n):
+            tags = rng.integers(len(classes), size=rng.integers(3, 8))
+            x = (rng.normal(size=(len(tags), 3)) + 2.5 * np.eye(3)[tags]).round(3)
+            y = [None if rng.random() < missing else classes[t] for t in tags]
+            file.write(json.dumps({"x": x.tolist(), "y": y, "id": k}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Training and test chains, and a model."""
+    folder = tmp_path_factory.mktemp("cli")
+    write_chains(folder / "train.jsonl", 40, 0)
+    write_chains(folder / "test.jsonl", 20, 1, missing=0.0)
+    assert main(["fit", str(folder / "train.jsonl"), "-o", str(folder / "m.st"), "--method", "hcrf"]) == 0
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(a) for a in arguments])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_fit_is_what_the_estimator_does(folder: Path) -> None:
+    model = ms.load(folder / "m.st")
+    train = read(folder / "train.jsonl")
+    same = ms.HCRF(ms.Chain(), random_state=0).fit(train.X, train.labels)
+    assert np.allclose(model.coef_, same.coef_) and model.solver == "auto" and model.max_iter is None
+    assert not checkpoints_of(folder / "m.st.checkpoint")
+
+
+def test_predict_with_marginals_and_top_k(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = folder / "p.jsonl.gz"
+    code, _, _ = run(
+        capsys, "predict", folder / "m.st", folder / "test.jsonl", "--marginals", "--top-k", 3, "-o", out
+    )
+    assert code == 0
+    records = [json.loads(line) for line in gzip.decompress(out.read_bytes()).splitlines()]
+    model, test = ms.load(folder / "m.st"), read(folder / "test.jsonl")
+    for b, record in enumerate(records):
+        x = [test.X[b]]
+        assert record["id"] == b and record["y"] == model.predict(x)[0].tolist()
+        assert record["classes"] == ["B", "I", "O"]
+        assert np.allclose(record["marginals"], model.predict_marginals(x)[0], atol=1e-6)
+        assert record["top"][0]["y"] == record["y"]
+        scores = [t["score"] for t in record["top"]]
+        assert scores == sorted(scores, reverse=True) and len(scores) == 3
+
+
+def test_standard_input_and_output(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / "test.jsonl").read_bytes())))
+    code, out, _ = run(capsys, "predict", folder / "m.st", "-")
+    assert code == 0 and len(out.splitlines()) == 20
+
+
+def test_evaluate_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "evaluate", folder / "m.st", folder / "test.jsonl", "--json")
+    found = json.loads(out)
+    test = read(folder / "test.jsonl")
+    assert code == 0
+    assert found["accuracy"] == pytest.approx(ms.load(folder / "m.st").score(test.X, test.labels))
+    assert found["n_sites"] == sum(map(len, test.labels)) and found["n_unlabelled"] == 0
+    assert set(found["by_class"]) == {"B", "I", "O"}
+    assert sum(c["support"] for c in found["by_class"].values()) == found["n_sites"]
+    assert 0 < found["span_f1"]["f1"] <= 1
+    code, out, _ = run(capsys, "evaluate", folder / "m.st", folder / "test.jsonl", "--by-class")
+    assert code == 0 and "span F1" in out and "precision" in out
+
+
+def test_inspect_and_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "inspect", folder / "m.st", "--json", "--top", 4)
+    fields = json.loads(out)
+    assert code == 0 and fields["method"] == "HCRF" and len(fields["weights"]) == 4
+    assert fields["classes"] == ["B", "I", "O"] and fields["n_weights"] == len(ms.load(folder / "m.st").coef_)
+    assert "HCRF" in run(capsys, "inspect", folder / "m.st")[1]
+    code, out, _ = run(capsys, "check", folder / "train.jsonl", "--json")
+    found = json.loads(out)
+    train = read(folder / "train.jsonl")
+    flat = [v for y in train.labels for v in y]
+    assert code == 0 and found["problems"] == [] and found["sites"] == len(flat)
+    assert found["missing"] == flat.count(None) and found["classes"]["B"] == flat.count("B")
+    code, out, _ = run(capsys, "check", folder / "train.jsonl")
+    assert code == 0 and "No problems found." in out
+
+
+def test_sequence_grid_and_graph_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    sequences, graphs = [], []
+    for k in range(12):
+        label = k % 2
+        sequences.append({"x": (rng.normal(size=(4, 1)) + 3 * label).tolist(), "y": ["low", "high"][label]})
+        graphs.append({"nodes": [[label], [1 - label]], "edges": [[0, 1]], "y": [label, 1 - label]})
+    grids = [{"x": [[[0], [1]], [[1], [0]]], "y": [[0, 1], [1, None]]}] * 3
+    for name, records in (("sequence", sequences), ("graph", graphs), ("grid", grids)):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(r) + "\n" for r in records))
+        model = tmp_path / f"{name}.st"
+        assert run(capsys, "fit", path, "-o", model, "--structure", name, "--method", "hcrf", "--hidden", "1")[0] == 0
+        code, out, _ = run(capsys, "evaluate", model, path, "--json")
+        assert code == 0 and json.loads(out)["accuracy"] > 0.9
+        code, out, _ = run(capsys, "predict", model, path, "--marginals")
+        assert code == 0 and len(out.splitlines()) == len(records)
+
+
+def test_hidden_sites_are_no_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from mssvm.experiments.demo_data import write_chain
+
+    path = write_chain(tmp_path / "chain.jsonl", 30)
+    assert run(capsys, "fit", path, "-o", tmp_path / "m.st", "--method", "hcrf", "-C", "0.3")[0] == 0
+    model, data = ms.load(tmp_path / "m.st"), read(path)
+    found = json.loads(run(capsys, "evaluate", tmp_path / "m.st", path, "--json")[1])
+    predicted = model.predict(data.X, hidden=data.hidden)
+    pairs = [pair for row, y in zip(predicted, data.labels, strict=True) for pair in zip(row, y, strict=True)]
+    right = [p == y for p, y in pairs if y is not None]
+    assert found["n_sites"] == 300 and found["accuracy"] == pytest.approx(np.mean(right))
+    assert found["accuracy"] > 0.5
+
+
+def test_early_stopping_on_validation_data(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["fit", folder / "train.jsonl", "-o", tmp_path / "v.st", "--method", "hcrf"]
+    code, out, _ = run(capsys, *arguments, "--valid", folder / "test.jsonl", "--patience", 3)
+    assert code == 0 and "stopped early" in out and "test.jsonl" in out
+    assert ms.load(tmp_path / "v.st").training_["outcome"] == "early"
+
+
+def test_other_solvers_and_starts(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["fit", folder / "train.jsonl", "-o", tmp_path / "s.st", "--hidden", 2, "--solver", "subgradient"]
+    assert run(capsys, *arguments, "--max-iter", 5, "--n-init", 2, "--balanced")[0] == 0
+    model = ms.load(tmp_path / "s.st")
+    assert model.solver == "subgradient" and model.max_iter == 5 and len(model.training_["restarts"]) == 2
+
+
+def test_an_interrupted_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_chains(tmp_path / "d.jsonl", 300, 2)
+    model = tmp_path / "m.st"
+    arguments = ["fit", data, "-o", model, "--solver", "subgradient", "--max-iter", "100000", "--jobs", "1"]
+    code = "import sys; from mssvm.cli import main; sys.exit(main(sys.argv[1:]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    checkpoint = tmp_path / "m.st.checkpoint"
+    deadline = time.monotonic() + 120
+    while not checkpoints_of(checkpoint) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "--resume goes on" in err and "Traceback" not in err
+    assert checkpoints_of(checkpoint) and not model.exists()
+    code_, _, err = run(capsys, *arguments)
+    assert code_ == 2 and "--resume" in err and not model.exists()
+
+
+def test_resuming_gives_the_same_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run stopped after the first start, whose checkpoints are kept, ends like one that was never stopped."""
+    data = write_chains(tmp_path / "d.jsonl", 30, 3)
+    arguments = ["fit", data, "--solver", "subgradient", "--max-iter", 10, "--hidden", 2]
+    assert run(capsys, *arguments, "-o", tmp_path / "whole.st")[0] == 0
+    from mssvm.cli import supervise
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervise, "SAVED_EVERY", 0.0)
+        steps = []
+
+        def stop(self: Meter, text: str) -> None:
+            steps.append(text)
+            if len(steps) == 5:
+                raise KeyboardInterrupt
+
+        patch.setattr(Meter, "say", stop)
+        assert run(capsys, *arguments, "-o", tmp_path / "part.st")[0] == 130
+        assert not (tmp_path / "part.st").exists()
+    assert run(capsys, *arguments, "-o", tmp_path / "part.st", "--resume")[0] == 0
+    whole, part = ms.load(tmp_path / "whole.st"), ms.load(tmp_path / "part.st")
+    assert np.array_equal(whole.coef_, part.coef_) and whole.n_iter_ == part.n_iter_
+    assert not checkpoints_of(tmp_path / "part.st.checkpoint")
+
+
+def test_an_interrupted_stage_of_lbfgs_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_chains(tmp_path / "d.jsonl", 30, 3)
+    arguments = ["fit", data, "--method", "hcrf", "-o", tmp_path / "m.st"]
+    said: list[str] = []
+
+    def stop(self: Meter, text: str) -> None:
+        if text.startswith("iteration"):
+            said.append(text)
+        if len(said) == 8:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Meter, "say", stop)
+        assert run(capsys, *arguments)[0] == 130
+    assert run(capsys, *arguments, "--resume")[0] == 0
+    first = ms.load(tmp_path / "m.st").history_["objective"][0]
+    seventh = float(re.search(r"objective ([\d.]+)", said[6])[1])  # type: ignore[index]
+    assert first <= seventh * (1 + 1e-5)
+
+
+BAD = [
+    ("missing.jsonl", None, "No such file"),
+    ("a.jsonl", "hello\n", "line 1: this is not JSON"),
+    ("a.jsonl", '{"x": [[1, 2, NaN]], "y": ["B"]}\n', "line 1: site 0"),
+    ("a.jsonl", "", "holds no instances"),
+    ("a.jsonl", '{"x": [[1, 2, 3]], "y": ["B", "I"]}\n', "line 1: 2 labels for 1 sites"),
+    ("a.jsonl", '{"x": [[1, 2, 3]], "y": ["B"]}\n{"x": [[1, 2, 3]], "y": [4]}\n', "line 2: label 4"),
+    ("a.jsonl", '{"x": [[1, 2, 3]], "y": ["what"]}\n', "line 1, site 0: label 'what'"),
+    ("a.jsonl", '{"x": [[1, 2]], "y": ["B"]}\n', "2 features"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "words"), BAD)
+def test_bad_data_is_one_sentence_and_exit_code_two(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str | None, words: str
+) -> None:
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    before = sorted(tmp_path.iterdir())
+    for arguments in (
+        ["evaluate", folder / "m.st", path, "--json"],
+        ["predict", folder / "m.st", path, "-o", tmp_path / "out.jsonl"],
+        ["fit", path, "-o", tmp_path / "new.st"],
+    ):
+        code, out, err = run(capsys, *arguments)
+        if arguments[0] != "evaluate" and code == 0:
+            # An unknown label is no fault of data to train on or to predict, nor a number of features of new data.
+            assert words.startswith(("line 1, site 0", "2 features"))
+            for made in ("out.jsonl", "new.st"):
+                (tmp_path / made).unlink(missing_ok=True)
+            continue
+        assert code == 2 and out == "" and err.count("\n") == 1 and words in err
+        assert name in err or words == "2 features"
+        assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_negative_edge_and_a_cut_gzip(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "g.jsonl"
+    path.write_text('{"nodes": [[1], [2]], "edges": [[0, -1]], "y": ["a", "b"]}\n')
+    code, out, err = run(capsys, "fit", path, "-o", tmp_path / "m.st", "--structure", "graph")
+    assert code == 2 and out == "" and "g.jsonl, line 1: edge 0 names nodes (0, -1)" in err
+    packed = tmp_path / "c.jsonl.gz"
+    packed.write_bytes(gzip.compress(write_chains(tmp_path / "c.jsonl", 50, 0).read_bytes())[:-100])
+    code, out, err = run(capsys, "fit", packed, "-o", tmp_path / "m.st")
+    assert code == 2 and out == "" and "c.jsonl.gz, line " in err and "ends in the middle" in err
+    assert not (tmp_path / "m.st").exists()
+
+
+def test_wrong_models_targets_and_options(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    test = folder / "test.jsonl"
+    for words, arguments in (
+        ("is damaged or not a model", ["predict", test, test]),
+        ("is not a file", ["predict", tmp_path / "no.st", test]),
+        ("no folder", ["fit", test, "-o", tmp_path / "no" / "m.st"]),
+        ("it is a folder", ["fit", test, "-o", tmp_path]),
+        ("no method 'magic'", ["compare", test, "--methods", "magic"]),
+        ("--cv needs", ["compare", test, "--cv", "99"]),
+        ("Missing option", ["fit", test]),
+        ("--missing-colour", ["check", test, "--missing-colour", "red"]),
+        ("must be a finite number > 0", ["fit", test, "-o", tmp_path / "m.st", "-C", "0"]),
+    ):
+        code, out, err = run(capsys, *arguments)
+        assert code == 2 and out == "" and words in err and err.count("\n") == 1
+
+
+def test_check_lists_problems_with_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": [[1]], "y": ["a"]}\nnonsense\n{"x": [[1]], "y": []}\n')
+    code, out, err = run(capsys, "check", path)
+    assert code == 2 and "line 2" in err and "line 3" in err and "instances" in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0 and f"Example: mssvm {command}" in out
+
+
+def test_version_and_bare_command(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--version")
+    assert code == 0 and {"mssvm", "python", "numpy", "numba"} <= {line.split()[0] for line in out.splitlines()}
+    code, out, _ = run(capsys)
+    assert code == 0 and all(command in out for command in COMMANDS)
+
+
+def test_progress_has_a_rate_and_the_time_left() -> None:
+    file = io.StringIO()
+    meter = Meter("Reading a.jsonl", file=file, quiet=0.0)
+    meter(2e6, 8e6)
+    assert re.match(r"Reading a\.jsonl: 2 of 8 MB, [\d.e+]+ MB/s, \d+ s left\n", file.getvalue())
+    assert meter.line(5e6, None, 2.0) == "Reading a.jsonl: 5 MB, 2.5 MB/s"
+    assert left(10.0, 0.5) == "10 s" and left(600.0, 0.5) == "10 min" and left(7200.0, 0.5) == "2.0 h"
+    quiet = io.StringIO()
+    Meter("Reading", file=quiet)(1.0, 2.0)
+    assert quiet.getvalue() == ""
+
+
+def test_spans_against_worked_examples() -> None:
+    assert spans(["B-NP", "I-NP", "O", "I-VP", "B-VP"]) == [(0, 2, "NP"), (3, 4, "VP"), (4, 5, "VP")]
+    assert spans(["B-NP", "I-VP"]) == [(0, 1, "NP"), (1, 2, "VP")]
+    assert is_bio(["O", "B-NP", "I-NP"]) and is_bio(["B", "I", "O"]) and not is_bio(["a", "b"]) and not is_bio([0, 1])
+    space = LabelSpace(("B", "I", "O"))
+
+    def f1(gold: list[object], said: list[str]) -> tuple[float, int]:
+        shapes = [(len(gold),)]
+        found = evaluate(space, space.encode([gold], shapes), space.encode([said], shapes).states)
+        assert found.spans is not None
+        return found.spans.f1, found.spans.support
+
+    assert f1(["B", "I", "O", "B"], ["B", "I", "O", "B"]) == (1.0, 2)
+    assert f1(["B", "I", "O", "B"], ["B", "O", "O", "B"]) == (0.5, 2)
+    # What touches a missing label counts on neither side.
+    assert f1([None, "I", "O", "B"], ["B", "I", "O", "B"]) == (1.0, 1)
+    assert f1(["B", None, "O", "B"], ["B", "I", "O", "B"]) == (1.0, 1)
+
+
+class Page(HTMLParser):
+    """Tags of a page, addresses in it, and whether every tag is closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.counts: dict[str, int] = {}
+        self.addresses: list[str] = []
+        self.open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.addresses += [str(v) for k, v in attrs if k in ("src", "href", "action", "srcset", "data", "xlink:href")]
+        if tag not in ("meta", "br", "img", "link", "input"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Pages of comparisons of chains with hostile labels, and of pictures."""
+    folder = tmp_path_factory.mktemp("pages")
+    hostile = ("<script>alert(1)</script>", "B&\"'", "O")
+    data = write_chains(folder / "<b>chains.jsonl", 24, 0, classes=hostile)
+    pictures = write_pictures(folder / "pictures", weak_pictures(4, 4, 6, share=0.3))
+    out = {}
+    for name, arguments in (
+        ("chains", [data, "--methods", "hcrf,crf", "--cv", "3", "--max-iter", "15"]),
+        ("pictures", [pictures, "--methods", "crf", "--cv", "2", "--max-iter", "15", "--no-curves"]),
+    ):
+        assert main(["compare", *map(str, arguments), "--html", str(folder / f"{name}.html")]) == 0
+        out[name] = (folder / f"{name}.html").read_text()
+    return out
+
+
+@pytest.mark.parametrize(("name", "drawings"), [("chains", 3), ("pictures", 3 + 4)])
+def test_pages_are_whole_and_ask_for_nothing(pages: dict[str, str], name: str, drawings: int) -> None:
+    page = Page(pages[name])
+    assert page.open == [] and page.counts["table"] >= 2 and page.counts["svg"] == drawings
+    assert page.counts["figure"] == (2 if name == "chains" else 6)
+    assert not {"script", "link", "iframe", "img", "object", "embed"} & set(page.counts)
+    assert all(address.startswith("#") for address in page.addresses)
+    assert "url(" not in pages[name] and "@import" not in pages[name]
+    assert re.search(r"https?://", pages[name]) is None
+
+
+def test_text_of_users_is_escaped(pages: dict[str, str]) -> None:
+    assert "<script>alert" not in pages["chains"] and "<b>chains" not in pages["chains"]
+    assert "&lt;script&gt;alert" in pages["chains"] or "&lt;script&gt;al" in pages["chains"]
+
+
+def test_compare_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", folder / "train.jsonl", "--methods", "hcrf,crf", "--cv", 3, "--no-curves", "--json"]
+    code, out, _ = run(capsys, *arguments)
+    found = json.loads(out)["methods"]
+    assert code == 0 and list(found) == ["HCRF", "CRF"]
+    assert found["HCRF"]["difference"]["mean"] == 0.0
+    # Without hidden variables the two are one model.
+    assert found["CRF"]["accuracy_by_fold"] == found["HCRF"]["accuracy_by_fold"]
+    assert found["CRF"]["accuracy"]["mean"] == pytest.approx(np.mean(found["CRF"]["accuracy_by_fold"]))
+
+
+def test_sentences_from_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, test = write_chunking(tmp_path)
+    assert run(capsys, "fit", train, "-o", tmp_path / "m.st", "--method", "crf")[0] == 0
+    found = json.loads(run(capsys, "evaluate", tmp_path / "m.st", test, "--json")[1])
+    assert found["accuracy"] > 0.9 and found["span_f1"]["support"] == 79
