@@ -140,7 +140,8 @@ class TrainingProblem:
 
     @cached_property
     def _cut(self) -> _Cut:
-        return _Cut(self.sample, self.objective)
+        # A block makes one dense gradient, which must not cost more than the block itself.
+        return _Cut(self.sample, self.objective, max(BLOCK_STATES, self.n_weights // 4))
 
     def _sum(self, which: Ints | None, evaluate: Callable[[Block, Floats], Part]) -> Part:
         if which is None:
@@ -200,9 +201,9 @@ class TrainingProblem:
 class _Cut:
     """The sample cut into fixed blocks, and single instances on demand; shared by all temperatures."""
 
-    def __init__(self, sample: Sample, objective: Objective) -> None:
+    def __init__(self, sample: Sample, objective: Objective, block_states: int) -> None:
         self._sample, self._objective = sample, objective
-        self.blocks = [(ids, self._block(sample.select(ids))) for ids in sample.blocks(BLOCK_STATES)]
+        self.blocks = [(ids, self._block(sample.select(ids))) for ids in sample.blocks(block_states)]
         self.single = lru_cache(SINGLES_KEPT)(lambda i: self._block(sample.select(np.array([i]))))
 
     def _block(self, sample: Sample) -> Block:
