@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mssvm.errors import InputError
 from mssvm.graph import Batch, Graph, offsets, spans
+from mssvm.potentials import Potentials
 
 PAIR = Graph((2, 3), ((0, 1),))
 TRIANGLE = Graph((2, 2, 3), ((0, 1), (1, 2), (0, 1, 2)))
@@ -176,3 +177,12 @@ def test_negative_table_ids_name_tables_like_any_other() -> None:
 def test_tables_of_transposed_shape_are_not_tied() -> None:
     with pytest.raises(InputError, match="another shape"):
         Batch.build([Graph((2, 3), ((0, 1), (1, 0)))], [[0, 0]])
+
+
+@pytest.mark.parametrize("bad", [[np.inf, -np.inf], [np.inf, 0.0], [np.nan, 0.0]])
+def test_scores_are_finite_or_forbidden(bad: list[float]) -> None:
+    batch = Batch.build([Graph((2,), ())])
+    Potentials(np.array([-np.inf, 0.0]), np.zeros(0)).check(batch)
+    Potentials(np.array([1.5e308, 1.5e308]), np.zeros(0)).check(batch)
+    with pytest.raises(InputError, match=r"NaN or \+inf"):
+        Potentials(np.array(bad), np.zeros(0)).check(batch)

@@ -33,7 +33,9 @@ class Potentials:
         ):
             if array.shape != (size,):
                 raise InputError(f"potentials.{name} has shape {array.shape}, the batch needs ({size},).")
-            if np.isfinite(array.sum()):
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = array.sum()
+            if np.isfinite(total):
                 continue  # a finite sum proves every entry finite, at a fraction of the cost
             if np.isnan(array).any() or np.any(array == np.inf):
                 raise InputError(f"potentials.{name} holds NaN or +inf; scores must be finite or -inf (forbidden).")

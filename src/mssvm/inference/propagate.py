@@ -18,7 +18,7 @@ from mssvm.arrays import Floats, Ints
 from mssvm.errors import InputError
 from mssvm.graph import Batch
 from mssvm.inference.propagate_found import Effort
-from mssvm.inference.propagate_job import Job, Report, Settings, check, prepare, tasks
+from mssvm.inference.propagate_job import Job, Report, Settings, prepare, tasks
 from mssvm.inference.propagate_merge import MergeLimit
 from mssvm.inference.propagate_run import Control, LogRun, Mode
 from mssvm.inference.propagate_search import Search
@@ -116,7 +116,8 @@ class Propagate:
     ) -> Report:
         """Compute the named instances, write their values and add their marginals (to zeros); says how it went."""
         eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
-        check(batch, theta, query)
+        theta.check(batch)
+        query.check(batch)
         control = Control(self.damping, self.schedule == "flooding", self.tolerance)
         settings = Settings(self.budget(), control, self.seed, self.threads, self.merging, self.scaled)
         job = Job(settings, batch, prepare(batch, theta, query, self.seed), value, mu, candidates or [], messages)

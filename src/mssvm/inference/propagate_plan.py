@@ -59,10 +59,7 @@ def wire(var_ptr: Ints, factor_ptr: Ints, state_ptr: Ints, scope_ptr: Ints, scop
 def plan_of(batch: Batch) -> Plan:
     """Compile a batch; remembered for the most recent batches."""
     graphs = [batch.graph(b) for b in range(len(batch))]
-    empty = [np.zeros(0, dtype=np.int64)]
-    slots = np.concatenate(empty + [np.diff(g.scope_ptr) for g in graphs])
-    scope = np.concatenate(empty + [g.scope_flat + v for g, v in zip(graphs, batch.var_ptr, strict=False)])
-    wiring = wire(batch.var_ptr, batch.factor_ptr, batch.unary_ptr, offsets(slots), scope, batch.table_at)
+    wiring = wire(batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.scope_ptr, batch.scope_vars, batch.table_at)
     order = wiring.order
     used = batch.table_at[order]
     starts, first, inverse = np.unique(used, return_index=True, return_inverse=True)
