@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from mssvm.arrays import AnyArray, Bools
 from mssvm.graph import Batch
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagate import Propagate
+from mssvm.inference.remember import WhileAlive
 from mssvm.potentials import Belief, Marginals, Potentials, Query, Status
 
 
@@ -25,8 +25,8 @@ class Auto:
     effort: int | str = "normal"
     threads: int = 1
     seed: int = 0
-    _fits: WeakKeyDictionary[Batch, WeakKeyDictionary[Query, dict[bool, Bools]]] = field(
-        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+    _fits: WhileAlive[Batch, WhileAlive[Query, dict[bool, Bools]]] = field(
+        default_factory=WhileAlive, init=False, repr=False, compare=False
     )
 
     @cached_property
@@ -52,7 +52,7 @@ class Auto:
 
     def fits(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is exact inference within the limits? Remembered for as long as batch and query live."""
-        known = self._fits.setdefault(batch, WeakKeyDictionary()).setdefault(query, {})
+        known = self._fits.get(batch, WhileAlive).get(query, dict)
         free_order = eps_y == eps_h
         if free_order not in known:
             known[free_order] = self._measure(batch, query, eps_y, eps_h)

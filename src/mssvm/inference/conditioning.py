@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -18,10 +17,10 @@ from mssvm.engines.forest import AT_H, AT_Y, read_modes
 from mssvm.engines.scaled import Forest, Layout, Tables
 from mssvm.errors import UnsupportedError
 from mssvm.graph import Batch, Graph, offsets, spans
+from mssvm.inference.remember import Recent, WhileAlive
 from mssvm.inference.trees import (
     BLOCK,
     LANE_STATES,
-    Recent,
     Rooting,
     group_lanes,
     in_blocks,
@@ -103,8 +102,8 @@ class CutPlan:
     turn_mu: Ints | None
     chains: Ints  # instances for the side-by-side kernel, sorted
     cut_at: Ints  # first state of each instance's cut variable
-    schedules: WeakKeyDictionary[Query, dict[tuple[float, float, bytes], list[Lanes]]] = field(
-        default_factory=WeakKeyDictionary, repr=False
+    schedules: WhileAlive[Query, dict[tuple[float, float, bytes], list[Lanes]]] = field(
+        default_factory=WhileAlive, repr=False
     )
 
     @classmethod
@@ -212,12 +211,10 @@ class Conditioning:
 
     threads: int = 1
     _found: Recent[Graph, Conditioned] = field(default_factory=lambda: Recent(4096), init=False, repr=False)
-    _plans: WeakKeyDictionary[Batch, CutPlan] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
+    _plans: WhileAlive[Batch, CutPlan] = field(default_factory=WhileAlive, init=False, repr=False)
 
     def _plan(self, batch: Batch) -> CutPlan:
-        if batch not in self._plans:
-            self._plans[batch] = CutPlan.of(batch, lambda g: self._found.get(g, Conditioned.of))
-        return self._plans[batch]
+        return self._plans.get(batch, lambda: CutPlan.of(batch, lambda g: self._found.get(g, Conditioned.of)))
 
     def supports(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: does one variable separate it into a forest on which these roles and temperatures are exact?"""
@@ -262,7 +259,7 @@ class Conditioning:
         which: Ints, value: Floats, want: bool, mu: Marginals, done: Bools,
     ) -> None:  # fmt: skip
         """Hidden chains under one cut variable, side by side, wherever the chain has one temperature above zero."""
-        known = plan.schedules.setdefault(query, {})
+        known = plan.schedules.get(query, dict)
         key = (eps_y, eps_h, which.tobytes())
         if key not in known:
             known[key] = self._schedule(plan, query, eps_y, eps_h, which)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 
@@ -16,8 +17,9 @@ from mssvm.arrays import Floats, Ints
 from mssvm.engines.elimination import NumbaEngine
 from mssvm.engines.program import Call, Engine
 from mssvm.errors import InputError, MemoryLimitError, UnsupportedError
-from mssvm.graph import Batch
-from mssvm.inference.plans import CLAMPED, HIDDEN, OUTPUT, Cost, EliminationPlan, PlanCache, describe
+from mssvm.graph import Batch, Graph
+from mssvm.inference.plans import CLAMPED, HIDDEN, OUTPUT, Cost, EliminationPlan, describe
+from mssvm.inference.remember import Recent
 from mssvm.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.power import check_temperature
 
@@ -39,12 +41,12 @@ class Eliminate:
     restarts: int = 8
     seed: int = 0
     cache_size: int = 20_000_000
-    plans: PlanCache = field(init=False, repr=False, compare=False)
+    plans: Recent[tuple[Graph, bytes], EliminationPlan] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise InputError(f"threads must be at least 1, got {self.threads}.")
-        self.plans = PlanCache(self.cache_size, self.restarts, self.seed)
+        self.plans = Recent(self.cache_size, attrgetter("size"))
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
         theta.check(batch)
@@ -131,7 +133,10 @@ class Eliminate:
             by_kind = np.argsort(kind_of.ravel(), kind="stable")
             bounds = np.searchsorted(kind_of.ravel()[by_kind], np.arange(len(kinds) + 1))
             for k, kind in enumerate(kinds):
-                yield self.plans.get(graph, kind.tobytes()), members[by_kind[bounds[k] : bounds[k + 1]]]
+                yield self.plans.get((graph, kind.tobytes()), self._plan), members[by_kind[bounds[k] : bounds[k + 1]]]
+
+    def _plan(self, key: tuple[Graph, bytes]) -> EliminationPlan:
+        return EliminationPlan.of(*key, self.restarts, self.seed)
 
     def _admit(
         self, plan: EliminationPlan, members: Ints, batch: Batch, query: Query, call: Call, marginals: bool

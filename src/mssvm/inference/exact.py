@@ -1,4 +1,6 @@
-"""Exact inference for any graph: each instance goes to the cheapest exact method that fits it.
+"""Exact inference for any graph.
+
+Each instance goes to the cheapest exact method that fits it:
 
     every variable has one allowed state             Clamped
     pairwise forest, order of elimination legal      Trees          (kernels with run-time roles and masks)
@@ -10,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from mssvm.inference.base import Filler
 from mssvm.inference.clamped import Clamped
 from mssvm.inference.conditioning import Conditioning
 from mssvm.inference.eliminate import Eliminate
+from mssvm.inference.remember import WhileAlive
 from mssvm.inference.trees import Trees
 from mssvm.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.power import check_temperature
@@ -33,8 +35,8 @@ class Exact:
 
     memory_limit: int = 4 << 30
     threads: int = 1
-    _routes: WeakKeyDictionary[Batch, WeakKeyDictionary[Query, dict[tuple[float, float], Route]]] = field(
-        default_factory=WeakKeyDictionary, init=False, repr=False, compare=False
+    _routes: WhileAlive[Batch, WhileAlive[Query, dict[tuple[float, float], Route]]] = field(
+        default_factory=WhileAlive, init=False, repr=False, compare=False
     )
 
     @cached_property
@@ -82,7 +84,7 @@ class Exact:
 
     def route(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Route:
         """Which method computes which instances; remembered for as long as batch and query live."""
-        known = self._routes.setdefault(batch, WeakKeyDictionary()).setdefault(query, {})
+        known = self._routes.get(batch, WhileAlive).get(query, dict)
         if (eps_y, eps_h) not in known:
             known[eps_y, eps_h] = self._plan(batch, query, eps_y, eps_h)
         return known[eps_y, eps_h]

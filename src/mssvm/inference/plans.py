@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log2, prod
-from threading import Lock
 
 import numpy as np
 
@@ -218,41 +216,6 @@ def _offsets_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> Ints:
 
 def _ints(values: object) -> Ints:
     return np.array(values, dtype=np.int64)
-
-
-class PlanCache:
-    """The most recently used plans, bounded by their total size; safe to share between threads.
-
-    Copies and pickles start empty.
-    """
-
-    def __init__(self, capacity: int, restarts: int, seed: int) -> None:
-        self.capacity, self.restarts, self.seed = capacity, restarts, seed
-        self._plans: OrderedDict[tuple[Graph, bytes], EliminationPlan] = OrderedDict()
-        self._held = 0
-        self._lock = Lock()
-
-    def __reduce__(self) -> tuple[type[PlanCache], tuple[int, int, int]]:
-        return PlanCache, (self.capacity, self.restarts, self.seed)
-
-    def __len__(self) -> int:
-        return len(self._plans)
-
-    def get(self, graph: Graph, pattern: bytes) -> EliminationPlan:
-        """The plan of a topology and pattern, from the cache or made now."""
-        with self._lock:
-            plan = self._plans.get((graph, pattern))
-            if plan is not None:
-                self._plans.move_to_end((graph, pattern))
-                return plan
-        plan = EliminationPlan.of(graph, pattern, self.restarts, self.seed)
-        with self._lock:
-            if (graph, pattern) not in self._plans:
-                self._plans[graph, pattern] = plan
-                self._held += plan.size
-            while self._held > self.capacity and len(self._plans) > 1:
-                self._held -= self._plans.popitem(last=False)[1].size
-        return plan
 
 
 def describe(n_bytes: int) -> str:

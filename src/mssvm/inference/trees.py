@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,10 +16,9 @@ from mssvm.engines.rooting import plan_forest
 from mssvm.engines.scaled import Forest, Layout, Tables, exp_tables
 from mssvm.errors import UnsupportedError
 from mssvm.graph import Batch, Graph, offsets, spans
+from mssvm.inference.remember import Recent, WhileAlive
 from mssvm.potentials import Marginals, Potentials, Query
 
-K = TypeVar("K")
-V = TypeVar("V")
 LANE_STATES = 48  # with more, one chain at a time is as fast
 CACHED = 1 << 15  # doubles of one buffer of a group of chains
 BLOCK = 64  # instances of one unit of work; fixed, so that results do not depend on the number of threads
@@ -186,23 +182,6 @@ def in_blocks(which: Ints, threads: int, block: int, work: Callable[[Ints], bool
         return all(list(pool.map(work, [which[i : i + block] for i in range(0, len(which), block)])))
 
 
-class Recent(Generic[K, V]):
-    """A bounded cache: the ``size`` most recently used entries."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._items: OrderedDict[K, V] = OrderedDict()
-
-    def get(self, key: K, make: Callable[[K], V]) -> V:
-        if key in self._items:
-            self._items.move_to_end(key)
-        else:
-            self._items[key] = make(key)
-            if len(self._items) > self.size:
-                self._items.popitem(last=False)
-        return self._items[key]
-
-
 @dataclass
 class Trees:
     """Exact inference on pairwise forests in which every hidden component touches at most two free outputs.
@@ -212,15 +191,13 @@ class Trees:
 
     threads: int = 1
     _rootings: Recent[Graph, Rooting] = field(default_factory=lambda: Recent(4096), init=False, repr=False)
-    _plans: WeakKeyDictionary[Batch, TreePlan] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
+    _plans: WhileAlive[Batch, TreePlan] = field(default_factory=WhileAlive, init=False, repr=False)
 
     def _plan(self, batch: Batch) -> TreePlan:
         def root(graph: Graph) -> Rooting:
             return self._rootings.get(graph, lambda g: Rooting.of(g.n_vars, g.scopes))
 
-        if batch not in self._plans:
-            self._plans[batch] = TreePlan.of(batch, root)
-        return self._plans[batch]
+        return self._plans.get(batch, lambda: TreePlan.of(batch, root))
 
     def supports(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is it a pairwise forest on which these roles and temperatures are exact here?"""

@@ -14,7 +14,6 @@ adding that term, summed over *all* border states, to both parts makes each of t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from mssvm.errors import InputError, UnsupportedError
 from mssvm.graph import Batch
 from mssvm.inference.base import Inference
 from mssvm.inference.collapse import Collapse
+from mssvm.inference.remember import WhileAlive
 from mssvm.models.losses import Hamming, Loss
 from mssvm.objectives.sample import Sample
 from mssvm.potentials import Belief, Marginals, Potentials, Query
@@ -36,7 +36,7 @@ class M3E:
     alpha: float = 2.0
     loss: Loss = field(default_factory=Hamming)
     eps_y: float = 0.0
-    _known: WeakKeyDictionary[Sample, Collapse] = field(default_factory=WeakKeyDictionary, repr=False, compare=False)
+    _known: WhileAlive[Sample, Collapse] = field(default_factory=WhileAlive, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_temperature(self.eps_y, "eps_y")
@@ -79,9 +79,7 @@ class M3E:
         return replace(_exactly(inference, sample.batch, theta, clamped, 1.0), value=best.value + constant)
 
     def _collapse(self, sample: Sample) -> Collapse:
-        if sample not in self._known:
-            self._known[sample] = Collapse.of(sample.batch, sample.query)
-        return self._known[sample]
+        return self._known.get(sample, lambda: Collapse.of(sample.batch, sample.query))
 
     def _part(
         self,
