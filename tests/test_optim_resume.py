@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -106,6 +107,17 @@ def test_files_of_other_runs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_bytes(b"not a checkpoint")
     with pytest.raises(InputError, match="cannot be read"):
         Subgradient(n_epochs=2).minimize(problem, w0, checkpoint=file)
+
+
+def test_the_same_sizes_with_other_data_are_refused(tmp_path: Path) -> None:
+    """At w = 0 the objective depends on sizes alone; a run that ended must not answer for changed data."""
+    problem, file = Toy.draw(n_hidden=2, eps_h=1.0), Checkpoint(tmp_path / "run")
+    w0 = np.zeros(problem.n_weights)
+    first = LBFGS().minimize(problem, w0, checkpoint=file)
+    assert first.plus_calls == LBFGS().minimize(problem, w0).plus_calls
+    for other in (replace(problem, x=problem.x + 0.1), replace(problem, y=problem.y[::-1])):
+        with pytest.raises(InputError, match="saved with other data"):
+            LBFGS().minimize(other, w0, checkpoint=file)
 
 
 def test_callback_stops_a_run() -> None:

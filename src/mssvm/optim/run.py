@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -165,9 +166,24 @@ class Run:
         bounded = self.regulariser.project(np.full(p.n_weights, -1.0))
         return digest(solver, sizes, self.w0, strengths, bounded, p.scale, p.log_outputs, p.n_sites)
 
+    @cached_property
+    def probe(self) -> Floats:
+        """The loss at the start and its slope in a fixed direction: what tells equally large problems apart.
+
+        One pass that is not counted, made only for checkpoints.
+        """
+        part = self.problem.problem.difference(self.w0)
+        direction = np.random.default_rng(0).standard_normal(len(self.w0))
+        return np.array([part.total, float(part.gradient @ direction)])
+
+    def began(self, tree: dict[str, Any]) -> bool:
+        """Whether a saved run is one of this problem, up to the rounding of another machine."""
+        return bool(np.allclose(tree["probe"], self.probe, rtol=1e-6, atol=1e-6))
+
     def dump(self) -> dict[str, Any]:
         """Everything that a resumed run needs to go on as if nothing had happened."""
         return {
+            "probe": self.probe,
             "tally": asdict(self.tally),
             "best": self.best,
             "last_w": self.last_w,

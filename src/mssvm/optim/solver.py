@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 
 from mssvm.arrays import Floats
+from mssvm.errors import InputError
 from mssvm.objectives.problem import Problem
 from mssvm.optim.checkpoint import Checkpoint, Saver
 from mssvm.optim.regulariser import Regulariser
@@ -68,7 +69,9 @@ class Solver(ABC, Generic[S]):
         saver = Saver(checkpoint, run.fingerprint(self) if checkpoint else "")
         saved = checkpoint.load(saver.fingerprint) if checkpoint else None
         state: S | None = None
-        if saved:
+        if checkpoint and saved:
+            if not run.began(saved["run"]):
+                raise InputError(f"{checkpoint.path} was saved with other data; delete it or name another file.")
             run.restore(saved["run"])
             state = self.state_type(**saved["state"])
         end = Stop(Outcome(saved["outcome"]), saved["message"]) if saved and saved["outcome"] else None
@@ -85,7 +88,8 @@ class Solver(ABC, Generic[S]):
         except Stop as stop:
             end = stop
         else:
-            saver.save(_tree(run, state, end))
+            if checkpoint:
+                saver.save(_tree(run, state, end))
         assert end is not None
         return self._finish(run, state, end)
 
