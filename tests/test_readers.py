@@ -16,6 +16,7 @@ import pytest
 import mssvm as ms
 from mssvm.data import chunking, png, read, read_parts, weak_pictures
 from mssvm.data.embedded import write_pictures
+from mssvm.data.features import FeatureSpace
 from mssvm.data.readers import Options, check
 from mssvm.data.stream import Stream
 from mssvm.errors import InputError
@@ -254,3 +255,13 @@ def test_embedded_sentences() -> None:
     flat = [tag for y in train.labels for tag in y]
     assert len(train) == 60 and 0.4 < sum(tag is None for tag in flat) / len(flat) < 0.6
     assert all(isinstance(tag, str) for y in test.labels for tag in y)
+
+
+def test_features_that_were_read_are_not_copied_again(tmp_path: Path) -> None:
+    records = [{"x": np.arange(6 * k, 6 * k + 6).reshape(3, 2).tolist(), "y": [0, 1, 1]} for k in range(4)]
+    data = read(write(tmp_path / "a.jsonl", lines(*records)))
+    for which, shared in (([0, 1, 2, 3], True), ([1, 2], True), ([0, 2], False), ([1, 0], False)):
+        X = [data.X[b] for b in which]
+        _, rows = FeatureSpace.learn(X)
+        assert np.array_equal(rows.matrix, np.concatenate(X))
+        assert np.shares_memory(rows.matrix, data.X[which[0]]) == shared

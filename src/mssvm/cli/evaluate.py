@@ -17,7 +17,7 @@ from mssvm.data.dataset import Dataset, n_sites
 from mssvm.data.scoring import Scores
 from mssvm.data.scoring import evaluate as score_states
 
-SITES_AT_ONCE = 1 << 18
+SITES_AT_ONCE = 1 << 15
 
 
 def evaluate(

@@ -176,9 +176,25 @@ def _stack(items: Sequence[Any], kind: Kind, what: str) -> Rows:
         matrix = matrix.astype(np.float64, copy=False)
         matrix.sum_duplicates()
     else:
-        matrix = np.concatenate(parts, dtype=np.float64) if parts else np.zeros((0, width))
+        matrix = _adjacent(parts, width) if parts else np.zeros((0, width))
+        if matrix is None:
+            matrix = np.concatenate(parts, dtype=np.float64)
     check_finite(matrix, ptr, what)
     return Rows(matrix, ptr)
+
+
+def _adjacent(parts: Sequence[Any], width: int) -> AnyArray | None:
+    """Parts that lie under each other in memory, as readers of files leave them, as one matrix without a copy."""
+    owner = parts[0].base
+    if owner is None or not isinstance(owner, np.ndarray) or owner.dtype != np.float64 or not owner.flags.c_contiguous:
+        return None
+    start = end = parts[0].ctypes.data
+    for part in parts:
+        if part.base is not owner or part.dtype != np.float64 or not part.flags.c_contiguous or part.ctypes.data != end:
+            return None
+        end += part.nbytes
+    first = (start - owner.ctypes.data) // 8
+    return np.asarray(owner.reshape(-1)[first : first + (end - start) // 8].reshape(-1, width))
 
 
 def _numbers(item: Any, b: int, what: str) -> AnyArray:

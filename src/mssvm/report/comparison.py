@@ -102,7 +102,7 @@ def _bars(found: Comparison) -> Figure:
     values = [(name, [found.pooled[name].by_class[label].f1 for label in shown]) for name in found.methods]
     note = f"The {MOST_CLASSES} most frequent of {len(support)} classes." if len(support) > MOST_CLASSES else ""
     drawing = bar_chart("F1 by class, %", [f"{label} ({support[label]})" for label in shown], values)
-    return Figure("F1 of every class (number of labelled sites), predictions pooled over folds", [drawing], note)
+    return Figure("F1 of every class (number of labelled sites), predictions pooled over folds", [drawing], note, columns=1)
 
 
 def strips(found: Comparison, data: Dataset) -> list[Text | Table | Figure]:
@@ -118,7 +118,7 @@ def strips(found: Comparison, data: Dataset) -> list[Text | Table | Figure]:
             drawings.append(label_picture(name, _labels(found.states[name][here], shape)))
         doubt = _sized(1.0 - found.certainty[here].reshape(shape))
         drawings.append(scalar_picture("uncertainty", doubt, 0.0, 1.0 - 1.0 / found.space.n_classes))
-        out.append(Figure(data.place(b), [strip(data.place(b), drawings)]))
+        out.append(Figure(data.place(b), [strip(data.place(b), drawings)], columns=1))
     note = (
         f"Predictions are by models that did not see the picture. Uncertainty is 1 - max p of {found.methods[0]}: black"
     )
