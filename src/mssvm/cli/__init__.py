@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -50,9 +51,14 @@ def main(arguments: list[str] | None = None) -> int:
     except MssvmError as error:
         return _refuse(str(error))
     except Usage as error:
-        return _refuse(error.format_message())
+        return _refuse(f"{error.format_message()} Add --help to see what there is.")
     except (KeyboardInterrupt, typer.Abort):
+        print("mssvm: interrupted.", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; closing standard output at exit must not complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _refuse(sentence: str) -> int:
