@@ -2,8 +2,8 @@
 
     python benchmarks/bench_training.py --peer-python PATH [--repeats 3]
 
-PATH is an interpreter with python-crfsuite and pyhcrf installed; without it only our own figures are printed. Both sides
-get the same data, features, parameters and regularisation; every figure is the best of ``repeats`` and ratios are
+PATH is an interpreter with python-crfsuite and pyhcrf installed; without it only our own figures are printed. Both
+sides get the same data, features, parameters and regularisation; every figure is the best of ``repeats`` and ratios are
 peer / ours. crfsuite minimises -log-likelihood + |w|^2, which is twice our objective at C = 1/2.
 """
 
@@ -66,7 +66,9 @@ def crf_sample(x: Ints, y: Ints) -> tuple[LinearModel, Sample]:
     return LinearModel(d * k + k * k), Sample.of(inputs, Query.all_outputs(batch), truth)
 
 
-def hidden_sequences(n: int = 200, length: int = 20, classes: int = 3, states: int = 3, d: int = 6) -> tuple[Floats, Ints]:
+def hidden_sequences(
+    n: int = 200, length: int = 20, classes: int = 3, states: int = 3, d: int = 6
+) -> tuple[Floats, Ints]:
     """Sequences of a hidden Markov model per class; a constant and d real features; the first 75% are for training."""
     rng = np.random.default_rng(0)
     move = softmax(rng.normal(0, 1.5, (classes, states, states)))
@@ -160,7 +162,8 @@ def bench_crf(args: argparse.Namespace) -> dict[str, object]:
         out[f"ours, {threads} threads"] = mine
         if theirs:
             out[f"speed-up, {threads} threads"] = theirs["seconds"] / seconds
-    full = LBFGS(max_iterations=200).minimize(TrainingProblem(crf(), model, sample, Exact(), C=0.5), np.zeros(model.n_weights))
+    problem = TrainingProblem(crf(), model, sample, Exact(), C=0.5)
+    full = LBFGS(max_iterations=200).minimize(problem, np.zeros(model.n_weights))
     out["our final objective"] = 2 * full.objective
     return out
 

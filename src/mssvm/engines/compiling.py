@@ -1,4 +1,4 @@
-"""Word of kernels being compiled. That happens once on a machine, takes up to minutes, and would else look like a hang."""
+"""Word of kernels being compiled: that happens once on a machine, takes up to minutes, and would look like a hang."""
 
 from __future__ import annotations
 
