@@ -13,6 +13,7 @@ from scipy.optimize import minimize as scipy_minimize
 from mssvm.errors import InputError, MssvmWarning, UnsupportedError
 from mssvm.optim import (
     BCFW,
+    CCCP,
     LBFGS,
     CuttingPlane,
     Regulariser,
@@ -26,6 +27,14 @@ from mssvm.optim import (
 from mssvm.optim import master as master_module
 from mssvm.optim.master import solve_simplices
 from optim_problems import Toy, latent_chain, objective
+
+
+@pytest.mark.parametrize("solver", [Subgradient(), LBFGS(), CCCP(), BCFW(), CuttingPlane()])
+def test_a_problem_without_instances_is_refused(solver) -> None:
+    whole = Toy.draw()
+    empty = replace(whole, x=whole.x[:0], y=whole.y[:0], scale=whole.scale[:0])
+    with pytest.raises(InputError, match="nothing to learn from"):
+        solver.minimize(empty, np.zeros(empty.n_weights))
 
 
 def test_groups_of_strengths_and_free_weights() -> None:

@@ -67,6 +67,8 @@ class Run:
         callback: Callback | None,
         validation: Validation | None,
     ) -> None:
+        if not problem.n_instances:
+            raise InputError("there is nothing to learn from: no instance has a label; label at least one site.")
         self.tally = Tally()
         self.problem = Meter(problem, self.tally)
         self.w0 = _start(w0, problem.n_weights)
