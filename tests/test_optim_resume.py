@@ -107,6 +107,8 @@ def test_files_of_other_runs_are_refused(tmp_path: Path) -> None:
     (tmp_path / "run").write_bytes(b"not a checkpoint")
     with pytest.raises(InputError, match="cannot be read"):
         Subgradient(n_epochs=2).minimize(problem, w0, checkpoint=file)
+    with pytest.raises(InputError, match="cannot be written: No such file"):
+        Subgradient(n_epochs=2).minimize(problem, w0, checkpoint=Checkpoint(tmp_path / "nowhere" / "run"))
 
 
 def test_the_same_sizes_with_other_data_are_refused(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +24,7 @@ from mssvm.errors import InputError, MssvmError, MssvmWarning
 from mssvm.estimators import codec
 from mssvm.estimators.structures import Space
 from mssvm.optim import Row
+from mssvm.optim.checkpoint import replace_file
 
 FORMAT = 1
 NEEDED = ("structure", "missing_label", "classes")  # parameters without which a model means something else
@@ -54,7 +53,7 @@ def save(estimator: Any, path: str | Path) -> None:
         },
         ensure_ascii=False,
     )
-    _replace(Path(path), to_bytes(tensors, {"model": text, "digest": _digest(text, tensors)}))
+    replace_file(Path(path), to_bytes(tensors, {"model": text, "digest": _digest(text, tensors)}))
 
 
 def load(path: str | Path) -> Any:
@@ -150,23 +149,6 @@ def _digest(text: str, tensors: dict[str, AnyArray]) -> str:
         digest.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
         digest.update(np.ascontiguousarray(tensor).tobytes())
     return digest.hexdigest()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write beside the target, flush to disk, then rename: readers see the old file or the new one."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
 def _version() -> str:

@@ -48,17 +48,24 @@ class Checkpoint:
         arrays: dict[str, AnyArray] = {}
         header = json.dumps({"fingerprint": fingerprint, "tree": _pack(tree, arrays)})
         blob = save(arrays, {"format": FORMAT, "mssvm": header})
-        path = Path(self.path)
-        handle, name = tempfile.mkstemp(prefix=path.name + ".", suffix=".tmp", dir=path.resolve().parent)
+        replace_file(Path(self.path), blob)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write beside the target, flush to disk, then rename: readers see the old file or the new one."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.resolve().parent)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(blob)
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(name, path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            os.unlink(name)
             raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
 @dataclass
