@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -46,7 +47,9 @@ app.command()(reproduce)
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     try:
-        code = app(arguments, standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            code = app(arguments, standalone_mode=False)
         return code if isinstance(code, int) else 0
     except MssvmError as error:
         return _refuse(str(error))
@@ -59,6 +62,11 @@ def main(arguments: list[str] | None = None) -> int:
         # Whoever read the output has seen enough; closing standard output at exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _warn(message: Warning | str, *where: object, **more: object) -> None:
+    # The user knows the data, not the line of this package that has something to say about them.
+    print(f"mssvm: {message}", file=sys.stderr)
 
 
 def _refuse(sentence: str) -> int:

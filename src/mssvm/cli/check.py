@@ -89,7 +89,7 @@ def _flat(values: Any, depth: int) -> Any:
 def _show(console: Console, fields: dict[str, Any], name: str) -> None:
     if not fields:
         return
-    table = Table(title=Text(name), show_header=False)
+    table = Table(title=Text(name), show_header=False, min_width=min(len(name), 78))
     for key, value in fields.items():
         if key not in ("classes", "bio_tags"):
             table.add_row(key, str(value))

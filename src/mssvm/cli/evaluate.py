@@ -87,7 +87,8 @@ def _hidden(data: Dataset, part: range) -> Any:
 
 
 def _summary(found: Scores, name: str) -> Table:
-    table = Table(title=Text(f"Labels of {name}"), show_header=False)
+    title = f"Labels of {name}"
+    table = Table(title=Text(title), show_header=False, min_width=min(len(title), 78))
     table.add_row("accuracy", f"{found.accuracy:.2%}")
     table.add_row("labelled sites", f"{found.n_sites}")
     table.add_row("unlabelled sites", f"{found.n_unlabelled}")

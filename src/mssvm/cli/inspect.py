@@ -44,7 +44,7 @@ def inspect(
 
 
 def _summary(estimator: Any, name: str) -> Table:
-    table = Table(title=Text(name), show_header=False)
+    table = Table(title=Text(name), show_header=False, min_width=min(len(name), 78))
     table.add_row("method", type(estimator).__name__)
     table.add_row("temperatures", f"eps_y {estimator.eps_y:g}, eps_h {estimator.eps_h:g}")
     table.add_row("structure", Text(repr(estimator.structure_)))
