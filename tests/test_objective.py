@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mssvm.errors import InfeasibleError
 from mssvm.graph import Batch, Graph
 from mssvm.inference.enumerate import Enumerate
 from mssvm.models.linear import LinearInputs, LinearModel
@@ -16,7 +17,7 @@ from mssvm.objectives import training
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified, eps_extension, hcrf, loss_augmented_likelihood, lssvm, mssvm
-from mssvm.potentials import Query
+from mssvm.potentials import Potentials, Query
 
 GRAPH = Graph((2, 3, 2, 3), ((0, 1), (1, 2), (2, 3), (3, 0)))
 PAIR_COST = np.random.default_rng(7).random((2, 3, 2, 3)) * (1.0 - np.eye(6).reshape(2, 3, 2, 3))
@@ -225,3 +226,20 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
         assert part.total == parts[0].total
         np.testing.assert_array_equal(part.gradient, parts[0].gradient)
         np.testing.assert_allclose(part.gradient, whole.gradient, atol=1e-12)
+
+
+@pytest.mark.parametrize("everything", [True, False], ids=["nothing is allowed", "labels contradict"])
+@pytest.mark.parametrize("part", ["plus", "minus", "difference"])
+def test_an_instance_without_an_allowed_assignment_is_named(part: str, everything: bool, monkeypatch) -> None:
+    monkeypatch.setattr(training, "BLOCK_STATES", 8)
+    batch = Batch.build([Graph((2, 2), ((0, 1),))] * 5)
+    offset = Potentials.zeros(batch)
+    offset.tables[12:16] = -np.inf if everything else [-np.inf, 0.0, 0.0, 0.0]
+    inputs = LinearInputs(batch, (table_term(batch),), offset)
+    truth = np.tile([True, False], 10)
+    problem = TrainingProblem(mssvm(), LinearModel(4), Sample.of(inputs, Query.all_outputs(batch), truth), Enumerate())
+    if part == "plus" and not everything:
+        assert np.all(np.isfinite(problem.plus(np.zeros(4)).values))
+        return
+    with pytest.raises(InfeasibleError, match="instance 3 of those with labels"):
+        getattr(problem, part)(np.zeros(4))

@@ -31,10 +31,11 @@ SINGLES_KEPT = 1 << 14
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some instances with their loss tables, ready to be evaluated at any w."""
+    """Consecutive instances with their loss tables, ready to be evaluated at any w; ``first`` is the first's number."""
 
     sample: Sample
     delta: Potentials
+    first: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +112,7 @@ class TrainingProblem:
         block = self._cut.single(i)
         theta = self.model.forward(w, block.sample.inputs)
         belief, _ = self.objective.plus(self.inference, block.sample, theta, block.delta)
-        _check(belief)
+        _checked(belief, block)
         return float(belief.value[0]), np.concatenate([belief.mu.unary, belief.mu.tables])
 
     def lift(self, i: int, mu: Floats) -> Floats:
@@ -159,18 +160,20 @@ class TrainingProblem:
 
     def _minus(self, w: Floats, block: Block, scale: Floats) -> Part:
         theta = self.model.forward(w, block.sample.inputs)
-        belief = self.objective.minus(self.inference, block.sample, theta)
+        belief = _checked(self.objective.minus(self.inference, block.sample, theta), block)
         return self._part(block, scale, belief.value, belief.mu, (belief,), minus_calls=len(scale))
 
     def _plus(self, w: Floats, block: Block, scale: Floats) -> Part:
         theta = self.model.forward(w, block.sample.inputs)
         belief, rescued = self.objective.plus(self.inference, block.sample, theta, block.delta)
+        _checked(belief, block)
         return self._part(block, scale, belief.value, belief.mu, (belief,), rescued, plus_calls=len(scale))
 
     def _difference(self, w: Floats, block: Block, scale: Floats) -> Part:
         theta = self.model.forward(w, block.sample.inputs)
-        low = self.objective.minus(self.inference, block.sample, theta)
+        low = _checked(self.objective.minus(self.inference, block.sample, theta), block)
         high, rescued = self.objective.plus(self.inference, block.sample, theta, block.delta, low)
+        _checked(high, block)
         value, mu = high.value - low.value, high.mu - low.mu
         n = len(scale)
         return self._part(block, scale, value, mu, (high, low), rescued, plus_calls=n, minus_calls=n)
@@ -186,8 +189,6 @@ class TrainingProblem:
         plus_calls: int = 0,
         minus_calls: int = 0,
     ) -> Part:
-        for belief in beliefs:
-            _check(belief)
         if np.all(scale == scale[0]):
             gradient = scale[0] * self.model.adjoint(mu, block.sample.inputs)
         else:
@@ -203,15 +204,15 @@ class _Cut:
 
     def __init__(self, sample: Sample, objective: Objective, block_states: int) -> None:
         self._sample, self._objective = sample, objective
-        self.blocks = [(ids, self._block(sample.select(ids))) for ids in sample.blocks(block_states)]
-        self.single = lru_cache(SINGLES_KEPT)(lambda i: self._block(sample.select(np.array([i]))))
+        self.blocks = [(ids, self._block(ids)) for ids in sample.blocks(block_states)]
+        self.single = lru_cache(SINGLES_KEPT)(lambda i: self._block(np.array([i])))
 
-    def _block(self, sample: Sample) -> Block:
-        loss = self._objective.loss
+    def _block(self, ids: Ints) -> Block:
+        sample, loss = self._sample.select(ids), self._objective.loss
         delta = loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
         if sample.extra_loss is not None:
             delta = replace(delta, unary=delta.unary + sample.extra_loss)
-        return Block(sample, delta)
+        return Block(sample, delta, int(ids[0]))
 
 
 def weigh(batch: Batch, mu: Marginals, scale: Floats) -> Marginals:
@@ -219,10 +220,12 @@ def weigh(batch: Batch, mu: Marginals, scale: Floats) -> Marginals:
     return Marginals(mu.unary * scale[batch.owner][batch.state_var], mu.tables * scale[batch.mu_owner])
 
 
-def _check(belief: Belief) -> None:
+def _checked(belief: Belief, block: Block) -> Belief:
+    """The belief, if every instance has an allowed assignment."""
     bad = np.flatnonzero(~np.isfinite(belief.value))
     if len(bad):
         raise InfeasibleError(
-            f"instance {int(bad[0])} of its block has no allowed assignment (value {belief.value[bad[0]]}); "
-            "its labels contradict the forbidden entries of the model."
+            f"instance {block.first + int(bad[0])} of those with labels has value {belief.value[bad[0]]}; its labels "
+            "contradict the forbidden entries of the model, or the weights are beyond all bounds."
         )
+    return belief
