@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from io import StringIO
-
 import numpy as np
 import pytest
-from rich.console import Console
 
 from mssvm.experiments import demo
 from mssvm.experiments.simulate import (
@@ -120,12 +117,12 @@ def test_bayes_accuracy_is_at_its_known_level() -> None:
     assert abs(np.mean(draws) - 0.8695) < 3 * standard_error
 
 
-def test_the_demonstration_prints_every_method() -> None:
-    console = Console(record=True, width=100, file=StringIO())
-    demo.main(demo.Settings(n_draws=2, n_steps=3, recipe=Recipe(n_train=3, n_test=4)), console)
-    text = console.export_text()
-    for name in ("MSSVM", "LSSVM", "HCRF", "Bayes-optimal", "2 draws", "3 steps"):
-        assert name in text
+def test_the_demonstration_compares_every_method() -> None:
+    settings = demo.Settings(n_draws=2, n_steps=3, recipe=Recipe(n_train=3, n_test=4))
+    table = demo.summary([demo.one_draw(settings, draw) for draw in range(2)], settings)
+    assert [row[0] for row in table.rows] == ["MSSVM", "LSSVM", "HCRF", "Bayes-optimal"]
+    assert "2 draws" in table.caption and "3 steps" in table.note
+    assert all("±" in row[1] for row in table.rows) and table.rows[0][2] == "" != table.rows[1][2]
 
 
 def test_one_draw_of_the_demonstration_learns() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from mssvm.report.charts import N_STYLES, _svg
+from mssvm.report.charts import N_STYLES, svg
 
 WIDTH, LEFT, RIGHT = 620, 120, 52
 BAR, GAP, TOP = 11, 12, 42
@@ -32,4 +32,4 @@ def bar_chart(title: str, groups: Sequence[str], series: Sequence[tuple[str, Seq
             parts.append(f'<text class="k s" x="{LEFT + width + 6:.1f}" y="{y + BAR - 2}">{100 * values[g]:.1f}</text>')
         height = top + len(series) * BAR + GAP
     parts.append(f'<line class="g" x1="{LEFT}" x2="{LEFT}" y1="{TOP}" y2="{height}"/>')
-    return _svg(WIDTH, height, title, parts)
+    return svg(WIDTH, height, title, parts)

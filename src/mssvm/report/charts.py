@@ -71,7 +71,7 @@ def line_chart(
     parts = [_grid(x_axis, y_axis, x_ticks, top, height), _labels(title, x_label, y_label, top, height)]
     parts += [_curve(s, x_axis, y_axis, log_y) for s in series]
     parts += [_key(s, k) for k, s in enumerate(series)]
-    return _svg(WIDTH, height, title, parts)
+    return svg(WIDTH, height, title, parts)
 
 
 def heat_map(
@@ -101,7 +101,7 @@ def heat_map(
                 parts.append(
                     f'<text class="{size} m" x="{x + cell_w / 2 - 1}" y="{y + 18 + 15 * row}">{escape(line)}</text>'
                 )
-    return _svg(left + cell_w * len(columns) + 8, top + cell_h * len(rows) + 8, title, parts)
+    return svg(left + cell_w * len(columns) + 8, top + cell_h * len(rows) + 8, title, parts)
 
 
 def diverging(share: float) -> str:
@@ -111,7 +111,7 @@ def diverging(share: float) -> str:
     return "#" + "".join(f"{round(255 + weight * (c - 255)):02x}" for c in ends)
 
 
-def _svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
+def svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
     head = f'<svg viewBox="0 0 {width:g} {height:g}" role="img" style="max-width:{width:g}px">'
     return f"{head}<title>{escape(title)}</title>{''.join(parts)}</svg>"
 

@@ -102,7 +102,8 @@ def _bars(found: Comparison) -> Figure:
     values = [(name, [found.pooled[name].by_class[label].f1 for label in shown]) for name in found.methods]
     note = f"The {MOST_CLASSES} most frequent of {len(support)} classes." if len(support) > MOST_CLASSES else ""
     drawing = bar_chart("F1 by class, %", [f"{label} ({support[label]})" for label in shown], values)
-    return Figure("F1 of every class (number of labelled sites), predictions pooled over folds", [drawing], note, columns=1)
+    title = "F1 of every class (number of labelled sites), predictions pooled over folds"
+    return Figure(title, [drawing], note, columns=1)
 
 
 def strips(found: Comparison, data: Dataset) -> list[Text | Table | Figure]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mssvm.arrays import AnyArray
-from mssvm.report.charts import _svg
+from mssvm.report.charts import svg
 from mssvm.report.pictures import CELL
 
 SIDE = 150  # units of the drawing that a small picture is enlarged to
@@ -31,4 +31,4 @@ def strip(title: str, drawings: Sequence[str]) -> str:
         parts.append(f'<g shape-rendering="crispEdges" transform="translate({at:g})">{found[3]}</g>')
         at += float(found[1]) + SPACE
         height = max(height, float(found[2]))
-    return _svg(at - SPACE, height, title, parts)
+    return svg(at - SPACE, height, title, parts)
