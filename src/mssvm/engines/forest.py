@@ -129,7 +129,7 @@ def solve_up(
             return top + value, SCALED
     ey, eh = (eps_y, eps_h) if mode == MIXED else (tau, tau)
     ty, th = (ty, th) if mode == MIXED else (tables, tables)
-    return upward(net, space.u, space.output, space.free, ey, eh, ty, th, space.rows), ROBUST
+    return upward(net, space.u, space.output, ey, eh, ty, th, space.rows), ROBUST
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

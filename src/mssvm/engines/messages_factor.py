@@ -285,14 +285,14 @@ def beliefs_log(  # type: ignore[no-untyped-def]
             total += v
             feasible &= v > -np.inf
             if want_mu and v > -np.inf:
-                _factor_belief(score, group, size, groups, eps_y, eps_h, partial, weight, v, belief)
+                _factor_belief(score, group, size, groups, eps_y, eps_h, partial, v, belief)
                 for t in range(size):
                     mu_tables[mu_at[f] + t] += belief[t]
         value[b] = total if feasible else -np.inf
 
 
 @njit(cache=True, nogil=True)
-def _factor_belief(score, group, size, groups, eps_y, eps_h, partial, weight, value, out):  # type: ignore[no-untyped-def]
+def _factor_belief(score, group, size, groups, eps_y, eps_h, partial, value, out):  # type: ignore[no-untyped-def]
     """b_a = softmax_{eps_y}(R_a) * exp((S_a - R_a) / eps_h), normalised."""
     total = 0.0
     for t in range(size):

@@ -156,9 +156,8 @@ def merge(  # type: ignore[no-untyped-def]
     new_unary,
     new_tables,
     table_from,
-    source,
 ):
-    """Fill scopes and tables of the merged factors; ``source`` is the factor it was, or -1 - component.
+    """Fill scopes and tables of the merged factors: those without hidden variables, then one a component.
 
     Instance b's factors start at ``factor_at[b]``, its new tables at ``table_from[b]``; ``y`` is overwritten.
     """
@@ -173,7 +172,7 @@ def merge(  # type: ignore[no-untyped-def]
                 for s in range(w.scope_ptr[f], w.scope_ptr[f + 1]):
                     scope[scope_ptr[a + 1]] = w.scope[s]
                     scope_ptr[a + 1] += 1
-                table_at[a], source[a] = w.table_at[f], f
+                table_at[a] = w.table_at[f]
                 a += 1
         for c in range(w.var_ptr[b], w.var_ptr[b] + g.n_components[b]):
             n = _border(w, g, c, free, seen, c, members)
@@ -195,13 +194,13 @@ def merge(  # type: ignore[no-untyped-def]
             if n > 1:
                 scope_ptr[a + 1] = scope_ptr[a] + n
                 scope[scope_ptr[a] : scope_ptr[a + 1]] = members[:n]
-                table_at[a], source[a] = len(tables) + at, -1 - c
+                table_at[a] = len(tables) + at
                 a, at = a + 1, at + size
 
 
 @njit(cache=True, nogil=True)
 def unmerge(  # type: ignore[no-untyped-def]
-    w, which, g, free, unary, tables, y, eps, acc, reduced, source, node, factor, factor_at, mu_at, mu_unary, mu_tables
+    w, which, g, free, unary, tables, y, eps, acc, reduced, node, factor, factor_at, mu_at, mu_unary, mu_tables
 ):
     """Marginals of the original model from beliefs of the merged one: E over the border of the marginals given it."""
     seen = np.full(len(w.state_ptr), -1, dtype=np.int64)

@@ -204,7 +204,7 @@ def _receive(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def upward(
-    net: Rooted, u: Floats, output: Bools, free: Bools, eps_y: float, eps_h: float, ty: Tables, th: Tables, rows: Rows
+    net: Rooted, u: Floats, output: Bools, eps_y: float, eps_h: float, ty: Tables, th: Tables, rows: Rows
 ) -> float:
     """Value of the instance; leaves in ``rows`` what the reverse sweep needs."""
     n = len(net.order)

@@ -29,7 +29,6 @@ class Merged:
 
     model: Model
     which: Ints
-    source: Ints
     origin: Model
     given: Given
     eps_h: float
@@ -40,7 +39,7 @@ class Merged:
         y = given_states(origin)
         messages_merge.unmerge(
             w, which, self.given, origin.free, origin.unary, origin.tables, y, self.eps_h, np.empty(len(origin.unary)),
-            self.model.plan.wiring, self.source, node, factor, factor_at, mu_at, mu.unary, mu.tables,
+            self.model.plan.wiring, node, factor, factor_at, mu_at, mu.unary, mu.tables,
         )  # fmt: skip
 
 
@@ -71,11 +70,11 @@ def merge(model: Model, given: Given, which: Ints, eps_h: float, limit: MergeLim
     total = int(factor_ptr[-1])
     scope_ptr, scope = np.zeros(total + 1, dtype=np.int64), np.zeros(int(slot_from[-1]), dtype=np.int64)
     scope_ptr[factor_ptr[:-1][ok]] = slot_from[:-1][ok]
-    table_at, source = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
+    table_at = np.zeros(total, dtype=np.int64)
     unary, new_tables = _isolated(model, given), np.zeros(int(table_from[-1]))
     messages_merge.merge(
         w, ok, given, model.free, model.unary, model.tables, given_states(model), eps_h, np.empty(len(unary)),
-        scope_ptr, scope, table_at, factor_ptr, unary, new_tables, table_from, source,
+        scope_ptr, scope, table_at, factor_ptr, unary, new_tables, table_from,
     )  # fmt: skip
     wiring = wire(w.var_ptr, factor_ptr, w.state_ptr, scope_ptr, scope, table_at)
     none = np.zeros(0, dtype=np.int64)
@@ -83,10 +82,9 @@ def merge(model: Model, given: Given, which: Ints, eps_h: float, limit: MergeLim
     inside = np.repeat(~given.outside, np.diff(w.state_ptr))
     allowed = np.where(inside, unary > -np.inf, model.allowed)
     tables = np.concatenate([model.tables, new_tables])
-    with np.errstate(invalid="ignore"):
-        hair = np.where(inside | (model.unary == -np.inf), 0.0, model.untied - model.unary)
-    merged = Model(plan, unary, unary + hair, tables, allowed, given.outside, model.free & given.outside)
-    return Merged(merged, ok, source, model, given, eps_h)
+    # Ties stay: a shift would spoil the value of the maximum, which is the proof that a decoded y is optimal.
+    merged = Model(plan, unary, unary, tables, allowed, given.outside, model.free & given.outside)
+    return Merged(merged, ok, model, given, eps_h)
 
 
 def _isolated(model: Model, given: Given) -> Floats:

@@ -188,13 +188,13 @@ class BCFW(Solver[BCFWState]):
             if value > scores.max():
                 self._keep(run, state, r, i, mu, value - float(mu @ run.problem.pull(i, w)))
                 scores = _scores(run, state, i, w)
-        self._mix(run, state, r, i, scores)
+        self._mix(run, state, i, scores)
         state.steps += 1
         if oracle:
             state.mean += (2.0 / (state.n_oracle + 2.0)) * (state.v / r - state.mean)
             state.n_oracle += 1
 
-    def _mix(self, run: Run, state: BCFWState, r: Floats, i: int, scores: Floats) -> None:
+    def _mix(self, run: Run, state: BCFWState, i: int, scores: Floats) -> None:
         """Find better weights for the planes of instance i, the others held fixed."""
         c, alpha = float(run.problem.scale[i]), state.alpha[i].copy()
         if c == 0.0 or len(alpha) == 1:
