@@ -52,6 +52,8 @@ class TrainingProblem:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.C) and self.C > 0):
             raise InputError(f"C must be a finite number > 0, got {self.C!r}.")
+        if self.threads < 1:
+            raise InputError(f"threads must be at least 1, got {self.threads}.")
         if not self.sample.labelled.all():
             labelled = np.flatnonzero(self.sample.labelled)
             object.__setattr__(self, "sample", self.sample.select(labelled))
