@@ -22,7 +22,7 @@ from numba import njit
 from mssvm.engines import messages
 from mssvm.graph import Batch, Graph
 from mssvm.inference.propagate import Propagate
-from mssvm.inference.propagate_job import check, prepare
+from mssvm.inference.propagate_job import prepare
 from mssvm.inference.propagate_run import Control, Mode, ScaledRun, ScaledTables, Spans
 from mssvm.potentials import Potentials, Query
 
@@ -72,7 +72,8 @@ def grid(height: int, width: int, card: int, count: int = 1, shared: bool = Fals
 
 def sweeps(batch: Batch, theta: Potentials, query: Query, n: int, mode: Mode) -> None:
     """n sweeps of one call: the parts of ``Propagate`` from checks to messages, never stopping early."""
-    check(batch, theta, query)
+    theta.check(batch)
+    query.check(batch)
     model = prepare(batch, theta, query, 0)
     spans = Spans.of(model)
     run = ScaledRun(model, ScaledTables.of(model, spans, 1.0))

@@ -74,7 +74,8 @@ def test_scaled_pairwise_and_log_space_factors_send_the_same_messages(kind: str,
 
 @pytest.mark.parametrize("card", [2, 5, 21])
 @pytest.mark.parametrize("kind", ["sum", "max", "mixed"])
-def test_vector_kernels_equal_plain_ones(card: int, kind: str) -> None:
+@pytest.mark.parametrize("control", [Control(), Control(damping=0.5), Control(0.5, True)])
+def test_vector_kernels_equal_plain_ones(card: int, kind: str, control: Control) -> None:
     _, model = grid_model((card,) * 12, 2)
     which, mode = np.arange(2), modes(model, 1.0)[kind]
     tables = ScaledTables.of(model, Spans.of(model), 1.0)
@@ -82,9 +83,35 @@ def test_vector_kernels_equal_plain_ones(card: int, kind: str) -> None:
     plain.kk, vector.kk = (), (0,) * card
     for run in (plain, vector):
         run.start(which, None)
-        run.advance(which, mode, 5, Control())
+        run.advance(which, mode, 5, control)
     np.testing.assert_allclose(vector.m, plain.m, rtol=1e-11)
     np.testing.assert_allclose(vector.residual, plain.residual, rtol=1e-6, atol=1e-14)
+
+
+@pytest.mark.parametrize("damping", [0.0, 0.5])
+def test_sweeps_that_pass_over_given_variables_reach_the_same_beliefs(damping: float) -> None:
+    """Against sweeps over all messages."""
+    batch, model = grid_model((3,) * 12, 6)
+    which, mode = np.arange(2), modes(model, 0.7)["sum"]
+    outside = model.output | ~model.free
+    preference = np.random.default_rng(7).random((batch.n_vars, 3)) + model.allowed.reshape(-1, 3)
+    y = preference.argmax(axis=1)
+    results = []
+    for passing_over in (True, False):
+        run = ScaledRun(model, ScaledTables.of(model, Spans.of(model), 0.7))
+        run.given(which, outside, y)
+        if not passing_over:
+            run.held = np.zeros(0, dtype=bool)
+        run.start(which, None)
+        run.advance(which, mode, 200, Control(damping, tolerance=1e-13))
+        mu, value, score = Marginals.zeros(batch), np.zeros(2), np.zeros(batch.n_states)
+        run.open_score(which, score)
+        run.finish(which, mode, batch.mu_at, mu, value)
+        score = (score.reshape(-1, 3) - score.reshape(-1, 3).max(axis=1, keepdims=True)).ravel()
+        results.append((value, mu.unary, mu.tables, score[np.isfinite(score)]))
+        assert np.all(run.residual[which] <= 1e-13)
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
 def test_scaled_beliefs_and_value_equal_log_space_ones() -> None:

@@ -16,7 +16,16 @@ import numpy as np
 from numba import njit
 
 from mssvm.arrays import Floats, Ints
-from mssvm.engines.messages_vector import update_max, update_max_sum, update_sum, update_sum_max
+from mssvm.engines.messages_vector import (
+    damped_max,
+    damped_max_sum,
+    damped_sum,
+    damped_sum_max,
+    update_max,
+    update_max_sum,
+    update_sum,
+    update_sum_max,
+)
 
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
@@ -190,24 +199,44 @@ def update_plain(tables, at, g, g_out, gi, gj, m, mi, mj, ki, kj, max_i, max_j, 
 
 
 @njit(cache=True, nogil=True)
-def _sweep(kk, w, b, reverse, tables, table_at, g, g_out, m, maximal, damping, room):  # type: ignore[no-untyped-def]
+def _update(kk, tables, at, g, g_out, gi, gj, m, mi, mj, max_i, max_j):  # type: ignore[no-untyped-def]
+    if max_i and max_j:
+        return update_max(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
+    if max_i:
+        return update_max_sum(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
+    if max_j:
+        return update_sum_max(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
+    return update_sum(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
+
+
+@njit(cache=True, nogil=True)
+def _damped(kk, tables, at, g, g_out, gi, gj, m, mi, mj, max_i, max_j):  # type: ignore[no-untyped-def]
+    if max_i and max_j:
+        return damped_max(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
+    if max_i:
+        return damped_max_sum(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
+    if max_j:
+        return damped_sum_max(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
+    return damped_sum(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
+
+
+@njit(cache=True, nogil=True)
+def _sweep(kk, w, b, reverse, tables, table_at, g, g_out, m, maximal, held, border, damping, room):  # type: ignore[no-untyped-def]
+    """Update every factor of instance b; with ``held`` variables, only those at the ``border`` (with a held variable)
+    or only those away from it."""
     first, last = w.factor_ptr[b], w.factor_ptr[b + 1]
     residual = 0.0
     for e in range(last - first):
         f = w.order[last - 1 - e] if reverse else w.order[first + e]
         s = w.scope_ptr[f]
         i, j = w.scope[s], w.scope[s + 1]
+        if len(held) > 0 and (held[i] or held[j]) != border:
+            continue
         gi, gj, mi, mj = w.state_ptr[i], w.state_ptr[j], w.message_at[s], w.message_at[s + 1]
         if len(kk) > 0 and damping == 0.0:
-            at = table_at[f]
-            if maximal[i] and maximal[j]:
-                change = update_max(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
-            elif maximal[i]:
-                change = update_max_sum(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
-            elif maximal[j]:
-                change = update_sum_max(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
-            else:
-                change = update_sum(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
+            change = _update(kk, tables, table_at[f], g, g_out, gi, gj, m, mi, mj, maximal[i], maximal[j])
+        elif len(kk) > 0 and damping == 0.5:
+            change = _damped(kk, tables, table_at[f], g, g_out, gi, gj, m, mi, mj, maximal[i], maximal[j])
         else:
             ki, kj = mj - mi, w.message_at[s + 2] - mj
             change = update_plain(
@@ -219,8 +248,13 @@ def _sweep(kk, w, b, reverse, tables, table_at, g, g_out, m, maximal, damping, r
 
 
 @njit(cache=True, nogil=True)
-def run(kk, w, which, tables, table_at, psi, g, m, maximal, damping, flood, n_sweeps, tolerance, sweeps, residual):  # type: ignore[no-untyped-def]
-    """Up to ``n_sweeps`` more sweeps of every named instance that has not converged; alternates directions."""
+def run(  # type: ignore[no-untyped-def]
+    kk, w, which, tables, table_at, psi, g, m, maximal, held, damping, flood, n_sweeps, tolerance, sweeps, residual
+):
+    """Up to ``n_sweeps`` more sweeps of every named instance that has not converged; alternates directions.
+
+    Factors with a held variable are left alone: what that variable says never changes, see ``refresh``.
+    """
     room = np.empty((4, w.widest))
     unused = np.empty(len(g) if flood else 0)
     one = np.empty(1, dtype=np.int64)
@@ -229,13 +263,22 @@ def run(kk, w, which, tables, table_at, psi, g, m, maximal, damping, flood, n_sw
         for _ in range(n_sweeps):
             if residual[b] <= tolerance:
                 break
+            out = unused if flood else g
             reverse = sweeps[b] % 2 == 1
+            residual[b] = _sweep(kk, w, b, reverse, tables, table_at, g, out, m, maximal, held, False, damping, room)
             if flood:
-                residual[b] = _sweep(kk, w, b, reverse, tables, table_at, g, unused, m, maximal, damping, room)
                 collect(w, one, psi, m, g)
-            else:
-                residual[b] = _sweep(kk, w, b, reverse, tables, table_at, g, g, m, maximal, damping, room)
             sweeps[b] += 1
+
+
+@njit(cache=True, nogil=True)
+def refresh(kk, w, which, tables, table_at, g, m, held):  # type: ignore[no-untyped-def]
+    """Sum-product messages of the factors with a held variable, to and from it: once before a run, as the constants
+    that the others rest on, and once behind it, for beliefs."""
+    room = np.empty((4, w.widest))
+    maximal = np.zeros(len(held), dtype=np.bool_)
+    for b in which:
+        _sweep(kk, w, b, False, tables, table_at, g, g, m, maximal, held, True, 0.0, room)
 
 
 @njit(cache=True, nogil=True)

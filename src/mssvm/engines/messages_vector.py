@@ -93,17 +93,24 @@ def _argmax(builder: Any, value: Any, n: int) -> Any:
     return builder.cttz(marked, ir.Constant(ir.IntType(1), 1))
 
 
-def _normalised(builder: Any, raw: Any, old: Any, n: int) -> tuple[Any, Any]:
-    """The message scaled to sum one, and its largest change."""
-    vector = ir.VectorType(_F64, n)
+def _unit_sum(builder: Any, raw: Any, n: int) -> Any:
     inverse = builder.fdiv(ir.Constant(_F64, 1.0), _reduce(builder, raw, n, False), flags=_FAST)
-    new = builder.fmul(raw, _splat(builder, inverse, n), flags=_FAST)
+    return builder.fmul(raw, _splat(builder, inverse, n), flags=_FAST)
+
+
+def _normalised(builder: Any, raw: Any, old: Any, n: int, damped: bool) -> tuple[Any, Any]:
+    """The message scaled to sum one (``damped``: after its geometric mean with the old one), and its largest change."""
+    vector = ir.VectorType(_F64, n)
+    new = _unit_sum(builder, raw, n)
+    if damped:
+        root = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector]), f"llvm.sqrt.v{n}f64")
+        new = _unit_sum(builder, builder.call(root, [builder.fmul(new, old, flags=_FAST)]), n)
     absolute = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector]), f"llvm.fabs.v{n}f64")
     change = builder.call(absolute, [builder.fsub(new, old, flags=_FAST)])
     return new, _reduce(builder, change, n, True)
 
 
-def _update(max_i: bool, max_j: bool) -> Any:
+def _update(max_i: bool, max_j: bool, damped: bool = False) -> Any:
     """Intrinsic (kk, tables, at, g, g_out, gi, gj, m, mi, mj) -> largest change; writes m and g_out in place."""
 
     def update(
@@ -133,8 +140,8 @@ def _update(max_i: bool, max_j: bool) -> Any:
                 for r in range(n):
                     where = pointer(tables, entry(builder.add(best, ir.Constant(at.type, r * n))), _F64)
                     raw_i = builder.insert_element(raw_i, _load(builder, where), ir.Constant(_I32, r))
-            new_i, change_i = _normalised(builder, raw_i, old_i, n)
-            new_j, change_j = _normalised(builder, raw_j, old_j, n)
+            new_i, change_i = _normalised(builder, raw_i, old_i, n, damped)
+            new_j, change_j = _normalised(builder, raw_j, old_j, n, damped)
             for new, cavity, g_at, m_at in ((new_i, n_i, gi, mi), (new_j, n_j, gj, mj)):
                 _store(builder, new, pointer(m, m_at))
                 _store(builder, builder.fmul(cavity, new, flags=_FAST), pointer(g_out, g_at))
@@ -149,3 +156,8 @@ update_sum = _update(max_i=False, max_j=False)
 update_max = _update(max_i=True, max_j=True)
 update_max_sum = _update(max_i=True, max_j=False)
 update_sum_max = _update(max_i=False, max_j=True)
+# The same with damping 1/2, which the opening of a cold start and runs that do not settle use.
+damped_sum = _update(max_i=False, max_j=False, damped=True)
+damped_max = _update(max_i=True, max_j=True, damped=True)
+damped_max_sum = _update(max_i=True, max_j=False, damped=True)
+damped_sum_max = _update(max_i=False, max_j=True, damped=True)

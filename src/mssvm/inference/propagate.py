@@ -26,11 +26,11 @@ from mssvm.potentials import Belief, Marginals, Potentials, Query
 from mssvm.power import check_temperature
 
 EFFORTS = {
-    "fast": Effort(("sum_first",), 50, merge=MergeLimit(4096.0, 1e5)),
-    "normal": Effort(("sum_first", "cold", "damped"), 200, flips=20, merge=MergeLimit(65536.0, 2e6)),
+    "fast": Effort(("sum_first", "regions"), 50, first_check=16, merge=MergeLimit(4096.0, 1e5)),
+    "normal": Effort(("sum_first", "regions", "cold", "damped"), 200, flips=20, merge=MergeLimit(65536.0, 2e6)),
     "careful": Effort(
-        ("sum_first", "cold", "damped", "annealed", "joint"), 500, restarts=3, flips=100, gibbs=6, rounds=300,
-        budget=2e7, merge=MergeLimit(1e6, 5e7),
+        ("sum_first", "cold", "damped", "annealed", "joint", "regions"), 500, restarts=3, flips=100, gibbs=6,
+        rounds=300, budget=2e7, merge=MergeLimit(1e6, 5e7),
     ),
 }  # fmt: skip
 

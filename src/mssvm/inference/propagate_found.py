@@ -12,11 +12,13 @@ from mssvm.inference.propagate_merge import MergeLimit
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried: which starts, how often, and what merging and local search may cost."""
+    """How much is tried: which starts, how often, and what merging and local search may cost. The first decoded y of a
+    run is judged after ``first_check`` sweeps, later ones each time their number has doubled."""
 
     starts: tuple[str, ...]
     sweeps: int
     merge: MergeLimit
+    first_check: int = 2
     restarts: int = 0
     flips: int = 0
     gibbs: int = 0

@@ -27,10 +27,11 @@ from mssvm.inference.propagate_run import (
     ScaledRun,
     ScaledTables,
     Spans,
+    by_regions,
     settle,
 )
 from mssvm.inference.propagate_search import Search
-from mssvm.potentials import Marginals, Potentials, Query, Status
+from mssvm.potentials import Marginals, Potentials, Query, Status, segment_argmax
 
 # Max-product is the same at any positive scale; this one keeps both range and precision.
 MAX_PRODUCT_RANGE = 100.0
@@ -69,13 +70,6 @@ class Report:
         lower = np.where(self.exact, value, self.lower)
         method = tuple(str(m) for m in self.found.method)
         return Status(method, self.exact, self.found.converged, self.found.sweeps, self.found.residual, lower, upper)
-
-
-def check(batch: Batch, theta: Potentials, query: Query) -> None:
-    """As ``Potentials.check``, but a finite sum of all entries already proves large tables good."""
-    finite = theta.tables.shape == (batch.n_table_entries,) and np.isfinite(theta.tables.sum())
-    (Potentials(theta.unary, np.zeros(batch.n_table_entries)) if finite else theta).check(batch)
-    query.check(batch)
 
 
 def prepare(batch: Batch, theta: Potentials, query: Query, seed: int) -> Model:
@@ -173,7 +167,7 @@ class Job:
     def _blocks(self, task: Task, which: Ints, make_run: Callable[[bool], Run], unit: float) -> None:
         """Split over threads; every instance is computed on its own, so the split changes no bit."""
         action = self._search if task.kind == "search" else self._soft
-        shared = None if task.kind == "search" else make_run(False)
+        shared = None if task.kind == "search" else self._with_clamped(make_run(False), which)
 
         def one(block: Ints) -> None:
             action(block, task.mode, make_run, shared, unit)
@@ -184,6 +178,13 @@ class Job:
             return
         with ThreadPoolExecutor(self.settings.threads) as pool:
             list(pool.map(one, blocks))
+
+    def _with_clamped(self, run: Run, which: Ints) -> Run:
+        """``run`` told of the variables with one allowed state, as a search is of those whose states it tries."""
+        if not self.model.free.all():
+            only = segment_argmax(self.model.allowed.astype(np.float64), self.batch.unary_ptr)
+            run.given(which, ~self.model.free, only)
+        return run
 
     # --- eps_y > 0 ---------------------------------------------------------------------------------------------------
 
@@ -197,12 +198,40 @@ class Job:
         forest = np.zeros(len(self.value), dtype=bool)
         messages_merge.find_forests(self.model.plan.wiring, which, self.model.free, forest)
         self._settle(run, which, which[~forest[which] & (self.messages is None)], mode)
+        self._try_regions(run, which[~forest[which]], mode)
         run.finish(which, mode, self.batch.mu_at, self.mu, self.value)
         if self.report.messages is not None:
             load(self.model.plan.wiring, which, run.log_messages(), 0.0, self.report.messages)
         self.report.found.method[which] = "sum-product" if mode.eps_y == mode.eps_h else "two-temperature propagation"
         if mode.eps_y == mode.eps_h:
             self.report.exact[which] = forest[which] & self.report.found.converged[which]
+
+    def _try_regions(self, run: Run, loopy: Ints, mode: Mode) -> None:
+        """A second run from the decoded states improved by regions; per instance, the higher value decides.
+
+        Sums given y are left alone: their value is compared with that of other y, found without this.
+        """
+        n, w = len(self.value), self.model.plan.wiring
+        open_outputs = np.bincount(self.batch.owner[self.model.free & self.model.output], minlength=n) > 0
+        pairwise = loopy[self.model.plan.pairwise[loopy] & open_outputs[loopy]]
+        if self.messages is not None or not len(pairwise) or "regions" not in self.settings.effort.starts:
+            return
+        first, second = np.zeros(n), np.zeros(n)
+        run.finish(pairwise, mode, w.table_at, None, first)
+        z = np.zeros(self.batch.n_vars, dtype=np.int64)
+        run.decode(pairwise, z)
+        moved, log_messages = by_regions(self.model, pairwise, z)
+        kept = run.log_messages()
+        found = [a[moved].copy() for a in (run.residual, self.report.found.residual, self.report.found.converged)]
+        run.start(moved, log_messages)
+        self._settle(run, moved, moved[:0], mode)
+        run.finish(moved, mode, w.table_at, None, second)
+        back = ~(second[moved] > first[moved])
+        run.start(moved[back], kept)
+        for a, before in zip(
+            (run.residual, self.report.found.residual, self.report.found.converged), found, strict=True
+        ):
+            a[moved[back]] = before[back]
 
     def _settle(self, run: Run, which: Ints, loopy: Ints, mode: Mode) -> None:
         settle(run, which, loopy, mode, self.settings.control, self.settings.effort.sweeps)

@@ -11,6 +11,7 @@ import numpy as np
 from mssvm.arrays import Bools, Floats, Ints
 from mssvm.engines import messages, messages_factor
 from mssvm.engines.messages_polish import clamp, decode
+from mssvm.engines.messages_regions import ascend_regions, messages_at
 from mssvm.engines.messages_vector import LONGEST
 from mssvm.graph import offsets
 from mssvm.inference.propagate_plan import Plan
@@ -82,6 +83,14 @@ def settle(run: Run, which: Ints, loopy: Ints, mode: Mode, control: Control, swe
         run.start(stuck, None)
         run.sweeps[stuck] = before
         run.advance(stuck, mode, sweeps, replace(control, damping=0.5))
+
+
+def by_regions(model: Model, which: Ints, z: Ints) -> tuple[Ints, Floats]:
+    """Improve z by relabelling regions; the instances that changed, and the messages of all variables at z."""
+    moved = ascend_regions(model.plan.wiring, which, model.free, model.unary, model.tables, z)
+    log_messages = np.zeros(model.plan.n_messages)
+    messages_at(model.plan.wiring, moved, model.tables, z, log_messages)
+    return moved, log_messages
 
 
 class Run(Protocol):
@@ -189,7 +198,8 @@ class ScaledRun:
         self.psi = self.open_psi = tables.untied_psi if untied else tables.psi
         self.g = np.empty(len(self.psi))
         self.alive = np.zeros(len(self.psi), dtype=np.int64)
-        self.m = np.empty(model.plan.n_messages)
+        self.held = np.zeros(0, dtype=bool)
+        self.m = np.ones(model.plan.n_messages)
         self.sweeps = np.zeros(len(w.var_ptr) - 1, dtype=np.int64)
         self.residual = np.full(len(w.var_ptr) - 1, np.inf)
         worth = 0 < model.plan.one_card <= LONGEST and len(tables.at) * model.plan.one_card**2 >= WORTH_COMPILING
@@ -202,6 +212,7 @@ class ScaledRun:
         else:
             messages.load(w, which, log_messages, 1.0 / self.tables.unit, self.m)
         messages.collect(w, which, self.psi, self.m, self.g)
+        self._refresh(which)
         self.sweeps[which] = 0
         self.residual[which] = np.inf
 
@@ -209,8 +220,14 @@ class ScaledRun:
         maximal = mode.outputs if mode.eps_y == 0.0 else np.zeros(len(mode.outputs), dtype=bool)
         messages.run(
             self.kk, self.model.plan.wiring, which, self.tables.entries, self.tables.at, self.psi, self.g, self.m,
-            maximal, control.damping, control.flood, n_sweeps, control.tolerance, self.sweeps, self.residual,
+            maximal, self.held, control.damping, control.flood, n_sweeps, control.tolerance, self.sweeps, self.residual,
         )  # fmt: skip
+
+    def _refresh(self, which: Ints) -> None:
+        """Bring messages at held variables up to date; sweeps pass them over."""
+        if len(self.held):
+            plan, t = self.model.plan, self.tables
+            messages.refresh(self.kk, plan.wiring, which, t.entries, t.at, self.g, self.m, self.held)
 
     def decode(self, which: Ints, y: Ints) -> None:
         decode(self.model.plan.wiring, which, self.g, self.alive, self.model.allowed, y)
@@ -219,10 +236,12 @@ class ScaledRun:
         """Hold the variables ``outside`` at y from the next start on."""
         if self.psi is self.open_psi:
             self.psi = np.empty(len(self.psi))
+        self.held = outside
         clamp(self.model.plan.wiring, which, outside, y, self.open_psi, 0.0, self.psi)
 
     def open_score(self, which: Ints, out: Floats) -> None:
         """theta_i plus all messages to i (up to a constant), also at states that ``given`` forbids."""
+        self._refresh(which)
         messages.collect(self.model.plan.wiring, which, self.open_psi, self.m, out)
         messages.logarithm(self.model.plan.wiring, which, self.tables.unit, out)
 
@@ -231,6 +250,7 @@ class ScaledRun:
 
     def finish(self, which: Ints, mode: Mode, mu_at: Ints, mu: Marginals | None, value: Floats) -> None:
         """Bethe value and beliefs at the one temperature ``unit``."""
+        self._refresh(which)
         none = np.zeros(0)
         messages.beliefs(
             self.model.plan.wiring, which, self.tables.entries, self.tables.at, self.tables.top, self.tables.unit,

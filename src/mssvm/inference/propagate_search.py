@@ -2,6 +2,7 @@
 
     merged       hidden components summed out, then max-product over the outputs (exact on forests)
     sum first    sum-product; its max-marginals are a candidate; then mixed-product from its messages
+    regions      the best so far improved by relabelling whole regions; then as sum first, from messages of the result
     cold         mixed-product from even messages
     damped       the same with damping
     annealed     eps_y falls from eps_h, messages carried over; then mixed-product
@@ -27,7 +28,7 @@ from mssvm.engines.messages_given import Given
 from mssvm.inference.propagate_found import Effort, Found
 from mssvm.inference.propagate_merge import merge
 from mssvm.inference.propagate_proximal import proximal_steps
-from mssvm.inference.propagate_run import Control, LogRun, Mode, Model, Run, open_gently, settle
+from mssvm.inference.propagate_run import Control, LogRun, Mode, Model, Run, by_regions, open_gently, settle
 from mssvm.potentials import Marginals
 
 # The lowest temperature of annealing, relative to eps_h; messages of argmax kind take over from there.
@@ -117,9 +118,9 @@ class Search:
         return run
 
     def _follow(self, run: Run, mode: Mode, which: Ints, control: Control, name: str) -> None:
-        """Advance to convergence, judging the decoded y after 2, 4, 8, ... sweeps."""
+        """Advance to convergence, judging the decoded y after 1, 2, 4, ... times the first number of sweeps."""
         before, active = self.found.value[which].copy(), which
-        for n in _checkpoints(self.effort.sweeps):
+        for n in _checkpoints(self.effort.sweeps, self.effort.first_check):
             run.advance(active, mode, n, control)
             run.decode(active, self.y)
             self.consider(active)
@@ -144,10 +145,23 @@ class Search:
         run = self.make_run(True)
         run.start(which, None)
         open_gently(run, which[~self.forest[which]], self.sum_mode, self.control)
-        self._follow(run, self.sum_mode, which, self.control, "max-marginals")
+        self._sum_then_mixed(run, which, "max-marginals", "sum-product, then mixed-product")
+
+    def _sum_then_mixed(self, run: Run, which: Ints, first: str, second: str) -> None:
+        self._follow(run, self.sum_mode, which, self.control, first)
         run.residual[which] = np.inf
-        self._follow(run, self.mode, which, self.control, "sum-product, then mixed-product")
+        self._follow(run, self.mode, which, self.control, second)
         self._count(run, which)
+
+    def _regions(self, which: Ints) -> None:
+        loopy = which[~self.forest[which] & self.model.plan.pairwise[which]]
+        messages_polish.restore(self.w, loopy, self.found.y, self.y)
+        moved, log_messages = by_regions(self.model, loopy, self.y)
+        if len(moved):
+            self.consider(moved)
+            run = self.make_run(True)
+            run.start(moved, log_messages)
+            self._sum_then_mixed(run, moved, "max-marginals by regions", "regions, then mixed-product")
 
     def _cold(self, which: Ints) -> None:
         self._plain(which, self.messages, self.control, "mixed-product")
@@ -292,9 +306,9 @@ class Search:
             self.found.converged[loopy] &= run.residual[loopy] <= self.control.tolerance
 
 
-def _checkpoints(sweeps: int) -> Iterator[int]:
-    """2, 2, 4, 8, ... adding up to ``sweeps``."""
-    done, step = 0, 2
+def _checkpoints(sweeps: int, first: int) -> Iterator[int]:
+    """first, first, 2 first, 4 first, ... adding up to ``sweeps``."""
+    done, step = 0, first
     while done < sweeps:
         n = min(step, sweeps - done)
         yield n

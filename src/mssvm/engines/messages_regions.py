@@ -1,0 +1,141 @@
+"""Ascent on theta(z) by whole regions: connected variables of equal state move to another state together.
+
+Messages settle region by region, and a region that has settled on the wrong state stays there: no single variable gains
+by leaving it. Relabelling a region costs one look at its variables and its border, so all regions and states are tried.
+For graphs of pairwise factors; states of the same number are taken to mean the same in neighbouring variables.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+ROUNDS = 20
+LEAST = 1e-9
+
+
+@njit(cache=True, nogil=True)
+def _around(w, s):  # type: ignore[no-untyped-def]
+    """The other slot of a pairwise factor, and the strides of slot s and of the other in its table."""
+    f = w.slot_factor[s]
+    first = w.scope_ptr[f]
+    wide = w.message_at[first + 2] - w.message_at[first + 1]
+    return (first + 1, wide, 1) if s == first else (first, 1, wide)
+
+
+@njit(cache=True, nogil=True)
+def _settle_sites(w, b, free, unary, tables, z, room):  # type: ignore[no-untyped-def]
+    """One round of moves of single variables; returns whether any moved."""
+    moved = False
+    for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
+        if not free[i]:
+            continue
+        at = w.state_ptr[i]
+        card = w.state_ptr[i + 1] - at
+        for x in range(card):
+            room[x] = unary[at + x]
+        for k in range(w.near_ptr[i], w.near_ptr[i + 1]):
+            s = w.near[k]
+            other, step, other_step = _around(w, s)
+            entry = w.table_at[w.slot_factor[s]] + other_step * z[w.scope[other]]
+            for x in range(card):
+                room[x] += tables[entry + step * x]
+        best = z[i]
+        for x in range(card):
+            if room[x] > room[best] + LEAST:
+                best = x
+        moved |= best != z[i]
+        z[i] = best
+    return moved
+
+
+@njit(cache=True, nogil=True)
+def _region(w, root, free, z, mark, name, members):  # type: ignore[no-untyped-def]
+    """Collect the connected free variables that share the state and the number of states of ``root``."""
+    card = w.state_ptr[root + 1] - w.state_ptr[root]
+    mark[root], members[0] = name, root
+    n, at = 1, 0
+    while at < n:
+        i = members[at]
+        at += 1
+        for k in range(w.near_ptr[i], w.near_ptr[i + 1]):
+            j = w.scope[_around(w, w.near[k])[0]]
+            if mark[j] != name and free[j] and z[j] == z[root] and w.state_ptr[j + 1] - w.state_ptr[j] == card:
+                mark[j], members[n] = name, j
+                n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _gains(w, members, mark, name, unary, tables, z, room):  # type: ignore[no-untyped-def]
+    """Score of the region and its border in every common state, into ``room``."""
+    root = members[0]
+    card = w.state_ptr[root + 1] - w.state_ptr[root]
+    room[:card] = 0.0
+    for i in members:
+        for x in range(card):
+            room[x] += unary[w.state_ptr[i] + x]
+        for k in range(w.near_ptr[i], w.near_ptr[i + 1]):
+            s = w.near[k]
+            other, step, other_step = _around(w, s)
+            j = w.scope[other]
+            at = w.table_at[w.slot_factor[s]]
+            if mark[j] != name:
+                for x in range(card):
+                    room[x] += tables[at + step * x + other_step * z[j]]
+            elif i < j:
+                for x in range(card):
+                    room[x] += tables[at + (step + other_step) * x]
+    return card
+
+
+@njit(cache=True, nogil=True)
+def ascend_regions(w, which, free, unary, tables, z):  # type: ignore[no-untyped-def]
+    """Improve z in place by moves of variables and regions until none gains; returns the instances that changed."""
+    room = np.empty(w.widest)
+    out = np.empty(len(which), dtype=np.int64)
+    count = 0
+    mark = np.full(len(free), -1, dtype=np.int64)
+    name = 0
+    for b in which:
+        lo, hi = w.var_ptr[b], w.var_ptr[b + 1]
+        members = np.empty(hi - lo, dtype=np.int64)
+        before = z[lo:hi].copy()
+        for _ in range(ROUNDS):
+            moved = _settle_sites(w, b, free, unary, tables, z, room)
+            start = name
+            for root in range(lo, hi):
+                if not free[root] or mark[root] >= start:
+                    continue
+                n = _region(w, root, free, z, mark, name, members)
+                card = _gains(w, members[:n], mark, name, unary, tables, z, room)
+                best = z[root]
+                for x in range(card):
+                    if room[x] > room[best] + LEAST:
+                        best = x
+                if best != z[root]:
+                    moved = True
+                    for i in members[:n]:
+                        z[i] = best
+                name += 1
+            if not moved:
+                break
+        if np.any(z[lo:hi] != before):
+            out[count] = b
+            count += 1
+    return out[:count]
+
+
+@njit(cache=True, nogil=True)
+def messages_at(w, which, tables, z, log_messages):  # type: ignore[no-untyped-def]
+    """The messages that variables held at z would send, each with its largest entry 0."""
+    for b in which:
+        for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
+            other, step, other_step = _around(w, s)
+            entry = w.table_at[w.slot_factor[s]] + other_step * z[w.scope[other]]
+            top = -np.inf
+            for x in range(w.message_at[s + 1] - w.message_at[s]):
+                log_messages[w.message_at[s] + x] = tables[entry + step * x]
+                top = max(top, tables[entry + step * x])
+            for x in range(w.message_at[s + 1] - w.message_at[s]):
+                log_messages[w.message_at[s] + x] -= top
