@@ -10,7 +10,7 @@ The value is the region free energy for eps_y > 0 and Q(y) of the decoded y at e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,8 +20,10 @@ from mssvm.graph import Batch
 from mssvm.inference.propagate_found import Effort
 from mssvm.inference.propagate_job import Job, Report, Settings, prepare, tasks
 from mssvm.inference.propagate_merge import MergeLimit
+from mssvm.inference.propagate_plan import Plan, plan_of
 from mssvm.inference.propagate_run import Control, LogRun, Mode
 from mssvm.inference.propagate_search import Search
+from mssvm.inference.remember import WhileAlive
 from mssvm.potentials import Belief, Marginals, Potentials, Query
 from mssvm.power import check_temperature
 
@@ -55,10 +57,13 @@ class Propagate:
     scaled: bool = True
     starts: tuple[str, ...] | None = None
     keep_messages: bool = False
+    _plans: WhileAlive[Batch, Plan] = field(default_factory=WhileAlive, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.schedule not in ("sequential", "flooding"):
             raise InputError(f"schedule is {self.schedule!r}; it must be 'sequential' or 'flooding'.")
+        if self.threads < 1:
+            raise InputError(f"threads must be at least 1, got {self.threads}.")
         if not 0.0 <= self.damping < 1.0:
             raise InputError(f"damping is {self.damping}; it must be at least 0 and less than 1.")
         unknown = [s for s in self.starts or () if not hasattr(Search, f"_{s}")]
@@ -120,7 +125,9 @@ class Propagate:
         query.check(batch)
         control = Control(self.damping, self.schedule == "flooding", self.tolerance)
         settings = Settings(self.budget(), control, self.seed, self.threads, self.merging, self.scaled)
-        job = Job(settings, batch, prepare(batch, theta, query, self.seed), value, mu, candidates or [], messages)
+        plan = self._plans.get(batch, lambda: plan_of(batch))
+        model = prepare(plan, batch, theta, query, self.seed)
+        job = Job(settings, batch, model, value, mu, candidates or [], messages)
         if self.keep_messages:
             job.report.messages = np.zeros(job.model.plan.n_messages)
         for task in tasks(job.model, batch, eps_y, eps_h, np.asarray(which, dtype=np.int64)):
@@ -131,7 +138,7 @@ class Propagate:
 
 def pseudo_marginals(batch: Batch, theta: Potentials, query: Query, messages: Floats, eps: float = 1.0) -> Marginals:
     """b_i ~ exp(g_i / eps), b_a ~ exp(S_a / eps) from given messages; max-marginals, from those of max-product."""
-    model = prepare(batch, theta, query, 0)
+    model = prepare(plan_of(batch), batch, theta, query, 0)
     run, which, mu = LogRun(model), np.arange(len(batch)), Marginals.zeros(batch)
     run.start(which, messages)
     run.finish(which, Mode(np.zeros(batch.n_vars, dtype=bool), eps, eps), batch.mu_at, mu, np.zeros(len(batch)))

@@ -16,7 +16,7 @@ from mssvm.errors import UnsupportedError
 from mssvm.graph import Batch, offsets
 from mssvm.inference.propagate_found import Effort, Found
 from mssvm.inference.propagate_merge import Merged, merge
-from mssvm.inference.propagate_plan import plan_of
+from mssvm.inference.propagate_plan import Plan
 from mssvm.inference.propagate_run import (
     SAFE_RANGE,
     Control,
@@ -72,10 +72,9 @@ class Report:
         return Status(method, self.exact, self.found.converged, self.found.sweeps, self.found.residual, lower, upper)
 
 
-def prepare(batch: Batch, theta: Potentials, query: Query, seed: int) -> Model:
+def prepare(plan: Plan, batch: Batch, theta: Potentials, query: Query, seed: int) -> Model:
     """Masked potentials and free variables."""
     unary = np.where(query.allowed, theta.unary, -np.inf)
-    plan = plan_of(batch)
     hair = np.zeros(len(unary))
     messages_polish.hairs(plan.wiring, np.arange(len(batch)), seed, hair)
     untied = unary + 1e-10 * hair * (1.0 + np.abs(np.where(unary == -np.inf, 0.0, unary)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -55,9 +54,8 @@ def wire(var_ptr: Ints, factor_ptr: Ints, state_ptr: Ints, scope_ptr: Ints, scop
     return wiring
 
 
-@lru_cache(maxsize=16)
 def plan_of(batch: Batch) -> Plan:
-    """Compile a batch; remembered for the most recent batches."""
+    """Compile a batch."""
     graphs = [batch.graph(b) for b in range(len(batch))]
     wiring = wire(batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.scope_ptr, batch.scope_vars, batch.table_at)
     order = wiring.order
