@@ -38,6 +38,7 @@ class SolverName(StrEnum):
     bcfw = "bcfw"
     cutting_plane = "cutting-plane"
     subgradient = "subgradient"
+    adam = "adam"
 
 
 class InferenceName(StrEnum):

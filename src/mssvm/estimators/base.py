@@ -38,9 +38,9 @@ class StructuredEstimator(BaseEstimator):
         Weight of the data against the regulariser; a sum over instances, as in the paper.
     loss : None, "hamming", "zero" or a loss object
         Delta; None is the member's own (Hamming, or none for likelihoods).
-    solver : "auto", "lbfgs", "cccp", "bcfw", "cutting-plane", "subgradient" or a solver object
+    solver : "auto", "lbfgs", "cccp", "bcfw", "cutting-plane", "subgradient", "adam" or a solver object
         "auto" is L-BFGS with exact inference (through falling temperatures where the member has a maximum), otherwise
-        subgradient descent with AdaGrad's rates and averaging.
+        "adam": subgradient descent with Adam's rates and averaging ("subgradient" has AdaGrad's).
     inference : "auto", "exact", "propagate" or an inference object
         "auto" is exact wherever ``memory_limit`` allows and belief propagation elsewhere; ``status_`` says which.
     init : "auto", "zeros", "random", "hcrf" or an array of weights

@@ -1,8 +1,8 @@
 """From the parameters of an estimator to the objects below: the only place where names stand for solvers and losses.
 
 "auto" means                                    exact inference          approximate inference
-    smooth members (eps_y > 0, eps_h > 0)       L-BFGS                   Subgradient (AdaGrad, averaged)
-    members with a maximum                      L-BFGS with homotopy     Subgradient (AdaGrad, averaged)
+    smooth members (eps_y > 0, eps_h > 0)       L-BFGS                   Subgradient (Adam, averaged)
+    members with a maximum                      L-BFGS with homotopy     Subgradient (Adam, averaged)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mssvm.inference.base import Inference
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagate import Propagate
 from mssvm.models.losses import Hamming, Loss, Zero
-from mssvm.optim import BCFW, CCCP, LBFGS, CuttingPlane, Solver, Subgradient
+from mssvm.optim import BCFW, CCCP, LBFGS, CuttingPlane, Scaling, Solver, Subgradient
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ SOLVERS = {
     "bcfw": Named(BCFW(), "max_passes"),
     "cutting-plane": Named(CuttingPlane(), "max_rounds"),
     "subgradient": Named(Subgradient(), "n_epochs"),
+    "adam": Named(Subgradient(n_epochs=40, scaling=Scaling.ADAM), "n_epochs"),
 }
 PASS_OPERATIONS = 1e8  # table entries that exact inference may visit in one pass over the training data
 INSTANCE_OPERATIONS = 1e6  # and, however many instances there are, in one of them
@@ -81,7 +82,7 @@ def threads_of(n_jobs: Any) -> int:
 
 def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int = 0) -> Inference:
     """Inference by name, or any inference object. Training visits its ``n_trained`` instances hundreds of times,
-    so there "auto" is exact only where a pass over all of them stays within ``PASS_OPERATIONS``."""
+    so there "auto" propagates fast, and is exact only where a pass over all of them is within ``PASS_OPERATIONS``."""
     if callable(inference):
         given: Inference = inference
         return given
@@ -96,7 +97,7 @@ def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int
     automatic = Auto(memory_limit=int(memory_limit), threads=threads)
     if n_trained:
         limit = min(automatic.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
-        automatic = replace(automatic, operations_limit=limit)
+        automatic = replace(automatic, operations_limit=limit, effort="fast")
     return automatic
 
 
@@ -106,7 +107,7 @@ def solver_of(solver: Any, exact: bool, max_iter: Any, tol: Any, seed: int) -> S
         if max_iter is not None or tol is not None:
             raise InputError("max_iter and tol belong to solvers given by name; set them in the solver object instead.")
         return solver
-    name = ("lbfgs" if exact else "subgradient") if solver == "auto" else solver
+    name = ("lbfgs" if exact else "adam") if solver == "auto" else solver
     if not isinstance(name, str) or name not in SOLVERS:
         raise InputError(
             f"solver must be 'auto', one of {', '.join(map(repr, SOLVERS))}, or a solver object, got {solver!r}."

@@ -10,7 +10,7 @@ from mssvm.optim.run import Callback, Validation
 from mssvm.optim.solution import Certificate, Outcome, Row, Solution
 from mssvm.optim.solver import Solver
 from mssvm.optim.start import Restarts, hcrf_start, random_start, random_starts, restarts, zero_start
-from mssvm.optim.subgradient import Stopping, Subgradient
+from mssvm.optim.subgradient import Scaling, Stopping, Subgradient
 
 __all__ = [
     "BCFW",
@@ -24,6 +24,7 @@ __all__ = [
     "Regulariser",
     "Restarts",
     "Row",
+    "Scaling",
     "Solution",
     "Solver",
     "Stopping",

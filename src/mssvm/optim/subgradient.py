@@ -1,8 +1,8 @@
 """Algorithm 1 of the paper: w <- (1 - eta) w - eta g, and its working form for data of any size.
 
 The literal form takes full batches at a fixed rate. The default works on the objective per labelled site, instance by
-instance, with AdaGrad's rates, chooses its overall rate by short trials, cools down and averages over the last half of
-the epochs, and returns the best point that was evaluated at the end of an epoch.
+instance, with AdaGrad's or Adam's rates, chooses its overall rate by short trials, cools down and averages over the
+last half of the epochs, and returns the best point that was evaluated at the end of an epoch.
 """
 
 from __future__ import annotations
@@ -33,12 +33,25 @@ class Stopping(Enum):
     CORRECTED = "corrected"
 
 
+class Scaling(Enum):
+    """How the rate of each weight follows its gradients g_t. AdaGrad divides by the root of sum g_t^2, which the large
+    gradients of the first steps hold down for good. Adam forgets: it divides a running mean of g_t by the root of a
+    running mean of g_t^2, so weights keep moving, and needs cooling from the first epoch on to settle."""
+
+    ADAGRAD = "adagrad"
+    ADAM = "adam"
+
+
+MEAN_KEPT, SQUARES_KEPT = 0.9, 0.99  # of Adam's running means, a step
+
+
 @dataclass
 class SubgradientState:
     w: Floats
     epoch: int
     rate: float
     squares: Floats
+    mean: Floats
     sum: Floats
     summed: int
     steps: int
@@ -57,6 +70,7 @@ class Subgradient(Solver[SubgradientState]):
     batch_size: int | None = None
     full_batch: bool = False
     adaptive: bool = True
+    scaling: Scaling = Scaling.ADAGRAD
     average: bool = True
     keep_last: bool = False
     tolerance: float = 0.0
@@ -115,7 +129,8 @@ class Subgradient(Solver[SubgradientState]):
 
     def _fresh(self, w: Floats, rate: float) -> SubgradientState:
         zero = np.zeros_like(w)
-        return SubgradientState(w.copy(), 0, rate, zero, zero.copy(), 0, 0, np.random.default_rng(self.seed))
+        rng = np.random.default_rng(self.seed)
+        return SubgradientState(w.copy(), 0, rate, zero, zero.copy(), zero.copy(), 0, 0, rng)
 
     def _best_rate(self, run: Run, w: Floats) -> float:
         """The highest rate that achieves most of the best decrease: short trials favour low rates."""
@@ -165,14 +180,25 @@ class Subgradient(Solver[SubgradientState]):
     def _move(self, run: Run, state: SubgradientState, g: Floats) -> None:
         state.steps += 1
         if self.adaptive:
-            state.squares += g * g
-            g = g / np.sqrt(np.where(state.squares > 0, state.squares, 1.0))
-            # Cooling over the last half lets the iterates settle where a constant rate keeps them moving.
-            g *= min(1.0, 2.0 * (1.0 - state.epoch / self.n_epochs))
+            g = self._scaled(state, g)
         state.w = run.regulariser.project(state.w - state.rate * g)
         if self.average and 2 * state.epoch >= self.n_epochs:
             state.sum += state.w
             state.summed += 1
+
+    def _scaled(self, state: SubgradientState, g: Floats) -> Floats:
+        """The direction at AdaGrad's or Adam's rates, cooled: that lets the iterates settle where a constant rate
+        keeps them moving."""
+        left = 1.0 - state.epoch / self.n_epochs
+        if self.scaling is Scaling.ADAM:
+            state.mean = MEAN_KEPT * state.mean + (1.0 - MEAN_KEPT) * g
+            state.squares = SQUARES_KEPT * state.squares + (1.0 - SQUARES_KEPT) * g * g
+            square = state.squares / (1.0 - SQUARES_KEPT**state.steps)
+            g = state.mean / (1.0 - MEAN_KEPT**state.steps)
+        else:
+            state.squares += g * g
+            square, left = state.squares, min(1.0, 2.0 * left)
+        return left * g / np.sqrt(np.where(square > 0, square, 1.0))
 
     def tightened(self, tolerance: float) -> Self:
         """Without a gap to bound, all that accuracy can mean is the best iterate rather than the last."""

@@ -1,0 +1,131 @@
+"""Weakly labelled images: moves of whole regions, the solver for approximate inference, reports of training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mssvm as ms
+from mssvm.arrays import Floats, Ints
+from mssvm.engines.messages_regions import ascend_regions, messages_at
+from mssvm.experiments.segmentation import Images, model, truth
+from mssvm.graph import Batch, Graph
+from mssvm.inference.exact import Exact
+from mssvm.inference.propagate import Propagate
+from mssvm.inference.propagate_job import prepare
+from mssvm.inference.propagate_plan import plan_of
+from mssvm.objectives.training import TrainingProblem
+from mssvm.objectives.unified import hcrf, lssvm, mssvm
+from mssvm.optim import Outcome, Scaling, Subgradient
+from mssvm.potentials import Potentials, Query
+
+ROWS, COLUMNS = 4, 5
+
+
+def grid(cards: tuple[int, ...], seed: int, strength: float = 1.0) -> tuple[Batch, Potentials]:
+    at = np.arange(ROWS * COLUMNS).reshape(ROWS, COLUMNS)
+    pairs = [(at[:, :-1], at[:, 1:]), (at[:-1], at[1:])]
+    edges = [(int(a), int(b)) for one, two in pairs for a, b in zip(one.ravel(), two.ravel(), strict=True)]
+    batch = Batch.build([Graph(cards, tuple(edges))] * 2)
+    rng = np.random.default_rng(seed)
+    return batch, Potentials(rng.normal(size=batch.n_states), strength * rng.normal(size=batch.n_table_entries))
+
+
+def joint_score(batch: Batch, theta: Potentials, z: Ints) -> Floats:
+    """theta(z) of every instance, by an inference with all states given."""
+    allowed = np.zeros(batch.n_states, dtype=bool)
+    allowed[batch.unary_ptr[:-1] + z] = True
+    query = Query(np.ones(batch.n_vars, dtype=bool), allowed)
+    return Exact()(batch, theta, query, 0.0, 0.0).value
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_moves_of_regions_only_raise_the_score_and_end_where_no_single_move_gains(seed: int) -> None:
+    cards = (2, 3, 2, 3, 3) * ROWS
+    batch, theta = grid(cards, seed)
+    rng = np.random.default_rng(seed + 10)
+    output = rng.random(batch.n_vars) < 0.5
+    allowed = np.ones(batch.n_states, dtype=bool)
+    allowed[batch.unary_ptr[3]] = False  # a forbidden state
+    allowed[batch.unary_ptr[7] + 1 : batch.unary_ptr[8]] = False  # a variable with one state
+    found = prepare(plan_of(batch), batch, theta, Query(output, allowed), 0)
+    z = np.array([rng.integers(c) for c in batch.cards])
+    z[3], z[7] = 1, 0
+    before = joint_score(batch, theta, z)
+    moved = ascend_regions(found.plan.wiring, np.arange(2), found.free, found.unary, found.tables, z)
+    after = joint_score(batch, theta, z)
+    assert np.all(after[moved] > before[moved]) and len(moved) == 2
+    assert z[7] == 0 and z[3] != 0
+    for i in np.flatnonzero(found.free):
+        for x in range(int(batch.cards[i])):
+            if allowed[batch.unary_ptr[i] + x]:
+                other = z.copy()
+                other[i] = x
+                assert np.all(joint_score(batch, theta, other) <= after + 1e-9)
+
+
+def test_a_region_moves_although_no_variable_of_it_gains_alone() -> None:
+    batch, _ = grid((3,) * ROWS * COLUMNS, 0)
+    unary = np.tile([0.0, 0.3, 0.1], batch.n_vars)
+    tables = np.tile(2.0 * np.eye(3).ravel(), batch.n_factors)
+    found = prepare(plan_of(batch), batch, Potentials(unary, tables), Query.all_outputs(batch), 0)
+    z = np.zeros(batch.n_vars, dtype=np.int64)
+    assert len(ascend_regions(found.plan.wiring, np.arange(2), found.free, found.unary, found.tables, z)) == 2
+    assert np.all(z == 1)
+
+
+def test_messages_of_given_states_are_rows_and_columns_of_the_tables() -> None:
+    batch, theta = grid((2, 3, 2, 3, 3) * ROWS, 5)
+    found = prepare(plan_of(batch), batch, theta, Query.all_outputs(batch), 0)
+    z = np.array([np.random.default_rng(1).integers(c) for c in batch.cards])
+    sent = np.zeros(found.plan.n_messages)
+    messages_at(found.plan.wiring, np.arange(2), found.tables, z, sent)
+    want = []
+    for i, j, at in zip(*batch.scope_vars.reshape(-1, 2).T, batch.table_at, strict=True):
+        shape = (int(batch.cards[i]), int(batch.cards[j]))
+        table = theta.tables[at : at + shape[0] * shape[1]].reshape(shape)
+        want += [table[:, z[j]] - table[:, z[j]].max(), table[z[i]] - table[z[i]].max()]
+    np.testing.assert_allclose(sent, np.concatenate(want), atol=1e-14)
+
+
+@pytest.fixture(scope="module")
+def images() -> tuple[Images, Images]:
+    first, second = np.random.default_rng(3).spawn(2)
+    return Images.draw(truth("blocks"), 3, 1.0, 0.5, first), Images.draw(truth("blocks"), 3, 1.0, 0.5, second)
+
+
+def test_regions_find_outputs_of_higher_score_on_strongly_coupled_images(images: tuple[Images, Images]) -> None:
+    sample = images[0].sample()
+    w = np.concatenate([np.arange(5.0) * 0.5, -0.25 * np.arange(1.0, 6.0) ** 2, 3.0 * np.eye(5).ravel()])
+    theta = model().forward(w, sample.inputs)
+    plain, regions = (
+        Propagate("fast", starts=starts)(sample.batch, theta, sample.query, 0.0, 1.0)
+        for starts in (("sum_first",), ("sum_first", "regions"))
+    )
+    assert np.all(regions.value >= plain.value) and np.any(regions.value > plain.value + 1.0)
+
+
+@pytest.mark.parametrize("member", [mssvm, lssvm, hcrf])
+def test_training_lowers_the_objective_and_reports_converged_and_rescued_calls(
+    member: object, images: tuple[Images, Images]
+) -> None:
+    problem = TrainingProblem(member(), model(), images[0].sample(), Propagate("fast"))  # type: ignore[operator]
+    w0 = 0.1 * np.random.default_rng(0).standard_normal(model().n_weights)
+    found = Subgradient(n_epochs=30, rate=0.3, batch_size=1, scaling=Scaling.ADAM).minimize(problem, w0)
+    assert found.outcome is Outcome.BUDGET
+    assert found.objective < 0.7 * found.trace[0].objective
+    assert all(0.0 <= row.converged <= 1.0 for row in found.trace)
+    assert all(a.rescued <= b.rescued for a, b in zip(found.trace[:-1], found.trace[1:], strict=True))
+    assert np.all(problem.difference(found.w).values >= 0.0)
+
+
+def test_the_estimator_learns_images_with_half_the_labels_without_settings(images: tuple[Images, Images]) -> None:
+    train, test = images
+    hidden = train.hidden.reshape(3, 20, 40)
+    y = [[[None if h else int(v) for v, h in zip(*rows, strict=True)] for rows in zip(train.labels, m, strict=True)]
+         for m in hidden]  # fmt: skip
+    fitted = ms.MSSVM(ms.Grid(), max_iter=60, random_state=0).fit(list(train.x.reshape(3, 20, 40, 1)), y)
+    score = fitted.score(list(test.x.reshape(3, 20, 40, 1)), [test.labels.tolist()] * 3)
+    assert score > 0.9
+    assert "of its calls converged" in fitted.diagnose()
+    assert fitted.training_["rescued"] == fitted.history_["rescued"][-1]
