@@ -23,6 +23,7 @@ from mssvm.engines import messages
 from mssvm.graph import Batch, Graph
 from mssvm.inference.propagate import Propagate
 from mssvm.inference.propagate_job import prepare
+from mssvm.inference.propagate_plan import plan_of
 from mssvm.inference.propagate_run import Control, Mode, ScaledRun, ScaledTables, Spans
 from mssvm.potentials import Potentials, Query
 
@@ -74,7 +75,7 @@ def sweeps(batch: Batch, theta: Potentials, query: Query, n: int, mode: Mode) ->
     """n sweeps of one call: the parts of ``Propagate`` from checks to messages, never stopping early."""
     theta.check(batch)
     query.check(batch)
-    model = prepare(batch, theta, query, 0)
+    model = prepare(plan_of(batch), batch, theta, query, 0)
     spans = Spans.of(model)
     run = ScaledRun(model, ScaledTables.of(model, spans, 1.0))
     which = np.arange(len(batch))

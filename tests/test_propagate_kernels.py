@@ -15,6 +15,7 @@ from mssvm.graph import Batch, Graph
 from mssvm.inference.enumerate import Enumerate, entries
 from mssvm.inference.propagate import Propagate, pseudo_marginals
 from mssvm.inference.propagate_job import prepare
+from mssvm.inference.propagate_plan import plan_of
 from mssvm.inference.propagate_run import Control, LogRun, Mode, Model, ScaledRun, ScaledTables, Spans
 from mssvm.potentials import Marginals, Potentials, Query
 
@@ -26,7 +27,7 @@ def grid_model(cards: tuple[int, ...], seed: int, tied: bool = False) -> tuple[B
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
     allowed = np.ones(batch.n_states, dtype=bool)
     allowed[batch.unary_ptr[[3, 8, 15]]] = False
-    return batch, prepare(batch, theta, Query(rng.random(batch.n_vars) < 0.5, allowed), 0)
+    return batch, prepare(plan_of(batch), batch, theta, Query(rng.random(batch.n_vars) < 0.5, allowed), 0)
 
 
 def normalised(batch: Batch, model: Model, messages: Floats) -> Floats:

@@ -29,7 +29,7 @@ STRUCTURES = tuple(
     for kind in vars(structures).values()
     if isinstance(kind, type) and issubclass(kind, structures.Structure) and kind is not structures.Structure
 )
-ENUMS = (optim.Stopping,)
+ENUMS = (optim.Scaling, optim.Stopping)
 OBJECTS: dict[str, Any] = {kind.__name__: kind for kind in (*DATACLASSES, *STRUCTURES, *ENUMS)}
 CONTAINERS: dict[str, Any] = {"tuple": tuple, "list": list, "set": set, "frozenset": frozenset}
 
