@@ -69,7 +69,10 @@ Structure = Annotated[
 ]
 Unlabelled = Annotated[bool, typer.Option("--unlabelled", help="CoNLL: the last column is no label.")]
 MissingColour = Annotated[str, typer.Option(help="Colour of missing labels in colour masks.")]
-Hidden = Annotated[int | None, typer.Option(min=0, help="States of each hidden variable; 0 for none.")]
+Hidden = Annotated[
+    int | None,
+    typer.Option(min=0, help="States of each hidden variable; 0 for none. Default: 0, for sequence classes 3."),
+]
 Cost = Annotated[float, typer.Option("-C", "--cost", help="Weight of the data against the regulariser.")]
 Solver = Annotated[SolverName, typer.Option(help="Solver; auto suits the method and the inference.")]
 Inference = Annotated[InferenceName, typer.Option(help="auto: exact where memory allows, else belief propagation.")]

@@ -14,6 +14,7 @@ from typing import IO
 
 from mssvm.data.stream import STDIN
 from mssvm.errors import InputError
+from mssvm.optim.checkpoint import usual_mode
 
 
 def check_target(path: Path) -> None:
@@ -47,16 +48,10 @@ def output(path: Path) -> Iterator[IO[str]]:
             text.detach()  # flushes, and leaves the files open for the lines below
             if packed is not None:
                 packed.close()
-        os.chmod(name, 0o666 & ~_umask())
+        os.chmod(name, usual_mode())
         os.replace(name, path)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from None
     finally:
         with suppress(FileNotFoundError):
             os.unlink(name)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

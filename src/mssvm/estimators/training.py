@@ -26,6 +26,7 @@ from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Outcome, Regulariser, Solution
+from mssvm.optim.start import best_of
 
 Minimise = Callable[[Problem, Floats], Solution]
 """A solver with its regulariser and progress line."""
@@ -116,7 +117,7 @@ def train(params: Any, data: Data, objective: Callable[[Loss], Objective], warm:
             solutions.append(_solve(params, problem, w0, rng, regulariser, progress))
             if solutions[-1].outcome is Outcome.INTERRUPTED:
                 break
-    chosen = min(solutions, key=lambda s: s.objective if np.isfinite(s.objective) else np.inf)
+    chosen = best_of(solutions)
     w = data.model.fill(chosen.w) if hasattr(data.model, "fill") else chosen.w
     summary = _summary(problem, data, chosen, solutions, w)
     return Trained(w, chosen, summary)

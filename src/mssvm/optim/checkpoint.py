@@ -60,12 +60,20 @@ def replace_file(path: Path, content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
+            os.chmod(name, usual_mode())
             os.replace(name, path)
         except BaseException:
             os.unlink(name)
             raise
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def usual_mode() -> int:
+    """Permissions of a file created in the ordinary way; temporary files start with fewer."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
 
 
 @dataclass

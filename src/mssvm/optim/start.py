@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -83,8 +83,14 @@ def restarts(solver: Solver[Any], problem: Problem, starts: Sequence[Floats], **
         solutions.append(solver.minimize(problem, w0, **options))
         if solutions[-1].outcome is Outcome.INTERRUPTED:
             break
-    objectives = np.array([s.objective for s in solutions])
-    return Restarts(solutions[int(np.argmin(np.where(np.isnan(objectives), np.inf, objectives)))], objectives)
+    return Restarts(best_of(solutions), np.array([s.objective for s in solutions]))
+
+
+def best_of(solutions: Sequence[Solution]) -> Solution:
+    """The lowest objective of a series of starts; interrupted, if the series was."""
+    best = min(solutions, key=lambda s: s.objective if np.isfinite(s.objective) else np.inf)
+    last = solutions[-1]
+    return replace(best, outcome=last.outcome, message=last.message) if last.outcome is Outcome.INTERRUPTED else best
 
 
 def random_starts(n_init: int, n_weights: int, *, seed: int = 0, hidden: Bools | None = None) -> list[Floats]:
