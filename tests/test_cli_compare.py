@@ -103,3 +103,14 @@ def test_compare_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     # Without hidden variables the two are one model.
     assert found["CRF"]["accuracy_by_fold"] == found["HCRF"]["accuracy_by_fold"]
     assert found["CRF"]["accuracy"]["mean"] == pytest.approx(np.mean(found["CRF"]["accuracy_by_fold"]))
+
+
+def test_methods_without_hidden_variables_are_compared_beside_those_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_chains(tmp_path / "train.jsonl", 30, 0)
+    options = ("--hidden", 2, "--cv", 2, "--max-iter", 5, "--no-curves", "--json")
+    code, out, _ = run(capsys, "compare", data, "--methods", "hcrf,crf", *options)
+    found = json.loads(out)["methods"]
+    assert code == 0 and list(found) == ["HCRF", "CRF"]
+    assert found["CRF"]["accuracy_by_fold"] != found["HCRF"]["accuracy_by_fold"]

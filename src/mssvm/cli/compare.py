@@ -46,6 +46,8 @@ def compare(
 ) -> list[Section]:
     """Cross-validate methods on the same folds: accuracies, paired differences, and a page to look at.
 
+    --hidden is for the methods that have hidden variables; crf and ssvm are compared without.
+
     Example: mssvm compare data.jsonl --methods mssvm,lssvm,hcrf --cv 5 --html report.html
     """
     if html is not None:
@@ -56,8 +58,12 @@ def compare(
     found_data = o.read_data(data, o.reading(form, structure, colour=missing_colour))
     settings = {"C": cost, "solver": solver.value, "inference": inference.value, "max_iter": max_iter}
     made = o.make_structure(found_data.kind, hidden)
+    plain = o.make_structure(found_data.kind, 0)  # for methods that have no hidden variables
     estimators = {
-        o.METHODS.get(n, n): o.make_estimator(n, made, **settings, random_state=seed, n_jobs=jobs) for n in names
+        o.METHODS.get(n, n): o.make_estimator(
+            n, plain if n in o.WITHOUT_HIDDEN else made, **settings, random_state=seed, n_jobs=jobs
+        )
+        for n in names
     }
     from mssvm.engines.compiling import compiling
 

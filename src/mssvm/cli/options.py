@@ -94,6 +94,9 @@ def meter(path: Path, doing: str) -> Meter:
     return Meter(title, "pictures", 1.0) if path.is_dir() else Meter(title)
 
 
+WITHOUT_HIDDEN = ("crf", "ssvm")
+
+
 def reading(
     form: FormatName | None, structure: StructureName | str | None, unlabelled: bool = False, colour: str = "#ffffff"
 ) -> Options:

@@ -79,7 +79,7 @@ class _WithoutHidden(StructuredEstimator):
         if len(data.encoded.hidden):
             raise InputError(
                 f"{type(self).__name__} has no hidden variables, but the structure has; "
-                "use MSSVM, LSSVM or HCRF, or a structure with hidden=0."
+                "use MSSVM, LSSVM or HCRF, or a structure with hidden=0 (--hidden 0)."
             )
 
 
