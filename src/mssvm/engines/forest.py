@@ -13,7 +13,7 @@ from numba import njit
 from mssvm.arrays import Bools, Floats, Ints
 from mssvm.engines.rooting import plan_forest
 from mssvm.engines.scaled import Forest, Layout, Tables, exp_nodes, scaled_down, scaled_edges, scaled_up
-from mssvm.engines.tree import Rooted, Rows, downward, make_rows, plan_rows, upward
+from mssvm.engines.tree import Rooted, Rows, downward, make_rows, plan_rows, power, power_weights, upward
 
 MIXED, AT_Y, AT_H = 0, 1, 2  # temperatures of the free variables of an instance: both, only eps_y, only eps_h
 SCALED, ROBUST = 1, 2
@@ -215,6 +215,16 @@ def run_forests(
         g = layout.graph_of[b]
         first, last = layout.var_ptr[b], layout.var_ptr[b + 1]
         lo, hi = layout.unary_ptr[first], layout.unary_ptr[last]
+        for j in range(lo, hi):
+            space.u[j - lo] = unary[j] if allowed[j] else -np.inf
+        if last - first == 1:
+            tau = eps_y if output[first] else eps_h
+            value[b] = power(space.u[: hi - lo], tau)
+            if want:
+                mu_unary[lo:hi] = 0.0
+                if value[b] > -np.inf:
+                    power_weights(space.u[: hi - lo], tau, 1.0, mu_unary[lo:hi])
+            continue
         mode = read_roles(
             first, last - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, eps_y == eps_h, space
         )
@@ -222,8 +232,6 @@ def run_forests(
         ok, net = oriented(rooted(forest, layout, g, b), ends, mode, space)
         if not ok:
             return False
-        for j in range(lo, hi):
-            space.u[j - lo] = unary[j] if allowed[j] else -np.inf
         degree = forest.degree[forest.node_ptr[g] : forest.node_ptr[g + 1]]
         value[b], how = solve_up(net, degree, mode, eps_y, eps_h, ty, th, space)
         if want:

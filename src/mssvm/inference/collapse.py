@@ -1,16 +1,16 @@
 """Hidden components as tables over the outputs they border.
 
 Given the outputs, a model with hidden variables falls apart into its hidden components. ``Collapse`` lists one *piece*
-per component and per joint state of its bordering outputs, so that any function of a component given its border (a
-power sum at some temperature, say) is one batched inference call, and lays out the graph over outputs alone on which
-those functions are tables. Wiring only; potentials are gathered and marginals scattered through index arrays.
+per component and per joint state of its bordering outputs: the component's hidden variables with the tables sliced at
+that state. So any function of a component given its border (a power sum at some temperature, say) is one batched
+inference call. It also lays out the graph over outputs alone on which those functions are tables. Wiring only;
+potentials are gathered and marginals scattered through index arrays over [unary | tables].
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -38,9 +38,11 @@ class Collapse:
     batch: Batch
     pieces: Batch
     piece_query: Query
-    piece_unary: Ints  # entry of theta.unary, or n_states for the outputs of a piece, which score nothing here
-    piece_tables: Ints  # entry of theta.tables
-    piece_mu: Ints  # entry of Marginals.tables, for every entry of the pieces' table marginals
+    piece_states: tuple[
+        Ints, Ints, Ints
+    ]  # entries of the pieces' unary scores, and the theta and mu behind them
+    piece_tables: tuple[Ints, Ints]  # for entries of the pieces' tables and table marginals: theta and mu
+    piece_owner: Ints  # instance of each piece
     slot: Ints  # where each piece's number goes: an entry of [outputs' unary | outputs' tables | one per instance]
     weight: Ints  # where each piece's probability is read: an entry of [outputs' mu.unary | mu.tables | one]
     outputs: Batch
@@ -48,15 +50,11 @@ class Collapse:
     output_tables: tuple[Ints, Ints]  # entries of theta.tables, and where they go in the outputs' tables
     output_mu: tuple[Ints, Ints]  # entries of Marginals.tables, and of the outputs' table marginals
 
-    @cached_property
-    def piece_owner(self) -> Ints:
-        """Instance of each piece."""
-        first = self.piece_unary[self.pieces.unary_ptr[self.pieces.var_ptr[:-1]]]
-        return self.batch.owner[self.batch.state_var[first]]
-
     def piece_theta(self, theta: Potentials) -> Potentials:
         """The potentials of the pieces."""
-        return Potentials(np.append(theta.unary, 0.0)[self.piece_unary], theta.tables[self.piece_tables])
+        scores = np.concatenate([theta.unary, theta.tables])
+        entry, source, _ = self.piece_states
+        return Potentials(sum_by(entry, scores[source], self.pieces.n_states), scores[self.piece_tables[0]])
 
     def output_theta(self, theta: Potentials, numbers: Floats) -> tuple[Potentials, Floats]:
         """Potentials over outputs with one number per piece added, and a constant per instance."""
@@ -76,10 +74,12 @@ class Collapse:
 
     def scatter(self, inner: Marginals, numbers: Floats, outer: Marginals | None) -> Marginals:
         """Marginals of the pieces times ``numbers`` (one per piece), plus those of the outputs, in theta's layout."""
-        states = np.repeat(numbers, np.diff(self.pieces.unary_ptr[self.pieces.var_ptr]))
-        unary = sum_by(self.piece_unary, inner.unary * states, self.batch.n_states + 1)[:-1]
-        entries = numbers[self.pieces.mu_owner]
-        tables = sum_by(self.piece_mu, inner.tables * entries, self.batch.n_mu_entries)
+        n = self.batch.n_states
+        entry, _, target = self.piece_states
+        unary = inner.unary * numbers[self.pieces.owner[self.pieces.state_var]]
+        tables = inner.tables * numbers[self.pieces.mu_owner]
+        into, added = np.append(target, self.piece_tables[1]), np.append(unary[entry], tables)
+        unary, tables = np.split(sum_by(into, added, n + self.batch.n_mu_entries), [n])
         if outer is not None:
             unary[self.output_states] += outer.unary
             tables[self.output_mu[0]] += outer.tables[self.output_mu[1]]
@@ -174,10 +174,12 @@ class _Layout:
         self.batch, self.query, self.found, self.outputs, self.factor_of = batch, query, found, outputs, factor_of
         self.graphs: list[Graph] = []
         self.ids: list[list[int]] = []
-        self.unary: list[Ints] = []
-        self.tables: list[Ints] = []
-        self.mu: list[Ints] = []
-        self.clamped: list[Ints] = []
+        self.known: dict[tuple[int, ...], int] = {}  # a slice of a table: its name in the pieces
+        self.n_entries = 0
+        self.states: list[tuple[Ints, Ints, Ints]] = []
+        self.tables: list[tuple[Ints, Ints]] = []
+        self.allowed: list[Bools] = []
+        self.owner: list[int] = []
         self.slot: list[int] = []
         self.weight: list[int] = []
 
@@ -186,43 +188,48 @@ class _Layout:
             for c, part in enumerate(parts):
                 self._add(b, c, part)
         pieces = Batch.build(self.graphs, self.ids)
-        unary, tables = _join(self.unary), np.zeros(pieces.n_table_entries, dtype=np.int64)
-        mu = np.zeros(pieces.n_mu_entries, dtype=np.int64)
-        tables[spans(pieces.table_at, pieces.table_sizes)] = _join(self.tables)
-        mu[spans(pieces.mu_at, pieces.table_sizes)] = _join(self.mu)
-        allowed = np.append(self.query.allowed, False)[unary]
-        inside = unary == self.batch.n_states
-        allowed[inside] = _join(self.clamped).astype(bool)
-        hidden = ~inside[pieces.unary_ptr[:-1]]
+        tables, mu = np.zeros(pieces.n_table_entries, dtype=np.int64), np.zeros(pieces.n_mu_entries, dtype=np.int64)
+        tables[spans(pieces.table_at, pieces.table_sizes)] = _join([source for source, _ in self.tables])
+        mu[spans(pieces.mu_at, pieces.table_sizes)] = _join([target for _, target in self.tables])
+        entry, source, target = (_join([arrays[k] for arrays in self.states]) for k in range(3))
+        allowed = np.concatenate(self.allowed) if self.allowed else np.zeros(0, dtype=bool)
         states = self.query.output[self.batch.state_var]
-        source, place, mu_source, mu_place = self._kept()
+        outer_source, place, mu_source, mu_place = self._kept()
         return Collapse(
-            self.batch, pieces, Query(~hidden, allowed), unary, tables, mu,
-            np.array(self.slot, dtype=np.int64), np.array(self.weight, dtype=np.int64),
-            self.outputs, np.flatnonzero(states), (source, place), (mu_source, mu_place),
+            self.batch, pieces, Query(np.zeros(pieces.n_vars, dtype=bool), allowed), (entry, source, target),
+            (tables, mu), np.array(self.owner, dtype=np.int64), np.array(self.slot, dtype=np.int64),
+            np.array(self.weight, dtype=np.int64), self.outputs, np.flatnonzero(states), (outer_source, place),
+            (mu_source, mu_place),
         )  # fmt: skip
 
     def _add(self, b: int, c: int, part: Component) -> None:
         """The pieces of one component, one for each joint state of its border."""
         batch, graph = self.batch, self.batch.graph(b)
-        local = {v: k for k, v in enumerate((*part.hidden, *part.border))}
-        scopes = tuple(tuple(local[v] for v in graph.scopes[f]) for f in part.factors)
-        wiring = Graph(tuple(graph.cards[v] for v in local), scopes)
-        factors = batch.factor_ptr[b] + np.array(part.factors, dtype=np.int64)
-        sizes = graph.table_sizes[list(part.factors)]
         hidden = batch.var_ptr[b] + np.array(part.hidden, dtype=np.int64)
-        own = spans(batch.unary_ptr[hidden], batch.cards[hidden])
-        border = [graph.cards[v] for v in part.border]
-        unary = np.concatenate([own, np.full(sum(border), batch.n_states)])
-        tables, mu = spans(batch.table_at[factors], sizes), spans(batch.mu_at[factors], sizes)
-        ids = batch.table_at[factors].tolist()
-        for at, state in zip(self._slots(b, c, part), np.ndindex(*border), strict=True):
+        cards = batch.cards[hidden]
+        own, first = spans(batch.unary_ptr[hidden], cards), np.cumsum(cards) - cards
+        local = {v: k for k, v in enumerate(part.hidden)}
+        inner = [[local[v] for v in graph.scopes[f] if v in local] for f in part.factors]
+        wiring = Graph(tuple(cards.tolist()), tuple(tuple(scope) for scope in inner if len(scope) > 1))
+        offset = batch.n_states
+        for at, state in zip(self._slots(b, c, part), np.ndindex(*[graph.cards[v] for v in part.border]), strict=True):
+            here, ids = dict(zip(part.border, state, strict=True)), []
+            self.states.append((self.n_entries + np.arange(len(own)), own, own))
+            for f, scope in zip(part.factors, inner, strict=True):
+                key, entries = _slice(graph, f, here)
+                table, mu = batch.table_at[batch.factor_ptr[b] + f], batch.mu_at[batch.factor_ptr[b] + f]
+                source, target = offset + table + entries, offset + mu + entries
+                if len(scope) > 1:
+                    ids.append(self.known.setdefault((int(table), *key), len(self.known)))
+                    self.tables.append((source, target))
+                else:
+                    k = scope[0]
+                    self.states.append((self.n_entries + first[k] + np.arange(cards[k]), source, target))
             self.graphs.append(wiring)
             self.ids.append(ids)
-            self.unary.append(unary)
-            self.tables.append(tables)
-            self.mu.append(mu)
-            self.clamped += [(np.arange(k) == s).astype(np.int64) for k, s in zip(border, state, strict=True)]
+            self.allowed.append(self.query.allowed[own])
+            self.n_entries += len(own)
+            self.owner.append(b)
             self.slot.append(at[0])
             self.weight.append(at[1])
 
@@ -259,6 +266,14 @@ class _Layout:
             spans(self.batch.mu_at[before][mu_first], sizes[mu_first]),
             spans(self.outputs.mu_at[after][mu_first], sizes[mu_first]),
         )
+
+
+def _slice(graph: Graph, f: int, here: dict[int, int]) -> tuple[tuple[int, ...], Ints]:
+    """The states of factor f's border variables (-1 for others), and the entries of its table at these states."""
+    scope = graph.scopes[f]
+    at = tuple(here.get(v, -1) for v in scope)
+    entries = np.arange(graph.table_sizes[f]).reshape([graph.cards[v] for v in scope])
+    return at, entries[tuple(slice(None) if s < 0 else s for s in at)].ravel()
 
 
 def _join(parts: list[Ints]) -> Ints:

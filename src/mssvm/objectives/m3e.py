@@ -29,6 +29,15 @@ from mssvm.potentials import Belief, Marginals, Potentials, Query
 from mssvm.power import check_temperature
 
 
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """S_alpha of every piece, the term that is subtracted in it (as a positive number), both terms' beliefs."""
+
+    scores: Floats
+    subtracted: Floats
+    beliefs: list[Belief]
+
+
 @dataclass(frozen=True)
 class M3E:
     """The M3E objective with entropy order ``alpha`` > 0, alpha != 1; needs exact inference."""
@@ -37,6 +46,7 @@ class M3E:
     loss: Loss = field(default_factory=Hamming)
     eps_y: float = 0.0
     _known: WhileAlive[Sample, Collapse] = field(default_factory=WhileAlive, repr=False, compare=False)
+    _scored: WhileAlive[Potentials, Scored] = field(default_factory=WhileAlive, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_temperature(self.eps_y, "eps_y")
@@ -71,7 +81,7 @@ class M3E:
     def decode(self, inference: Inference, sample: Sample, theta: Potentials) -> Belief:
         """The maximising outputs of S_alpha, and for hidden variables their marginals given these."""
         view = self._collapse(sample)
-        (scores, _), _ = self._scores(inference, view, theta)
+        scores = self._scores(inference, view, theta).scores
         outer_theta, constant = view.output_theta(theta, scores)
         best = _exactly(inference, view.outputs, outer_theta, view.output_query(sample.query), 0.0)
         chosen = np.flatnonzero(sample.query.output)
@@ -92,13 +102,14 @@ class M3E:
     ) -> Belief:
         """PS_y[eps_y] of S_alpha (with what ``outer_theta`` adds to outputs), made convex; its gradient in theta."""
         view = self._collapse(sample)
-        (scores, subtracted), beliefs = self._scores(inference, view, theta)
-        potentials, constant = view.output_theta(outer_theta, scores)
+        # Both parts of U are asked for at the same theta, one after the other.
+        inner = self._scored.get(theta, lambda: self._scores(inference, view, theta))
+        potentials, constant = view.output_theta(outer_theta, inner.scores)
         outer = _exactly(inference, view.outputs, potentials, view.output_query(query), eps_y)
         weights = view.piece_weights(outer.mu)
-        mu = view.scatter(beliefs[0].mu, self._lift(0, weights), outer.mu)
-        rest = view.scatter(beliefs[1].mu, self._lift(1, weights), None)
-        value = outer.value + constant + sum_by(view.piece_owner, subtracted, len(sample))
+        mu = view.scatter(inner.beliefs[0].mu, self._lift(0, weights), outer.mu)
+        rest = view.scatter(inner.beliefs[1].mu, self._lift(1, weights), None)
+        value = outer.value + constant + sum_by(view.piece_owner, inner.subtracted, len(sample))
         return replace(outer, value=value, mu=Marginals(mu.unary + rest.unary, mu.tables + rest.tables))
 
     def _lift(self, k: int, weights: Floats) -> Floats:
@@ -106,10 +117,8 @@ class M3E:
         coefficient = self.terms[k][0]
         return coefficient * weights + max(-coefficient, 0.0)
 
-    def _scores(
-        self, inference: Inference, view: Collapse, theta: Potentials
-    ) -> tuple[tuple[Floats, Floats], list[Belief]]:
-        """S_alpha of every piece, the term that is subtracted in it (as a positive number), and both beliefs.
+    def _scores(self, inference: Inference, view: Collapse, theta: Potentials) -> Scored:
+        """The scores of all pieces.
 
         A piece without an allowed assignment scores -inf and, having no part that varies, subtracts nothing.
         """
@@ -122,7 +131,7 @@ class M3E:
             value = np.where(possible, belief.value, 0.0)
             scores += coefficient * value
             subtracted += max(-coefficient, 0.0) * value
-        return (scores, subtracted), beliefs
+        return Scored(scores, subtracted, beliefs)
 
 
 def _exactly(inference: Inference, batch: Batch, theta: Potentials, query: Query, eps: float) -> Belief:
