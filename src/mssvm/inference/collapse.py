@@ -38,9 +38,7 @@ class Collapse:
     batch: Batch
     pieces: Batch
     piece_query: Query
-    piece_states: tuple[
-        Ints, Ints, Ints
-    ]  # entries of the pieces' unary scores, and the theta and mu behind them
+    piece_states: tuple[Ints, Ints, Ints]  # entries of the pieces' unary scores, and the theta and mu behind them
     piece_tables: tuple[Ints, Ints]  # for entries of the pieces' tables and table marginals: theta and mu
     piece_owner: Ints  # instance of each piece
     slot: Ints  # where each piece's number goes: an entry of [outputs' unary | outputs' tables | one per instance]
