@@ -11,6 +11,7 @@ from mssvm.errors import UnsupportedError
 from mssvm.graph import Batch, Graph
 from mssvm.inference.conditioning import Conditioning
 from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
 from mssvm.potentials import Potentials, Query
 from test_trees import assert_same, random_masks, random_potentials, run
 
@@ -120,3 +121,37 @@ def test_threads_do_not_change_a_bit() -> None:
     np.testing.assert_array_equal(one[0], three[0])
     np.testing.assert_array_equal(one[1].unary, three[1].unary)
     np.testing.assert_array_equal(one[1].tables, three[1].tables)
+
+
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 1.0), (1.0, 1.0), (0.5, 0.5), (0.3, 1.0)])
+def test_contrast_equals_two_enumerations(eps_y: float, eps_h: float) -> None:
+    rng = np.random.default_rng(3)
+    graphs = [labelled_chain(int(n), 3, 2, True, 0) for n in rng.integers(2, 5, 11)]
+    ids = [[0 if len(s) == 3 else 100 * b + f for f, s in enumerate(g.scopes, 1)] for b, g in enumerate(graphs)]
+    batch = Batch.build(graphs, ids)
+    theta = random_potentials(rng, batch, 1.0, 0.0)
+    labels = batch.var_ptr[:-1]
+    query = Query(np.isin(np.arange(batch.n_vars), labels), np.ones(batch.n_states, dtype=bool))
+    some = rng.random((len(batch), 3)) < 0.4
+    some[np.arange(len(batch)), rng.integers(3, size=len(batch))] = True
+    mask = np.ones(batch.n_states, dtype=bool)
+    mask[(batch.unary_ptr[labels][:, None] + np.arange(3)).ravel()] = some.ravel()
+    given = query.restrict(mask)
+    high, low = (Enumerate()(batch, theta, q, eps_y, eps_h) for q in (query, given))
+    found = Exact().contrast(batch, theta, query, given, eps_y, eps_h)
+    assert found is not None
+    assert np.allclose(found[0], high.value, atol=1e-10) and np.allclose(found[1], low.value, atol=1e-10)
+    assert np.allclose(found[2].unary, (high.mu - low.mu).unary, atol=1e-10)
+    assert np.allclose(found[2].tables, (high.mu - low.mu).tables, atol=1e-10)
+
+
+def test_contrast_declines_what_one_pass_cannot_give() -> None:
+    rng = np.random.default_rng(4)
+    batch = Batch.build([labelled_chain(3, 3, 2, True, 0)] * 2, [[0, 1, 2, 3, 3]] * 2)
+    theta = random_potentials(rng, batch, 1.0, 0.0)
+    query = Query(batch.owner * 0 == np.arange(batch.n_vars) % 4, np.ones(batch.n_states, dtype=bool))
+    inside = query.clamp(batch, np.array([1]), np.array([0]))
+    assert Exact().contrast(batch, theta, query, inside, 1.0, 1.0) is None
+    label = query.clamp(batch, np.array([0, 4]), np.array([1, 2]))
+    assert Exact().contrast(batch, theta, query, label, 1.0, 1.0) is not None
+    assert Exact().contrast(batch, theta, query, label, 0.0, 0.0) is None

@@ -230,7 +230,7 @@ def chains_down(
 def add_nodes(
     length: int, k: int, work: Lanes, weight: Floats, mu_unary: Floats, extra_at: Ints, shift: int, mu_tables: Floats
 ) -> None:
-    """Add the node marginals in ``work.q`` to where the batch keeps them, for lanes of positive weight."""
+    """Add the node marginals in ``work.q`` to where the batch keeps them, for lanes of weight other than zero."""
     q, n = work.q, length * k
     block = np.empty((8, n))
     for left in range(0, q.shape[1], 8):

@@ -187,9 +187,13 @@ def _spread(
 def run_cut_chains(
     ptr: Ints, members: Ints, cut: Cut, forest: Forest, layout: Layout, unary: Floats, allowed: Bools,
     eps: float, eps_cut: float, tables: Tables, value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats,
-    done: Bools,
+    done: Bools, given: Bools, low: Floats,
 ) -> None:  # fmt: skip
-    """The same for groups of chains whose edges share one three-way table, all chains of a group side by side."""
+    """The same for groups of chains whose edges share one three-way table, all chains of a group side by side.
+
+    Where ``given`` has entries, they are the states of the cut variables under a narrower mask: ``low`` gets the values
+    under it, and the marginals are those of ``value`` less those of ``low``.
+    """
     for index in range(len(ptr) - 1):
         real, group = ptr[index + 1] - ptr[index], padded(members[ptr[index] : ptr[index + 1]])
         lanes = len(group)
@@ -219,6 +223,12 @@ def run_cut_chains(
             done[group[lane]], value[group[lane]] = good[lane], power(values[lane], eps_cut)
             if good[lane]:
                 power_weights(values[lane], eps_cut, 1.0, share[lane])
+            if good[lane] and len(given):
+                for c in range(states):
+                    if not given[cut_at[lane] + c]:
+                        values[lane, c] = -np.inf
+                low[group[lane]] = power(values[lane], eps_cut)
+                power_weights(values[lane], eps_cut, -1.0, share[lane])
         if want:
             acc = np.empty((k * k, lanes))
             for lane in range(lanes):
@@ -229,7 +239,7 @@ def run_cut_chains(
                         mu_tables[extra_mu[lane, t] : extra_mu[lane, t] + states * k] = 0.0
             for c in range(states):
                 weight = share[:, c].copy()
-                active = weight.max() > 0.0
+                active = np.abs(weight).max() > 0.0
                 if active:
                     chains_down(
                         c,
@@ -250,7 +260,7 @@ def run_cut_chains(
                     mu_unary[cut_at[lane] + c] = weight[lane]
                     at = layout.mu_at[layout.factor_ptr[b] + cut.edge_factor[forest.edge_ptr[g]]] + c * k * k
                     for j in range(k * k):
-                        mu_tables[at + j] = acc[j, lane] if active and weight[lane] > 0.0 else 0.0
+                        mu_tables[at + j] = acc[j, lane] if active and weight[lane] != 0.0 else 0.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

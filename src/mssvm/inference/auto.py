@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mssvm.arrays import AnyArray, Bools
+from mssvm.arrays import AnyArray, Bools, Floats
 from mssvm.graph import Batch
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagate import Propagate
@@ -49,6 +49,14 @@ class Auto:
             names = self.exact.fill(batch, theta, query, eps_y, eps_h, np.flatnonzero(fits), value, mu)
             status = _merge(status, Status.exactly(value, names), fits)
         return Belief(value, mu, status)
+
+    def contrast(
+        self, batch: Batch, theta: Potentials, query: Query, given: Query, eps_y: float, eps_h: float
+    ) -> tuple[Floats, Floats, Marginals] | None:
+        """As ``Exact.contrast``, where everything is exact."""
+        if not self.fits(batch, query, eps_y, eps_h).all():
+            return None
+        return self.exact.contrast(batch, theta, query, given, eps_y, eps_h)
 
     def fits(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is exact inference within the limits? Remembered for as long as batch and query live."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mssvm.arrays import Floats, Ints
 from mssvm.graph import Batch
@@ -13,6 +13,16 @@ class Inference(Protocol):
     """Callable computing PS_{outputs}[eps_y] PS_{hidden}[eps_h] theta for every instance of a batch."""
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief: ...
+
+
+@runtime_checkable
+class Contrasting(Protocol):
+    """An inference that may compute a value, a value under a narrower mask and the difference of the gradients in one
+    pass, and gives None where it cannot."""
+
+    def contrast(
+        self, batch: Batch, theta: Potentials, query: Query, given: Query, eps_y: float, eps_h: float
+    ) -> tuple[Floats, Floats, Marginals] | None: ...
 
 
 class Filler(Protocol):

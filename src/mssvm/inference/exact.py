@@ -77,6 +77,16 @@ class Exact:
                 names[mine] = name
         return tuple(names)
 
+    def contrast(
+        self, batch: Batch, theta: Potentials, query: Query, given: Query, eps_y: float, eps_h: float
+    ) -> tuple[Floats, Floats, Marginals] | None:
+        """Values under ``query`` and under the narrower ``given``, and the difference of their marginals, in one pass;
+        None where only two calls can give them."""
+        if any(filler is not self.conditioning for _, filler, _ in self.route(batch, query, eps_y, eps_h)):
+            return None
+        theta.check(batch)
+        return self.conditioning.contrast(batch, theta, query, given, eps_y, eps_h)
+
     def eliminated(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Ints:
         """The instances that no fast path takes."""
         parts = [which for _, filler, which in self.route(batch, query, eps_y, eps_h) if filler is self.eliminate]

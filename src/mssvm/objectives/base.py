@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol, Self
 
+from mssvm.arrays import Floats
 from mssvm.inference.base import Inference
 from mssvm.models.losses import Loss
 from mssvm.objectives.sample import Sample
-from mssvm.potentials import Belief, Potentials
+from mssvm.potentials import Belief, Marginals, Potentials
+
+
+@dataclass(frozen=True, eq=False)
+class Difference:
+    """Both parts' values and the difference of their gradients; ``converged`` counts the calls of inference that did,
+    ``rescued`` the instances that had to be raised to the subtracted part."""
+
+    high: Floats
+    low: Floats
+    mu: Marginals
+    converged: int
+    exact: bool
+    rescued: int = 0
 
 
 class Objective(Protocol):
@@ -35,3 +50,19 @@ class Objective(Protocol):
     ) -> tuple[Belief, int]:
         """The first part and its gradient, and the number of instances that had to be raised to ``minus``."""
         ...
+
+    def difference(self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials) -> Difference:
+        """Both parts at once."""
+        ...
+
+
+def difference_of_parts(
+    objective: Objective, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials
+) -> Difference:
+    """Both parts, one after the other."""
+    low = objective.minus(inference, sample, theta)
+    high, rescued = objective.plus(inference, sample, theta, delta, low)
+    both = (high.status, low.status)
+    converged = sum(int(status.converged.sum()) for status in both)
+    exact = all(bool(status.exact.all()) for status in both)
+    return Difference(high.value, low.value, high.mu - low.mu, converged, exact, rescued)

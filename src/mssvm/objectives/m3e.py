@@ -24,6 +24,7 @@ from mssvm.inference.base import Inference
 from mssvm.inference.collapse import Collapse
 from mssvm.inference.remember import WhileAlive
 from mssvm.models.losses import Hamming, Loss
+from mssvm.objectives.base import Difference, difference_of_parts
 from mssvm.objectives.sample import Sample
 from mssvm.potentials import Belief, Marginals, Potentials, Query
 from mssvm.power import check_temperature
@@ -77,6 +78,9 @@ class M3E:
         self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials, minus: Belief | None = None
     ) -> tuple[Belief, int]:
         return self._part(inference, sample, theta, theta + delta, sample.query, self.eps_y), 0
+
+    def difference(self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials) -> Difference:
+        return difference_of_parts(self, inference, sample, theta, delta)
 
     def decode(self, inference: Inference, sample: Sample, theta: Potentials) -> Belief:
         """The maximising outputs of S_alpha, and for hidden variables their marginals given these."""

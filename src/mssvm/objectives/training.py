@@ -114,7 +114,7 @@ class TrainingProblem:
         block = self._cut.single(i)
         theta = self.model.forward(w, block.sample.inputs)
         belief, _ = self.objective.plus(self.inference, block.sample, theta, block.delta)
-        _checked(belief, block)
+        _check(belief.value, block)
         return float(belief.value[0]), np.concatenate([belief.mu.unary, belief.mu.tables])
 
     def lift(self, i: int, mu: Floats) -> Floats:
@@ -144,7 +144,7 @@ class TrainingProblem:
     @cached_property
     def _cut(self) -> _Cut:
         # A block makes one dense gradient, which must not cost more than the block itself.
-        return _Cut(self.sample, self.objective, max(BLOCK_STATES, self.n_weights // 4))
+        return _Cut(self.sample, self.objective, max(BLOCK_STATES, self.model.gradient_size // 4))
 
     def _sum(self, which: Ints | None, evaluate: Callable[[Block, Floats], Part]) -> Part:
         if which is None:
@@ -162,43 +162,38 @@ class TrainingProblem:
 
     def _minus(self, w: Floats, block: Block, scale: Floats) -> Part:
         theta = self.model.forward(w, block.sample.inputs)
-        belief = _checked(self.objective.minus(self.inference, block.sample, theta), block)
-        return self._part(block, scale, belief.value, belief.mu, (belief,), minus_calls=len(scale))
+        belief = self.objective.minus(self.inference, block.sample, theta)
+        return self._one_part(block, scale, belief, 0, len(scale))
 
     def _plus(self, w: Floats, block: Block, scale: Floats) -> Part:
         theta = self.model.forward(w, block.sample.inputs)
         belief, rescued = self.objective.plus(self.inference, block.sample, theta, block.delta)
-        _checked(belief, block)
-        return self._part(block, scale, belief.value, belief.mu, (belief,), rescued, plus_calls=len(scale))
+        return self._one_part(block, scale, belief, len(scale), 0, rescued)
+
+    def _one_part(
+        self, block: Block, scale: Floats, belief: Belief, plus_calls: int, minus_calls: int, rescued: int = 0
+    ) -> Part:
+        _check(belief.value, block)
+        known = int(belief.status.converged.sum()), rescued, bool(belief.status.exact.all())
+        return self._part(block, scale, belief.value, belief.mu, (plus_calls, minus_calls, *known))
 
     def _difference(self, w: Floats, block: Block, scale: Floats) -> Part:
         theta = self.model.forward(w, block.sample.inputs)
-        low = _checked(self.objective.minus(self.inference, block.sample, theta), block)
-        high, rescued = self.objective.plus(self.inference, block.sample, theta, block.delta, low)
-        _checked(high, block)
-        value, mu = high.value - low.value, high.mu - low.mu
-        n = len(scale)
-        return self._part(block, scale, value, mu, (high, low), rescued, plus_calls=n, minus_calls=n)
+        found = self.objective.difference(self.inference, block.sample, theta, block.delta)
+        _check(found.low, block)
+        _check(found.high, block)
+        calls = (len(scale), len(scale), found.converged, found.rescued, found.exact)
+        return self._part(block, scale, found.high - found.low, found.mu, calls)
 
     def _part(
-        self,
-        block: Block,
-        scale: Floats,
-        value: Floats,
-        mu: Marginals,
-        beliefs: tuple[Belief, ...],
-        rescued: int = 0,
-        plus_calls: int = 0,
-        minus_calls: int = 0,
+        self, block: Block, scale: Floats, value: Floats, mu: Marginals, calls: tuple[int, int, int, int, bool]
     ) -> Part:
+        """``calls``: those of plus and minus, those that converged, those rescued, and whether all were exact."""
         if np.all(scale == scale[0]):
             gradient = scale[0] * self.model.adjoint(mu, block.sample.inputs)
         else:
             gradient = self.model.adjoint(weigh(block.sample.batch, mu, scale), block.sample.inputs)
-        converged = sum(int(belief.status.converged.sum()) for belief in beliefs)
-        exact = all(bool(belief.status.exact.all()) for belief in beliefs)
-        total = float(scale @ value)
-        return Part(value, total, gradient, plus_calls, minus_calls, converged, rescued, exact)
+        return Part(value, float(scale @ value), gradient, *calls)
 
 
 class _Cut:
@@ -222,12 +217,11 @@ def weigh(batch: Batch, mu: Marginals, scale: Floats) -> Marginals:
     return Marginals(mu.unary * scale[batch.owner][batch.state_var], mu.tables * scale[batch.mu_owner])
 
 
-def _checked(belief: Belief, block: Block) -> Belief:
-    """The belief, if every instance has an allowed assignment."""
-    bad = np.flatnonzero(~np.isfinite(belief.value))
+def _check(value: Floats, block: Block) -> None:
+    """Raise unless every instance has an allowed assignment."""
+    bad = np.flatnonzero(~np.isfinite(value))
     if len(bad):
         raise InfeasibleError(
-            f"instance {block.first + int(bad[0])} of those with labels has value {belief.value[bad[0]]}; its labels "
+            f"instance {block.first + int(bad[0])} of those with labels has value {value[bad[0]]}; its labels "
             "contradict the forbidden entries of the model, or the weights are beyond all bounds."
         )
-    return belief

@@ -17,8 +17,9 @@ import numpy as np
 
 from mssvm.arrays import Bools
 from mssvm.graph import Batch
-from mssvm.inference.base import Inference
+from mssvm.inference.base import Contrasting, Inference
 from mssvm.models.losses import Hamming, Loss, Zero
+from mssvm.objectives.base import Difference, difference_of_parts
 from mssvm.objectives.sample import Sample
 from mssvm.potentials import Belief, Marginals, Potentials
 from mssvm.power import check_temperature
@@ -58,6 +59,15 @@ class Unified:
         floor = minus if minus is not None else self.minus(inference, sample, theta)
         low = (belief.value < floor.value) & ~belief.status.exact
         return (_take(sample.batch, belief, floor, low), int(low.sum())) if low.any() else (belief, 0)
+
+    def difference(self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials) -> Difference:
+        """U+ and U-; without a loss they differ in their masks alone, and some graphs need only one pass for both."""
+        if isinstance(self.loss, Zero) and sample.extra_loss is None and isinstance(inference, Contrasting):
+            queries = sample.query, sample.truth_query
+            found = inference.contrast(sample.batch, theta, *queries, self.eps_y, self.eps_h)
+            if found is not None:
+                return Difference(*found, converged=2 * len(sample), exact=True)
+        return difference_of_parts(self, inference, sample, theta, delta)
 
 
 def _take(batch: Batch, belief: Belief, other: Belief, which: Bools) -> Belief:
