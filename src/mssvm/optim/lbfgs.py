@@ -9,11 +9,13 @@ smoothed too).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.optimize import Bounds, OptimizeResult
 from scipy.optimize import minimize as scipy_minimize
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from mssvm.arrays import Floats
 from mssvm.errors import InputError
@@ -109,11 +111,18 @@ class LBFGS(Solver[LBFGSState]):
             "ftol": tolerance,
             "gtol": self.gradient_tolerance,
         }
-        result = scipy_minimize(
-            stage, w, jac=True, method="L-BFGS-B", bounds=bounds, callback=stage.accept, options=options
-        )
+        # Its vectors are too short for BLAS threads to help, and on a busy machine waiting for them costs the most.
+        with _blas().limit(limits=1, user_api="blas"):
+            result = scipy_minimize(
+                stage, w, jac=True, method="L-BFGS-B", bounds=bounds, callback=stage.accept, options=options
+            )
         stage.settle(result)
         return result.x, bool(result.status != 1)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 class _Stage:
