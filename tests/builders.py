@@ -227,6 +227,10 @@ class DenseModel:
 
     n_weights: int
 
+    @property
+    def gradient_size(self) -> int:
+        return self.n_weights
+
     def forward(self, w: Floats, x: DenseInputs) -> Potentials:
         return Potentials(x.unary @ w, x.tables @ w)
 

@@ -57,6 +57,9 @@ class StructuredEstimator(BaseEstimator):
         A value of y that stands for a missing label, beside ``MISSING``, None and NaN.
     penalties : mapping of block of weights to strength
         Other strengths of the regulariser than 1; 0 leaves a block free.
+    support : "all" or "seen"
+        "seen" leaves out, as zero, the weights of sparse or named features of a site for labels that the feature was
+        never seen with, as crfsuite does by default: a small part of the weights of a large vocabulary remains.
     max_iter, tol : settings of a solver given by name; None is its own.
     memory_limit : bytes that exact inference may use.
     n_jobs : threads; results do not depend on it.
@@ -96,6 +99,7 @@ class StructuredEstimator(BaseEstimator):
         classes: Iterable[Hashable] | None = None,
         missing_label: Hashable = None,
         penalties: Mapping[str, float] | None = None,
+        support: str = "all",
         max_iter: int | None = None,
         tol: float | None = None,
         memory_limit: int = 1 << 30,
@@ -115,6 +119,7 @@ class StructuredEstimator(BaseEstimator):
         self.classes = classes
         self.missing_label = missing_label
         self.penalties = penalties
+        self.support = support
         self.max_iter = max_iter
         self.tol = tol
         self.memory_limit = memory_limit

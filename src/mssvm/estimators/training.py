@@ -18,8 +18,10 @@ from mssvm.estimators import resolve
 from mssvm.estimators.progress import Progress
 from mssvm.estimators.starts import LARGEST_SEED, starts
 from mssvm.estimators.structures import Space, Structure
+from mssvm.estimators.support import check_support, supported
 from mssvm.inference.base import Inference
-from mssvm.models.base import Model
+from mssvm.models.fixed import FixedWeights
+from mssvm.models.linear import LinearModel
 from mssvm.models.losses import Loss, Zero
 from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Problem
@@ -44,7 +46,7 @@ class Data:
     sample: Sample
 
     @property
-    def model(self) -> Model[Any]:
+    def model(self) -> LinearModel | FixedWeights:
         return self.structure.model(self.space, self.labels)
 
 
@@ -102,25 +104,30 @@ def train(params: Any, data: Data, objective: Callable[[Loss], Objective], warm:
     threads = resolve.threads_of(params.n_jobs)
     inference = resolve.inference_of(params.inference, params.memory_limit, 1, len(data.encoded))
     C = float(resolve.positive(params.C, "C"))
-    problem = TrainingProblem(objective(params._loss()), data.model, data.sample, inference, C, threads)
+    seen = supported(data.model, data.encoded, data.observed) if check_support(params.support) else None
+    model = seen or data.model
+    problem = TrainingProblem(objective(params._loss()), model, data.sample, inference, C, threads)
     if not problem.n_instances:
         raise InputError("no site of y is labelled; training needs at least one label.")
     rng = check_random_state(params.random_state)
     hidden = data.structure.hidden_weights(data.space, data.labels)
+    init = params.init if warm is None else warm
     n_init = int(resolve.positive(params.n_init, "n_init", whole=True))
     regulariser = penalty(params, data)
+    if seen is not None:
+        hidden, init = seen.take(hidden), init if isinstance(init, str) else seen.take(np.asarray(init))
+        regulariser = Regulariser(seen.take(regulariser.strengths(data.model.n_weights)))
     solutions: list[Solution] = []
     # Blocks of instances are the unit of parallel work (n_jobs); threads inside BLAS would only wait for each other.
     with threadpool_limits(1, "blas"), Progress(name, bool(params.verbose), n_init) as progress:
-        for w0 in starts(params.init if warm is None else warm, problem, hidden, n_init, rng, regulariser):
+        for w0 in starts(init, problem, hidden, n_init, rng, regulariser):
             progress.start = len(solutions)
             solutions.append(_solve(params, problem, w0, rng, regulariser, progress))
             if solutions[-1].outcome is Outcome.INTERRUPTED:
                 break
     chosen = best_of(solutions)
-    w = data.model.fill(chosen.w) if hasattr(data.model, "fill") else chosen.w
-    summary = _summary(problem, data, chosen, solutions, w)
-    return Trained(w, chosen, summary)
+    summary = _summary(problem, data, chosen, solutions)
+    return Trained(model.fill(chosen.w), chosen, summary)
 
 
 def penalty(params: Any, data: Data) -> Regulariser:
@@ -151,9 +158,7 @@ def _solve(
     return solution
 
 
-def _summary(
-    problem: TrainingProblem, data: Data, chosen: Solution, solutions: list[Solution], w: Floats
-) -> dict[str, Any]:
+def _summary(problem: TrainingProblem, data: Data, chosen: Solution, solutions: list[Solution]) -> dict[str, Any]:
     """Everything worth knowing about the training, as JSON values."""
     objectives = [float(s.objective) for s in solutions]
     last = chosen.trace[-1] if chosen.trace else None
@@ -176,14 +181,14 @@ def _summary(
         "sites_labelled": int(labels.observed.sum()),
         "sites_candidates": int((labels.observed & ~labels.single).sum()),
         "class_counts": [int(c) for c in labels.mask[labels.single].sum(axis=0)],
-        **_closing_pass(problem, data, problem.inference, w),
+        **_closing_pass(problem, data, problem.inference, chosen.w),
     }
 
 
 def _closing_pass(problem: TrainingProblem, data: Data, inference: Inference, w: Floats) -> dict[str, Any]:
     """Inference once more, with and without the labels: which methods ran, and how much each hidden state is used."""
     sample = problem.sample
-    theta = data.model.forward(w, sample.inputs)
+    theta = problem.model.forward(w, sample.inputs)
     free = inference(sample.batch, theta, sample.query, *problem.temperatures)
     belief = inference(sample.batch, theta, sample.truth_query, *problem.temperatures)
     methods, counts = np.unique(np.asarray(free.status.method, dtype=str), return_counts=True)

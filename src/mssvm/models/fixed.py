@@ -29,6 +29,10 @@ class FixedWeights:
         return self.model.n_weights
 
     @property
+    def gradient_size(self) -> int:
+        return self.model.gradient_size
+
+    @property
     def layout(self) -> Layout | None:
         return self.model.layout
 

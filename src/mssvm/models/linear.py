@@ -85,6 +85,14 @@ class LinearModel:
     def named(cls, layout: Layout) -> LinearModel:
         return cls(layout.n_weights, layout)
 
+    @property
+    def gradient_size(self) -> int:
+        return self.n_weights
+
+    def fill(self, w: Floats) -> Floats:
+        """The weights that act: all of ``w``."""
+        return w
+
     def forward(self, w: Floats, x: LinearInputs) -> Potentials:
         if w.shape != (self.n_weights,) or x.reach > self.n_weights:
             raise InputError(
