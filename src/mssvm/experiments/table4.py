@@ -30,7 +30,7 @@ from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Subgradient
 from mssvm.potentials import Query
-from mssvm.report import Claim, Section, Table, Text
+from mssvm.report import Claim, Figure, Section, Table, Text, label_picture
 
 NAME = "table4"
 PATCH, MARGINALS = "patch", "H marginals"
@@ -69,8 +69,10 @@ def run(protocol: Protocol, params: Params) -> Result:
     words = codebook([patches[i] for i in known], settings["words"], protocol.seed)
     rows = [features(p, words.predict(p.sift.astype(np.float64)), settings["words"]) for p in patches]
     held_out = np.arange(len(train)) % settings["inner"] == 0
-    data = Data(patches, rows, train, held_out, test)
-    result: Result = {PATCH: _patch_classifier(settings, data)}
+    data = Data(patches, rows, train, held_out, test, settings["examples"] if params["fold"] == 0 else 0)
+    shown = [patches[i] for i in data.shown]
+    result: Result = {"truth": [{"shape": p.shape, "labels": p.labels.tolist()} for p in shown]}
+    result[PATCH] = _patch_classifier(settings, data)
     for member in settings["members"]:
         result |= _member(protocol, data, member)
     return result
@@ -80,10 +82,12 @@ class Data:
     """Images with features, and who is trained on, held out and tested on."""
 
     def __init__(
-        self, patches: Sequence[Patches], rows: Sequence[Any], train: Ints, held_out: Bools, test: Ints
+        self, patches: Sequence[Patches], rows: Sequence[Any], train: Ints, held_out: Bools, test: Ints, n_shown: int
     ) -> None:
         self.patches, self.rows, self.train, self.test = patches, rows, train, test
         self.inner, self.held_out = train[~held_out], train[held_out]
+        variety = [len(set(patches[i].labels.tolist()) - {UNKNOWN}) for i in test]
+        self.shown = test[np.argsort(-np.array(variety), kind="stable")[:n_shown]]  # the first of the most varied
 
     def labels(self, which: Ints) -> Ints:
         return np.concatenate([self.patches[i].labels for i in which])
@@ -153,13 +157,14 @@ def _share(decoded: Ints, labels: Ints) -> float:
 
 
 def _count(data: Data, decoded: Ints) -> Result:
-    """Per test image and category: labelled patches, and those that were right."""
+    """Per test image and category: labelled patches, and those that were right; and what was decoded where shown."""
     ends = np.cumsum([len(data.patches[i].labels) for i in data.test])[:-1]
-    right, total = [], []
-    for mine, labels in zip(np.split(decoded, ends), np.split(data.labels(data.test), ends), strict=True):
+    right, total, parts = [], [], np.split(decoded, ends)
+    for mine, labels in zip(parts, np.split(data.labels(data.test), ends), strict=True):
         total.append([int(np.sum(labels == k)) for k in range(len(CATEGORIES))])
         right.append([int(np.sum((labels == k) & (mine == k))) for k in range(len(CATEGORIES))])
-    return {"right": right, "total": total}
+    shown = [parts[int(np.flatnonzero(data.test == i)[0])].tolist() for i in data.shown]
+    return {"right": right, "total": total, "shown": shown}
 
 
 @lru_cache(1)
@@ -174,7 +179,24 @@ def section(protocol: Protocol, trials: Trials) -> Section:
         "Accuracy (%) on labelled patches, folds together; patches of other categories and void are hidden. The "
         "standard error is a bootstrap over images. 'Single patches' is a logistic regression on the same features."
     )
-    return Section(NAME, "Table 4: MSRC", [intro, *tables], claims(protocol, trials))
+    items: list[Text | Table | Figure] = [intro, *tables, *_gallery(settings, trials)]
+    return Section(NAME, "Table 4: MSRC", items, claims(protocol, trials))
+
+
+def _gallery(settings: dict[str, Any], trials: Trials) -> list[Figure]:
+    """Labels of some test images beside what every method makes of them, with the first codebook."""
+    found = [t.result for t in trials.where(codebook=settings["codebooks"][0]) if t.result["truth"]]
+    drawings = []
+    for result in found:
+        for k, truth in enumerate(result["truth"]):
+            drawings.append(label_picture("ground truth", np.reshape(truth["labels"], truth["shape"])))
+            drawings += [
+                label_picture(TITLES[m], np.reshape(result[m]["shown"][k], truth["shape"]))
+                for m in (PATCH, *settings["members"])
+            ]
+    note = "The test images of the first fold with the most categories. Patches without a label are left blank."
+    columns = 2 + len(settings["members"])
+    return [Figure("Labels of patches, and predictions", drawings, note, columns)] if drawings else []
 
 
 def _table(settings: dict[str, Any], trials: Trials, book: str) -> Table:

@@ -23,6 +23,7 @@ from mssvm.graph import Batch
 from mssvm.inference.base import Inference
 from mssvm.models.base import Model
 from mssvm.models.losses import Hamming, Loss, Zero
+from mssvm.objectives.base import Difference, Objective, difference_of_parts
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import lssvm
@@ -80,7 +81,7 @@ class ModLat:
         potentials = self.model.forward(w, self.sample.inputs)
         return self.inference(self.sample.batch, potentials, self.sample.query, 0.0, 0.0)
 
-    def _problem(self, objective: Any, extra_loss: Floats) -> TrainingProblem:
+    def _problem(self, objective: Objective, extra_loss: Floats) -> TrainingProblem:
         sample = replace(self.sample, extra_loss=extra_loss)
         return TrainingProblem(objective, self.model, sample, self.inference, self.C, self.threads)
 
@@ -120,6 +121,9 @@ class Agreement:
         value -= self.beta * _diversity(batch, hidden, self.latent_weight, p)
         direction = np.where(hidden, delta.unary + 2 * self.beta * self.latent_weight * p, 0.0)
         return replace(belief, value=value, mu=_derivative(inference, sample, theta, direction)), 0
+
+    def difference(self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials) -> Difference:
+        return difference_of_parts(self, inference, sample, theta, delta)
 
 
 def _derivative(inference: Inference, sample: Sample, theta: Potentials, direction: Floats) -> Marginals:
