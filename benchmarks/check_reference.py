@@ -86,6 +86,31 @@ def table2_grid(text: str, trials: Trials) -> Iterator[Cell]:
             yield from _five(f"grid {row[0]} {solver}", values, trials, graph="grid", reading=row[0], solver=solver)
 
 
+def cccp_for_lssvm(text: str, trials: Trials) -> Iterator[Cell]:
+    """LSSVM by the paper's CCCP less LSSVM by SGD."""
+    given = numbers(re.findall(r"L, CCCP minus SGD: (.*?) \(paper", text)[0])
+    for reading, (mean, se) in zip(("A", "A2", "B"), given, strict=True):
+        two = [
+            trials.values(lambda r: float(r["L"]["accuracy"]), graph="chain", reading=reading, solver=solver)
+            for solver in ("paper CCCP", "SGD")
+        ]
+        if len(two[0]) > 1 and len(two[0]) == len(two[1]):
+            ours = Estimate.paired(two[0], two[1], trials.confidence)
+            yield Cell(f"chain {reading} L, CCCP - SGD", mean, se or 0.0, ours)
+
+
+def literal(text: str, trials: Trials) -> Iterator[Cell]:
+    for variant, pattern in (
+        ("zero start", r"Zero initial weights, SGD: M-L = (.*?):"),
+        ("paper's steps", r"M stopped at 50 steps: M-L = (.*?)\. "),
+    ):
+        stated = re.findall(pattern, text)[0]
+        for (mean, se), reading in zip(numbers(re.sub(r"\(.*?\)", "", stated)), ("A", "A2", "B"), strict=True):
+            where = {"variant": variant, "reading": reading}
+            if len(trials.where(**where)) > 1:
+                yield Cell(f"chain {reading} {variant} M-L", mean, se or 0.0, trials.gap("M", "L", **where))
+
+
 def table3(text: str, trials: Trials) -> Iterator[Cell]:
     reading = ""
     for row in rows(text, "### Table 3"):
@@ -127,7 +152,8 @@ def _five(name: str, values: list[tuple[float, float]], trials: Trials, **where:
 
 
 CHECKS: dict[str, list[Callable[[str, Trials], Iterator[Cell]]]] = {
-    "table2": [table2_chain, table2_grid],
+    "table2": [table2_chain, table2_grid, cccp_for_lssvm],
+    "literal": [literal],
     "table3": [table3],
     "figure3": [figure3],
 }

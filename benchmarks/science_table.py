@@ -1,0 +1,60 @@
+"""Write the README's table of what the reproduction found, from the kept results.
+
+    python benchmarks/science_table.py [--results results/results.json] [--readme README.md] [--check]
+
+Everything between the two marker lines of the README is replaced. With --check nothing is written, and the exit code
+says whether the README agrees with the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+
+
+def table(tree: dict[str, Any]) -> str:
+    """Claims with verdicts, then the accuracies on the hidden chain."""
+    claims = sorted((c for e in tree["experiments"].values() for c in e["claims"]), key=lambda c: int(c["number"]))
+    lines = ["| | claim | verdict | by reading |", "|---|---|---|---|"]
+    for c in claims:
+        readings = "; ".join(head for head, _ in c["evidence"] if head)
+        lines.append(f"| {c['number']} | {c['text']} | **{c['verdict']}** | {readings} |")
+    return "\n".join([*lines, "", *_chain(tree)])
+
+
+def _chain(tree: dict[str, Any]) -> list[str]:
+    tables = tree["experiments"]["table2"]["tables"]
+    found = next(t for t in tables if t["caption"].startswith("Hidden chain"))
+    header = found["header"]
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in found["rows"])]
+
+
+def replaced(readme: str, text: str) -> str:
+    head, rest = readme.split(BEGIN)
+    _, tail = rest.split(END)
+    return f"{head}{BEGIN}\n{text}\n{END}{tail}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=ROOT / "results" / "results.json")
+    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    before = args.readme.read_text("utf-8")
+    after = replaced(before, table(json.loads(args.results.read_text("utf-8"))))
+    if args.check:
+        return int(before != after)
+    args.readme.write_text(after, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
