@@ -11,6 +11,7 @@ import pytest
 from builders import grid_scopes
 from mssvm.arrays import Floats, Ints
 from mssvm.data.libdai import read_fg
+from mssvm.engines.messages import exponentiate
 from mssvm.graph import Batch, Graph
 from mssvm.inference.enumerate import Enumerate, entries
 from mssvm.inference.propagate import Propagate, pseudo_marginals
@@ -73,7 +74,7 @@ def test_scaled_pairwise_and_log_space_factors_send_the_same_messages(kind: str,
         np.testing.assert_array_equal(decoded[0], decoded[1])
 
 
-@pytest.mark.parametrize("card", [2, 5, 21])
+@pytest.mark.parametrize("card", [2, 5, 15, 21, 24])
 @pytest.mark.parametrize("kind", ["sum", "max", "mixed"])
 @pytest.mark.parametrize("control", [Control(), Control(damping=0.5), Control(0.5, True)])
 def test_vector_kernels_equal_plain_ones(card: int, kind: str, control: Control) -> None:
@@ -87,6 +88,19 @@ def test_vector_kernels_equal_plain_ones(card: int, kind: str, control: Control)
         run.advance(which, mode, 5, control)
     np.testing.assert_allclose(vector.m, plain.m, rtol=1e-11)
     np.testing.assert_allclose(vector.residual, plain.residual, rtol=1e-6, atol=1e-14)
+
+
+def test_exponentiated_tables() -> None:
+    """Against numpy; a forbidden table is all zero, whatever its top."""
+    rng = np.random.default_rng(8)
+    tables, starts, sizes = -600.0 * rng.random(50), np.array([30, 0, 12]), np.array([20, 12, 7])
+    tables[0:12] = -np.inf
+    tops = np.array([tables[30:].max(), -np.inf, 3.0])
+    out = np.full(39, np.nan)
+    exponentiate(tables, starts, sizes, tops, 1.5, out)
+    np.testing.assert_allclose(out[:20], np.exp((tables[30:] - tops[0]) / 1.5), rtol=1e-13)
+    np.testing.assert_array_equal(out[20:32], 0.0)
+    np.testing.assert_allclose(out[32:], np.exp((tables[12:19] - 3.0) / 1.5), rtol=1e-13)
 
 
 @pytest.mark.parametrize("damping", [0.0, 0.5])

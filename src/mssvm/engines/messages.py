@@ -16,16 +16,9 @@ import numpy as np
 from numba import njit
 
 from mssvm.arrays import Floats, Ints
-from mssvm.engines.messages_vector import (
-    damped_max,
-    damped_max_sum,
-    damped_sum,
-    damped_sum_max,
-    update_max,
-    update_max_sum,
-    update_sum,
-    update_sum_max,
-)
+from mssvm.engines.messages_lanes import REGISTER
+from mssvm.engines.messages_vector import update
+from mssvm.engines.scaled import exp_neg
 
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
@@ -50,15 +43,17 @@ class Wiring(NamedTuple):
     widest: int
 
 
-@njit(cache=True, nogil=True)
-def gather(tables: Floats, starts: Ints, sizes: Ints, tops: Floats, unit: float, out: Floats) -> None:
-    """(theta - top) / unit of the named tables, one behind the other."""
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def exponentiate(tables: Floats, starts: Ints, sizes: Ints, tops: Floats, unit: float, out: Floats) -> None:
+    """exp((theta - top) / unit) of the named tables, one behind the other."""
     at = 0
     scale = 1.0 / unit
     for k in range(len(starts)):
-        for e in range(sizes[k]):
-            out[at + e] = (tables[starts[k] + e] - tops[k]) * scale
-        at += sizes[k]
+        # Slices, because an index that might be negative keeps a loop from being vectorised.
+        top, table, part = tops[k], tables[starts[k] : starts[k] + sizes[k]], out[at : at + sizes[k]]
+        for e in range(len(part)):
+            part[e] = exp_neg((table[e] - top) * scale)
+        at += len(part)
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "nnan"})
@@ -67,8 +62,7 @@ def extremes(values: Floats, starts: Ints, sizes: Ints, top: Floats, low: Floats
     for k in range(len(starts)):
         hi = -np.inf
         lo = np.inf
-        for e in range(starts[k], starts[k] + sizes[k]):
-            v = values[e]
+        for v in values[starts[k] : starts[k] + sizes[k]]:
             hi = v if v > hi else hi
             lo = v if v < lo else lo
         top[k] = hi
@@ -83,8 +77,10 @@ def collect(w: Wiring, which: Ints, psi: Floats, m: Floats, g: Floats) -> None:
             g[e] = psi[e]
         for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
             at = w.state_ptr[w.scope[s]]
-            for x in range(w.message_at[s + 1] - w.message_at[s]):
-                g[at + x] *= m[w.message_at[s] + x]
+            message = m[w.message_at[s] : w.message_at[s + 1]]
+            product = g[at : at + len(message)]
+            for x in range(len(message)):
+                product[x] *= message[x]
 
 
 @njit(cache=True, nogil=True)
@@ -101,9 +97,7 @@ def even(w: Wiring, which: Ints, m: Floats) -> None:
     """Constant messages."""
     for b in which:
         for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
-            card = w.message_at[s + 1] - w.message_at[s]
-            for x in range(card):
-                m[w.message_at[s] + x] = 1.0 / card
+            m[w.message_at[s] : w.message_at[s + 1]] = 1.0 / (w.message_at[s + 1] - w.message_at[s])
 
 
 @njit(cache=True, nogil=True)
@@ -199,33 +193,13 @@ def update_plain(tables, at, g, g_out, gi, gj, m, mi, mj, ki, kj, max_i, max_j, 
 
 
 @njit(cache=True, nogil=True)
-def _update(kk, tables, at, g, g_out, gi, gj, m, mi, mj, max_i, max_j):  # type: ignore[no-untyped-def]
-    if max_i and max_j:
-        return update_max(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
-    if max_i:
-        return update_max_sum(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
-    if max_j:
-        return update_sum_max(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
-    return update_sum(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
-
-
-@njit(cache=True, nogil=True)
-def _damped(kk, tables, at, g, g_out, gi, gj, m, mi, mj, max_i, max_j):  # type: ignore[no-untyped-def]
-    if max_i and max_j:
-        return damped_max(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
-    if max_i:
-        return damped_max_sum(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
-    if max_j:
-        return damped_sum_max(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
-    return damped_sum(kk, tables, at, g, g_out, gi, gj, m, mi, mj)
-
-
-@njit(cache=True, nogil=True)
-def _sweep(kk, w, b, reverse, tables, table_at, g, g_out, m, maximal, held, border, damping, room):  # type: ignore[no-untyped-def]
+def _sweep(  # type: ignore[no-untyped-def]
+    kk, w, b, reverse, tables, table_at, g, g_out, m, maximal, held, border, damping, room, peak
+):
     """Update every factor of instance b; with ``held`` variables, only those at the ``border`` (with a held variable)
     or only those away from it."""
     first, last = w.factor_ptr[b], w.factor_ptr[b + 1]
-    residual = 0.0
+    peak[:] = 0.0
     for e in range(last - first):
         f = w.order[last - 1 - e] if reverse else w.order[first + e]
         s = w.scope_ptr[f]
@@ -233,16 +207,20 @@ def _sweep(kk, w, b, reverse, tables, table_at, g, g_out, m, maximal, held, bord
         if len(held) > 0 and (held[i] or held[j]) != border:
             continue
         gi, gj, mi, mj = w.state_ptr[i], w.state_ptr[j], w.message_at[s], w.message_at[s + 1]
-        if len(kk) > 0 and damping == 0.0:
-            change = _update(kk, tables, table_at[f], g, g_out, gi, gj, m, mi, mj, maximal[i], maximal[j])
-        elif len(kk) > 0 and damping == 0.5:
-            change = _damped(kk, tables, table_at[f], g, g_out, gi, gj, m, mi, mj, maximal[i], maximal[j])
-        else:
-            ki, kj = mj - mi, w.message_at[s + 2] - mj
-            change = update_plain(
-                tables, table_at[f], g, g_out, gi, gj, m, mi, mj, ki, kj, maximal[i], maximal[j], damping, room
-            )
+        if len(kk) > 0 and (damping == 0.0 or damping == 0.5):
+            update(  # type: ignore[call-arg]
+                kk, reverse, damping > 0.0, maximal[i], maximal[j], tables, table_at[f], g, g_out, gi, gj, m, mi, mj,
+                peak,
+            )  # fmt: skip
+            continue
+        ki, kj = mj - mi, w.message_at[s + 2] - mj
+        change = update_plain(
+            tables, table_at[f], g, g_out, gi, gj, m, mi, mj, ki, kj, maximal[i], maximal[j], damping, room
+        )
         # Written so that a NaN counts as not converged.
+        peak[0] = peak[0] if change <= peak[0] else change
+    residual = 0.0
+    for change in peak:
         residual = residual if change <= residual else change
     return residual
 
@@ -255,7 +233,7 @@ def run(  # type: ignore[no-untyped-def]
 
     Factors with a held variable are left alone: what that variable says never changes, see ``refresh``.
     """
-    room = np.empty((4, w.widest))
+    room, peak = np.empty((4, w.widest)), np.empty(REGISTER)
     unused = np.empty(len(g) if flood else 0)
     one = np.empty(1, dtype=np.int64)
     for b in which:
@@ -265,7 +243,9 @@ def run(  # type: ignore[no-untyped-def]
                 break
             out = unused if flood else g
             reverse = sweeps[b] % 2 == 1
-            residual[b] = _sweep(kk, w, b, reverse, tables, table_at, g, out, m, maximal, held, False, damping, room)
+            residual[b] = _sweep(
+                kk, w, b, reverse, tables, table_at, g, out, m, maximal, held, False, damping, room, peak
+            )
             if flood:
                 collect(w, one, psi, m, g)
             sweeps[b] += 1
@@ -275,10 +255,10 @@ def run(  # type: ignore[no-untyped-def]
 def refresh(kk, w, which, tables, table_at, g, m, held):  # type: ignore[no-untyped-def]
     """Sum-product messages of the factors with a held variable, to and from it: once before a run, as the constants
     that the others rest on, and once behind it, for beliefs."""
-    room = np.empty((4, w.widest))
+    room, peak = np.empty((4, w.widest)), np.empty(REGISTER)
     maximal = np.zeros(len(held), dtype=np.bool_)
     for b in which:
-        _sweep(kk, w, b, False, tables, table_at, g, g, m, maximal, held, True, 0.0, room)
+        _sweep(kk, w, b, False, tables, table_at, g, g, m, maximal, held, True, 0.0, room, peak)
 
 
 @njit(cache=True, nogil=True)

@@ -172,8 +172,7 @@ class ScaledTables:
         def fill(first: int, last: int) -> None:
             out, part = entries[at[first] : at[last]], slice(first, last)
             starts, sizes = plan.table_starts[part], plan.table_sizes[part]
-            messages.gather(model.tables, starts, sizes, spans.table_top[part], unit, out)
-            np.exp(out, out=out)
+            messages.exponentiate(model.tables, starts, sizes, spans.table_top[part], unit, out)
 
         if threads == 1:
             for first, last in zip(cuts[:-1], cuts[1:], strict=True):
