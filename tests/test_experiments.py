@@ -34,7 +34,7 @@ def tiny_protocol() -> Protocol:
     tree["table2"]["quick"] |= {"trials": {"chain": 2, "grid": 2}}
     tree["figure2"]["quick"] |= {"steps": 20}
     tree["figure3"]["quick"] |= {"sizes": [2, 4], "sites": 4, "n_test": 5}
-    tree["figure4"]["quick"] |= {"shares": [0.5, 0.9], "epochs": 1, "n_images": 1, "sweeps": 3}
+    tree["figure4"]["quick"] |= {"shares": [0.5, 0.9], "epochs": 1, "n_images": 1}
     tree["figure5"]["quick"] |= {"steps": 4, "every": 2}
     return Protocol(tree, quick=True)
 

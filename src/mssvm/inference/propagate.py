@@ -28,7 +28,10 @@ from mssvm.potentials import Belief, Marginals, Potentials, Query
 from mssvm.power import check_temperature
 
 EFFORTS = {
-    "fast": Effort(("sum_first", "regions"), 50, first_check=16, merge=MergeLimit(4096.0, 1e5)),
+    "fast": Effort(
+        ("marginals", "regions"), 12, first_check=12, judge_moves=False, opening=6, retry=False,
+        merge=MergeLimit(4096.0, 1e5),
+    ),
     "normal": Effort(("sum_first", "regions", "cold", "damped"), 200, flips=20, merge=MergeLimit(65536.0, 2e6)),
     "careful": Effort(
         ("sum_first", "cold", "damped", "annealed", "joint", "regions"), 500, restarts=3, flips=100, gibbs=6,
@@ -123,8 +126,9 @@ class Propagate:
         eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
         theta.check(batch)
         query.check(batch)
-        control = Control(self.damping, self.schedule == "flooding", self.tolerance)
-        settings = Settings(self.budget(), control, self.seed, self.threads, self.merging, self.scaled)
+        effort = self.budget()
+        control = Control(self.damping, self.schedule == "flooding", self.tolerance, effort.opening, effort.retry)
+        settings = Settings(effort, control, self.seed, self.threads, self.merging, self.scaled)
         plan = self._plans.get(batch, lambda: plan_of(batch))
         model = prepare(plan, batch, theta, query, self.seed)
         job = Job(settings, batch, model, value, mu, candidates or [], messages)

@@ -13,12 +13,17 @@ from mssvm.inference.propagate_merge import MergeLimit
 @dataclass(frozen=True)
 class Effort:
     """How much is tried: which starts, how often, and what merging and local search may cost. The first decoded y of a
-    run is judged after ``first_check`` sweeps, later ones each time their number has doubled."""
+    run is judged after ``first_check`` sweeps, later ones each time their number has doubled; relabelled regions are
+    judged before any sweep if ``judge_moves``. Cold starts on cycles begin with ``opening`` damped updates of all
+    messages at once; sums that do not settle are tried again with damping if ``retry``."""
 
     starts: tuple[str, ...]
     sweeps: int
     merge: MergeLimit
     first_check: int = 2
+    judge_moves: bool = True
+    opening: int = 10
+    retry: bool = True
     restarts: int = 0
     flips: int = 0
     gibbs: int = 0

@@ -57,28 +57,29 @@ class Control:
     damping: float = 0.0
     flood: bool = False
     tolerance: float = 1e-9
-
-
-# On strongly coupled grids the first sweep in a fixed order drags the states of one corner across the whole graph, and
-# messages settle there. A few damped updates of all messages at once let every region form its own opinion first.
-OPENING = 10
+    opening: int = 10
+    retry: bool = True
 
 
 def open_gently(run: Run, which: Ints, mode: Mode, control: Control) -> None:
-    """The opening of a cold start on graphs with cycles."""
+    """The opening of a cold start on graphs with cycles.
+
+    On strongly coupled grids the first sweep in a fixed order drags the states of one corner across the whole graph,
+    and messages settle there. Damped updates of all messages at once let every region form its own opinion first.
+    """
     if len(which):
-        run.advance(which, mode, OPENING, replace(control, damping=max(0.5, control.damping), flood=True))
+        run.advance(which, mode, control.opening, replace(control, damping=max(0.5, control.damping), flood=True))
 
 
 def settle(run: Run, which: Ints, loopy: Ints, mode: Mode, control: Control, sweeps: int) -> None:
-    """Sweep from the messages present to convergence, or from even ones with damping where that does not come.
+    """Sweep from the messages present to convergence; on ``retry``, from even ones with damping where it does not come.
 
     U- and the judgement of a y both come through here, so that the same y has the same value in both.
     """
     open_gently(run, loopy, mode, control)
     run.advance(which, mode, sweeps, control)
     stuck = which[~(run.residual[which] <= control.tolerance)]
-    if len(stuck) and control.damping < 0.5:
+    if control.retry and len(stuck) and control.damping < 0.5:
         before = run.sweeps[stuck]
         run.start(stuck, None)
         run.sweeps[stuck] = before

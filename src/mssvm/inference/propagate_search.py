@@ -1,6 +1,7 @@
 """Marginal MAP by messages (eps_y = 0): several starts, each decoded y judged by its evaluated Q, the best polished.
 
     merged       hidden components summed out, then max-product over the outputs (exact on forests)
+    marginals    sum-product; its max-marginals are a candidate; mixed-product only where regions do not follow
     sum first    sum-product; its max-marginals are a candidate; then mixed-product from its messages
     regions      the best so far improved by relabelling whole regions; then as sum first, from messages of the result
     cold         mixed-product from even messages
@@ -64,6 +65,7 @@ class Search:
         self.y = np.zeros(len(self.model.free), dtype=np.int64)
         self.last = np.full(len(self.model.free), -1, dtype=np.int64)
         self.clamped: Run | None = None
+        self.clamped_at = np.full(len(self.model.free), -1, dtype=np.int64)
         self.forest = np.zeros(n, dtype=bool)
         messages_merge.find_forests(self.w, self.which, self.model.free, self.forest)
         self.exact = np.zeros(n, dtype=bool)
@@ -108,10 +110,14 @@ class Search:
             run.finish(loopy, self.sum_mode, self.w.table_at, None, value)
 
     def sum_given(self, which: Ints, y: Ints) -> Run:
-        """Sum-product over the hidden variables, which have cycles, with the others held at y."""
+        """Sum-product over the hidden variables, which have cycles, with the others held at y; settled already where y
+        was the last to be judged."""
         if self.clamped is None:
             self.clamped = self.make_run(False)
         run = self.clamped
+        which = messages_polish.changed(self.w, which, self.given.outside, y, self.clamped_at)
+        if not len(which):
+            return run
         run.given(which, self.given.outside, y)
         run.start(which, None)
         settle(run, which, which, self.sum_mode, self.control, self.effort.sweeps)
@@ -141,10 +147,23 @@ class Search:
 
     # --- starts ------------------------------------------------------------------------------------------------------
 
-    def _sum_first(self, which: Ints) -> None:
+    def _opened(self, which: Ints, mode: Mode) -> Run:
         run = self.make_run(True)
         run.start(which, None)
-        open_gently(run, which[~self.forest[which]], self.sum_mode, self.control)
+        open_gently(run, which[~self.forest[which]], mode, self.control)
+        return run
+
+    def _marginals(self, which: Ints) -> None:
+        movable = self._movable(which)
+        run = self._opened(movable, self.sum_mode)
+        self._follow(run, self.sum_mode, movable, self.control, "max-marginals")
+        self._count(run, movable)
+        rest = np.setdiff1d(which, movable)
+        if len(rest):
+            self._sum_first(rest)
+
+    def _sum_first(self, which: Ints) -> None:
+        run = self._opened(which, self.sum_mode)
         self._sum_then_mixed(run, which, "max-marginals", "sum-product, then mixed-product")
 
     def _sum_then_mixed(self, run: Run, which: Ints, first: str, second: str) -> None:
@@ -153,12 +172,16 @@ class Search:
         self._follow(run, self.mode, which, self.control, second)
         self._count(run, which)
 
+    def _movable(self, which: Ints) -> Ints:
+        return which[~self.forest[which] & self.model.plan.pairwise[which]]
+
     def _regions(self, which: Ints) -> None:
-        loopy = which[~self.forest[which] & self.model.plan.pairwise[which]]
+        loopy = self._movable(which)
         messages_polish.restore(self.w, loopy, self.found.y, self.y)
         moved, log_messages = by_regions(self.model, loopy, self.y)
         if len(moved):
-            self.consider(moved)
+            if self.effort.judge_moves:
+                self.consider(moved)
             run = self.make_run(True)
             run.start(moved, log_messages)
             self._sum_then_mixed(run, moved, "max-marginals by regions", "regions, then mixed-product")
@@ -178,10 +201,8 @@ class Search:
             load(self.w, which, run.log_messages(), 0.0, self.kept)
 
     def _joint(self, which: Ints) -> None:
-        run = self.make_run(True)
-        run.start(which, None)
         everything = Mode(np.ones(len(self.mode.outputs), dtype=bool), 0.0, 0.0)
-        open_gently(run, which[~self.forest[which]], everything, self.control)
+        run = self._opened(which, everything)
         self._follow(run, everything, which, self.control, "joint max-product")
         self._count(run, which)
 
@@ -303,6 +324,8 @@ class Search:
         if len(loopy):
             run = self.sum_given(loopy, y)
             run.finish(loopy, self.sum_mode, mu_at, mu, value)
+            # Of the same bits as when y was judged, hence as U- where y is the label.
+            value[loopy] = self.found.value[loopy]
             self.found.converged[loopy] &= run.residual[loopy] <= self.control.tolerance
 
 
