@@ -65,7 +65,7 @@ def test_scaled_pairwise_and_log_space_factors_send_the_same_messages(kind: str,
     for _ in range(6):
         for run in runs:
             run.advance(which, mode, 1, control)
-        a, b = (normalised(batch, model, run.log_messages()) for run in runs)
+        a, b = (normalised(batch, model, run.log_messages(which)) for run in runs)
         np.testing.assert_allclose(a, b, atol=1e-10)
         decoded: list[Ints] = []
         for run in runs:

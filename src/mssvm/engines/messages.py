@@ -93,6 +93,15 @@ def load(w: Wiring, which: Ints, log_messages: Floats, scale: float, m: Floats) 
 
 
 @njit(cache=True, nogil=True)
+def unload(w: Wiring, which: Ints, m: Floats, unit: float, log_messages: Floats) -> None:
+    """Give messages out in log space: unit * log(message)."""
+    for b in which:
+        first, last = w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]
+        for e in range(w.message_at[first], w.message_at[last]):
+            log_messages[e] = unit * np.log(m[e]) if m[e] > 0.0 else -np.inf
+
+
+@njit(cache=True, nogil=True)
 def even(w: Wiring, which: Ints, m: Floats) -> None:
     """Constant messages."""
     for b in which:

@@ -23,6 +23,7 @@ from mssvm.inference.propagate_merge import MergeLimit
 from mssvm.inference.propagate_plan import Plan, plan_of
 from mssvm.inference.propagate_run import Control, LogRun, Mode
 from mssvm.inference.propagate_search import Search
+from mssvm.inference.propagate_threads import workers
 from mssvm.inference.remember import WhileAlive
 from mssvm.potentials import Belief, Marginals, Potentials, Query
 from mssvm.power import check_temperature
@@ -131,11 +132,12 @@ class Propagate:
         settings = Settings(effort, control, self.seed, self.threads, self.merging, self.scaled)
         plan = self._plans.get(batch, lambda: plan_of(batch))
         model = prepare(plan, batch, theta, query, self.seed)
-        job = Job(settings, batch, model, value, mu, candidates or [], messages)
-        if self.keep_messages:
-            job.report.messages = np.zeros(job.model.plan.n_messages)
-        for task in tasks(job.model, batch, eps_y, eps_h, np.asarray(which, dtype=np.int64)):
-            job.run(task)
+        with workers(self.threads) as each:
+            job = Job(settings, batch, model, value, mu, candidates or [], messages, each)
+            if self.keep_messages:
+                job.report.messages = np.zeros(job.model.plan.n_messages)
+            for task in tasks(job.model, batch, eps_y, eps_h, np.asarray(which, dtype=np.int64)):
+                job.run(task)
         job.clear_infeasible(np.asarray(which, dtype=np.int64))
         return job.report
 

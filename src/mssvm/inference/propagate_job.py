@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,10 +30,13 @@ from mssvm.inference.propagate_run import (
     settle,
 )
 from mssvm.inference.propagate_search import Search
+from mssvm.inference.propagate_threads import Each
 from mssvm.potentials import Marginals, Potentials, Query, Status, segment_argmax
 
 # Max-product is the same at any positive scale; this one keeps both range and precision.
 MAX_PRODUCT_RANGE = 100.0
+# Blocks of instances per thread.
+BLOCKS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,18 +127,19 @@ class Job:
         mu: Marginals | None,
         candidates: list[Ints],
         messages: Floats | None,
+        each: Each,
     ) -> None:
         n = len(batch)
         self.settings, self.batch, self.model, self.value, self.mu = settings, batch, model, value, mu
-        self.candidates, self.messages = candidates, messages
+        self.candidates, self.messages, self.each = candidates, messages, each
         self.report = Report(Found.nothing(n, batch.n_vars), np.zeros(n, dtype=bool), np.full(n, np.nan))
-        self.spans = Spans.of(model)
+        self.spans = Spans.of(model, each)
         self.range = self.spans.per_instance(batch.var_ptr)
 
     def run(self, task: Task) -> None:
         safe, unit = self._safe(task)
         if len(safe):
-            tables = ScaledTables.of(self.model, self.spans, unit, self.settings.threads)
+            tables = ScaledTables.of(self.model, self.spans, unit, self.each)
             self._blocks(task, safe, lambda untied: ScaledRun(self.model, tables, untied), unit)
         rest = np.setdiff1d(task.which, safe)
         if len(rest):
@@ -171,12 +174,11 @@ class Job:
         def one(block: Ints) -> None:
             action(block, task.mode, make_run, shared, unit)
 
-        blocks = [b for b in np.array_split(which, min(self.settings.threads, len(which))) if len(b)]
-        if len(blocks) == 1:
-            one(blocks[0])
-            return
-        with ThreadPoolExecutor(self.settings.threads) as pool:
-            list(pool.map(one, blocks))
+        # Instances need different numbers of sweeps: with more blocks than threads, no thread waits long for another.
+        # A search has its own messages for every block, which should not be many.
+        few = self.settings.threads == 1 or task.kind == "search"
+        count = self.settings.threads * (1 if few else BLOCKS)
+        self.each(one, [b for b in np.array_split(which, min(count, len(which))) if len(b)])
 
     def _with_clamped(self, run: Run, which: Ints) -> Run:
         """``run`` told of the variables with one allowed state, as a search is of those whose states it tries."""
@@ -200,7 +202,7 @@ class Job:
         self._try_regions(run, which[~forest[which]], mode)
         run.finish(which, mode, self.batch.mu_at, self.mu, self.value)
         if self.report.messages is not None:
-            load(self.model.plan.wiring, which, run.log_messages(), 0.0, self.report.messages)
+            load(self.model.plan.wiring, which, run.log_messages(which), 0.0, self.report.messages)
         self.report.found.method[which] = "sum-product" if mode.eps_y == mode.eps_h else "two-temperature propagation"
         if mode.eps_y == mode.eps_h:
             self.report.exact[which] = forest[which] & self.report.found.converged[which]
@@ -220,7 +222,7 @@ class Job:
         z = np.zeros(self.batch.n_vars, dtype=np.int64)
         run.decode(pairwise, z)
         moved, log_messages = by_regions(self.model, pairwise, z)
-        kept = run.log_messages()
+        kept = run.log_messages(moved)
         found = [a[moved].copy() for a in (run.residual, self.report.found.residual, self.report.found.converged)]
         run.start(moved, log_messages)
         self._settle(run, moved, moved[:0], mode)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,12 +14,13 @@ from mssvm.engines.messages_regions import ascend_regions, messages_at
 from mssvm.engines.messages_vector import LONGEST
 from mssvm.graph import offsets
 from mssvm.inference.propagate_plan import Plan
+from mssvm.inference.propagate_threads import Each, in_turn
 from mssvm.potentials import Marginals
 
 # exp(-600) leaves room for products of a table entry, a cavity and a normaliser in double precision.
 SAFE_RANGE = 600.0
-# Entries exponentiated at once; a block stays in the second-level cache.
-CHUNK = 1 << 15
+# Table entries looked at or exponentiated by one thread at a time.
+CHUNK = 1 << 16
 # Below this many table entries a kernel made for one cardinality is not worth compiling.
 WORTH_COMPILING = 20_000
 
@@ -105,7 +105,7 @@ class Run(Protocol):
     def decode(self, which: Ints, y: Ints) -> None: ...
     def given(self, which: Ints, outside: Bools, y: Ints) -> None: ...
     def open_score(self, which: Ints, out: Floats) -> None: ...
-    def log_messages(self) -> Floats: ...
+    def log_messages(self, which: Ints) -> Floats: ...
     def finish(self, which: Ints, mode: Mode, mu_at: Ints, mu: Marginals | None, value: Floats) -> None: ...
 
 
@@ -118,10 +118,14 @@ class Spans:
     at_variable: Floats
 
     @classmethod
-    def of(cls, model: Model) -> Spans:
+    def of(cls, model: Model, each: Each = in_turn) -> Spans:
         plan, w = model.plan, model.plan.wiring
         top, low = np.empty(len(plan.table_starts)), np.empty(len(plan.table_starts))
-        messages.extremes(model.tables, plan.table_starts, plan.table_sizes, top, low)
+
+        def look(part: slice) -> None:
+            messages.extremes(model.tables, plan.table_starts[part], plan.table_sizes[part], top[part], low[part])
+
+        each(look, _parts(offsets(plan.table_sizes)))
         high, least, unused = np.empty((3, len(w.state_ptr) - 1))
         cards = np.diff(w.state_ptr)
         # What breaks ties counts too: at temperatures below it, it is all there is to the range.
@@ -145,6 +149,15 @@ class Spans:
         return out
 
 
+def _parts(at: Ints) -> list[slice]:
+    """Tables that start at ``at`` in portions of about ``CHUNK`` entries."""
+    cuts = [0]
+    while cuts[-1] < len(at) - 1:
+        end = int(np.searchsorted(at, at[cuts[-1]] + CHUNK, side="right")) - 1
+        cuts.append(max(cuts[-1] + 1, end))
+    return [slice(first, last) for first, last in zip(cuts[:-1], cuts[1:], strict=True)]
+
+
 @dataclass(frozen=True, eq=False)
 class ScaledTables:
     """exp((theta - max theta) / unit) of every distinct table, laid out in the order sweeps meet them, and of unaries.
@@ -161,30 +174,23 @@ class ScaledTables:
     untied_psi: Floats
 
     @classmethod
-    def of(cls, model: Model, spans: Spans, unit: float, threads: int = 1) -> ScaledTables:
+    def of(cls, model: Model, spans: Spans, unit: float, each: Each = in_turn) -> ScaledTables:
         plan = model.plan
         at = offsets(plan.table_sizes)
-        entries = np.empty(int(at[-1]))
-        cuts = [0]
-        while cuts[-1] < len(plan.table_starts):
-            end = int(np.searchsorted(at, at[cuts[-1]] + CHUNK, side="right")) - 1
-            cuts.append(max(cuts[-1] + 1, end))
+        entries, psi, untied = np.empty(int(at[-1])), np.empty(len(model.unary)), np.empty(len(model.unary))
 
-        def fill(first: int, last: int) -> None:
-            out, part = entries[at[first] : at[last]], slice(first, last)
+        def fill(part: slice) -> None:
+            out = entries[at[part.start] : at[part.stop]]
             starts, sizes = plan.table_starts[part], plan.table_sizes[part]
             messages.exponentiate(model.tables, starts, sizes, spans.table_top[part], unit, out)
 
-        if threads == 1:
-            for first, last in zip(cuts[:-1], cuts[1:], strict=True):
-                fill(first, last)
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(fill, cuts[:-1], cuts[1:]))
-        shift = np.repeat(spans.unary_top, np.diff(plan.wiring.state_ptr))
-        with np.errstate(invalid="ignore"):
-            psi = np.exp((model.unary - shift) / unit)
-            untied = np.exp((model.untied - shift) / unit)
+        def fill_nodes(scores: Floats, out: Floats) -> None:
+            shift = np.repeat(spans.unary_top, np.diff(plan.wiring.state_ptr))
+            with np.errstate(invalid="ignore"):
+                np.exp((scores - shift) / unit, out=out)
+
+        each(fill, _parts(at))
+        each(fill_nodes, (model.unary, model.untied), (psi, untied))
         top = spans.table_top[plan.table_of]
         return cls(unit, entries, at[plan.table_of], top, spans.unary_top, psi, untied)
 
@@ -199,7 +205,8 @@ class ScaledRun:
         self.g = np.empty(len(self.psi))
         self.alive = np.zeros(len(self.psi), dtype=np.int64)
         self.held = np.zeros(0, dtype=bool)
-        self.m = np.ones(model.plan.n_messages)
+        # Zeros are given out untouched: every thread is the first to write those of its instances.
+        self.m = np.zeros(model.plan.n_messages)
         self.sweeps = np.zeros(len(w.var_ptr) - 1, dtype=np.int64)
         self.residual = np.full(len(w.var_ptr) - 1, np.inf)
         worth = 0 < model.plan.one_card <= LONGEST and len(tables.at) * model.plan.one_card**2 >= WORTH_COMPILING
@@ -245,8 +252,10 @@ class ScaledRun:
         messages.collect(self.model.plan.wiring, which, self.open_psi, self.m, out)
         messages.logarithm(self.model.plan.wiring, which, self.tables.unit, out)
 
-    def log_messages(self) -> Floats:
-        return self.tables.unit * np.log(self.m)
+    def log_messages(self, which: Ints) -> Floats:
+        out = np.zeros(len(self.m))
+        messages.unload(self.model.plan.wiring, which, self.m, self.tables.unit, out)
+        return out
 
     def finish(self, which: Ints, mode: Mode, mu_at: Ints, mu: Marginals | None, value: Floats) -> None:
         """Bethe value and beliefs at the one temperature ``unit``."""
@@ -300,8 +309,10 @@ class LogRun:
         messages_factor.collect_log(w, which, self.open_unary, self.m, out, self.dead)
         messages.bury(w, which, self.dead, out)
 
-    def log_messages(self) -> Floats:
-        return self.m.copy()
+    def log_messages(self, which: Ints) -> Floats:
+        out = np.zeros(len(self.m))
+        messages.load(self.model.plan.wiring, which, self.m, 0.0, out)
+        return out
 
     def finish(self, which: Ints, mode: Mode, mu_at: Ints, mu: Marginals | None, value: Floats) -> None:
         """Region free energy and beliefs."""

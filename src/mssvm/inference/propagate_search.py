@@ -198,7 +198,7 @@ class Search:
         self._follow(run, self.mode, which, control, name)
         self._count(run, which)
         if self.kept is not None:
-            load(self.w, which, run.log_messages(), 0.0, self.kept)
+            load(self.w, which, run.log_messages(which), 0.0, self.kept)
 
     def _joint(self, which: Ints) -> None:
         everything = Mode(np.ones(len(self.mode.outputs), dtype=bool), 0.0, 0.0)
@@ -222,7 +222,7 @@ class Search:
             self.consider(which)
             eps_y *= 0.5
         self._count(run, which)
-        self._plain(which, run.log_messages(), self.control, "annealed mixed-product")
+        self._plain(which, run.log_messages(which), self.control, "annealed mixed-product")
 
     def _proximal(self, which: Ints) -> None:
         before, steps = self.found.value[which].copy(), max(10, self.effort.sweeps // 10)
