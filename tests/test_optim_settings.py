@@ -163,3 +163,5 @@ def test_wrong_arguments_are_refused() -> None:
         LBFGS(floors=(0.1, 1.0))
     with pytest.raises(InputError, match="name the fixed rate"):
         Subgradient(adaptive=False)
+    with pytest.raises(InputError, match="evaluate_every must be at least 1"):
+        Subgradient(evaluate_every=0)

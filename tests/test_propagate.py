@@ -165,7 +165,7 @@ def test_marginal_map_on_checkerboards(merging: bool) -> None:
     np.testing.assert_allclose(got.mu.unary[held], want.mu.unary[held], atol=1e-9)
 
 
-@pytest.mark.parametrize("start", ["cold", "damped", "sum_first", "annealed", "proximal", "joint"])
+@pytest.mark.parametrize("start", ["cold", "damped", "marginals", "sum_first", "annealed", "proximal", "joint"])
 def test_every_start_alone_finds_most_optima_on_trees_and_claims_its_own_value(start: str) -> None:
     case = models(random_trees(60, 7), 7, 1.0)
     want = brute(case, 0.0, 1.0)

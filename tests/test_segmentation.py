@@ -119,6 +119,40 @@ def test_training_lowers_the_objective_and_reports_converged_and_rescued_calls(
     assert np.all(problem.difference(found.w).values >= 0.0)
 
 
+@pytest.mark.parametrize("effort", ["fast", "normal"])
+def test_the_value_of_decoded_outputs_is_the_one_they_have_when_given(
+    effort: str, images: tuple[Images, Images]
+) -> None:
+    """Although hidden pixels have cycles: U+ and U- must agree where the labels are decoded."""
+    sample = images[0].sample()
+    theta = model().forward(np.random.default_rng(1).standard_normal(model().n_weights), sample.inputs)
+    belief = Propagate(effort)(sample.batch, theta, sample.query, 0.0, 1.0)
+    outputs = np.flatnonzero(sample.query.output)
+    given = sample.query.clamp(sample.batch, outputs, belief.decode(sample.batch)[outputs])
+    again = Propagate(effort)(sample.batch, theta, given, 0.0, 1.0)
+    np.testing.assert_allclose(belief.value, again.value, rtol=1e-12)
+    np.testing.assert_allclose(belief.mu.unary, again.mu.unary, atol=1e-9)
+    np.testing.assert_allclose(belief.mu.tables, again.mu.tables, atol=1e-6)
+
+
+def test_objectives_that_are_estimates_do_not_choose_and_may_be_evaluated_rarely(
+    images: tuple[Images, Images],
+) -> None:
+    problem = TrainingProblem(hcrf(), model(), images[0].sample(), Propagate("fast"))
+    w0 = 0.1 * np.random.default_rng(0).standard_normal(model().n_weights)
+    seen: dict[int, list[Floats]] = {1: [], 3: []}
+    found = {}
+    for every, weights in seen.items():
+        solver = Subgradient(n_epochs=4, rate=0.1, batch_size=1, scaling=Scaling.ADAM, evaluate_every=every)
+        found[every] = solver.minimize(problem, w0, callback=lambda row, w, weights=weights: weights.append(w))
+        # The mean over the last quarter is entered last, behind the last iterate.
+        np.testing.assert_array_equal(found[every].w, weights[-1])
+        assert np.any(weights[-1] != weights[-2])
+    assert [len(weights) for weights in seen.values()] == [6, 4]
+    np.testing.assert_array_equal(found[1].w, found[3].w)
+    np.testing.assert_array_equal(seen[1][3], seen[3][1])
+
+
 def test_the_estimator_learns_images_with_half_the_labels_without_settings(images: tuple[Images, Images]) -> None:
     train, test = images
     hidden = train.hidden.reshape(3, 20, 40)

@@ -324,7 +324,7 @@ class Search:
         if len(loopy):
             run = self.sum_given(loopy, y)
             run.finish(loopy, self.sum_mode, mu_at, mu, value)
-            # Of the same bits as when y was judged, hence as U- where y is the label.
+            # As y was judged: beliefs of messages that were finished once already are rounded once more.
             value[loopy] = self.found.value[loopy]
             self.found.converged[loopy] &= run.residual[loopy] <= self.control.tolerance
 

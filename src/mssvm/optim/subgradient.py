@@ -21,7 +21,6 @@ from mssvm.optim.solution import Outcome
 from mssvm.optim.solver import Solver
 
 TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
-TRIAL_SHARE = 0.9
 TRIAL_STEPS = 20  # at least; whole epochs
 USUAL_RATE = 0.3  # where no trial lowers the objective
 
@@ -44,6 +43,8 @@ class Scaling(Enum):
 
 
 MEAN_KEPT, SQUARES_KEPT = 0.9, 0.99  # of Adam's running means, a step
+# The share of the best decrease in a trial that is enough for a rate. Adam's high rates have not cooled down yet there.
+TRIAL_SHARE = {Scaling.ADAGRAD: 0.9, Scaling.ADAM: 0.5}
 
 
 @dataclass
@@ -157,7 +158,7 @@ class Subgradient(Solver[SubgradientState]):
                 self._epoch(run, trial)
             falls.append(start - run.objective(trial.w)[0])
         fall = np.where(np.isfinite(falls), falls, -np.inf)
-        good = np.flatnonzero(fall >= TRIAL_SHARE * fall.max())
+        good = np.flatnonzero(fall >= TRIAL_SHARE[self.scaling] * fall.max())
         return TRIAL_RATES[int(good[0])] if fall.max() > 0 else USUAL_RATE
 
     def _full_step(self, run: Run, state: SubgradientState) -> None:
