@@ -33,6 +33,13 @@ def write(name: str, result: dict[str, Any]) -> None:
     path.write_text(json.dumps(result, indent=1) + "\n")
 
 
+def read_result(name: str) -> dict[str, Any]:
+    """What ``write`` left earlier, or nothing."""
+    path = HERE / "results" / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return found
+
+
 def paired(a: np.ndarray, b: np.ndarray, weight: np.ndarray, seed: int = 0, draws: int = 2000) -> dict[str, float]:
     """Mean of a - b in points with a 95% bootstrap interval over instances; a and b are right answers an instance."""
     rng = np.random.default_rng(seed)
