@@ -1,10 +1,17 @@
-"""Speed of message passing on one core and on two, in directed messages a second, with peers in the same run.
+"""Speed of message passing on one core and on several, in directed messages a second, with a peer in the same run.
 
-    python benchmarks/bench_bp.py [--repeats 7] [--pgmax PYTHON] [--threads 2]
+    python benchmarks/bench_bp.py [--repeats 7] [--pgmax PYTHON] [--threads 2] [--output FILE]
+    python benchmarks/bench_bp.py --scaling 1 2 4 8 16 [--output FILE]
 
-Everything a call does is timed: checks, exponentiation of the tables, sweeps with their convergence checks. Rates on
-one core use processor time, so that other processes count little; threads and peers use wall time. Repeats are
-interleaved and the best of each is kept. PYTHON is an interpreter in which PGMax is installed.
+Everything a call does is timed: checks, exponentiation of the tables, sweeps with their convergence checks; only the
+plan, which depends on the graphs alone and is kept between calls, is made before. Rates on one core use processor time,
+so that other processes count little; threads and the peer use wall time. Repeats are interleaved and the best of each
+is kept. PYTHON is an interpreter in which PGMax is installed. FILE is benchmarks/results/bp.json or bp_scaling.json
+unless given.
+
+What reading allows: a directed message needs its table once, so at most bandwidth / (8 S^2) messages a second can be
+had by code that reads a table for every message. The kernels read it once for both directions, which would allow twice
+as many; shares of both are reported.
 """
 
 from __future__ import annotations
@@ -12,18 +19,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numba import njit
 
-from mssvm.engines import messages
 from mssvm.graph import Batch, Graph
 from mssvm.inference.propagate import Propagate
 from mssvm.inference.propagate_job import prepare
-from mssvm.inference.propagate_plan import plan_of
+from mssvm.inference.propagate_plan import Plan, plan_of
 from mssvm.inference.propagate_run import Control, Mode, ScaledRun, ScaledTables, Spans
 from mssvm.potentials import Potentials, Query
 
@@ -71,11 +80,11 @@ def grid(height: int, width: int, card: int, count: int = 1, shared: bool = Fals
     return batch, Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
 
 
-def sweeps(batch: Batch, theta: Potentials, query: Query, n: int, mode: Mode) -> None:
+def sweeps(batch: Batch, plan: Plan, theta: Potentials, query: Query, n: int, mode: Mode) -> None:
     """n sweeps of one call: the parts of ``Propagate`` from checks to messages, never stopping early."""
     theta.check(batch)
     query.check(batch)
-    model = prepare(plan_of(batch), batch, theta, query, 0)
+    model = prepare(plan, batch, theta, query, 0)
     spans = Spans.of(model)
     run = ScaledRun(model, ScaledTables.of(model, spans, 1.0))
     which = np.arange(len(batch))
@@ -111,75 +120,97 @@ def modes(batch: Batch) -> dict[str, Mode]:
 
 
 def compare(height: int, width: int, card: int, n: int, shared: bool, repeats: int) -> dict[str, float]:
-    """Millions of directed messages a second of the three products."""
+    """Millions of directed messages a second of the three products, and times against sum-product."""
     batch, theta = grid(height, width, card, shared=shared)
-    query = Query.all_outputs(batch)
+    query, plan = Query.all_outputs(batch), plan_of(batch)
     total = 2 * batch.n_factors * n
-    runs = {name: (lambda m=mode: sweeps(batch, theta, query, n, m)) for name, mode in modes(batch).items()}
+    runs = {name: (lambda m=mode: sweeps(batch, plan, theta, query, n, m)) for name, mode in modes(batch).items()}
     times = best(runs, repeats, time.process_time)
-    rates = {name: total / t / 1e6 for name, t in times.items()}
+    out = {name: total / t / 1e6 for name, t in times.items()}
+    out |= {f"{name}_time": times[name] / times["sum"] for name in ("max", "mixed")}
     label = f"{height}x{width}, {card} states, {'one shared table' if shared else 'one table an edge'}, {n} sweeps"
     print(
-        f"{label}: sum {rates['sum']:.1f}, max {rates['max']:.1f}, mixed {rates['mixed']:.1f} M messages/s; "
-        f"time against sum: max {times['max'] / times['sum']:.2f}, mixed {times['mixed'] / times['sum']:.2f}",
+        f"{label}: sum {out['sum']:.1f}, max {out['max']:.1f}, mixed {out['mixed']:.1f} M messages/s; "
+        f"time against sum: max {out['max_time']:.2f}, mixed {out['mixed_time']:.2f}",
         flush=True,
     )
-    return rates
+    return out
 
 
-def bandwidth(repeats: int, n: int) -> None:
+def bandwidth(repeats: int, n: int) -> dict[str, float]:
     """100x100 with 21 states against what reading every table once a message would allow."""
     values = np.random.default_rng(2).random(32_000_000)
-    batch, theta = grid(100, 100, 21)
-    tied, tied_theta = grid(100, 100, 21, shared=True)
-    mode = modes(batch)["sum"]
-    times = best(
-        {
-            "read": lambda: _read(values),
-            "own": lambda: sweeps(batch, theta, Query.all_outputs(batch), n, mode),
-            "shared": lambda: sweeps(tied, tied_theta, Query.all_outputs(tied), n, mode),
-        },
-        repeats,
-        time.process_time,
-    )
+    runs: dict[str, Callable[[], object]] = {"read": lambda: _read(values)}
+    for name in ("own", "shared"):
+        batch, theta = grid(100, 100, 21, shared=name == "shared")
+        job = (batch, plan_of(batch), theta, Query.all_outputs(batch), n, modes(batch)["sum"])
+        runs[name] = lambda job=job: sweeps(*job)  # type: ignore[misc]
+    times = best(runs, repeats, time.process_time)
     speed = values.nbytes / times["read"]
     allowed = speed / (21 * 21 * 8)
     own, shared = (2 * batch.n_factors * n / times[k] for k in ("own", "shared"))
     print(
-        f"100x100, 21 states, {n} sweeps: reading {speed / 1e9:.1f} GB/s allows {allowed / 1e6:.2f} M messages/s\n"
-        f"    one table an edge {own / 1e6:.2f} M = {100 * own / allowed:.0f}% of that\n"
-        f"    one shared table {shared / 1e6:.2f} M = {shared / own:.1f} times as many as with one table an edge, "
-        f"{shared / (0.6 * allowed):.1f} times 60% of the allowed rate",
+        f"100x100, 21 states, {n} sweeps: reading {speed / 1e9:.1f} GB/s allows {allowed / 1e6:.2f} M messages/s "
+        f"of one table read each\n"
+        f"    one table an edge {own / 1e6:.2f} M = {100 * own / allowed:.0f}% of that "
+        f"({50 * own / allowed:.0f}% of what one read for both directions allows)\n"
+        f"    one shared table {shared / 1e6:.2f} M = {shared / (0.6 * allowed):.2f} times 60% of the allowed rate, "
+        f"{shared / own:.2f} times as many as with one table an edge",
         flush=True,
     )
+    return {
+        "sweeps": n, "read_GB_s": speed / 1e9, "allowed": allowed / 1e6, "own": own / 1e6, "shared": shared / 1e6,
+        "own_share_of_allowed": own / allowed, "shared_against_60_percent": shared / (0.6 * allowed),
+    }  # fmt: skip
 
 
-def threads(count: int, repeats: int) -> None:
+def scaling(counts: list[int], repeats: int) -> dict[str, Any]:
+    """Sum-product to convergence on a batch of 32 grids, with different numbers of threads."""
     batch, theta = grid(20, 40, 5, count=32)
     query = Query.of(batch, np.zeros(batch.n_vars, dtype=bool))
-    one, many = (Propagate("normal", threads=t) for t in (1, count))
+    methods = {t: Propagate("normal", threads=t) for t in counts}
     times = best(
-        {"one": lambda: one(batch, theta, query, 1.0, 1.0), "many": lambda: many(batch, theta, query, 1.0, 1.0)},
+        {str(t): (lambda m=m: m(batch, theta, query, 1.0, 1.0)) for t, m in methods.items()},
         repeats,
         time.perf_counter,
     )
-    same = np.array_equal(one(batch, theta, query, 1.0, 1.0).mu.unary, many(batch, theta, query, 1.0, 1.0).mu.unary)
+    first = methods[counts[0]](batch, theta, query, 1.0, 1.0).mu.unary
+    same = all(np.array_equal(first, m(batch, theta, query, 1.0, 1.0).mu.unary) for m in methods.values())
+    ratios = {t: times[str(counts[0])] / seconds for t, seconds in times.items()}
     print(
-        f"batch of 32 grids 20x40, 5 states: 1 thread {1e3 * times['one']:.0f} ms, "
-        f"{count} threads {1e3 * times['many']:.0f} ms, "
-        f"{times['one'] / times['many']:.2f} times as fast, same bits: {same}",
+        f"batch of 32 grids 20x40, 5 states: {counts[0]} thread {1e3 * times[str(counts[0])]:.0f} ms; "
+        + "".join(f"{t} threads {1e3 * times[t]:.0f} ms, {ratios[t]:.2f} times as fast; " for t in list(times)[1:])
+        + f"same bits: {same}",
         flush=True,
     )
+    return {"milliseconds": {t: 1e3 * s for t, s in times.items()}, "times_as_fast": ratios, "same_bits": same}
 
 
-def peers(python: str, ours: dict[str, float]) -> None:
+def peers(python: str, ours: dict[str, float]) -> dict[str, float]:
+    out = {}
     for name, temperature in (("sum", "1.0"), ("max", "0.0")):
         answer = subprocess.run([python, "-c", PGMAX, temperature], capture_output=True, text=True, check=True)
         rate = json.loads(answer.stdout.strip().splitlines()[-1]) / 1e6
+        out |= {name: rate, f"ours_{name}": ours[name] / rate}
         print(
             f"PGMax, batch of 10, {name}-product: {rate:.2f} M messages/s; ours {ours[name] / rate:.1f} times as many",
             flush=True,
         )
+    return out
+
+
+def everything(args: argparse.Namespace) -> dict[str, Any]:
+    few = max(3, args.repeats // 2)
+    out: dict[str, Any] = {"unit": "millions of directed messages a second on one core; times against sum-product"}
+    out["20x40, 5 states"] = compare(20, 40, 5, 50, False, args.repeats)
+    out["20x40, 5 states, shared table"] = compare(20, 40, 5, 50, True, args.repeats)
+    out["100x100, 21 states"] = compare(100, 100, 21, 50, False, few)
+    out["100x100, 21 states, shared table"] = compare(100, 100, 21, 50, True, few)
+    out["bandwidth"] = [bandwidth(args.repeats, n) for n in (10, 50)]
+    out["threads"] = scaling([1, args.threads], 2 * args.repeats)
+    if args.pgmax:
+        out["PGMax"] = peers(args.pgmax, out["20x40, 5 states"])
+    return out
 
 
 def main() -> None:
@@ -187,16 +218,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pgmax", help="interpreter with PGMax")
+    parser.add_argument("--scaling", type=int, nargs="+", help="numbers of threads to compare, and nothing else")
+    parser.add_argument("--output", type=Path, help="file for the results")
     args = parser.parse_args()
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; kernels from {messages.__name__}", flush=True)
-    ours = compare(20, 40, 5, 50, False, args.repeats)
-    compare(20, 40, 5, 50, True, args.repeats)
-    compare(100, 100, 21, 10, False, max(3, args.repeats // 2))
-    compare(100, 100, 21, 10, True, max(3, args.repeats // 2))
-    bandwidth(args.repeats, 10)
-    threads(args.threads, args.repeats)
-    if args.pgmax:
-        peers(args.pgmax, ours)
+    load = os.getloadavg()[0]
+    print(f"load {load:.1f} on {os.cpu_count()} cores", flush=True)
+    result = scaling(args.scaling, 2 * args.repeats) if args.scaling else everything(args)
+    result["machine"] = {"cores": os.cpu_count(), "load": load, "python": platform.python_version()}
+    name = "bp_scaling.json" if args.scaling else "bp.json"
+    output = args.output or Path(__file__).resolve().parent / "results" / name
+    output.parent.mkdir(exist_ok=True)
+    output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ lanes as it takes, the lanes behind the last number zero. The compiler splits th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -109,10 +110,6 @@ class Lanes:
             first, undefined, ir.Constant(ir.VectorType(_I32, self.width), [0] * self.width)
         )
 
-    def entry(self, value: Values, r: int) -> Any:
-        """Number r of a vector in all lanes of a register."""
-        return self.splat(self.builder.extract_element(value[r // self.width], ir.Constant(_I32, r % self.width)))
-
     def multiply(self, a: Values, b: Values) -> Values:
         return [self.builder.fmul(x, y, flags=_FAST) for x, y in zip(a, b, strict=True)]
 
@@ -198,23 +195,42 @@ class Lanes:
         """
         want_j, want_i = max_j or not max_i, max_i or not max_j
         to_i, to_j = self.constant(0.0), list[Any]()
+        spread = self._spread(n_i) if want_j else []
         groups = [range(c, min(self.n, c + self.width)) for c in range(0, self.n, self.width)]
         for c, group in list(enumerate(groups))[:: -1 if down else 1]:
             dots = {}
             for r in group[:: -1 if down else 1]:
                 at = self.builder.gep(table, [ir.Constant(_I64, r * self.n)])
                 row = self.load_row(at, r < self.n - 1, down)
-                if self.count > 1:
+                if self.count > 1 and r % 2 == 0:
                     # Keeps the loads in the order of memory, which the processor then fetches in advance.
                     self.builder.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], side_effect=True)
                 if want_i:
                     dots[r] = self.fold(self.multiply(row, n_j), max_j)
                 if want_j:
-                    scaled = self.multiply(row, [self.entry(n_i, r)] * self.count)
+                    scaled = self.multiply(row, [spread[r]()] * self.count)
                     to_j = [self.join(x, y, max_i) for x, y in zip(to_j, scaled, strict=True)] if to_j else scaled
             if want_i:
                 to_i[c] = self._across([dots[r] for r in group], max_j)
         return to_i, self._cut(to_j) if want_j else []
+
+    def _spread(self, value: Values) -> list[Callable[[], Any]]:
+        """The single numbers of a vector, each to be put into all lanes of a register where it is used."""
+        if self.count == 1:
+            return [
+                lambda r=r: self.splat(self.builder.extract_element(value[0], ir.Constant(_I32, r)))
+                for r in range(self.n)
+            ]
+        # By way of memory: a load spreads a number at no cost, from a register it takes a shuffle.
+        room = cgutils.alloca_once(self.builder, ir.ArrayType(_F64, self.count * self.width))
+        pointer = self.builder.bitcast(room, _F64.as_pointer())
+        for c, part in enumerate(value):
+            where = self.builder.gep(pointer, [ir.Constant(_I64, c * self.width)])
+            self.builder.store(part, self.builder.bitcast(where, self.vector.as_pointer())).align = 8
+        # Without this the optimiser sees through it and puts the shuffles back.
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type])
+        self.builder.asm(kind, "", "r,~{memory}", [pointer], side_effect=True)
+        return [lambda r=r: self.splat(self._load(pointer, r, 0)) for r in range(self.n)]
 
     def _cut(self, value: Values) -> Values:
         """Zero in the lanes behind the last number."""

@@ -81,8 +81,8 @@ def _body(
     if damped:
         new_i, new_j = (lanes.call("sqrt", lanes.multiply(x, old)) for x, old in ((new_i, old_i), (new_j, old_j)))
         new_i, new_j = lanes.unit_sums(new_i, new_j)
-    changes = [lanes.call("fabs", lanes.subtract(new, old)) for new, old in ((new_i, old_i), (new_j, old_j))]
-    lanes.raise_peak([*changes[0], *changes[1]], pointer(peak, ir.Constant(at.type, 0)))
     for new, cavity, g_at, m_at in ((new_i, n_i, gi, mi), (new_j, n_j, gj, mj)):
         lanes.store(new, pointer(m, m_at))
         lanes.store(lanes.multiply(cavity, new), pointer(g_out, g_at))
+    changes = [lanes.call("fabs", lanes.subtract(new, old)) for new, old in ((new_i, old_i), (new_j, old_j))]
+    lanes.raise_peak([*changes[0], *changes[1]], pointer(peak, ir.Constant(at.type, 0)))
