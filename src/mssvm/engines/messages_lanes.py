@@ -7,6 +7,7 @@ lanes as it takes, the lanes behind the last number zero. The compiler splits th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -217,10 +218,7 @@ class Lanes:
     def _spread(self, value: Values) -> list[Callable[[], Any]]:
         """The single numbers of a vector, each to be put into all lanes of a register where it is used."""
         if self.count == 1:
-            return [
-                lambda r=r: self.splat(self.builder.extract_element(value[0], ir.Constant(_I32, r)))
-                for r in range(self.n)
-            ]
+            return [partial(self._lane, value[0], r) for r in range(self.n)]
         # By way of memory: a load spreads a number at no cost, from a register it takes a shuffle.
         room = cgutils.alloca_once(self.builder, ir.ArrayType(_F64, self.count * self.width))
         pointer = self.builder.bitcast(room, _F64.as_pointer())
@@ -230,7 +228,13 @@ class Lanes:
         # Without this the optimiser sees through it and puts the shuffles back.
         kind = ir.FunctionType(ir.VoidType(), [pointer.type])
         self.builder.asm(kind, "", "r,~{memory}", [pointer], side_effect=True)
-        return [lambda r=r: self.splat(self._load(pointer, r, 0)) for r in range(self.n)]
+        return [partial(self._broadcast, pointer, r) for r in range(self.n)]
+
+    def _lane(self, register: Any, r: int) -> Any:
+        return self.splat(self.builder.extract_element(register, ir.Constant(_I32, r)))
+
+    def _broadcast(self, pointer: Any, r: int) -> Any:
+        return self.splat(self._load(pointer, r, 0))
 
     def _cut(self, value: Values) -> Values:
         """Zero in the lanes behind the last number."""
