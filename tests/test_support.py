@@ -8,6 +8,7 @@ from scipy import sparse
 
 import mssvm as ms
 from mssvm.errors import InputError
+from mssvm.models import kept
 from ragged import QUICK, sequences
 
 NAMES = [f"f{j}" for j in range(12)]
@@ -29,9 +30,10 @@ def seen_pairs(X, Y):
     return {(name, label) for names, label in pairs if label is not ms.MISSING for name in names}
 
 
-@pytest.mark.parametrize("member", [ms.CRF, ms.SSVM, ms.MSSVM])
-@pytest.mark.parametrize("missing", [0.0, 0.4])
-def test_seen_is_all_with_the_rest_fixed_at_zero(member, missing):
+@pytest.mark.parametrize(("member", "missing"), [(ms.CRF, 0.0), (ms.SSVM, 0.0), (ms.MSSVM, 0.4)])
+@pytest.mark.parametrize("whole_from", [0.0, 0.5, 2.0])
+def test_seen_is_all_with_the_rest_fixed_at_zero(member, missing, whole_from, monkeypatch):
+    monkeypatch.setattr(kept, "WHOLE_FROM", whole_from)
     X, Y = named(missing=missing)
     seen = member(ms.Chain(), support="seen", classes="abcd", **QUICK).fit(X, Y)
     pairs = seen_pairs(X, Y)

@@ -66,6 +66,44 @@ def sparse_adjoint(
 
 
 @njit(cache=True, nogil=True)
+def listed_forward(
+    data: Floats, indices: AnyArray, ptr: AnyArray, at: Ints, block: Ints, width: int, first: Ints, states: Ints,
+    w: Floats, out: Floats,
+) -> None:  # fmt: skip
+    """``sparse_forward`` where feature j has weights for ``states[first[j] : first[j + 1]]`` only, in this order."""
+    for r in range(at.shape[0]):
+        target = out[at[r] : at[r] + width]
+        for e in range(ptr[r], ptr[r + 1]):
+            value, a, b = data[e], first[indices[e]], first[indices[e] + 1]
+            source = w[block[r] + a : block[r] + b]
+            if b - a == width:
+                for k in range(width):
+                    target[k] += value * source[k]
+            else:
+                for q in range(b - a):
+                    target[states[a + q]] += value * source[q]
+
+
+@njit(cache=True, nogil=True)
+def listed_adjoint(
+    data: Floats, indices: AnyArray, ptr: AnyArray, at: Ints, block: Ints, width: int, first: Ints, states: Ints,
+    mu: Floats, out: Floats,
+) -> None:  # fmt: skip
+    """The transpose of ``listed_forward``."""
+    for r in range(at.shape[0]):
+        source = mu[at[r] : at[r] + width]
+        for e in range(ptr[r], ptr[r + 1]):
+            value, a, b = data[e], first[indices[e]], first[indices[e] + 1]
+            target = out[block[r] + a : block[r] + b]
+            if b - a == width:
+                for k in range(width):
+                    target[k] += value * source[k]
+            else:
+                for q in range(b - a):
+                    target[q] += value * source[states[a + q]]
+
+
+@njit(cache=True, nogil=True)
 def scatter_rows(rows: Floats, at: Ints, out: Floats) -> None:
     """out[at[r] + k] += rows[r, k]."""
     for r in range(rows.shape[0]):

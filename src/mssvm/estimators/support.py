@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from mssvm.arrays import Bools
 from mssvm.data.encoded import Encoded
@@ -14,7 +13,7 @@ from mssvm.data.labels import Labels
 from mssvm.errors import InputError
 from mssvm.graph import spans
 from mssvm.models.fixed import FixedWeights
-from mssvm.models.kept import KeptWeights
+from mssvm.models.kept import KeptWeights, can_thin
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.terms import Term
 from mssvm.potentials import Marginals
@@ -32,7 +31,7 @@ def check_support(choice: Any) -> bool:
 def supported(model: LinearModel | FixedWeights, encoded: Encoded, labels: Labels) -> KeptWeights:
     """The model with the weights that ``labels`` support; known weights stay, seen or not."""
     keep = seen(model.n_weights, encoded, labels)
-    return KeptWeights(model, np.flatnonzero(keep | model.known if isinstance(model, FixedWeights) else keep))
+    return KeptWeights.of(model, encoded.inputs, keep | model.known if isinstance(model, FixedWeights) else keep)
 
 
 def seen(n_weights: int, encoded: Encoded, labels: Labels) -> Bools:
@@ -42,7 +41,7 @@ def seen(n_weights: int, encoded: Encoded, labels: Labels) -> Bools:
     thin: list[Term] = []
     whole: list[Term] = []
     for term in encoded.inputs.terms:
-        mine = term.target == "unary" and sparse.issparse(term.features) and of_labels[batch.state_var[term.at]].all()
+        mine = term.target == "unary" and can_thin(term) and of_labels[batch.state_var[term.at]].all()
         (thin if mine else whole).append(term)
     keep = np.ones(n_weights, dtype=bool)
     for terms, kept in ((thin, False), (whole, True)):

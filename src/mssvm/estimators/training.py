@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,8 @@ def train(params: Any, data: Data, objective: Callable[[Loss], Objective], warm:
     C = float(resolve.positive(params.C, "C"))
     seen = supported(data.model, data.encoded, data.observed) if check_support(params.support) else None
     model = seen or data.model
-    problem = TrainingProblem(objective(params._loss()), model, data.sample, inference, C, threads)
+    sample = data.sample if seen is None else replace(data.sample, inputs=seen.inputs(data.encoded.inputs))
+    problem = TrainingProblem(objective(params._loss()), model, sample, inference, C, threads)
     if not problem.n_instances:
         raise InputError("no site of y is labelled; training needs at least one label.")
     rng = check_random_state(params.random_state)

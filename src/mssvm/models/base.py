@@ -30,7 +30,7 @@ class Model(Protocol[X]):
 
     @property
     def gradient_size(self) -> int:
-        """Numbers that ``adjoint`` writes, which may be more than it returns."""
+        """Numbers that one ``forward`` and ``adjoint`` write beside scores, which may be more than the weights."""
         ...
 
     def forward(self, w: Floats, x: X) -> Potentials: ...

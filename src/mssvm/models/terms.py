@@ -3,7 +3,7 @@
     theta[at[r] : at[r] + width] += features[r] @ w[block[r] : block[r] + d * width].reshape(d, width)
 
 Equal blocks tie weights, different blocks untie them. Features of nodes and of edges, and indicators of joint states
-(one feature that is 1), are all of this form.
+(one feature that is 1), are all of this form. Sparse features may have weights for some states only (``Listed``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,14 @@ BLAS_FROM = 1 << 14  # multiplications; below, the compiled loop starts sooner t
 
 
 @dataclass(frozen=True, eq=False)
+class Listed:
+    """States that each feature has weights for: ``states[first[j] : first[j + 1]]``, rising, as the weights lie."""
+
+    first: Ints
+    states: Ints
+
+
+@dataclass(frozen=True, eq=False)
 class Term:
     """Rows of features (dense, or scipy.sparse) that add to ``Potentials.unary`` or ``Potentials.tables``."""
 
@@ -32,6 +40,7 @@ class Term:
     at: Ints
     width: int
     block: Ints
+    listed: Listed | None = None
 
     def __post_init__(self) -> None:
         if self.target not in ("unary", "tables"):
@@ -46,12 +55,14 @@ class Term:
             raise InputError("features hold NaN or inf; every feature must be a finite number.")
         if len(block) and block.min() < 0:
             raise InputError(f"a block of weights starts at {block.min()}; it must start at 0 or later.")
+        if self.listed is not None and not (sparse.issparse(rows) and len(self.listed.first) == rows.shape[1] + 1):
+            raise InputError("weights for some states only need sparse features, and a list of states for each.")
         for name, value in (("features", rows), ("at", at), ("block", block), ("width", int(self.width))):
             object.__setattr__(self, name, value)
 
     @property
     def block_size(self) -> int:
-        return int(self.features.shape[1]) * self.width
+        return int(self.features.shape[1]) * self.width if self.listed is None else len(self.listed.states)
 
     @cached_property
     def reach(self) -> int:
@@ -87,7 +98,10 @@ class Term:
 
     def forward(self, w: Floats, theta: Floats) -> None:
         """theta += x W."""
-        if self._compressed is not None:
+        if self._compressed is not None and self.listed is not None:
+            lists = self.listed.first, self.listed.states
+            kernels.listed_forward(*self._compressed, self.at, self.block, self.width, *lists, w, theta)
+        elif self._compressed is not None:
             kernels.sparse_forward(*self._compressed, self.at, self.block, self.width, w, theta)
         elif self._shared:
             first = int(self.block[0])
@@ -101,7 +115,10 @@ class Term:
 
     def adjoint(self, mu: Floats, gradient: Floats) -> None:
         """gradient += x^T mu."""
-        if self._compressed is not None:
+        if self._compressed is not None and self.listed is not None:
+            lists = self.listed.first, self.listed.states
+            kernels.listed_adjoint(*self._compressed, self.at, self.block, self.width, *lists, mu, gradient)
+        elif self._compressed is not None:
             kernels.sparse_adjoint(*self._compressed, self.at, self.block, self.width, mu, gradient)
         elif self._shared:
             if self._side_by_side is not None:
@@ -126,6 +143,7 @@ class Term:
             self.at[rows] + np.repeat(new - old, count),
             self.width,
             self.block[rows],
+            self.listed,
         )
 
 
