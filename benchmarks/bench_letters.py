@@ -1,9 +1,8 @@
 """Handwritten words with missing letters: the family against the same model on labelled runs, and a letter classifier.
 
 Folds 0 to 3 train, fold 4 tests. All models have the same features (128 pixels and a bias a letter, one table of
-transitions).
-"CRF-runs" and "SSVM-runs" are trained on words cut at missing letters into their labelled runs; "letters" is logistic
-regression on the labelled letters. C is chosen for each method by cross-validation on the
+transitions). "CRF-runs" and "SSVM-runs" are trained on words cut at missing letters into their labelled runs;
+"letters" is logistic regression on the labelled letters. C is chosen for each method by cross-validation on the
 training folds, on the first mask, at 10, 50 and 90% missing (30 and 70% take the choice at 50%): by steps of about 3
 until the score on all letters of the folds left out falls. Intervals (95%) are over masks (Student's t) and over test
 words (bootstrap of the mean over masks); both are of paired differences in points.
@@ -230,8 +229,9 @@ def main() -> None:
     scores, found = kept.setdefault("scores", {}), kept.setdefault("right", {})
     search = Search(data, args, scores, lambda: write("letters_cells", kept))
     settings = {k: v for k, v in vars(args).items() if k not in ("peer_python", "resume")}
+    result["settings"] = settings
     if "full" not in result:
-        result = {"full": full(data, search, args), "settings": settings}
+        result["full"] = full(data, search, args)
         write("letters", result)
         console.print(result["full"])
     for key in cells(data, search, found, args):
