@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -15,4 +16,12 @@ AnyArray = npt.NDArray[Any]
 
 def sum_by(group: Ints, values: AnyArray, n: int) -> Floats:
     """Sums of ``values`` over equal entries of ``group``, for the groups 0 .. n-1, in order of appearance."""
-    return np.bincount(group, weights=values, minlength=n).astype(np.float64, copy=False)
+    out = np.zeros(n)
+    _add(group, np.ascontiguousarray(values, dtype=np.float64), out)
+    return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add(group: Ints, values: Floats, out: Floats) -> None:
+    for i in range(len(group)):
+        out[group[i]] += values[i]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from mssvm.arrays import Floats, Ints
 from mssvm.graph import Batch
@@ -15,12 +15,11 @@ class Inference(Protocol):
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief: ...
 
 
-@runtime_checkable
-class Contrasting(Protocol):
-    """An inference that may compute a value, a value under a narrower mask and the difference of the gradients in one
-    pass, and gives None where it cannot."""
+class Contrast(Protocol):
+    """A method that some inferences have: a value, the value under a narrower mask and the difference of the gradients
+    in one pass; None where only two calls can give them."""
 
-    def contrast(
+    def __call__(
         self, batch: Batch, theta: Potentials, query: Query, given: Query, eps_y: float, eps_h: float
     ) -> tuple[Floats, Floats, Marginals] | None: ...
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from mssvm.arrays import Bools
 from mssvm.graph import Batch
-from mssvm.inference.base import Contrasting, Inference
+from mssvm.inference.base import Contrast, Inference
 from mssvm.models.losses import Hamming, Loss, Zero
 from mssvm.objectives.base import Difference, difference_of_parts
 from mssvm.objectives.sample import Sample
@@ -62,9 +62,9 @@ class Unified:
 
     def difference(self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials) -> Difference:
         """U+ and U-; without a loss they differ in their masks alone, and some graphs need only one pass for both."""
-        if isinstance(self.loss, Zero) and sample.extra_loss is None and isinstance(inference, Contrasting):
-            queries = sample.query, sample.truth_query
-            found = inference.contrast(sample.batch, theta, *queries, self.eps_y, self.eps_h)
+        contrast: Contrast | None = getattr(inference, "contrast", None)
+        if contrast is not None and isinstance(self.loss, Zero) and sample.extra_loss is None:
+            found = contrast(sample.batch, theta, sample.query, sample.truth_query, self.eps_y, self.eps_h)
             if found is not None:
                 return Difference(*found, converged=2 * len(sample), exact=True)
         return difference_of_parts(self, inference, sample, theta, delta)
