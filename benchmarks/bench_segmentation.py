@@ -116,12 +116,14 @@ def main() -> None:
     parser.add_argument("--members", default="MHL")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--trials", type=int, default=5)
+    parser.add_argument("--first", type=int, default=100, help="number of the first trial; settings were chosen on 0-2")
     parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--decode", default="careful")
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
-    jobs = [(s, t, m, args) for t in range(args.trials) for s in args.shares for m in args.members]
+    numbers = range(args.first, args.first + args.trials)
+    jobs = [(s, t, m, args) for t in numbers for s in args.shares for m in args.members]
     rows = []
     settings = {k: v for k, v in vars(args).items() if k != "output"}
     with ProcessPoolExecutor(args.processes) as pool:
