@@ -49,15 +49,8 @@ def ours(
 ) -> tuple[float, str]:
     """Accuracy on the test part, and what was chosen inside the training part."""
     n = int(y.max()) + 1
-    grid = {
-        f"{k} states, {name}, C = {C}": (structure, C)
-        for k in args.hidden
-        for name, structure in (
-            ("free, means pooled", ms.SequenceClass(hidden=k, pool="mean")),
-            ("left to right", ms.SequenceClass(hidden=k, fixed={"transition": left_to_right(n, k)})),
-        )
-        for C in args.C
-    }
+    ordered = {k: ms.SequenceClass(hidden=k, fixed={"transition": left_to_right(n, k)}) for k in args.hidden}
+    grid = {f"{k} states, C = {C}": (ordered[k], C) for k in args.hidden for C in args.C}
 
     def accuracy(choice: str, seen: np.ndarray, out: np.ndarray) -> float:
         structure, C = grid[choice]
