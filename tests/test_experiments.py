@@ -10,7 +10,7 @@ from scipy.stats import ttest_rel
 
 from mssvm.errors import InputError
 from mssvm.experiments.catalogue import EXPERIMENTS
-from mssvm.experiments.collect import Trials, claim
+from mssvm.experiments.collect import Trials, claim, lead_over
 from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.segmentation import Images, model, truth
 from mssvm.experiments.statistics import Estimate, Verdict, judge, together
@@ -164,6 +164,16 @@ def test_trials_pair_by_number_whatever_the_order_of_arrival():
     trials = Trials(made, 0.95)
     assert [t.params["trial"] for t in trials.where()] == [0, 1, 2]
     assert trials.gap("M", "L").mean == 1.0
+
+
+def test_changes_between_settings_pair_the_trials_that_both_have():
+    def trial(size: int, k: int, accuracy: float) -> Trial:
+        return Trial({"size": size, "trial": k}, {"M": {"accuracy": accuracy}, "L": {"accuracy": 1.0}}, 0.0)
+
+    trials = Trials([trial(4, 0, 5.0), trial(4, 1, 6.0), trial(4, 2, 9.0), trial(8, 2, 3.0), trial(8, 1, 2.0)], 0.95)
+    found = trials.change(lead_over("L"), {"size": 4}, {"size": 8})
+    assert found is not None and found.n == 2 and found.mean == 5.0
+    assert trials.change(lead_over("L"), {"size": 4}, {"size": 16}) is None
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "table4"])

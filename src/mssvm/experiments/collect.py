@@ -58,6 +58,14 @@ class Trials:
         """first - second, paired by trial."""
         return Estimate.paired(self.values(first, **wanted), self.values(second, **wanted), self.confidence)
 
+    def change(self, value: Value, one: Mapping[str, Any], two: Mapping[str, Any]) -> Estimate | None:
+        """The value under ``one`` less that under ``two``, paired over the trials that both have; None without any."""
+        first, second = ({t.params["trial"]: value(t.result) for t in self.where(**w)} for w in (one, two))
+        both = [k for k in first if k in second]
+        if not both:
+            return None
+        return Estimate.paired([first[k] for k in both], [second[k] for k in both], self.confidence)
+
     def gap(self, first: str, second: str, **wanted: Any) -> Estimate:
         """Difference of the accuracies of two members."""
         return self.difference(member_accuracy(first), member_accuracy(second), **wanted)
@@ -65,6 +73,11 @@ class Trials:
 
 def member_accuracy(member: str) -> Value:
     return lambda result: float(result[member]["accuracy"])
+
+
+def lead_over(member: str) -> Value:
+    """MSSVM's accuracy less the member's."""
+    return lambda result: float(result["M"]["accuracy"] - result[member]["accuracy"])
 
 
 def member_cells(trials: Trials, members: Sequence[str], **wanted: Any) -> list[str]:

@@ -179,10 +179,11 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     low, high = min(settings["shares"]), max(settings["shares"])
     found: dict[str, list[tuple[str, Estimate]]] = {}
     for image in settings["images"]:
-        few, many = (trials.values(member_accuracy("L"), image=image, share=s) for s in (low, high))
-        if len(few) and len(few) == len(many):
+        ends = ({"image": image, "share": s} for s in (low, high))
+        change = trials.change(member_accuracy("L"), *ends)
+        if change is not None:
             label = f"LSSVM at {100 * low:g}% - at {100 * high:g}% missing"
-            found[f"image {image}"] = [(label, Estimate.paired(few, many, trials.confidence))]
+            found[f"image {image}"] = [(label, change)]
             found[f"image {image}"].append(
                 (f"MSSVM - LSSVM at {100 * high:g}%", trials.gap("M", "L", image=image, share=high))
             )

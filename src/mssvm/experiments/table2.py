@@ -88,12 +88,10 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
                     above[reading] += [
                         (f"{graph}, {solver}, MSSVM - {NAMES[m]}", trials.gap("M", m, **where)) for m in ("L", "H")
                     ]
-            one, two = (
-                trials.values(member_accuracy("L"), graph=graph, reading=reading, solver=s)
-                for s in ("paper CCCP", "SGD")
-            )
-            if len(one) and len(one) == len(two):
-                cccp[reading].append((f"{graph}, LSSVM CCCP - SGD", Estimate.paired(one, two, trials.confidence)))
+            both = ({"graph": graph, "reading": reading, "solver": s} for s in ("paper CCCP", "SGD"))
+            change = trials.change(member_accuracy("L"), *both)
+            if change is not None:
+                cccp[reading].append((f"{graph}, LSSVM CCCP - SGD", change))
     return [
         claim(protocol, 1, "MSSVM is more accurate than LSSVM and HCRF, whichever the solver.", above),
         claim(protocol, 2, "LSSVM is more accurate by CCCP than by SGD.", cccp),

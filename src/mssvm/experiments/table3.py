@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mssvm.experiments.collect import Experiment, Trials, claim, member_accuracy, member_cells, member_header
+from mssvm.experiments.collect import Experiment, Trials, claim, lead_over, member_cells, member_header
 from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.statistics import Estimate
@@ -113,12 +113,9 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
         low, high = {"reading": reading, "sigma_h": smallest}, {"reading": reading, "sigma_h": largest}
         found[reading] = []
         for m in ("L", "M3E"):
-            gaps = [
-                trials.values(member_accuracy("M"), **w) - trials.values(member_accuracy(m), **w) for w in (low, high)
-            ]
-            if len(gaps[0]) and len(gaps[0]) == len(gaps[1]):
-                label = f"gap to {NAMES[m]} at {smallest:g} - at {largest:g}"
-                found[reading].append((label, Estimate.paired(gaps[0], gaps[1], trials.confidence)))
+            change = trials.change(lead_over(m), low, high)
+            if change is not None:
+                found[reading].append((f"gap to {NAMES[m]} at {smallest:g} - at {largest:g}", change))
         if trials.where(**low):
             found[reading] += [
                 (f"{NAMES[m]} - M3E at {smallest:g}", trials.gap(m, "M3E", **low)) for m in ("M", "L", "H", "ModLat")
