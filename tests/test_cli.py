@@ -173,8 +173,9 @@ def test_an_interrupted_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFix
     arguments = ["fit", data, "-o", model, "--solver", "subgradient", "--max-iter", "100000", "--jobs", "1"]
     code = "import sys; from mssvm.cli import main; sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", code, *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background may inherit "ignore"
+    )  # fmt: skip
     checkpoint = tmp_path / "m.st.checkpoint"
     deadline = time.monotonic() + 120
     while not checkpoints_of(checkpoint) and time.monotonic() < deadline and process.poll() is None:
