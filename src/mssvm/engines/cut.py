@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from mssvm.arrays import Bools, Floats, Ints
-from mssvm.engines.chain import chains_down, chains_up, make_lanes, padded
+from mssvm.engines.chain import Lanes, chains_down, chains_up, make_lanes, padded
 from mssvm.engines.forest import MIXED, Space, make_space, oriented, read_roles, sizes, solve_down, solve_up
 from mssvm.engines.scaled import Forest, Layout, Tables
 from mssvm.engines.tree import Rooted, power, power_weights
@@ -220,47 +220,59 @@ def run_cut_chains(
                         good[lane] &= safe[lane]
                         values[lane, c] = result[lane] + unary[cut_at[lane] + c]
         for lane in range(real):
-            done[group[lane]], value[group[lane]] = good[lane], power(values[lane], eps_cut)
-            if good[lane]:
-                power_weights(values[lane], eps_cut, 1.0, share[lane])
-            if good[lane] and len(given):
-                for c in range(states):
-                    if not given[cut_at[lane] + c]:
-                        values[lane, c] = -np.inf
-                low[group[lane]] = power(values[lane], eps_cut)
-                power_weights(values[lane], eps_cut, -1.0, share[lane])
+            done[group[lane]] = good[lane]
+        weigh_states(group[:real], values, good, eps_cut, cut_at, given, value, low, share)
         if want:
-            acc = np.empty((k * k, lanes))
-            for lane in range(lanes):
-                b = group[lane]
-                mu_unary[layout.unary_ptr[layout.var_ptr[b]] : layout.unary_ptr[layout.var_ptr[b + 1]]] = 0.0
-                for t in range(work.begin[lane], length):
-                    if len(extra_mu):
-                        mu_tables[extra_mu[lane, t] : extra_mu[lane, t] + states * k] = 0.0
-            for c in range(states):
-                weight = share[:, c].copy()
-                active = np.abs(weight).max() > 0.0
-                if active:
-                    chains_down(
-                        c,
-                        length,
-                        k,
-                        tables.e,
-                        e_at + c * k * k,
-                        work,
-                        acc,
-                        weight,
-                        mu_unary,
-                        extra_mu,
-                        c * k,
-                        mu_tables,
-                    )
-                for lane in range(real):
-                    g, b = layout.graph_of[group[lane]], group[lane]
-                    mu_unary[cut_at[lane] + c] = weight[lane]
-                    at = layout.mu_at[layout.factor_ptr[b] + cut.edge_factor[forest.edge_ptr[g]]] + c * k * k
-                    for j in range(k * k):
-                        mu_tables[at + j] = acc[j, lane] if active and weight[lane] != 0.0 else 0.0
+            add_cut_marginals(
+                group, real, cut, forest, layout, share, cut_at, length, k, tables.e, e_at, work, extra_mu, mu_unary,
+                mu_tables,
+            )  # fmt: skip
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def weigh_states(
+    group: Ints, values: Floats, good: Bools, eps_cut: float, cut_at: Ints, given: Bools, value: Floats, low: Floats,
+    share: Floats,
+) -> None:  # fmt: skip
+    """Values of the chains of a group, and the weight of every state of their cut variables: its probability, less
+    that under the narrower mask ``given`` where there is one."""
+    for lane in range(len(group)):
+        value[group[lane]] = power(values[lane], eps_cut)
+        if good[lane]:
+            power_weights(values[lane], eps_cut, 1.0, share[lane])
+        if good[lane] and len(given):
+            for c in range(values.shape[1]):
+                if not given[cut_at[lane] + c]:
+                    values[lane, c] = -np.inf
+            low[group[lane]] = power(values[lane], eps_cut)
+            power_weights(values[lane], eps_cut, -1.0, share[lane])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_cut_marginals(
+    group: Ints, real: int, cut: Cut, forest: Forest, layout: Layout, share: Floats, cut_at: Ints, length: int, k: int,
+    e: Floats, e_at: int, work: Lanes, extra_mu: Ints, mu_unary: Floats, mu_tables: Floats,
+) -> None:  # fmt: skip
+    """Marginals of the first ``real`` chains of a group, every state of the cut variable by its weight in ``share``."""
+    lanes, states = share.shape
+    acc = np.empty((k * k, lanes))
+    for lane in range(lanes):
+        b = group[lane]
+        mu_unary[layout.unary_ptr[layout.var_ptr[b]] : layout.unary_ptr[layout.var_ptr[b + 1]]] = 0.0
+        for t in range(work.begin[lane], length):
+            if len(extra_mu):
+                mu_tables[extra_mu[lane, t] : extra_mu[lane, t] + states * k] = 0.0
+    for c in range(states):
+        weight = share[:, c].copy()
+        active = np.abs(weight).max() > 0.0
+        if active:
+            chains_down(c, length, k, e, e_at + c * k * k, work, acc, weight, mu_unary, extra_mu, c * k, mu_tables)
+        for lane in range(real):
+            g, b = layout.graph_of[group[lane]], group[lane]
+            mu_unary[cut_at[lane] + c] = weight[lane]
+            at = layout.mu_at[layout.factor_ptr[b] + cut.edge_factor[forest.edge_ptr[g]]] + c * k * k
+            for j in range(k * k):
+                mu_tables[at + j] = acc[j, lane] if active and weight[lane] != 0.0 else 0.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

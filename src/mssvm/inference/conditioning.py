@@ -50,8 +50,7 @@ class Conditioning:
         """Write value and marginals of the instances ``which`` in place."""
         plan = self._plan(batch)
         raw = theta.tables if plan.turn is None else theta.tables[plan.turn]
-        ty = make_tables(raw, eps_y, plan.starts, plan.rows, plan.cols)
-        th = ty if eps_h == eps_y else make_tables(raw, eps_h, plan.starts, plan.rows, plan.cols)
+        ty, th = _tables(plan, raw, eps_y, eps_h)
         out = mu if mu is not None else Marginals(np.zeros(0), np.zeros(0))
         turned = out if mu is None or plan.turn_mu is None else Marginals(mu.unary, mu.tables[plan.turn_mu])
         done = np.zeros(len(batch), dtype=bool)
@@ -84,17 +83,10 @@ class Conditioning:
         plan = self._plan(batch)
         if plan.turn is not None or not plan.narrows_cuts(batch, query, given):
             return None
-        ty = make_tables(theta.tables, eps_y, plan.starts, plan.rows, plan.cols)
-        th = ty if eps_h == eps_y else make_tables(theta.tables, eps_h, plan.starts, plan.rows, plan.cols)
-        high, low, mu, done = (
-            np.empty(len(batch)),
-            np.empty(len(batch)),
-            Marginals.zeros(batch),
-            np.zeros(len(batch), bool),
-        )
-        self._chains(
-            plan, theta, query, eps_y, eps_h, ty, th, np.arange(len(batch)), high, True, mu, done, given.allowed, low
-        )
+        ty, th = _tables(plan, theta.tables, eps_y, eps_h)
+        n, mu = len(batch), Marginals.zeros(batch)
+        high, low, done = np.empty(n), np.empty(n), np.zeros(n, dtype=bool)
+        self._chains(plan, theta, query, eps_y, eps_h, ty, th, np.arange(n), high, True, mu, done, given.allowed, low)
         return (high, low, mu) if done.all() else None
 
     def _chains(
@@ -160,6 +152,12 @@ class Conditioning:
             hidden[spans(layout.unary_ptr[cut_var], layout.unary_ptr[cut_var + 1] - layout.unary_ptr[cut_var])] = False
             read_modes(members, layout, hidden, query.output, modes)
         return modes[members]
+
+
+def _tables(plan: CutPlan, raw: Floats, eps_y: float, eps_h: float) -> tuple[Tables, Tables]:
+    """The tables at the temperatures of outputs and of hidden variables."""
+    ty = make_tables(raw, eps_y, plan.starts, plan.rows, plan.cols)
+    return ty, ty if eps_h == eps_y else make_tables(raw, eps_h, plan.starts, plan.rows, plan.cols)
 
 
 def _label(allowed: Bools, at: Ints, states: Ints) -> tuple[Ints, Bools]:

@@ -13,7 +13,7 @@ from mssvm.engines.cut import Cut
 from mssvm.engines.scaled import Forest, Layout
 from mssvm.graph import Batch, Graph, offsets, spans
 from mssvm.inference.remember import WhileAlive
-from mssvm.inference.trees import LANE_STATES, Rooting, stack_forests
+from mssvm.inference.trees import LANE_STATES, Rooting, stack_forests, tables_of
 from mssvm.potentials import Query
 
 
@@ -117,10 +117,7 @@ class CutPlan:
         shape = [_shapes(g, c) for g, c in zip(batch.graphs, found, strict=True)]
         rows = np.concatenate([np.zeros((0, 5), dtype=np.int64), *[shape[g] for g in batch.graph_of]])
         used = np.flatnonzero(rows[:, 0] > 0)
-        at, first, inverse = np.unique(batch.table_at[used], return_index=True, return_inverse=True)
-        odd = np.any(rows[used] != rows[used][first][inverse], axis=1)
-        owner = np.repeat(np.arange(len(batch)), np.diff(batch.factor_ptr))
-        ok[owner[used[odd]]] = False
+        at, first, _, odd = tables_of(batch, used, rows, ok)
         edges = rows[used][first][:, 4] > 1
         kind, at = rows[used][first][edges], at[edges]
         starts = _slices(at, kind)

@@ -71,6 +71,17 @@ def stack_forests(rootings: list[Rooting], cards: list[Ints]) -> Forest:
     )
 
 
+def tables_of(batch: Batch, used: Ints, shapes: Ints, ok: Bools) -> tuple[Ints, Ints, Ints, Bools]:
+    """Starts of the tables of the factors ``used``, the first factor of each, each factor's table, and which factors
+    read a table in another shape than the first: it has no single transpose, so their instances are no longer ``ok``
+    and are left to general elimination."""
+    starts, first, inverse = np.unique(batch.table_at[used], return_index=True, return_inverse=True)
+    odd = np.any(shapes[used] != shapes[used][first][inverse], axis=1)
+    owner = np.repeat(np.arange(len(batch)), np.diff(batch.factor_ptr))
+    ok[owner[used[odd]]] = False
+    return starts, first, inverse, odd
+
+
 @dataclass(frozen=True, eq=False)
 class TreePlan:
     """Everything about a batch that does not depend on potentials, roles or masks."""
@@ -96,11 +107,7 @@ class TreePlan:
         ]
         shape = np.concatenate([np.zeros((0, 2), dtype=np.int64), *[shapes[g] for g in batch.graph_of]])
         used = np.flatnonzero(shape[:, 0] > 0)
-        starts, first, inverse = np.unique(batch.table_at[used], return_index=True, return_inverse=True)
-        # A table read in two shapes by different factors has no single transpose: left to general elimination.
-        odd = np.any(shape[used] != shape[used][first][inverse], axis=1)
-        owner = np.repeat(np.arange(len(batch)), np.diff(batch.factor_ptr))
-        ok[owner[used[odd]]] = False
+        starts, first, inverse, _ = tables_of(batch, used, shape, ok)
         table_of = np.full(batch.n_factors, -1, dtype=np.int64)
         table_of[used] = inverse
         layout = Layout(batch.graph_of, batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at)
