@@ -29,12 +29,12 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from mssvm.graph import Batch, Graph
-from mssvm.inference.propagate import Propagate
-from mssvm.inference.propagate_job import prepare
-from mssvm.inference.propagate_plan import Plan, plan_of
-from mssvm.inference.propagate_run import Control, Mode, ScaledRun, ScaledTables, Spans
-from mssvm.potentials import Potentials, Query
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.inference.propagation.job import prepare
+from mssvm.inference.propagation.plan import Plan, plan_of
+from mssvm.inference.propagation.propagate import Propagate
+from mssvm.inference.propagation.run import Control, Mode, ScaledRun, ScaledTables, Spans
 
 PGMAX = """
 import json, sys, time
@@ -74,7 +74,7 @@ def grid_edges(height: int, width: int) -> np.ndarray:
 
 def grid(height: int, width: int, card: int, count: int = 1, shared: bool = False) -> tuple[Batch, Potentials]:
     edges = grid_edges(height, width)
-    graph = Graph((card,) * (height * width), tuple(map(tuple, edges.tolist())))
+    graph = Topology((card,) * (height * width), tuple(map(tuple, edges.tolist())))
     batch = Batch.build([graph] * count, [[0] * len(edges)] * count if shared else None)
     rng = np.random.default_rng(0)
     return batch, Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from mssvm.arrays import Floats
-from mssvm.graph import Batch, Graph
-from mssvm.inference.trees import Trees
-from mssvm.potentials import Marginals, Potentials, Query
+from mssvm.core.arrays import Floats
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.inference.exact.trees import Trees
 
 
 def numpy_chains(unary: Floats, table: Floats) -> tuple[Floats, Floats, Floats]:
@@ -62,7 +62,7 @@ class Chains:
 
     def __init__(self, n: int, length: int, k: int, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
-        graph = Graph((k,) * length, tuple((t, t + 1) for t in range(length - 1)))
+        graph = Topology((k,) * length, tuple((t, t + 1) for t in range(length - 1)))
         self.shape = (n, length, k)
         self.batch = Batch.build([graph] * n, [[0] * (length - 1)] * n)
         self.theta = Potentials(rng.normal(size=self.batch.n_states), rng.normal(size=k * k))

@@ -15,10 +15,10 @@ import time
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats, Ints
-from mssvm.graph import Batch, Graph
-from mssvm.inference.eliminate import Eliminate
-from mssvm.potentials import Potentials, Query
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.inference.exact.eliminate import Eliminate
 
 Factor = tuple[tuple[int, ...], Floats]
 
@@ -85,7 +85,7 @@ def main() -> None:
     args = parser.parse_args()
     boards = [board(args.size, args.states, seed) for seed in range(args.seeds)]
     edges, _, _, output = boards[0]
-    graph = Graph((args.states,) * args.size**2, tuple((int(a), int(b)) for a, b in edges))
+    graph = Topology((args.states,) * args.size**2, tuple((int(a), int(b)) for a, b in edges))
     batch = Batch.build([graph] * args.seeds)
     theta = Potentials(*(np.concatenate([b[k].ravel() for b in boards]) for k in (1, 2)))
     query = Query.of(batch, np.tile(output, args.seeds))

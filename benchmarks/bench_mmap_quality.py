@@ -12,24 +12,24 @@ import time
 
 import numpy as np
 
-from mssvm.graph import Batch, Graph
-from mssvm.inference.exact import Exact
-from mssvm.inference.propagate import Propagate
-from mssvm.potentials import Potentials, Query
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.inference.exact.exact import Exact
+from mssvm.inference.propagation.propagate import Propagate
 
 SIGMA_UNARY, SIGMA_PAIR = 0.1, 2.0
 
 
-def grid(n: int, card: int) -> Graph:
+def grid(n: int, card: int) -> Topology:
     index = np.arange(n * n).reshape(n, n)
     right = np.stack([index[:, :-1].ravel(), index[:, 1:].ravel()], axis=1)
     down = np.stack([index[:-1].ravel(), index[1:].ravel()], axis=1)
-    return Graph((card,) * (n * n), tuple(map(tuple, np.concatenate([right, down]).tolist())))
+    return Topology((card,) * (n * n), tuple(map(tuple, np.concatenate([right, down]).tolist())))
 
 
-def tree(rng: np.random.Generator, card: int = 3) -> tuple[Graph, np.ndarray]:
+def tree(rng: np.random.Generator, card: int = 3) -> tuple[Topology, np.ndarray]:
     n = int(rng.integers(8, 31))
-    graph = Graph((card,) * n, tuple((int(rng.integers(0, i)), i) for i in range(1, n)))
+    graph = Topology((card,) * n, tuple((int(rng.integers(0, i)), i) for i in range(1, n)))
     return graph, rng.random(n) < 0.5
 
 

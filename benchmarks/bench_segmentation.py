@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Floats
+from mssvm.core.arrays import Floats
 from mssvm.experiments.figure4 import solver_of
 from mssvm.experiments.members import NAMES, UNIFIED
 from mssvm.experiments.segmentation import Images, model, truth
 from mssvm.experiments.simulate import accuracy, decoded_accuracy
 from mssvm.experiments.statistics import Estimate
-from mssvm.inference.propagate import Propagate
+from mssvm.inference.propagation.propagate import Propagate
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 

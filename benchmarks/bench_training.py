@@ -20,19 +20,19 @@ import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from mssvm.arrays import Floats, Ints
-from mssvm.data.encoded import to_sample
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, Topology
 from mssvm.data.labels import LabelSpace
-from mssvm.estimators.structures import SequenceClass
-from mssvm.graph import Batch, Graph
-from mssvm.inference.exact import Exact
+from mssvm.inference.exact.exact import Exact
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.terms import node_term, table_term
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import crf, hcrf
 from mssvm.optim.lbfgs import LBFGS
-from mssvm.potentials import Query
+from mssvm.structures import SequenceClass
+from mssvm.structures.encoded import to_sample
 
 
 def softmax(a: Floats) -> Floats:
@@ -58,7 +58,7 @@ def crf_sample(x: Ints, y: Ints) -> tuple[LinearModel, Sample]:
     """One weight per symbol and label, one per transition; one table for all."""
     n, length = x.shape
     k, d = int(y.max()) + 1, int(x.max()) + 1
-    graph = Graph((k,) * length, tuple((t, t + 1) for t in range(length - 1)))
+    graph = Topology((k,) * length, tuple((t, t + 1) for t in range(length - 1)))
     batch = Batch.build([graph] * n, np.zeros((n, length - 1), dtype=np.int64))
     rows = sparse.csr_array((np.ones(x.size), (np.arange(x.size), x.ravel())), shape=(x.size, d))
     inputs = LinearInputs(batch, (node_term(batch, rows), table_term(batch, block=d * k)))

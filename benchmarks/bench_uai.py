@@ -22,11 +22,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mssvm.cli.task import Task
-from mssvm.data import read_evidence, read_model, read_query
-from mssvm.data.uai import read_mar
-from mssvm.inference.decomposition import Decomposition
-from mssvm.inference.minibucket import MiniBucket
+from mssvm.inference.bounds.decomposition import Decomposition
+from mssvm.inference.bounds.minibucket import MiniBucket
+from mssvm.uai import read_evidence, read_model, read_query
+from mssvm.uai.files import read_mar
+from mssvm.uai.task import Task
 
 DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 # Prints the answer, then the peak resident memory of the process in KiB on standard error.

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats, Ints
-from mssvm.graph import Batch, Graph, spans
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.topology import Batch, Topology, spans
 from mssvm.inference.enumerate import entries
 from mssvm.objectives.sample import Sample
-from mssvm.potentials import Marginals, Potentials, Query
 
 MAX_ASSIGNMENTS = 700
 KINDS = ("nodes", "chains", "trees", "loops", "grids", "higher", "disconnected", "tied", "uniform", "mixed")
@@ -47,8 +47,8 @@ def table_rows(old: Batch, new: Batch, which: Sequence[int]) -> Ints:
     """For every table entry of the sub-batch ``new`` the entry of ``old`` it came from."""
     out = np.full(new.n_table_entries, -1, dtype=np.int64)
     for k, b in enumerate(which):
-        for f in range(old.graph(int(b)).n_factors):
-            size = int(old.graph(int(b)).table_sizes[f])
+        for f in range(old.topology(int(b)).n_factors):
+            size = int(old.topology(int(b)).table_sizes[f])
             here, there = new.table_at[new.factor_ptr[k] + f], old.table_at[old.factor_ptr[b] + f]
             out[here : here + size] = np.arange(there, there + size)
     return out
@@ -58,8 +58,8 @@ def mu_rows(old: Batch, new: Batch, which: Sequence[int]) -> Ints:
     """The same for entries of ``Marginals.tables``."""
     out = np.full(new.n_mu_entries, -1, dtype=np.int64)
     for k, b in enumerate(which):
-        for f in range(old.graph(int(b)).n_factors):
-            size = int(old.graph(int(b)).table_sizes[f])
+        for f in range(old.topology(int(b)).n_factors):
+            size = int(old.topology(int(b)).table_sizes[f])
             here, there = new.mu_at[new.factor_ptr[k] + f], old.mu_at[old.factor_ptr[b] + f]
             out[here : here + size] = np.arange(there, there + size)
     return out
@@ -115,46 +115,46 @@ def random_cards(rng: np.random.Generator, n: int, low: int = 1, high: int = 4) 
     return tuple(int(c) for c in cards)
 
 
-def random_graph(rng: np.random.Generator, kind: str) -> Graph:
+def random_graph(rng: np.random.Generator, kind: str) -> Topology:
     """One topology of the given kind."""
     if kind == "mixed":
         kind = str(rng.choice([k for k in KINDS if k != "mixed"]))
     if kind == "nodes":
-        return Graph((int(rng.integers(1, 7)),), ())
+        return Topology((int(rng.integers(1, 7)),), ())
     if kind == "chains":
         n = int(rng.integers(2, 9))
         scopes = chain_scopes(n)
-        return Graph(random_cards(rng, n), tuple(scopes if rng.random() < 0.5 else shuffled(rng, scopes)))
+        return Topology(random_cards(rng, n), tuple(scopes if rng.random() < 0.5 else shuffled(rng, scopes)))
     if kind == "trees":
         n = int(rng.integers(3, 9))
-        return Graph(random_cards(rng, n), tuple(tree_scopes(rng, n)))
+        return Topology(random_cards(rng, n), tuple(tree_scopes(rng, n)))
     if kind == "loops":
         n = int(rng.integers(2, 7))
-        return Graph(random_cards(rng, n), tuple(shuffled(rng, loop_scopes(rng, n))))
+        return Topology(random_cards(rng, n), tuple(shuffled(rng, loop_scopes(rng, n))))
     if kind == "grids":
         rows, columns = ((2, 2), (2, 3), (3, 2), (3, 3), (2, 4))[int(rng.integers(5))]
-        return Graph(random_cards(rng, rows * columns), tuple(grid_scopes(rows, columns)))
+        return Topology(random_cards(rng, rows * columns), tuple(grid_scopes(rows, columns)))
     if kind == "higher":
         n = int(rng.integers(3, 7))
-        return Graph(random_cards(rng, n), tuple(higher_scopes(rng, n)))
+        return Topology(random_cards(rng, n), tuple(higher_scopes(rng, n)))
     if kind == "uniform":
         n = int(rng.integers(1, 8))
-        return Graph((2 if n > 5 else int(rng.integers(2, 4)),) * n, tuple(chain_scopes(n)))
+        return Topology((2 if n > 5 else int(rng.integers(2, 4)),) * n, tuple(chain_scopes(n)))
     if kind == "tied":
         n = int(rng.integers(2, 6))
         scopes = (chain_scopes(n), tree_scopes(rng, n), loop_scopes(rng, n))[int(rng.integers(3))]
-        return Graph((3,) * n, tuple(scopes))
+        return Topology((3,) * n, tuple(scopes))
     return _disconnected(rng)
 
 
-def _disconnected(rng: np.random.Generator) -> Graph:
+def _disconnected(rng: np.random.Generator) -> Topology:
     """Pieces without a factor between them, isolated variables included, numbered at random."""
     pieces = [chain_scopes(3), [], loop_scopes(rng, 3) if rng.random() < 0.5 else [(0, 1)]]
     sizes = [3, int(rng.integers(1, 3)), 3]
     label = rng.permutation(sum(sizes))
     start = np.cumsum([0, *sizes])
     scopes = [tuple(int(label[start[p] + v]) for v in s) for p, piece in enumerate(pieces) for s in piece]
-    return Graph(random_cards(rng, sum(sizes), high=3), tuple(scopes))
+    return Topology(random_cards(rng, sum(sizes), high=3), tuple(scopes))
 
 
 # --------------------------------------------------------------------------------------------- cases
@@ -171,7 +171,7 @@ def random_query(rng: np.random.Generator, batch: Batch) -> Query:
     return Query(output, allowed)
 
 
-def table_shapes(graph: Graph) -> list[tuple[int, ...]]:
+def table_shapes(graph: Topology) -> list[tuple[int, ...]]:
     return [graph.table_shape(f) for f in range(graph.n_factors)]
 
 
@@ -279,7 +279,7 @@ def labels_as_truth(batch: Batch, output: Bools, states: Ints) -> Bools:
 
 
 def random_sample(
-    rng: np.random.Generator, graphs: Sequence[Graph], output: Bools, n_weights: int, labels: Ints | None = None
+    rng: np.random.Generator, graphs: Sequence[Topology], output: Bools, n_weights: int, labels: Ints | None = None
 ) -> Sample:
     """A labelled sample on a random dense design; labels drawn at random unless given."""
     batch = Batch.build(graphs)

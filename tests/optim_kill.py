@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
+from mssvm.core.arrays import Floats, Ints
 from mssvm.objectives.problem import Part
 from mssvm.optim import BCFW, CCCP, LBFGS, Checkpoint, CuttingPlane, Subgradient, random_start
 from mssvm.optim.solver import Solver

@@ -7,17 +7,17 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from mssvm.engines.bounds import Buckets
-from mssvm.errors import InputError, UnsupportedError
-from mssvm.graph import Batch, Graph
-from mssvm.inference import minibucket
-from mssvm.inference.anytime import Anytime
-from mssvm.inference.anytime_search import Blocks, Progress, Search, Tree
-from mssvm.inference.buckets import Compiler
-from mssvm.inference.eliminate import Eliminate
+from mssvm.core.errors import InputError, UnsupportedError
+from mssvm.core.potentials import Belief, Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines.numba.elimination.bounds import Buckets
+from mssvm.inference.bounds import minibucket
+from mssvm.inference.bounds.buckets import Compiler
+from mssvm.inference.bounds.minibucket import Instance, Relaxation
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.minibucket import Instance, Relaxation
-from mssvm.potentials import Belief, Potentials, Query
+from mssvm.inference.exact.eliminate import Eliminate
+from mssvm.uai.anytime import Anytime
+from mssvm.uai.search import Blocks, Progress, Search, Tree
 
 
 def grid(rng: np.random.Generator, rows: int, columns: int, zeros: float = 0.0) -> tuple[Batch, Potentials, Query]:
@@ -26,7 +26,7 @@ def grid(rng: np.random.Generator, rows: int, columns: int, zeros: float = 0.0) 
         zip(at[:, :-1].ravel(), at[:, 1:].ravel(), strict=True),
         zip(at[:-1].ravel(), at[1:].ravel(), strict=True),
     )
-    batch = Batch.build([Graph((2,) * at.size, (*across, *down))])
+    batch = Batch.build([Topology((2,) * at.size, (*across, *down))])
     theta = Potentials(rng.normal(size=batch.n_states), 1.5 * rng.normal(size=batch.n_table_entries))
     theta.tables[rng.random(batch.n_table_entries) < zeros] = -np.inf
     return batch, theta, Query.of(batch, rng.random(batch.n_vars) < 0.5)
@@ -145,7 +145,7 @@ def test_starts_are_judged() -> None:
 def test_blocks_escape_infeasible_outputs() -> None:
     """A cycle of copy constraints: only two of 2^12 output assignments are possible."""
     n = 12
-    batch = Batch.build([Graph((2,) * n, tuple((i, (i + 1) % n) for i in range(n)))])
+    batch = Batch.build([Topology((2,) * n, tuple((i, (i + 1) % n) for i in range(n)))])
     theta = Potentials(np.linspace(0.0, 1.0, batch.n_states), np.tile([0.0, -np.inf, -np.inf, 0.0], n))
     query = Query.of(batch, np.arange(n) % 3 != 0)
     search = Search(Instance.of(batch, 0, theta, query), 1.0, ibound=3)
@@ -156,7 +156,7 @@ def test_blocks_escape_infeasible_outputs() -> None:
 
 def test_several_instances_with_shared_tables_and_evidence() -> None:
     rng = np.random.default_rng(6)
-    graph = Graph((2, 3, 2), ((0, 1), (1, 2)))
+    graph = Topology((2, 3, 2), ((0, 1), (1, 2)))
     batch = Batch.build([graph, graph], [[0, 1], [0, 1]])
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
     query = Query.of(batch, np.array([True, False, True, False, True, True]))

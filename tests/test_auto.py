@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from builders import grid_scopes, random_case
-from mssvm.errors import InputError
-from mssvm.graph import Batch, Graph
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.auto import Auto
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact import Exact
-from mssvm.inference.propagate import Propagate
-from mssvm.potentials import Potentials, Query
+from mssvm.inference.exact.exact import Exact
+from mssvm.inference.propagation.propagate import Propagate
 
 
 def grids(*shapes: tuple[int, int]) -> tuple[Batch, Potentials, Query]:
     rng = np.random.default_rng(0)
-    batch = Batch.build([Graph((3,) * (r * c), tuple(grid_scopes(r, c))) for r, c in shapes])
+    batch = Batch.build([Topology((3,) * (r * c), tuple(grid_scopes(r, c))) for r, c in shapes])
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
     return batch, theta, Query.of(batch, rng.random(batch.n_vars) < 0.5)
 
@@ -47,7 +47,7 @@ def test_instances_that_do_not_fit_are_propagated_and_the_status_says_so():
     np.testing.assert_array_equal(belief.value[[1, 3]], propagated.value[[1, 3]])
     for b in range(4):
         span = batch.state_span(b)
-        np.testing.assert_allclose(belief.mu.unary[span].sum(), batch.graph(b).n_vars)
+        np.testing.assert_allclose(belief.mu.unary[span].sum(), batch.topology(b).n_vars)
 
 
 def _part(batch: Batch, theta: Potentials, query: Query, which: list[int]) -> tuple[Potentials, Query]:

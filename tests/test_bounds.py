@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mssvm.engines import bounds as engine
-from mssvm.errors import InputError
-from mssvm.graph import Batch, Graph
-from mssvm.inference.bounded import Bounded
-from mssvm.inference.decomposition import Decomposition
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Belief, Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines.numba.elimination import bounds as engine
+from mssvm.inference.bounds.bounded import Bounded
+from mssvm.inference.bounds.decomposition import Decomposition
+from mssvm.inference.bounds.minibucket import Instance, MiniBucket, Relaxation
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.minibucket import Instance, MiniBucket, Relaxation
-from mssvm.potentials import Belief, Potentials, Query
 
 TEMPERATURES = [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.5, 1.0), (1.0, 0.5), (1.0, 0.0), (0.01, 0.3)]
 
@@ -23,7 +23,7 @@ def random_case(rng: np.random.Generator, instances: int = 1) -> tuple[Batch, Po
         n = int(rng.integers(1, 8))
         orders = rng.integers(2, 4, int(rng.integers(0, 2 * n)))
         scopes = tuple(tuple(rng.permutation(n)[:k]) for k in orders if k <= n)
-        graphs.append(Graph(tuple(rng.integers(1, 4, n)), scopes))
+        graphs.append(Topology(tuple(rng.integers(1, 4, n)), scopes))
     batch = Batch.build(graphs)
     theta = Potentials(2 * rng.normal(size=batch.n_states), 2 * rng.normal(size=batch.n_table_entries))
     if rng.random() < 0.3:
@@ -69,7 +69,7 @@ def grid(rng: np.random.Generator, side: int = 3) -> tuple[Batch, Potentials, Qu
         *zip(at[:, :-1].ravel(), at[:, 1:].ravel(), strict=True),
         *zip(at[:-1].ravel(), at[1:].ravel(), strict=True),
     ]
-    batch = Batch.build([Graph((2,) * side**2, tuple(pairs))])
+    batch = Batch.build([Topology((2,) * side**2, tuple(pairs))])
     theta = Potentials(rng.normal(size=batch.n_states), 2 * rng.normal(size=batch.n_table_entries))
     return batch, theta, Query.of(batch, rng.random(batch.n_vars) < 0.5)
 
@@ -112,7 +112,7 @@ def test_gradients_in_shifts_and_weights(eps_y: float, eps_h: float) -> None:
 
 
 def test_infeasible_instances_are_seen_by_the_bound() -> None:
-    batch = Batch.build([Graph((2, 2), ((0, 1), (0, 1)))])
+    batch = Batch.build([Topology((2, 2), ((0, 1), (0, 1)))])
     theta = Potentials(np.zeros(4), np.array([0.0, -np.inf, -np.inf, 0.0, -np.inf, 0.0, 0.0, -np.inf]))
     query = Query.all_outputs(batch)
     assert MiniBucket()(batch, theta, query, 0.0, 1.0)[0] == -np.inf

@@ -20,9 +20,9 @@ import mssvm as ms
 from mssvm.cli import main
 from mssvm.cli.meter import Meter, left
 from mssvm.cli.supervise import checkpoints_of
+from mssvm.core.errors import MssvmWarning
 from mssvm.data import read
 from mssvm.data.embedded import write_chunking
-from mssvm.errors import MssvmWarning
 
 COMMANDS = ("fit", "predict", "evaluate", "compare", "inspect", "check", "demo")
 

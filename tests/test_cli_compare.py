@@ -14,7 +14,7 @@ from mssvm.cli import main
 from mssvm.data import weak_pictures
 from mssvm.data.embedded import write_pictures
 from mssvm.data.labels import LabelSpace
-from mssvm.data.scoring import evaluate, is_bio, spans
+from mssvm.data.metrics import evaluate, is_bio, spans
 from test_cli import run, write_chains
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from mssvm.engines.compiling import compiling
-from mssvm.engines.tree import power
+from mssvm.engines.numba.compiling import compiling
+from mssvm.engines.numba.forests.tree import power
 
 
 def test_names_what_is_compiled_and_only_that():
@@ -16,7 +16,7 @@ def test_names_what_is_compiled_and_only_that():
         assert fresh(np.array([1.0, 2.0]), 0.0) == 2.0
         fresh(np.array([3.0, 2.0]), 0.0)
         assert other(1) == 2
-    assert ours == ["tree.power"]
+    assert ours == ["forests.tree.power"]
     with compiling(ours.append):
         fresh(np.array([3.0]), 1.0)
     assert len(ours) == 1

@@ -7,18 +7,18 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mssvm.errors import UnsupportedError
-from mssvm.graph import Batch, Graph
-from mssvm.inference.conditioning import Conditioning
+from mssvm.core.errors import UnsupportedError
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact import Exact
-from mssvm.potentials import Potentials, Query
+from mssvm.inference.exact.conditioning import Conditioning
+from mssvm.inference.exact.exact import Exact
 from test_trees import assert_same, random_masks, random_potentials, run
 
 PAIRS = [*product((0.0, 0.5, 1.0), repeat=2), (1e-6, 1e-6)]
 
 
-def labelled_chain(n: int, states: int, k: int, first: bool, axis: int, nodes_too: bool = True) -> Graph:
+def labelled_chain(n: int, states: int, k: int, first: bool, axis: int, nodes_too: bool = True) -> Topology:
     """A class label joined to every node and edge of a hidden chain; ``axis`` is its place in the scopes."""
     label, nodes = (0, range(1, n + 1)) if first else (n, range(n))
 
@@ -29,10 +29,10 @@ def labelled_chain(n: int, states: int, k: int, first: bool, axis: int, nodes_to
 
     cards = [k] * (n + 1)
     cards[label] = states
-    return Graph(tuple(cards), tuple([scope(i) for i in nodes if nodes_too] + [scope(i, i + 1) for i in nodes[:-1]]))
+    return Topology(tuple(cards), tuple([scope(i) for i in nodes if nodes_too] + [scope(i, i + 1) for i in nodes[:-1]]))
 
 
-def random_cut_graph(rng: np.random.Generator) -> Graph:
+def random_cut_graph(rng: np.random.Generator) -> Topology:
     n = int(rng.integers(2, 5))
     cut = int(rng.integers(n + 1))
     nodes = [i for i in range(n + 1) if i != cut]
@@ -40,7 +40,7 @@ def random_cut_graph(rng: np.random.Generator) -> Graph:
     for a in range(1, n):
         scope = [nodes[a], nodes[int(rng.integers(a))]] + ([cut] if rng.random() < 0.6 else [])
         scopes.append(tuple(rng.permutation(scope).tolist()))
-    return Graph(tuple(rng.integers(1, 4, n + 1)), tuple(scopes))
+    return Topology(tuple(rng.integers(1, 4, n + 1)), tuple(scopes))
 
 
 @pytest.mark.parametrize(("eps_y", "eps_h"), PAIRS)
@@ -101,7 +101,7 @@ def test_label_on_the_edges_only(eps_y: float) -> None:
 
 
 def test_what_is_not_supported() -> None:
-    grid = Graph((2,) * 6, ((0, 1), (1, 2), (3, 4), (4, 5), (0, 3), (1, 4), (2, 5), (0, 5), (1, 3)))
+    grid = Topology((2,) * 6, ((0, 1), (1, 2), (3, 4), (4, 5), (0, 3), (1, 4), (2, 5), (0, 5), (1, 3)))
     label = labelled_chain(3, 2, 2, True, 0)
     batch = Batch.build([grid, label])
     hidden_label = Query.of(batch, np.array([True] * 6 + [False, True, True, True]))

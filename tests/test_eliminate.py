@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import builders
-from mssvm.engines.elimination import NumbaEngine
+from mssvm.core.errors import MemoryLimitError, UnsupportedError
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines.numba.elimination.exact import NumbaEngine
 from mssvm.engines.program import Engine
 from mssvm.engines.reference import ReferenceEngine
-from mssvm.errors import MemoryLimitError, UnsupportedError
-from mssvm.graph import Batch, Graph
-from mssvm.inference.eliminate import Eliminate
 from mssvm.inference.enumerate import Enumerate, score
-from mssvm.potentials import Belief, Marginals, Potentials, Query
+from mssvm.inference.exact.eliminate import Eliminate
 
 PAIRS = list(product((0.0, 0.5, 1.0), repeat=2))
 ENGINES: dict[str, Engine] = {
@@ -69,7 +69,7 @@ def test_ranges_around_the_switch_to_log_space(scale: float) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_infeasible_instances_do_not_disturb_their_neighbours(engine: str) -> None:
-    graph = Graph((2, 3, 2), ((0, 1), (1, 2), (2, 0)))
+    graph = Topology((2, 3, 2), ((0, 1), (1, 2), (2, 0)))
     batch = Batch.build([graph] * 4)
     rng = np.random.default_rng(0)
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
@@ -86,7 +86,7 @@ def test_infeasible_instances_do_not_disturb_their_neighbours(engine: str) -> No
 @pytest.mark.parametrize("engine", ENGINES)
 def test_vertices_and_ties_at_temperature_zero(engine: str) -> None:
     """All scores equal: the marginals are still those of one assignment, the first one."""
-    graph = Graph((3, 2, 3), ((0, 1), (1, 2), (0, 2)))
+    graph = Topology((3, 2, 3), ((0, 1), (1, 2), (0, 2)))
     batch = Batch.build([graph] * 2)
     belief = Eliminate(engine=ENGINES[engine])(batch, Potentials.zeros(batch), Query.all_outputs(batch), 0.0, 0.0)
     assert set(belief.mu.unary.tolist()) == set(belief.mu.tables.tolist()) == {0.0, 1.0}
@@ -112,7 +112,7 @@ def test_decode_without_marginals(engine: str) -> None:
 
 
 def grid_batch(n: int, copies: int, cards: int = 3) -> tuple[Batch, Potentials, Query]:
-    batch = Batch.build([Graph((cards,) * n * n, tuple(builders.grid_scopes(n, n)))] * copies)
+    batch = Batch.build([Topology((cards,) * n * n, tuple(builders.grid_scopes(n, n)))] * copies)
     rng = np.random.default_rng(7)
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
     return batch, theta, Query.of(batch, rng.random(batch.n_vars) < 0.5)
@@ -161,8 +161,8 @@ def test_fill_writes_only_the_named_instances(engine: str) -> None:
 
 def test_memory_limit_says_what_to_do() -> None:
     """Hidden star around many outputs: constrained width is the number of outputs, the free width is one."""
-    graph = Graph((3,) * 41, tuple((0, i) for i in range(1, 41)))
-    batch = Batch.build([Graph((2,), ()), graph])
+    graph = Topology((3,) * 41, tuple((0, i) for i in range(1, 41)))
+    batch = Batch.build([Topology((2,), ()), graph])
     theta, query = Potentials.zeros(batch), Query.of(batch, np.arange(42) != 1)
     inference = Eliminate()
     cost = inference.predict(batch, query, 0.0, 1.0)

@@ -8,15 +8,15 @@ from math import exp, inf, log
 import numpy as np
 import pytest
 
-from mssvm.errors import InputError, MemoryLimitError
-from mssvm.graph import Batch, Graph
+from mssvm.core.errors import InputError, MemoryLimitError
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.enumerate import Enumerate, score
-from mssvm.potentials import Potentials, Query
 
 TEMPERATURES = [(y, h) for y in (0.0, 0.5, 1.0) for h in (0.0, 0.5, 1.0)]
-CHAIN = Graph((2, 3, 2, 2), ((0, 1), (1, 2), (2, 3)))
-TRIPLE = Graph((2, 2, 3), ((2, 0, 1), (1, 2)))
-LOOP = Graph((2, 2, 2), ((0, 1), (1, 2), (2, 0)))
+CHAIN = Topology((2, 3, 2, 2), ((0, 1), (1, 2), (2, 3)))
+TRIPLE = Topology((2, 2, 3), ((2, 0, 1), (1, 2)))
+LOOP = Topology((2, 2, 2), ((0, 1), (1, 2), (2, 0)))
 
 
 def soft(pairs: dict, eps: float) -> tuple[float, dict]:
@@ -76,7 +76,7 @@ def test_equals_a_computation_by_hand(seed, eps_y, eps_h):
     belief = Enumerate()(batch, theta, query, eps_y, eps_h)
     expected_tables = np.zeros(batch.n_mu_entries)
     for b in range(len(batch)):
-        graph = batch.graph(b)
+        graph = batch.topology(b)
         variables = range(batch.var_ptr[b], batch.var_ptr[b + 1])
         factors = range(batch.factor_ptr[b], batch.factor_ptr[b + 1])
         cut = [slice(batch.unary_ptr[i], batch.unary_ptr[i + 1]) for i in variables]
@@ -158,7 +158,7 @@ def test_an_infeasible_instance_has_value_minus_infinity_and_no_marginals():
 
 
 def test_entropies_of_independent_variables():
-    batch = Batch.build([Graph((2, 3), ())])
+    batch = Batch.build([Topology((2, 3), ())])
     theta = Potentials(np.array([0.0, log(3.0), 0.0, 0.0, 0.0]), np.zeros(0))
     belief = Enumerate()(batch, theta, Query.all_outputs(batch), 1.0, 1.0)
     assert belief.value[0] == pytest.approx(log(12))
@@ -166,7 +166,7 @@ def test_entropies_of_independent_variables():
 
 
 def test_refusal_above_the_limit_names_instance_and_size():
-    batch = Batch.build([Graph((2, 2), ()), Graph((4, 4, 4), ())])
+    batch = Batch.build([Topology((2, 2), ()), Topology((4, 4, 4), ())])
     theta, query = Potentials.zeros(batch), Query.all_outputs(batch)
     assert Enumerate(limit=64)(batch, theta, query, 1.0, 1.0).value[1] == pytest.approx(log(64))
     with pytest.raises(MemoryLimitError, match="instance 1 has 64 assignments, more than the limit of 63"):
@@ -191,6 +191,6 @@ def test_bad_input_is_refused_with_its_place():
 
 
 def test_an_instance_without_variables_has_value_zero():
-    batch = Batch.build([Graph((), ()), Graph((2,), ())])
+    batch = Batch.build([Topology((), ()), Topology((2,), ())])
     belief = Enumerate()(batch, Potentials.zeros(batch), Query.all_outputs(batch), 1.0, 1.0)
     np.testing.assert_allclose(belief.value, [0.0, np.log(2.0)])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import mssvm as ms
-from mssvm.errors import InfeasibleError, InputError, MemoryLimitError, MssvmWarning, UnsupportedError
+from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, MssvmWarning, UnsupportedError
 from mssvm.estimators.progress import Progress
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.propagate import Propagate
+from mssvm.inference.propagation.propagate import Propagate
 from mssvm.optim import BCFW, LBFGS, Row, Subgradient
 from ragged import QUICK, same, sequences, thinned
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from mssvm.errors import InputError
+from mssvm.core.errors import InputError
 from mssvm.experiments.catalogue import EXPERIMENTS
 from mssvm.experiments.collect import Trials, claim, lead_over
 from mssvm.experiments.protocol import Protocol

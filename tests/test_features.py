@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.data.features import FeatureSpace, Rows
-from mssvm.errors import InputError, MssvmWarning
 
 
 def named_rows(space: FeatureSpace, rows: Rows) -> list[dict[str, float]]:

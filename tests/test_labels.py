@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mssvm.data.encoded import Encoded, to_query, to_sample
+from mssvm.core.errors import InputError
 from mssvm.data.labels import MISSING, Labels, LabelSpace
-from mssvm.errors import InputError
-from mssvm.estimators.structures import Chain
+from mssvm.structures import Chain
+from mssvm.structures.encoded import Encoded, to_query, to_sample
 
 
 def test_missing_is_one_object() -> None:

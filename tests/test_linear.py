@@ -9,19 +9,19 @@ import pytest
 from scipy import sparse
 
 from builders import state_rows, table_rows
-from mssvm.errors import InputError
-from mssvm.graph import Batch, Graph
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.topology import Batch, Topology
 from mssvm.models import terms as terms_module
 from mssvm.models.layout import Layout
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.terms import Term, node_term, table_term
-from mssvm.potentials import Marginals, Potentials
 
 
 def ragged(rng: np.random.Generator, n: int = 7) -> Batch:
     """Chains of different lengths; some tables are shared within and across instances."""
     lengths = rng.integers(1, 6, n)
-    graphs = [Graph((3,) * int(m), tuple((i, i + 1) for i in range(int(m) - 1))) for m in lengths]
+    graphs = [Topology((3,) * int(m), tuple((i, i + 1) for i in range(int(m) - 1))) for m in lengths]
     ids = [[10 * b + f if f % 2 else 1000 + f % 3 for f in range(g.n_factors)] for b, g in enumerate(graphs)]
     return Batch.build(graphs, ids)
 
@@ -145,14 +145,14 @@ def test_untied_inputs_are_the_same_function_of_w(kind: str) -> None:
 
 
 def test_forbidden_entries_stay_forbidden() -> None:
-    batch = Batch.build([Graph((2, 2), ((0, 1),))])
+    batch = Batch.build([Topology((2, 2), ((0, 1),))])
     fixed = Potentials(np.zeros(4), np.array([0.0, -np.inf, 0.0, 0.0]))
     x = LinearInputs(batch, (table_term(batch),), fixed)
     np.testing.assert_array_equal(LinearModel(4).forward(np.arange(4.0), x).tables, [0.0, -np.inf, 2.0, 3.0])
 
 
 def test_weights_that_touch_hidden_variables() -> None:
-    batch = Batch.build([Graph((2, 2, 2), ((0, 1), (1, 2)))])
+    batch = Batch.build([Topology((2, 2, 2), ((0, 1), (1, 2)))])
     layout = Layout.of({"site": (3, 1, 2), "edge": (2, 1, 4)})
     model = LinearModel.named(layout)
     x = LinearInputs(
@@ -179,7 +179,7 @@ def test_layout_names_every_weight() -> None:
 
 
 def test_bad_terms_are_refused() -> None:
-    batch = Batch.build([Graph((2, 3), ((0, 1),))])
+    batch = Batch.build([Topology((2, 3), ((0, 1),))])
     with pytest.raises(InputError, match="one term for each"):
         node_term(batch, np.ones((2, 1)))
     with pytest.raises(InputError, match="finite"):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from builders import labels_as_truth, random_graph
-from mssvm.errors import InputError
-from mssvm.graph import Batch, Graph
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Potentials
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.enumerate import score
-from mssvm.models.losses import Hamming, TableLoss, WeightedHamming, Zero
-from mssvm.potentials import Potentials
+from mssvm.losses.losses import Hamming, TableLoss, WeightedHamming, Zero
 
 ASYMMETRIC = np.array([[0.0, 1.0, 5.0], [2.0, 0.0, 7.0], [11.0, 3.0, 0.0]])
 
@@ -21,8 +21,8 @@ def total(batch: Batch, delta: Potentials, y: np.ndarray) -> np.ndarray:
     return score(batch, delta, y)
 
 
-def chain(n: int = 3, k: int = 3) -> Graph:
-    return Graph((k,) * n, tuple((i, i + 1) for i in range(n - 1)))
+def chain(n: int = 3, k: int = 3) -> Topology:
+    return Topology((k,) * n, tuple((i, i + 1) for i in range(n - 1)))
 
 
 @pytest.mark.parametrize("normalize", [False, True])
@@ -55,7 +55,7 @@ def test_first_index_is_the_truth() -> None:
 
 def test_weighted_hamming_with_mixed_cardinalities_hidden_sites_and_weights() -> None:
     two = np.array([[0.0, 3.0], [1.0, 0.0]])
-    batch = Batch.build([Graph((3, 2, 3, 2), ((0, 1),)), Graph((2,), ())])
+    batch = Batch.build([Topology((3, 2, 3, 2), ((0, 1),)), Topology((2,), ())])
     output = np.array([True, True, False, True, True])
     truth = np.array([1, 0, 0, 1, 1])
     weight = np.array([1.0, 2.0, 9.0, 0.5, 1.0])
@@ -78,7 +78,7 @@ def test_candidate_sets_cost_nothing_inside_and_the_cheapest_truth_outside() -> 
 
 def test_table_loss_against_its_definition() -> None:
     rng = np.random.default_rng(3)
-    graphs = [Graph((2, 3, 2), ((0, 1), (2, 0), (1, 2))), chain(3, 2), Graph((2, 2, 2), ((2, 0, 1),))]
+    graphs = [Topology((2, 3, 2), ((0, 1), (2, 0), (1, 2))), chain(3, 2), Topology((2, 2, 2), ((2, 0, 1),))]
     batch = Batch.build(graphs)
     costs = {}
     for shape in ((2, 3), (2, 2), (2, 2, 2)):

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from builders import DenseModel, chain_scopes, grid_scopes, labels_as_truth, random_sample, tree_scopes
-from mssvm.errors import InputError, MemoryLimitError, UnsupportedError
-from mssvm.graph import Batch, Graph
+from mssvm.core.errors import InputError, MemoryLimitError, UnsupportedError
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.power import power_sum
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.auto import Auto
 from mssvm.inference.enumerate import entries
-from mssvm.inference.exact import Exact
+from mssvm.inference.exact.exact import Exact
+from mssvm.losses.losses import Hamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.losses import Hamming, Zero
 from mssvm.models.terms import table_term
 from mssvm.objectives.m3e import M3E
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import lssvm, mssvm
-from mssvm.potentials import Potentials, Query
-from mssvm.power import power_sum
 
 ALPHAS = (0.3, 2.0, 5.0, np.inf)
 N_WEIGHTS = 6
@@ -31,11 +31,11 @@ def sample_of(seed: int) -> Sample:
     """A chain, a tree, a loop and a model with a three-way factor, random roles."""
     rng = np.random.default_rng(seed)
     graphs = [
-        Graph((3, 2, 3, 2, 2), tuple(chain_scopes(5))),
-        Graph((2, 3, 2, 2, 2, 2), tuple(tree_scopes(rng, 6))),
-        Graph((2,) * 6, tuple(grid_scopes(2, 3))),
-        Graph((2, 3, 2, 2), ((0, 1, 2), (2, 3), (0, 3))),
-        Graph((2, 2, 3), ((0, 1),)),
+        Topology((3, 2, 3, 2, 2), tuple(chain_scopes(5))),
+        Topology((2, 3, 2, 2, 2, 2), tuple(tree_scopes(rng, 6))),
+        Topology((2,) * 6, tuple(grid_scopes(2, 3))),
+        Topology((2, 3, 2, 2), ((0, 1, 2), (2, 3), (0, 3))),
+        Topology((2, 2, 3), ((0, 1),)),
     ]
     output = rng.random(sum(g.n_vars for g in graphs)) < 0.5
     output[np.cumsum([0, *(g.n_vars for g in graphs[:-1])])] = True
@@ -158,7 +158,7 @@ def test_loss_does_not_reach_hidden_variables():
 def test_impossible_states_score_minus_infinity(alpha):
     """An output that no hidden state goes with is never the answer; the rest is as if it were not among the states."""
     rng = np.random.default_rng(4)
-    wide = Batch.build([Graph((3, 3, 2), ((0, 1), (1, 2)))] * 5)
+    wide = Batch.build([Topology((3, 3, 2), ((0, 1), (1, 2)))] * 5)
     output, label = np.array([True, False, True] * 5), np.array([1, 0, 1] * 5)
     model = LinearModel(15)
     terms = tuple(table_term(wide, rng.normal(size=(5, 1)), 9 * k, np.arange(k, 10, 2)) for k in range(2))
@@ -178,7 +178,7 @@ def test_impossible_states_score_minus_infinity(alpha):
 def test_estimates_are_refused():
     """Auto may take propagation for hidden parts with cycles, and its estimate must not pass for M3E's score."""
     output = np.arange(10) % 5 == 0
-    sample = random_sample(np.random.default_rng(0), [Graph((2,) * 10, tuple(grid_scopes(2, 5)))], output, N_WEIGHTS)
+    sample = random_sample(np.random.default_rng(0), [Topology((2,) * 10, tuple(grid_scopes(2, 5)))], output, N_WEIGHTS)
     w = np.random.default_rng(1).normal(size=N_WEIGHTS)
     with pytest.raises(UnsupportedError, match="M3E needs exact inference"):
         TrainingProblem(M3E(2.0), DenseModel(N_WEIGHTS), sample, Auto(memory_limit=1)).difference(w)
@@ -188,7 +188,7 @@ def test_errors():
     with pytest.raises(InputError, match="alpha must be > 0 and not 1"):
         M3E(1.0)
     rng = np.random.default_rng(0)
-    star = Graph((2,) * 24, tuple((0, i) for i in range(1, 24)))
+    star = Topology((2,) * 24, tuple((0, i) for i in range(1, 24)))
     output = np.arange(24) > 0
     sample = random_sample(rng, [star], output, N_WEIGHTS)
     with pytest.raises(MemoryLimitError, match="borders 23 outputs"):

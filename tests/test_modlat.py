@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from builders import DenseModel, features
-from mssvm.errors import InputError
-from mssvm.inference.exact import Exact
+from mssvm.core.errors import InputError
+from mssvm.inference.exact.exact import Exact
 from mssvm.objectives.modlat import ModLat
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
@@ -23,7 +23,7 @@ def modlat(sample: Sample, **options: float) -> ModLat:
 
 
 def assignments(sample: Sample, b: int) -> np.ndarray:
-    return np.stack([a.ravel() for a in np.indices(sample.batch.graph(b).cards)], axis=1)
+    return np.stack([a.ravel() for a in np.indices(sample.batch.topology(b).cards)], axis=1)
 
 
 def brute(sample: Sample, w: np.ndarray, theta: np.ndarray, b: int, beta: float, weight: float) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mssvm.errors import InputError
+from mssvm.core.errors import InputError
 from mssvm.experiments import table4
 from mssvm.experiments.collect import Trials
 from mssvm.experiments.msrc import CATEGORIES, COLOURS, UNKNOWN, read_msrc

@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mssvm.errors import InfeasibleError
-from mssvm.graph import Batch, Graph
+from mssvm.core.errors import InfeasibleError
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.enumerate import Enumerate
+from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
 from mssvm.models.terms import node_term, table_term
 from mssvm.objectives import training
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified, eps_extension, hcrf, loss_augmented_likelihood, lssvm, mssvm
-from mssvm.potentials import Potentials, Query
 
-GRAPH = Graph((2, 3, 2, 3), ((0, 1), (1, 2), (2, 3), (3, 0)))
+GRAPH = Topology((2, 3, 2, 3), ((0, 1), (1, 2), (2, 3), (3, 0)))
 PAIR_COST = np.random.default_rng(7).random((2, 3, 2, 3)) * (1.0 - np.eye(6).reshape(2, 3, 2, 3))
 LOSSES: dict[str, Loss] = {
     "hamming": Hamming(),
@@ -197,7 +197,7 @@ def test_instance_weights_scale_instances() -> None:
 def test_the_order_of_loss_arguments_reaches_the_objective() -> None:
     """One node at w = 0: U+ - U- of LSSVM is the dearest prediction for the given truth."""
     cost = np.array([[0.0, 1.0, 4.0], [9.0, 0.0, 2.0], [3.0, 5.0, 0.0]])
-    batch = Batch.build([Graph((3,), ())])
+    batch = Batch.build([Topology((3,), ())])
     inputs = LinearInputs(batch, (node_term(batch, np.ones((1, 1))),))
     for truth, dearest in enumerate(cost.max(axis=1)):
         sample = Sample.of(inputs, Query.all_outputs(batch), np.arange(3) == truth)
@@ -232,7 +232,7 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("part", ["plus", "minus", "difference"])
 def test_an_instance_without_an_allowed_assignment_is_named(part: str, everything: bool, monkeypatch) -> None:
     monkeypatch.setattr(training, "BLOCK_STATES", 8)
-    batch = Batch.build([Graph((2, 2), ((0, 1),))] * 5)
+    batch = Batch.build([Topology((2, 2), ((0, 1),))] * 5)
     offset = Potentials.zeros(batch)
     offset.tables[12:16] = -np.inf if everything else [-np.inf, 0.0, 0.0, 0.0]
     inputs = LinearInputs(batch, (table_term(batch),), offset)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mssvm.errors import InputError
+from mssvm.core.errors import InputError
 from mssvm.optim import BCFW, CCCP, LBFGS, Checkpoint, Outcome, Row, Solution, Subgradient, Validation, random_start
 from optim_kill import SOLVERS, task
 from optim_problems import Toy

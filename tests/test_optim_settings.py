@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import LinearConstraint
 from scipy.optimize import minimize as scipy_minimize
 
-from mssvm.errors import InputError, MssvmWarning, UnsupportedError
+from mssvm.core.errors import InputError, MssvmWarning, UnsupportedError
 from mssvm.optim import (
     BCFW,
     CCCP,

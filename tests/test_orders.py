@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders import grid_scopes
-from mssvm.inference.orders import HOPELESS, Order, find_order
+from mssvm.core.orders import HOPELESS, Order, find_order
 
 
 def checkerboard(n: int) -> list[list[int]]:

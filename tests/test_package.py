@@ -16,9 +16,3 @@ def test_importing_the_package_loads_no_optional_dependency():
     loaded = set(done.stdout.split())
     assert "mssvm" in loaded
     assert loaded & late == set()
-
-
-def test_files_stay_small_enough_to_read():
-    sizes = {str(p.relative_to(PACKAGE)): len(p.read_text().splitlines()) for p in PACKAGE.rglob("*.py")}
-    assert "power.py" in sizes
-    assert {name: n for name, n in sizes.items() if n > 350} == {}

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import mssvm as ms
-from mssvm.errors import InputError, MssvmError, MssvmWarning
-from mssvm.models.losses import WeightedHamming
+from mssvm.core.errors import InputError, MssvmError, MssvmWarning
+from mssvm.losses.losses import WeightedHamming
 from mssvm.optim import CCCP, Subgradient
 from ragged import MEMBERS, QUICK, same, sequences, thinned
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from mssvm.errors import InputError, MssvmError
-from mssvm.power import check_temperature, power_sum
+from mssvm.core.errors import InputError, MssvmError
+from mssvm.core.power import check_temperature, power_sum
 
 scores = arrays(np.float64, st.integers(1, 8), elements=st.floats(-50, 50, width=32))
 temperatures = st.floats(1e-2, 1e2)

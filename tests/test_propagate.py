@@ -6,26 +6,26 @@ import numpy as np
 import pytest
 
 from builders import KINDS, Case, grid_scopes, mu_rows, random_case, state_rows, tree_scopes
-from mssvm.errors import InputError, UnsupportedError
-from mssvm.graph import Batch, Graph
+from mssvm.core.errors import InputError, UnsupportedError
+from mssvm.core.potentials import Belief, Potentials, Query
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.propagate import Propagate
-from mssvm.potentials import Belief, Potentials, Query
+from mssvm.inference.propagation.propagate import Propagate
 
 PAIRS = [(0.0, 0.0), (0.0, 0.5), (0.0, 1.0), (0.5, 0.5), (0.5, 1.0), (1.0, 0.5), (1.0, 1.0)]
 
 
-def models(graphs: list[Graph], seed: int, coupling: float = 1.0, outputs: np.ndarray | None = None) -> Case:
+def models(graphs: list[Topology], seed: int, coupling: float = 1.0, outputs: np.ndarray | None = None) -> Case:
     rng = np.random.default_rng(seed)
     batch = Batch.build(graphs)
     theta = Potentials(rng.normal(size=batch.n_states), coupling * rng.normal(size=batch.n_table_entries))
     return Case(batch, theta, Query.of(batch, rng.random(batch.n_vars) < 0.5 if outputs is None else outputs))
 
 
-def random_trees(n: int, seed: int) -> list[Graph]:
+def random_trees(n: int, seed: int) -> list[Topology]:
     rng = np.random.default_rng(seed)
     sizes = rng.integers(2, 8, n)
-    return [Graph(tuple(rng.integers(2, 4, k).tolist()), tuple(tree_scopes(rng, int(k)))) for k in sizes]
+    return [Topology(tuple(rng.integers(2, 4, k).tolist()), tuple(tree_scopes(rng, int(k)))) for k in sizes]
 
 
 def ab_trees(n: int, seed: int) -> Case:
@@ -38,7 +38,7 @@ def ab_trees(n: int, seed: int) -> Case:
             above = int(rng.integers(v))
             role.append(bool(role[above] and rng.random() < 0.5))
             scopes.append((above, v) if rng.random() < 0.5 else (v, above))
-        graphs.append(Graph(tuple(rng.integers(2, 4, len(role)).tolist()), tuple(scopes)))
+        graphs.append(Topology(tuple(rng.integers(2, 4, len(role)).tolist()), tuple(scopes)))
         outputs += role
     return models(graphs, seed, 1.5, np.array(outputs))
 
@@ -127,7 +127,7 @@ def test_order_of_the_free_energy_on_trees(scaled: bool) -> None:
 
 
 def test_marginals_are_the_gradient_of_the_free_energy_with_cycles() -> None:
-    graph = Graph((2, 3, 2, 2), ((0, 1), (1, 2), (2, 3), (3, 0), (0, 1, 2)))
+    graph = Topology((2, 3, 2, 2), ((0, 1), (1, 2), (2, 3), (3, 0), (0, 1, 2)))
     case = models([graph], 5, 0.4, np.array([True, False, True, False]))
     method = Propagate("normal", merging=False, tolerance=1e-13, max_sweeps=2000)
     for eps_y, eps_h in ((0.7, 1.0), (1.0, 0.6), (0.8, 0.8)):
@@ -148,7 +148,7 @@ def test_marginals_are_the_gradient_of_the_free_energy_with_cycles() -> None:
 
 def checkerboards(n: int, count: int, seed: int, card: int = 4) -> Case:
     rng = np.random.default_rng(seed)
-    batch = Batch.build([Graph((card,) * (n * n), tuple(grid_scopes(n, n)))] * count)
+    batch = Batch.build([Topology((card,) * (n * n), tuple(grid_scopes(n, n)))] * count)
     theta = Potentials(0.1 * rng.normal(size=batch.n_states), 2.0 * rng.normal(size=batch.n_table_entries))
     return Case(batch, theta, Query.of(batch, np.tile(np.add.outer(range(n), range(n)).ravel() % 2 == 0, count)))
 
@@ -178,7 +178,7 @@ def test_every_start_alone_finds_most_optima_on_trees_and_claims_its_own_value(s
 
 
 def test_values_given_y_are_no_bound_when_hidden_variables_form_cycles() -> None:
-    case = models([Graph((3,) * 9, tuple(grid_scopes(3, 3)))] * 4, 8, 1.0, np.tile(np.arange(9) == 4, 4))
+    case = models([Topology((3,) * 9, tuple(grid_scopes(3, 3)))] * 4, 8, 1.0, np.tile(np.arange(9) == 4, 4))
     got = infer(case, Propagate("careful"), 0.0, 1.0)
     assert np.isnan(got.status.lower).all() and np.isnan(got.status.upper).all() and not got.status.exact.any()
     np.testing.assert_allclose(got.value, brute(case, 0.0, 1.0).value, rtol=0.05)
@@ -190,7 +190,7 @@ def test_values_given_y_are_no_bound_when_hidden_variables_form_cycles() -> None
 def test_a_candidate_keeps_the_objective_above_the_labels_own_score(effort: str, hidden: float) -> None:
     """U+ - U- >= 0 on loopy grids with strong couplings, whatever labels are asked about."""
     rng = np.random.default_rng(9)
-    batch = Batch.build([Graph((3,) * 36, tuple(grid_scopes(6, 6)))] * 6)
+    batch = Batch.build([Topology((3,) * 36, tuple(grid_scopes(6, 6)))] * 6)
     theta = Potentials(rng.normal(size=batch.n_states), 2.0 * rng.normal(size=batch.n_table_entries))
     query = Query.of(batch, rng.random(batch.n_vars) > hidden)
     method = Propagate(effort)
@@ -216,7 +216,7 @@ def test_polishing_leaves_no_better_single_flip() -> None:
 
 
 def test_ties_are_broken_by_the_seed_alone() -> None:
-    graph = Graph((2,) * 4, tuple(grid_scopes(2, 2)))
+    graph = Topology((2,) * 4, tuple(grid_scopes(2, 2)))
     batch = Batch.build([graph] * 3)
     theta = Potentials(np.zeros(batch.n_states), np.tile([1.0, 0.0, 0.0, 1.0], batch.n_factors))
     decodes = []
@@ -243,7 +243,7 @@ def test_tiny_temperatures_round_no_marginal(scale: float) -> None:
 @pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 0.0), (0.0, 1e-12), (1e-12, 1e-12)])
 def test_scores_without_a_range(unary: float, eps_y: float, eps_h: float) -> None:
     """Nothing but what breaks ties is left, which must not overflow when divided by a tiny temperature."""
-    batch = Batch.build([Graph((3,) * 6, tuple(grid_scopes(2, 3)))])
+    batch = Batch.build([Topology((3,) * 6, tuple(grid_scopes(2, 3)))])
     theta = Potentials(np.full(batch.n_states, unary), np.zeros(batch.n_table_entries))
     belief = infer(Case(batch, theta, Query.of(batch, np.arange(6) % 2 == 0)), Propagate(), eps_y, eps_h)
     np.testing.assert_allclose(belief.value, 6 * unary, atol=1e-9)
@@ -287,7 +287,7 @@ def test_fill_computes_only_what_is_asked() -> None:
 
 
 def test_warm_start_on_request() -> None:
-    case = models([Graph((3,) * 36, tuple(grid_scopes(6, 6)))] * 3, 12, 0.6)
+    case = models([Topology((3,) * 36, tuple(grid_scopes(6, 6)))] * 3, 12, 0.6)
     cold = infer(case, Propagate("normal", keep_messages=True), 1.0, 1.0)
     warm = Propagate("normal")(case.batch, case.theta, case.query, 1.0, 1.0, messages=cold.extras["messages"])
     assert np.all(warm.status.sweeps <= 2) and np.all(cold.status.sweeps > 4)

@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 
 from builders import grid_scopes
-from mssvm.arrays import Floats, Ints
-from mssvm.data.libdai import read_fg
-from mssvm.engines.messages import exponentiate
-from mssvm.graph import Batch, Graph
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines.numba.messages.scaled import exponentiate
 from mssvm.inference.enumerate import Enumerate, entries
-from mssvm.inference.propagate import Propagate, pseudo_marginals
-from mssvm.inference.propagate_job import prepare
-from mssvm.inference.propagate_plan import plan_of
-from mssvm.inference.propagate_run import Control, LogRun, Mode, Model, ScaledRun, ScaledTables, Spans
-from mssvm.potentials import Marginals, Potentials, Query
+from mssvm.inference.propagation.job import prepare
+from mssvm.inference.propagation.plan import plan_of
+from mssvm.inference.propagation.propagate import Propagate, pseudo_marginals
+from mssvm.inference.propagation.run import Control, LogRun, Mode, Model, ScaledRun, ScaledTables, Spans
+from mssvm.uai.libdai import read_fg
 
 
 def grid_model(cards: tuple[int, ...], seed: int, tied: bool = False) -> tuple[Batch, Model]:
     rng = np.random.default_rng(seed)
     scopes = [s if rng.random() < 0.5 else s[::-1] for s in grid_scopes(3, 4)]
-    batch = Batch.build([Graph(cards, tuple(scopes))] * 2, [[0] * len(scopes)] * 2 if tied else None)
+    batch = Batch.build([Topology(cards, tuple(scopes))] * 2, [[0] * len(scopes)] * 2 if tied else None)
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
     allowed = np.ones(batch.n_states, dtype=bool)
     allowed[batch.unary_ptr[[3, 8, 15]]] = False
@@ -147,7 +147,7 @@ def test_scaled_beliefs_and_value_equal_log_space_ones() -> None:
 def test_ranges_around_the_switch_to_log_space(strength: float) -> None:
     """Strong opposed factors at one variable: every message is in range, their product is not."""
     rng = np.random.default_rng(4)
-    batch = Batch.build([Graph((3,) * 7, tuple((0, i) for i in range(1, 7)))])
+    batch = Batch.build([Topology((3,) * 7, tuple((0, i) for i in range(1, 7)))])
     theta = Potentials(rng.normal(size=batch.n_states), strength * rng.uniform(-0.5, 0.5, batch.n_table_entries))
     query = Query.of(batch, np.arange(7) % 2 == 1)
     for eps_y, eps_h in ((1.0, 1.0), (0.0, 1.0), (0.0, 0.0)):
@@ -160,7 +160,7 @@ def test_ranges_around_the_switch_to_log_space(strength: float) -> None:
 
 def test_flooding_and_sweeping_agree_where_they_converge() -> None:
     rng = np.random.default_rng(5)
-    batch = Batch.build([Graph((3,) * 16, tuple(grid_scopes(4, 4)))] * 3)
+    batch = Batch.build([Topology((3,) * 16, tuple(grid_scopes(4, 4)))] * 3)
     theta = Potentials(rng.normal(size=batch.n_states), 0.5 * rng.normal(size=batch.n_table_entries))
     query = Query.of(batch, np.zeros(batch.n_vars, dtype=bool))
     sweeping, flooding = (
@@ -196,7 +196,7 @@ def distances(batch: Batch, a: Marginals, b: Marginals) -> tuple[Floats, Floats]
 
 def bethe(batch: Batch, theta: Potentials, mu: Marginals) -> float:
     """Bethe free energy of given beliefs."""
-    graph = batch.graph(0)
+    graph = batch.topology(0)
     degree = np.bincount(np.concatenate(graph.scopes), minlength=graph.n_vars)
     entropy = np.add.reduceat(-mu.unary * np.log(mu.unary), batch.unary_ptr[:-1])
     energy = mu.unary @ theta.unary + mu.tables @ theta.tables - mu.tables @ np.log(mu.tables)

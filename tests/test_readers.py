@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 import mssvm as ms
-from mssvm.data import chunking, png, read, read_parts, weak_pictures
+from mssvm.core.errors import InputError
+from mssvm.data import chunking, read, read_parts, weak_pictures
 from mssvm.data.embedded import write_pictures
 from mssvm.data.features import FeatureSpace
-from mssvm.data.readers import Options, check
-from mssvm.data.stream import Stream
-from mssvm.errors import InputError
+from mssvm.data.readers import png
+from mssvm.data.readers.read import Options, check
+from mssvm.data.readers.stream import Stream
 
 
 def lines(*records: object) -> str:
@@ -245,7 +246,7 @@ def test_reading_needs_little_more_memory_than_the_features(tmp_path: Path) -> N
 
 
 def test_a_long_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mssvm.data.stream.MAX_LINE", 100)
+    monkeypatch.setattr("mssvm.data.readers.stream.MAX_LINE", 100)
     with pytest.raises(InputError, match="longer than"):
         list(Stream(write(tmp_path / "a.jsonl", "x" * 200)).lines())
 

@@ -12,9 +12,9 @@ import pytest
 
 from builders import random_case
 from mssvm.inference.auto import Auto
-from mssvm.inference.eliminate import Eliminate
-from mssvm.inference.exact import Exact
-from mssvm.inference.propagate import Propagate
+from mssvm.inference.exact.eliminate import Eliminate
+from mssvm.inference.exact.exact import Exact
+from mssvm.inference.propagation.propagate import Propagate
 from mssvm.inference.remember import Recent, WhileAlive
 
 

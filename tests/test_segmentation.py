@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 import mssvm as ms
-from mssvm.arrays import Floats, Ints
-from mssvm.engines.messages_regions import ascend_regions, messages_at
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
 from mssvm.experiments.segmentation import Images, model, truth
-from mssvm.graph import Batch, Graph
-from mssvm.inference.exact import Exact
-from mssvm.inference.propagate import Propagate
-from mssvm.inference.propagate_job import prepare
-from mssvm.inference.propagate_plan import plan_of
+from mssvm.inference.exact.exact import Exact
+from mssvm.inference.propagation.job import prepare
+from mssvm.inference.propagation.plan import plan_of
+from mssvm.inference.propagation.propagate import Propagate
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import hcrf, lssvm, mssvm
 from mssvm.optim import Outcome, Scaling, Subgradient
-from mssvm.potentials import Potentials, Query
 
 ROWS, COLUMNS = 4, 5
 
@@ -26,7 +26,7 @@ def grid(cards: tuple[int, ...], seed: int, strength: float = 1.0) -> tuple[Batc
     at = np.arange(ROWS * COLUMNS).reshape(ROWS, COLUMNS)
     pairs = [(at[:, :-1], at[:, 1:]), (at[:-1], at[1:])]
     edges = [(int(a), int(b)) for one, two in pairs for a, b in zip(one.ravel(), two.ravel(), strict=True)]
-    batch = Batch.build([Graph(cards, tuple(edges))] * 2)
+    batch = Batch.build([Topology(cards, tuple(edges))] * 2)
     rng = np.random.default_rng(seed)
     return batch, Potentials(rng.normal(size=batch.n_states), strength * rng.normal(size=batch.n_table_entries))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
 from mssvm.experiments import demo
 from mssvm.experiments.simulate import (
     Recipe,
@@ -16,10 +18,8 @@ from mssvm.experiments.simulate import (
     draw_states,
     hidden_chain,
 )
-from mssvm.graph import Batch, Graph
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact import Exact
-from mssvm.potentials import Potentials, Query
+from mssvm.inference.exact.exact import Exact
 
 
 def joint_by_enumeration(truth: Truth) -> np.ndarray:
@@ -39,7 +39,7 @@ def joint_by_enumeration(truth: Truth) -> np.ndarray:
 @pytest.mark.parametrize("inputs", ["all", "hidden"])
 def test_joint_draws_follow_the_model(inputs: str) -> None:
     recipe = Recipe(inputs=inputs, n_states=2, pair_std=1.0, sigma_x=0.7, sigma_y=0.5, sigma_h=0.5)  # type: ignore[arg-type]
-    graph = Graph((2,) * 4, ((0, 1), (1, 2), (2, 3), (3, 0)))
+    graph = Topology((2,) * 4, ((0, 1), (1, 2), (2, 3), (3, 0)))
     truth = Truth.draw(graph, np.array([True, False, True, False]), recipe, np.random.default_rng(0))
     n = 40_000
     x, states = truth.sample(n, np.random.default_rng(1))
@@ -55,7 +55,7 @@ def test_joint_draws_follow_the_model(inputs: str) -> None:
 def test_frontier_sampling_on_a_grid_matches_its_marginals() -> None:
     rng = np.random.default_rng(2)
     edges = ((0, 1), (1, 2), (3, 4), (4, 5), (3, 0), (1, 4), (2, 5))
-    graph = Graph((3,) * 6, edges)
+    graph = Topology((3,) * 6, edges)
     unary, edge = rng.normal(size=(6, 3)), rng.normal(size=(7, 3, 3))
     n = 40_000
     states = draw_states(graph, unary, edge, n, rng)

@@ -11,14 +11,14 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 
-from mssvm.data.encoded import Encoded
-from mssvm.data.graphs import FactorInput, GraphInput
+from mssvm.core.errors import InputError, MssvmWarning
+from mssvm.core.topology import spans
+from mssvm.data.graphs import FactorInput, Graph
 from mssvm.data.labels import LabelSpace
-from mssvm.errors import InputError, MssvmWarning
-from mssvm.estimators.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass, Structure
-from mssvm.estimators.structures import base as base_module
-from mssvm.graph import spans
 from mssvm.inference.enumerate import score
+from mssvm.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass, Structure
+from mssvm.structures import base as base_module
+from mssvm.structures.encoded import Encoded
 
 LABELS = LabelSpace(("a", "b", "c"))
 Name = Callable[..., float]
@@ -222,12 +222,12 @@ def test_grid_with_hidden_variables(linked: bool) -> None:
     assert shape == ((2, 2) if linked else (4,))
 
 
-def graphs() -> list[GraphInput]:
+def graphs() -> list[Graph]:
     rng = np.random.default_rng(6)
     return [
-        GraphInput(rng.normal(size=(3, 2)), [(2, 0), (0, 1), (1, 2)], rng.normal(size=(3, 2)), "pqp", ["s", "t", "s"]),
-        GraphInput(rng.normal(size=(2, 2)), [(1, 0)], rng.normal(size=(1, 2)), "qq", ["t"]),
-        GraphInput(rng.normal(size=(1, 2)), [], np.zeros((0, 2)), "p", []),
+        Graph(rng.normal(size=(3, 2)), [(2, 0), (0, 1), (1, 2)], rng.normal(size=(3, 2)), "pqp", ["s", "t", "s"]),
+        Graph(rng.normal(size=(2, 2)), [(1, 0)], rng.normal(size=(1, 2)), "qq", ["t"]),
+        Graph(rng.normal(size=(1, 2)), [], np.zeros((0, 2)), "p", []),
     ]
 
 
@@ -272,8 +272,8 @@ def test_undirected_edges_score_both_orders(wrap: Any) -> None:
     rng = np.random.default_rng(9)
     features, edges = rng.normal(size=(2, 2)), np.array([(0, 1), (2, 1)])
     X = [
-        GraphInput(np.ones((3, 1)), edges, wrap(features), edge_types="st"),
-        GraphInput(np.ones((3, 1)), edges[:, ::-1], wrap(features), edge_types="st"),
+        Graph(np.ones((3, 1)), edges, wrap(features), edge_types="st"),
+        Graph(np.ones((3, 1)), edges[:, ::-1], wrap(features), edge_types="st"),
     ]
     batch, theta, name = encoded(GraphModel(directed=False), X)
 
@@ -376,7 +376,7 @@ def test_structures_are_estimators_whose_space_survives_json(case: tuple[Structu
 def test_chains_of_one_length_share_one_graph() -> None:
     X = [np.ones((n, 1)) for n in (4, 2, 4, 4)]
     batch = Chain().encode(X, Chain().space(X), LABELS).batch
-    assert len(batch.graphs) == 2
+    assert len(batch.topologies) == 2
 
 
 def test_unknown_parameters_are_refused_in_words() -> None:
@@ -428,11 +428,11 @@ def test_wrong_instances_are_refused_in_words() -> None:
 def test_new_data_must_look_like_the_old() -> None:
     X = graphs()
     space = GraphModel().space(X)
-    other = GraphInput(np.ones((2, 2)), [(0, 1)], np.ones((1, 2)), "pz", ["s"])
+    other = Graph(np.ones((2, 2)), [(0, 1)], np.ones((1, 2)), "pz", ["s"])
     with pytest.raises(InputError, match="node type 'z'"):
         GraphModel().encode([other], space, LABELS)
     with pytest.raises(InputError, match="0 rows of edge features where there should be 1"):
-        GraphModel().encode([GraphInput(np.ones((2, 2)), [(0, 1)], None, "pp", ["s"])], space, LABELS)
+        GraphModel().encode([Graph(np.ones((2, 2)), [(0, 1)], None, "pp", ["s"])], space, LABELS)
     with pytest.raises(InputError, match="3 features per site, but the model learned from 2"):
         Chain().encode([np.ones((2, 3))], Chain().space([np.ones((2, 2))]), LABELS)
 

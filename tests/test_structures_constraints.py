@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from mssvm.data.encoded import Encoded, to_query, to_sample
-from mssvm.data.graphs import FactorInput, GraphInput
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Marginals
+from mssvm.data.graphs import FactorInput, Graph
 from mssvm.data.labels import LabelSpace
-from mssvm.errors import InputError
-from mssvm.estimators.structures import Chain, FactorModel, GraphModel, Grid, Structure
 from mssvm.inference.enumerate import Enumerate, score
 from mssvm.models.fixed import FixedWeights
-from mssvm.potentials import Marginals
+from mssvm.structures import Chain, FactorModel, GraphModel, Grid, Structure
+from mssvm.structures.encoded import Encoded, to_query, to_sample
 
 LABELS = LabelSpace(("B", "I", "O"))
 
@@ -69,7 +69,7 @@ def test_forbidden_neighbours_by_direction() -> None:
 
 
 def test_allowed_labels_by_node_type_and_forbidden_joint_states() -> None:
-    graph = GraphInput(np.ones((2, 1)), [(0, 1)], node_types="pq")
+    graph = Graph(np.ones((2, 1)), [(0, 1)], node_types="pq")
     _, found = possible(GraphModel(allowed={"p": "BI"}), graph)
     assert found == set(product("BI", "BIO"))
     item = FactorInput(["w", "h", "w"], {"f": [(0, 1, 2)]})
@@ -94,7 +94,7 @@ def test_inference_honours_forbidden_transitions() -> None:
 
 def test_labels_against_a_constraint_are_named() -> None:
     structure = GraphModel(allowed={"p": ["B"]})
-    graph = GraphInput(np.ones((2, 1)), [(0, 1)], node_types="qp")
+    graph = Graph(np.ones((2, 1)), [(0, 1)], node_types="qp")
     encoded = structure.encode([graph], structure.space([graph]), LABELS)
     with pytest.raises(InputError, match="y, instance 0, site 1: no label is left"):
         to_sample(encoded, LABELS.encode([["B", "O"]], encoded.labels.shapes))
@@ -134,14 +134,14 @@ def test_known_weights_act_and_get_no_gradient() -> None:
 def test_graphs_from_adjacency_matrices(wrap: Any) -> None:
     nodes = np.ones((3, 1))
     matrix = np.array([[9.0, 2.0, 0.0], [2.0, 0.0, 3.0], [0.0, 3.0, 0.0]])
-    graph = GraphInput.from_adjacency(nodes, wrap(matrix), weights=True)
+    graph = Graph.from_adjacency(nodes, wrap(matrix), weights=True)
     assert graph.edges.tolist() == [[0, 1], [1, 2]] and graph.edge_features.tolist() == [[2.0], [3.0]]
-    directed = GraphInput.from_adjacency(nodes, wrap(np.triu(matrix)), directed=True, node_types="aab")
+    directed = Graph.from_adjacency(nodes, wrap(np.triu(matrix)), directed=True, node_types="aab")
     assert directed.edges.tolist() == [[0, 1], [1, 2]] and directed.edge_features is None
     with pytest.raises(InputError, match="not symmetric"):
-        GraphInput.from_adjacency(nodes, wrap(np.triu(matrix)))
+        Graph.from_adjacency(nodes, wrap(np.triu(matrix)))
     with pytest.raises(InputError, match="there are 2 nodes"):
-        GraphInput.from_adjacency(np.ones((2, 1)), wrap(matrix))
+        Graph.from_adjacency(np.ones((2, 1)), wrap(matrix))
 
 
 class Networkx:
@@ -169,12 +169,12 @@ class Networkx:
 def test_graphs_from_networkx() -> None:
     nodes = {"u": {"x": [1.0], "kind": "p"}, "v": {"x": [2.0], "kind": "q"}, "w": {"x": [3.0], "kind": "p"}}
     edges = {("v", "u"): {"f": [0.5], "t": "near"}, ("u", "w"): {"f": [1.5], "t": "far"}}
-    graph = GraphInput.from_networkx(Networkx(nodes, edges), "x", "f", "kind", "t")
+    graph = Graph.from_networkx(Networkx(nodes, edges), "x", "f", "kind", "t")
     assert graph.edges.tolist() == [[1, 0], [0, 2]]
     assert list(graph.nodes) == [[1.0], [2.0], [3.0]] and list(graph.edge_features) == [[0.5], [1.5]]
     assert graph.node_types == ["p", "q", "p"] and graph.edge_types == ["near", "far"]
     with pytest.raises(InputError, match="node u has no attribute 'z'"):
-        GraphInput.from_networkx(Networkx(nodes, edges), "z")
+        Graph.from_networkx(Networkx(nodes, edges), "z")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_graphs_from_networkx() -> None:
 )
 def test_graphs_that_cannot_be_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        GraphInput(np.ones((2, 1)), **arguments)
+        Graph(np.ones((2, 1)), **arguments)
 
 
 def test_factor_graphs_that_cannot_be_are_refused() -> None:

@@ -7,8 +7,8 @@ import pytest
 from scipy import sparse
 
 import mssvm as ms
-from mssvm.errors import InputError
-from mssvm.models import kept
+from mssvm.core.errors import InputError
+from mssvm.models import active as kept
 from ragged import QUICK, sequences
 
 NAMES = [f"f{j}" for j in range(12)]

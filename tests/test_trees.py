@@ -7,11 +7,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mssvm.errors import UnsupportedError
-from mssvm.graph import Batch, Graph
+from mssvm.core.errors import UnsupportedError
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.trees import Trees
-from mssvm.potentials import Belief, Marginals, Potentials, Query
+from mssvm.inference.exact.trees import Trees
 
 PAIRS = [*product((0.0, 0.5, 1.0), repeat=2), (1e-6, 1e-6), (1e-6, 1.0), (0.0, 1e-6), (1.0, 1e-6)]
 
@@ -24,7 +24,7 @@ def random_masks(rng: np.random.Generator, batch: Batch, share: float = 0.7) -> 
     return allowed
 
 
-def random_forest(rng: np.random.Generator, tied: bool) -> Graph:
+def random_forest(rng: np.random.Generator, tied: bool) -> Topology:
     n = int(rng.integers(1, 8))
     cards = np.full(n, 3) if tied else rng.integers(1, 4, n)
     scopes = []
@@ -32,7 +32,7 @@ def random_forest(rng: np.random.Generator, tied: bool) -> Graph:
         if rng.random() < 0.85:
             j = i - 1 if rng.random() < 0.6 else int(rng.integers(i))
             scopes.append((i, j) if rng.random() < 0.5 else (j, i))
-    return Graph(tuple(cards), tuple(scopes))
+    return Topology(tuple(cards), tuple(scopes))
 
 
 def random_batch(rng: np.random.Generator, tied: bool) -> Batch:
@@ -90,7 +90,7 @@ def test_forests_equal_enumeration(eps_y: float, eps_h: float, scale: float) -> 
 def test_scattered_hidden_runs_of_a_chain(eps_y: float, eps_h: float) -> None:
     rng = np.random.default_rng(3)
     for length in (2, 5, 9):
-        graph = Graph((2,) * length, tuple((t, t + 1) for t in range(length - 1)))
+        graph = Topology((2,) * length, tuple((t, t + 1) for t in range(length - 1)))
         batch = Batch.build([graph] * 4, [[0] * (length - 1)] * 4)
         theta = random_potentials(rng, batch, 1.0, 0.0)
         query = Query.of(batch, rng.random(batch.n_vars) < 0.4)
@@ -104,7 +104,7 @@ def test_scattered_hidden_runs_of_a_chain(eps_y: float, eps_h: float) -> None:
 def test_chains_side_by_side_equal_enumeration(k: int, scale: float) -> None:
     rng = np.random.default_rng(k)
     lengths = rng.integers(2, 6 if k > 4 else 8, size=20)
-    graphs = [Graph((k,) * n, tuple((t, t + 1) for t in range(n - 1))) for n in lengths]
+    graphs = [Topology((k,) * n, tuple((t, t + 1) for t in range(n - 1))) for n in lengths]
     batch = Batch.build(graphs, [[int(b % 5 == 0)] * g.n_factors for b, g in enumerate(graphs)])
     for forbidden in (0.0, 0.3):
         theta = random_potentials(rng, batch, scale, forbidden)
@@ -117,7 +117,7 @@ def test_chains_side_by_side_equal_enumeration(k: int, scale: float) -> None:
 
 def test_long_chain_rescaling_against_the_robust_recursion() -> None:
     rng = np.random.default_rng(5)
-    graph = Graph((3,) * 2000, tuple((t, t + 1) for t in range(1999)))
+    graph = Topology((3,) * 2000, tuple((t, t + 1) for t in range(1999)))
     tied, untied = Batch.build([graph] * 3, [[0] * 1999] * 3), Batch.build([graph] * 3)
     theta = random_potentials(rng, tied, 5.0, 0.0)
     spread = Potentials(theta.unary, np.tile(theta.tables, 3 * 1999))
@@ -129,7 +129,7 @@ def test_long_chain_rescaling_against_the_robust_recursion() -> None:
 
 
 def test_infeasible_instances() -> None:
-    graph = Graph((2, 2), ((0, 1),))
+    graph = Topology((2, 2), ((0, 1),))
     batch = Batch.build([graph, graph])
     theta = Potentials.zeros(batch)
     theta.tables[:4] = -np.inf
@@ -140,16 +140,16 @@ def test_infeasible_instances() -> None:
 
 
 def test_zero_temperature_breaks_ties_to_one_assignment() -> None:
-    graph = Graph((3,) * 4, ((0, 1), (1, 2), (2, 3)))
+    graph = Topology((3,) * 4, ((0, 1), (1, 2), (2, 3)))
     batch = Batch.build([graph])
     _, mu, _ = run(Trees(), batch, Potentials.zeros(batch), Query.all_outputs(batch), 0.0, 0.0)
     np.testing.assert_array_equal(mu.unary, np.tile([1.0, 0.0, 0.0], 4))
 
 
 def test_what_is_not_supported() -> None:
-    star = Graph((2,) * 4, ((0, 1), (0, 2), (0, 3)))
-    loop = Graph((2,) * 3, ((0, 1), (1, 2), (2, 0)))
-    double = Graph((2,) * 2, ((0, 1), (1, 0)))
+    star = Topology((2,) * 4, ((0, 1), (0, 2), (0, 3)))
+    loop = Topology((2,) * 3, ((0, 1), (1, 2), (2, 0)))
+    double = Topology((2,) * 2, ((0, 1), (1, 0)))
     batch = Batch.build([star, loop, double])
     query = Query.of(batch, np.array([False, True, True, True] + [True] * 5))
     assert Trees().supports(batch, query, 1.0, 1.0).tolist() == [True, False, False]
@@ -162,7 +162,7 @@ def test_what_is_not_supported() -> None:
 
 def test_threads_do_not_change_a_bit() -> None:
     rng = np.random.default_rng(8)
-    graphs = [Graph((3,) * n, tuple((t, t + 1) for t in range(n - 1))) for n in rng.integers(2, 9, size=300)]
+    graphs = [Topology((3,) * n, tuple((t, t + 1) for t in range(n - 1))) for n in rng.integers(2, 9, size=300)]
     batch = Batch.build(
         graphs, [[0] * g.n_factors if b % 2 else list(range(1, g.n_factors + 1)) for b, g in enumerate(graphs)]
     )

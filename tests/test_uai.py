@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mssvm.data import (
+from mssvm.core.errors import InputError, MssvmError
+from mssvm.core.potentials import Query
+from mssvm.inference.enumerate import Enumerate, score
+from mssvm.uai import (
     FactorModel,
     Limits,
     read_evidence,
@@ -22,10 +25,7 @@ from mssvm.data import (
     write_query,
     write_uai,
 )
-from mssvm.data.uai import format_map, format_mar, format_mmap, format_pr, read_mar
-from mssvm.errors import InputError, MssvmError
-from mssvm.inference.enumerate import Enumerate, score
-from mssvm.potentials import Query
+from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr, read_mar
 
 DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="MSSVM_DATA is absent")
@@ -74,7 +74,7 @@ def save(tmp_path: Path, text: str, name: str = "m.uai") -> Path:
 
 def test_tables_unaries_and_constant(tmp_path: Path) -> None:
     problem = read_uai(save(tmp_path, MODEL)).problem()
-    graph = problem.batch.graph(0)
+    graph = problem.batch.topology(0)
     assert graph.scopes == ((0, 1), (1, 2))
     assert problem.constant == pytest.approx(np.log(2.0))
     z = np.array([1, 0, 2])

@@ -13,10 +13,10 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from mssvm import errors
+from mssvm.core import errors
 
 if TYPE_CHECKING:
-    from mssvm.data.graphs import GraphInput as Graph
+    from mssvm.data.graphs import Graph
     from mssvm.data.labels import MISSING
     from mssvm.estimators import (
         CRF,
@@ -33,16 +33,15 @@ if TYPE_CHECKING:
         cross_val_predict,
         load,
     )
-    from mssvm.estimators.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass
+    from mssvm.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass
 
 _MEMBERS = ("CRF", "HCRF", "LSSVM", "M3E", "MSSVM", "SSVM", "EpsilonSSVM", "LossAugmentedCRF", "ModLat", "UnifiedSSVM")
 _HOMES = {
     **dict.fromkeys((*_MEMBERS, "LatentClassifier", "cross_val_predict", "load"), "mssvm.estimators"),
-    **dict.fromkeys(("Chain", "FactorModel", "GraphModel", "Grid", "SequenceClass"), "mssvm.estimators.structures"),
+    **dict.fromkeys(("Chain", "FactorModel", "GraphModel", "Grid", "SequenceClass"), "mssvm.structures"),
     "MISSING": "mssvm.data.labels",
     "Graph": "mssvm.data.graphs",
 }
-_RENAMED = {"Graph": "GraphInput"}
 
 __all__ = [
     "CRF",
@@ -78,7 +77,7 @@ def __getattr__(name: str) -> Any:
             return "unknown"
     if name not in _HOMES:
         raise AttributeError(f"module 'mssvm' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), _RENAMED.get(name, name))
+    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from functools import cache
 
 from builders import Case, random_case
-from mssvm.engines.elimination import NumbaEngine
+from mssvm.core.potentials import Belief
+from mssvm.engines.numba.elimination.exact import NumbaEngine
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.base import Inference
-from mssvm.inference.eliminate import Eliminate
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact import Exact
-from mssvm.potentials import Belief
+from mssvm.inference.exact.eliminate import Eliminate
+from mssvm.inference.exact.exact import Exact
 
 # A new exact method is one row here: its name, and how to build it for a number of threads.
 METHODS: dict[str, Callable[[int], Inference]] = {

@@ -7,9 +7,9 @@ import pytest
 
 from builders import KINDS, Case
 from conformance.methods import METHODS, N_EACH, PAIRS, RANGES, TINY_PAIRS, case_of, expected, infer
-from mssvm.arrays import Floats
+from mssvm.core.arrays import Floats
+from mssvm.core.potentials import Belief
 from mssvm.inference.enumerate import Enumerate, score
-from mssvm.potentials import Belief
 
 TOLERANCE = 1e-9
 
@@ -41,7 +41,7 @@ def assert_decodes(case: Case, got: Belief, eps_h: float) -> None:
 def test_there_are_at_least_200_models_of_every_sort() -> None:
     assert N_EACH * len(KINDS) >= 200
     cases = [case_of(kind) for kind in KINDS]
-    graphs = [case.batch.graph(b) for case in cases for b in range(len(case.batch))]
+    graphs = [case.batch.topology(b) for case in cases for b in range(len(case.batch))]
     assert max(len(s) for g in graphs for s in g.scopes) == 4
     assert any(1 in g.cards for g in graphs) and any(len(set(g.cards)) > 2 for g in graphs)
     assert any(case.batch.tables_shared_across_instances for case in cases)

@@ -7,11 +7,11 @@ import pytest
 
 from builders import KINDS, Case, mu_rows, state_rows
 from conformance.methods import METHODS, PAIRS, TINY, case_of, infer
-from mssvm.arrays import Floats
-from mssvm.errors import InputError, MemoryLimitError
-from mssvm.graph import Batch, Graph
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError, MemoryLimitError
+from mssvm.core.potentials import Belief, Potentials, Query
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.enumerate import Enumerate
-from mssvm.potentials import Belief, Potentials, Query
 
 SOME_PAIRS = [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.5, 1.0), (1.0, 0.5), (1.0, 0.0), (TINY, 1.0)]
 UNTIED = [kind for kind in KINDS if kind not in ("tied", "uniform", "mixed")]
@@ -48,7 +48,7 @@ def test_table_marginals_sum_to_unary_marginals(method: str, kind: str, eps_y: f
     case = case_of(kind)
     batch, belief = case.batch, infer(method, case, eps_y, eps_h)
     for b in range(len(batch)):
-        graph, first = batch.graph(b), batch.var_ptr[b]
+        graph, first = batch.topology(b), batch.var_ptr[b]
         for f, scope in enumerate(graph.scopes):
             at = batch.mu_at[batch.factor_ptr[b] + f]
             table = belief.mu.tables[at : at + graph.table_sizes[f]].reshape(graph.table_shape(f))
@@ -129,9 +129,9 @@ def test_order_and_company_do_not_matter(method: str, kind: str, eps_y: float, e
 @pytest.mark.parametrize(("eps_y", "eps_h"), [*PAIRS, (TINY, 1.0)])
 @pytest.mark.parametrize("method", METHODS)
 def test_an_infeasible_instance_spoils_only_itself(method: str, eps_y: float, eps_h: float) -> None:
-    loop = Graph((2, 3, 2), ((0, 1), (1, 2), (2, 0)))
-    chain = Graph((2, 3, 2), ((0, 1), (1, 2)))
-    triple = Graph((2, 2, 2), ((0, 1, 2),))
+    loop = Topology((2, 3, 2), ((0, 1), (1, 2), (2, 0)))
+    chain = Topology((2, 3, 2), ((0, 1), (1, 2)))
+    triple = Topology((2, 2, 2), ((0, 1, 2),))
     batch = Batch.build([loop, loop, chain, chain, triple, triple])
     rng = np.random.default_rng(0)
     unary, tables = rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries)
@@ -155,7 +155,7 @@ def test_one_query_serves_batches_of_other_shapes(method: str) -> None:
     rng = np.random.default_rng(3)
     query = None
     for scopes in (((0, 1), (1, 2), (2, 3)), ((0, 1), (1, 2), (2, 3), (3, 0)), ((0, 3),), ()):
-        batch = Batch.build([Graph(cards, scopes)] * 2)
+        batch = Batch.build([Topology(cards, scopes)] * 2)
         query = query or Query.of(batch, np.arange(batch.n_vars) % 2 == 0)
         theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
         for eps_y, eps_h in ((0.0, 1.0), (1.0, 1.0)):
@@ -174,10 +174,10 @@ def test_nothing_at_all_is_answered_too(method: str, eps_y: float, eps_h: float)
     empty = Batch.build([])
     belief = infer(method, Case(empty, Potentials.zeros(empty), Query.all_outputs(empty)), eps_y, eps_h)
     assert belief.value.shape == (0,) and belief.mu.unary.shape == (0,) and belief.decode(empty).shape == (0,)
-    batch = Batch.build([Graph((2, 2), ((0, 1),)), Graph((), ()), Graph((3,), ())])
+    batch = Batch.build([Topology((2, 2), ((0, 1),)), Topology((), ()), Topology((3,), ())])
     theta = Potentials(np.arange(7.0), np.arange(4.0))
     got = infer(method, Case(batch, theta, Query.all_outputs(batch)), eps_y, eps_h)
-    alone = Batch.build([Graph((2, 2), ((0, 1),)), Graph((3,), ())])
+    alone = Batch.build([Topology((2, 2), ((0, 1),)), Topology((3,), ())])
     want = Enumerate()(alone, theta, Query.all_outputs(alone), eps_y, eps_h)
     np.testing.assert_allclose(got.value, [want.value[0], 0.0, want.value[1]], rtol=1e-9)
     np.testing.assert_allclose(got.mu.unary, want.mu.unary, rtol=1e-9, atol=1e-12)
@@ -196,13 +196,13 @@ def test_status_says_exact(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_what_cannot_be_computed_is_refused(method: str) -> None:
     n = 30
-    clique = Batch.build([Graph((6,) * n, tuple((i, j) for i in range(n) for j in range(i)))])
+    clique = Batch.build([Topology((6,) * n, tuple((i, j) for i in range(n) for j in range(i)))])
     theta, query = Potentials.zeros(clique), Query.all_outputs(clique)
     with pytest.raises(MemoryLimitError) as refusal:
         infer(method, Case(clique, theta, query), 1.0, 1.0)
     for word in (f"width {n - 1}", "bytes", "memory_limit", "use "):
         assert word in str(refusal.value)
-    pair = Batch.build([Graph((2, 2), ((0, 1),))])
+    pair = Batch.build([Topology((2, 2), ((0, 1),))])
     for eps_y, eps_h in ((-1.0, 1.0), (1.0, np.nan), (np.inf, 1.0)):
         with pytest.raises(InputError):
             infer(method, Case(pair, Potentials.zeros(pair), Query.all_outputs(pair)), eps_y, eps_h)

@@ -7,11 +7,11 @@ import pytest
 
 from builders import Case, chain_scopes, random_query
 from conformance.methods import METHODS, PAIRS, case_of, infer
-from mssvm.arrays import Floats
-from mssvm.graph import Batch, Graph
+from mssvm.core.arrays import Floats
+from mssvm.core.potentials import Belief, Potentials, Query
+from mssvm.core.power import power_sum
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.enumerate import Enumerate
-from mssvm.potentials import Belief, Potentials, Query
-from mssvm.power import power_sum
 
 STRENGTHS = (50.0, 150.0, 290.0, 299.0, 301.0, 350.0, 740.0, 1e5)
 
@@ -38,8 +38,8 @@ def test_around_the_switch_to_log_space(method: str, kind: str, strength: float)
 @pytest.mark.parametrize("method", METHODS)
 def test_opposed_strong_factors(method: str, strength: float) -> None:
     """Each factor's range may suit probabilities while their product underflows for every state at once."""
-    star = Graph((2,) * 9, tuple((i, 0) for i in range(1, 9)))
-    ring = Graph((2,) * 9, (*star.scopes, (1, 2), (5, 6)))
+    star = Topology((2,) * 9, tuple((i, 0) for i in range(1, 9)))
+    ring = Topology((2,) * 9, (*star.scopes, (1, 2), (5, 6)))
     batch = Batch.build([star, ring, star, ring])
     theta = Potentials(0.1 * np.cos(np.arange(batch.n_states)), np.sin(np.arange(batch.n_table_entries)))
     for b in range(len(batch)):
@@ -58,7 +58,7 @@ def test_opposed_strong_factors(method: str, strength: float) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_the_best_states_may_be_forbidden(method: str) -> None:
     """What the mask leaves may lie far below the tops of the tables."""
-    chain = Graph((3,) * 5, tuple((i, i + 1) for i in range(4)))
+    chain = Topology((3,) * 5, tuple((i, i + 1) for i in range(4)))
     batch = Batch.build([chain, chain])
     rng = np.random.default_rng(0)
     state = np.arange(batch.n_states) % 3
@@ -95,7 +95,7 @@ def alternating(length: int, scale: float, seed: int) -> tuple[Case, Floats, Flo
     rng = np.random.default_rng(seed)
     n = 2 * length - 1
     cards = tuple(3 - i % 2 for i in range(n))
-    batch = Batch.build([Graph(cards, tuple((i, i + 1) for i in range(n - 1)))])
+    batch = Batch.build([Topology(cards, tuple((i, i + 1) for i in range(n - 1)))])
     theta = Potentials(scale * rng.normal(size=batch.n_states), scale * rng.normal(size=batch.n_table_entries))
     tables = theta.tables.reshape(length - 1, 2, 6)
     return Case(batch, theta, Query.of(batch, np.arange(n) % 2 == 0)), theta.unary, tables[:, 0], tables[:, 1]
@@ -139,7 +139,7 @@ def test_long_chains_with_hidden_between_outputs(method: str, eps_y: float, eps_
 def test_chains_of_many_lengths_side_by_side(method: str, tied: bool, scale: float) -> None:
     """Too long for brute force: the readable engine, which is held to brute force above, is the measure."""
     rng = np.random.default_rng(7)
-    graphs = [Graph((4,) * n, tuple(chain_scopes(n))) for n in rng.integers(1, 50, 20)]
+    graphs = [Topology((4,) * n, tuple(chain_scopes(n))) for n in rng.integers(1, 50, 20)]
     batch = Batch.build(graphs, [[0] * g.n_factors for g in graphs] if tied else None)
     theta = Potentials(scale * rng.normal(size=batch.n_states), scale * rng.normal(size=batch.n_table_entries))
     query = random_query(rng, batch)

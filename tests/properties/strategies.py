@@ -9,12 +9,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from builders import AsymmetricLoss, DenseModel, ScaledLoss, features, random_sample
-from mssvm.arrays import Floats, Ints
-from mssvm.graph import Batch, Graph
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.base import Inference
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact import Exact
-from mssvm.models.losses import Hamming, Loss, Zero
+from mssvm.inference.exact.exact import Exact
+from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified
@@ -55,7 +55,7 @@ def draws(draw: st.DrawFn, hidden: bool | None = None, max_instances: int = 3, w
         scopes = draw(st.sampled_from(WIRINGS))
         least = 1 + max((v for s in scopes for v in s), default=0)
         n = max(least, 2) if hidden else draw(st.integers(least, least + 1))
-        graphs.append(Graph(tuple(draw(st.lists(st.integers(1, 3), min_size=n, max_size=n))), scopes))
+        graphs.append(Topology(tuple(draw(st.lists(st.integers(1, 3), min_size=n, max_size=n))), scopes))
         role = [hidden is False or draw(st.booleans()) for _ in range(n)]
         spare = draw(st.integers(0, n - 1))
         role[spare] = True
@@ -74,7 +74,7 @@ def draws(draw: st.DrawFn, hidden: bool | None = None, max_instances: int = 3, w
 
 def assignments(sample: Sample, b: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], Ints, Ints]:
     """All output and all hidden assignments of instance b, and which variables they are of."""
-    graph, first = sample.batch.graph(b), sample.batch.var_ptr[b]
+    graph, first = sample.batch.topology(b), sample.batch.var_ptr[b]
     role = sample.query.output[first : first + graph.n_vars]
     y_vars, h_vars = np.flatnonzero(role), np.flatnonzero(~role)
     ys = list(product(*(range(graph.cards[v]) for v in y_vars)))
@@ -85,7 +85,7 @@ def assignments(sample: Sample, b: int) -> tuple[list[tuple[int, ...]], list[tup
 def joint_features(sample: Sample, b: int) -> tuple[list[tuple[int, ...]], Floats]:
     """The output assignments of instance b, and phi(y, h) as an array (outputs, hidden, weights)."""
     ys, hs, y_vars, h_vars = assignments(sample, b)
-    z = np.zeros((len(ys), len(hs), sample.batch.graph(b).n_vars), dtype=np.int64)
+    z = np.zeros((len(ys), len(hs), sample.batch.topology(b).n_vars), dtype=np.int64)
     z[:, :, y_vars] = np.array(ys).reshape(len(ys), 1, -1)
     z[:, :, h_vars] = np.array(hs).reshape(1, len(hs), -1)
     flat = features(sample, b, z.reshape(-1, z.shape[-1]))

@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given, settings
 
 from builders import DenseInputs, DenseModel, labels_as_truth
-from mssvm.arrays import Floats
-from mssvm.graph import Batch, Graph
-from mssvm.models.losses import Hamming, Loss
+from mssvm.core.arrays import Floats
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.losses.losses import Hamming, Loss
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import mssvm
-from mssvm.potentials import Query
 from properties.strategies import BRUTE, EXACT, Draw, decoded_outputs, delta_of, draws, losses, temperature
 
 
@@ -43,7 +43,7 @@ def test_bound_with_site_weights(draw: Draw, eps_y: float, eps_h: float) -> None
 def test_joint_map_does_not_match_the_marginal_bound() -> None:
     """Label 0 has one hidden explanation and label 1 has three just below it: summed, label 1 wins by a margin of
     log 3 - 0.01 > 1, so U_i = 0; the single best pair belongs to label 0, so joint MAP errs with loss 1."""
-    batch = Batch.build([Graph((2, 3), ((0, 1),))])
+    batch = Batch.build([Topology((2, 3), ((0, 1),))])
     table = np.array([[0.0, -50.0, -50.0], [-0.01, -0.01, -0.01]])
     inputs = DenseInputs(batch, np.zeros((5, 1)), table.reshape(6, 1))
     query = Query.of(batch, np.array([True, False]))

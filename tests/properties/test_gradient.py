@@ -7,9 +7,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from builders import DenseModel, random_sample
-from mssvm.arrays import Floats
-from mssvm.graph import Graph
-from mssvm.models.losses import Hamming, Loss
+from mssvm.core.arrays import Floats
+from mssvm.core.topology import Topology
+from mssvm.losses.losses import Hamming, Loss
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import lssvm
 from properties.strategies import EXACT, N_WEIGHTS, Draw, assignments, draws, losses, positive_temperature, temperature
@@ -74,7 +74,7 @@ def test_the_difference_is_not_convex() -> None:
     """With hidden variables U+ - U- is a difference of convex functions and not itself convex: the tests above would
     otherwise pass for a wrong reason."""
     rng = np.random.default_rng(0)
-    sample = random_sample(rng, [Graph((3, 3), ((0, 1),))] * 3, np.array([True, False] * 3), N_WEIGHTS)
+    sample = random_sample(rng, [Topology((3, 3), ((0, 1),))] * 3, np.array([True, False] * 3), N_WEIGHTS)
     problem = TrainingProblem(lssvm(), DenseModel(N_WEIGHTS), sample, EXACT)
     points = 2 * rng.normal(size=(60, 2, N_WEIGHTS))
     gaps = [

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import AsymmetricLoss, DenseModel, ScaledLoss, random_sample
-from mssvm.graph import Graph
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Topology
 from mssvm.inference.base import Inference
-from mssvm.models.losses import Hamming, Loss, WeightedHamming, Zero
+from mssvm.losses.losses import Hamming, Loss, WeightedHamming, Zero
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
-from mssvm.potentials import Query
 from properties.strategies import BRUTE, EXACT, N_WEIGHTS, Draw, decoded_outputs, delta_of, draws, losses, temperature
 
 TEMPERATURES = [(y, h) for y in (0.0, 0.5, 1.0) for h in (0.0, 0.5, 1.0)]
-PATH = Graph((3, 2, 3), ((0, 1), (1, 2)))
+PATH = Topology((3, 2, 3), ((0, 1), (1, 2)))
 
 
 def problem_of(sample: Sample, objective: Unified, inference: Inference = EXACT, **options: float) -> TrainingProblem:
@@ -193,5 +193,5 @@ def test_an_asymmetric_loss_takes_truth_first() -> None:
     loss = WeightedHamming(np.array([[0.0, 3.0], [1.0, 0.0]]))
     for truth, cost in ((0, 3.0), (1, 1.0)):
         rng = np.random.default_rng(0)
-        sample = random_sample(rng, [Graph((2,), ())], np.array([True]), N_WEIGHTS, np.array([truth]))
+        sample = random_sample(rng, [Topology((2,), ())], np.array([True]), N_WEIGHTS, np.array([truth]))
         assert problem_of(sample, lssvm(loss)).difference(np.zeros(N_WEIGHTS)).total == cost

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 
 from builders import AsymmetricLoss, DenseInputs, DenseModel, ScaledLoss, labels_as_truth
-from mssvm.arrays import Floats
-from mssvm.graph import Batch, Graph
-from mssvm.models.losses import Hamming, Loss, Zero
+from mssvm.core.arrays import Floats
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.objectives.problem import Part
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
@@ -26,7 +27,6 @@ from mssvm.objectives.unified import (
     softmax_margin,
     ssvm,
 )
-from mssvm.potentials import Query
 from properties.strategies import (
     EXACT,
     N_WEIGHTS,
@@ -48,7 +48,7 @@ def multiclass(seed: int, n: int = 12, k: int = 4, d: int = 3) -> tuple[Floats, 
     """n points in d dimensions with k classes, one weight vector a class: weights (k, d) flattened."""
     rng = np.random.default_rng(seed)
     x, y = rng.normal(size=(n, d)), rng.integers(0, k, n)
-    batch = Batch.build([Graph((k,), ())] * n)
+    batch = Batch.build([Topology((k,), ())] * n)
     unary = np.zeros((n, k, k, d))
     unary[:, np.arange(k), np.arange(k), :] = x[:, None, :]
     inputs = DenseInputs(batch, unary.reshape(n * k, k * d), np.zeros((0, k * d)))
@@ -155,7 +155,7 @@ def test_zero_is_the_limit_of_small_temperatures(draw: Draw, loss: Loss, slot: s
 
     base = draw.problem(*pair(0.0), loss)
     limit = base.difference(draw.w)
-    sizes = np.log([max(2, np.prod(draw.sample.batch.graph(b).cards)) for b in range(len(draw.sample))])
+    sizes = np.log([max(2, np.prod(draw.sample.batch.topology(b).cards)) for b in range(len(draw.sample))])
     for eps in (1e-1, 1e-3, 1e-6, 1e-9):
         near = base.at(*pair(eps)).difference(draw.w)
         assert np.all(np.abs(near.values - limit.values) <= eps * sizes + 1e-9)

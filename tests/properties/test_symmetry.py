@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import DenseInputs, DenseModel, labels_as_truth
-from mssvm.arrays import Floats
-from mssvm.graph import Batch, Graph
-from mssvm.models.losses import Hamming
+from mssvm.core.arrays import Floats
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.losses.losses import Hamming
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified
-from mssvm.potentials import Query
 from properties.strategies import EXACT, temperature
 
 K_Y, K_H, D = 2, 3, 2
@@ -25,7 +25,7 @@ N_WEIGHTS = AT_Y + K_Y * D
 def hidden_sample(seed: int, n: int = 6) -> Sample:
     """y - h pairs: labels and hidden states have weights on the features of x, and each pair of them one weight."""
     rng = np.random.default_rng(seed)
-    batch = Batch.build([Graph((K_Y, K_H), ((0, 1),))] * n)
+    batch = Batch.build([Topology((K_Y, K_H), ((0, 1),))] * n)
     unary, tables = np.zeros((n, K_Y + K_H, N_WEIGHTS)), np.zeros((n, K_Y * K_H, N_WEIGHTS))
     for i, x in enumerate(rng.normal(size=(n, D))):
         for h in range(K_H):

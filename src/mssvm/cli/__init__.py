@@ -19,7 +19,7 @@ from mssvm.cli.inspect import inspect
 from mssvm.cli.predict import predict
 from mssvm.cli.reproduce import reproduce
 from mssvm.cli.versions import versions
-from mssvm.errors import MssvmError
+from mssvm.core.errors import MssvmError
 
 # The base of usage errors in whichever click this typer brings along: BadParameter < UsageError < ClickException.
 Usage: Any = typer.BadParameter.__mro__[2]

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
-from mssvm.cli.task import Task
-from mssvm.errors import MemoryLimitError
-from mssvm.inference.anytime import Anytime
-from mssvm.inference.anytime_search import TOLERANCE, Found, Progress
-from mssvm.inference.bounded import Bounded
-from mssvm.inference.eliminate import Eliminate
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.errors import MemoryLimitError
+from mssvm.core.potentials import Belief, Query
+from mssvm.inference.bounds.bounded import Bounded
+from mssvm.inference.bounds.minibucket import MiniBucket
 from mssvm.inference.enumerate import score
-from mssvm.inference.minibucket import MiniBucket
-from mssvm.inference.plans import Cost
-from mssvm.inference.propagate import Propagate
-from mssvm.potentials import Belief, Query
+from mssvm.inference.exact.eliminate import Eliminate
+from mssvm.inference.exact.plans import Cost
+from mssvm.inference.propagation.propagate import Propagate
+from mssvm.uai.anytime import Anytime
+from mssvm.uai.search import TOLERANCE, Found, Progress
+from mssvm.uai.task import Task
 
 # Exact elimination visits table entries at about this rate; only used to decide whether it fits in the time limit.
 SECONDS_PER_ENTRY = 1e-7

@@ -15,7 +15,7 @@ from mssvm.cli import options as o
 from mssvm.cli.meter import Meter
 from mssvm.cli.output import check_target, output
 from mssvm.cli.versions import versions
-from mssvm.errors import InputError
+from mssvm.core.errors import InputError
 from mssvm.experiments.comparison import Comparison
 from mssvm.experiments.comparison import compare as run
 from mssvm.experiments.statistics import Estimate
@@ -65,7 +65,7 @@ def compare(
         )
         for n in names
     }
-    from mssvm.engines.compiling import compiling
+    from mssvm.engines.numba.compiling import compiling
 
     with Meter("Comparing", "trainings", 1.0) as meter:
         with compiling(lambda kernel: meter.say(f"compiling {kernel} (only the first time)")):

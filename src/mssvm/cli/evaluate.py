@@ -14,8 +14,8 @@ from rich.text import Text
 from mssvm.cli import options as o
 from mssvm.cli.meter import Meter
 from mssvm.data.dataset import Dataset, n_sites
-from mssvm.data.scoring import Scores
-from mssvm.data.scoring import evaluate as score_states
+from mssvm.data.metrics import Scores
+from mssvm.data.metrics import evaluate as score_states
 
 SITES_AT_ONCE = 1 << 15
 

@@ -12,8 +12,8 @@ from mssvm.cli import options as o
 from mssvm.cli.meter import Meter
 from mssvm.cli.output import check_target
 from mssvm.cli.supervise import Supervised, checkpoints_of, scorer
+from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset
-from mssvm.errors import InputError
 from mssvm.optim import Validation
 
 
@@ -84,7 +84,7 @@ def _check_resume(checkpoint: Path, resume: bool) -> None:
 
 def _train(estimator: Any, train: Dataset, watched: Supervised) -> None:
     """Fit with the watched solver, then let the model remember the solver by its name."""
-    from mssvm.engines.compiling import compiling
+    from mssvm.engines.numba.compiling import compiling
 
     estimator.solver = watched
     with train.places(), compiling(lambda kernel: watched.meter.say(f"compiling {kernel} (only the first time)")):

@@ -13,10 +13,10 @@ import typer
 
 from mssvm.cli.answers import Answer, Settings, auto, bound, bp, exact
 from mssvm.cli.live import LiveLine
-from mssvm.cli.task import Task
-from mssvm.data import read_evidence, read_model, read_query
-from mssvm.data.uai import format_map, format_mar, format_mmap, format_pr
-from mssvm.errors import InfeasibleError, InputError
+from mssvm.core.errors import InfeasibleError, InputError
+from mssvm.uai import read_evidence, read_model, read_query
+from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr
+from mssvm.uai.task import Task
 
 METHODS = {"auto": auto, "exact": exact, "bp": bp, "bound": bound}
 

@@ -6,7 +6,7 @@ import sys
 from time import monotonic
 from types import TracebackType
 
-from mssvm.inference.anytime_search import Progress
+from mssvm.uai.search import Progress
 
 
 class LiveLine:

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from mssvm.data.stream import STDIN
-from mssvm.errors import InputError
+from mssvm.core.errors import InputError
+from mssvm.data.readers.stream import STDIN
 from mssvm.optim.checkpoint import usual_mode
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Floats
 from mssvm.cli.meter import Meter, left
+from mssvm.core.arrays import Floats
 from mssvm.data.dataset import Dataset
 from mssvm.data.labels import LabelSpace
 from mssvm.estimators import decoding, resolve

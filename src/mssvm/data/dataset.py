@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mssvm.arrays import Floats
-from mssvm.errors import InputError, MssvmError
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError, MssvmError
 
 Kind = Literal["chain", "sequence", "grid", "graph"]
 KINDS: tuple[Kind, ...] = ("chain", "sequence", "grid", "graph")

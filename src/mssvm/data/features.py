@@ -22,9 +22,9 @@ from typing import Any, Literal
 import numpy as np
 from scipy import sparse
 
-from mssvm.arrays import AnyArray, Ints
-from mssvm.errors import InputError, MssvmWarning
-from mssvm.graph import offsets
+from mssvm.core.arrays import AnyArray, Ints
+from mssvm.core.errors import InputError, MssvmWarning
+from mssvm.core.topology import offsets
 
 Kind = Literal["dense", "sparse", "named"]
 

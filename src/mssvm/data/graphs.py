@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from mssvm.arrays import Ints
-from mssvm.errors import InputError
+from mssvm.core.arrays import Ints
+from mssvm.core.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class GraphInput:
+class Graph:
     """One instance: ``nodes`` (features: (N, d) array, sparse matrix or named features) and ``edges`` (E, 2).
 
     ``edge_features`` has a row per edge; ``node_types`` and ``edge_types`` give each node or edge a name, and each
@@ -57,7 +57,7 @@ class GraphInput:
         directed: bool = False,
         weights: bool = False,
         node_types: Sequence[Hashable] | None = None,
-    ) -> GraphInput:
+    ) -> Graph:
         """From a square (sparse or dense) matrix whose nonzeros are edges.
 
         Unless ``directed`` the matrix must be symmetric and each edge is taken once, from the lower to the higher
@@ -82,7 +82,7 @@ class GraphInput:
         edge_features: str | None = None,
         node_type: str | None = None,
         edge_type: str | None = None,
-    ) -> GraphInput:
+    ) -> Graph:
         """From a networkx graph whose nodes and edges carry the named attributes; nodes keep the graph's order."""
         number = {node: i for i, node in enumerate(graph.nodes)}
         nodes = _attributes(graph.nodes(data=True), features, "node")

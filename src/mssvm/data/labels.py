@@ -16,7 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from mssvm.arrays import AnyArray, Bools, Ints
+from mssvm.core.arrays import AnyArray, Bools, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.topology import offsets
 from mssvm.data.sites import (
     Shapes,
     check_sequence,
@@ -28,8 +30,6 @@ from mssvm.data.sites import (
     site_place,
     site_ptr,
 )
-from mssvm.errors import InputError
-from mssvm.graph import offsets
 
 
 class _Missing:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import AnyArray, Ints
-from mssvm.errors import InputError
-from mssvm.graph import offsets
+from mssvm.core.arrays import AnyArray, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.topology import offsets
 
 Shapes = Sequence[tuple[int, ...]]
 

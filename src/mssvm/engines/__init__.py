@@ -1,0 +1,30 @@
+"""Engines: ``base`` is the protocol, ``numba`` runs it on CPUs, ``reference`` defines it in NumPy.
+
+``engine_of`` is the table of names that estimators read; a new engine is one package and one line in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mssvm.core.errors import InputError
+from mssvm.engines.base import Engine
+
+
+def _numba(threads: int) -> Engine:
+    from mssvm.engines.numba.engine import NumbaEngine
+
+    return NumbaEngine(threads)
+
+
+ENGINES: Mapping[str, Callable[[int], Engine]] = {"auto": _numba, "numba": _numba}
+
+
+def engine_of(engine: Any = "auto", threads: int = 1) -> Engine:
+    """An engine by name with so many threads, or an engine object as it is."""
+    if isinstance(engine, str) and engine in ENGINES:
+        return ENGINES[engine](threads)
+    if not isinstance(engine, Engine):
+        raise InputError(f"engine must be one of {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}.")
+    return engine

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from mssvm.arrays import Bools, Floats, Ints
-from mssvm.graph import Batch
-from mssvm.potentials import Marginals, Potentials
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.topology import Batch
 
 
 class Program(NamedTuple):

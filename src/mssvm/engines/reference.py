@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.potentials import Marginals, segment_argmax
+from mssvm.core.power import power_sum
 from mssvm.engines.program import Call, Program
-from mssvm.potentials import Marginals, segment_argmax
-from mssvm.power import power_sum
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _store(program: Program, call: Call, b: int, grad: Floats, mu: Marginals) ->
         else:
             mu.unary[at[v] : at[v + 1]] = grad[slot : slot + at[v + 1] - at[v]]
     places = _places(program, call, b)
-    for size, (_, _, f) in zip(batch.graph(b).table_sizes, places, strict=True):
+    for size, (_, _, f) in zip(batch.topology(b).table_sizes, places, strict=True):
         mu.tables[batch.mu_at[f] : batch.mu_at[f] + size] = 0.0
     for slot_span, entries, f in places:
         mu.tables[batch.mu_at[f] + entries] += grad[slot_span]

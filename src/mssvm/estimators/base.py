@@ -10,19 +10,19 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from mssvm.arrays import Floats
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Belief, Potentials
 from mssvm.data.labels import LabelSpace
-from mssvm.errors import InputError
 from mssvm.estimators import decoding, diagnosis, kbest, persist, resolve, training
-from mssvm.estimators.structures import Space, Structure, Weight
 from mssvm.inference.base import Inference
-from mssvm.models.losses import Loss
+from mssvm.losses.losses import Loss
 from mssvm.objectives.base import Objective
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified
 from mssvm.optim import Row, Solution
-from mssvm.potentials import Belief, Potentials
+from mssvm.structures import Space, Structure, Weight
 
 
 class StructuredEstimator(BaseEstimator):

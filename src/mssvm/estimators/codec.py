@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from mssvm import optim
-from mssvm.arrays import AnyArray
+from mssvm import optim, structures
+from mssvm.core.arrays import AnyArray
+from mssvm.core.errors import InputError
 from mssvm.data.labels import MISSING
-from mssvm.errors import InputError
-from mssvm.estimators import structures
 from mssvm.inference.auto import Auto
-from mssvm.inference.exact import Exact
-from mssvm.inference.propagate import Propagate
-from mssvm.models import losses
+from mssvm.inference.exact.exact import Exact
+from mssvm.inference.propagation.propagate import Propagate
+from mssvm.losses import losses
 
 DATACLASSES = (
     *(optim.BCFW, optim.CCCP, optim.CuttingPlane, optim.LBFGS, optim.Subgradient),

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats, Ints
-from mssvm.data.encoded import Encoded, Sites, to_query
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import InfeasibleError, InputError
+from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.data.labels import LabelSpace
 from mssvm.data.sites import flat_sites
-from mssvm.errors import InfeasibleError, InputError
 from mssvm.inference.base import Inference
 from mssvm.models.base import Model
 from mssvm.objectives.sample import Sample
-from mssvm.potentials import Belief, Potentials, Query
+from mssvm.structures.encoded import Encoded, Sites, to_query
 
 Best = Callable[[Inference, Sample, Potentials], Belief]
 """The maximising outputs of a sample's query, their score, and hidden variables given them."""

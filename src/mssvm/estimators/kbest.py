@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats, Ints
-from mssvm.errors import InputError, UnsupportedError
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import InputError, UnsupportedError
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch
 from mssvm.estimators.decoding import Question
-from mssvm.graph import Batch
-from mssvm.potentials import Query
 
 STATES_AT_ONCE = 1 << 20
 

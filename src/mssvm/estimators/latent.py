@@ -10,9 +10,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from mssvm.arrays import AnyArray, Floats
+from mssvm.core.arrays import AnyArray, Floats
 from mssvm.estimators.members import UnifiedSSVM
-from mssvm.estimators.structures import SequenceClass
+from mssvm.structures import SequenceClass
 
 
 class LatentClassifier(ClassifierMixin, BaseEstimator):

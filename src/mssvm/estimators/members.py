@@ -17,17 +17,17 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from mssvm.errors import InputError
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Belief, Potentials
 from mssvm.estimators.base import StructuredEstimator
 from mssvm.estimators.training import Data, Minimise
 from mssvm.inference.base import Inference
-from mssvm.models.losses import Loss, Zero
+from mssvm.losses.losses import Loss, Zero
 from mssvm.objectives import m3e, modlat
 from mssvm.objectives.base import Objective
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Solution
-from mssvm.potentials import Belief, Potentials
 
 F = TypeVar("F", bound=Callable[..., None])
 

@@ -18,13 +18,13 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save as to_bytes
 
-from mssvm.arrays import AnyArray
+from mssvm.core.arrays import AnyArray
+from mssvm.core.errors import InputError, MssvmError, MssvmWarning
 from mssvm.data.labels import LabelSpace
-from mssvm.errors import InputError, MssvmError, MssvmWarning
 from mssvm.estimators import codec
-from mssvm.estimators.structures import Space
 from mssvm.optim import Row
 from mssvm.optim.checkpoint import replace_file
+from mssvm.structures import Space
 
 FORMAT = 1
 NEEDED = ("structure", "missing_label", "classes")  # parameters without which a model means something else

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mssvm.arrays import Floats
+from mssvm.core.arrays import Floats
 from mssvm.optim import Row
 
 

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from mssvm.arrays import Floats
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError
 from mssvm.data.labels import Labels, LabelSpace
-from mssvm.errors import InputError
-from mssvm.estimators.structures import Chain, Structure
 from mssvm.inference.auto import Auto
 from mssvm.inference.base import Inference
-from mssvm.inference.exact import Exact
-from mssvm.inference.propagate import Propagate
-from mssvm.models.losses import Hamming, Loss, Zero
+from mssvm.inference.exact.exact import Exact
+from mssvm.inference.propagation.propagate import Propagate
+from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.optim import BCFW, CCCP, LBFGS, CuttingPlane, Scaling, Solver, Subgradient
+from mssvm.structures import Chain, Structure
 
 
 @dataclass(frozen=True)

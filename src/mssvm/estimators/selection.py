@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing
 
-from mssvm.errors import InputError
+from mssvm.core.errors import InputError
 
 
 def cross_val_predict(

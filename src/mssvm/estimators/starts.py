@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats
-from mssvm.errors import InputError
+from mssvm.core.arrays import Bools, Floats
+from mssvm.core.errors import InputError
 from mssvm.objectives.problem import Problem
 from mssvm.optim import Regulariser
 from mssvm.optim.start import hcrf_start, random_start, zero_start

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Bools
-from mssvm.data.encoded import Encoded
+from mssvm.core.arrays import Bools
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Marginals
+from mssvm.core.topology import spans
 from mssvm.data.labels import Labels
-from mssvm.errors import InputError
-from mssvm.graph import spans
+from mssvm.models.active import KeptWeights, can_thin
 from mssvm.models.fixed import FixedWeights
-from mssvm.models.kept import KeptWeights, can_thin
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.terms import Term
-from mssvm.potentials import Marginals
+from mssvm.structures.encoded import Encoded
 
 CHOICES = ("all", "seen")
 

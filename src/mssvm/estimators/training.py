@@ -10,25 +10,25 @@ import numpy as np
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from mssvm.arrays import Floats
-from mssvm.data.encoded import Encoded, to_sample
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError
 from mssvm.data.labels import Labels, LabelSpace
-from mssvm.errors import InputError
 from mssvm.estimators import resolve
 from mssvm.estimators.progress import Progress
 from mssvm.estimators.starts import LARGEST_SEED, starts
-from mssvm.estimators.structures import Space, Structure
 from mssvm.estimators.support import check_support, supported
 from mssvm.inference.base import Inference
+from mssvm.losses.losses import Loss, Zero
 from mssvm.models.fixed import FixedWeights
 from mssvm.models.linear import LinearModel
-from mssvm.models.losses import Loss, Zero
 from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Outcome, Regulariser, Solution
 from mssvm.optim.start import best_of
+from mssvm.structures import Space, Structure
+from mssvm.structures.encoded import Encoded, to_sample
 
 Minimise = Callable[[Problem, Floats], Solution]
 """A solver with its regulariser and progress line."""

@@ -12,7 +12,7 @@ from mssvm.experiments.members import NAMES, UNIFIED, Arena
 from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.statistics import Estimate
 from mssvm.experiments.trials import Params, Result
-from mssvm.inference.propagate import Propagate
+from mssvm.inference.propagation.propagate import Propagate
 from mssvm.optim import Regulariser
 from mssvm.report import Claim, Figure, Section, Table, Text
 

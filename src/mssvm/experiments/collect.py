@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Floats
+from mssvm.core.arrays import Floats
 from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.statistics import Estimate, judge, together

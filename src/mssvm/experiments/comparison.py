@@ -11,11 +11,11 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import KFold
 
-from mssvm.arrays import Floats, Ints
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset, n_sites
 from mssvm.data.labels import Labels, LabelSpace
-from mssvm.data.scoring import Scores, evaluate
-from mssvm.errors import InputError
+from mssvm.data.metrics import Scores, evaluate
 
 Tell = Callable[[int, int], None]
 """Called with the trainings done and those in all."""

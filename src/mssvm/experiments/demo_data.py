@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from mssvm.core.topology import Topology
 from mssvm.data.embedded import weak_pictures, write_chunking, write_pictures
 from mssvm.experiments.simulate import Recipe, Truth
-from mssvm.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def write_chain(path: Path, n: int, seed: int = 0, n_sites: int = 20) -> Path:
     recipe = Recipe()
     edges = [(t, t + 1) for t in range(n_sites - 1)]
     output = np.arange(n_sites) % 2 == 0
-    graph = Graph((recipe.n_states,) * n_sites, tuple(edges))
+    graph = Topology((recipe.n_states,) * n_sites, tuple(edges))
     x, states = Truth.draw(graph, output, recipe, rng).sample(n, rng)
     kinds = [f"{t:02d}" for t in range(n_sites)]
     with path.open("w", encoding="utf-8") as file:

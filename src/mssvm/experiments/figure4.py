@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Floats
+from mssvm.core.arrays import Floats
 from mssvm.experiments.collect import Experiment, Trials, Value, claim, member_accuracy, member_cells, member_header
 from mssvm.experiments.members import NAMES, UNIFIED
 from mssvm.experiments.protocol import Protocol
@@ -14,7 +14,7 @@ from mssvm.experiments.segmentation import COLUMNS, N_LABELS, ROWS, Images, mode
 from mssvm.experiments.simulate import accuracy, decoded_accuracy
 from mssvm.experiments.statistics import Estimate
 from mssvm.experiments.trials import Params, Result
-from mssvm.inference.propagate import Propagate
+from mssvm.inference.propagation.propagate import Propagate
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim.subgradient import Scaling, Subgradient

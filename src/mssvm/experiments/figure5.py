@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mssvm.arrays import Floats
+from mssvm.core.arrays import Floats
 from mssvm.experiments.collect import Experiment, Trials, Value, claim
 from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Protocol

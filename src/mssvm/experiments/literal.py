@@ -10,7 +10,7 @@ import numpy as np
 from mssvm.experiments.collect import Experiment, Trials, member_cells, member_header
 from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.trials import Params, Result
-from mssvm.inference.propagate import Propagate
+from mssvm.inference.propagation.propagate import Propagate
 from mssvm.report import Section, Table, Text
 
 NAME = "literal"

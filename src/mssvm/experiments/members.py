@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Floats
+from mssvm.core.arrays import Floats
 from mssvm.experiments.simulate import Simulation, accuracy, decoded_accuracy
 from mssvm.inference.base import Inference
 from mssvm.objectives.base import Objective

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import AnyArray, Ints
-from mssvm.errors import InputError, UnsupportedError
+from mssvm.core.arrays import AnyArray, Ints
+from mssvm.core.errors import InputError, UnsupportedError
 
 CATEGORIES = ("building", "grass", "sky", "tree", "car")
 COLOURS = {  # red, green, blue in the distributed ground truth

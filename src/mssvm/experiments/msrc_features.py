@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.cluster import MiniBatchKMeans
 
-from mssvm.arrays import AnyArray, Floats, Ints
+from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.experiments.msrc import CATEGORIES, UNKNOWN, Picture, vision
 
 SIZE, STRIDE, BINS = 20, 10, 16

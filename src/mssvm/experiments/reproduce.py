@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from mssvm.errors import InputError
+from mssvm.core.errors import InputError
 from mssvm.experiments.catalogue import EXPERIMENTS
 from mssvm.experiments.collect import Trials
 from mssvm.experiments.protocol import Protocol

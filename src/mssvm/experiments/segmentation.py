@@ -10,13 +10,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats, Ints
-from mssvm.graph import Batch, Graph
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, Topology
 from mssvm.models.layout import Layout
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.terms import node_term, table_term
 from mssvm.objectives.sample import Sample
-from mssvm.potentials import Query
 
 ROWS, COLUMNS, N_LABELS = 20, 40, 5
 
@@ -34,12 +34,12 @@ def truth(name: str) -> Ints:
 
 
 @lru_cache
-def grid_graph(n_rows: int = ROWS, n_columns: int = COLUMNS, n_labels: int = N_LABELS) -> Graph:
+def grid_graph(n_rows: int = ROWS, n_columns: int = COLUMNS, n_labels: int = N_LABELS) -> Topology:
     """Sites numbered by rows, joined to their neighbours right and below."""
     at = np.arange(n_rows * n_columns).reshape(n_rows, n_columns)
     pairs = [(at[:, :-1], at[:, 1:]), (at[:-1], at[1:])]
     edges = [(int(a), int(b)) for one, two in pairs for a, b in zip(one.ravel(), two.ravel(), strict=True)]
-    return Graph((n_labels,) * at.size, tuple(edges))
+    return Topology((n_labels,) * at.size, tuple(edges))
 
 
 def layout() -> Layout:

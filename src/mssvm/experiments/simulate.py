@@ -16,16 +16,16 @@ from typing import Literal
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats, Ints
-from mssvm.errors import InputError
-from mssvm.graph import Batch, Graph
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Query
+from mssvm.core.power import power_sum
+from mssvm.core.topology import Batch, Topology
 from mssvm.inference.base import Inference
 from mssvm.models.layout import Layout
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.terms import node_term, table_term
 from mssvm.objectives.sample import Sample
-from mssvm.potentials import Query
-from mssvm.power import power_sum
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Recipe:
 class Truth:
     """The generating weights: ``site[i, s]``, ``x[i, r]``, ``x_site[i, r, s]`` (0 without input), ``edge[e, s, t]``."""
 
-    graph: Graph
+    graph: Topology
     output: Bools
     has_input: Bools
     site: Floats
@@ -59,7 +59,7 @@ class Truth:
     edge: Floats
 
     @classmethod
-    def draw(cls, graph: Graph, output: Bools, recipe: Recipe, rng: np.random.Generator) -> Truth:
+    def draw(cls, graph: Topology, output: Bools, recipe: Recipe, rng: np.random.Generator) -> Truth:
         """Normal weights; standard normals are drawn first, so that other scales reuse the same draws."""
         n, k = graph.n_vars, recipe.n_states
         has_input = ~output if recipe.inputs == "hidden" else np.ones(n, dtype=bool)
@@ -119,7 +119,7 @@ def checkerboard(
 
 def simulate(edges: Sequence[tuple[int, int]], output: Bools, recipe: Recipe, rng: np.random.Generator) -> Simulation:
     """A model on any graph of sites. Model, training and test sets have streams of their own."""
-    graph = Graph((recipe.n_states,) * len(output), tuple(edges))
+    graph = Topology((recipe.n_states,) * len(output), tuple(edges))
     for_model, for_train, for_test = rng.spawn(3)
     truth = Truth.draw(graph, output, recipe, for_model)
     layout = learner_layout(truth)
@@ -155,7 +155,7 @@ def labelled(truth: Truth, layout: Layout, x: Ints, states: Ints) -> Sample:
     return Sample.of(LinearInputs(batch, tuple(terms)), Query.of(batch, output), admitted.ravel())
 
 
-def draw_states(graph: Graph, unary: Floats, edge: Floats, n: int, rng: np.random.Generator) -> Ints:
+def draw_states(graph: Topology, unary: Floats, edge: Floats, n: int, rng: np.random.Generator) -> Ints:
     """``n`` exact draws from a pairwise model: eliminate the variables in order, then sample them in reverse.
 
     Exponential only in the frontier of the order: one variable on a chain, a row of a grid numbered by rows.

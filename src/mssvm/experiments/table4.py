@@ -12,7 +12,9 @@ import numpy as np
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
-from mssvm.arrays import Bools, Floats, Ints
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch
 from mssvm.experiments.collect import Experiment, Trials, claim
 from mssvm.experiments.members import NAMES, UNIFIED
 from mssvm.experiments.msrc import CATEGORIES, UNKNOWN, read_msrc
@@ -21,15 +23,13 @@ from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.segmentation import grid_graph
 from mssvm.experiments.statistics import Estimate
 from mssvm.experiments.trials import Params, Result
-from mssvm.graph import Batch
-from mssvm.inference.propagate import Propagate
+from mssvm.inference.propagation.propagate import Propagate
 from mssvm.models.layout import Layout
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.terms import node_term, table_term
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Subgradient
-from mssvm.potentials import Query
 from mssvm.report import Claim, Figure, Section, Table, Text, label_picture
 
 NAME = "table4"

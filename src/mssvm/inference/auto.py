@@ -7,12 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from mssvm.arrays import AnyArray, Bools, Floats
-from mssvm.graph import Batch
-from mssvm.inference.exact import Exact
-from mssvm.inference.propagate import Propagate
+from mssvm.core.arrays import AnyArray, Bools, Floats
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
+from mssvm.core.topology import Batch
+from mssvm.inference.exact.exact import Exact
+from mssvm.inference.propagation.propagate import Propagate
 from mssvm.inference.remember import WhileAlive
-from mssvm.potentials import Belief, Marginals, Potentials, Query, Status
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ from itertools import product
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
-from mssvm.errors import MemoryLimitError
-from mssvm.graph import Batch
-from mssvm.potentials import Belief, Marginals, Potentials, Query, Status
-from mssvm.power import check_temperature, power_sum
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.errors import MemoryLimitError
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
+from mssvm.core.power import check_temperature, power_sum
+from mssvm.core.topology import Batch
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Enumerate:
         self, batch: Batch, b: int, theta: Potentials, query: Query, eps_y: float, eps_h: float, mu: Marginals
     ) -> float:
         outputs, hidden = self._assignments(batch, b, query)
-        n_vars = batch.graph(b).n_vars
+        n_vars = batch.topology(b).n_vars
         grid = np.zeros((len(outputs[1]), len(hidden[1]), n_vars), dtype=np.int64)
         grid[:, :, outputs[0]] = outputs[1][:, None, :]
         grid[:, :, hidden[0]] = hidden[1][None, :, :]
@@ -67,7 +67,7 @@ class Enumerate:
 
 def entries(batch: Batch, b: int, z: Ints) -> tuple[Ints, Ints, Ints]:
     """Where the assignments ``z`` (rows over the variables of instance b) read unary scores, tables and marginals."""
-    graph = batch.graph(b)
+    graph = batch.topology(b)
     unary_at = batch.unary_ptr[batch.var_ptr[b] : batch.var_ptr[b + 1]] + z
     inside = np.zeros((len(z), graph.n_factors), dtype=np.int64)
     for f, scope in enumerate(graph.scopes):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-from mssvm.arrays import Floats, Ints
-from mssvm.graph import Batch
-from mssvm.potentials import Marginals, Potentials
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.topology import Batch
 
 
 class Inputs(Protocol):

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats
-from mssvm.errors import InputError
+from mssvm.core.arrays import Bools, Floats
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Marginals, Potentials
 from mssvm.models.layout import Layout
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.potentials import Marginals, Potentials
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from math import prod
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
-from mssvm.errors import InputError
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from functools import cached_property
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats, Ints
-from mssvm.errors import InputError
-from mssvm.graph import Batch, spans
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.topology import Batch, spans
 from mssvm.models.layout import Layout
 from mssvm.models.terms import Term
-from mssvm.potentials import Marginals, Potentials
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class LinearInputs:
         """The same model with a table of its own for every factor (weights stay tied)."""
         batch = self.batch
         ptr = batch.unary_ptr[batch.var_ptr]
-        apart = Batch.build([batch.graph(b) for b in range(len(batch))])
+        apart = Batch.build([batch.topology(b) for b in range(len(batch))])
         return self._moved(apart, ptr[:-1], np.diff(ptr), np.arange(batch.n_factors))
 
     def _moved(self, batch: Batch, state_starts: Ints, state_sizes: Ints, factors: Ints) -> LinearInputs:

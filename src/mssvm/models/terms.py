@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 from scipy import sparse
 
-from mssvm.arrays import AnyArray, Floats, Ints
-from mssvm.engines import features as kernels
-from mssvm.errors import InputError
-from mssvm.graph import Batch, spans
+from mssvm.core.arrays import AnyArray, Floats, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.topology import Batch, spans
+from mssvm.engines.numba import features as kernels
 
 BLAS_FROM = 1 << 14  # multiplications; below, the compiled loop starts sooner than BLAS does
 

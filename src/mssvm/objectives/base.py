@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from mssvm.arrays import Floats
+from mssvm.core.arrays import Floats
+from mssvm.core.potentials import Belief, Marginals, Potentials
 from mssvm.inference.base import Inference
-from mssvm.models.losses import Loss
+from mssvm.losses.losses import Loss
 from mssvm.objectives.sample import Sample
-from mssvm.potentials import Belief, Marginals, Potentials
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,17 +17,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mssvm.arrays import Floats, sum_by
-from mssvm.errors import InputError, UnsupportedError
-from mssvm.graph import Batch
+from mssvm.core.arrays import Floats, sum_by
+from mssvm.core.errors import InputError, UnsupportedError
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query
+from mssvm.core.power import check_temperature
+from mssvm.core.topology import Batch
 from mssvm.inference.base import Inference
-from mssvm.inference.collapse import Collapse
+from mssvm.inference.components import Collapse
 from mssvm.inference.remember import WhileAlive
-from mssvm.models.losses import Hamming, Loss
+from mssvm.losses.losses import Hamming, Loss
 from mssvm.objectives.base import Difference, difference_of_parts
 from mssvm.objectives.sample import Sample
-from mssvm.potentials import Belief, Marginals, Potentials, Query
-from mssvm.power import check_temperature
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats, sum_by
-from mssvm.errors import InputError
-from mssvm.graph import Batch
+from mssvm.core.arrays import Bools, Floats, sum_by
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Belief, Marginals, Potentials, Status
+from mssvm.core.topology import Batch
 from mssvm.inference.base import Inference
+from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.models.base import Model
-from mssvm.models.losses import Hamming, Loss, Zero
 from mssvm.objectives.base import Difference, Objective, difference_of_parts
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import lssvm
-from mssvm.potentials import Belief, Marginals, Potentials, Status
 
 STEP = 1e-3  # of the fourth-order difference below; its truncation error is of order STEP**4 / 30
 

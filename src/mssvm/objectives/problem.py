@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
+from mssvm.core.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats, Ints, sum_by
-from mssvm.errors import InputError
-from mssvm.graph import Batch, offsets, spans
+from mssvm.core.arrays import Bools, Floats, Ints, sum_by
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, offsets, spans
 from mssvm.models.base import Inputs
-from mssvm.potentials import Query
 
 
 @dataclass(frozen=True, eq=False)

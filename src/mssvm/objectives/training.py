@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats, Ints
-from mssvm.errors import InfeasibleError, InputError
-from mssvm.graph import Batch
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import InfeasibleError, InputError
+from mssvm.core.potentials import Belief, Marginals, Potentials
+from mssvm.core.topology import Batch
 from mssvm.inference.base import Inference
 from mssvm.models.base import Model
 from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Part
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.unified import hcrf
-from mssvm.potentials import Belief, Marginals, Potentials
 
 BLOCK_STATES = 1 << 15
 SINGLES_KEPT = 1 << 14

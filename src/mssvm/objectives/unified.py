@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mssvm.arrays import Bools
-from mssvm.graph import Batch
+from mssvm.core.arrays import Bools
+from mssvm.core.potentials import Belief, Marginals, Potentials
+from mssvm.core.power import check_temperature
+from mssvm.core.topology import Batch
 from mssvm.inference.base import Contrast, Inference
-from mssvm.models.losses import Hamming, Loss, Zero
+from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.objectives.base import Difference, difference_of_parts
 from mssvm.objectives.sample import Sample
-from mssvm.potentials import Belief, Marginals, Potentials
-from mssvm.power import check_temperature
 
 
 @dataclass(frozen=True)

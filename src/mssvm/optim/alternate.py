@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mssvm.arrays import Floats
-from mssvm.errors import InputError
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError
 from mssvm.objectives.problem import Problem
 from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.solution import Solution

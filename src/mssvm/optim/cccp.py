@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from mssvm.arrays import Floats
-from mssvm.errors import InputError
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError
 from mssvm.objectives.problem import Part
 from mssvm.optim.bcfw import BCFW
 from mssvm.optim.dual import duality_certificate

@@ -16,8 +16,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from mssvm.arrays import AnyArray
-from mssvm.errors import InputError
+from mssvm.core.arrays import AnyArray
+from mssvm.core.errors import InputError
 
 FORMAT = "mssvm-checkpoint-1"
 

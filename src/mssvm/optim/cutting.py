@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
-from mssvm.errors import InputError
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate
 from mssvm.optim.master import solve_simplices
 from mssvm.optim.run import Run, Stop

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mssvm.arrays import Floats
-from mssvm.errors import UnsupportedError
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import UnsupportedError
 from mssvm.objectives.problem import Problem
 from mssvm.optim.run import Run
 from mssvm.optim.solution import Certificate

@@ -17,8 +17,8 @@ from scipy.optimize import Bounds, OptimizeResult
 from scipy.optimize import minimize as scipy_minimize
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-from mssvm.arrays import Floats
-from mssvm.errors import InputError
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError
 from mssvm.optim.run import NAN, Run, Stop
 from mssvm.optim.solution import Certificate, Outcome
 from mssvm.optim.solver import Solver

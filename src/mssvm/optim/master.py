@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from mssvm.arrays import Floats, Ints
+from mssvm.core.arrays import Floats, Ints
 
 NEGLIGIBLE = 1e-6
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats
-from mssvm.errors import InputError, UnsupportedError
+from mssvm.core.arrays import Bools, Floats
+from mssvm.core.errors import InputError, UnsupportedError
 
 
 @dataclass(frozen=True, eq=False)

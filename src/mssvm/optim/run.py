@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Floats
-from mssvm.errors import InputError
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError
 from mssvm.objectives.problem import Part, Problem
 from mssvm.optim.checkpoint import digest
 from mssvm.optim.regulariser import Regulariser

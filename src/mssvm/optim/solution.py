@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mssvm.arrays import Floats
+from mssvm.core.arrays import Floats
 
 
 class Row(NamedTuple):

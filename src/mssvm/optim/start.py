@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from mssvm.arrays import Bools, Floats
-from mssvm.errors import InputError, MssvmWarning
+from mssvm.core.arrays import Bools, Floats
+from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.objectives.problem import Problem
 from mssvm.optim.lbfgs import LBFGS
 from mssvm.optim.regulariser import Regulariser

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
-from mssvm.errors import InputError
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.errors import InputError
 from mssvm.optim.run import Run, Stop
 from mssvm.optim.solution import Outcome
 from mssvm.optim.solver import Solver

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
+from mssvm.core.arrays import Floats, Ints
 from mssvm.objectives.problem import Part, Problem
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
+from mssvm.core.arrays import Floats, Ints
 from mssvm.data.dataset import Dataset, n_sites
 from mssvm.experiments.comparison import Comparison
 from mssvm.experiments.statistics import Estimate

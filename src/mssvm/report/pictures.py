@@ -6,7 +6,7 @@ from html import escape
 
 import numpy as np
 
-from mssvm.arrays import Floats, Ints
+from mssvm.core.arrays import Floats, Ints
 
 # Colours that differ in lightness too, so that they can be told apart in print; negative labels mean "not observed".
 PALETTE = ("#2b4c7e", "#7fb069", "#e6aa68", "#ca3c25", "#f2e394", "#8e6c8a", "#4fb0c6", "#555555")

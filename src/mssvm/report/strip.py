@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mssvm.arrays import AnyArray
+from mssvm.core.arrays import AnyArray
 from mssvm.report.charts import svg
 from mssvm.report.pictures import CELL
 

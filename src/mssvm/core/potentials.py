@@ -1,0 +1,160 @@
+"""What inference takes and gives: potentials and a query in, a belief out. All arrays follow ``Batch``'s layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.topology import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class Potentials:
+    """theta: one score per state of every variable, and one table per (tied group of) factor."""
+
+    unary: Floats
+    tables: Floats
+
+    @classmethod
+    def zeros(cls, batch: Batch) -> Potentials:
+        return cls(np.zeros(batch.n_states), np.zeros(batch.n_table_entries))
+
+    def __add__(self, other: Potentials) -> Potentials:
+        return Potentials(self.unary + other.unary, self.tables + other.tables)
+
+    def check(self, batch: Batch) -> None:
+        """Raise unless shapes fit the batch and no entry is NaN or +inf."""
+        for name, array, size in (
+            ("unary", self.unary, batch.n_states),
+            ("tables", self.tables, batch.n_table_entries),
+        ):
+            if array.shape != (size,):
+                raise InputError(f"potentials.{name} has shape {array.shape}, the batch needs ({size},).")
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = array.sum()
+            if np.isfinite(total):
+                continue  # a finite sum proves every entry finite, at a fraction of the cost
+            if np.isnan(array).any() or np.any(array == np.inf):
+                raise InputError(f"potentials.{name} holds NaN or +inf; scores must be finite or -inf (forbidden).")
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """Per variable: output (temperature eps_y) or hidden (eps_h); per state: allowed or not.
+
+    Labels, candidate sets, clamping and hard constraints are all the ``allowed`` mask.
+    """
+
+    output: Bools
+    allowed: Bools
+
+    @classmethod
+    def all_outputs(cls, batch: Batch) -> Query:
+        return cls(np.ones(batch.n_vars, dtype=bool), np.ones(batch.n_states, dtype=bool))
+
+    @classmethod
+    def of(cls, batch: Batch, output: Bools) -> Query:
+        """Every state allowed, the given variables outputs."""
+        return cls(np.asarray(output, dtype=bool), np.ones(batch.n_states, dtype=bool))
+
+    def restrict(self, mask: Bools) -> Query:
+        """The same query with fewer states allowed."""
+        return replace(self, allowed=self.allowed & mask)
+
+    def clamp(self, batch: Batch, variables: Ints, states: Ints) -> Query:
+        """The same query with each named variable held at the given state."""
+        mask = np.ones(batch.n_states, dtype=bool)
+        mask[np.isin(batch.state_var, variables)] = False
+        mask[batch.unary_ptr[variables] + states] = True
+        return self.restrict(mask)
+
+    def check(self, batch: Batch) -> None:
+        if self.output.shape != (batch.n_vars,) or self.allowed.shape != (batch.n_states,):
+            raise InputError(
+                f"query has {self.output.shape} roles and {self.allowed.shape} states; "
+                f"the batch needs ({batch.n_vars},) and ({batch.n_states},)."
+            )
+        empty = np.flatnonzero(self.n_allowed(batch) == 0)
+        if len(empty):
+            i = int(empty[0])
+            b = int(batch.owner[i])
+            raise InputError(f"instance {b}, variable {i - int(batch.var_ptr[b])}: no state is allowed.")
+
+    def n_allowed(self, batch: Batch) -> Ints:
+        """Number of allowed states of each variable."""
+        if not batch.n_vars:
+            return np.zeros(0, dtype=np.int64)
+        return np.add.reduceat(self.allowed.astype(np.int64), batch.unary_ptr[:-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Marginals:
+    """mu = d value / d theta: marginals of the (eps_y, eps_h)-tempered distribution.
+
+    ``tables`` follows ``Batch.mu_at``: the marginals of tied factors are summed per instance.
+    """
+
+    unary: Floats
+    tables: Floats
+
+    @classmethod
+    def zeros(cls, batch: Batch) -> Marginals:
+        return cls(np.zeros(batch.n_states), np.zeros(batch.n_mu_entries))
+
+    def __sub__(self, other: Marginals) -> Marginals:
+        return Marginals(self.unary - other.unary, self.tables - other.tables)
+
+    def entropies(self, batch: Batch) -> Floats:
+        """Shannon entropy of every variable's marginal, in nats."""
+        p = self.unary
+        terms = -p * np.log(np.where(p > 0, p, 1.0))
+        return np.add.reduceat(terms, batch.unary_ptr[:-1]) if batch.n_vars else np.zeros(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Status:
+    """What is known about a result, per instance. NaN bounds mean that none was computed.
+
+    ``lower`` <= true value <= ``upper`` wherever they are not NaN.
+    """
+
+    method: tuple[str, ...]
+    exact: Bools
+    converged: Bools
+    sweeps: Ints
+    residual: Floats
+    lower: Floats
+    upper: Floats
+
+    @classmethod
+    def exactly(cls, value: Floats, method: str | tuple[str, ...]) -> Status:
+        n = len(value)
+        yes = np.ones(n, dtype=bool)
+        names = (method,) * n if isinstance(method, str) else method
+        return cls(names, yes, yes, np.ones(n, dtype=np.int64), np.zeros(n), value.copy(), value.copy())
+
+
+@dataclass(frozen=True, eq=False)
+class Belief:
+    """The answer of an inference call: value per instance, its gradient, and what is known about it."""
+
+    value: Floats
+    mu: Marginals
+    status: Status
+    extras: dict[str, object] = field(default_factory=dict)
+
+    def decode(self, batch: Batch) -> Ints:
+        """Most probable state of each variable under ``mu`` (at eps_y = 0: the maximising outputs)."""
+        return segment_argmax(self.mu.unary, batch.unary_ptr)
+
+
+def segment_argmax(values: Floats, ptr: Ints) -> Ints:
+    """Index, within its segment, of the first maximum of each segment ``ptr[i] : ptr[i+1]``."""
+    if len(ptr) < 2:
+        return np.zeros(0, dtype=np.int64)
+    top = np.repeat(np.maximum.reduceat(values, ptr[:-1]), np.diff(ptr))
+    index = np.arange(len(values)) - np.repeat(ptr[:-1], np.diff(ptr))
+    return np.minimum.reduceat(np.where(values == top, index, len(values)), ptr[:-1])

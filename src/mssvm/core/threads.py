@@ -1,0 +1,43 @@
+"""One pool of threads for as long as there is work: starting threads anew costs more than small steps do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from threading import local
+from typing import Any, Self, TypeVar
+
+from mssvm.core.errors import InputError
+
+T = TypeVar("T")
+
+
+class Workers:
+    """``threads`` threads that start with the first work and end with this object; copies start with none."""
+
+    def __init__(self, threads: int = 1) -> None:
+        if threads < 1:
+            raise InputError(f"threads must be at least 1, got {threads}.")
+        self.threads = threads
+        self._inside = local()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int]]:
+        return type(self), (self.threads,)
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.threads, initializer=self._enter)
+
+    def _enter(self) -> None:
+        self._inside.here = True
+
+    def each(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
+        """``function`` of every row of ``columns``, on any thread; results in order, the first error raised.
+
+        Work that hands out work of its own does that part itself: waiting for its own pool it would wait for ever.
+        """
+        rows = list(zip(*columns, strict=True))
+        if self.threads == 1 or len(rows) < 2 or getattr(self._inside, "here", False):
+            return [function(*row) for row in rows]
+        return list(self._pool.map(lambda row: function(*row), rows))

@@ -1,0 +1,58 @@
+"""CoNLL columns: a token per line (word, further columns, label), sentences apart by empty lines.
+
+``_`` in the last column is a missing label, ``B-NP|I-NP`` one of these. A file with one column has no labels. Lines
+that start with ``# `` at the head of a sentence and ``-DOCSTART-`` are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mssvm.data.dataset import Instance
+from mssvm.data.readers.stream import Stream
+from mssvm.data.words import word_features
+
+MISSING = "_"
+EITHER = "|"
+
+
+def conll_instances(stream: Stream, labelled: bool = True) -> Iterator[Instance]:
+    """Sentences; without ``labelled`` every column is read as a feature."""
+    same: dict[str, str] = {}
+    rows: list[list[str]] = []
+    width = first = 0
+    for line, text in stream.lines():
+        columns = text.split("\t") if "\t" in text else text.split()
+        if not text.strip() or columns[0] == "-DOCSTART-":
+            if rows:
+                yield _sentence(rows, first, labelled, same)
+                rows = []
+            continue
+        if not rows and text.startswith("# "):
+            continue
+        columns = [column.strip() for column in columns]
+        if not all(columns):
+            stream.fail("a column is empty; separate columns by one tab, and write _ for a missing label", line)
+        width = width or len(columns)
+        if len(columns) != width:
+            stream.fail(f"{len(columns)} columns, but the lines before have {width}; give every token the same", line)
+        if not rows:
+            first = line
+        rows.append(columns)
+    if rows:
+        yield _sentence(rows, first, labelled, same)
+
+
+def _sentence(rows: list[list[str]], line: int, labelled: bool, same: dict[str, str]) -> Instance:
+    with_labels = labelled and len(rows[0]) > 1
+    tokens = [row[:-1] for row in rows] if with_labels else rows
+    x = [[same.setdefault(name, name) for name in names] for names in word_features(tokens)]
+    y = [_label(row[-1], same) for row in rows] if with_labels else None
+    return Instance(line, x, y)
+
+
+def _label(text: str, same: dict[str, str]) -> str | list[str] | None:
+    if text == MISSING:
+        return None
+    parts = [same.setdefault(part, part) for part in text.split(EITHER) if part]
+    return parts[0] if len(parts) == 1 else parts or None

@@ -1,0 +1,107 @@
+"""A folder with ``images/`` and ``masks/`` of the same names: pictures, and what each pixel shows.
+
+A mask is grey or has a palette: its numbers are the labels and 255 is missing; or it is in colour: colours ("#ff0000")
+are the labels and one colour, white unless said otherwise, is missing. A picture without a mask has no labels.
+Features of a pixel are its channels and their means over the 3 x 3 pixels around it, between 0 and 1. PNG is read with
+nothing further installed; other formats need OpenCV (``pip install "mssvm[vision]"``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mssvm.core.arrays import AnyArray, Floats
+from mssvm.core.errors import InputError, UnsupportedError
+from mssvm.data.dataset import Instance
+from mssvm.data.readers import png
+from mssvm.data.readers.stream import Progress, Stream
+
+MISSING = 255
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+def image_instances(
+    folder: str | Path, missing_colour: str = "#ffffff", progress: Progress | None = None
+) -> Iterator[Instance]:
+    """Grids of all pictures in the folder, by name."""
+    folder = Path(folder)
+    pictures, masks = folder / "images", folder / "masks"
+    if not pictures.is_dir():
+        raise InputError(f"{folder} has no folder images; put pictures into images and their labels into masks.")
+    names = sorted(p for p in pictures.iterdir() if _stem(p) is not None)
+    if not names:
+        raise InputError(f"{pictures} holds no pictures ({', '.join(ENDINGS)}, each also with .gz).")
+    given = {_stem(p): p for p in masks.iterdir() if _stem(p) is not None} if masks.is_dir() else {}
+    kinds: set[bool] = set()
+    for number, path in enumerate(names):
+        pixels = _read(path)
+        y = None
+        if _stem(path) in given:
+            mask_path = given[_stem(path)]
+            mask = _read(mask_path)
+            if mask.shape[:2] != pixels.shape[:2]:
+                raise InputError(f"{mask_path} has {_size(mask)} pixels, but {path.name} has {_size(pixels)}.")
+            kinds.add(mask.shape[2] >= 3)
+            if len(kinds) > 1:
+                raise InputError(f"{mask_path} is of another type (grey or colour) than the masks before it; use one.")
+            y = _labels(mask, missing_colour)
+        if progress is not None:
+            progress(number + 1, len(names))
+        yield Instance(number, features(pixels), y, path.name)
+
+
+def features(pixels: AnyArray) -> Floats:
+    """Channels (alpha left out) and their 3 x 3 means."""
+    scale = 65535.0 if pixels.dtype == np.uint16 else 255.0
+    n = pixels.shape[2] - (pixels.shape[2] in (2, 4))
+    x = pixels[..., :n] / scale
+    padded = np.pad(x, ((1, 1), (1, 1), (0, 0)), mode="edge")
+    h, w = x.shape[:2]
+    mean = sum(padded[i : i + h, j : j + w] for i in range(3) for j in range(3)) / 9.0
+    return np.concatenate([x, mean], axis=2)
+
+
+def _labels(mask: AnyArray, missing_colour: str) -> list[list[Any]]:
+    if mask.shape[2] < 3:
+        return [[None if v == MISSING else v for v in row] for row in mask[..., 0].tolist()]
+    colours = mask[..., :3].astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])
+    names = {int(c): f"#{int(c):06x}" for c in np.unique(colours)}
+    unknown = missing_colour.lower()
+    return [[None if names[c] == unknown else names[c] for c in row] for row in colours.tolist()]
+
+
+def _stem(path: Path) -> str | None:
+    """The name that picture and mask share, or None for other files."""
+    name = path.name.removesuffix(".gz")
+    ending = Path(name).suffix.lower()
+    return name[: -len(ending)] if ending in ENDINGS and not name.startswith(".") else None
+
+
+def _read(path: Path) -> AnyArray:
+    """(H, W, channels)."""
+    try:
+        data = Stream(path).content()
+    except InputError as error:
+        raise InputError(str(error).replace(", line 1:", ":")) from None
+    if path.name.removesuffix(".gz").lower().endswith(".png"):
+        return png.decode(data, str(path))
+    try:
+        cv2: Any = import_module("cv2")
+    except ImportError:
+        raise UnsupportedError(
+            f'{path}: this format needs OpenCV; run pip install "mssvm[vision]", or save the picture as PNG.'
+        ) from None
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    if pixels is None:
+        raise InputError(f"{path} is damaged or no picture; save it again.")
+    pixels = pixels.reshape(*pixels.shape[:2], -1)
+    return np.ascontiguousarray(pixels[..., [2, 1, 0]] if pixels.shape[2] >= 3 else pixels)
+
+
+def _size(pixels: AnyArray) -> str:
+    return f"{pixels.shape[0]} x {pixels.shape[1]}"

@@ -1,0 +1,155 @@
+"""JSON lines: one object per line, ``x`` and ``y`` for chains, sequences and grids, ``nodes`` and ``edges`` for graphs.
+
+{"x": [[0.1, 2], [0.3, 1]], "y": ["B", null]}                    a chain; null: missing, ["B", "I"]: one of these
+{"x": ["The", "cat"], "y": ["O", "B"]}                            words, turned into features of words in context
+{"x": [{"w": "the"}, {"w": "cat"}], "y": ["O", "B"]}              named features
+{"x": [[0.1], [0.2]], "y": "walk"}                                a sequence with one label
+{"x": [[[0.1], [0.2]], [[0.3], [0.4]]], "y": [[0, 1], [0, null]]} a grid: one level deeper
+{"nodes": [[0.1], [0.2]], "edges": [[0, 1]], "edge_x": [[1]], "y": ["a", "b"]}   a graph
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from mssvm.core.errors import InputError
+from mssvm.data.dataset import Instance, Kind, n_sites
+from mssvm.data.graphs import Graph
+from mssvm.data.readers.stream import Stream
+from mssvm.data.readers.values import Fail, LabelReader, flags, short, table
+from mssvm.data.words import word_features
+
+
+class JsonReader:
+    """Turns lines into instances of one kind."""
+
+    def __init__(self, stream: Stream, kind: Kind) -> None:
+        self.stream, self.kind = stream, kind
+        self.labels = LabelReader()
+        self._names: dict[str, str] = {}
+
+    def instance(self, line: int, text: str) -> Instance:
+        def fail(reason: str) -> NoReturn:
+            raise InputError(f"{self.stream.name}, line {line}: {reason}.")
+
+        record = parse(text, fail)
+        x = self._graph(record, fail) if self.kind == "graph" else self._features(record, fail)
+        shape = n_sites(x, self.kind)
+        y = self.labels.read(record.get("y"), shape, fail, line)
+        return Instance(line, x, y, record.get("id"), flags(record.get("hidden"), shape, fail))
+
+    def _features(self, record: dict[str, Any], fail: Fail) -> Any:
+        if "x" not in record:
+            hint = "; it has 'nodes', so use --structure graph" if "nodes" in record else ""
+            fail(f"the object has no 'x' (it has {', '.join(map(repr, record)) or 'nothing'}){hint}")
+        depth = 2 if self.kind == "grid" else 1
+        x = self._sites(record["x"], depth, "x", fail)
+        if record.get("edge_x") is None:
+            return x
+        if self.kind != "chain":
+            fail("'edge_x' belongs to chains and graphs; leave it out")
+        if len(x) < 2:
+            fail("'edge_x' of a chain has a row between every two sites, and here is only one site")
+        edge_x = self._sites(record["edge_x"], 1, "edge_x", fail)
+        if len(edge_x) != len(x) - 1:
+            fail(f"'edge_x' has {len(edge_x)} rows for {len(x)} sites; a chain needs one row less than sites")
+        return {"x": x, "edge_x": edge_x}
+
+    def _sites(self, value: Any, depth: int, what: str, fail: Fail) -> Any:
+        """Features of sites: an array, or lists of named features."""
+        if not isinstance(value, list):
+            fail(f"'{what}' should be a list, got {short(value)}")
+        if not value:
+            fail(f"'{what}' is empty; leave out instances without sites")
+        if depth == 2:
+            if isinstance(value[0], list) and value[0] and isinstance(value[0][0], dict):
+                return self._named_grid(value, fail)
+            return table(value, 3, f"'{what}'", fail)
+        if isinstance(value[0], str):
+            if not all(isinstance(word, str) and word for word in value):
+                fail(f"'{what}' mixes words with other things; give words, or features, for all sites")
+            return [self._intern(site) for site in word_features([[word] for word in value])]
+        if isinstance(value[0], dict) or _has_text(value):
+            return [self._named(site, s, fail) for s, site in enumerate(value)]
+        return table(value, 2, f"'{what}'", fail)
+
+    def _named_grid(self, value: Any, fail: Fail) -> Any:
+        if any(not isinstance(row, list) or len(row) != len(value[0]) for row in value):
+            fail("the rows of the grid differ in length; give every row the same number of sites")
+        return [[self._named(site, s, fail) for s, site in enumerate(row)] for row in value]
+
+    def _named(self, site: Any, s: int, fail: Fail) -> Any:
+        """Named features; those that are all text or true become shared names, which need little memory."""
+        if isinstance(site, list) and all(isinstance(name, str) for name in site):
+            return self._intern(site)
+        if not isinstance(site, dict):
+            fail(f"site {s} is {short(site)}; named features are an object or a list of text, for all sites")
+        for name, value in site.items():
+            if value is None or (isinstance(value, float) and not abs(value) < float("inf")):
+                fail(f"site {s}: feature {name!r} is {value}; impute it or leave it out")
+        if all(isinstance(value, str) for value in site.values()):
+            return self._intern([f"{name}:{value}" for name, value in site.items()])
+        return site
+
+    def _intern(self, names: list[str]) -> list[str]:
+        same = self._names
+        return [same.setdefault(name, name) for name in names]
+
+    def _graph(self, record: dict[str, Any], fail: Fail) -> Graph:
+        for key in ("nodes", "edges"):
+            if not isinstance(record.get(key), list):
+                fail(f"a graph needs '{key}' as a list (the object has {', '.join(map(repr, record)) or 'nothing'})")
+        edges = record["edges"]
+        for e, edge in enumerate(edges):
+            if not (isinstance(edge, list) and len(edge) == 2 and all(type(v) is int for v in edge)):
+                fail(f"edge {e} is {short(edge)}; an edge is a pair of node numbers")
+        nodes = self._sites(record["nodes"], 1, "nodes", fail)
+        edge_x = record.get("edge_x")
+        if edge_x is not None:
+            edge_x = self._sites(edge_x, 1, "edge_x", fail) if edges else None
+        try:
+            return Graph(nodes, edges, edge_x, record.get("node_types"), record.get("edge_types"))
+        except InputError as error:
+            fail(str(error).rstrip("."))
+
+
+def parse(text: str, fail: Fail) -> dict[str, Any]:
+    """The object on a line."""
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        reason = str(error).split(":")[0].lower() if isinstance(error, json.JSONDecodeError) else str(error)
+        fail(f"this is not JSON ({reason}); every line must hold one object such as {{\"x\": ..., \"y\": ...}}")
+    except RecursionError:
+        fail("the JSON is nested too deeply; every line must hold one plain instance")
+    if not isinstance(record, dict):
+        fail(f"expected an object with 'x' and 'y', got {short(record)}")
+    return record
+
+
+def guess_kind(record: dict[str, Any]) -> Kind | None:
+    """The kind of a record, or None where it does not show."""
+    x, y = record.get("x"), record.get("y")
+    if "nodes" in record:
+        return "graph"
+    site = x[0] if isinstance(x, list) and x else None
+    if isinstance(site, list) and site and isinstance(site[0], (list, dict)):
+        return "grid"
+    return None if y is None else "chain" if isinstance(y, list) else "sequence"
+
+
+def lines_of(stream: Stream) -> Iterator[tuple[int, str]]:
+    """Lines with something on them."""
+    return ((line, text) for line, text in stream.lines() if text.strip())
+
+
+def _has_text(value: list[Any]) -> bool:
+    """Whether a list of sites is a list of lists of names; empty ones may come first."""
+    for site in value:
+        if not isinstance(site, list):
+            return False
+        if site:
+            return isinstance(site[0], str)
+    return False

@@ -1,0 +1,102 @@
+"""PNG pictures to arrays and back with zlib alone; of a palette the indices are kept, for in masks they are labels."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from mssvm.core.arrays import AnyArray
+from mssvm.core.errors import InputError
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
+MAX_PIXELS = 1 << 26
+
+
+def decode(data: bytes, name: str) -> AnyArray:
+    """(H, W, channels) of an undamaged, not interlaced PNG; palette pictures give the index, not the colour."""
+    try:
+        chunks = _chunks(data)
+        header = chunks[0][1]
+        width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header)
+        packed = b"".join(body for kind, body in chunks if kind == b"IDAT")
+        if interlaced or colour not in CHANNELS:
+            raise InputError(f"{name}: interlaced PNG pictures cannot be read; save it without interlacing.")
+        if width * height > MAX_PIXELS:
+            raise InputError(f"{name}: {width} x {height} pixels are too many; cut the picture or make it smaller.")
+        n = CHANNELS[colour]
+        row = (width * n * depth + 7) // 8
+        raw = np.frombuffer(zlib.decompressobj().decompress(packed, height * (row + 1)), dtype=np.uint8)
+        lines = raw.reshape(height, row + 1)
+    except (struct.error, zlib.error, ValueError, IndexError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{name} is damaged or no PNG picture; save it again.") from None
+    flat = np.empty((height, row), dtype=np.uint8)
+    _unfilter(lines, flat, max(1, n * depth // 8))
+    if depth == 16:
+        return flat.view(">u2").astype(np.uint16).reshape(height, width, n)
+    if depth < 8:
+        bits = np.unpackbits(flat, axis=1).reshape(height, -1, depth)
+        values = bits @ (1 << np.arange(depth - 1, -1, -1))
+        return values[:, : width * n].astype(np.uint8).reshape(height, width, n)
+    return flat.reshape(height, width, n)
+
+
+def encode(pixels: AnyArray) -> bytes:
+    """(H, W) grey or (H, W, 3) colour bytes as a PNG."""
+    array = np.ascontiguousarray(pixels, dtype=np.uint8)
+    height, width = array.shape[:2]
+    rows = np.concatenate([np.zeros((height, 1), np.uint8), array.reshape(height, -1)], axis=1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if array.ndim == 2 else 2, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b""))
+    return SIGNATURE + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
+    )
+
+
+def _chunks(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Kind and content of every chunk, checked."""
+    if not data.startswith(SIGNATURE):
+        raise ValueError("no PNG")
+    out, at = [], len(SIGNATURE)
+    while at < len(data):
+        (size,) = struct.unpack(">I", data[at : at + 4])
+        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + size]
+        (check,) = struct.unpack(">I", data[at + 8 + size : at + 12 + size])
+        if zlib.crc32(kind + body) != check:
+            raise ValueError("damaged")
+        out.append((kind, body))
+        at += 12 + size
+    if not out or out[0][0] != b"IHDR" or out[-1][0] != b"IEND":
+        raise ValueError("incomplete")
+    return out
+
+
+def _undo_filters(lines: Any, out: Any, step: int) -> None:
+    """Rows were written as differences to their left and upper neighbours; the first byte says which."""
+    height, width = out.shape
+    for i in range(height):
+        kind = lines[i, 0]
+        for j in range(width):
+            left: Any = np.int64(out[i, j - step]) if j >= step else 0
+            up: Any = np.int64(out[i - 1, j]) if i > 0 else 0
+            corner: Any = np.int64(out[i - 1, j - step]) if i > 0 and j >= step else 0
+            guess: Any = 0
+            if kind == 1:
+                guess = left
+            elif kind == 2:
+                guess = up
+            elif kind == 3:
+                guess = (left + up) // 2
+            elif kind == 4:
+                a, b, c = abs(up - corner), abs(left - corner), abs(left + up - 2 * corner)
+                guess = left if a <= b and a <= c else up if b <= c else corner
+            out[i, j] = np.uint8((lines[i, j + 1] + guess) & 255)
+
+
+_unfilter: Any = njit(cache=True, nogil=True)(_undo_filters)

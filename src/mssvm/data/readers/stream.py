@@ -1,0 +1,124 @@
+"""Bytes and numbered lines of a file or of standard input ("-"), gzipped or not, with word of how far reading got."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from mssvm.core.errors import InputError
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes read so far and the bytes in all (None where unknown, as on standard input)."""
+
+STDIN = "-"
+MAX_LINE = 1 << 28  # bytes; a longer line is surely no instance, and would have to be held in memory
+TOLD_EVERY = 1 << 20  # bytes between two calls of progress
+
+
+def shown_name(path: str | Path) -> str:
+    """What messages call the file."""
+    return "standard input" if str(path) == STDIN else str(path)
+
+
+class Stream:
+    """One pass over a source; every error is an ``InputError`` that names the file and, if there is one, the line."""
+
+    def __init__(self, path: str | Path, progress: Progress | None = None) -> None:
+        self.path, self.name, self._progress = path, shown_name(path), progress
+        self.line = 0
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Lines without their ends, numbered from 1."""
+        with self._open() as (file, done, total):
+            told = 0
+            while True:
+                raw = self._careful(lambda: file.readline(MAX_LINE))
+                if not raw:
+                    break
+                self.line += 1
+                if len(raw) >= MAX_LINE and not raw.endswith(b"\n"):
+                    self.fail(f"the line is longer than {MAX_LINE >> 20} MiB; put one instance on each line")
+                if self._progress is not None and done() - told >= TOLD_EVERY:
+                    told = done()
+                    self._progress(told, total)
+                yield self.line, self._text(raw)
+            if self._progress is not None:
+                self._progress(done(), total)
+
+    def content(self) -> bytes:
+        """Everything at once, for formats that cannot be read line by line."""
+        with self._open() as (file, done, total):
+            data: bytes = self._careful(file.read)
+            if self._progress is not None:
+                self._progress(done(), total)
+            return data
+
+    def fail(self, reason: str, line: int | None = None) -> Any:
+        """Raise for the given line, or the current one."""
+        raise InputError(f"{self.name}, line {line or max(self.line, 1)}: {reason}.")
+
+    def _text(self, raw: bytes) -> str:
+        try:
+            return raw.decode("utf-8-sig" if self.line == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError:
+            return str(self.fail("this is not UTF-8 text; give a data file, or convert it to UTF-8"))
+
+    def _careful(self, act: Callable[[], bytes]) -> bytes:
+        """Read, with the failures of damaged files in words."""
+        try:
+            return act()
+        except EOFError:
+            self.fail("the gzip file ends in the middle; copy or compress it again", self.line + 1)
+        except (gzip.BadGzipFile, zlib.error):
+            self.fail("the gzip file is damaged; copy or compress it again", self.line + 1)
+        except OSError as error:
+            raise InputError(f"{self.name} cannot be read: {error.strerror or error}.") from None
+        raise AssertionError
+
+    @contextmanager
+    def _open(self) -> Iterator[tuple[IO[bytes], Callable[[], int], int | None]]:
+        """The (decompressed) file, the position in the raw one, and the size of that."""
+        if str(self.path) == STDIN:
+            counted = _Counted(sys.stdin.buffer)
+            buffered = io.BufferedReader(counted, 1 << 16)
+            yield _decompressed(buffered), lambda: counted.count, None
+            return
+        path = Path(self.path)
+        if path.is_dir():
+            raise InputError(f"{path} is a directory; give a file, or a folder with images/ and masks/ in it.")
+        try:
+            raw = path.open("rb")
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror or error}; check the path.") from None
+        with raw:
+            yield _decompressed(raw), raw.tell, path.stat().st_size
+
+
+class _Counted(io.RawIOBase):
+    """A pipe that cannot tell its position, with a count of what went through."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.count = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self.count += len(data)
+        return len(data)
+
+
+def _decompressed(file: Any) -> IO[bytes]:
+    """The file, or what is in it if its first bytes say that it is gzipped."""
+    if file.peek(2)[:2] == b"\x1f\x8b":
+        return io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20)
+    plain: IO[bytes] = file
+    return plain

@@ -1,0 +1,130 @@
+"""Checking what files give as features and labels: every complaint names the place and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from mssvm.core.arrays import AnyArray
+
+Fail = Callable[[str], NoReturn]
+"""Raises with the place of the current instance in front of the given reason (a clause without a full stop)."""
+
+_TOLD = {str: "text", int: "whole numbers", bool: "true and false"}
+
+
+class LabelReader:
+    """Labels of a file: text, whole numbers or booleans, but only one of these; null is missing, a list one of these.
+
+    Equal labels become one object, so that a site costs one pointer.
+    """
+
+    def __init__(self) -> None:
+        self.type: type | None = None
+        self._same: dict[Any, Any] = {}
+        self._seen_in = 0
+
+    def read(self, value: Any, shape: tuple[int, ...], fail: Fail, place: int = 0) -> Any:
+        """Labels of one instance, nested like ``shape``; None stands for an instance without any."""
+        if not shape:
+            return self._site(value, fail, place)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            fail(f"'y' should be a list with one entry per site, got {short(value)}")
+        if len(value) != shape[0]:
+            what = "rows of labels" if len(shape) > 1 else "labels"
+            fail(f"{len(value)} {what} for {shape[0]} {'rows' if len(shape) > 1 else 'sites'}; give one (or null) each")
+        if len(shape) > 1:
+            return [self._row(row, i, shape[1:], fail, place) for i, row in enumerate(value)]
+        types = set(map(type, value)) - {type(None)}
+        if len(types) == 1 and (kind := next(iter(types))) in _TOLD and self.type in (None, kind):
+            self._note(kind, place)
+            same = self._same
+            return [same.setdefault(v, v) for v in value]
+        return [self._site(v, fail, place) for v in value]
+
+    def _row(self, row: Any, i: int, shape: tuple[int, ...], fail: Fail, place: int) -> Any:
+        if not isinstance(row, list):
+            fail(f"row {i} of 'y' should be a list of labels, got {short(row)}")
+        return self.read(row, shape, fail, place)
+
+    def _site(self, value: Any, fail: Fail, place: int) -> Any:
+        if isinstance(value, list):
+            if not value:
+                fail("a list of candidate labels is empty; name at least one, or use null for a missing label")
+            if any(v is None or isinstance(v, list) for v in value):
+                fail(f"candidate labels {short(value)} must be plain labels; use null alone for a missing label")
+            return [self._site(v, fail, place) for v in value]
+        if value is None:
+            return None
+        kind = type(value)
+        if kind not in _TOLD:
+            fail(f"{short(value)} cannot be a label; labels are text, whole numbers or true and false")
+        if self.type not in (None, kind):
+            assert self.type is not None
+            fail(
+                f"label {short(value)} is of another type than those before it ({_TOLD[self.type]} since line "
+                f"{self._seen_in}); write all labels as one type"
+            )
+        self._note(kind, place)
+        return self._same.setdefault(value, value)
+
+    def _note(self, kind: type, place: int) -> None:
+        if self.type is None:
+            self.type, self._seen_in = kind, place
+
+
+def table(value: Any, axes: int, what: str, fail: Fail) -> AnyArray:
+    """An array of finite numbers with ``axes`` axes from nested lists."""
+    try:
+        array = np.array(value)
+    except ValueError:
+        fail(_ragged(value, what))
+    if array.size == 0:
+        fail(f"{what} is empty; leave out instances without sites, and give every site at least one feature")
+    if array.dtype.kind not in "fiub":
+        fail(f"{what} holds {_not_number(value)}; features must be numbers (or all of them named)")
+    if array.ndim != axes:
+        hint = "; write [[1.5], [2.5]] for one number per site" if axes == 2 and array.ndim == 1 else ""
+        fail(f"{what} is nested {array.ndim} deep instead of {axes}{hint}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        site = ", ".join(map(str, np.argwhere(~np.isfinite(array))[0][:-1]))
+        fail(f"site {site} of {what} has a feature that is NaN or infinite; impute it or leave the instance out")
+    return array
+
+
+def flags(value: Any, shape: tuple[int, ...], fail: Fail) -> Any:
+    """``hidden``: true or false per site."""
+    if value is None:
+        return None
+    array = np.array(value, dtype=object)
+    if array.shape != shape or not all(isinstance(v, bool) for v in array.ravel()):
+        fail(f"'hidden' needs true or false for each of {' x '.join(map(str, shape)) or 'the'} sites")
+    return np.array(value, dtype=bool)
+
+
+def short(value: Any) -> str:
+    """A value in a message."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _ragged(value: Any, what: str) -> str:
+    rows = value if isinstance(value, list) else []
+    sizes = [len(row) if isinstance(row, (list, tuple)) else -1 for row in rows]
+    odd = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
+    if odd is None:
+        return f"{what} is not a regular table; give every site the same number of features"
+    if sizes[odd] < 0 or sizes[0] < 0:
+        return f"{what} mixes lists and single values; give every site a list of features"
+    return f"row {odd} of {what} has {sizes[odd]} entries, but row 0 has {sizes[0]}; give all the same number"
+
+
+def _not_number(value: Any) -> str:
+    """The first thing in nested lists that is no number."""
+    if isinstance(value, (list, tuple)):
+        return next((found for found in map(_not_number, value) if found), "")
+    return "" if isinstance(value, (int, float)) and abs(value) < 2**63 else short(value)

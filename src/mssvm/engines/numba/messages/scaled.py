@@ -1,0 +1,307 @@
+"""Scaled-probability messages for pairwise factors at one temperature: sum-, max- and mixed-product (Liu and Ihler).
+
+    sum i to any j       m_j(x_j) ~ sum_{x_i} E(x_i, x_j) n_i(x_i)                    n_i = g_i / m_i
+    max i to max j       m_j(x_j) ~ max_{x_i} E(x_i, x_j) n_i(x_i)
+    max i to sum j       m_j(x_j) ~ E(x_i*, x_j),   x_i* = argmax g_i with the new m_i included
+
+E = exp((theta - max theta) / unit). Messages sum to one, so every g_i is at least exp(-range / unit), where range adds
+up the unary and the tables at i: the caller keeps that from underflowing and no update needs a guard.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from mssvm.core.arrays import Floats, Ints
+from mssvm.engines.numba.forests.scaled import exp_neg
+from mssvm.engines.numba.messages.lanes import REGISTER
+from mssvm.engines.numba.messages.vector import update
+
+FAST = {"reassoc", "contract", "nsz", "arcp"}
+
+
+class Wiring(NamedTuple):
+    """Index arrays of a ragged batch: factors have slots, a slot is one variable of a factor and holds one message.
+
+    ``order[factor_ptr[b] : factor_ptr[b+1]]`` is the sweep order, ``near[near_ptr[i] : near_ptr[i+1]]`` the slots of i.
+    """
+
+    var_ptr: Ints
+    factor_ptr: Ints
+    state_ptr: Ints
+    scope_ptr: Ints
+    scope: Ints
+    message_at: Ints
+    table_at: Ints
+    order: Ints
+    near_ptr: Ints
+    near: Ints
+    slot_factor: Ints
+    widest: int
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def exponentiate(tables: Floats, starts: Ints, sizes: Ints, tops: Floats, unit: float, out: Floats) -> None:
+    """exp((theta - top) / unit) of the named tables, one behind the other."""
+    at = 0
+    scale = 1.0 / unit
+    for k in range(len(starts)):
+        # Slices, because an index that might be negative keeps a loop from being vectorised.
+        top, table, part = tops[k], tables[starts[k] : starts[k] + sizes[k]], out[at : at + sizes[k]]
+        for e in range(len(part)):
+            part[e] = exp_neg((table[e] - top) * scale)
+        at += len(part)
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "nnan"})
+def extremes(values: Floats, starts: Ints, sizes: Ints, top: Floats, low: Floats) -> None:
+    """Largest and smallest entry of every block."""
+    for k in range(len(starts)):
+        hi = -np.inf
+        lo = np.inf
+        for v in values[starts[k] : starts[k] + sizes[k]]:
+            hi = v if v > hi else hi
+            lo = v if v < lo else lo
+        top[k] = hi
+        low[k] = lo
+
+
+@njit(cache=True, nogil=True)
+def collect(w: Wiring, which: Ints, psi: Floats, m: Floats, g: Floats) -> None:
+    """g_i = psi_i times all messages to i."""
+    for b in which:
+        for e in range(w.state_ptr[w.var_ptr[b]], w.state_ptr[w.var_ptr[b + 1]]):
+            g[e] = psi[e]
+        for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
+            at = w.state_ptr[w.scope[s]]
+            message = m[w.message_at[s] : w.message_at[s + 1]]
+            product = g[at : at + len(message)]
+            for x in range(len(message)):
+                product[x] *= message[x]
+
+
+@njit(cache=True, nogil=True)
+def load(w: Wiring, which: Ints, log_messages: Floats, scale: float, m: Floats) -> None:
+    """Take over messages given in log space: exp(scale * message), or the message itself at scale 0."""
+    for b in which:
+        first, last = w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]
+        for e in range(w.message_at[first], w.message_at[last]):
+            m[e] = np.exp(scale * log_messages[e]) if scale > 0.0 else log_messages[e]
+
+
+@njit(cache=True, nogil=True)
+def unload(w: Wiring, which: Ints, m: Floats, unit: float, log_messages: Floats) -> None:
+    """Give messages out in log space: unit * log(message)."""
+    for b in which:
+        first, last = w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]
+        for e in range(w.message_at[first], w.message_at[last]):
+            log_messages[e] = unit * np.log(m[e]) if m[e] > 0.0 else -np.inf
+
+
+@njit(cache=True, nogil=True)
+def even(w: Wiring, which: Ints, m: Floats) -> None:
+    """Constant messages."""
+    for b in which:
+        for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
+            m[w.message_at[s] : w.message_at[s + 1]] = 1.0 / (w.message_at[s + 1] - w.message_at[s])
+
+
+@njit(cache=True, nogil=True)
+def logarithm(w: Wiring, which: Ints, unit: float, values: Floats) -> None:
+    """unit * log of the entries of the named instances, in place."""
+    for b in which:
+        for e in range(w.state_ptr[w.var_ptr[b]], w.state_ptr[w.var_ptr[b + 1]]):
+            values[e] = unit * np.log(values[e]) if values[e] > 0.0 else -np.inf
+
+
+@njit(cache=True, nogil=True)
+def bury(w: Wiring, which: Ints, dead: Ints, values: Floats) -> None:
+    """Put -inf where a state is dead."""
+    for b in which:
+        for e in range(w.state_ptr[w.var_ptr[b]], w.state_ptr[w.var_ptr[b + 1]]):
+            if dead[e] > 0:
+                values[e] = -np.inf
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _store(new, old_at, m, cavity, g, g_at, damping):  # type: ignore[no-untyped-def]
+    """Normalise, damp geometrically, write message and product; returns the largest change."""
+    n = len(new)
+    for _ in range(2 if damping > 0.0 else 1):
+        total = 0.0
+        for x in range(n):
+            total += new[x]
+        total = 1.0 / total
+        for x in range(n):
+            new[x] *= total
+        if damping > 0.0 and _ == 0:
+            if damping == 0.5:
+                for x in range(n):
+                    new[x] = np.sqrt(new[x] * m[old_at + x])
+            else:
+                for x in range(n):
+                    new[x] = np.exp((1.0 - damping) * np.log(new[x]) + damping * np.log(m[old_at + x]))
+    change = 0.0
+    for x in range(n):
+        d = abs(new[x] - m[old_at + x])
+        change = d if d > change else change
+        m[old_at + x] = new[x]
+        g[g_at + x] = cavity[x] * new[x]
+    return change
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _combine(table, cavity, other, to_first, maximum):  # type: ignore[no-untyped-def]
+    """Sum or maximum of table times cavity over the variable the message comes from, into ``other``."""
+    if to_first:
+        for r in range(len(other)):
+            total = 0.0
+            for c in range(len(cavity)):
+                v = table[r, c] * cavity[c]
+                if maximum:
+                    total = v if v > total else total
+                else:
+                    total += v
+            other[r] = total
+        return
+    other[:] = 0.0
+    for r in range(len(cavity)):
+        for c in range(len(other)):
+            v = table[r, c] * cavity[r]
+            if maximum:
+                other[c] = v if v > other[c] else other[c]
+            else:
+                other[c] += v
+
+
+@njit(cache=True, nogil=True)
+def update_plain(tables, at, g, g_out, gi, gj, m, mi, mj, ki, kj, max_i, max_j, damping, room):  # type: ignore[no-untyped-def]
+    """Both messages of one factor for any cardinalities, kinds and damping; returns the largest change."""
+    table = tables[at : at + ki * kj].reshape((ki, kj))
+    n_i, n_j, new_i, new_j = room[0, :ki], room[1, :kj], room[2, :ki], room[3, :kj]
+    for x in range(ki):
+        n_i[x] = g[gi + x] / m[mi + x]
+    for x in range(kj):
+        n_j[x] = g[gj + x] / m[mj + x]
+    change = 0.0
+    if max_i == max_j or max_i:
+        _combine(table, n_j, new_i, True, max_j)
+    if max_i == max_j or max_j:
+        _combine(table, n_i, new_j, False, max_i)
+    if max_i and not max_j:
+        best = np.argmax(n_i * new_i)
+        new_j[:] = table[best]
+    elif max_j and not max_i:
+        best = np.argmax(n_j * new_j)
+        new_i[:] = table[:, best]
+    change = _store(new_i, mi, m, n_i, g_out, gi, damping)
+    return max(change, _store(new_j, mj, m, n_j, g_out, gj, damping))
+
+
+@njit(cache=True, nogil=True)
+def _sweep(  # type: ignore[no-untyped-def]
+    kk, w, b, reverse, tables, table_at, g, g_out, m, maximal, held, border, damping, room, peak
+):
+    """Update every factor of instance b; with ``held`` variables, only those at the ``border`` (with a held variable)
+    or only those away from it."""
+    first, last = w.factor_ptr[b], w.factor_ptr[b + 1]
+    peak[:] = 0.0
+    for e in range(last - first):
+        f = w.order[last - 1 - e] if reverse else w.order[first + e]
+        s = w.scope_ptr[f]
+        i, j = w.scope[s], w.scope[s + 1]
+        if len(held) > 0 and (held[i] or held[j]) != border:
+            continue
+        gi, gj, mi, mj = w.state_ptr[i], w.state_ptr[j], w.message_at[s], w.message_at[s + 1]
+        if len(kk) > 0 and (damping == 0.0 or damping == 0.5):
+            update(  # type: ignore[call-arg]
+                kk, reverse, damping > 0.0, maximal[i], maximal[j], tables, table_at[f], g, g_out, gi, gj, m, mi, mj,
+                peak,
+            )  # fmt: skip
+            continue
+        ki, kj = mj - mi, w.message_at[s + 2] - mj
+        change = update_plain(
+            tables, table_at[f], g, g_out, gi, gj, m, mi, mj, ki, kj, maximal[i], maximal[j], damping, room
+        )
+        # Written so that a NaN counts as not converged.
+        peak[0] = peak[0] if change <= peak[0] else change
+    residual = 0.0
+    for change in peak:
+        residual = residual if change <= residual else change
+    return residual
+
+
+@njit(cache=True, nogil=True)
+def run(  # type: ignore[no-untyped-def]
+    kk, w, which, tables, table_at, psi, g, m, maximal, held, damping, flood, n_sweeps, tolerance, sweeps, residual
+):
+    """Up to ``n_sweeps`` more sweeps of every named instance that has not converged; alternates directions.
+
+    Factors with a held variable are left alone: what that variable says never changes, see ``refresh``.
+    """
+    room, peak = np.empty((4, w.widest)), np.empty(REGISTER)
+    unused = np.empty(len(g) if flood else 0)
+    one = np.empty(1, dtype=np.int64)
+    for b in which:
+        one[0] = b
+        for _ in range(n_sweeps):
+            if residual[b] <= tolerance:
+                break
+            out = unused if flood else g
+            reverse = sweeps[b] % 2 == 1
+            residual[b] = _sweep(
+                kk, w, b, reverse, tables, table_at, g, out, m, maximal, held, False, damping, room, peak
+            )
+            if flood:
+                collect(w, one, psi, m, g)
+            sweeps[b] += 1
+
+
+@njit(cache=True, nogil=True)
+def refresh(kk, w, which, tables, table_at, g, m, held):  # type: ignore[no-untyped-def]
+    """Sum-product messages of the factors with a held variable, to and from it: once before a run, as the constants
+    that the others rest on, and once behind it, for beliefs."""
+    room, peak = np.empty((4, w.widest)), np.empty(REGISTER)
+    maximal = np.zeros(len(held), dtype=np.bool_)
+    for b in which:
+        _sweep(kk, w, b, False, tables, table_at, g, g, m, maximal, held, True, 0.0, room, peak)
+
+
+@njit(cache=True, nogil=True)
+def beliefs(w, which, tables, table_at, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, want_mu, value):  # type: ignore[no-untyped-def]
+    """Sum-product beliefs and Bethe value sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i); marginals are added to mu."""
+    cavity = np.empty(w.widest)
+    for b in which:
+        total = 0.0
+        for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
+            lo, hi = w.state_ptr[i], w.state_ptr[i + 1]
+            z = 0.0
+            for e in range(lo, hi):
+                z += g[e]
+            total += unit * (1.0 - (w.near_ptr[i + 1] - w.near_ptr[i])) * np.log(z) + unary_top[i]
+            if want_mu:
+                for e in range(lo, hi):
+                    mu_unary[e] += g[e] / z
+        for f in range(w.factor_ptr[b], w.factor_ptr[b + 1]):
+            s = w.scope_ptr[f]
+            gi, gj, mi, mj = w.state_ptr[w.scope[s]], w.state_ptr[w.scope[s + 1]], w.message_at[s], w.message_at[s + 1]
+            ki, kj, at = mj - mi, w.message_at[s + 2] - mj, table_at[f]
+            for c in range(kj):
+                cavity[c] = g[gj + c] / m[mj + c]
+            z = 0.0
+            for r in range(ki):
+                row = 0.0
+                for c in range(kj):
+                    row += tables[at + r * kj + c] * cavity[c]
+                z += row * (g[gi + r] / m[mi + r])
+            total += unit * np.log(z) + tops[f]
+            if want_mu:
+                for r in range(ki):
+                    n_i = g[gi + r] / m[mi + r]
+                    # The order of operations is that of z: a point mass comes out as exactly one.
+                    for c in range(kj):
+                        mu_tables[mu_at[f] + r * kj + c] += tables[at + r * kj + c] * cavity[c] * n_i / z
+        value[b] = total

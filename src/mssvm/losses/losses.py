@@ -1,0 +1,206 @@
+"""Losses Delta(truth, prediction) as tables to add to the potentials (paper eq. 2 and section 3).
+
+    Hamming          Delta(y_i, y) = sum_j c_j 1[y_j != y_ij]
+    WeightedHamming  Delta(y_i, y) = sum_j c_j cost[y_ij, y_j]
+    TableLoss        Delta(y_i, y) = sum_f cost_f[y_i restricted to f, y restricted to f]
+
+The first index of a cost is always the truth, the second the prediction. Hidden variables carry no loss. Where the
+label is a set S of states the loss is 0 inside S and min over s in S of cost[s, y] outside: a set of one is a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Potentials
+from mssvm.core.topology import Batch, Topology
+
+Costs = Mapping[tuple[int, ...], AnyArray] | Callable[[Topology, int], AnyArray | None]
+
+
+class Loss(Protocol):
+    """Delta as potentials: what a prediction costs, given the states that the labels admit."""
+
+    def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials: ...
+
+
+@dataclass(frozen=True)
+class Zero:
+    """No loss (hidden conditional random fields)."""
+
+    def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
+        return Potentials.zeros(batch)
+
+
+@dataclass(frozen=True)
+class Hamming:
+    """Number of wrong outputs; ``normalize`` divides by the number of outputs of the instance."""
+
+    normalize: bool = False
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_scale(self.scale)
+
+    def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
+        per_site = np.where(output, site_weight, 0.0) * _per_instance(batch, output, self.normalize, self.scale)
+        unary = np.where(truth, 0.0, per_site[batch.state_var])
+        return Potentials(unary, np.zeros(batch.n_table_entries))
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedHamming:
+    """A cost for every pair (truth, prediction): a square matrix, or one weight per true class.
+
+    A vector c means cost[s, y] = c[s] for y != s. ``cost`` may also be a mapping from number of states to matrix or
+    vector, for models whose outputs differ in it.
+    """
+
+    cost: AnyArray | Mapping[int, AnyArray]
+    normalize: bool = False
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_scale(self.scale)
+        given = self.cost
+        parts = list(given.values()) if isinstance(given, Mapping) else [given]
+        matrices = [_matrix(np.asarray(part, dtype=np.float64)) for part in parts]
+        if isinstance(given, Mapping) and any(k != len(m) for k, m in zip(given, matrices, strict=True)):
+            raise InputError("WeightedHamming: every key of cost must be the number of states of its matrix.")
+        object.__setattr__(self, "cost", {len(m): m for m in matrices})
+
+    def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
+        unary = np.zeros(batch.n_states)
+        scale = site_weight * _per_instance(batch, output, self.normalize, self.scale)
+        assert isinstance(self.cost, Mapping)
+        for card in np.unique(batch.cards[output]).tolist():
+            if card not in self.cost:
+                known = ", ".join(str(k) for k in self.cost)
+                raise InputError(
+                    f"WeightedHamming has costs for {known} states, but some output has {card}; "
+                    "pass a mapping from number of states to matrix."
+                )
+            members = np.flatnonzero(output & (batch.cards == card))
+            at = batch.unary_ptr[members][:, None] + np.arange(card)
+            unary[at] = _against_set(truth[at], self.cost[card]) * scale[members, None]
+        return Potentials(unary, np.zeros(batch.n_table_entries))
+
+
+@dataclass(frozen=True, eq=False)
+class TableLoss:
+    """A loss on the model's factors (pairs, boundaries, cliques), optionally with one on single sites.
+
+    ``costs`` maps the shape of a factor's table to an array of that shape twice over, cost[truth..., prediction...],
+    or is a function of (graph, factor) that returns such an array or None. Factors without a cost, and factors that
+    touch a hidden variable, carry no loss. A factor's loss is multiplied by the weights of its sites. The loss differs
+    between instances, so these factors need tables of their own (``LinearInputs.untied``).
+    """
+
+    costs: Costs
+    sites: Loss = field(default_factory=Zero)
+    normalize: bool = False
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_scale(self.scale)
+
+    def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
+        base = self.sites.delta(batch, output, truth, site_weight)
+        tables = base.tables.copy()
+        per_site = _per_instance(batch, output, self.normalize, self.scale)
+        for cost, shape, factors in self._groups(batch):
+            at = batch.scope_ptr[factors][:, None] + np.arange(len(shape))
+            scope = batch.scope_vars[at]
+            labelled = output[scope].all(axis=1)
+            scope, chosen = scope[labelled], factors[labelled]
+            _check_own_tables(batch, chosen)
+            mask = _joint_mask(batch, scope, shape, truth)
+            weight = site_weight[scope].prod(axis=1) * per_site[scope[:, 0]]
+            size = cost.shape[0]
+            entries = batch.table_at[chosen][:, None] + np.arange(size)
+            tables[entries] += _against_set(mask, cost) * weight[:, None]
+        return Potentials(base.unary, tables)
+
+    def _groups(self, batch: Batch) -> list[tuple[Floats, tuple[int, ...], Ints]]:
+        """Factors of the batch grouped by cost: (cost as a square matrix, table shape, factors)."""
+        found: dict[tuple[int, tuple[int, ...]], tuple[AnyArray, list[Ints]]] = {}
+        for g, graph in enumerate(batch.topologies):
+            starts = batch.factor_ptr[:-1][batch.topology_of == g]
+            for f in range(graph.n_factors):
+                shape = graph.table_shape(f)
+                cost = self.costs(graph, f) if callable(self.costs) else self.costs.get(shape)
+                if cost is not None:
+                    found.setdefault((id(cost), shape), (cost, []))[1].append(starts + f)
+        return [(_square(cost, shape), shape, np.concatenate(parts)) for (_, shape), (cost, parts) in found.items()]
+
+
+def _check_scale(scale: float) -> None:
+    if not (np.isfinite(scale) and scale >= 0.0):
+        raise InputError(f"the scale of a loss must be a finite number >= 0, got {scale!r}.")
+
+
+def _per_instance(batch: Batch, output: Bools, normalize: bool, scale: float) -> Floats:
+    """Factor that multiplies the loss of each variable: the scale, divided by the outputs of its instance if asked."""
+    if not normalize:
+        return np.full(batch.n_vars, scale)
+    count = np.bincount(batch.owner, weights=output, minlength=len(batch))
+    return (scale / np.maximum(count, 1.0))[batch.owner]
+
+
+def _matrix(cost: Floats) -> Floats:
+    """A checked cost matrix, from a matrix or from one weight per true class."""
+    if cost.ndim == 1:
+        cost = np.where(np.eye(len(cost), dtype=bool), 0.0, cost[:, None])
+    if cost.ndim != 2 or cost.shape[0] != cost.shape[1]:
+        raise InputError(f"a cost must be a square matrix or one weight per class, got shape {cost.shape}.")
+    if not np.all(np.isfinite(cost)) or np.any(cost < 0):
+        raise InputError("a cost must hold finite numbers >= 0.")
+    if np.any(np.diagonal(cost) != 0):
+        raise InputError("a cost must be 0 on the diagonal: predicting the truth costs nothing.")
+    return cost
+
+
+def _square(cost: AnyArray, shape: tuple[int, ...]) -> Floats:
+    if cost.shape != shape + shape:
+        raise InputError(
+            f"the cost of a factor with table shape {shape} needs shape {shape + shape}, got {cost.shape}."
+        )
+    size = int(np.prod(shape))
+    return _matrix(np.asarray(cost, dtype=np.float64).reshape(size, size))
+
+
+def _against_set(admitted: Bools, cost: Floats) -> Floats:
+    """Rows of 0 where ``admitted`` and min over the admitted s of cost[s, y] elsewhere."""
+    single = admitted.sum(axis=1) == 1
+    out: Floats = cost[admitted.argmax(axis=1)]
+    if not single.all():
+        several = admitted[~single]
+        best = np.full(several.shape, np.inf)
+        for s in range(cost.shape[0]):
+            np.minimum(best, cost[s], out=best, where=several[:, s, None])
+        out[~single] = np.where(several, 0.0, best)
+    return out
+
+
+def _joint_mask(batch: Batch, scope: Ints, shape: tuple[int, ...], truth: Bools) -> Bools:
+    """Which joint states of each factor its labels admit, as rows in table order."""
+    mask = np.ones((len(scope), 1), dtype=bool)
+    for axis, card in enumerate(shape):
+        states = truth[batch.unary_ptr[scope[:, axis]][:, None] + np.arange(card)]
+        mask = (mask[:, :, None] & states[:, None, :]).reshape(len(scope), mask.shape[1] * card)
+    return mask
+
+
+def _check_own_tables(batch: Batch, factors: Ints) -> None:
+    users = np.bincount(batch.table_at, minlength=batch.n_table_entries + 1)
+    if np.any(users[batch.table_at[factors]] > 1):
+        raise InputError(
+            "a loss on factors needs factors with tables of their own, but some share one; "
+            "call untied() on the inputs first."
+        )

@@ -1,0 +1,173 @@
+"""A batch of the user's instances as the layers below see it, and the way back to the user's shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, spans
+from mssvm.data.labels import Labels
+from mssvm.models.linear import LinearInputs
+from mssvm.objectives.sample import Sample
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """Some variables of a batch in the order the user lists them, instance by instance.
+
+    ``vars`` are numbers within the batch, those of instance b at ``ptr[b] : ptr[b+1]``, laid out in C order of
+    ``shapes[b]``: (T,) for a sequence, (H, W) for a grid, () for one variable an instance.
+    """
+
+    vars: Ints
+    ptr: Ints
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.vars)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether an instance has one site and no axis, so that its labels are one flat array."""
+        return bool(self.shapes) and self.shapes[0] == ()
+
+    def split(self, values: AnyArray) -> Any:
+        """One entry per site, further axes kept: a list of arrays in the user's shapes, or one array if ``scalar``."""
+        if self.scalar:
+            return values
+        parts = zip(self.ptr[:-1], self.ptr[1:], self.shapes, strict=True)
+        return [values[a:b].reshape(*shape, *values.shape[1:]) for a, b, shape in parts]
+
+    def mask(self, n_vars: int) -> Bools:
+        """These sites as a mask over the variables of the batch."""
+        out = np.zeros(n_vars, dtype=bool)
+        out[self.vars] = True
+        return out
+
+    def select(self, which: Ints, old: Batch, new: Batch) -> Sites:
+        """The sites of the named instances, renumbered for the sub-batch."""
+        sizes = np.diff(self.ptr)[which]
+        rows = spans(self.ptr[which], sizes)
+        shift = np.repeat(new.var_ptr[:-1] - old.var_ptr[which], sizes)
+        ptr = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
+        return Sites(self.vars[rows] + shift, ptr, tuple(self.shapes[int(b)] for b in which))
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Inputs of the model, the variables that carry labels, and those that are hidden whatever the labels say.
+
+    ``allowed`` marks the states that the structure permits (over all states of the batch; None: all).
+    """
+
+    inputs: LinearInputs
+    labels: Sites
+    hidden: Sites
+    n_classes: int
+    allowed: Bools | None = None
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @property
+    def batch(self) -> Batch:
+        return self.inputs.batch
+
+    @cached_property
+    def states_at(self) -> Ints:
+        """(sites, classes): where each class of each label site lies in an array over the states of the batch."""
+        return self.batch.unary_ptr[self.labels.vars][:, None] + np.arange(self.n_classes)
+
+    def select(self, which: Sequence[int] | Ints) -> Encoded:
+        """The named instances."""
+        chosen = np.asarray(which, dtype=np.int64)
+        inputs, old = self.inputs.select(chosen), self.batch
+        allowed = None
+        if self.allowed is not None:
+            ptr = old.unary_ptr[old.var_ptr]
+            allowed = self.allowed[spans(ptr[chosen], np.diff(ptr)[chosen])]
+        labels, hidden = (s.select(chosen, old, inputs.batch) for s in (self.labels, self.hidden))
+        return Encoded(inputs, labels, hidden, self.n_classes, allowed)
+
+    def over_states(self, mask: Bools) -> Bools:
+        """A mask (sites, classes) as a mask over the states of the batch, True on all other variables."""
+        out = np.ones(self.batch.n_states, dtype=bool)
+        out[self.states_at] = mask
+        return out
+
+
+def to_query(
+    encoded: Encoded, hidden_sites: Bools | None = None, given: Labels | None = None, allowed: Labels | None = None
+) -> Query:
+    """The query of prediction: label sites are outputs unless ``hidden_sites`` marks them; the rest stays hidden.
+
+    ``given`` clamps observed sites to their label or restricts them to their candidate set; ``allowed`` restricts too.
+    Both are ``LabelSpace.encode`` of labels in the shape of y.
+    """
+    batch, sites = encoded.batch, encoded.labels
+    output = np.zeros(batch.n_vars, dtype=bool)
+    output[sites.vars] = True
+    if hidden_sites is not None:
+        if hidden_sites.shape != (len(sites),):
+            raise InputError(f"hidden_sites has shape {hidden_sites.shape}; there are {len(sites)} label sites.")
+        output[sites.vars[hidden_sites]] = False
+    query = Query.of(batch, output)
+    if encoded.allowed is not None:
+        query = query.restrict(encoded.allowed)
+    for name, labels in (("allowed", allowed), ("given", given)):
+        if labels is not None:
+            query = query.restrict(encoded.over_states(_mask(encoded, labels, name)))
+    _check(encoded, query, "given" if given is not None else "allowed")
+    return query
+
+
+def to_sample(
+    encoded: Encoded,
+    labels: Labels,
+    weight: Floats | None = None,
+    site_weight: Floats | None = None,
+    allowed: Labels | None = None,
+) -> Sample:
+    """The training sample: missing sites become hidden, candidate sets become truth masks (paper section 3).
+
+    ``weight`` is per instance; ``site_weight`` is per label site and scales that site's loss.
+    """
+    truth = encoded.over_states(_mask(encoded, labels, "y"))
+    query = to_query(encoded, ~labels.observed, None, allowed)
+    _check(encoded, query.restrict(truth), "y")
+    per_variable = None
+    if site_weight is not None:
+        if np.shape(site_weight) != (len(encoded.labels),):
+            raise InputError(f"site weights have shape {np.shape(site_weight)}; there are {len(encoded.labels)} sites.")
+        per_variable = np.ones(encoded.batch.n_vars)
+        per_variable[encoded.labels.vars] = site_weight
+    return Sample.of(encoded.inputs, query, truth, weight, per_variable)
+
+
+def _mask(encoded: Encoded, labels: Labels, what: str) -> Bools:
+    if labels.mask.shape != (len(encoded.labels), encoded.n_classes):
+        raise InputError(
+            f"{what} covers {labels.mask.shape[0]} sites and {labels.mask.shape[1]} classes; "
+            f"X has {len(encoded.labels)} sites and the model {encoded.n_classes} classes."
+        )
+    return labels.mask
+
+
+def _check(encoded: Encoded, query: Query, what: str) -> None:
+    """Raise if some variable has no state left, naming the user's site where it is one."""
+    batch = encoded.batch
+    empty = query.n_allowed(batch)[encoded.labels.vars] == 0
+    if empty.any():
+        s = int(np.flatnonzero(empty)[0])
+        b = int(np.searchsorted(encoded.labels.ptr, s, side="right")) - 1
+        raise InputError(
+            f"{what}, instance {b}, site {s - int(encoded.labels.ptr[b])}: no label is left that the constraints "
+            "allow; change the label or the constraint."
+        )

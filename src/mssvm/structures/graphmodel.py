@@ -1,0 +1,127 @@
+"""Graphs of any shape with types of nodes and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from mssvm.core.errors import InputError
+from mssvm.data.graphs import Graph
+from mssvm.data.labels import LabelSpace
+from mssvm.structures.base import Raw, Space, check_flag, label_mask
+from mssvm.structures.pairwise import Frame, Pairwise, tag, types_of
+from mssvm.structures.parts import edge_source
+from mssvm.structures.wiring import Ban
+
+
+class GraphModel(Pairwise):
+    """Graphs with a label on every node; X is a list of ``Graph`` instances.
+
+    Parameters
+    ----------
+    hidden : int
+        States of the hidden variables; 0 for none. By default (``linked=True``) every node has one, tied to its label
+        and to the hidden variables of its neighbours.
+    linked : bool
+        False puts one hidden variable on every edge instead.
+    direct : bool
+        Keep direct links between labels beside the hidden variables.
+    directed : bool
+        Whether an edge (i, j) differs from (j, i). If not, every edge scores its labels in both orders with the same
+        weights, edge[y_i, y_j] + edge[y_j, y_i], so that the order in which its ends are listed does not matter.
+    forbidden : iterable of (label, label), or mapping of edge type to such pairs
+        Joint labels that no edge (i, j) may have, in the order of the edge.
+    allowed : mapping of node type to labels
+        The labels that nodes of a type can have; types not named can have all.
+    fixed : mapping of block to weights
+        Known weights that training leaves alone (see ``Chain``).
+    """
+
+    def __init__(
+        self,
+        hidden: int = 0,
+        linked: bool = True,
+        direct: bool = False,
+        directed: bool = True,
+        forbidden: Any = None,
+        allowed: Mapping[Hashable, Iterable[Hashable]] | None = None,
+        fixed: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.hidden = hidden
+        self.linked = linked
+        self.direct = direct
+        self.directed = directed
+        self.forbidden = forbidden
+        self.allowed = allowed
+        self.fixed = fixed
+
+    def check(self) -> None:
+        super().check()
+        check_flag(self.directed, "directed")
+        if self.hidden and not self.linked and not self.directed:
+            raise InputError("a hidden variable on an edge tells its ends apart; use directed=True or linked=True.")
+
+    def read(self, X: Sequence[Any]) -> Raw:
+        graphs = [_graph(item, b) for b, item in enumerate(X)]
+        if not self.directed:
+            graphs = [_both_ways(g) for g in graphs]
+        kinds = {
+            "node": _names([g.node_types for g in graphs]),
+            "edge": _names([g.edge_types for g in graphs]),
+        }
+        keys: list[Hashable] = []
+        for g in graphs:
+            nodes, edges = _type_names(g.node_types, len(g)), _type_names(g.edge_types, len(g.edges))
+            keys.append((nodes, edges, g.edges.tobytes()))
+        sources = {"node": [g.nodes for g in graphs], **edge_source([g.edge_features for g in graphs])}
+        return Raw(sources, keys, kinds)
+
+    def frame(self, key: Any, space: Space) -> Frame:
+        nodes, edges, packed = key
+        codes = []
+        for names, kind in ((nodes, "node"), (edges, "edge")):
+            number = {name: c for c, name in enumerate(types_of(space, kind))}
+            codes.append(np.array([number[name] for name in names], dtype=np.int64))
+        pairs = np.frombuffer(packed, dtype=np.int64).reshape(-1, 2)
+        return Frame((len(nodes),), pairs, codes[0], codes[1])
+
+    def bans(self, space: Space, labels: LabelSpace) -> list[Ban]:
+        out = super().bans(space, labels)
+        for name, members in (self.allowed or {}).items():
+            if str(name) not in types_of(space, "node"):
+                known = ", ".join(repr(t) for t in types_of(space, "node"))
+                raise InputError(f"allowed names the node type {name!r}; there are {known}.")
+            out.append(Ban(tag("node", str(name)), ~label_mask(members, labels, "allowed")))
+        return out
+
+
+def _graph(item: Any, b: int) -> Graph:
+    if isinstance(item, Graph):
+        return item
+    raise InputError(f"X, instance {b}: expected a Graph of nodes and edges, got {type(item).__name__}.")
+
+
+def _both_ways(g: Graph) -> Graph:
+    """Every edge followed, after all others, by its reverse with the same features and type."""
+    features, types = g.edge_features, g.edge_types
+    if features is not None:
+        twice = [features, features]
+        if sparse.issparse(features):
+            features = sparse.vstack(twice)
+        else:
+            features = np.concatenate(twice) if isinstance(features, np.ndarray) else [*features, *features]
+    edges = np.concatenate([g.edges, g.edges[:, ::-1]])
+    return replace(g, edges=edges, edge_features=features, edge_types=None if types is None else [*types, *types])
+
+
+def _names(types: list[Sequence[Hashable] | None]) -> tuple[str, ...]:
+    """All type names in sorted order; untyped things have the empty name."""
+    return tuple(sorted({"" if t is None else str(t) for given in types for t in (given or (None,))}))
+
+
+def _type_names(types: Sequence[Hashable] | None, n: int) -> tuple[str, ...]:
+    return ("",) * n if types is None else tuple(str(t) for t in types)

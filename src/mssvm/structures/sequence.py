@@ -1,0 +1,110 @@
+"""One label per sequence over a chain of hidden variables: the classic hidden conditional random field.
+
+    theta(x, y, h) = bias[y] + sum_t x_t . state[:, y, h_t] + label_state[y, h_t] + sum_t transition[y, h_t, h_{t+1}]
+
+``per_class=False`` shares the state scores between the classes: x_t . state[:, h_t]. ``pool="mean"`` adds the mean of
+the features over the sequence as features of the label itself: mean_t x_t . pooled[:, y].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from scipy import sparse
+
+from mssvm.core.errors import InputError
+from mssvm.core.topology import Topology
+from mssvm.data.features import FeatureSpace, Rows
+from mssvm.data.labels import LabelSpace
+from mssvm.structures.base import Parsed, Raw, Space, Structure, check_count, check_flag
+from mssvm.structures.wiring import Block, Wiring
+
+
+class SequenceClass(Structure):
+    """A label for a whole sequence, explained by hidden states that follow its course.
+
+    Parameters
+    ----------
+    hidden : int
+        Number of hidden states, at least one.
+    per_class : bool
+        Whether each class scores the features of a state on its own, or all share one score per state.
+    pool : None or "mean"
+        Whether the mean features of the sequence score the label directly, too.
+    fixed : mapping of block to weights
+        Known weights that training leaves alone (see ``Chain``).
+
+    X is a list of (T, d) arrays, sparse matrices or lists of named features; y has one label per sequence.
+    """
+
+    depth = 0
+
+    def __init__(
+        self,
+        hidden: int = 3,
+        per_class: bool = True,
+        pool: str | None = None,
+        fixed: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.hidden = hidden
+        self.per_class = per_class
+        self.pool = pool
+        self.fixed = fixed
+
+    def check(self) -> None:
+        check_count(self.hidden, "hidden", 1)
+        check_flag(self.per_class, "per_class")
+        if self.pool not in (None, "mean"):
+            raise InputError(f"pool must be None or 'mean', got {self.pool!r}.")
+
+    def read(self, X: Sequence[Any]) -> Raw:
+        return Raw({"node": list(X)})
+
+    def learn(self, X: Sequence[Any]) -> tuple[Space, Parsed]:
+        space, parsed = super().learn(X)
+        if self.pool is None:
+            return space, parsed
+        node = space.features["node"]
+        kind: Literal["dense", "sparse"] = "dense" if node.kind == "dense" else "sparse"
+        pooled = FeatureSpace(kind, node.n_features, node.vocabulary, "pooled")
+        return Space({**space.features, "pooled": pooled}), _with_means(parsed)
+
+    def parse(self, X: Sequence[Any], space: Space) -> Parsed:
+        parsed = super().parse(X, Space({"node": space.features["node"]}))
+        return parsed if self.pool is None else _with_means(parsed)
+
+    def blocks(self, space: Space, labels: LabelSpace) -> tuple[Block, ...]:
+        n, k = labels.n_classes, self.hidden
+        if self.per_class:
+            state = Block("state", "label_state", ("label", "hidden"), (n, k), "node")
+        else:
+            state = Block("state", "state", ("hidden",), (k,), "node")
+        out = (
+            Block("bias", "label", ("label",), (n,)),
+            state,
+            Block("label_state", "label_state", ("label", "hidden"), (n, k)),
+            Block("transition", "transition", ("label", "hidden", "hidden"), (n, k, k)),
+        )
+        return out if self.pool is None else (*out, Block("pooled", "label", ("label",), (n,), "pooled"))
+
+    def wiring(self, key: Any, space: Space, labels: LabelSpace) -> Wiring:
+        n = int(key)
+        states = np.arange(1, n + 1)
+        # Transitions first: their one shared table then precedes the others, which lie side by side.
+        scopes = [(0, t, t + 1) for t in range(1, n)] + [(0, t) for t in range(1, n + 1)]
+        graph = Topology((labels.n_classes, *([self.hidden] * n)), tuple(scopes))
+        variables = {"label": np.arange(1), "state": states}
+        first = max(n - 1, 0)
+        factors = {"transition": np.arange(first), "label_state": np.arange(first, first + n)}
+        return Wiring(graph, np.arange(1), states, (), (n,), variables, factors, {"node": n, "pooled": 1})
+
+
+def _with_means(parsed: Parsed) -> Parsed:
+    """Mean features of every sequence as a source of their own."""
+    rows = parsed.rows["node"]
+    n, sizes = len(rows.sizes), np.maximum(rows.sizes, 1)
+    owner = np.repeat(np.arange(n), rows.sizes)
+    average = sparse.csr_array((1.0 / sizes[owner], (owner, np.arange(len(owner)))), shape=(n, len(owner)))
+    return Parsed({**parsed.rows, "pooled": Rows(average @ rows.matrix, np.arange(n + 1))}, parsed.keys)

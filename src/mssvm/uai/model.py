@@ -1,0 +1,76 @@
+"""A discrete factor model as files describe it, p(x) ~ prod_a f_a(x_a), and its way into a ``Batch``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
+
+
+@dataclass(frozen=True, eq=False)
+class FactorModel:
+    """Nonnegative tables, C-ordered in scope order; scopes of any order, also empty.
+
+    ``labels`` are the names that variables carry in the file (0 .. n-1 unless the format allows others).
+    """
+
+    cards: tuple[int, ...]
+    scopes: tuple[tuple[int, ...], ...]
+    tables: tuple[Floats, ...]
+    kind: str = "MARKOV"
+    labels: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.labels:
+            object.__setattr__(self, "labels", tuple(range(len(self.cards))))
+        for f, (scope, table) in enumerate(zip(self.scopes, self.tables, strict=True)):
+            size = int(np.prod([self.cards[v] for v in scope], dtype=object))
+            if table.shape != (size,):
+                raise InputError(f"factor {f} has a table of shape {table.shape}; its scope needs ({size},).")
+
+    @property
+    def n_vars(self) -> int:
+        return len(self.cards)
+
+    def problem(self) -> Problem:
+        """theta = log tables; factors of order one become unaries, of order zero the constant."""
+        unary = [np.zeros(card) for card in self.cards]
+        constant = 0.0
+        scopes: list[tuple[int, ...]] = []
+        tables: list[Floats] = []
+        for scope, table in zip(self.scopes, self.tables, strict=True):
+            with np.errstate(divide="ignore"):
+                log_table = np.log(table)
+            if not scope:
+                constant += float(log_table[0])
+            elif len(scope) == 1:
+                unary[scope[0]] = unary[scope[0]] + log_table
+            else:
+                scopes.append(scope)
+                tables.append(log_table)
+        batch = Batch.build([Topology(self.cards, tuple(scopes))])
+        theta = Potentials(np.concatenate([np.zeros(0), *unary]), np.concatenate([np.zeros(0), *tables]))
+        return Problem(batch, theta, constant)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One instance ready for inference; ``constant`` is to be added to every value."""
+
+    batch: Batch
+    theta: Potentials
+    constant: float
+
+    def query(self, outputs: Sequence[int], evidence: Mapping[int, int]) -> Query:
+        """The named variables are outputs, the others hidden; evidence is a mask of allowed states."""
+        output = np.zeros(self.batch.n_vars, dtype=bool)
+        output[list(outputs)] = True
+        variables = np.fromiter(evidence.keys(), dtype=np.int64, count=len(evidence))
+        states = np.fromiter(evidence.values(), dtype=np.int64, count=len(evidence))
+        return Query.of(self.batch, output).clamp(self.batch, variables, states)

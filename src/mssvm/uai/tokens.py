@@ -1,0 +1,118 @@
+"""Reading whitespace-separated text of untrusted origin: every error names the file, the line and the reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError, MemoryLimitError
+
+_INTEGER = re.compile(r"\+?[0-9]{1,18}")
+_COMMENT = re.compile(r"#[^\n]*")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a file may make the reader allocate; both are checked before allocating."""
+
+    file_bytes: int = 1 << 28
+    entries: int = 1 << 26
+
+
+class Tokens:
+    """A cursor over the tokens of a text; ``#`` starts a comment that ends with its line."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        self._text = _COMMENT.sub("", text)
+        self._tokens = self._text.split()
+        self.at = 0
+
+    @classmethod
+    def open(cls, path: str | Path, limits: Limits) -> Tokens:
+        """Read a whole file, or raise ``InputError`` if it cannot be read or is larger than the limit."""
+        path = Path(path)
+        try:
+            size = path.stat().st_size
+            if size > limits.file_bytes:
+                raise MemoryLimitError(f"{path.name} has {size} bytes, more than the limit of {limits.file_bytes}.")
+            raw = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
+        return cls(raw.decode("utf-8", errors="replace"), path.name)
+
+    @property
+    def left(self) -> int:
+        return len(self._tokens) - self.at
+
+    def peek(self) -> str:
+        return self._tokens[self.at] if self.left else ""
+
+    def fail(self, reason: str, back: int = 1) -> NoReturn:
+        """Raise an ``InputError`` that points at the token read ``back`` steps ago."""
+        raise InputError(f"{self.name}, line {self._line(self.at - back)}: {reason}.")
+
+    def word(self, what: str) -> str:
+        if not self.left:
+            self.fail(f"the file ends where {what} should be", back=0)
+        self.at += 1
+        return self._tokens[self.at - 1]
+
+    def integer(self, what: str, low: int = 0, high: int | None = None) -> int:
+        """The next token as an integer of [low, high]."""
+        token = self.word(what)
+        if not _INTEGER.fullmatch(token):
+            self.fail(f"{what} should be a whole number, got {_shown(token)}")
+        value = int(token)
+        if value < low or (high is not None and value > high):
+            self.fail(f"{what} should be {low} or more{'' if high is None else f' and at most {high}'}, got {value}")
+        return value
+
+    def count(self, what: str, tokens_each: int = 1) -> int:
+        """A declared number of things, each at least ``tokens_each`` tokens long, checked against what is left."""
+        value = self.integer(f"the number of {what}")
+        if value * tokens_each > self.left:
+            self.fail(f"{value} {what} are declared but only {self.left} numbers follow")
+        return value
+
+    def numbers(self, n: int, what: str) -> Floats:
+        """The next ``n`` tokens as finite numbers >= 0."""
+        if n > self.left:
+            self.fail(f"{what} needs {n} values but only {self.left} follow")
+        values = np.empty(n)
+        for k in range(n):
+            token = self._tokens[self.at]
+            self.at += 1
+            try:
+                value = -1.0 if "_" in token else float(token)
+            except ValueError:
+                value = -1.0
+            if not 0.0 <= value < np.inf:
+                self.fail(f"{what} holds {_shown(token)}; values must be finite numbers >= 0")
+            values[k] = value
+        return values
+
+    def end(self) -> None:
+        """Raise if anything is left."""
+        if self.left:
+            self.at += 1
+            self.fail(f"nothing should follow here, got {_shown(self._tokens[self.at - 1])} and {self.left} more")
+
+    def _line(self, index: int) -> int:
+        """Line of a token; found by scanning again, since only errors ask for it."""
+        seen = 0
+        number = 1
+        for number, line in enumerate(self._text.split("\n"), start=1):
+            seen += len(line.split())
+            if seen > index:
+                return number
+        return number
+
+
+def _shown(token: str) -> str:
+    return repr(token if len(token) <= 24 else token[:21] + "...")
