@@ -212,7 +212,7 @@ def extras() -> dict[str, tuple[str, Callable[[], Any]]]:
 def _with_objects() -> Any:
     """Solver, loss and inference as objects, which files keep by name."""
     from mssvm.inference.exact import Exact
-    from mssvm.models.losses import WeightedHamming
+    from mssvm.losses import WeightedHamming
     from mssvm.optim import CCCP, Subgradient
 
     loss = WeightedHamming(np.array([1.0, 2.0, 0.5]))

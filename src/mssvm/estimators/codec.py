@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from mssvm import optim, structures
+from mssvm import losses, optim, structures
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
 from mssvm.data.labels import MISSING
 from mssvm.inference.auto import Auto
 from mssvm.inference.exact.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
-from mssvm.losses import losses
 
 DATACLASSES = (
     *(optim.BCFW, optim.CCCP, optim.CuttingPlane, optim.LBFGS, optim.Subgradient),

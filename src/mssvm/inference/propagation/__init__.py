@@ -1,0 +1,5 @@
+"""Belief propagation."""
+
+from mssvm.inference.propagation.propagate import Propagate
+
+__all__ = ["Propagate"]
