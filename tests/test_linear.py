@@ -15,7 +15,7 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.models import terms as terms_module
 from mssvm.models.layout import Layout
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import Term, node_term, table_term
+from mssvm.models.terms import Term, fused, node_term, table_term
 
 
 def ragged(rng: np.random.Generator, n: int = 7) -> Batch:
@@ -142,6 +142,26 @@ def test_untied_inputs_are_the_same_function_of_w(kind: str) -> None:
         here, there = apart.batch.table_at[f], x.batch.table_at[f]
         np.testing.assert_allclose(each.tables[here : here + size], whole.tables[there : there + size], atol=1e-13)
     assert len(np.unique(apart.batch.table_at)) == apart.batch.n_factors
+
+
+def test_fused_terms_are_the_same_function_of_w_and_few() -> None:
+    """Weights of their own for every variable and factor: two terms instead of one each."""
+    rng = np.random.default_rng(0)
+    batch = Batch.build([Topology((3,) * 5, tuple((i, i + 1) for i in range(4)))] * 3, [range(4)] * 3)
+    sites = [np.arange(i, 15, 5) for i in range(5)]
+    apart = [node_term(batch, rng.normal(size=(3, 2)), 6 * i, mine) for i, mine in enumerate(sites)]
+    apart += [table_term(batch, None, 30 + 9 * e, np.array([e])) for e in range(4)]
+    apart.append(node_term(batch, sparse.random(15, 2, 0.5, random_state=0), 66))
+    inputs, joined = LinearInputs(batch, tuple(apart)), LinearInputs(batch, fused(apart))
+    assert [(len(t.at), sparse.issparse(t.features)) for t in joined.terms] == [(15, False), (4, False), (15, True)]
+    model, w = LinearModel(72), rng.normal(size=72)
+    one, two = model.forward(w, inputs), model.forward(w, joined)
+    np.testing.assert_array_equal(one.unary, two.unary)
+    np.testing.assert_array_equal(one.tables, two.tables)
+    mu = Marginals(rng.normal(size=batch.n_states), rng.normal(size=batch.n_mu_entries))
+    np.testing.assert_array_equal(model.adjoint(mu, inputs), model.adjoint(mu, joined))
+    parts = [model.forward(w, x.select([2, 0])).unary for x in (inputs, joined)]
+    np.testing.assert_array_equal(*parts)
 
 
 def test_forbidden_entries_stay_forbidden() -> None:

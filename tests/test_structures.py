@@ -15,6 +15,7 @@ from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.topology import spans
 from mssvm.data.graphs import FactorInput, Graph
 from mssvm.data.labels import LabelSpace
+from mssvm.estimators import MSSVM
 from mssvm.inference.enumerate import score
 from mssvm.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass, Structure
 from mssvm.structures import base as base_module
@@ -301,6 +302,22 @@ def factor_inputs() -> list[FactorInput]:
         FactorInput(["topic", "word"], {"emit": ([(1,)], rng.normal(size=(1, 2))), "about": [(1, 0)]}),
         FactorInput(["word"], {"emit": ([(0,)], rng.normal(size=(1, 2)))}),
     ]
+
+
+def test_factor_inputs_that_share_their_factors_differ_in_features_only() -> None:
+    rng = np.random.default_rng(0)
+    first = FactorInput("yh", {"site": ([(0,)], rng.normal(size=(1, 2))), "link": [(0, 1)]})
+    rows = rng.normal(size=(1, 2))
+    other, anew = first.with_features({"site": rows}), FactorInput("yh", {"site": ([(0,)], rows), "link": [(0, 1)]})
+    assert other.scopes is first.scopes and np.array_equal(other.factors["site"][1], rows)
+    model = FactorModel(hidden={"h": 2})
+    fitted = MSSVM(model, max_iter=5, random_state=0).fit([first, other, anew], [["a"], ["b"], ["b"]])
+    marginals = fitted.predict_marginals([first, other, anew])
+    np.testing.assert_array_equal(marginals[1], marginals[2])
+    assert np.any(marginals[0] != marginals[1])
+    for bad in ({"site": np.zeros((2, 2))}, {"nothing": np.zeros((1, 2))}):
+        with pytest.raises(InputError, match=r"rows, but there are"):
+            first.with_features(bad)
 
 
 def test_factor_model_with_hidden_types_and_higher_order_factors() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,6 +125,17 @@ class FactorInput:
             scopes[name] = rows
         object.__setattr__(self, "scopes", scopes)
         object.__setattr__(self, "features", features)
+
+    def with_features(self, features: Mapping[str, Any]) -> FactorInput:
+        """The same variables and factors with other features, one row per factor of each named type."""
+        for name, rows in features.items():
+            if name not in self.scopes or _length(rows) != len(self.scopes[name]):
+                known = len(self.scopes.get(name, ()))
+                raise InputError(f"features of {name!r} have {_length(rows)} rows, but there are {known} such factors.")
+        other = copy(self)
+        object.__setattr__(other, "factors", {name: (s, features.get(name)) for name, s in self.scopes.items()})
+        object.__setattr__(other, "features", dict(features))
+        return other
 
     def __len__(self) -> int:
         return len(self.variables)

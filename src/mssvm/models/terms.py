@@ -8,6 +8,7 @@ Equal blocks tie weights, different blocks untie them. Features of nodes and of 
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -145,6 +146,21 @@ class Term:
             self.block[rows],
             self.listed,
         )
+
+
+def fused(terms: Sequence[Term]) -> tuple[Term, ...]:
+    """Dense terms of one target, width and number of features as one term: a model with weights of its own for every
+    site has a term a site, and each costs a call however few its rows are. Terms large enough for BLAS stay."""
+    groups: dict[Hashable, list[Term]] = {}
+    for number, term in enumerate(terms):
+        alone = term._compressed is not None or term._shared
+        groups.setdefault(number if alone else (term.target, term.width, term.features.shape[1]), []).append(term)
+    return tuple(group[0] if len(group) == 1 else _joined(group) for group in groups.values())
+
+
+def _joined(terms: Sequence[Term]) -> Term:
+    rows, at, block = (np.concatenate([getattr(t, name) for t in terms]) for name in ("features", "at", "block"))
+    return Term(terms[0].target, rows, at, terms[0].width, block)
 
 
 def _dense(rows: Any) -> Floats:

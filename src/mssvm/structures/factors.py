@@ -66,7 +66,12 @@ class FactorModel(Structure):
         sources = {f"factor:{name}": _rows(X, name) for name in names if any(name in item.features for item in X)}
         axes: dict[str, tuple[str, ...]] = {}
         keys: list[Hashable] = []
+        met: dict[tuple[int, int], Hashable] = {}  # instances may share their factors and differ in features only
         for b, item in enumerate(X):
+            shared = id(item.variables), id(item.scopes)
+            if shared in met:
+                keys.append(met[shared])
+                continue
             kinds = tuple(str(t) for t in item.variables)
             for name, scopes in item.scopes.items():
                 for scope in scopes.tolist():
@@ -77,6 +82,7 @@ class FactorModel(Structure):
                             "factors of one type must join the same kinds of variables in the same order."
                         )
             keys.append((kinds, tuple((n, s.shape[1], s.tobytes()) for n, s in item.scopes.items())))
+            met[shared] = keys[-1]
         return Raw(sources, keys, {**types, **{f"axes of {name}": axes[name] for name in names if name in axes}})
 
     def _axes(self, space: Space, name: str, labels: LabelSpace) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -19,7 +19,7 @@ from mssvm.core.topology import Batch, Topology, offsets, spans
 from mssvm.data.features import Rows
 from mssvm.models.layout import Layout
 from mssvm.models.linear import LinearInputs
-from mssvm.models.terms import Term
+from mssvm.models.terms import Term, fused
 from mssvm.structures.encoded import Encoded, Sites
 
 
@@ -159,7 +159,7 @@ def assemble(
     allowed, offset = _constrain(frames, batch, [ban for ban in bans if ban.group in known])
     labels = frames.sites(batch, [k.labels for k in frames.kinds], [k.shape for k in frames.kinds])
     hidden = frames.sites(batch, [k.hidden for k in frames.kinds], [k.hidden_shape for k in frames.kinds])
-    return Encoded(LinearInputs(batch, tuple(terms), offset), labels, hidden, n_classes, allowed)
+    return Encoded(LinearInputs(batch, fused(terms), offset), labels, hidden, n_classes, allowed)
 
 
 def _features(frames: Frames, rows: Mapping[str, Rows], block: Block, n: int) -> Any:
