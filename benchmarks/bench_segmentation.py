@@ -22,14 +22,13 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Floats
-from mssvm.experiments.figure4 import solver_of
-from mssvm.experiments.members import NAMES, UNIFIED
-from mssvm.experiments.segmentation import Images, model, truth
-from mssvm.experiments.simulate import accuracy, decoded_accuracy
+from mssvm.experiments import figure4
+from mssvm.experiments.members import NAMES
+from mssvm.experiments.protocol import Protocol
+from mssvm.experiments.segmentation import N_WEIGHTS, noisy_images, picture
+from mssvm.experiments.simulate import PartlyLabelled
 from mssvm.experiments.statistics import Estimate
 from mssvm.inference.propagation.propagate import Propagate
-from mssvm.objectives.sample import Sample
-from mssvm.objectives.training import TrainingProblem
 
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)
 RATES = (0.1, 0.3)
@@ -45,51 +44,39 @@ REFERENCE = {
 RESULTS = Path(__file__).parent / "results" / "segmentation.json"
 
 
-def by_marginals(w: Floats, sample: Sample, inference: Propagate) -> float:
-    theta = model().forward(w, sample.inputs)  # type: ignore[arg-type]
-    return accuracy(sample, inference(sample.batch, theta, sample.query, 1.0, 1.0).decode(sample.batch))
-
-
-def train(member: str, images: Images, w0: Floats, rate: float, epochs: int) -> tuple[Floats, Any]:
-    """Weights, and how the training went."""
-    inference = Propagate(effort="fast", tolerance=TOLERANCE)
-    problem = TrainingProblem(UNIFIED[member](), model(), images.sample(), inference, 1.0)
-    problem.difference(w0, np.arange(1))  # compiles what is not compiled yet
+def train(member: str, images: PartlyLabelled, w0: Floats, rate: float, args: argparse.Namespace) -> tuple[Any, Any]:
+    """The fitted member, and how the training went."""
+    settings = {"epochs": args.epochs, "tolerance": TOLERANCE, "effort": "fast", "decode": "normal"}
+    protocol = Protocol.load()
+    figure4.fit(protocol, settings | {"epochs": 1}, member, images.select(np.arange(1)), rate, w0)  # compiles
     wall, cpu = time.perf_counter(), time.process_time()
-    solution = solver_of(epochs, rate).minimize(problem, w0)
-    last = solution.trace[-1]
-    return solution.w, {
+    fitted = figure4.fit(protocol, settings, member, images, rate, w0)
+    seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    fitted.set_params(inference=Propagate(effort=args.decode, tolerance=TOLERANCE))
+    history = fitted.history_
+    return fitted, {
         "rate": rate,
-        "wall": time.perf_counter() - wall,
-        "cpu": time.process_time() - cpu,
-        "objective": solution.objective,
-        "converged": float(np.nanmean([row.converged for row in solution.trace])),
-        "rescued": last.rescued / max(last.plus_calls, 1),
+        **seconds,
+        "objective": fitted.objective_,
+        "converged": float(np.nanmean(history["converged"])),
+        "rescued": float(history["rescued"][-1] / max(history["plus_calls"][-1], 1)),
     }
 
 
 def trial(job: tuple[float, int, str, argparse.Namespace]) -> dict[str, Any]:
     share, number, member, args = job
     rng = np.random.default_rng([number, round(1000 * share)])
-    fit, held_out, test = (Images.draw(truth("blocks"), 10, 5.0, share, stream) for stream in rng.spawn(3))
-    w0 = 0.1 * rng.standard_normal(model().n_weights)
-    decoder, eps_h = Propagate(effort=args.decode, tolerance=TOLERANCE), UNIFIED[member]().eps_h
-    held_out_sample = held_out.sample()
+    images, held_out, test = (noisy_images(picture("blocks"), 10, 5.0, share, stream) for stream in rng.spawn(3))
+    w0 = 0.1 * rng.standard_normal(N_WEIGHTS)
     found = []
     for rate in args.rates:
-        w, how = train(member, fit, w0, rate, args.epochs)
-        if member == "H":
-            score = by_marginals(w, held_out_sample, decoder)
-        else:
-            score = decoded_accuracy(model(), w, held_out_sample, decoder, eps_h)
-        found.append((score, w, how))
-    _, w, how = max(found, key=lambda f: f[0])
-    sample = test.sample()
+        fitted, how = train(member, images, w0, rate, args)
+        found.append((held_out.accuracy(fitted, "marginal" if member == "H" else "map"), fitted, how))
+    _, fitted, how = max(found, key=lambda f: f[0])
     return {
         "share": share, "trial": number, "member": member, **how,
         "wall": max(h["wall"] for _, _, h in found), "cpu": max(h["cpu"] for _, _, h in found),
-        "mixed": 100 * decoded_accuracy(model(), w, sample, decoder, eps_h),
-        "marginals": 100 * by_marginals(w, sample, decoder),
+        "mixed": test.accuracy(fitted), "marginals": test.accuracy(fitted, "marginal"),
     }  # fmt: skip
 
 

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from mssvm.experiments.members import NAMES, Arena, Untrained
 from mssvm.experiments.simulate import hidden_chain
 from mssvm.inference.exact.exact import Exact
-from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import hcrf, lssvm, mssvm
+from mssvm.objectives.problem import Problem
 from mssvm.optim import BCFW, CCCP, LBFGS, CuttingPlane, Regulariser, Row, Solver, Subgradient, random_start
 
-MEMBERS = {"MSSVM": mssvm(), "LSSVM": lssvm(), "HCRF": hcrf()}
+MEMBERS = ("M", "L", "H")
 RATE = 0.02
 FIRST = "Algorithm 1"
 
@@ -40,7 +40,7 @@ def solvers() -> dict[str, Solver[Any]]:
     }
 
 
-def measure(solver: Solver[Any], problem: TrainingProblem, w0: np.ndarray) -> dict[str, Any]:
+def measure(solver: Solver[Any], problem: Problem, w0: np.ndarray) -> dict[str, Any]:
     """Best objective so far after each recorded iterate, against passes."""
     passes: list[float] = []
     values: list[float] = []
@@ -126,11 +126,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
-    results: dict[str, list[dict[str, dict[str, Any]]]] = {member: [] for member in MEMBERS}
+    results: dict[str, list[dict[str, dict[str, Any]]]] = {NAMES[member]: [] for member in MEMBERS}
     for draw in range(options.draws):
-        simulation = hidden_chain(np.random.default_rng(options.seed + draw))
-        for member, objective in MEMBERS.items():
-            problem = TrainingProblem(objective, simulation.model, simulation.train, Exact())
+        rng = np.random.default_rng(options.seed + draw)
+        arena = Arena.of(hidden_chain(rng), 0.1, rng, Exact())
+        for letter in MEMBERS:
+            posing, member = Untrained(), NAMES[letter]
+            arena.fit(letter, posing)
+            problem = posing.problem
             w0 = random_start(problem.n_weights, seed=options.seed + draw)
             results[member].append({name: measure(s, problem, w0) for name, s in solvers().items()})
             row = {name: round(run["objective"], 2) for name, run in results[member][-1].items()}

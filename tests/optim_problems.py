@@ -10,11 +10,10 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.power import power_sum
-from mssvm.experiments.simulate import Recipe, hidden_chain, simulate
+from mssvm.experiments.members import Arena, Untrained
+from mssvm.experiments.simulate import Recipe, Simulation, hidden_chain, simulate
 from mssvm.inference.exact.exact import Exact
-from mssvm.objectives.problem import Part
-from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import hcrf, lssvm, mssvm
+from mssvm.objectives.problem import Part, Problem
 from mssvm.optim import Regulariser
 
 
@@ -124,19 +123,25 @@ class Toy:
 
 
 @lru_cache
-def visible_chain() -> TrainingProblem:
+def visible_chain() -> Problem:
     """A chain of eight outputs, nothing hidden: a structured SVM."""
     recipe = Recipe(n_train=12, n_test=1, n_states=3)
     sim = simulate([(i, i + 1) for i in range(7)], np.ones(8, dtype=bool), recipe, np.random.default_rng(3))
-    return TrainingProblem(lssvm(), sim.model, sim.train, Exact())
+    return posed(sim, "L")
 
 
 @lru_cache
-def latent_chain(name: str) -> TrainingProblem:
+def latent_chain(name: str) -> Problem:
     """A short form of the paper's hidden chain."""
-    member = {"mssvm": mssvm, "lssvm": lssvm, "hcrf": hcrf}[name]()
     sim = hidden_chain(np.random.default_rng(5), Recipe(n_train=10, n_test=1, n_states=3), n_sites=8)
-    return TrainingProblem(member, sim.model, sim.train, Exact())
+    return posed(sim, {"mssvm": "M", "lssvm": "L", "hcrf": "H"}[name])
+
+
+def posed(sim: Simulation, member: str) -> Problem:
+    """The problem that a member's ``fit`` solves."""
+    solver = Untrained()
+    Arena.of(sim, 0.0, np.random.default_rng(0), Exact()).fit(member, solver)
+    return solver.problem
 
 
 def objective(problem: Any, w: np.ndarray, regulariser: Regulariser | None = None) -> float:

@@ -1,20 +1,26 @@
 """Reproduction harness: seeds, resuming, statistics and verdicts."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
+import mssvm as ms
 from mssvm.core.errors import InputError
+from mssvm.experiments import figure5, table1
 from mssvm.experiments.catalogue import EXPERIMENTS
 from mssvm.experiments.collect import Trials, claim, lead_over
+from mssvm.experiments.members import MEMBERS, NAMES, Untrained
 from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.segmentation import Images, model, truth
+from mssvm.experiments.segmentation import noisy_images, picture
 from mssvm.experiments.statistics import Estimate, Verdict, judge, together
 from mssvm.experiments.trials import Store, Trial, run_trials
+from mssvm.inference.exact.exact import Exact
+from mssvm.inference.propagation.propagate import Propagate
+from mssvm.optim import BCFW, CCCP, LBFGS, Subgradient
 
 TINY = Protocol.load(quick=True)
 
@@ -194,9 +200,9 @@ def test_every_experiment_runs_and_reports_and_repeats_itself(name):
 
 def test_members_of_a_trial_share_data_and_start():
     protocol = tiny_protocol()
-    one, two = (protocol.chain("table2", {"reading": "A", "trial": t}) for t in (0, 0))
-    other = protocol.chain("table2", {"reading": "A", "trial": 1})
-    assert np.array_equal(one.w0, two.w0) and np.array_equal(one.simulation.test_states, two.simulation.test_states)
+    one, two = (protocol.arena("table2", {"reading": "A", "trial": t}) for t in (0, 0))
+    other = protocol.arena("table2", {"reading": "A", "trial": 1})
+    assert np.array_equal(one.w0, two.w0) and np.array_equal(one.test.states, two.test.states)
     assert not np.array_equal(one.w0, other.w0)
 
 
@@ -207,14 +213,78 @@ def test_unknown_reading_and_too_few_trials_are_refused():
         Protocol.load(trials=1)
 
 
-def test_segmentation_hides_the_share_and_scores_labels():
-    labels = truth("blocks")
+def test_segmentation_hides_the_share_and_keeps_the_order_of_pixels():
+    labels = picture("blocks")
     assert (labels[0, 0], labels[0, 39], labels[19, 0], labels[19, 39], labels[9, 19]) == (0, 4, 3, 1, 2)
-    images = Images.draw(labels, 2, 5.0, 0.3, np.random.default_rng(0))
-    assert images.hidden.sum(axis=1).tolist() == [240, 240]
-    sample = images.sample()
-    assert sample.n_labelled_sites == 2 * 560
-    w = np.zeros(model().n_weights)
-    w[:5] = 1.0  # weight of x for every label: theta = x everywhere
-    theta = model().forward(w, sample.inputs)
-    assert np.allclose(theta.unary.reshape(2, 800, 5), images.x[:, :, None])
+    images = noisy_images(labels, 2, 1e-12, 0.3, np.random.default_rng(0))
+    assert [int(mask.sum()) for mask in images.hidden] == [240, 240]
+    assert [y.count(None) for y in images.y] == [240, 240]
+    assert np.allclose(images.X[1].nodes[:, 0], labels.ravel() + 1)
+    assert images.X[0].edges[[0, 780]].tolist() == [[0, 1], [0, 40]]
+
+
+def kept_trials():
+    """One kept trial of every experiment and solver."""
+    found = {}
+    for path in sorted((Path(__file__).parents[1] / "results").glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            place = [record["params"].get(k) for k in ("graph", "solver", "reading", "part")]
+            found.setdefault(json.dumps([path.stem, *place]), (path.stem, record))
+    return list(found.values())
+
+
+def test_pinned_settings_leave_the_kept_trials_valid_until_they_change():
+    protocol, kept = Protocol.load(), kept_trials()
+    assert len({name for name, _ in kept}) == len(EXPERIMENTS)
+    assert all(protocol.fingerprint(name, r["params"]) == r["fingerprint"] for name, r in kept)
+    touched = {
+        "exact": {"table1", "table2", "table3", "figure2", "figure3", "figure5", "approximation", "literal"},
+        "fast": {"figure4", "table4", "approximation", "literal"},
+        "lbfgs": {"table1", "table2", "table3", "figure2", "figure3"},
+        "cccp": {"table2", "figure2"},
+        "members": {"table3"},
+        "adam": {"figure4"},
+    }
+    for pin, experiments in touched.items():
+        moved = Protocol(json.loads(json.dumps(protocol.tree)))
+        moved.tree["pinned"][pin]["new"] = 1
+        changed = [(name, r) for name, r in kept if moved.fingerprint(name, r["params"]) != r["fingerprint"]]
+        assert {name for name, _ in changed} == experiments
+        if pin == "lbfgs":
+            assert {r["params"]["solver"] for name, r in changed if name == "table2"} == {"LB"}
+
+
+def test_pinned_settings_are_those_of_the_library_when_they_were_pinned():
+    """Every setting that the constructors take is named, and for now all of them are the defaults."""
+    protocol = Protocol.load()
+    assert protocol.inference("exact") == Exact()
+    for name in ("fast", "normal"):
+        pinned = protocol.inference(name)
+        assert replace(pinned, starts=None, max_sweeps=None) == Propagate(effort=name)
+        assert pinned.budget() == Propagate(effort=name).budget()
+    assert protocol.solver("chain", "LB", "M") == LBFGS()
+    assert protocol.solver("chain", "CCCP+BCFW", "M") == CCCP(BCFW(max_passes=100), tolerance=1e-4)
+    for name in ("M3E", "ModLat"):
+        own = protocol.tree["pinned"]["members"][name]
+        assert own == {k: v for k, v in MEMBERS[name]().get_params().items() if k in own}
+
+
+def test_members_are_read_from_the_public_estimators():
+    assert list(MEMBERS.values()) == [ms.MSSVM, ms.LSSVM, ms.HCRF, ms.M3E, ms.ModLat]
+    assert NAMES["M"] == "MSSVM" and NAMES["ModLat"] == "ModLat"
+    found = [table1._title(m) for m in ("M", "L", "H", "E")]
+    assert found == ["MSSVM (0, 1)", "LSSVM (0, 0)", "HCRF (1, 1), no loss", "(0.5, 1)"]
+
+
+def test_watching_the_test_set_agrees_with_fitting_and_predicting():
+    """Figure 5 encodes the test set once; its accuracy is that of ``predict``, its likelihood that of HCRF's fit."""
+    arena = tiny_protocol().arena("figure5", {"reading": "B", "trial": 0})
+    held_out, seen = figure5.HeldOut(arena), []
+    for member in ("M", "L", "H"):
+        fitted = arena.fit(member, Subgradient.literal(0.05, 5), lambda row, w: seen.append((row.iteration, w)))
+        assert [k for k, _ in seen[-6:]] == list(range(6)) and np.array_equal(seen[-1][1], fitted.coef_)
+        assert held_out.accuracy(fitted.coef_, fitted.eps_h) == arena.accuracy(fitted)
+        on_test = replace(arena, train=arena.test).fit("H", Untrained(), init=fitted.coef_)
+        loss = (on_test.objective_ - 0.5 * fitted.coef_ @ fitted.coef_) / len(arena.test)
+        assert held_out.log_likelihood(fitted.coef_) == pytest.approx(-loss, rel=1e-12)

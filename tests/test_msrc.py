@@ -9,8 +9,7 @@ import pytest
 from mssvm.core.errors import InputError
 from mssvm.experiments import table4
 from mssvm.experiments.collect import Trials
-from mssvm.experiments.msrc import CATEGORIES, COLOURS, UNKNOWN, read_msrc
-from mssvm.experiments.msrc_features import Patches, codebook, features, load_patches
+from mssvm.experiments.msrc import CATEGORIES, COLOURS, UNKNOWN, Patches, codebook, features, load_patches, read_msrc
 from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.trials import Trial
 

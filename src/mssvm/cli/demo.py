@@ -20,7 +20,7 @@ def demo(
 
     Example: mssvm demo --folder demo
     """
-    from mssvm.experiments.demo import Settings, main
+    from mssvm.experiments.demo import DemoSettings, main
     from mssvm.experiments.demo_data import write_files
 
     if data_only:
@@ -29,4 +29,4 @@ def demo(
         for path in (files.chunks, files.chunks_test, files.pictures, files.chain):
             print(path)
         return
-    main(Settings(n_draws=draws, seed=seed), folder)
+    main(DemoSettings(n_draws=draws, seed=seed), folder)

@@ -7,62 +7,48 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.experiments.collect import Experiment, Trials, Value, claim
-from mssvm.experiments.members import NAMES, UNIFIED, Arena
-from mssvm.experiments.protocol import Protocol
+from mssvm.experiments.collect import Comparisons, Experiment, Trials, at, claim
+from mssvm.experiments.members import NAMES, Untrained
+from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.statistics import Estimate
-from mssvm.experiments.trials import Params, Result
-from mssvm.inference.propagation.propagate import Propagate
-from mssvm.optim import Regulariser
+from mssvm.experiments.trials import Result, cross
 from mssvm.report import Claim, Figure, Section, Table, Text
 
 NAME = "approximation"
 
 
 def tasks(protocol: Protocol) -> list[Params]:
-    settings = protocol.settings(NAME)
-    return [
-        {"graph": settings["graph"], "inference": inference, "reading": reading, "trial": trial}
-        for trial in range(protocol.n_trials(NAME))
-        for reading in settings["readings"]
-        for inference in settings["inferences"]
-    ]
+    settings, trials = protocol.settings(NAME), range(protocol.n_trials(NAME))
+    axes = {"reading": settings["readings"], "inference": settings["inferences"]}
+    return cross(graph=[settings["graph"]], trial=trials, **axes)
 
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Every member trained and decoded by one inference; the objective found is evaluated exactly as well."""
-    settings = protocol.settings(NAME)
-    exact = protocol.grid(NAME, params)
-    approximate = Propagate(effort=settings["effort"])
-    arena = replace(exact, inference=approximate) if params["inference"] == "propagation" else exact
+    settings, exact = protocol.settings(NAME), protocol.arena(NAME, params)
+    propagation = params["inference"] == "propagation"
+    arena = replace(exact, inference=protocol.inference(settings["effort"])) if propagation else exact
     result: Result = {}
-    for member in settings["members"]:
-        solution = arena.train(member, protocol.solver("grid", settings["solver"], member))
-        objective = solution.column("objective")
+    for member, fitted in protocol.train(NAME, arena, settings["solver"], settings["graph"]):
+        again, history = exact.fit(member, Untrained(), init=fitted.coef_), fitted.history_
+        objective = history["objective"]
         result[member] = {
-            "accuracy": arena.accuracy(member, solution.w),
-            "exactly decoded": exact.accuracy(member, solution.w),
-            "objective": _objective(exact, member, solution.w),
-            "believed": solution.objective,
+            "accuracy": arena.accuracy(fitted),
+            "exactly decoded": exact.accuracy(again),
+            "objective": float(again.objective_),
+            "believed": float(fitted.objective_),
             "last change": float(abs(objective[-1] - objective[-2]) / abs(objective[-1])),
             "rises": int(np.sum(np.diff(objective) > 1e-9 * np.abs(objective[1:]))),
-            "converged": float(np.nanmean(solution.column("converged"))),
-            "rescued": solution.trace[-1].rescued,
+            "converged": float(np.nanmean(history["converged"])),
+            "rescued": int(history["rescued"][-1]),
         }
     return result
 
 
-def _objective(arena: Arena, member: str, w: Any) -> float:
-    return Regulariser().value(w) + arena.problem(UNIFIED[member]()).difference(w).total
-
-
 def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
-    rows = []
-    for reading in trials.present("reading", settings["readings"]):
-        for m in settings["members"]:
-            for inference in settings["inferences"]:
-                rows += _row(trials, m, reading=reading, inference=inference)
+    axes = {"reading": settings["readings"], "member": settings["members"], "inference": settings["inferences"]}
+    rows = [row for cell in cross(**axes) for row in _row(trials, **cell)]
     header = ["reading", "member", "inference", "accuracy", "the same decoded exactly", "objective", "believed"]
     header += ["last outer change (%)", "rises", "calls converged (%)"]
     intro = Text(
@@ -75,7 +61,7 @@ def section(protocol: Protocol, trials: Trials) -> Section:
     return Section(NAME, "Approximate inference: what it costs", items, claims(protocol, trials))
 
 
-def _times(settings: dict[str, Any], trials: Trials) -> Text:
+def _times(settings: Params, trials: Trials) -> Text:
     present = trials.present("inference", settings["inferences"])
     medians = [f"{name} {np.median([t.seconds for t in trials.where(inference=name)]):.1f} s" for name in present]
     return Text(f"Median time of a trial, all members together: {', '.join(medians)}.")
@@ -85,33 +71,21 @@ def _row(trials: Trials, member: str, **where: Any) -> list[list[str]]:
     if not trials.where(**where):
         return []
     names = ("accuracy", "exactly decoded", "objective", "believed")
-    shown = [trials.estimate(_field(member, name), **where).show() for name in names]
-    change = 100 * trials.estimate(_field(member, "last change"), **where).mean
-    rises = trials.estimate(_field(member, "rises"), **where).mean
-    converged = 100 * trials.estimate(_field(member, "converged"), **where).mean
-    tail = [f"{change:.3f}", f"{rises:.1f}", f"{converged:.1f}"]
+    shown = [trials.estimate(at(member, name), **where).show() for name in names]
+    means = {k: trials.estimate(at(member, k), **where).mean for k in ("last change", "rises", "converged")}
+    tail = [f"{100 * means['last change']:.3f}", f"{means['rises']:.1f}", f"{100 * means['converged']:.1f}"]
     return [[where["reading"], NAMES[member], where["inference"], *shown, *tail]]
-
-
-def _field(member: str, name: str) -> Value:
-    return lambda result: float(result[member][name])
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     settings = protocol.settings(NAME)
     limit = float(settings["settled"])
-    found: dict[str, list[tuple[str, Estimate]]] = {}
+    found: Comparisons = {}
     for reading in trials.present("reading", settings["readings"]):
         where = {"reading": reading, "inference": "propagation"}
-        changes = {m: trials.values(_field(m, "last change"), **where) for m in settings["members"]}
-        found[reading] = [
-            (
-                f"{NAMES[m]}: {100 * limit:g}% - last outer change in %",
-                Estimate.of(100 * (limit - c), trials.confidence),
-            )
-            for m, c in changes.items()
-            if len(c)
-        ]
+        changes = {m: trials.values(at(m, "last change"), **where) for m in settings["members"]}
+        below = {m: Estimate.of(100 * (limit - c), trials.confidence) for m, c in changes.items() if len(c)}
+        found[reading] = [(f"{NAMES[m]}: {100 * limit:g}% - last outer change in %", e) for m, e in below.items()]
     return [claim(protocol, 10, "CCCP converges with belief propagation.", found)]
 
 

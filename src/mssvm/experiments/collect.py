@@ -1,4 +1,4 @@
-"""Looking up trials, and tables and claims that several experiments share."""
+"""Looking up trials, and tables, curves and claims that several experiments share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import numpy as np
 
 from mssvm.core.arrays import Floats
 from mssvm.experiments.members import NAMES
-from mssvm.experiments.protocol import Protocol
+from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.statistics import Estimate, judge, together
-from mssvm.experiments.trials import Function, Params, Trial
-from mssvm.report import Claim, Section
+from mssvm.experiments.trials import Function, Trial
+from mssvm.report import Claim, Section, Series
 
 Value = Callable[[Mapping[str, Any]], float]
+Comparisons = dict[str, list[tuple[str, Estimate]]]
+"""By reading: labelled differences that are positive where a claim is right."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +38,12 @@ class Trials:
         self._all = sorted(trials, key=lambda t: int(t.params["trial"]))
         self.confidence = confidence
 
-    @property
-    def seconds(self) -> float:
-        return sum(t.seconds for t in self._all)
-
     def where(self, **wanted: Any) -> list[Trial]:
         return [t for t in self._all if all(t.params.get(k) == v for k, v in wanted.items())]
 
-    def present(self, name: str, values: Sequence[Any]) -> list[Any]:
+    def present(self, name: str, values: Iterable[Any], **wanted: Any) -> list[Any]:
         """Those of the values that some trial has for a parameter; a run may have been cut short."""
-        return [v for v in values if self.where(**{name: v})]
+        return [v for v in values if self.where(**{name: v}, **wanted)]
 
     def values(self, value: Value, **wanted: Any) -> Floats:
         """One number a trial."""
@@ -70,9 +68,25 @@ class Trials:
         """Difference of the accuracies of two members."""
         return self.difference(member_accuracy(first), member_accuracy(second), **wanted)
 
+    def gaps(self, label: str, pairs: Iterable[tuple[str, str]], **wanted: Any) -> list[tuple[str, Estimate]]:
+        """Labelled differences of accuracies; none where no trial fits."""
+        found = pairs if self.where(**wanted) else ()
+        return [(f"{label}{NAMES[a]} - {NAMES[b]}", self.gap(a, b, **wanted)) for a, b in found]
+
+
+def at(*path: Any) -> Value:
+    """The number that lies at the end of the given keys of a result."""
+
+    def value(result: Any) -> float:
+        for step in path:
+            result = result[step]
+        return float(result)
+
+    return value
+
 
 def member_accuracy(member: str) -> Value:
-    return lambda result: float(result[member]["accuracy"])
+    return at(member, "accuracy")
 
 
 def lead_over(member: str) -> Value:
@@ -83,22 +97,28 @@ def lead_over(member: str) -> Value:
 def member_cells(trials: Trials, members: Sequence[str], **wanted: Any) -> list[str]:
     """Accuracy of every member, then MSSVM minus every other with its interval."""
     shown = [trials.estimate(member_accuracy(m), **wanted).show() for m in members]
-    others = [m for m in members if m != "M"]
-    gaps = [trials.gap("M", m, **wanted).interval() for m in others]
-    return shown + gaps
+    return shown + [trials.gap("M", m, **wanted).interval() for m in members if m != "M"]
 
 
 def member_header(members: Sequence[str]) -> list[str]:
     return [NAMES[m] for m in members] + [f"MSSVM - {NAMES[m]}" for m in members if m != "M"]
 
 
-def claim(
-    protocol: Protocol, number: int, text: str, comparisons: Mapping[str, Sequence[tuple[str, Estimate]]]
-) -> Claim:
+def paper_cells(values: Sequence[float]) -> list[str]:
+    """The paper's accuracies of the members, then MSSVM minus every other."""
+    return [f"{v:.2f}" for v in values] + [f"{values[0] - v:+.2f}" for v in values[1:]]
+
+
+def member_curves(members: Sequence[str], x: Sequence[float], y: Callable[[str], Sequence[Estimate]]) -> list[Series]:
+    """The means of every member against ``x``; bars are standard errors where there are any."""
+    found = {m: y(m) for m in members}
+    bars = {m: [e.se if e.n > 1 else 0.0 for e in estimates] for m, estimates in found.items()}
+    return [Series(NAMES[m], list(x), [e.mean for e in found[m]], bars[m], k) for k, m in enumerate(members)]
+
+
+def claim(protocol: Protocol, number: int, text: str, comparisons: Comparisons) -> Claim:
     """Judge a claim reading by reading, and then over the readings; differences are positive where it is right."""
-    verdicts = {
-        reading: judge((e for _, e in found), protocol.minimum_trials) for reading, found in comparisons.items()
-    }
+    verdicts = {r: judge((e for _, e in found), protocol.minimum_trials) for r, found in comparisons.items()}
     evidence = [
         (f"{reading}: {verdicts[reading]}" if k == 0 else "", f"{label}: {e.interval()}")
         for reading, found in comparisons.items()

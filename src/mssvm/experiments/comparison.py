@@ -22,7 +22,7 @@ Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class FoldScore:
     """One training on a share of the instances outside a fold, judged on the fold."""
 
     method: str
@@ -41,14 +41,14 @@ class Comparison:
 
     methods: tuple[str, ...]
     n_folds: int
-    trials: Sequence[Trial]
+    trials: Sequence[FoldScore]
     pooled: Mapping[str, Scores]
     space: LabelSpace
     truth: Labels
     states: Mapping[str, Ints]
     certainty: Floats = field(repr=False)
 
-    def of(self, method: str, share: float = 1.0) -> list[Trial]:
+    def of(self, method: str, share: float = 1.0) -> list[FoldScore]:
         """Trials of a method, fold by fold."""
         return [t for t in self.trials if t.method == method and t.share == share]
 
@@ -70,7 +70,7 @@ def compare(
     states = {name: np.zeros(len(truth.observed), dtype=np.int64) for name in estimators}
     certainty = np.zeros(len(truth.observed))
     folds = list(KFold(n_folds, shuffle=True, random_state=seed).split(np.zeros(len(data))))
-    trials: list[Trial] = []
+    trials: list[FoldScore] = []
     n_all = len(folds) * len(estimators) * len(shares)
     for fold, (inside, outside) in enumerate(folds):
         shuffled = np.random.default_rng([seed, fold]).permutation(inside)
@@ -85,7 +85,8 @@ def compare(
                 seconds = monotonic() - began
                 predicted = _states(model, data.select(outside), space)
                 scores = evaluate(space, truth.select(outside), predicted)
-                trials.append(_trial(name, fold, len(train), share, scores, seconds, model))
+                objectives = np.array(model.history_["objective"])
+                trials.append(FoldScore(name, fold, len(train), share, scores, seconds, objectives, model.status_))
                 if share == 1.0:
                     states[name][sites] = predicted
                     if estimator is first:
@@ -93,10 +94,6 @@ def compare(
                 tell(len(trials), n_all)
     pooled = {name: evaluate(space, truth, found) for name, found in states.items()}
     return Comparison(tuple(estimators), n_folds, trials, pooled, space, truth, states, certainty)
-
-
-def _trial(name: str, fold: int, n: int, share: float, scores: Scores, seconds: float, model: Any) -> Trial:
-    return Trial(name, fold, n, share, scores, seconds, np.array(model.history_["objective"]), model.status_)
 
 
 def _fitted(estimator: Any, train: Dataset, space: LabelSpace) -> Any:

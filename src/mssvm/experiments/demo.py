@@ -22,21 +22,20 @@ from rich.text import Text
 from mssvm.cli.versions import versions
 from mssvm.engines.numba.compiling import compiling
 from mssvm.experiments.demo_data import Files, write_files
-from mssvm.experiments.simulate import Recipe, decoded_accuracy, hidden_chain
+from mssvm.experiments.members import NAMES, Arena
+from mssvm.experiments.simulate import Recipe, hidden_chain
 from mssvm.experiments.statistics import Estimate
 from mssvm.inference.exact.exact import Exact
-from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Unified, hcrf, lssvm, mssvm
 from mssvm.optim.subgradient import Subgradient
 from mssvm.report import Section, page
 from mssvm.report import Table as ReportTable
 
-MEMBERS = {"MSSVM": mssvm(), "LSSVM": lssvm(), "HCRF": hcrf()}
+MEMBERS = ("M", "L", "H")
 BAYES = "Bayes-optimal"
 
 
 @dataclass(frozen=True)
-class Settings:
+class DemoSettings:
     """What the demonstration runs."""
 
     n_draws: int = 10
@@ -47,26 +46,17 @@ class Settings:
     seed: int = 0
 
 
-def one_draw(settings: Settings, draw: int) -> dict[str, float]:
+def one_draw(settings: DemoSettings, draw: int) -> dict[str, float]:
     """Test accuracy of every member, and of the true weights, on a freshly drawn model."""
     rng = np.random.default_rng([settings.seed, draw])
-    simulation = hidden_chain(rng, settings.recipe)
-    model, inference = simulation.model, Exact()
-    w0 = settings.initial_std * rng.standard_normal(model.n_weights)
+    arena = Arena.of(hidden_chain(rng, settings.recipe), settings.initial_std, rng, Exact())
     solver = Subgradient.literal(settings.rate, settings.n_steps)
-
-    def trained(objective: Unified) -> float:
-        problem = TrainingProblem(objective, model, simulation.train, inference)
-        w = solver.minimize(problem, w0).w
-        return decoded_accuracy(model, w, simulation.test, inference, objective.eps_h)
-
-    accuracies = {name: trained(objective) for name, objective in MEMBERS.items()}
-    return accuracies | {BAYES: decoded_accuracy(model, simulation.weights, simulation.test, inference)}
+    return {NAMES[m]: arena.accuracy(arena.fit(m, solver)) for m in MEMBERS} | {BAYES: arena.bayes()}
 
 
-def summary(draws: list[dict[str, float]], settings: Settings) -> ReportTable:
+def summary(draws: list[dict[str, float]], settings: DemoSettings) -> ReportTable:
     """Mean accuracy and its standard error over draws; differences to MSSVM are paired by draw."""
-    columns = {name: 100 * np.array([draw[name] for draw in draws]) for name in (*MEMBERS, BAYES)}
+    columns = {name: np.array([draw[name] for draw in draws]) for name in draws[0]}
     rows = []
     for name, values in columns.items():
         difference = "" if name == "MSSVM" else Estimate.paired(values, columns["MSSVM"]).show(sign=True)
@@ -105,9 +95,9 @@ def run_commands(files: Files, folder: Path, console: Console) -> list[Section]:
     return sections
 
 
-def main(settings: Settings | None = None, folder: Path | None = None, console: Console | None = None) -> Path:
+def main(settings: DemoSettings | None = None, folder: Path | None = None, console: Console | None = None) -> Path:
     """Run both parts; returns the page."""
-    settings, console, folder = settings or Settings(), console or Console(), folder or Path("demo")
+    settings, console, folder = settings or DemoSettings(), console or Console(), folder or Path("demo")
     began = monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     with compiling(_tell_once(console)):
@@ -127,7 +117,7 @@ def main(settings: Settings | None = None, folder: Path | None = None, console: 
     return path
 
 
-def _page(table: ReportTable, sections: list[Section], settings: Settings, seconds: float) -> str:
+def _page(table: ReportTable, sections: list[Section], settings: DemoSettings, seconds: float) -> str:
     lead = (
         "Members of the family on three small problems: chains simulated with hidden variables, sentences of which "
         "half of the chunk tags are missing, and pictures labelled by a few strokes. Small data: differences within "

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import log10
 from typing import Any
 
 import numpy as np
 
 from mssvm.core.arrays import Floats
-from mssvm.experiments.collect import Experiment, Trials, Value, claim
+from mssvm.experiments.collect import Comparisons, Experiment, Trials, Value, at, claim
 from mssvm.experiments.members import NAMES
-from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.statistics import Estimate
-from mssvm.experiments.trials import Params, Result
-from mssvm.optim import Row, Subgradient
+from mssvm.experiments.protocol import Params, Protocol
+from mssvm.experiments.trials import Result, cross
+from mssvm.optim import Subgradient
 from mssvm.report import Claim, Figure, Section, Series, Table, Text, line_chart
 
 NAME = "figure2"
@@ -23,32 +21,29 @@ NEVER = 2.0  # a solver that misses the target is counted with twice the calls i
 
 
 def tasks(protocol: Protocol) -> list[Params]:
-    readings = protocol.settings(NAME)["readings"]
-    return [{"reading": r, "trial": t} for t in range(protocol.n_trials(NAME)) for r in readings]
+    return cross(trial=range(protocol.n_trials(NAME)), reading=protocol.settings(NAME)["readings"])
 
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Traces of Algorithm 1 for every member and rate, and the calls of other solvers to its last objective + 1%."""
-    settings = protocol.settings(NAME)
-    arena = protocol.chain(NAME, params)
+    settings, arena = protocol.settings(NAME), protocol.arena(NAME, params)
     result: Result = {}
     for member in settings["members"]:
         mine: Result = {"rates": {}, "calls": {}}
         for rate in settings["rates"]:
-            trace = arena.train(member, Subgradient.literal(rate, settings["steps"])).trace
-            objective = np.array([row.objective for row in trace])
-            mine["rates"][f"{rate:g}"] = _describe(objective, settings)
+            history = arena.fit(member, Subgradient.literal(rate, settings["steps"])).history_
+            mine["rates"][f"{rate:g}"] = _describe(history["objective"], settings)
             if rate == settings["paper_rate"][member]:
-                target = 1.01 * float(objective[-1])
-                mine["calls"]["SGD"] = _calls_to(trace, target)
+                target = 1.01 * float(history["objective"][-1])
+                mine["calls"]["SGD"] = _calls_to(history, target)
         for name in settings["call_solvers"]:
-            trace = arena.train(member, protocol.solver("chain", name, member)).trace
-            mine["calls"][name] = _calls_to(trace, target)
+            history = arena.fit(member, protocol.solver("chain", name, member)).history_
+            mine["calls"][name] = _calls_to(history, target)
         result[member] = mine
     return result
 
 
-def _describe(objective: Floats, settings: dict[str, Any]) -> Result:
+def _describe(objective: Floats, settings: Params) -> Result:
     """The step from which the objective stays within 5% of its last value, the first such step, and oscillation."""
     final = float(objective[-1])
     outside = np.flatnonzero(np.abs(objective - final) > settings["within"] * abs(final))
@@ -63,13 +58,12 @@ def _describe(objective: Floats, settings: dict[str, Any]) -> Result:
     }
 
 
-def _calls_to(trace: Sequence[Row], target: float) -> float:
+def _calls_to(history: Any, target: float) -> float:
     """Inference calls when the objective of the member itself, not of a smoothed one, first fell to the target."""
-    last = trace[-1]
-    for row in trace:
-        if row.objective <= target and (row.eps_y, row.eps_h) == (last.eps_y, last.eps_h):
-            return float(row.plus_calls + row.minus_calls)
-    return NEVER * (last.plus_calls + last.minus_calls)
+    calls = history["plus_calls"] + history["minus_calls"]
+    own = (history["eps_y"] == history["eps_y"][-1]) & (history["eps_h"] == history["eps_h"][-1])
+    reached = np.flatnonzero(own & (history["objective"] <= target))
+    return float(calls[reached[0]] if len(reached) else NEVER * calls[-1])
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
@@ -82,23 +76,17 @@ def section(protocol: Protocol, trials: Trials) -> Section:
         "first step at which the objective is within 5% of its last value; oscillation is the mean absolute change a "
         f"step over the last {TAIL} steps, as a share of the objective."
     )
-    items: list[Text | Table | Figure] = [
-        intro,
-        Figure("Objective against steps", charts),
-        _rates(settings, trials),
-        _calls(settings, trials),
-    ]
+    figure = Figure("Objective against steps", charts)
+    items: list[Text | Table | Figure] = [intro, figure, _rates(settings, trials), _calls(settings, trials)]
     return Section(NAME, "Figure 2: convergence", items, claims(protocol, trials))
 
 
-def _chart(settings: dict[str, Any], trials: Trials, reading: str, rate: float) -> str:
+def _chart(settings: Params, trials: Trials, reading: str, rate: float) -> str:
     steps = [float(k) for k in range(0, settings["steps"] + 1, settings["every"])]
     series = []
     for style, m in enumerate(settings["members"]):
-        curves = [
-            np.array(t.result[m]["rates"][f"{rate:g}"]["curve"]) / _lowest(t.result[m])
-            for t in trials.where(reading=reading)
-        ]
+        found = [t.result[m] for t in trials.where(reading=reading)]
+        curves = [np.array(r["rates"][f"{rate:g}"]["curve"]) / _lowest(r) for r in found]
         series.append(Series(NAMES[m], steps, list(np.mean(curves, axis=0)), None, style))
     return line_chart(f"Reading {reading}, rate {rate:g}", "steps", "objective / lowest", series, log_y=True)
 
@@ -107,74 +95,51 @@ def _lowest(result: Any) -> float:
     return float(min(min(found["curve"]) for found in result["rates"].values()))
 
 
-def _relative(member: str, rate: float) -> Value:
-    return lambda result: _field(member, rate, "final")(result) / _lowest(result[member])
+def _rate(member: str, rate: float, name: str) -> Value:
+    return at(member, "rates", f"{rate:g}", name)
 
 
-def _rates(settings: dict[str, Any], trials: Trials) -> Table:
+def _rates(settings: Params, trials: Trials) -> Table:
     rows = []
+    for where in cross(reading=settings["readings"], member=settings["members"], rate=settings["rates"]):
+        reading, m, rate = where.values()
+        first, wobble = (trials.values(_rate(m, rate, name), reading=reading) for name in ("first", "oscillation"))
+        final = trials.values(_rate(m, rate, "final"), reading=reading)
+        share = final / trials.values(lambda r, m=m: _lowest(r[m]), reading=reading)  # type: ignore[misc]
+        figures = [f"{np.median(first):g}", f"{100 * wobble.mean():.3f}", f"{share.mean():.3f}"]
+        rows.append([reading, NAMES[m], f"{rate:g}", *figures])
+    header = ["reading", "member", "rate", "within 5% (steps)", "oscillation (%)", "last / lowest"]
+    note = "Paper: MSSVM within 50 steps at 0.02, LSSVM usually after 250 at 0.001."
+    return Table("Algorithm 1 at several rates", header, rows, note, 2)
+
+
+def _calls(settings: Params, trials: Trials) -> Table:
+    solvers, rows = ["SGD", *settings["call_solvers"]], []
     for reading in settings["readings"]:
         for m in settings["members"]:
-            for rate in settings["rates"]:
-                first = trials.values(_field(m, rate, "first"), reading=reading)
-                wobble = trials.values(_field(m, rate, "oscillation"), reading=reading)
-                final = trials.values(_relative(m, rate), reading=reading)
-                figures = [f"{np.median(first):g}", f"{100 * wobble.mean():.3f}", f"{final.mean():.3f}"]
-                rows.append([reading, NAMES[m], f"{rate:g}", *figures])
-    header = ["reading", "member", "rate", "within 5% (steps)", "oscillation (%)", "last / lowest"]
-    return Table(
-        "Algorithm 1 at several rates",
-        header,
-        rows,
-        "Paper: MSSVM within 50 steps at 0.02, LSSVM usually after 250 at 0.001.",
-        2,
-    )
-
-
-def _calls(settings: dict[str, Any], trials: Trials) -> Table:
-    solvers = ["SGD", *settings["call_solvers"]]
-    rows = [
-        [reading, NAMES[m], *[f"{np.median(trials.values(_calls_of(m, s), reading=reading)):.0f}" for s in solvers]]
-        for reading in settings["readings"]
-        for m in settings["members"]
-    ]
+            medians = [np.median(trials.values(at(m, "calls", s), reading=reading)) for s in solvers]
+            rows.append([reading, NAMES[m], *[f"{value:.0f}" for value in medians]])
     note = "One call is one inference for one instance. A solver that misses the target counts with twice its calls."
     title = "Median inference calls to the last objective of Algorithm 1 at the paper's rate, + 1%"
     return Table(title, ["reading", "member", *solvers], rows, note, 2)
 
 
-def _field(member: str, rate: float, name: str) -> Value:
-    return lambda result: float(result[member]["rates"][f"{rate:g}"][name])
-
-
-def _calls_of(member: str, solver: str) -> Value:
-    return lambda result: float(result[member]["calls"][solver])
-
-
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     settings = protocol.settings(NAME)
-    rate = settings["paper_rate"]
-    need: dict[str, list[tuple[str, Estimate]]] = {}
-    calls: dict[str, list[tuple[str, Estimate]]] = {}
-    for reading in settings["readings"]:
-        if not trials.where(reading=reading):
-            continue
-        slow, fast = _field("L", rate["L"], "first"), _field("M", rate["M"], "first")
-        large, small = _field("L", rate["M"], "final"), _field("L", rate["L"], "final")
+    low, high = settings["paper_rate"]["L"], settings["paper_rate"]["M"]
+    need: Comparisons = {}
+    calls: Comparisons = {}
+    for reading in trials.present("reading", settings["readings"]):
+        steps = trials.difference(_rate("L", low, "first"), _rate("M", high, "first"), reading=reading)
+        last = trials.difference(_rate("L", high, "final"), _rate("L", low, "final"), reading=reading)
         need[reading] = [
-            (f"steps, LSSVM at {rate['L']:g} - MSSVM at {rate['M']:g}", trials.difference(slow, fast, reading=reading)),
-            (
-                f"last objective of LSSVM, at {rate['M']:g} - at {rate['L']:g}",
-                trials.difference(large, small, reading=reading),
-            ),
+            (f"steps, LSSVM at {low:g} - MSSVM at {high:g}", steps),
+            (f"last objective of LSSVM, at {high:g} - at {low:g}", last),
         ]
-        calls[reading] = [
-            (
-                f"{NAMES[m]}, log10 of calls, SGD - CCCP",
-                trials.difference(_log(m, "SGD"), _log(m, "paper CCCP"), reading=reading),
-            )
-            for m in settings["members"]
-        ]
+        calls[reading] = []
+        for m in settings["members"]:
+            saved = trials.difference(_log(m, "SGD"), _log(m, "paper CCCP"), reading=reading)
+            calls[reading].append((f"{NAMES[m]}, log10 of calls, SGD - CCCP", saved))
     return [
         claim(protocol, 3, "LSSVM needs the rate 0.001 and more steps than MSSVM needs at 0.02.", need),
         claim(protocol, 4, "CCCP needs fewer inference calls than SGD.", calls),
@@ -182,7 +147,7 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
 
 
 def _log(member: str, solver: str) -> Value:
-    return lambda result: log10(max(_calls_of(member, solver)(result), 1.0))
+    return lambda result: log10(max(float(result[member]["calls"][solver]), 1.0))
 
 
 EXPERIMENT = Experiment(NAME, tasks, run, section)

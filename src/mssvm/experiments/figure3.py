@@ -3,49 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from mssvm.experiments.collect import Experiment, Trials, claim, member_accuracy
-from mssvm.experiments.members import NAMES
-from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.statistics import Estimate
-from mssvm.experiments.trials import Params, Result
-from mssvm.report import Claim, Figure, Section, Series, Table, Text, line_chart
+from mssvm.experiments.collect import Comparisons, Experiment, Trials, claim, member_curves
+from mssvm.experiments.protocol import Params, Protocol
+from mssvm.experiments.trials import Result, cross
+from mssvm.report import Claim, Figure, Section, Table, Text, line_chart
 
 NAME = "figure3"
 
 
 def tasks(protocol: Protocol) -> list[Params]:
-    settings = protocol.settings(NAME)
-    return [
-        {"reading": reading, "scaling": scaling, "size": size, "trial": trial}
-        for size in settings["sizes"]
-        for trial in range(protocol.n_trials(NAME))
-        for reading in settings["readings"]
-        for scaling in settings["scalings"]
-    ]
+    settings, trials = protocol.settings(NAME), range(protocol.n_trials(NAME))
+    return cross(size=settings["sizes"], trial=trials, reading=settings["readings"], scaling=settings["scalings"])
 
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Accuracy of every member; model and test set of a trial are the same for every size."""
-    settings = protocol.settings(NAME)
-    n = int(params["size"])
-    arena = protocol.chain(NAME, params, settings["sites"], n_train=n, n_test=settings["n_test"])
+    settings, n = protocol.settings(NAME), int(params["size"])
+    arena = protocol.arena(NAME, params, n_sites=settings["sites"], n_train=n, n_test=settings["n_test"])
     if params["scaling"] != "C":
         arena = replace(arena, C=20.0 * arena.C / n)
-    result: Result = {"bayes": arena.bayes()}
-    for member in settings["members"]:
-        solution = arena.train(member, protocol.solver("chain", settings["solver"], member))
-        result[member] = {"accuracy": arena.accuracy(member, solution.w), "objective": solution.objective}
-    return result
+    trained = protocol.train(NAME, arena, settings["solver"])
+    return {"bayes": arena.bayes(), **{m: arena.report(fitted, "accuracy", "objective") for m, fitted in trained}}
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
     charts, tables = [], []
     for reading in trials.present("reading", settings["readings"]):
-        for scaling in trials.present("scaling", settings["scalings"]):
-            charts.append(_chart(settings, trials, reading, scaling))
-            tables.append(_table(settings, trials, reading, scaling))
+        for scaling in trials.present("scaling", settings["scalings"], reading=reading):
+            where = {"reading": reading, "scaling": scaling}
+            named = f"eading {reading}, C = {'1' if scaling == 'C' else '20/n'}"
+            charts.append(_chart(f"R{named}", settings, trials, where))
+            tables.append(_table(f"Error above MSSVM's in points, r{named}", settings, trials, where))
     intro = Text(
         "Chains of 10 sites, 500 test instances, L-BFGS with homotopy for every member. The paper keeps C at 1 while "
         "the sum over instances grows; C = 20/n keeps the weight of the whole sample instead."
@@ -54,43 +45,33 @@ def section(protocol: Protocol, trials: Trials) -> Section:
     return Section(NAME, "Figure 3: training sample size", [intro, figure, *tables], claims(protocol, trials))
 
 
-def _chart(settings: dict[str, list[str]], trials: Trials, reading: str, scaling: str) -> str:
-    series = []
-    for style, member in enumerate(settings["members"]):
-        sizes = [s for s in settings["sizes"] if trials.where(reading=reading, scaling=scaling, size=s)]
-        found = [trials.estimate(member_accuracy(member), reading=reading, scaling=scaling, size=s) for s in sizes]
-        errors = [e.se if e.n > 1 else 0.0 for e in found]
-        series.append(Series(NAMES[member], [float(s) for s in sizes], [100 - e.mean for e in found], errors, style))
+def _chart(title: str, settings: Params, trials: Trials, where: dict[str, Any]) -> str:
+    sizes = trials.present("size", settings["sizes"], **where)
+
+    def errors(member: str) -> list[Any]:
+        return [trials.estimate(lambda r: 100 - float(r[member]["accuracy"]), size=s, **where) for s in sizes]
+
+    series = member_curves(settings["members"], [float(s) for s in sizes], errors)
     ticks = [float(s) for s in settings["sizes"]]
-    title = f"Reading {reading}, C = {'1' if scaling == 'C' else '20/n'}"
     return line_chart(title, "training instances", "test error (%)", series, log_x=True, x_ticks=ticks)
 
 
-def _table(settings: dict[str, list[int]], trials: Trials, reading: str, scaling: str) -> Table:
+def _table(title: str, settings: Params, trials: Trials, where: dict[str, Any]) -> Table:
     rows = []
-    for size in settings["sizes"]:
-        where = {"reading": reading, "scaling": scaling, "size": size}
-        if trials.where(**where):
-            gaps = [trials.gap("M", m, **where) for m in ("L", "H")]
-            rows.append([str(size), str(gaps[0].n), *[g.interval() for g in gaps]])
-    title = f"Error above MSSVM's in points, reading {reading}, C = {'1' if scaling == 'C' else '20/n'}"
+    for size in trials.present("size", settings["sizes"], **where):
+        gaps = [trials.gap("M", m, size=size, **where) for m in ("L", "H")]
+        rows.append([str(size), str(gaps[0].n), *[g.interval() for g in gaps]])
     return Table(title, ["n", "trials", "LSSVM", "HCRF"], rows)
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     settings = protocol.settings(NAME)
-    found: dict[str, list[tuple[str, Estimate]]] = {}
-    for reading in settings["readings"]:
-        found[reading] = []
-        for size in settings["sizes"]:
-            where = {"reading": reading, "scaling": "C", "size": size}
-            if not trials.where(**where):
-                continue
-            found[reading] += [(f"n = {size}, MSSVM - {NAMES[m]}", trials.gap("M", m, **where)) for m in ("L", "H")]
-            if size <= settings["small"]:
-                found[reading].append((f"n = {size}, LSSVM - HCRF", trials.gap("L", "H", **where)))
-            if size >= settings["large"]:
-                found[reading].append((f"n = {size}, HCRF - LSSVM", trials.gap("H", "L", **where)))
+    found: Comparisons = {reading: [] for reading in settings["readings"]}
+    for where in cross(reading=settings["readings"], scaling=["C"], size=settings["sizes"]):
+        size, pairs = where["size"], [("M", "L"), ("M", "H")]
+        pairs += [("L", "H")] if size <= settings["small"] else []
+        pairs += [("H", "L")] if size >= settings["large"] else []
+        found[where["reading"]] += trials.gaps(f"n = {size}, ", pairs, **where)
     text = "HCRF is below LSSVM for small samples and above it for large ones; MSSVM is above both."
     return [claim(protocol, 5, text, found)]
 

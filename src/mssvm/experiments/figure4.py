@@ -7,100 +7,78 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Floats
-from mssvm.experiments.collect import Experiment, Trials, Value, claim, member_accuracy, member_cells, member_header
-from mssvm.experiments.members import NAMES, UNIFIED
-from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.segmentation import COLUMNS, N_LABELS, ROWS, Images, model, truth
-from mssvm.experiments.simulate import accuracy, decoded_accuracy
-from mssvm.experiments.statistics import Estimate
-from mssvm.experiments.trials import Params, Result
-from mssvm.inference.propagation.propagate import Propagate
-from mssvm.objectives.sample import Sample
-from mssvm.objectives.training import TrainingProblem
-from mssvm.optim.subgradient import Scaling, Subgradient
-from mssvm.report import Claim, Figure, Section, Series, Table, Text, label_picture, line_chart, scalar_picture
+from mssvm.experiments.collect import (
+    Comparisons,
+    Experiment,
+    Trials,
+    at,
+    claim,
+    member_accuracy,
+    member_cells,
+    member_curves,
+    member_header,
+)  # fmt: skip
+from mssvm.experiments.members import MEMBERS, NAMES
+from mssvm.experiments.protocol import Params, Protocol
+from mssvm.experiments.segmentation import COLUMNS, N_LABELS, N_WEIGHTS, ROWS, noisy_images, picture
+from mssvm.experiments.simulate import PartlyLabelled
+from mssvm.experiments.trials import Result, cross
+from mssvm.report import Claim, Figure, Section, Table, Text, label_picture, line_chart, scalar_picture
+from mssvm.structures import GraphModel
 
 NAME = "figure4"
 
 
 def tasks(protocol: Protocol) -> list[Params]:
-    settings = protocol.settings(NAME)
-    return [
-        {"image": image, "share": share, "trial": trial}
-        for trial in range(protocol.n_trials(NAME))
-        for image in settings["images"]
-        for share in settings["shares"]
-    ]
+    settings, trials = protocol.settings(NAME), range(protocol.n_trials(NAME))
+    return cross(trial=trials, image=settings["images"], share=settings["shares"])
 
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Every member by the same solver, its rate chosen by validation; pictures are kept of the first trial."""
-    settings = protocol.settings(NAME)
-    rng = protocol.generator(NAME, params["trial"])
-    labels = truth(params["image"])
-    train, validation, test = (
-        Images.draw(labels, settings["n_images"], settings["noise_variance"], params["share"], stream)
-        for stream in rng.spawn(3)
-    )
-    w0 = protocol.initial_std * rng.standard_normal(model().n_weights)
-    decoder = Propagate(effort=settings["decode"], tolerance=settings["tolerance"])
+    settings, rng = protocol.settings(NAME), protocol.generator(NAME, params["trial"])
+    n, variance, labels = settings["n_images"], settings["noise_variance"], picture(params["image"])
+    train, validation, test = (noisy_images(labels, n, variance, params["share"], stream) for stream in rng.spawn(3))
+    w0 = protocol.initial_std * rng.standard_normal(N_WEIGHTS)
     result: Result = {}
     for member in settings["members"]:
-        w, rate = _train(settings, member, train.sample(), validation.sample(), decoder, w0, protocol.C)
-        result[member] = {"rate": rate, **_scores(member, w, test, decoder)}
+        found = [(rate, fit(protocol, settings, member, train, rate, w0)) for rate in settings["rates"]]
+        rate, fitted = max(found, key=lambda pair: validation.accuracy(pair[1]))
+        result[member] = {"rate": rate, **_scores(fitted, test)}
         if params["trial"] == 0:
-            result[member]["pictures"] = _pictures(member, w, test, decoder)
+            result[member]["pictures"] = _pictures(fitted, test)
     if params["trial"] == 0:
-        result["input"] = np.round(test.x[0], 2).tolist()
+        result["input"] = np.round(test.X[0].nodes[:, 0], 2).tolist()
         result["hidden"] = np.flatnonzero(test.hidden[0]).tolist()
     return result
 
 
-def solver_of(epochs: int, rate: float) -> Subgradient:
-    """The solver of all members; the objective is evaluated at the end only."""
-    return Subgradient(n_epochs=epochs, rate=rate, batch_size=1, scaling=Scaling.ADAM, evaluate_every=epochs)
+def fit(protocol: Protocol, settings: Params, member: str, train: PartlyLabelled, rate: float, w0: Floats) -> Any:
+    """The member trained at one rate, and ready to decode with the effort of the protocol."""
+    epochs, tolerance = settings["epochs"], settings["tolerance"]
+    solver = protocol.descent("adam", rate, n_epochs=epochs, evaluate_every=epochs)
+    inference, decoder = (protocol.inference(settings[k], tolerance=tolerance) for k in ("effort", "decode"))
+    common: dict[str, Any] = {"C": protocol.C, "init": w0, "classes": range(N_LABELS)}
+    fitted = MEMBERS[member](GraphModel(), solver=solver, inference=inference, **common).fit(train.X, train.y)
+    return fitted.set_params(inference=decoder)
 
 
-def _train(
-    settings: dict[str, Any], member: str, train: Sample, held_out: Sample, decoder: Propagate, w0: Floats, C: float
-) -> tuple[Floats, float]:
-    """Weights and rate with the highest accuracy on the held-out images."""
-    objective = UNIFIED[member]()
-    inference = Propagate(effort=settings["effort"], tolerance=settings["tolerance"])
-    problem = TrainingProblem(objective, model(), train, inference, C)
-    found = []
-    for rate in settings["rates"]:
-        w = solver_of(settings["epochs"], rate).minimize(problem, w0).w
-        found.append((decoded_accuracy(model(), w, held_out, decoder, objective.eps_h), rate, w))
-    _, rate, w = max(found, key=lambda f: f[0])
-    return w, rate
-
-
-def _scores(member: str, w: Floats, test: Images, inference: Propagate) -> Result:
+def _scores(fitted: Any, test: PartlyLabelled) -> Result:
     """Accuracy on the pixels with labels when the same share is hidden; of all pixels; and both by max-marginals."""
-    some, everything = test.sample(), test.sample(all_outputs=True)
-    eps_h = UNIFIED[member]().eps_h
+    everything = test.revealed()
     return {
-        "accuracy": 100 * decoded_accuracy(model(), w, some, inference, eps_h),
-        "all": 100 * decoded_accuracy(model(), w, everything, inference, eps_h),
-        "marginals": 100 * _by_marginals(w, some, inference),
-        "all marginals": 100 * _by_marginals(w, everything, inference),
+        "accuracy": test.accuracy(fitted),
+        "all": everything.accuracy(fitted),
+        "marginals": test.accuracy(fitted, "marginal"),
+        "all marginals": everything.accuracy(fitted, "marginal"),
     }
 
 
-def _by_marginals(w: Floats, sample: Sample, inference: Propagate) -> float:
-    theta = model().forward(w, sample.inputs)  # type: ignore[arg-type]
-    belief = inference(sample.batch, theta, sample.query, 1.0, 1.0)
-    return accuracy(sample, belief.decode(sample.batch))
-
-
-def _pictures(member: str, w: Floats, test: Images, inference: Propagate) -> Result:
+def _pictures(fitted: Any, test: PartlyLabelled) -> Result:
     """The first test image, all pixels predicted, and the entropy of its pixels' marginals."""
-    sample = test.sample(all_outputs=True).select([0])
-    theta = model().forward(w, sample.inputs)  # type: ignore[arg-type]
-    decoded = inference(sample.batch, theta, sample.query, 0.0, UNIFIED[member]().eps_h).decode(sample.batch)
-    entropy = inference(sample.batch, theta, sample.query, 1.0, 1.0).mu.entropies(sample.batch)
-    return {"labels": decoded.tolist(), "entropy": np.round(entropy, 3).tolist()}
+    p = fitted.predict_marginals(test.X[:1])[0]
+    entropy = np.sum(-p * np.log(np.where(p > 0, p, 1.0)), axis=1)
+    return {"labels": fitted.predict(test.X[:1])[0].tolist(), "entropy": np.round(entropy, 3).tolist()}
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
@@ -113,49 +91,35 @@ def section(protocol: Protocol, trials: Trials) -> Section:
             "pixels."
         )
     ]
-    for image in settings["images"]:
-        if trials.where(image=image):
-            items += [
-                _chart(settings, trials, image),
-                _table(settings, trials, image),
-                _gallery(settings, trials, image),
-            ]
+    for image in trials.present("image", settings["images"]):
+        items += [part(settings, trials, image) for part in (_chart, _table, _gallery)]
     return Section(NAME, "Figure 4: weakly labelled segmentation", items, claims(protocol, trials))
 
 
-def _field(member: str, name: str) -> Value:
-    return lambda result: float(result[member][name])
-
-
-def _chart(settings: dict[str, Any], trials: Trials, image: str) -> Figure:
-    charts = []
-    shares = [s for s in settings["shares"] if trials.where(image=image, share=s)]
+def _chart(settings: Params, trials: Trials, image: str) -> Figure:
+    charts, shares = [], trials.present("share", settings["shares"], image=image)
     for name, title in (("accuracy", "same share hidden at test"), ("all", "all pixels predicted")):
-        series = []
-        for style, m in enumerate(settings["members"]):
-            found = [trials.estimate(_field(m, name), image=image, share=s) for s in shares]
-            errors = [e.se if e.n > 1 else 0.0 for e in found]
-            series.append(Series(NAMES[m], [100 * s for s in shares], [e.mean for e in found], errors, style))
+        found = {m: [trials.estimate(at(m, name), image=image, share=s) for s in shares] for m in settings["members"]}
+        series = member_curves(settings["members"], [100 * s for s in shares], found.__getitem__)
         charts.append(line_chart(f"{image}: {title}", "missing labels (%)", "accuracy (%)", series))
     return Figure(f"Accuracy against missing labels, image '{image}'; bars are standard errors", charts)
 
 
-def _table(settings: dict[str, Any], trials: Trials, image: str) -> Table:
+def _table(settings: Params, trials: Trials, image: str) -> Table:
     rows = []
-    for share in settings["shares"]:
+    for share in trials.present("share", settings["shares"], image=image):
         where = {"image": image, "share": share}
-        if trials.where(**where):
-            marginals = trials.estimate(_field("H", "marginals"), **where).show()
-            rows.append([f"{100 * share:g}", *member_cells(trials, settings["members"], **where), marginals])
+        marginals = trials.estimate(at("H", "marginals"), **where).show()
+        rows.append([f"{100 * share:g}", *member_cells(trials, settings["members"], **where), marginals])
     header = ["missing %", *member_header(settings["members"]), "HCRF by max-marginals"]
     return Table(f"Image '{image}', same share hidden at test", header, rows)
 
 
-def _gallery(settings: dict[str, Any], trials: Trials, image: str) -> Figure:
+def _gallery(settings: Params, trials: Trials, image: str) -> Figure:
     """Truth, input and observed labels, then prediction and uncertainty of every member, at a middle share."""
-    shares = [s for s in settings["shares"] if trials.where(image=image, share=s, trial=0)]
+    shares = trials.present("share", settings["shares"], image=image, trial=0)
     first = trials.where(image=image, share=shares[len(shares) // 2], trial=0)[0]
-    shape, labels = (ROWS, COLUMNS), truth(image)
+    shape, labels = (ROWS, COLUMNS), picture(image)
     observed = labels.copy().ravel()
     observed[first.result["hidden"]] = -1
     drawings = [
@@ -177,16 +141,13 @@ def _gallery(settings: dict[str, Any], trials: Trials, image: str) -> Figure:
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     settings = protocol.settings(NAME)
     low, high = min(settings["shares"]), max(settings["shares"])
-    found: dict[str, list[tuple[str, Estimate]]] = {}
+    found: Comparisons = {}
     for image in settings["images"]:
-        ends = ({"image": image, "share": s} for s in (low, high))
-        change = trials.change(member_accuracy("L"), *ends)
+        change = trials.change(member_accuracy("L"), *cross(image=[image], share=[low, high]))
         if change is not None:
+            gap = trials.gap("M", "L", image=image, share=high)
             label = f"LSSVM at {100 * low:g}% - at {100 * high:g}% missing"
-            found[f"image {image}"] = [(label, change)]
-            found[f"image {image}"].append(
-                (f"MSSVM - LSSVM at {100 * high:g}%", trials.gap("M", "L", image=image, share=high))
-            )
+            found[f"image {image}"] = [(label, change), (f"MSSVM - LSSVM at {100 * high:g}%", gap)]
     return [claim(protocol, 7, "LSSVM degrades as labels go missing, and falls below MSSVM.", found)]
 
 

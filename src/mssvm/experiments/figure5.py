@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from mssvm.core.arrays import Floats
-from mssvm.experiments.collect import Experiment, Trials, Value, claim
-from mssvm.experiments.members import NAMES
-from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.statistics import Estimate
-from mssvm.experiments.trials import Params, Result
+from mssvm.experiments.collect import Comparisons, Experiment, Trials, at, claim
+from mssvm.experiments.members import MEMBERS, NAMES, Arena, Untrained
+from mssvm.experiments.protocol import Params, Protocol
+from mssvm.experiments.trials import Result, cross
 from mssvm.optim import Row, Subgradient
 from mssvm.report import Claim, Figure, Section, Series, Text, line_chart
 
@@ -15,25 +18,43 @@ NAME = "figure5"
 
 
 def tasks(protocol: Protocol) -> list[Params]:
-    readings = protocol.settings(NAME)["readings"]
-    return [{"reading": r, "trial": t} for t in range(protocol.n_trials(NAME)) for r in readings]
+    return cross(trial=range(protocol.n_trials(NAME)), reading=protocol.settings(NAME)["readings"])
+
+
+class HeldOut:
+    """The test instances as HCRF's problem, encoded once for the many weights that they are judged with."""
+
+    def __init__(self, arena: Arena) -> None:
+        untrained = Untrained()
+        Arena(arena.test, arena.test, arena.truth, arena.w0, arena.inference).fit("H", untrained)
+        self.problem: Any = untrained.problem
+
+    def log_likelihood(self, w: Floats) -> float:
+        """Mean log p(y | x; w), hidden variables summed out."""
+        return -float(np.mean(self.problem.difference(w).values))
+
+    def accuracy(self, w: Floats, eps_h: float) -> float:
+        """Of max over y of PS_h[eps_h] theta, in per cent: what ``predict`` of a member with these weights finds."""
+        sample, batch = self.problem.sample, self.problem.sample.batch
+        theta = self.problem.model.forward(w, sample.inputs)
+        states = self.problem.inference(batch, theta, sample.query, 0.0, eps_h).decode(batch)
+        return 100 * float(sample.truth[batch.unary_ptr[:-1] + states][sample.query.output].mean())
 
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Curves of every member, and their ends."""
-    settings = protocol.settings(NAME)
-    arena = protocol.chain(NAME, params)
-    result: Result = {}
+    settings, arena = protocol.settings(NAME), protocol.arena(NAME, params)
+    test, result = HeldOut(arena), {}
     for member in settings["members"]:
         likelihood: list[float] = []
         accuracy: list[float] = []
 
-        def watch(row: Row, w: Floats, member: str = member) -> None:
+        def watch(row: Row, w: Floats, member: str = member, into: Any = (likelihood, accuracy)) -> None:
             if row.iteration % settings["every"] == 0:
-                likelihood.append(round(arena.test_log_likelihood(w), 6))  # noqa: B023 -- called before the next member
-                accuracy.append(round(arena.accuracy(member, w), 6))  # noqa: B023
+                into[0].append(round(test.log_likelihood(w), 6))
+                into[1].append(round(test.accuracy(w, MEMBERS[member].eps_h), 6))
 
-        arena.train(member, Subgradient.literal(settings["rate"][member], settings["steps"]), watch)
+        arena.fit(member, Subgradient.literal(settings["rate"][member], settings["steps"]), watch)
         result[member] = {"likelihood": likelihood, "curve": accuracy, "accuracy": accuracy[-1]}
     return result
 
@@ -44,10 +65,10 @@ def section(protocol: Protocol, trials: Trials) -> Section:
     charts = []
     for reading in trials.present("reading", settings["readings"]):
         for field, label in (("likelihood", "test log-likelihood"), ("curve", "test accuracy (%)")):
-            series = [
-                Series(NAMES[m], steps, _means(trials, reading, m, field, len(steps)), None, k)
-                for k, m in enumerate(settings["members"])
-            ]
+            series = []
+            for k, m in enumerate(settings["members"]):
+                means = [trials.estimate(at(m, field, step), reading=reading).mean for step in range(len(steps))]
+                series.append(Series(NAMES[m], steps, means, None, k))
             charts.append(line_chart(f"Reading {reading}", "steps of Algorithm 1", label, series))
     intro = Text(
         "Mean over the test instances of log p(y | x; w) with hidden variables summed out, at the paper's rates (0.02; "
@@ -57,23 +78,13 @@ def section(protocol: Protocol, trials: Trials) -> Section:
     return Section(NAME, "Figure 5: likelihood against accuracy", [intro, figure], claims(protocol, trials))
 
 
-def _means(trials: Trials, reading: str, member: str, field: str, n: int) -> list[float]:
-    return [trials.estimate(_at(member, field, k), reading=reading).mean for k in range(n)]
-
-
-def _at(member: str, field: str, k: int) -> Value:
-    return lambda result: float(result[member][field][k])
-
-
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    found: dict[str, list[tuple[str, Estimate]]] = {}
-    for reading in protocol.settings(NAME)["readings"]:
-        found[reading] = []
-        if trials.where(reading=reading):
-            for m in ("M", "L"):
-                gap = trials.difference(_at("H", "likelihood", -1), _at(m, "likelihood", -1), reading=reading)
-                found[reading].append((f"log-likelihood, HCRF - {NAMES[m]}", gap))
-            found[reading].append(("accuracy, MSSVM - HCRF", trials.gap("M", "H", reading=reading)))
+    found: Comparisons = {reading: [] for reading in protocol.settings(NAME)["readings"]}
+    for reading in trials.present("reading", found):
+        for m in ("M", "L"):
+            gap = trials.difference(at("H", "likelihood", -1), at(m, "likelihood", -1), reading=reading)
+            found[reading].append((f"log-likelihood, HCRF - {NAMES[m]}", gap))
+        found[reading] += trials.gaps("accuracy, ", [("M", "H")], reading=reading)
     return [claim(protocol, 9, "HCRF has the higher test likelihood and the lower accuracy.", found)]
 
 

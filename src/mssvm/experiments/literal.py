@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from mssvm.experiments.collect import Experiment, Trials, member_cells, member_header
-from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.trials import Params, Result
-from mssvm.inference.propagation.propagate import Propagate
+from mssvm.experiments.protocol import Params, Protocol
+from mssvm.experiments.trials import Result, cross
 from mssvm.report import Section, Table, Text
 
 NAME = "literal"
@@ -18,35 +16,24 @@ NAME = "literal"
 
 def tasks(protocol: Protocol) -> list[Params]:
     """Every variant, reading and trial; a variant's settings are part of its tasks."""
-    settings = protocol.settings(NAME)
-    return [
-        {**variant, "reading": reading, "trial": trial}
-        for variant in settings["variants"]
-        for trial in range(protocol.n_trials(NAME))
-        for reading in settings["readings"]
-    ]
+    settings, trials = protocol.settings(NAME), range(protocol.n_trials(NAME))
+    both = cross(trial=trials, reading=settings["readings"])
+    return [{**variant, **params} for variant in settings["variants"] for params in both]
 
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Accuracy and objective of every member on the hidden chain."""
-    settings = protocol.settings(NAME)
-    arena = protocol.chain(NAME, params)
+    arena = protocol.arena(NAME, params)
     if params["start"] == "zero":
         arena = replace(arena, w0=np.zeros_like(arena.w0))
     if params["inference"] == "propagation":
-        arena = replace(arena, inference=Propagate(effort=settings["effort"]))
-    result: Result = {}
-    for member in settings["members"]:
-        solution = arena.train(member, protocol.solver("chain", params["solver"], member))
-        calls = solution.trace[-1].plus_calls + solution.trace[-1].minus_calls
-        result[member] = {
-            "accuracy": arena.accuracy(member, solution.w), "objective": solution.objective, "calls": calls
-        }  # fmt: skip
-    return result
+        arena = replace(arena, inference=protocol.inference(protocol.settings(NAME)["effort"]))
+    trained = protocol.train(NAME, arena, params["solver"])
+    return {m: arena.report(fitted, "accuracy", "objective", "calls") for m, fitted in trained}
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
-    settings = protocol.settings(NAME)
+    settings, rows = protocol.settings(NAME), []
     intro = Text(
         "The hidden chain of Table 2 with what the text leaves open varied one at a time, and at last all of it as "
         "printed. All zeros are a saddle point: hidden states that start equal stay equal under MSSVM and HCRF, "
@@ -54,22 +41,16 @@ def section(protocol: Protocol, trials: Trials) -> Section:
         "calls MSSVM converged, and LSSVM after 250. The printed stopping test looks at the gradient of the loss "
         "alone, which does not vanish at a minimum, so it never ends an inner loop; the corrected one adds w."
     )
-    header = ["reading", "variant", "start", "inference", "trials", *member_header(settings["members"])]
-    table = Table("Readings of the training procedure", header, _rows(settings, trials), n_labels=4)
-    return Section(NAME, "To the letter: initial weights, steps and stopping tests", [intro, table], [])
-
-
-def _rows(settings: dict[str, Any], trials: Trials) -> list[list[str]]:
-    rows = []
-    for reading in trials.present("reading", settings["readings"]):
+    for reading in settings["readings"]:
         for variant in settings["variants"]:
             where = {**variant, "reading": reading}
             found = trials.where(**where)
             if found:
-                cells = member_cells(trials, settings["members"], **where)
-                label = [reading, variant["variant"], variant["start"], variant["inference"]]
-                rows.append([*label, str(len(found)), *cells])
-    return rows
+                label = [reading, *(variant[name] for name in ("variant", "start", "inference")), str(len(found))]
+                rows.append([*label, *member_cells(trials, settings["members"], **where)])
+    header = ["reading", "variant", "start", "inference", "trials", *member_header(settings["members"])]
+    table = Table("Readings of the training procedure", header, rows, n_labels=4)
+    return Section(NAME, "To the letter: initial weights, steps and stopping tests", [intro, table], [])
 
 
 EXPERIMENT = Experiment(NAME, tasks, run, section)

@@ -1,70 +1,102 @@
-"""The methods that are compared, each with its own objective, training procedure and decoder."""
+"""The methods that are compared, by the letters of the protocol: public estimators on data that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from mssvm.core.arrays import Floats
-from mssvm.experiments.simulate import Simulation, accuracy, decoded_accuracy
+from mssvm.estimators import HCRF, LSSVM, M3E, MSSVM, ModLat
+from mssvm.estimators.base import StructuredEstimator
+from mssvm.experiments.simulate import PartlyLabelled, Simulation, Truth
 from mssvm.inference.base import Inference
-from mssvm.objectives.base import Objective
-from mssvm.objectives.m3e import M3E
-from mssvm.objectives.modlat import ModLat
-from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import hcrf, lssvm, mssvm
-from mssvm.optim import Callback, Solution, Solver
-from mssvm.optim.alternate import Alternate
+from mssvm.objectives.problem import Problem
+from mssvm.optim import Callback, Outcome, Solution, Solver
+from mssvm.optim.run import Run, Stop
 
-NAMES = {"M": "MSSVM", "L": "LSSVM", "H": "HCRF", "M3E": "M3E", "ModLat": "ModLat"}
-UNIFIED: dict[str, Callable[[], Objective]] = {"M": mssvm, "L": lssvm, "H": hcrf}
+MEMBERS: dict[str, type[StructuredEstimator]] = {"M": MSSVM, "L": LSSVM, "H": HCRF, "M3E": M3E, "ModLat": ModLat}
+NAMES = {letter: member.__name__ for letter, member in MEMBERS.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class Arena:
-    """What all methods of a trial share: data, initial weights, inference and C."""
+    """What all members of a trial share: structure, data, initial and generating weights, inference, C; ``own`` are the
+    members' own settings (alpha of M3E, say)."""
 
-    simulation: Simulation
+    train: PartlyLabelled
+    test: PartlyLabelled
+    truth: Truth
     w0: Floats
     inference: Inference
     C: float = 1.0
+    own: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, sim: Simulation, std: float, inference: Inference, C: float, rng: np.random.Generator) -> Arena:
+    def of(cls, sim: Simulation, std: float, rng: np.random.Generator, inference: Inference, **settings: Any) -> Arena:
         """Random initial weights of the given standard deviation."""
-        return cls(sim, std * rng.standard_normal(sim.model.n_weights), inference, C)
+        w0 = std * rng.standard_normal(len(sim.truth.weights))
+        return cls(sim.train, sim.test, sim.truth, w0, inference, **settings)
 
-    def problem(self, objective: Objective) -> TrainingProblem:
-        return TrainingProblem(objective, self.simulation.model, self.simulation.train, self.inference, self.C)
+    def fit(self, member: Any, solver: Solver[Any], watch: Callback | None = None, **settings: Any) -> Any:
+        """A member, by letter or as a class, trained by the given solver; ``settings`` override what is shared."""
+        kind = MEMBERS[member] if isinstance(member, str) else member
+        classes, watched = range(self.truth.n_states), solver if watch is None else Watched(solver, watch)
+        shared: dict[str, Any] = {"C": self.C, "inference": self.inference, "init": self.w0, "classes": classes}
+        given = shared | self.own.get(kind.__name__, {}) | settings
+        return kind(self.truth.structure, solver=watched, **given).fit(self.train.X, self.train.y)
 
-    def train(self, member: str, solver: Solver[Any], callback: Callback | None = None) -> Solution:
-        """The member's weights by the given solver; ModLat uses it for both of its problems."""
-        if member == "ModLat":
-            blocks = ModLat(self.simulation.model, self.simulation.train, self.inference, self.C)
-            return Alternate(solver, solver).minimize(blocks, self.w0, self.w0)[0]
-        objective = M3E() if member == "M3E" else UNIFIED[member]()
-        return solver.minimize(self.problem(objective), self.w0, callback=callback)
-
-    def accuracy(self, member: str, w: Floats) -> float:
-        """Test accuracy in per cent of the member: marginal MAP (M, H), joint MAP (L, ModLat), own score."""
-        sim = self.simulation
-        if member == "M3E":
-            theta = sim.model.forward(w, sim.test.inputs)  # type: ignore[arg-type]
-            return 100 * accuracy(sim.test, M3E().decode(self.inference, sim.test, theta).decode(sim.test.batch))
-        eps_h = 0.0 if member in ("L", "ModLat") else 1.0
-        return 100 * decoded_accuracy(sim.model, w, sim.test, self.inference, eps_h)
+    def accuracy(self, fitted: Any) -> float:
+        """Test accuracy in per cent by the member's own decoder: marginal MAP (M, H), joint MAP (L, ModLat), M3E's."""
+        return self.test.accuracy(fitted)
 
     def bayes(self) -> float:
         """Accuracy of marginal MAP with the generating weights."""
-        return self.accuracy("M", self.simulation.weights)
+        return self.accuracy(self.fit("M", Untrained(), init=self.truth.weights))
 
-    def test_log_likelihood(self, w: Floats) -> float:
-        """Mean log p(y | x; w) of the test instances, hidden variables summed out."""
-        sim = self.simulation
-        theta = sim.model.forward(w, sim.test.inputs)  # type: ignore[arg-type]
-        given = self.inference(sim.test.batch, theta, sim.test.truth_query, 1.0, 1.0).value
-        total = self.inference(sim.test.batch, theta, sim.test.query, 1.0, 1.0).value
-        return float(np.mean(given - total))
+    def report(self, fitted: Any, *names: str) -> dict[str, Any]:
+        """The named figures of a trained member."""
+        last = fitted.history_[-1]
+        known = {
+            "objective": float(fitted.objective_),
+            "calls": int(last["plus_calls"] + last["minus_calls"]),
+            "outcome": fitted.training_["outcome"],
+        }
+        return {name: self.accuracy(fitted) if name == "accuracy" else known[name] for name in names}
+
+
+class Untrained(Solver[None]):
+    """Leaves the initial weights as they are, so that the estimator has exactly these, and notes their objective;
+    ``problem`` is what the estimator would have solved."""
+
+    problem: Problem
+
+    def begin(self, run: Run, warm: dict[str, Any]) -> None:
+        self.problem = run.problem.problem
+        run.record(run.w0, run.objective(run.w0)[0])
+
+    def step(self, run: Run, state: None) -> None:
+        raise Stop(Outcome.BUDGET, "The weights were given.")
+
+
+@dataclass(frozen=True, eq=False)
+class Watched(Solver[Any]):
+    """``solver`` with a callback of its own beside the one that it is called with."""
+
+    solver: Solver[Any]
+    watch: Callback
+
+    def begin(self, run: Run, warm: dict[str, Any]) -> Any:
+        return self.solver.begin(run, warm)
+
+    def step(self, run: Run, state: Any) -> None:
+        self.solver.step(run, state)
+
+    def minimize(self, problem: Problem, w0: Floats, *, callback: Callback | None = None, **options: Any) -> Solution:
+        def both(row: Any, w: Floats) -> bool | None:
+            self.watch(row, w)
+            return callback(row, w) if callback is not None else None
+
+        return self.solver.minimize(problem, w0, callback=both, **options)

@@ -1,10 +1,11 @@
-"""The protocol of the experiments: settings read from ``protocol.toml``, and solvers built from them."""
+"""The protocol of the experiments: settings of ``protocol.toml``, and data, solvers and inference made from them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import tomllib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -16,9 +17,14 @@ import numpy as np
 from mssvm.core.errors import InputError
 from mssvm.experiments.members import Arena
 from mssvm.experiments.simulate import Recipe, checkerboard, hidden_chain
+from mssvm.inference.base import Inference
 from mssvm.inference.exact.exact import Exact
+from mssvm.inference.propagation.propagate import Propagate
 from mssvm.optim import BCFW, CCCP, LBFGS, Solver, Subgradient
-from mssvm.optim.subgradient import Stopping
+from mssvm.optim.subgradient import Scaling, Stopping
+
+Params = dict[str, Any]
+"""What tells one trial of an experiment from the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,52 +84,78 @@ class Protocol:
         data = {k: self.tree["data"][k] for k in ("sigma_x", "sigma_y", "sigma_h", "n_states", "n_train", "n_test")}
         return Recipe(**(data | self.tree["readings"][reading] | changes))
 
-    def chain(self, experiment: str, params: dict[str, Any], n_sites: int | None = None, **changes: Any) -> Arena:
-        """A new hidden chain with data and initial weights, drawn from the trial's own stream."""
-        rng = self.generator(experiment, params["trial"])
-        simulation = hidden_chain(
-            rng, self.recipe(params["reading"], **changes), n_sites or self.tree["data"]["chain_sites"]
-        )
-        return Arena.of(simulation, self.initial_std, Exact(), self.C, rng)
-
-    def grid(self, experiment: str, params: dict[str, Any]) -> Arena:
-        """A new checkerboard, likewise."""
-        rng, data = self.generator(experiment, params["trial"]), self.tree["data"]
-        simulation = checkerboard(rng, self.recipe(params["reading"]), data["grid_rows"], data["grid_columns"])
-        return Arena.of(simulation, self.initial_std, Exact(), self.C, rng)
+    def arena(self, name: str, params: Params, **changes: Any) -> Arena:
+        """A new model with data and initial weights, drawn from the trial's own stream: the checkerboard if the graph is
+        "grid", otherwise the hidden chain. ``changes`` are to the generator's settings and ``n_sites``."""
+        rng, data = self.generator(name, params["trial"]), self.tree["data"]
+        n_sites = changes.pop("n_sites", data["chain_sites"])
+        recipe = self.recipe(params["reading"], **changes)
+        if params.get("graph") == "grid":
+            simulation = checkerboard(rng, recipe, data["grid_rows"], data["grid_columns"])
+        else:
+            simulation = hidden_chain(rng, recipe, n_sites)
+        exact, own = self.inference("exact"), self.tree["pinned"]["members"]
+        return Arena.of(simulation, self.initial_std, rng, exact, C=self.C, own=own)
 
     def generator(self, experiment: str, trial: int) -> np.random.Generator:
         """The stream of one trial, independent of all others."""
         return np.random.default_rng([self.seed, crc32(experiment.encode()), trial])
 
+    def train(self, name: str, arena: Arena, solver: str, graph: str = "chain") -> Iterator[tuple[str, Any]]:
+        """Every member of an experiment in turn, trained by the named solver."""
+        for member in self.settings(name)["members"]:
+            yield member, arena.fit(member, self.solver(graph, solver, member))
+
     def solver(self, graph: str, name: str, member: str) -> Solver[Any]:
         """The solver of one cell; members without a rate of their own use MSSVM's."""
-        spec = self.tree["solvers"][graph][name]
+        spec, pinned = self.tree["solvers"][graph][name], self.tree["pinned"]
         match spec["kind"]:
             case "subgradient":
                 return Subgradient.literal(_own(spec["rate"], member), int(_own(spec["steps"], member)))
             case "printed cccp":
-                stopping = Stopping(spec.get("stopping", "printed"))
-                gradient = spec.get("gradient", 0.0)
+                stopping, gradient = Stopping(spec.get("stopping", "printed")), spec.get("gradient", 0.0)
                 return CCCP.printed(_own(spec["rate"], member), spec["outer"], spec["inner"], gradient, stopping)
             case "cccp":
-                inner = BCFW(max_passes=spec["passes"])
-                return CCCP(inner, max_outer=spec["outer"], tolerance=spec["tolerance"])
+                inner = BCFW(max_passes=spec["passes"], **pinned["cccp"]["bcfw"])
+                limits = {"max_outer": spec["outer"], "tolerance": spec["tolerance"]}
+                return CCCP(inner, **limits, inner_tolerance=pinned["cccp"]["inner_tolerance"])
             case "lbfgs":
-                return LBFGS(floors=tuple(spec["floors"]), max_iterations=spec["iterations"])
+                return LBFGS(floors=tuple(spec["floors"]), max_iterations=spec["iterations"], **pinned["lbfgs"])
         raise InputError(f"solver {name!r} of the protocol has the unknown kind {spec['kind']!r}.")
 
-    def fingerprint(self, name: str, params: dict[str, Any]) -> str:
+    def descent(self, name: str, rate: float, **settings: Any) -> Subgradient:
+        """Subgradient descent instance by instance with the pinned settings of the given name."""
+        pinned = self.tree["pinned"][name]
+        return Subgradient(rate=rate, **(pinned | {"scaling": Scaling(pinned["scaling"])} | settings))
+
+    def inference(self, name: str, **changes: Any) -> Inference:
+        """Exact inference, or propagation at the effort of the given name, with every setting pinned."""
+        pinned = self.tree["pinned"][name] | changes
+        return Exact(**pinned) if name == "exact" else Propagate(**(pinned | {"starts": tuple(pinned["starts"])}))
+
+    def fingerprint(self, name: str, params: Params) -> str:
         """Changes whenever a setting that can change this trial does; not with the number of trials, nor with lists of
-        which one entry is the trial's own (``solvers`` where a trial has its ``solver``)."""
-        own = {k: v for k, v in self.settings(name).items() if k != "trials" and k.removesuffix("s") not in params}
+        which one entry is the trial's own (``solvers`` where a trial has its ``solver``), nor with pinned settings as
+        long as they are those of the kept trials."""
+        ignored = ("trials", "pins")
+        own = {k: v for k, v in self.settings(name).items() if k not in ignored and k.removesuffix("s") not in params}
         common = {k: self.tree[k] for k in ("seed", "C", "initial_std", "data")}
         specs = self.tree["solvers"][params.get("graph", "chain")]
         used = [specs.get(name) for name in (params.get("solver", own.get("solver")), *own.get("call_solvers", []))]
+        pins = [*self.settings(name).get("pins", []), *(spec["kind"] for spec in used if spec)]
         used.append(self.tree["readings"].get(params.get("reading")))
-        text = json.dumps([own, common, used], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _digest([own, common, used, *self._moved(pins)])
+
+    def _moved(self, names: Iterable[str]) -> list[Any]:
+        """The pinned settings of these names that are not those which the kept trials were run with."""
+        pinned = self.tree["pinned"]
+        found = {name: pinned[name] for name in names if name in pinned}
+        return [found[name] for name in sorted(found) if _digest(found[name]) != pinned["kept"][name]]
 
 
 def _own(by_member: dict[str, float], member: str) -> float:
     return float(by_member.get(member, by_member["M"]))
+
+
+def _digest(tree: Any) -> str:
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]

@@ -2,30 +2,26 @@
 
     p(x, y, h) ~ exp[ sum_i w_i(s_i) + sum_i (w_xi(x_i) + w_xs(x_i, s_i)) + sum_(i,j) w_ij(s_i, s_j) ]
 
-Sites s are outputs and hidden variables in alternation; each input x_i hangs on one site, so it is summed out locally,
+Sites s are outputs and hidden variables in alternation; each input x_i belongs to one site, so it is summed out there,
 the sites are drawn by elimination and backward sampling, and then the inputs are drawn given the sites. Weights are
-normal and differ between sites and edges. The learner sees one-hot inputs: a block [1, onehot(x)] per site and a table
-per edge, in which the true weights are one weight vector (w_x cancels given x).
+normal and differ between sites and edges. The learner is a ``FactorModel`` that sees one-hot inputs, with a type of
+factor for every site and every edge; the true weights are one of its weight vectors (w_x cancels given x).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Query
 from mssvm.core.power import power_sum
-from mssvm.core.topology import Batch, Topology
-from mssvm.inference.base import Inference
-from mssvm.models.layout import Layout
-from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import node_term, table_term
-from mssvm.objectives.sample import Sample
+from mssvm.core.topology import Topology
+from mssvm.data.graphs import FactorInput
+from mssvm.structures import FactorModel
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,36 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.inputs not in ("all", "hidden"):
             raise InputError(f"inputs is 'all' or 'hidden', not {self.inputs!r}.")
+
+
+@dataclass(frozen=True, eq=False)
+class PartlyLabelled:
+    """Instances as users give them, the true label of every label site, and the sites whose label is never seen."""
+
+    X: Sequence[Any]
+    states: Sequence[Ints]
+    hidden: Sequence[Bools]
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    @property
+    def y(self) -> list[list[int | None]]:
+        """Labels for ``fit``: None where they are missing."""
+        pairs = zip(self.states, self.hidden, strict=True)
+        return [[None if h else s for s, h in zip(z.tolist(), mask.tolist(), strict=True)] for z, mask in pairs]
+
+    def select(self, instances: Ints) -> PartlyLabelled:
+        return PartlyLabelled(*([part[i] for i in instances] for part in (self.X, self.states, self.hidden)))
+
+    def revealed(self) -> PartlyLabelled:
+        """The same with every site an output."""
+        return PartlyLabelled(self.X, self.states, [np.zeros_like(mask) for mask in self.hidden])
+
+    def accuracy(self, fitted: Any, decode: str = "map") -> float:
+        """Share of the labelled sites, in per cent, that a fitted estimator predicts right; the others are hidden."""
+        found, seen = fitted.predict(self.X, hidden=self.hidden, decode=decode), ~np.concatenate(self.hidden)
+        return 100 * float(np.mean((np.concatenate(found) == np.concatenate(self.states))[seen]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,28 +103,39 @@ class Truth:
         given = p_x.transpose(0, 2, 1)[np.arange(self.graph.n_vars), states]
         return pick(given, rng), states
 
-    def weights(self, layout: Layout) -> Floats:
-        """The same model in the learner's weights."""
-        w = np.zeros(layout.n_weights)
-        rows = np.concatenate([self.site[:, None, :], self.x_site], axis=1)
-        layout.view(w, "site")[:] = rows[self.has_input]
-        layout.view(w, "edge")[:] = self.edge.reshape(len(self.edge), 1, -1)
-        if not self.has_input.all():
-            layout.view(w, "bias")[:] = self.site[~self.has_input][:, None, :]
-        return w
+    @property
+    def n_states(self) -> int:
+        return int(self.site.shape[1])
+
+    @property
+    def structure(self) -> FactorModel:
+        return FactorModel(hidden={"h": self.n_states})
+
+    def labelled(self, x: Ints, states: Ints) -> PartlyLabelled:
+        """Drawn instances as the learner sees them: one-hot features on sites with an input, labels of the outputs."""
+        onehot = np.eye(self.n_states)[x.T]
+        seen, blind = np.flatnonzero(self.has_input), np.flatnonzero(~self.has_input)
+        edges = {f"edge {e}": [scope] for e, scope in enumerate(self.graph.scopes)}
+        sites = [{f"site {i}": [[i]] for i in part.tolist()} for part in (seen, blind)]
+        bare = FactorInput(["y" if out else "h" for out in self.output], {**sites[0], **edges, **sites[1]})
+        X = [bare.with_features({f"site {i}": onehot[i, b : b + 1] for i in seen.tolist()}) for b in range(len(x))]
+        labels = list(states[:, self.output])
+        return PartlyLabelled(X, labels, [np.zeros_like(z, dtype=bool) for z in labels])
+
+    @property
+    def weights(self) -> Floats:
+        """The same model in the learner's weights, in the order of its factors; a site's bias is before its input."""
+        sites = np.concatenate([self.site[:, None, :], self.x_site], axis=1)[self.has_input]
+        return np.concatenate([sites.ravel(), self.edge.ravel(), self.site[~self.has_input].ravel()])
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """One draw of a model with its training and test samples; ``weights`` are the true ones."""
+    """One draw of a model, with data for training and test."""
 
     truth: Truth
-    model: LinearModel
-    weights: Floats
-    train: Sample
-    test: Sample
-    train_states: Ints
-    test_states: Ints
+    train: PartlyLabelled
+    test: PartlyLabelled
 
 
 def hidden_chain(rng: np.random.Generator, recipe: Recipe | None = None, n_sites: int = 20) -> Simulation:
@@ -111,10 +148,15 @@ def checkerboard(
     rng: np.random.Generator, recipe: Recipe | None = None, n_rows: int = 6, n_columns: int = 6
 ) -> Simulation:
     """A grid of sites whose outputs and hidden variables alternate like the squares of a chess board."""
+    output = np.indices((n_rows, n_columns)).sum(0).ravel() % 2 == 0
+    return simulate(grid_edges(n_rows, n_columns), output, recipe or Recipe(), rng)
+
+
+def grid_edges(n_rows: int, n_columns: int) -> list[tuple[int, int]]:
+    """Sites numbered by rows, joined to their neighbours on the right, then to those below."""
     at = np.arange(n_rows * n_columns).reshape(n_rows, n_columns)
     pairs = [(at[:, :-1], at[:, 1:]), (at[:-1], at[1:])]
-    edges = [(int(a), int(b)) for one, two in pairs for a, b in zip(one.ravel(), two.ravel(), strict=True)]
-    return simulate(edges, np.indices(at.shape).sum(0).ravel() % 2 == 0, recipe or Recipe(), rng)
+    return [(int(a), int(b)) for one, two in pairs for a, b in zip(one.ravel(), two.ravel(), strict=True)]
 
 
 def simulate(edges: Sequence[tuple[int, int]], output: Bools, recipe: Recipe, rng: np.random.Generator) -> Simulation:
@@ -122,37 +164,8 @@ def simulate(edges: Sequence[tuple[int, int]], output: Bools, recipe: Recipe, rn
     graph = Topology((recipe.n_states,) * len(output), tuple(edges))
     for_model, for_train, for_test = rng.spawn(3)
     truth = Truth.draw(graph, output, recipe, for_model)
-    layout = learner_layout(truth)
-    x_train, train = truth.sample(recipe.n_train, for_train)
-    x_test, test = truth.sample(recipe.n_test, for_test)
-    samples = labelled(truth, layout, x_train, train), labelled(truth, layout, x_test, test)
-    return Simulation(truth, LinearModel.named(layout), truth.weights(layout), *samples, train.ravel(), test.ravel())
-
-
-def learner_layout(truth: Truth) -> Layout:
-    """Weights of the learner: [1, onehot(x)] per site with an input, a bias for other sites, a table per edge."""
-    k, with_input = truth.site.shape[1], int(truth.has_input.sum())
-    shapes: dict[str, tuple[int, ...]] = {"site": (with_input, 1 + k, k), "edge": (truth.graph.n_factors, 1, k * k)}
-    if with_input < len(truth.has_input):
-        shapes["bias"] = (len(truth.has_input) - with_input, 1, k)
-    return Layout.of(shapes)
-
-
-def labelled(truth: Truth, layout: Layout, x: Ints, states: Ints) -> Sample:
-    """The learner's view of drawn instances: features of x, labels of the outputs, hidden sites free."""
-    n, k = len(states), truth.site.shape[1]
-    batch = Batch.build([truth.graph] * n, [range(truth.graph.n_factors)] * n)
-    onehot = np.concatenate([np.ones((batch.n_vars, 1)), np.eye(k)[x.ravel()]], axis=1)
-    seen, blind = (np.flatnonzero(np.tile(mask, n)) for mask in (truth.has_input, ~truth.has_input))
-    terms = [
-        node_term(batch, onehot[seen], np.tile(layout["site"].blocks, n), seen),
-        table_term(batch, None, layout["edge"].blocks),
-    ]
-    if len(blind):
-        terms.append(node_term(batch, np.ones((len(blind), 1)), np.tile(layout["bias"].blocks, n), blind))
-    output = np.tile(truth.output, n)
-    admitted = ~output[:, None] | (np.arange(k) == states.reshape(-1, 1))
-    return Sample.of(LinearInputs(batch, tuple(terms)), Query.of(batch, output), admitted.ravel())
+    drawn = truth.sample(recipe.n_train, for_train), truth.sample(recipe.n_test, for_test)
+    return Simulation(truth, *(truth.labelled(x, states) for x, states in drawn))
 
 
 def draw_states(graph: Topology, unary: Floats, edge: Floats, n: int, rng: np.random.Generator) -> Ints:
@@ -187,16 +200,3 @@ def pick(p: Floats, rng: np.random.Generator) -> Ints:
     steps = np.cumsum(p, axis=-1)
     threshold = rng.random((*p.shape[:-1], 1)) * steps[..., -1:]
     return np.asarray((steps <= threshold).sum(axis=-1), dtype=np.int64)
-
-
-def accuracy(sample: Sample, decoded: Ints) -> float:
-    """Share of output sites whose decoded state is one that the label admits."""
-    right = sample.truth[sample.batch.unary_ptr[:-1] + decoded]
-    return float(right[sample.query.output].mean())
-
-
-def decoded_accuracy(model: LinearModel, w: Floats, sample: Sample, inference: Inference, eps_h: float = 1.0) -> float:
-    """Accuracy of max over y of PS_h[eps_h] theta: marginal MAP at eps_h = 1, joint MAP at 0."""
-    assert isinstance(sample.inputs, LinearInputs)
-    belief = inference(sample.batch, model.forward(w, sample.inputs), sample.query, 0.0, eps_h)
-    return accuracy(sample, belief.decode(sample.batch))

@@ -2,76 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from mssvm.experiments.collect import Experiment, Trials, Value, claim, member_accuracy
-from mssvm.experiments.members import Arena
-from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.simulate import decoded_accuracy
-from mssvm.experiments.statistics import Estimate
-from mssvm.experiments.trials import Params, Result
-from mssvm.objectives.base import Objective
-from mssvm.objectives.unified import Unified, hcrf, lssvm, mssvm
+from mssvm.estimators import UnifiedSSVM
+from mssvm.experiments.collect import Comparisons, Experiment, Trials, at, claim, member_accuracy
+from mssvm.experiments.members import MEMBERS, NAMES, Arena
+from mssvm.experiments.protocol import Params, Protocol
+from mssvm.experiments.trials import Result, cross
 from mssvm.report import Claim, Figure, Section, Table, Text, heat_map
 
 NAME = "table1"
-TUNED: dict[str, Callable[[], Objective]] = {"M": mssvm, "L": lssvm, "H": hcrf, "E": lambda: Unified(0.5, 1.0)}
-TITLES = {"M": "MSSVM (0, 1)", "L": "LSSVM (0, 0)", "H": "HCRF (1, 1), no loss", "E": "(0.5, 1)"}
+BETWEEN = {"eps_y": 0.5, "eps_h": 1.0}  # what the protocol calls E
 
 
 def tasks(protocol: Protocol) -> list[Params]:
-    settings = protocol.settings(NAME)
-    return [
-        {"part": part, "reading": reading, "trial": trial}
-        for part in settings["parts"]
-        for trial in range(protocol.n_trials(NAME, part))
-        for reading in settings["readings"]
-    ]
+    settings, out = protocol.settings(NAME), []
+    for part in settings["parts"]:
+        out += cross(part=[part], trial=range(protocol.n_trials(NAME, part)), reading=settings["readings"])
+    return out
 
 
 def run(protocol: Protocol, params: Params) -> Result:
-    arena = protocol.chain(NAME, params)
-    if params["part"] == "temperatures":
-        return _temperatures(protocol, arena)
-    return {m: _tuned(protocol, arena, TUNED[m]()) for m in protocol.settings(NAME)["tuned_members"]}
+    arena, settings = protocol.arena(NAME, params), protocol.settings(NAME)
+    if params["part"] == "tuned":
+        return {m: _tuned(protocol, arena, *_member(m)) for m in settings["tuned_members"]}
+    pairs = cross(eps_y=settings["eps_y"], eps_h=settings["eps_h"])
+    result: Result = {_cell(*pair.values()): _score(protocol, arena, UnifiedSSVM, pair) for pair in pairs}
+    return result | {"HCRF": _score(protocol, arena, "H", {})}
 
 
-def _temperatures(protocol: Protocol, arena: Arena) -> Result:
-    settings = protocol.settings(NAME)
-    pairs = [(y, h) for y in settings["eps_y"] for h in settings["eps_h"]]
-    result: Result = {_cell(*pair): _score(protocol, arena, Unified(*pair)) for pair in pairs}
-    return result | {"HCRF": _score(protocol, arena, hcrf())}
+def _member(letter: str) -> tuple[Any, dict[str, float]]:
+    return (UnifiedSSVM, BETWEEN) if letter == "E" else (letter, {})
 
 
-def _score(protocol: Protocol, arena: Arena, objective: Objective) -> float:
-    """Test accuracy with the decoder at the objective's own eps_h."""
+def _title(letter: str) -> str:
+    """A member's name and temperatures."""
+    if letter == "E":
+        return f"({_cell(**BETWEEN).replace(',', ', ')})"
+    member = MEMBERS[letter]
+    loss = ", no loss" if member.default_loss == "zero" else ""
+    return f"{NAMES[letter]} ({member.eps_y:g}, {member.eps_h:g}){loss}"
+
+
+def _score(protocol: Protocol, arena: Arena, member: Any, temperatures: dict[str, float]) -> float:
+    """Test accuracy with the decoder at the member's own eps_h."""
     solver = protocol.solver("chain", protocol.settings(NAME)["solver"], "M")
-    sim = arena.simulation
-    w = solver.minimize(arena.problem(objective), arena.w0).w
-    return round(100 * decoded_accuracy(sim.model, w, sim.test, arena.inference, objective.eps_h), 6)
+    return round(arena.accuracy(arena.fit(member, solver, None, **temperatures)), 6)
 
 
-def _tuned(protocol: Protocol, arena: Arena, objective: Objective) -> Result:
+def _tuned(protocol: Protocol, arena: Arena, member: Any, temperatures: dict[str, float]) -> Result:
     """C of the highest accuracy over folds of the training set (the smaller C on ties), and its test accuracy."""
     settings = protocol.settings(NAME)
-    sim = arena.simulation
-    fold = np.arange(len(sim.train)) % settings["folds"]
+    fold = np.arange(len(arena.train)) % settings["folds"]
+    sides = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in range(settings["folds"])]
+    parts = [(arena.train.select(inside), arena.train.select(outside)) for inside, outside in sides]
     means = []
     for C in settings["tuned_C"]:
-        scores = []
-        for k in range(settings["folds"]):
-            split = replace(
-                sim, train=sim.train.select(np.flatnonzero(fold != k)), test=sim.train.select(np.flatnonzero(fold == k))
-            )
-            scores.append(_score(protocol, replace(arena, simulation=split, C=C), objective))
-        means.append(float(np.mean(scores)))
+        split = [replace(arena, train=inside, test=outside, C=C) for inside, outside in parts]
+        means.append(float(np.mean([_score(protocol, one, member, temperatures) for one in split])))
     best = settings["tuned_C"][int(np.argmax(means))]
-    plain = _score(protocol, arena, objective)
-    chosen = plain if best == arena.C else _score(protocol, replace(arena, C=best), objective)
+    plain = _score(protocol, arena, member, temperatures)
+    chosen = plain if best == arena.C else _score(protocol, replace(arena, C=best), member, temperatures)
     return {"C": best, "accuracy": chosen, "plain": plain}
 
 
@@ -81,70 +75,57 @@ def _cell(eps_y: float, eps_h: float) -> str:
 
 def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
-    maps = [_map(settings, trials, r) for r in settings["readings"] if trials.where(part="temperatures", reading=r)]
+    readings = trials.present("reading", settings["readings"], part="temperatures")
+    maps = [_map(settings, trials, reading) for reading in readings]
     intro = Text(
         "Every member of the family on the hidden chain by the same solver (L-BFGS with homotopy), C = 1, "
         "Hamming loss. The first number of a cell is the accuracy, the second its paired difference to MSSVM "
         "with standard error. LSSVM is the corner (0, 0), MSSVM is (0, 1), loss-augmented likelihood is (1, 1); "
         "eps_y = eps_h is the eps-extension. The decoder is marginal MAP at the member's own eps_h."
     )
-    items: list[Text | Table | Figure] = [
-        intro,
-        Figure("Test accuracy (%) over the two temperatures", maps),
-        _tuned_table(settings, trials),
-    ]
+    figure = Figure("Test accuracy (%) over the two temperatures", maps)
+    items: list[Text | Table | Figure] = [intro, figure, _tuned_table(settings, trials)]
     return Section(NAME, "Table 1: the family as a map", items, claims(protocol, trials))
 
 
-def _map(settings: dict[str, Any], trials: Trials, reading: str) -> str:
+def _map(settings: Params, trials: Trials, reading: str) -> str:
     where = {"part": "temperatures", "reading": reading}
     values: list[list[float | None]] = []
     texts = []
     for y in settings["eps_y"]:
-        cells = [(_at(_cell(y, h)), h) for h in settings["eps_h"]]
+        cells = [(at(_cell(y, h)), h) for h in settings["eps_h"]]
         found = [trials.estimate(value, **where) for value, _ in cells]
-        gaps = [trials.difference(value, _at(_cell(0.0, 1.0)), **where) for value, _ in cells]
+        gaps = [trials.difference(value, at(_cell(0.0, 1.0)), **where) for value, _ in cells]
         values.append([e.mean for e in found])
         texts.append([
             f"{e.mean:.2f}\n" + ("MSSVM" if (y, h) == (0.0, 1.0) else g.show(sign=True).replace(" ± ", "±"))
             for e, g, (_, h) in zip(found, gaps, cells, strict=True)
         ])  # fmt: skip
     rows, columns = ([f"{e:g}" for e in settings[k]] for k in ("eps_y", "eps_h"))
-    likelihood = trials.difference(_at("HCRF"), _at(_cell(0.0, 1.0)), **where)
+    likelihood = trials.difference(at("HCRF"), at(_cell(0.0, 1.0)), **where)
     title = f"Reading {reading} (HCRF: {likelihood.show(sign=True)})"
     return heat_map(title, rows, columns, values, "eps_y", "eps_h", texts)
 
 
-def _at(name: str) -> Value:
-    return lambda result: float(result[name])
-
-
-def _field(member: str, name: str) -> Value:
-    return lambda result: float(result[member][name])
-
-
-def _tuned_table(settings: dict[str, Any], trials: Trials) -> Table:
+def _tuned_table(settings: Params, trials: Trials) -> Table:
     rows = []
-    for reading in settings["readings"]:
+    for reading in trials.present("reading", settings["readings"], part="tuned"):
         where = {"part": "tuned", "reading": reading}
-        if not trials.where(**where):
-            continue
         for m in settings["tuned_members"]:
-            plain, tuned = (trials.estimate(v, **where).show() for v in (_field(m, "plain"), member_accuracy(m)))
-            chosen = f"{np.median(trials.values(_field(m, 'C'), **where)):g}"
+            plain, tuned = (trials.estimate(v, **where).show() for v in (at(m, "plain"), member_accuracy(m)))
+            chosen = f"{np.median(trials.values(at(m, 'C'), **where)):g}"
             gap = "" if m == "M" else trials.gap("M", m, **where).interval()
-            mixed = trials.difference(_field("M", "plain"), member_accuracy(m), **where).interval()
-            rows.append([reading, TITLES[m], plain, tuned, chosen, gap, mixed])
+            mixed = trials.difference(at("M", "plain"), member_accuracy(m), **where).interval()
+            rows.append([reading, _title(m), plain, tuned, chosen, gap, mixed])
     header = ["reading", "member", "C = 1", "C by CV", "median C", "MSSVM (CV) - it (CV)", "MSSVM (C = 1) - it (CV)"]
     return Table(f"C chosen by {settings['folds']}-fold cross-validation on the training set", header, rows, n_labels=2)
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    found: dict[str, list[tuple[str, Estimate]]] = {}
-    for reading in protocol.settings(NAME)["readings"]:
+    found: Comparisons = {}
+    for reading in trials.present("reading", protocol.settings(NAME)["readings"], part="tuned"):
         where = {"part": "tuned", "reading": reading}
-        if trials.where(**where):
-            found[reading] = [(f"MSSVM - {TITLES[m]}, C by CV", trials.gap("M", m, **where)) for m in ("L", "H", "E")]
+        found[reading] = [(f"MSSVM - {_title(m)}, C by CV", trials.gap("M", m, **where)) for m in ("L", "H", "E")]
     return [claim(protocol, 11, "Beyond the paper: MSSVM is the best member when every member's C is tuned.", found)]
 
 

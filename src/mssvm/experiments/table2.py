@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from mssvm.experiments.collect import Experiment, Trials, claim, member_accuracy, member_cells, member_header
-from mssvm.experiments.members import NAMES
-from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.statistics import Estimate
-from mssvm.experiments.trials import Params, Result
+from mssvm.experiments.collect import (
+    Comparisons,
+    Experiment,
+    Trials,
+    at,
+    claim,
+    member_accuracy,
+    member_cells,
+    member_header,
+    paper_cells,
+)  # fmt: skip
+from mssvm.experiments.protocol import Params, Protocol
+from mssvm.experiments.trials import Result, cross
 from mssvm.report import Claim, Section, Table, Text
 
 NAME = "table2"
@@ -19,30 +27,19 @@ PAPER = {
 
 def tasks(protocol: Protocol) -> list[Params]:
     """Every graph, reading, solver and trial; all members are in one task."""
-    settings = protocol.settings(NAME)
-    return [
-        {"graph": graph, "solver": solver, "reading": reading, "trial": trial}
-        for graph, solvers in settings["solvers"].items()
-        for solver in solvers
-        for trial in range(protocol.n_trials(NAME, graph))
-        for reading in settings["readings"]
-    ]
+    settings, out = protocol.settings(NAME), []
+    for graph, solvers in settings["solvers"].items():
+        trials = range(protocol.n_trials(NAME, graph))
+        out += cross(graph=[graph], solver=solvers, trial=trials, reading=settings["readings"])
+    return out
 
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Accuracy, objective and inference calls of every member."""
-    arena = protocol.chain(NAME, params) if params["graph"] == "chain" else protocol.grid(NAME, params)
-    result: Result = {"bayes": arena.bayes()}
-    for member in protocol.settings(NAME)["members"]:
-        solution = arena.train(member, protocol.solver(params["graph"], params["solver"], member))
-        last = solution.trace[-1]
-        result[member] = {
-            "accuracy": arena.accuracy(member, solution.w),
-            "objective": solution.objective,
-            "calls": last.plus_calls + last.minus_calls,
-            "outcome": solution.outcome.value,
-        }
-    return result
+    arena = protocol.arena(NAME, params)
+    trained = protocol.train(NAME, arena, params["solver"], params["graph"])
+    found = {m: arena.report(fitted, "accuracy", "objective", "calls", "outcome") for m, fitted in trained}
+    return {"bayes": arena.bayes(), **found}
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
@@ -59,36 +56,26 @@ def section(protocol: Protocol, trials: Trials) -> Section:
 def _table(protocol: Protocol, trials: Trials, graph: str) -> Table:
     settings = protocol.settings(NAME)
     members, rows = settings["members"], []
-    for reading in settings["readings"]:
-        for solver in settings["solvers"][graph]:
-            where = {"graph": graph, "reading": reading, "solver": solver}
-            found = trials.where(**where)
-            if found:
-                bayes = trials.estimate(lambda r: float(r["bayes"]), **where).show()
-                rows.append([reading, solver, str(len(found)), bayes, *member_cells(trials, members, **where)])
-    n = len(rows)
-    for solver, values in PAPER[graph].items():
-        gaps = [f"{values[0] - v:+.2f}" for v in values[1:]]
-        rows.append(["paper", solver.removeprefix("paper "), "20", "", *[f"{v:.2f}" for v in values], *gaps])
+    for where in cross(graph=[graph], reading=settings["readings"], solver=settings["solvers"][graph]):
+        found = trials.where(**where)
+        if found:
+            first = [where["reading"], where["solver"], str(len(found)), trials.estimate(at("bayes"), **where).show()]
+            rows.append([*first, *member_cells(trials, members, **where)])
+    strong = frozenset(range(len(rows), len(rows) + len(PAPER[graph])))
+    rows += [["paper", s.removeprefix("paper "), "20", "", *paper_cells(v)] for s, v in PAPER[graph].items()]
     header = ["reading", "solver", "trials", "Bayes", *member_header(members)]
-    strong = frozenset(range(n, len(rows)))
     return Table(TITLES[graph], header, rows, "± is the standard error; brackets are 95% intervals.", 2, strong)
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     settings = protocol.settings(NAME)
-    above: dict[str, list[tuple[str, Estimate]]] = {}
-    cccp: dict[str, list[tuple[str, Estimate]]] = {}
+    above: Comparisons = {reading: [] for reading in settings["readings"]}
+    cccp: Comparisons = {reading: [] for reading in settings["readings"]}
     for reading in settings["readings"]:
-        above[reading], cccp[reading] = [], []
         for graph, solvers in settings["solvers"].items():
-            for solver in solvers:
-                where = {"graph": graph, "reading": reading, "solver": solver}
-                if trials.where(**where):
-                    above[reading] += [
-                        (f"{graph}, {solver}, MSSVM - {NAMES[m]}", trials.gap("M", m, **where)) for m in ("L", "H")
-                    ]
-            both = ({"graph": graph, "reading": reading, "solver": s} for s in ("paper CCCP", "SGD"))
+            for where in cross(graph=[graph], reading=[reading], solver=solvers):
+                above[reading] += trials.gaps(f"{graph}, {where['solver']}, ", [("M", "L"), ("M", "H")], **where)
+            both = cross(graph=[graph], reading=[reading], solver=["paper CCCP", "SGD"])
             change = trials.change(member_accuracy("L"), *both)
             if change is not None:
                 cccp[reading].append((f"{graph}, LSSVM CCCP - SGD", change))

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from mssvm.experiments.collect import Experiment, Trials, claim, lead_over, member_cells, member_header
+from mssvm.experiments.collect import (
+    Comparisons,
+    Experiment,
+    Trials,
+    at,
+    claim,
+    lead_over,
+    member_cells,
+    member_header,
+    paper_cells,
+)  # fmt: skip
 from mssvm.experiments.members import NAMES
-from mssvm.experiments.protocol import Protocol
+from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.statistics import Estimate
-from mssvm.experiments.trials import Params, Result
+from mssvm.experiments.trials import Result, cross
 from mssvm.report import Claim, Section, Table, Text
 
 NAME = "table3"
@@ -23,33 +33,22 @@ PAPER = {
 
 
 def tasks(protocol: Protocol) -> list[Params]:
-    settings = protocol.settings(NAME)
-    return [
-        {"reading": reading, "sigma_h": sigma_h, "trial": trial}
-        for trial in range(protocol.n_trials(NAME))
-        for reading in settings["readings"]
-        for sigma_h in settings["sigma_hs"]
-    ]
+    settings, trials = protocol.settings(NAME), range(protocol.n_trials(NAME))
+    return cross(trial=trials, reading=settings["readings"], sigma_h=settings["sigma_hs"])
 
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Accuracy of every member; the standard normals behind the weights are the same for every sigma_h of a trial."""
-    arena = protocol.chain(NAME, params, sigma_h=params["sigma_h"])
-    settings = protocol.settings(NAME)
-    result: Result = {"bayes": arena.bayes()}
-    for member in settings["members"]:
-        solution = arena.train(member, protocol.solver("chain", settings["solver"], member))
-        result[member] = {"accuracy": arena.accuracy(member, solution.w), "objective": solution.objective}
-    return result
+    arena = protocol.arena(NAME, params, sigma_h=params["sigma_h"])
+    trained = protocol.train(NAME, arena, protocol.settings(NAME)["solver"])
+    return {"bayes": arena.bayes(), **{m: arena.report(fitted, "accuracy", "objective") for m, fitted in trained}}
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
-    members = settings["members"]
-    readings = trials.present("reading", settings["readings"])
-    tables = [
-        t for r in readings for t in _tables(f"Reading {r}", _rows(trials, r, settings["sigma_hs"], members), members)
-    ]
+    members, tables = settings["members"], []
+    for reading in trials.present("reading", settings["readings"]):
+        tables += _tables(f"Reading {reading}", _rows(trials, reading, settings["sigma_hs"], members), members)
     tables += _tables("The paper's figures (20 trials)", _paper(), members)
     intro = Text(
         "As Table 2 on the hidden chain, by L-BFGS with temperature homotopy for every method; M3E with alpha = "
@@ -72,54 +71,42 @@ def _tables(title: str, rows: list[list[str]], members: list[str]) -> list[Table
 
 def _rows(trials: Trials, reading: str, sigmas: list[float], members: list[str]) -> list[list[str]]:
     rows = []
-    for sigma_h in sigmas:
+    for sigma_h in trials.present("sigma_h", sigmas, reading=reading):
         where = {"reading": reading, "sigma_h": sigma_h}
-        if trials.where(**where):
-            bayes = trials.estimate(lambda r: float(r["bayes"]), **where).show()
-            n = str(len(trials.where(**where)))
-            rows.append([f"{sigma_h:g}", n, bayes, *member_cells(trials, members, **where)])
+        first = [f"{sigma_h:g}", str(len(trials.where(**where))), trials.estimate(at("bayes"), **where).show()]
+        rows.append([*first, *member_cells(trials, members, **where)])
     return [*rows, ["Avg.", "", "", *_average(trials, reading, members)]]
 
 
 def _average(trials: Trials, reading: str, members: list[str]) -> list[str]:
     """Means over sigma_h trial by trial, so that their standard errors respect the shared draws."""
     found = trials.where(reading=reading)
-    by_trial = {
-        m: np.array([
-            np.mean([t.result[m]["accuracy"] for t in found if t.params["trial"] == k])
-            for k in sorted({t.params["trial"] for t in found})
-        ])
-        for m in members
-    }  # fmt: skip
+    numbers = sorted({t.params["trial"] for t in found})
+    of_trial = [[t.result for t in found if t.params["trial"] == k] for k in numbers]
+    by_trial = {m: [np.mean([r[m]["accuracy"] for r in results]) for results in of_trial] for m in members}
     shown = [Estimate.of(by_trial[m], trials.confidence).show() for m in members]
     others = [m for m in members if m != "M"]
     return shown + [Estimate.paired(by_trial["M"], by_trial[m], trials.confidence).interval() for m in others]
 
 
 def _paper() -> list[list[str]]:
-    rows = [[f"{sigma:g}", "20", "", *_paper_row(values)] for sigma, values in PAPER.items()]
-    return [*rows, ["Avg.", "", "", *_paper_row(tuple(np.mean(list(PAPER.values()), axis=0)))]]
-
-
-def _paper_row(values: tuple[float, ...]) -> list[str]:
-    return [f"{v:.2f}" for v in values] + [f"{values[0] - v:+.2f}" for v in values[1:]]
+    rows = [[f"{sigma:g}", "20", "", *paper_cells(values)] for sigma, values in PAPER.items()]
+    return [*rows, ["Avg.", "", "", *paper_cells(np.mean(list(PAPER.values()), axis=0))]]
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     settings = protocol.settings(NAME)
     largest, smallest = max(settings["sigma_hs"]), min(settings["sigma_hs"])
-    found: dict[str, list[tuple[str, Estimate]]] = {}
+    found: Comparisons = {}
     for reading in settings["readings"]:
         low, high = {"reading": reading, "sigma_h": smallest}, {"reading": reading, "sigma_h": largest}
-        found[reading] = []
-        for m in ("L", "M3E"):
-            change = trials.change(lead_over(m), low, high)
-            if change is not None:
-                found[reading].append((f"gap to {NAMES[m]} at {smallest:g} - at {largest:g}", change))
-        if trials.where(**low):
-            found[reading] += [
-                (f"{NAMES[m]} - M3E at {smallest:g}", trials.gap(m, "M3E", **low)) for m in ("M", "L", "H", "ModLat")
-            ]
+        changes = {m: trials.change(lead_over(m), low, high) for m in ("L", "M3E")}
+        label = f"at {smallest:g} - at {largest:g}"
+        found[reading] = [(f"gap to {NAMES[m]} {label}", c) for m, c in changes.items() if c is not None]
+        found[reading] += [
+            (f"{label} at {smallest:g}", gap)
+            for label, gap in trials.gaps("", [(m, "M3E") for m in ("M", "L", "H", "ModLat")], **low)
+        ]
     text = "MSSVM's advantage over LSSVM and M3E grows as sigma_h falls, and M3E is the worst there."
     return [claim(protocol, 6, text, found)]
 

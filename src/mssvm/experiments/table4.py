@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,25 +11,17 @@ import numpy as np
 from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
-from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.potentials import Query
-from mssvm.core.topology import Batch
-from mssvm.experiments.collect import Experiment, Trials, claim
-from mssvm.experiments.members import NAMES, UNIFIED
-from mssvm.experiments.msrc import CATEGORIES, UNKNOWN, read_msrc
-from mssvm.experiments.msrc_features import Patches, codebook, features, load_patches
-from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.segmentation import grid_graph
+from mssvm.core.arrays import Floats, Ints
+from mssvm.data.graphs import Graph
+from mssvm.experiments.collect import Comparisons, Experiment, Trials, claim
+from mssvm.experiments.members import MEMBERS, NAMES
+from mssvm.experiments.msrc import CATEGORIES, UNKNOWN, Patches, codebook, features, load_patches, read_msrc
+from mssvm.experiments.protocol import Params, Protocol
+from mssvm.experiments.simulate import PartlyLabelled, grid_edges
 from mssvm.experiments.statistics import Estimate
-from mssvm.experiments.trials import Params, Result
-from mssvm.inference.propagation.propagate import Propagate
-from mssvm.models.layout import Layout
-from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import node_term, table_term
-from mssvm.objectives.sample import Sample
-from mssvm.objectives.training import TrainingProblem
-from mssvm.optim import Subgradient
+from mssvm.experiments.trials import Result, cross
 from mssvm.report import Claim, Figure, Section, Table, Text, label_picture
+from mssvm.structures import GraphModel
 
 NAME = "table4"
 PATCH, MARGINALS = "patch", "H marginals"
@@ -53,7 +44,7 @@ def tasks(protocol: Protocol) -> list[Params]:
     if skip(protocol):
         return []
     settings = protocol.settings(NAME)
-    return [{"codebook": c, "fold": f, "trial": 0} for c in settings["codebooks"] for f in settings["folds"]]
+    return cross(codebook=settings["codebooks"], fold=settings["folds"], trial=[0])
 
 
 def run(protocol: Protocol, params: Params) -> Result:
@@ -68,103 +59,78 @@ def run(protocol: Protocol, params: Params) -> Result:
     known = train if params["codebook"] == "fold" else np.arange(len(patches))
     words = codebook([patches[i] for i in known], settings["words"], protocol.seed)
     rows = [features(p, words.predict(p.sift.astype(np.float64)), settings["words"]) for p in patches]
-    held_out = np.arange(len(train)) % settings["inner"] == 0
-    data = Data(patches, rows, train, held_out, test, settings["examples"] if params["fold"] == 0 else 0)
-    shown = [patches[i] for i in data.shown]
-    result: Result = {"truth": [{"shape": p.shape, "labels": p.labels.tolist()} for p in shown]}
-    result[PATCH] = _patch_classifier(settings, data)
+    data = Fold(patches, rows, train, test, settings["inner"])
+    shown = data.varied(settings["examples"] if params["fold"] == 0 else 0)
+    truth = [{"shape": patches[i].shape, "labels": patches[i].labels.tolist()} for i in shown]
+    result: Result = {"truth": truth, PATCH: _patch_classifier(settings, data, shown)}
     for member in settings["members"]:
-        result |= _member(protocol, data, member)
+        result |= _member(protocol, data, member, shown)
     return result
 
 
-class Data:
-    """Images with features, and who is trained on, held out and tested on."""
+class Fold:
+    """Images with features: which are trained on, held out of that to choose settings by, and tested on."""
 
-    def __init__(
-        self, patches: Sequence[Patches], rows: Sequence[Any], train: Ints, held_out: Bools, test: Ints, n_shown: int
-    ) -> None:
-        self.patches, self.rows, self.train, self.test = patches, rows, train, test
-        self.inner, self.held_out = train[~held_out], train[held_out]
-        variety = [len(set(patches[i].labels.tolist()) - {UNKNOWN}) for i in test]
-        self.shown = test[np.argsort(-np.array(variety), kind="stable")[:n_shown]]  # the first of the most varied
+    def __init__(self, patches: list[Patches], rows: list[Any], train: Ints, test: Ints, every: int) -> None:
+        held_out = np.arange(len(train)) % every == 0
+        self.rows, self.labels = rows, [p.labels for p in patches]
+        self.train, self.test, self.inner, self.held_out = train, test, train[~held_out], train[held_out]
+        # The graph model has a bias of its own, so the constant feature goes.
+        graphs = [Graph(row[:, :-1], grid_edges(*p.shape)) for row, p in zip(rows, patches, strict=True)]
+        self.images = PartlyLabelled(graphs, self.labels, [labels == UNKNOWN for labels in self.labels])
 
-    def labels(self, which: Ints) -> Ints:
-        return np.concatenate([self.patches[i].labels for i in which])
+    def varied(self, n: int) -> Ints:
+        """The first of the test images with the most categories."""
+        variety = [len(set(self.labels[i].tolist()) - {UNKNOWN}) for i in self.test]
+        return self.test[np.argsort(-np.array(variety), kind="stable")[:n]]
 
-    def features(self, which: Ints) -> Any:
-        return sparse.vstack([self.rows[i] for i in which], format="csr")
+    def single(self, images: Ints) -> tuple[Any, Ints]:
+        """Features and labels of the patches of some images, without structure."""
+        rows, labels = ([part[i] for i in images] for part in (self.rows, self.labels))
+        return sparse.vstack(rows, format="csr"), np.concatenate(labels)
 
-    def layout(self) -> Layout:
-        k = len(CATEGORIES)
-        return Layout.of({"patch": (self.rows[0].shape[1], k), "edge": (1, k * k)})
-
-    def sample(self, which: Ints) -> Sample:
-        """Labelled patches are outputs, the others hidden."""
-        k, groups = len(CATEGORIES), self.layout()
-        graphs = [grid_graph(*self.patches[i].shape, k) for i in which]
-        batch = Batch.build(graphs, [np.zeros(g.n_factors, dtype=np.int64) for g in graphs])
-        terms = (
-            node_term(batch, self.features(which), groups["patch"].start),
-            table_term(batch, None, groups["edge"].start),
-        )
-        labels = self.labels(which)
-        output = labels != UNKNOWN
-        admitted = ~output[:, None] | (np.arange(k) == labels[:, None])
-        return Sample.of(LinearInputs(batch, terms), Query.of(batch, output), admitted.ravel())
+    def count(self, decoded: list[Ints], shown: Ints) -> Result:
+        """Per test image and category: labelled patches, and those that were right; and what was decoded in some."""
+        pairs = [(mine, self.labels[i]) for mine, i in zip(decoded, self.test, strict=True)]
+        total = [[int(np.sum(labels == k)) for k in range(len(CATEGORIES))] for _, labels in pairs]
+        right = [[int(np.sum((labels == k) & (mine == k))) for k in range(len(CATEGORIES))] for mine, labels in pairs]
+        at = {int(i): mine for i, mine in zip(self.test, decoded, strict=True)}
+        return {"right": right, "total": total, "shown": [at[int(i)].tolist() for i in shown]}
 
 
-def _member(protocol: Protocol, data: Data, member: str) -> Result:
-    settings, objective = protocol.settings(NAME), UNIFIED[member]()
-    model, inference = LinearModel.named(data.layout()), Propagate(effort="fast", max_sweeps=settings["sweeps"])
-    start = np.zeros(model.n_weights)  # features are shared with labelled patches, so zeros freeze nothing
+def _member(protocol: Protocol, data: Fold, member: str, shown: Ints) -> Result:
+    """A member with C and rate chosen on the held-out images; HCRF is decoded by its marginals as well."""
+    settings = protocol.settings(NAME)
+    inference = protocol.inference("fast", max_sweeps=settings["sweeps"])
 
-    def fit(sample: Sample, C: float, rate: float) -> Floats:
-        solver = Subgradient(n_epochs=settings["epochs"], rate=rate, batch_size=1)
-        return solver.minimize(TrainingProblem(objective, model, sample, inference, C), start).w
+    def fit(images: PartlyLabelled, C: float, rate: float) -> Any:
+        solver = protocol.descent("adagrad", rate, n_epochs=settings["epochs"])
+        # Features are shared with labelled patches, so a start at zero freezes nothing.
+        common: dict[str, Any] = {"C": C, "init": "zeros", "classes": range(len(CATEGORIES))}
+        return MEMBERS[member](GraphModel(), solver=solver, inference=inference, **common).fit(images.X, images.y)
 
-    def decode(w: Floats, sample: Sample, eps_y: float) -> Ints:
-        theta = model.forward(w, sample.inputs)  # type: ignore[arg-type]
-        eps_h = objective.eps_h if eps_y == 0 else 1.0
-        return inference(sample.batch, theta, sample.query, eps_y, eps_h).decode(sample.batch)
-
-    inner, held_out, labels = data.sample(data.inner), data.sample(data.held_out), data.labels(data.held_out)
+    inner, held_out, train, test = map(data.images.select, (data.inner, data.held_out, data.train, data.test))
     pairs = [(C, rate) for C in settings["Cs"] for rate in settings["rates"]]
-    scores = [_share(decode(fit(inner, *pair), held_out, 0.0), labels) for pair in pairs] if len(pairs) > 1 else [0.0]
+    scores = [held_out.accuracy(fit(inner, *pair)) for pair in pairs] if len(pairs) > 1 else [0.0]
     best = pairs[int(np.argmax(scores))]
-    w, test = fit(data.sample(data.train), *best), data.sample(data.test)
-    found = {member: _count(data, decode(w, test, 0.0)) | {"C": best[0], "rate": best[1]}}
-    return found | ({MARGINALS: _count(data, decode(w, test, 1.0))} if member == "H" else {})
+    fitted = fit(train, *best)
+    decoded = {how: fitted.predict(test.X, hidden=test.hidden, decode=how) for how in ("map", "marginal")}
+    found = {member: data.count(decoded["map"], shown) | {"C": best[0], "rate": best[1]}}
+    return found | ({MARGINALS: data.count(decoded["marginal"], shown)} if member == "H" else {})
 
 
-def _patch_classifier(settings: dict[str, Any], data: Data) -> Result:
+def _patch_classifier(settings: Params, data: Fold, shown: Ints) -> Result:
     """Logistic regression on the same features, without structure; C by the same inner split."""
 
-    def fit(which: Ints, C: float) -> LogisticRegression:
-        labels = data.labels(which)
-        return LogisticRegression(C=C, max_iter=300).fit(
-            data.features(which)[labels != UNKNOWN], labels[labels != UNKNOWN]
-        )
+    def fit(images: Ints, C: float) -> LogisticRegression:
+        rows, labels = data.single(images)
+        return LogisticRegression(C=C, max_iter=300).fit(rows[labels != UNKNOWN], labels[labels != UNKNOWN])
 
-    held_out = data.features(data.held_out), data.labels(data.held_out)
-    scores = [_share(fit(data.inner, C).predict(held_out[0]), held_out[1]) for C in settings["patch_Cs"]]
+    rows, labels = data.single(data.held_out)
+    scores = [np.mean((fit(data.inner, C).predict(rows) == labels)[labels != UNKNOWN]) for C in settings["patch_Cs"]]
     best = settings["patch_Cs"][int(np.argmax(scores))]
-    return _count(data, fit(data.train, best).predict(data.features(data.test))) | {"C": best}
-
-
-def _share(decoded: Ints, labels: Ints) -> float:
-    return float(np.mean(decoded[labels != UNKNOWN] == labels[labels != UNKNOWN]))
-
-
-def _count(data: Data, decoded: Ints) -> Result:
-    """Per test image and category: labelled patches, and those that were right; and what was decoded where shown."""
-    ends = np.cumsum([len(data.patches[i].labels) for i in data.test])[:-1]
-    right, total, parts = [], [], np.split(decoded, ends)
-    for mine, labels in zip(parts, np.split(data.labels(data.test), ends), strict=True):
-        total.append([int(np.sum(labels == k)) for k in range(len(CATEGORIES))])
-        right.append([int(np.sum((labels == k) & (mine == k))) for k in range(len(CATEGORIES))])
-    shown = [parts[int(np.flatnonzero(data.test == i)[0])].tolist() for i in data.shown]
-    return {"right": right, "total": total, "shown": shown}
+    chosen = fit(data.train, best)
+    return data.count([chosen.predict(data.rows[i]) for i in data.test], shown) | {"C": best}
 
 
 @lru_cache(1)
@@ -183,7 +149,7 @@ def section(protocol: Protocol, trials: Trials) -> Section:
     return Section(NAME, "Table 4: MSRC", items, claims(protocol, trials))
 
 
-def _gallery(settings: dict[str, Any], trials: Trials) -> list[Figure]:
+def _gallery(settings: Params, trials: Trials) -> list[Figure]:
     """Labels of some test images beside what every method makes of them, with the first codebook."""
     found = [t.result for t in trials.where(codebook=settings["codebooks"][0]) if t.result["truth"]]
     drawings = []
@@ -199,7 +165,7 @@ def _gallery(settings: dict[str, Any], trials: Trials) -> list[Figure]:
     return [Figure("Labels of patches, and predictions", drawings, note, columns)] if drawings else []
 
 
-def _table(settings: dict[str, Any], trials: Trials, book: str) -> Table:
+def _table(settings: Params, trials: Trials, book: str) -> Table:
     rows = []
     for m in (PATCH, *settings["members"], MARGINALS):
         means, errors = _bootstrap(settings, *_counts(trials, book, m))
@@ -225,7 +191,7 @@ def _scores(right: Floats, total: Floats) -> Floats:
     return np.append(by_class, [by_class.mean(), 100 * right.sum() / total.sum()])
 
 
-def _bootstrap(settings: dict[str, Any], right: Floats, total: Floats) -> tuple[Floats, Floats]:
+def _bootstrap(settings: Params, right: Floats, total: Floats) -> tuple[Floats, Floats]:
     rng = np.random.default_rng(0)
     draws = rng.integers(len(right), size=(settings["resamples"], len(right)))
     return _scores(right, total), np.std([_scores(right[d], total[d]) for d in draws], axis=0, ddof=1)
@@ -233,23 +199,20 @@ def _bootstrap(settings: dict[str, Any], right: Floats, total: Floats) -> tuple[
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     settings = protocol.settings(NAME)
-    found: dict[str, list[tuple[str, Estimate]]] = {}
+    found: Comparisons = {}
     for book in trials.present("codebook", settings["codebooks"]):
         mine, total = _counts(trials, book, "M")
         found[f"codebook {book}"] = []
-        for m in ("L", "H"):
-            other, _ = _counts(trials, book, m)
+        for member in ("L", "H"):
+            other, _ = _counts(trials, book, member)
             draws = np.random.default_rng(0).integers(len(mine), size=(settings["resamples"], len(mine)))
             gaps = np.array([_scores(mine[d], total[d]) - _scores(other[d], total[d]) for d in draws])
             low, high = np.quantile(gaps, [(1 - trials.confidence) / 2, (1 + trials.confidence) / 2], axis=0)
             mean, se = _scores(mine, total) - _scores(other, total), gaps.std(axis=0, ddof=1)
-            found[f"codebook {book}"] += [
-                (
-                    f"{c}, MSSVM - {NAMES[m]}",
-                    Estimate(float(mean[k]), float(se[k]), float(low[k]), float(high[k]), len(mine)),
-                )
-                for k, c in enumerate(CATEGORIES)
-            ]
+            rows = np.stack([mean, se, low, high], axis=1).tolist()
+            estimates = [Estimate(m, s, a, b, len(mine)) for m, s, a, b in rows[: len(CATEGORIES)]]
+            labels = [f"{category}, MSSVM - {NAMES[member]}" for category in CATEGORIES]
+            found[f"codebook {book}"] += zip(labels, estimates, strict=True)
     return [claim(protocol, 8, "MSSVM is the best member for every MSRC category.", found)]
 
 

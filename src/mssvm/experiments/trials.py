@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
@@ -18,9 +19,8 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from mssvm.experiments.protocol import Protocol
+from mssvm.experiments.protocol import Params, Protocol
 
-Params = dict[str, Any]
 Result = dict[str, Any]
 Function = Callable[[Protocol, Params], Result]
 """One trial; a function at the top level of a module, so that other processes can find it."""
@@ -65,12 +65,7 @@ class Store:
 
     def add(self, trial: Trial) -> None:
         """Append a line in one write, on disk before this returns."""
-        record = {
-            "params": trial.params,
-            "result": trial.result,
-            "seconds": round(trial.seconds, 3),
-            "fingerprint": self.fingerprint(trial.params),
-        }
+        record = asdict(trial) | {"seconds": round(trial.seconds, 3), "fingerprint": self.fingerprint(trial.params)}
         line = json.dumps(record, sort_keys=True, allow_nan=False) + "\n"
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
@@ -78,6 +73,11 @@ class Store:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def cross(**axes: Iterable[Any]) -> list[Params]:
+    """Tasks for every combination of the named values, the last name varying fastest."""
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
 
 
 def key(params: Params) -> str:
@@ -93,15 +93,10 @@ def run_trials(
     wanted = {key(params): params for params in tasks}
     yield from (known[name] for name in wanted if name in known)
     missing = [params for name, params in wanted.items() if name not in known]
-    results = _alone(function, protocol, missing) if jobs == 1 else _pool(function, protocol, missing, jobs)
-    for trial in results:
+    alone = (_timed(function, protocol, params) for params in missing)
+    for trial in alone if jobs == 1 else _pool(function, protocol, missing, jobs):
         store.add(trial)
         yield trial
-
-
-def _alone(function: Function, protocol: Protocol, tasks: Sequence[Params]) -> Iterator[Trial]:
-    for params in tasks:
-        yield _timed(function, protocol, params)
 
 
 def _pool(function: Function, protocol: Protocol, tasks: Sequence[Params], jobs: int) -> Iterator[Trial]:
