@@ -140,7 +140,7 @@ def test_sequence_grid_and_graph_data(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_hidden_sites_are_no_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from mssvm.experiments.demo_data import write_chain
+    from mssvm.experiments.demo import write_chain
 
     path = write_chain(tmp_path / "chain.jsonl", 30)
     assert run(capsys, "fit", path, "-o", tmp_path / "m.st", "--method", "hcrf", "-C", "0.3")[0] == 0

@@ -20,8 +20,7 @@ def demo(
 
     Example: mssvm demo --folder demo
     """
-    from mssvm.experiments.demo import DemoSettings, main
-    from mssvm.experiments.demo_data import write_files
+    from mssvm.experiments.demo import DemoSettings, main, write_files
 
     if data_only:
         folder.mkdir(parents=True, exist_ok=True)

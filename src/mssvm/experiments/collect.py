@@ -12,7 +12,7 @@ from mssvm.core.arrays import Floats
 from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.statistics import Estimate, judge, together
-from mssvm.experiments.trials import Function, Trial
+from mssvm.experiments.trials import Function, Trial, cross
 from mssvm.report import Claim, Section, Series
 
 Value = Callable[[Mapping[str, Any]], float]
@@ -29,6 +29,16 @@ class Experiment:
     run: Function
     section: Callable[[Protocol, Trials], Section]
     skip: Callable[[Protocol], str] = lambda protocol: ""
+
+
+def over(name: str, *axes: str) -> Callable[[Protocol], list[Params]]:
+    """The tasks of an experiment: every trial with every value of the named parameters, listed as their plurals."""
+
+    def tasks(protocol: Protocol) -> list[Params]:
+        settings = protocol.settings(name)
+        return cross(trial=range(protocol.n_trials(name)), **{axis: settings[f"{axis}s"] for axis in axes})
+
+    return tasks
 
 
 class Trials:

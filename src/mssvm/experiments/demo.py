@@ -8,6 +8,7 @@ own: marginal MAP for MSSVM and HCRF, joint MAP for LSSVM. ``Bayes-optimal`` dec
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,10 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mssvm.cli.versions import versions
+from mssvm.core.topology import Topology
+from mssvm.data.embedded import weak_pictures, write_chunking, write_pictures
 from mssvm.engines.numba.compiling import compiling
-from mssvm.experiments.demo_data import Files, write_files
 from mssvm.experiments.members import NAMES, Arena
-from mssvm.experiments.simulate import Recipe, hidden_chain
+from mssvm.experiments.simulate import Recipe, Truth, hidden_chain
 from mssvm.experiments.statistics import Estimate
 from mssvm.inference.exact.exact import Exact
 from mssvm.optim.subgradient import Subgradient
@@ -66,7 +68,47 @@ def summary(draws: list[dict[str, float]], settings: DemoSettings) -> ReportTabl
     return ReportTable(title, ["method", "accuracy %", "minus MSSVM"], rows, note, strong=frozenset({len(rows) - 1}))
 
 
-def commands(files: Files, folder: Path) -> list[tuple[str, list[str]]]:
+@dataclass(frozen=True)
+class DemoFiles:
+    """Where the files are."""
+
+    chunks: Path
+    chunks_test: Path
+    pictures: Path
+    chain: Path
+
+
+def write_files(folder: Path, seed: int = 0) -> DemoFiles:
+    """All of them, made anew. Pictures are small, so that inference on them is exact."""
+    train, test = write_chunking(folder)
+    pictures = write_pictures(folder / "pictures", weak_pictures(9, 6, 14, share=0.15, noise=45.0, seed=seed))
+    return DemoFiles(train, test, pictures, write_chain(folder / "hidden-chain.jsonl", 60, seed))
+
+
+def write_chain(path: Path, n: int, seed: int = 0, n_sites: int = 20) -> Path:
+    """``n`` chains y h y h ... (paper section 7.1) as graphs in JSON lines, their hidden sites marked as such.
+
+    Every site has a type of its own, for in the generating model no two sites share weights.
+    """
+    rng, recipe, output = np.random.default_rng([seed, 0]), Recipe(), np.arange(n_sites) % 2 == 0
+    graph = Topology((recipe.n_states,) * n_sites, tuple((t, t + 1) for t in range(n_sites - 1)))
+    x, states = Truth.draw(graph, output, recipe, rng).sample(n, rng)
+    kinds = [f"{t:02d}" for t in range(n_sites)]
+    with path.open("w", encoding="utf-8") as file:
+        for inputs, labels in zip(x.tolist(), states.tolist(), strict=True):
+            record = {
+                "nodes": [[float(v == k) for k in range(recipe.n_states)] for v in inputs],
+                "edges": graph.scopes,
+                "node_types": kinds,
+                "edge_types": kinds[1:],
+                "hidden": (~output).tolist(),
+                "y": [label if seen else None for label, seen in zip(labels, output.tolist(), strict=True)],
+            }
+            file.write(json.dumps(record) + "\n")
+    return path
+
+
+def commands(files: DemoFiles, folder: Path) -> list[tuple[str, list[str]]]:
     """What part one runs, with the reason for each."""
     model, out = str(folder / "chunks.safetensors"), str(folder / "predicted.jsonl")
     train, test = str(files.chunks), str(files.chunks_test)
@@ -80,7 +122,7 @@ def commands(files: Files, folder: Path) -> list[tuple[str, list[str]]]:
     ]
 
 
-def run_commands(files: Files, folder: Path, console: Console) -> list[Section]:
+def run_commands(files: DemoFiles, folder: Path, console: Console) -> list[Section]:
     """Run the commands of part one; returns what the comparisons have for the page."""
     from mssvm.cli import app
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Floats
-from mssvm.experiments.collect import Comparisons, Experiment, Trials, Value, at, claim
+from mssvm.experiments.collect import Comparisons, Experiment, Trials, Value, at, claim, over
 from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.trials import Result, cross
@@ -18,10 +18,6 @@ from mssvm.report import Claim, Figure, Section, Series, Table, Text, line_chart
 NAME = "figure2"
 TAIL = 100  # last steps, over which oscillation is measured
 NEVER = 2.0  # a solver that misses the target is counted with twice the calls it used
-
-
-def tasks(protocol: Protocol) -> list[Params]:
-    return cross(trial=range(protocol.n_trials(NAME)), reading=protocol.settings(NAME)["readings"])
 
 
 def run(protocol: Protocol, params: Params) -> Result:
@@ -150,4 +146,4 @@ def _log(member: str, solver: str) -> Value:
     return lambda result: log10(max(float(result[member]["calls"][solver]), 1.0))
 
 
-EXPERIMENT = Experiment(NAME, tasks, run, section)
+EXPERIMENT = Experiment(NAME, over(NAME, "reading"), run, section)

@@ -5,17 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mssvm.experiments.collect import Comparisons, Experiment, Trials, claim, member_curves
+from mssvm.experiments.collect import Comparisons, Experiment, Trials, claim, member_curves, over
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.trials import Result, cross
 from mssvm.report import Claim, Figure, Section, Table, Text, line_chart
 
 NAME = "figure3"
-
-
-def tasks(protocol: Protocol) -> list[Params]:
-    settings, trials = protocol.settings(NAME), range(protocol.n_trials(NAME))
-    return cross(size=settings["sizes"], trial=trials, reading=settings["readings"], scaling=settings["scalings"])
 
 
 def run(protocol: Protocol, params: Params) -> Result:
@@ -76,4 +71,4 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     return [claim(protocol, 5, text, found)]
 
 
-EXPERIMENT = Experiment(NAME, tasks, run, section)
+EXPERIMENT = Experiment(NAME, over(NAME, "size", "reading", "scaling"), run, section)

@@ -17,6 +17,7 @@ from mssvm.experiments.collect import (
     member_cells,
     member_curves,
     member_header,
+    over,
 )  # fmt: skip
 from mssvm.experiments.members import MEMBERS, NAMES
 from mssvm.experiments.protocol import Params, Protocol
@@ -27,11 +28,6 @@ from mssvm.report import Claim, Figure, Section, Table, Text, label_picture, lin
 from mssvm.structures import GraphModel
 
 NAME = "figure4"
-
-
-def tasks(protocol: Protocol) -> list[Params]:
-    settings, trials = protocol.settings(NAME), range(protocol.n_trials(NAME))
-    return cross(trial=trials, image=settings["images"], share=settings["shares"])
 
 
 def run(protocol: Protocol, params: Params) -> Result:
@@ -151,4 +147,4 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     return [claim(protocol, 7, "LSSVM degrades as labels go missing, and falls below MSSVM.", found)]
 
 
-EXPERIMENT = Experiment(NAME, tasks, run, section)
+EXPERIMENT = Experiment(NAME, over(NAME, "image", "share"), run, section)

@@ -7,18 +7,14 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Floats
-from mssvm.experiments.collect import Comparisons, Experiment, Trials, at, claim
+from mssvm.experiments.collect import Comparisons, Experiment, Trials, at, claim, over
 from mssvm.experiments.members import MEMBERS, NAMES, Arena, Untrained
 from mssvm.experiments.protocol import Params, Protocol
-from mssvm.experiments.trials import Result, cross
+from mssvm.experiments.trials import Result
 from mssvm.optim import Row, Subgradient
 from mssvm.report import Claim, Figure, Section, Series, Text, line_chart
 
 NAME = "figure5"
-
-
-def tasks(protocol: Protocol) -> list[Params]:
-    return cross(trial=range(protocol.n_trials(NAME)), reading=protocol.settings(NAME)["readings"])
 
 
 class HeldOut:
@@ -88,4 +84,4 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     return [claim(protocol, 9, "HCRF has the higher test likelihood and the lower accuracy.", found)]
 
 
-EXPERIMENT = Experiment(NAME, tasks, run, section)
+EXPERIMENT = Experiment(NAME, over(NAME, "reading"), run, section)

@@ -85,7 +85,7 @@ class Protocol:
         return Recipe(**(data | self.tree["readings"][reading] | changes))
 
     def arena(self, name: str, params: Params, **changes: Any) -> Arena:
-        """A new model with data and initial weights, drawn from the trial's own stream: the checkerboard if the graph is
+        """A new model with data and initial weights, drawn from the stream of the trial: a checkerboard if the graph is
         "grid", otherwise the hidden chain. ``changes`` are to the generator's settings and ``n_sites``."""
         rng, data = self.generator(name, params["trial"]), self.tree["data"]
         n_sites = changes.pop("n_sites", data["chain_sites"])

@@ -18,7 +18,7 @@ from mssvm.core.errors import InputError
 from mssvm.experiments.catalogue import EXPERIMENTS
 from mssvm.experiments.collect import Trials
 from mssvm.experiments.protocol import Protocol
-from mssvm.experiments.trials import Store, Trial, run_trials
+from mssvm.experiments.trials import Store, Trial, key, run_trials
 from mssvm.report import Section, Table, page
 
 PACKAGES = ("mssvm", "numpy", "scipy", "numba", "scikit-learn")
@@ -34,13 +34,9 @@ class Finished:
 
 
 def reproduce(
-    names: Sequence[str],
-    protocol: Protocol,
-    out: Path,
-    jobs: int = 1,
-    resume: bool = False,
+    names: Sequence[str], protocol: Protocol, out: Path, jobs: int = 1, resume: bool = False,
     console: Console | None = None,
-) -> list[Finished]:
+) -> list[Finished]:  # fmt: skip
     """Run the experiments (all by default) and write ``results.json`` and ``report.html`` under ``out``.
 
     The report also shows experiments whose trials lie in ``out`` from an earlier call with the same settings.
@@ -68,7 +64,7 @@ def collect(protocol: Protocol, out: Path) -> list[Finished]:
     """Everything under ``out`` that fits the protocol, in the report's order."""
     finished = []
     for name, experiment in EXPERIMENTS.items():
-        wanted = {json.dumps(p, sort_keys=True) for p in experiment.tasks(protocol)}
+        wanted = {key(params) for params in experiment.tasks(protocol)}
         known = _store(name, protocol, out).read()
         trials = [known[k] for k in sorted(known) if k in wanted]
         if trials:
@@ -122,27 +118,13 @@ def _store(name: str, protocol: Protocol, out: Path) -> Store:
 
 
 def _progress(console: Console) -> Progress:
-    columns = (
-        TextColumn("{task.description:>8}"),
-        BarColumn(24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console)
+    count = TextColumn("{task.description:>8}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[rate]}")
+    return Progress(*count, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console)
 
 
 def _plain(protocol: Protocol) -> dict[str, Any]:
-    versions = {package: version(package) for package in PACKAGES}
-    return {
-        "protocol": protocol.tree,
-        "quick": protocol.quick,
-        "trials": protocol.trials,
-        "python": platform.python_version(),
-        "versions": versions,
-    }
+    versions = {"python": platform.python_version(), "versions": {package: version(package) for package in PACKAGES}}
+    return {"protocol": protocol.tree, "quick": protocol.quick, "trials": protocol.trials, **versions}
 
 
 def _facts(tree: dict[str, Any]) -> list[tuple[str, str]]:

@@ -13,12 +13,13 @@ from mssvm.experiments.collect import (
     lead_over,
     member_cells,
     member_header,
+    over,
     paper_cells,
 )  # fmt: skip
 from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.statistics import Estimate
-from mssvm.experiments.trials import Result, cross
+from mssvm.experiments.trials import Result
 from mssvm.report import Claim, Section, Table, Text
 
 NAME = "table3"
@@ -30,11 +31,6 @@ PAPER = {
     0.01: (73.88, 71.38, 72.58, 67.21, 71.52),
     0.001: (72.08, 69.24, 70.88, 65.48, 66.54),
 }
-
-
-def tasks(protocol: Protocol) -> list[Params]:
-    settings, trials = protocol.settings(NAME), range(protocol.n_trials(NAME))
-    return cross(trial=trials, reading=settings["readings"], sigma_h=settings["sigma_hs"])
 
 
 def run(protocol: Protocol, params: Params) -> Result:
@@ -111,4 +107,4 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     return [claim(protocol, 6, text, found)]
 
 
-EXPERIMENT = Experiment(NAME, tasks, run, section)
+EXPERIMENT = Experiment(NAME, over(NAME, "reading", "sigma_h"), run, section)

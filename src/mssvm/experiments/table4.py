@@ -168,8 +168,10 @@ def _gallery(settings: Params, trials: Trials) -> list[Figure]:
 def _table(settings: Params, trials: Trials, book: str) -> Table:
     rows = []
     for m in (PATCH, *settings["members"], MARGINALS):
-        means, errors = _bootstrap(settings, *_counts(trials, book, m))
-        rows.append([TITLES[m], *[f"{a:.1f} ± {e:.1f}" for a, e in zip(means, errors, strict=True)]])
+        right, total = _counts(trials, book, m)
+        errors = _bootstrap(settings, total, right)[0].std(axis=0, ddof=1)
+        cells = zip(_scores(right, total), errors, strict=True)
+        rows.append([TITLES[m], *[f"{a:.1f} ± {e:.1f}" for a, e in cells]])
     n = len(rows)
     rows += [
         [f"paper {NAMES[m]}", *[f"{v:.1f}" for v in values], f"{np.mean(values):.1f}", ""]
@@ -191,10 +193,10 @@ def _scores(right: Floats, total: Floats) -> Floats:
     return np.append(by_class, [by_class.mean(), 100 * right.sum() / total.sum()])
 
 
-def _bootstrap(settings: Params, right: Floats, total: Floats) -> tuple[Floats, Floats]:
-    rng = np.random.default_rng(0)
-    draws = rng.integers(len(right), size=(settings["resamples"], len(right)))
-    return _scores(right, total), np.std([_scores(right[d], total[d]) for d in draws], axis=0, ddof=1)
+def _bootstrap(settings: Params, total: Floats, *right: Floats) -> list[Floats]:
+    """The scores of images drawn again with replacement, one row a draw, the same draws for all counts of rights."""
+    draws = np.random.default_rng(0).integers(len(total), size=(settings["resamples"], len(total)))
+    return [np.array([_scores(counts[d], total[d]) for d in draws]) for counts in right]
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
@@ -205,8 +207,7 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
         found[f"codebook {book}"] = []
         for member in ("L", "H"):
             other, _ = _counts(trials, book, member)
-            draws = np.random.default_rng(0).integers(len(mine), size=(settings["resamples"], len(mine)))
-            gaps = np.array([_scores(mine[d], total[d]) - _scores(other[d], total[d]) for d in draws])
+            gaps = np.subtract(*_bootstrap(settings, total, mine, other))
             low, high = np.quantile(gaps, [(1 - trials.confidence) / 2, (1 + trials.confidence) / 2], axis=0)
             mean, se = _scores(mine, total) - _scores(other, total), gaps.std(axis=0, ddof=1)
             rows = np.stack([mean, se, low, high], axis=1).tolist()
