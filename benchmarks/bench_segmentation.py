@@ -64,7 +64,7 @@ def train(member: str, images: Images, w0: Floats, rate: float, epochs: int) -> 
         "cpu": time.process_time() - cpu,
         "objective": solution.objective,
         "converged": float(np.nanmean([row.converged for row in solution.trace])),
-        "rescued": last.rescued / max(last.plus_calls, 1),
+        "rescued": last.floored / max(last.plus_calls, 1),
     }
 
 

@@ -93,10 +93,10 @@ class Toy:
         value, mu = self._plus(w, np.array([i]))
         return float(value[0]), mu[0].ravel()
 
-    def lift(self, i: int, mu: Floats) -> Floats:
+    def features_of(self, i: int, mu: Floats) -> Floats:
         return np.outer(mu, self.x[i]).ravel()
 
-    def pull(self, i: int, w: Floats) -> Floats:
+    def scores_of(self, i: int, w: Floats) -> Floats:
         return w.reshape(-1, self.x.shape[1]) @ self.x[i]
 
     def _ids(self, which: Ints | None) -> Ints:

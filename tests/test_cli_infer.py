@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from mssvm.cli import main
-from mssvm.cli.live import LiveLine
+from mssvm.core.progress import ProgressLine
 from mssvm.inference.enumerate import Enumerate
 from mssvm.uai import FactorModel, read_model, write_evidence, write_query, write_uai
 from mssvm.uai.files import read_mar
-from mssvm.uai.search import Progress
 
 DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="MSSVM_DATA is absent")
@@ -112,11 +111,11 @@ def test_search_answers_when_memory_is_short(files: Path, capsys: pytest.Capture
 def test_interrupting_prints_the_best_so_far(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(self: LiveLine, progress: Progress) -> None:
-        if progress.lower > -np.inf:
+    def interrupt(self: ProgressLine, text: str) -> None:
+        if "value -inf" not in text:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(LiveLine, "update", interrupt)
+    monkeypatch.setattr(ProgressLine, "say", interrupt)
     assert main(command(files, "MMAP", "--method", "bp", "--json")) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["value_ln"] <= truth(files, "MMAP")[0] + 1e-9

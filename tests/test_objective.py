@@ -213,7 +213,7 @@ def test_atoms_lift_to_gradients() -> None:
         value, mu = problem.atom(w, i)
         part = problem.plus(w, np.array([i]))
         assert value == part.values[0]
-        np.testing.assert_allclose(problem.scale[i] * problem.lift(i, mu), part.gradient, atol=1e-13)
+        np.testing.assert_allclose(problem.scale[i] * problem.features_of(i, mu), part.gradient, atol=1e-13)
 
 
 def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_regions_find_outputs_of_higher_score_on_strongly_coupled_images(images:
 
 
 @pytest.mark.parametrize("member", [mssvm, lssvm, hcrf])
-def test_training_lowers_the_objective_and_reports_converged_and_rescued_calls(
+def test_training_lowers_the_objective_and_reports_converged_and_floored_calls(
     member: object, images: tuple[Images, Images]
 ) -> None:
     problem = TrainingProblem(member(), model(), images[0].sample(), Propagate("fast"))  # type: ignore[operator]
@@ -115,7 +115,7 @@ def test_training_lowers_the_objective_and_reports_converged_and_rescued_calls(
     assert found.outcome is Outcome.BUDGET
     assert found.objective < 0.7 * found.trace[0].objective
     assert all(0.0 <= row.converged <= 1.0 for row in found.trace)
-    assert all(a.rescued <= b.rescued for a, b in zip(found.trace[:-1], found.trace[1:], strict=True))
+    assert all(a.floored <= b.floored for a, b in zip(found.trace[:-1], found.trace[1:], strict=True))
     assert np.all(problem.difference(found.w).values >= 0.0)
 
 
@@ -162,4 +162,4 @@ def test_the_estimator_learns_images_with_half_the_labels_without_settings(image
     score = fitted.score(list(test.x.reshape(3, 20, 40, 1)), [test.labels.tolist()] * 3)
     assert score > 0.9
     assert "of its calls converged" in fitted.diagnose()
-    assert fitted.training_["rescued"] == fitted.history_["rescued"][-1]
+    assert fitted.training_["floored"] == fitted.history_["floored"][-1]

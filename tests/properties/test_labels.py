@@ -165,9 +165,10 @@ def test_totals_are_weighted_sums_of_single_instances(
         value, mu = problem.atom(draw.w, i)
         assert value == pytest.approx(whole.values[i], rel=1e-12, abs=1e-12)
         total += C * sample.weight[i] * value
-        gradient += C * sample.weight[i] * problem.lift(i, mu)
+        mine = C * sample.weight[i] * problem.features_of(i, mu)
+        gradient += mine
         alone = problem.plus(draw.w, np.array([i]))
-        np.testing.assert_allclose(alone.gradient, C * sample.weight[i] * problem.lift(i, mu), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(alone.gradient, mine, rtol=1e-9, atol=1e-12)
     assert whole.total == pytest.approx(total, rel=1e-12, abs=1e-12)
     np.testing.assert_allclose(whole.gradient, gradient, rtol=1e-9, atol=1e-11)
     both = problem.minus(draw.w)

@@ -12,10 +12,11 @@ from typing import Annotated
 import typer
 
 from mssvm.cli.answers import Answer, Settings, auto, bound, bp, exact
-from mssvm.cli.live import LiveLine
 from mssvm.core.errors import InfeasibleError, InputError
+from mssvm.core.progress import ProgressLine
 from mssvm.uai import read_evidence, read_model, read_query
 from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr
+from mssvm.uai.search import Progress
 from mssvm.uai.task import Task
 
 METHODS = {"auto": auto, "exact": exact, "bp": bp, "bound": bound}
@@ -54,8 +55,8 @@ def infer(
     if not (isfinite(time_limit) and isfinite(memory_limit)):
         raise InputError("time-limit and memory-limit must be finite numbers.")
     problem = _read(model, task, evid, query)
-    with LiveLine(f"{task.value} {model.name}") as line:
-        settings = Settings(time_limit, int(memory_limit * (1 << 30)), seed, line.update)
+    with ProgressLine(f"{task.value} {model.name}", quiet=0.0, terminal_only=True) as line:
+        settings = Settings(time_limit, int(memory_limit * (1 << 30)), seed, lambda at: line.say(_where(at)))
         answer = METHODS[method.value](problem, settings)
     if answer.value == float("-inf"):
         raise InfeasibleError(
@@ -65,6 +66,11 @@ def infer(
         )
     text = json.dumps(_fields(problem, answer, monotonic() - began)) if json_output else _solution(problem, answer)
     print(text)
+
+
+def _where(at: Progress) -> str:
+    """Where a search stands."""
+    return f"{at.seconds:.1f} s, {at.phase}: value {at.lower:.6g}, bound {at.upper:.6g}"
 
 
 def _read(path: Path, task: TaskName, evid: Path | None, query: Path | None) -> Task:

@@ -41,8 +41,8 @@ def predict(
     estimator = load(model)
     estimator.n_jobs = jobs
     options = o.reading(form, o.kind_of(estimator.structure_), unlabelled)
-    with output(out) as file, o.meter(data, "Predicting") as meter:
-        for part in read_parts(data, AT_ONCE, replace(options, progress=meter)):
+    with output(out) as file, o.progress(data, "Predicting") as line:
+        for part in read_parts(data, AT_ONCE, replace(options, progress=line)):
             for record in _records(estimator, part, marginals, top_k):
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
@@ -60,9 +60,7 @@ def _records(estimator: Any, data: Dataset, marginals: bool, top_k: int | None) 
         if top_k is not None:
             labels, scores = estimator.predict_topk(data.X, top_k, hidden=data.hidden)
             for record, ys, values in zip(records, labels, scores, strict=True):
-                record["top"] = [
-                    {"y": _plain(y), "score": round(float(s), 6)} for y, s in zip(ys, values, strict=True)
-                ]
+                record["top"] = [{"y": _plain(y), "score": round(float(s), 6)} for y, s in zip(ys, values, strict=True)]
     return records
 
 

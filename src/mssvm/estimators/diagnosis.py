@@ -16,6 +16,7 @@ ENDED = {
     "diverged": "Training diverged; scale the features or lower C.",
     "stopped": "Training was stopped by a callback.",
     "early": "Training stopped early, at the best validation score.",
+    "time": "Training reached its time limit; the best weights so far were kept.",
     "interrupted": "Training was interrupted; the best weights so far were kept.",
 }
 
@@ -52,8 +53,8 @@ def _inference(summary: Mapping[str, Any]) -> str:
     if summary["exact"]:
         return f"Inference was exact ({used})."
     out = f"Inference was approximate ({used}); {summary['converged_share']:.1%} of its calls converged."
-    if summary["rescued"]:
-        out += f" {summary['rescued']} loss-augmented calls fell below the labels' own score and were raised to it."
+    if summary["floored"]:
+        out += f" {summary['floored']} loss-augmented calls fell below the labels' own score and were raised to it."
     return out
 
 

@@ -47,7 +47,7 @@ def run(protocol: Protocol, params: Params) -> Result:
             "last change": float(abs(objective[-1] - objective[-2]) / abs(objective[-1])),
             "rises": int(np.sum(np.diff(objective) > 1e-9 * np.abs(objective[1:]))),
             "converged": float(np.nanmean(solution.column("converged"))),
-            "rescued": solution.trace[-1].rescued,
+            "rescued": solution.trace[-1].floored,
         }
     return result
 

@@ -17,7 +17,7 @@ from mssvm.objectives.modlat import ModLat
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import hcrf, lssvm, mssvm
 from mssvm.optim import Callback, Solution, Solver
-from mssvm.optim.alternate import Alternate
+from mssvm.optim.alternate import alternate
 
 NAMES = {"M": "MSSVM", "L": "LSSVM", "H": "HCRF", "M3E": "M3E", "ModLat": "ModLat"}
 UNIFIED: dict[str, Callable[[], Objective]] = {"M": mssvm, "L": lssvm, "H": hcrf}
@@ -44,7 +44,7 @@ class Arena:
         """The member's weights by the given solver; ModLat uses it for both of its problems."""
         if member == "ModLat":
             blocks = ModLat(self.simulation.model, self.simulation.train, self.inference, self.C)
-            return Alternate(solver, solver).minimize(blocks, self.w0, self.w0)[0]
+            return alternate(blocks, solver.minimize, self.w0, self.w0)[0]
         objective = M3E() if member == "M3E" else UNIFIED[member]()
         return solver.minimize(self.problem(objective), self.w0, callback=callback)
 

@@ -110,7 +110,7 @@ class Protocol:
                 inner = BCFW(max_passes=spec["passes"])
                 return CCCP(inner, max_outer=spec["outer"], tolerance=spec["tolerance"])
             case "lbfgs":
-                return LBFGS(floors=tuple(spec["floors"]), max_iterations=spec["iterations"])
+                return LBFGS(schedule=tuple(spec["floors"]), max_iterations=spec["iterations"])
         raise InputError(f"solver {name!r} of the protocol has the unknown kind {spec['kind']!r}.")
 
     def fingerprint(self, name: str, params: dict[str, Any]) -> str:

@@ -15,14 +15,14 @@ from mssvm.objectives.sample import Sample
 @dataclass(frozen=True, eq=False)
 class Difference:
     """Both parts' values and the difference of their gradients; ``converged`` counts the calls of inference that did,
-    ``rescued`` the instances that had to be raised to the subtracted part."""
+    ``floored`` the instances that had to be raised to the subtracted part."""
 
     high: Floats
     low: Floats
     mu: Marginals
     converged: int
     exact: bool
-    rescued: int = 0
+    floored: int = 0
 
 
 class Objective(Protocol):
@@ -61,8 +61,8 @@ def difference_of_parts(
 ) -> Difference:
     """Both parts, one after the other."""
     low = objective.minus(inference, sample, theta)
-    high, rescued = objective.plus(inference, sample, theta, delta, low)
+    high, floored = objective.plus(inference, sample, theta, delta, low)
     both = (high.status, low.status)
     converged = sum(int(status.converged.sum()) for status in both)
     exact = all(bool(status.exact.all()) for status in both)
-    return Difference(high.value, low.value, high.mu - low.mu, converged, exact, rescued)
+    return Difference(high.value, low.value, high.mu - low.mu, converged, exact, floored)

@@ -117,12 +117,12 @@ class TrainingProblem:
         _check(belief.value, block)
         return float(belief.value[0]), np.concatenate([belief.mu.unary, belief.mu.tables])
 
-    def lift(self, i: int, mu: Floats) -> Floats:
+    def features_of(self, i: int, mu: Floats) -> Floats:
         block = self._cut.single(i)
         n = block.sample.batch.n_states
         return self.model.adjoint(Marginals(mu[:n], mu[n:]), block.sample.inputs)
 
-    def pull(self, i: int, w: Floats) -> Floats:
+    def scores_of(self, i: int, w: Floats) -> Floats:
         theta = self.model.forward(w, self._cut.single(i).sample.inputs)
         fixed, allowed = self._fixed(i)
         return np.where(allowed, np.concatenate([theta.unary, theta.tables]) - fixed, 0.0)
@@ -167,14 +167,14 @@ class TrainingProblem:
 
     def _plus(self, w: Floats, block: Block, scale: Floats) -> Part:
         theta = self.model.forward(w, block.sample.inputs)
-        belief, rescued = self.objective.plus(self.inference, block.sample, theta, block.delta)
-        return self._one_part(block, scale, belief, len(scale), 0, rescued)
+        belief, floored = self.objective.plus(self.inference, block.sample, theta, block.delta)
+        return self._one_part(block, scale, belief, len(scale), 0, floored)
 
     def _one_part(
-        self, block: Block, scale: Floats, belief: Belief, plus_calls: int, minus_calls: int, rescued: int = 0
+        self, block: Block, scale: Floats, belief: Belief, plus_calls: int, minus_calls: int, floored: int = 0
     ) -> Part:
         _check(belief.value, block)
-        known = int(belief.status.converged.sum()), rescued, bool(belief.status.exact.all())
+        known = int(belief.status.converged.sum()), floored, bool(belief.status.exact.all())
         return self._part(block, scale, belief.value, belief.mu, (plus_calls, minus_calls, *known))
 
     def _difference(self, w: Floats, block: Block, scale: Floats) -> Part:
@@ -182,13 +182,13 @@ class TrainingProblem:
         found = self.objective.difference(self.inference, block.sample, theta, block.delta)
         _check(found.low, block)
         _check(found.high, block)
-        calls = (len(scale), len(scale), found.converged, found.rescued, found.exact)
+        calls = (len(scale), len(scale), found.converged, found.floored, found.exact)
         return self._part(block, scale, found.high - found.low, found.mu, calls)
 
     def _part(
         self, block: Block, scale: Floats, value: Floats, mu: Marginals, calls: tuple[int, int, int, int, bool]
     ) -> Part:
-        """``calls``: those of plus and minus, those that converged, those rescued, and whether all were exact."""
+        """``calls``: those of plus and minus, those that converged, those floored, and whether all were exact."""
         if np.all(scale == scale[0]):
             gradient = scale[0] * self.model.adjoint(mu, block.sample.inputs)
         else:

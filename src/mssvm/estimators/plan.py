@@ -1,12 +1,15 @@
-"""From the parameters of an estimator to the objects below: the only place where names stand for solvers and losses.
+"""What to train and how: the parameters of an estimator as the objects below, read once and passed down only.
 
-"auto" means                                    exact inference          approximate inference
+Names become objects here, by the tables of ``core.registry``. "auto" means
+
+                                                exact inference          approximate inference
     smooth members (eps_y > 0, eps_h > 0)       L-BFGS                   Subgradient (Adam, averaged)
     members with a maximum                      L-BFGS with homotopy     Subgradient (Adam, averaged)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from os import cpu_count
 from typing import Any
@@ -16,35 +19,59 @@ from sklearn.base import clone
 
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
+from mssvm.core.registry import INFERENCES, LOSSES, NAMED_LOSSES, SOLVERS
 from mssvm.data.labels import Labels, LabelSpace
-from mssvm.inference.auto import Auto
+from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
-from mssvm.inference.exact.exact import Exact
-from mssvm.inference.propagation.propagate import Propagate
-from mssvm.losses.losses import Hamming, Loss, Zero
-from mssvm.optim import BCFW, CCCP, LBFGS, CuttingPlane, Scaling, Solver, Subgradient
+from mssvm.losses.losses import Loss
+from mssvm.objectives.base import Objective
+from mssvm.objectives.training import TrainingProblem
+from mssvm.optim import Solution, Solver
+from mssvm.optim.alternate import Minimise
 from mssvm.structures import Chain, Structure
 
-
-@dataclass(frozen=True)
-class Named:
-    """A solver by name, and what it calls its number of iterations."""
-
-    solver: Solver[Any]
-    iterations: str
-
-
-SOLVERS = {
-    "lbfgs": Named(LBFGS(), "max_iterations"),
-    "cccp": Named(CCCP(), "max_outer"),
-    "bcfw": Named(BCFW(), "max_passes"),
-    "cutting-plane": Named(CuttingPlane(), "max_rounds"),
-    "subgradient": Named(Subgradient(), "n_epochs"),
-    "adam": Named(Subgradient(n_epochs=40, scaling=Scaling.ADAM), "n_epochs"),
-}
 PASS_OPERATIONS = 1e8  # table entries that exact inference may visit in one pass over the training data
 INSTANCE_OPERATIONS = 1e6  # and, however many instances there are, in one of them
-LOSSES: dict[str, Loss] = {"hamming": Hamming(), "zero": Zero()}
+SUPPORTS = ("all", "seen")
+
+Strategy = Callable[[TrainingProblem, Floats, Minimise], Solution]
+"""How a member uses a solver: once on its problem, or by turns."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPlan:
+    """A training before its data are known. ``name`` is the member's, ``engine`` has the threads; the rest is as in the
+    estimators' parameters, with names replaced by objects where no data are needed for that."""
+
+    name: str
+    structure: Structure
+    objective: Objective
+    strategy: Strategy
+    solver: Any
+    max_iter: int | None
+    tol: float | None
+    inference: Any
+    memory_limit: int
+    engine: Engine
+    C: float
+    init: Any
+    n_init: int
+    class_weight: str | Mapping[Hashable, float] | None
+    classes: Iterable[Hashable] | None
+    missing_label: Hashable
+    penalties: Mapping[str, float] | None
+    only_seen: bool
+    may_hide: bool
+    rng: np.random.RandomState
+    verbose: bool
+
+    def solver_for(self, exact: bool, seed: int) -> Solver[Any]:
+        """The solver, once it is known whether inference is exact."""
+        return solver_of(self.solver, exact, self.max_iter, self.tol, seed)
+
+    def inference_for(self, n_instances: int) -> Inference:
+        """The inference, once it is known how many instances every pass visits."""
+        return inference_of(self.inference, self.memory_limit, 1, n_instances)
 
 
 def structure_of(structure: Any) -> Structure:
@@ -59,12 +86,12 @@ def structure_of(structure: Any) -> Structure:
 
 def loss_of(loss: Any, default: str) -> Loss:
     """A loss by name or as an object; None is the member's own."""
-    if loss is None:
-        return LOSSES[default]
-    if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise InputError(f"loss must be one of {', '.join(map(repr, LOSSES))} or a loss object, got {loss!r}.")
-        return LOSSES[loss]
+    name = default if loss is None else loss
+    if isinstance(name, str):
+        if name not in NAMED_LOSSES:
+            raise InputError(f"loss must be one of {_listed(NAMED_LOSSES)} or a loss object, got {loss!r}.")
+        named: Loss = LOSSES[name].make()
+        return named
     if not hasattr(loss, "delta"):
         raise InputError(f"loss must be a name or an object with a method delta, got {loss!r}.")
     given: Loss = loss
@@ -86,19 +113,17 @@ def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int
     if callable(inference):
         given: Inference = inference
         return given
-    if not isinstance(inference, str) or inference not in ("auto", "exact", "propagate"):
-        raise InputError(f"inference must be 'auto', 'exact', 'propagate' or an inference object, got {inference!r}.")
+    if not isinstance(inference, str) or inference not in INFERENCES:
+        raise InputError(f"inference must be {_listed(INFERENCES)} or an inference object, got {inference!r}.")
     if isinstance(memory_limit, bool) or not isinstance(memory_limit, (int, np.integer)) or memory_limit < 1:
         raise InputError(f"memory_limit must be a whole number of bytes >= 1, got {memory_limit!r}.")
-    if inference == "propagate":
-        return Propagate(threads=threads)
-    if inference == "exact":
-        return Exact(memory_limit=int(memory_limit), threads=threads)
-    automatic = Auto(memory_limit=int(memory_limit), threads=threads)
-    if n_trained:
-        limit = min(automatic.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
-        automatic = replace(automatic, operations_limit=limit, effort="fast")
-    return automatic
+    limit = {} if inference == "propagate" else {"memory_limit": int(memory_limit)}
+    made = INFERENCES[inference].make(threads=threads, **limit)
+    if inference == "auto" and n_trained:
+        most = min(made.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
+        made = replace(made, operations_limit=most, effort="fast")
+    found: Inference = made
+    return found
 
 
 def solver_of(solver: Any, exact: bool, max_iter: Any, tol: Any, seed: int) -> Solver[Any]:
@@ -109,9 +134,7 @@ def solver_of(solver: Any, exact: bool, max_iter: Any, tol: Any, seed: int) -> S
         return solver
     name = ("lbfgs" if exact else "adam") if solver == "auto" else solver
     if not isinstance(name, str) or name not in SOLVERS:
-        raise InputError(
-            f"solver must be 'auto', one of {', '.join(map(repr, SOLVERS))}, or a solver object, got {solver!r}."
-        )
+        raise InputError(f"solver must be 'auto', one of {_listed(SOLVERS)}, or a solver object, got {solver!r}.")
     known = SOLVERS[name]
     settings: dict[str, Any] = {}
     if max_iter is not None:
@@ -120,9 +143,9 @@ def solver_of(solver: Any, exact: bool, max_iter: Any, tol: Any, seed: int) -> S
         settings["tolerance"] = positive(tol, "tol")
         if name == "lbfgs":
             settings["gradient_tolerance"] = float(np.sqrt(settings["tolerance"]) / 10)
-    if hasattr(known.solver, "seed"):
+    if hasattr(known.load(), "seed"):
         settings["seed"] = seed
-    made: Solver[Any] = replace(known.solver, **settings)  # type: ignore[type-var]
+    made: Solver[Any] = known.make(**settings)
     return made
 
 
@@ -134,28 +157,44 @@ def positive(value: Any, name: str, whole: bool = False) -> Any:
     return value
 
 
-def class_weights(given: Any, space: LabelSpace, labels: Labels) -> Floats | None:
-    """One weight per class; "balanced" is sites / (classes * sites of the class), candidate sets counting in shares."""
-    if given is None:
-        return None
-    if isinstance(given, str):
-        if given != "balanced":
-            raise InputError(f"class_weight must be None, 'balanced' or a dict, got {given!r}.")
-        seen = labels.mask[labels.observed]
-        count = (seen / np.maximum(seen.sum(axis=1, keepdims=True), 1)).sum(axis=0)
-        return np.where(count > 0, count.sum() / (space.n_classes * np.maximum(count, 1e-300)), 1.0)
-    if not hasattr(given, "items"):
-        raise InputError(f"class_weight must be None, 'balanced' or a dict, got {given!r}.")
-    weights = np.ones(space.n_classes)
-    for label, weight in given.items():
-        weights[space.index(label, "class_weight")] = weight
-    if not np.all(np.isfinite(weights)) or np.any(weights < 0):
-        raise InputError("class_weight needs finite numbers >= 0.")
+def only_seen(support: Any) -> bool:
+    """Whether to keep only the weights whose feature and label were seen together."""
+    if support not in SUPPORTS:
+        raise InputError(f"support must be one of {_listed(SUPPORTS)}, got {support!r}.")
+    return bool(support == "seen")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def instance_weights(sample_weight: Any, n: int) -> Floats:
+    """One finite number >= 0 per instance."""
+    if sample_weight is None:
+        return np.ones(n)
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.shape != (n,) or not np.all(np.isfinite(weights)) or np.any(weights < 0):
+        raise InputError(f"sample_weight needs one finite number >= 0 for each of the {n} instances.")
+    if not weights.any():
+        raise InputError("every sample weight is zero; at least one instance must count.")
     return weights
 
 
-def site_weights(weights: Floats, labels: Labels) -> Floats:
-    """The weight of every site's label: the mean over a candidate set, 1 where missing."""
+def site_weights(given: Any, space: LabelSpace, labels: Labels) -> Floats:
+    """The weight of every site's label by the parameter ``class_weight``: the mean over a candidate set, 1 where it is
+    missing. "balanced" is sites / (classes * sites of the class), candidate sets counting in shares."""
+    weights = np.ones(space.n_classes)
+    if isinstance(given, str) and given == "balanced":
+        seen = labels.mask[labels.observed]
+        count = (seen / np.maximum(seen.sum(axis=1, keepdims=True), 1)).sum(axis=0)
+        weights = np.where(count > 0, count.sum() / (space.n_classes * np.maximum(count, 1e-300)), 1.0)
+    elif not hasattr(given, "items"):
+        raise InputError(f"class_weight must be None, 'balanced' or a dict, got {given!r}.")
+    else:
+        for label, weight in given.items():
+            weights[space.index(label, "class_weight")] = weight
+    if not np.all(np.isfinite(weights)) or np.any(weights < 0):
+        raise InputError("class_weight needs finite numbers >= 0.")
     share = labels.mask / np.maximum(labels.mask.sum(axis=1, keepdims=True), 1)
     return np.where(labels.observed, share @ weights, 1.0)
 

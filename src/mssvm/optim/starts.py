@@ -8,8 +8,7 @@ labels are missing.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,8 +18,34 @@ from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.objectives.problem import Problem
 from mssvm.optim.lbfgs import LBFGS
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.solution import Outcome, Solution
-from mssvm.optim.solver import PLAIN, Solver
+from mssvm.optim.solver import PLAIN
+
+STARTS = ("auto", "zeros", "random", "hcrf")
+LARGEST_SEED = np.iinfo(np.int32).max
+
+
+def starts(
+    init: Any, problem: Problem, hidden: Bools, n_init: int, rng: np.random.RandomState, regulariser: Regulariser
+) -> Iterator[Floats]:
+    """Starting weights of every restart; one where all would be the same or the problem has one minimum.
+
+    ``init`` is a name of ``STARTS`` or an array; ``hidden`` marks the weights that touch hidden variables.
+    """
+    n = problem.n_weights
+    if not isinstance(init, str):
+        given = np.asarray(init, dtype=np.float64)
+        if given.shape != (n,) or not np.all(np.isfinite(given)):
+            raise InputError(f"init as an array needs {n} finite numbers, one per weight; it has shape {given.shape}.")
+        yield given.copy()
+    elif init not in STARTS:
+        raise InputError(f"init must be one of {', '.join(map(repr, STARTS))} or an array of weights, got {init!r}.")
+    elif init == "zeros":
+        yield zero_start(problem, hidden)
+    else:
+        random = np.ones(n, dtype=bool) if init == "random" else hidden
+        for _ in range(1 if problem.convex or not random.any() else n_init):
+            w = random_start(n, seed=int(rng.randint(LARGEST_SEED)), hidden=random)
+            yield hcrf_start(problem, w, regulariser=regulariser) if init == "hcrf" else w
 
 
 def random_start(n_weights: int, *, seed: int = 0, scale: float = 0.1, hidden: Bools | None = None) -> Floats:
@@ -56,43 +81,3 @@ def hcrf_start(problem: Problem, w0: Floats, *, regulariser: Regulariser = PLAIN
     """Weights of a short likelihood fit from ``w0``; without a known likelihood, of the problem at temperatures 1."""
     smooth = problem.likelihood() if isinstance(problem, HasLikelihood) else problem.at(1.0, 1.0)
     return LBFGS(max_iterations=max_iterations).minimize(smooth, w0, regulariser=regulariser).w
-
-
-@dataclass(frozen=True, eq=False)
-class Restarts:
-    """The best of several solutions, and the objectives of all of them."""
-
-    best: Solution
-    objectives: Floats
-
-    @property
-    def spread(self) -> float:
-        """Highest minus lowest objective."""
-        return float(np.nanmax(self.objectives) - np.nanmin(self.objectives))
-
-
-def restarts(solver: Solver[Any], problem: Problem, starts: Sequence[Floats], **options: Any) -> Restarts:
-    """Solve from every start and keep the lowest objective; an interruption ends the series. ``options`` go to
-    ``solver.minimize``, except that a checkpoint would belong to one start only."""
-    if not starts:
-        raise InputError("restarts needs at least one start.")
-    if options.get("checkpoint") is not None and len(starts) > 1:
-        raise InputError("a checkpoint belongs to one start; give each its own call of minimize.")
-    solutions: list[Solution] = []
-    for w0 in starts:
-        solutions.append(solver.minimize(problem, w0, **options))
-        if solutions[-1].outcome is Outcome.INTERRUPTED:
-            break
-    return Restarts(best_of(solutions), np.array([s.objective for s in solutions]))
-
-
-def best_of(solutions: Sequence[Solution]) -> Solution:
-    """The lowest objective of a series of starts; interrupted, if the series was."""
-    best = min(solutions, key=lambda s: s.objective if np.isfinite(s.objective) else np.inf)
-    last = solutions[-1]
-    return replace(best, outcome=last.outcome, message=last.message) if last.outcome is Outcome.INTERRUPTED else best
-
-
-def random_starts(n_init: int, n_weights: int, *, seed: int = 0, hidden: Bools | None = None) -> list[Floats]:
-    """``n_init`` different random starts; the first is ``random_start`` with the same seed."""
-    return [random_start(n_weights, seed=seed + k, hidden=hidden) for k in range(n_init)]
