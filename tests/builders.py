@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology, spans
+from mssvm.inference.base import plan_of
 from mssvm.inference.enumerate import entries
 from mssvm.objectives.sample import Sample
 
@@ -293,3 +296,22 @@ def features(sample: Sample, b: int, z: Ints) -> Floats:
     unary_at, table_at, _ = entries(sample.batch, b, z)
     x = sample.inputs
     return np.asarray(x.unary[unary_at].sum(1) + x.tables[table_at].sum(1))  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class On:
+    """An inference on an engine, called in one go."""
+
+    inference: Any
+    engine: Any
+
+    def bind(self, batch: Batch, query: Query, eps_y: float, eps_h: float, **settings: Any) -> Any:
+        return plan_of(self.inference, batch, self.engine).bind(query, eps_y, eps_h, **settings)
+
+    def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Any:
+        return self.bind(batch, query, eps_y, eps_h)(theta)
+
+
+def parts_of(objective: Any, inference: Any, sample: Sample, delta: Potentials) -> Any:
+    """An objective bound to a sample."""
+    return objective.bind(sample, delta, plan_of(inference, sample.batch), partial(plan_of, inference))

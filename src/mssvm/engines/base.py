@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,7 +21,11 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch
 
-T = TypeVar("T")
+
+class Each(Protocol):
+    """``function`` of every row of ``columns``; results in order (``core.threads.Workers.each``)."""
+
+    def __call__(self, function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]: ...
 
 
 class Bound(Protocol):
@@ -47,7 +51,13 @@ class Paired:
 
 
 class Pair(Protocol):
-    """Paired inference: a query and a narrower one (U+ and U-) in one call, sharing work where they can."""
+    """Paired inference: a query and a narrower one (U+ and U-), each alone or both in one call that shares work."""
+
+    @property
+    def plus(self) -> Bound: ...
+
+    @property
+    def minus(self) -> Bound: ...
 
     def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired: ...
 
@@ -64,6 +74,20 @@ class Plan(Protocol):
         ...
 
 
+METHODS = ("given states", "tree recursion", "conditioning", "elimination")
+
+
+@dataclass(frozen=True)
+class ExactSettings:
+    """What exact inference may do: bytes of workspace, restarts and seed of the search for elimination orders, and
+    the methods that an engine which has several may choose from (one that has not ignores them)."""
+
+    memory_limit: int = 4 << 30
+    restarts: int = 8
+    seed: int = 0
+    methods: tuple[str, ...] = METHODS
+
+
 @dataclass(frozen=True, eq=False)
 class Costs:
     """What exact inference would take, per instance: induced width, bytes of workspace, table entries visited."""
@@ -73,10 +97,30 @@ class Costs:
     operations: Floats
 
 
-class ExactPlan(Plan, Protocol):
-    """Exact inference on one batch; ``costs`` is known before anything is allocated."""
+class ExactBound(Bound, Protocol):
+    """Exact inference that can also be asked for less than marginals."""
 
-    def costs(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Costs: ...
+    def value(self, theta: Potentials) -> Floats:
+        """The values alone."""
+        ...
+
+    def decode(self, theta: Potentials) -> tuple[Floats, Ints]:
+        """At eps_y = 0: values and maximising states; -1 for hidden variables unless eps_h = 0, and for every free
+        variable of an instance without an allowed assignment."""
+        ...
+
+
+class ExactPlan(Plan, Protocol):
+    """Exact inference on one batch; ``costs`` is known before anything is allocated.
+
+    Without ``marginals`` a bound answers ``value`` and ``decode`` only, in about half the memory.
+    """
+
+    def bind(
+        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
+    ) -> ExactBound: ...
+
+    def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs: ...
 
 
 @runtime_checkable
@@ -89,12 +133,13 @@ class Engine(Protocol):
     @property
     def threads(self) -> int: ...
 
-    def exact(self, batch: Batch, memory_limit: int) -> ExactPlan: ...
+    def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan: ...
 
     def messages(self, batch: Batch) -> Any: ...
 
-    def each(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
-        """``function`` of every row of ``columns``, on this engine's threads; results in order."""
+    @property
+    def each(self) -> Each:
+        """Runs a function on every row of some columns, on this engine's threads; results in order."""
         ...
 
 

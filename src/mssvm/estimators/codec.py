@@ -14,7 +14,7 @@ from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
 from mssvm.data.labels import MISSING
 from mssvm.inference.auto import Auto
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 
 DATACLASSES = (

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Belief, Potentials
 from mssvm.estimators.base import StructuredEstimator
 from mssvm.estimators.training import Data, Minimise
-from mssvm.inference.base import Inference
+from mssvm.inference.base import Inference, plan_of
 from mssvm.losses.losses import Loss, Zero
 from mssvm.objectives import m3e, modlat
 from mssvm.objectives.base import Objective
@@ -129,10 +130,11 @@ class M3E(StructuredEstimator):
         self.alpha = alpha
 
     def _objective(self, loss: Loss) -> Objective:
-        return m3e.M3E(self.alpha, loss)
+        return m3e.RenyiMargin(self.alpha, loss)
 
     def _best(self, inference: Inference, sample: Sample, theta: Potentials) -> Belief:
-        return m3e.M3E(self.alpha).decode(inference, sample, theta)
+        planner = partial(plan_of, inference)
+        return m3e.RenyiMargin(self.alpha).decoder(sample.batch, sample.query, planner).decode(theta)
 
 
 class ModLat(StructuredEstimator):
@@ -160,15 +162,15 @@ class ModLat(StructuredEstimator):
         self.n_rounds = n_rounds
 
     def _solve(self, problem: TrainingProblem, w0: Any, minimise: Minimise) -> Solution:
-        pair = modlat.ModLat(
+        pair = modlat.ModLatProblems(
             problem.model,
             problem.sample,
             problem.inference,
+            problem.engine,
             problem.C,
             self.beta,
             self.latent_weight,
             problem.objective.loss,
-            problem.threads,
         )
         conditional = w0
         solution = minimise(pair.prediction_problem(conditional), w0)

@@ -19,7 +19,7 @@ from mssvm.core.errors import InputError
 from mssvm.data.labels import Labels, LabelSpace
 from mssvm.inference.auto import Auto
 from mssvm.inference.base import Inference
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.optim import BCFW, CCCP, LBFGS, CuttingPlane, Scaling, Solver, Subgradient

@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.data.labels import Labels, LabelSpace
+from mssvm.engines import engine_of
 from mssvm.estimators import resolve
 from mssvm.estimators.progress import Progress
 from mssvm.estimators.starts import LARGEST_SEED, starts
@@ -107,7 +108,7 @@ def train(params: Any, data: Data, objective: Callable[[Loss], Objective], warm:
     seen = supported(data.model, data.encoded, data.observed) if check_support(params.support) else None
     model = seen or data.model
     sample = data.sample if seen is None else replace(data.sample, inputs=seen.inputs(data.encoded.inputs))
-    problem = TrainingProblem(objective(params._loss()), model, sample, inference, C, threads)
+    problem = TrainingProblem(objective(params._loss()), model, sample, inference, C, engine_of('auto', threads))
     if not problem.n_instances:
         raise InputError("no site of y is labelled; training needs at least one label.")
     rng = check_random_state(params.random_state)

@@ -25,7 +25,7 @@ class Part:
     plus_calls: int = 0
     minus_calls: int = 0
     converged: int = 0
-    rescued: int = 0
+    floored: int = 0
     exact: bool = True
 
     def __add__(self, other: Part) -> Part:
@@ -37,7 +37,7 @@ class Part:
             self.plus_calls + other.plus_calls,
             self.minus_calls + other.minus_calls,
             self.converged + other.converged,
-            self.rescued + other.rescued,
+            self.floored + other.floored,
             self.exact and other.exact,
         )
 
@@ -82,15 +82,15 @@ class Problem(Protocol):
         """By how much plus_i and minus_i (raw) can rise, at most, when the temperatures are raised to these."""
         ...
 
-    def plus(self, w: Floats, which: Ints | None = None) -> Part:
-        """Convex part, over the instances ``which`` (default all)."""
+    def plus(self, w: Floats, instances: Ints | None = None) -> Part:
+        """Convex part, over the named instances (default all)."""
         ...
 
-    def minus(self, w: Floats, which: Ints | None = None) -> Part:
+    def minus(self, w: Floats, instances: Ints | None = None) -> Part:
         """The convex function that is subtracted."""
         ...
 
-    def difference(self, w: Floats, which: Ints | None = None) -> Part:
+    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
         """plus - minus in one pass."""
         ...
 

@@ -86,7 +86,7 @@ class Tally:
         self.minus_calls += part.minus_calls
         self.reported += part.plus_calls + part.minus_calls
         self.converged += part.converged
-        self.rescued += part.rescued
+        self.rescued += part.floored
         self.exact = self.exact and part.exact
         return part
 
