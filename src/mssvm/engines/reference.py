@@ -10,6 +10,7 @@ and the derivative of each power sum, its weights, carries the gradient back to 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from itertools import starmap
 from math import prod
 from typing import Any
@@ -138,7 +139,8 @@ class ReferenceBound:
             eps = self.temperatures[0] if self.query.output[first + v] else self.temperatures[1]
             inputs = [k for k in sorted(alive) if v in tables[k][0]]
             scope = (*dict.fromkeys(u for k in inputs for u in tables[k][0] if u != v), v)
-            message, weights = power_sum(sum(_over(scope, tables[k]) for k in inputs), eps)
+            joint = reduce(np.add, [_over(scope, tables[k]) for k in inputs])
+            message, weights = power_sum(joint, eps)
             steps.append((inputs, scope, weights, len(tables)))
             alive = alive - set(inputs) | {len(tables)}
             tables.append((scope[:-1], message))
@@ -147,9 +149,9 @@ class ReferenceBound:
             return value
         gradient = {k: np.ones(()) for k in alive}
         for inputs, scope, weights, k in reversed(steps):
-            joint = weights * gradient[k][..., None]
+            spread = weights * gradient[k][..., None]
             for i in inputs:
-                inside = joint.sum(axis=tuple(a for a, u in enumerate(scope) if u not in tables[i][0]))
+                inside = spread.sum(axis=tuple(a for a, u in enumerate(scope) if u not in tables[i][0]))
                 kept = [u for u in scope if u in tables[i][0]]
                 gradient[i] = np.transpose(inside, [kept.index(u) for u in tables[i][0]])
         for k, (target, at) in enumerate(places):
