@@ -179,7 +179,7 @@ class Blocks:
         self.at: dict[tuple[float, float], TrainingProblem] = {}
 
     def _block(self, ids: Ints) -> Block:
-        sample = self.sample.select(ids)
+        sample = self.sample if len(ids) == len(self.sample) else self.sample.select(ids)
         delta = self.loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
         if sample.extra_loss is not None:
             delta = replace(delta, unary=delta.unary + sample.extra_loss)

@@ -21,7 +21,7 @@ from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, 
 from mssvm.core.power import check_temperature
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, spread
+from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls, spread
 from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
 from mssvm.engines.numba.forests.cutset_plan import CutsetPair, CutsetPlan, CutsetRoute
 from mssvm.engines.numba.forests.plan import ForestPlan
@@ -64,18 +64,15 @@ class NumbaPlan:
     ) -> NumbaBound:
         eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
         query.check(self.batch)
-        left = spread(instances, len(self.batch))
         routes: list[Route] = []
-        for name, able in self._fast(query, eps_y, eps_h) if left.any() else ():
-            mine = np.flatnonzero(left & able)
-            if len(mine) and name == "given states":
+        for name, mine in self._shares(query, eps_y, eps_h, instances):
+            if name == "given states":
                 routes.append(GivenStates(self.batch, query, mine))
-            elif len(mine):
+            elif name == "elimination":
+                routes.append(self._eliminations.bind(query, eps_y, eps_h, mine, marginals))
+            else:
                 plan = self._forests if name == "tree recursion" else self._cutsets
                 routes.append(plan.bind(query, eps_y, eps_h, mine, self.workers))
-            left &= ~able
-        if left.any():
-            routes.append(self._eliminations.bind(query, eps_y, eps_h, np.flatnonzero(left), marginals))
         return NumbaBound(self.batch, query, (eps_y, eps_h), tuple(routes))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
@@ -88,23 +85,33 @@ class NumbaPlan:
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
         """Nothing worth counting where a fast path applies."""
         n = len(self.batch)
-        costs, left = Costs(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n)), np.ones(n, dtype=bool)
-        for _, able in self._fast(query, eps_y, eps_h):
-            left &= ~able
-        self._eliminations.measure(query, eps_y, eps_h, np.flatnonzero(left), costs, marginals)
+        costs = Costs(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n))
+        for name, mine in self._shares(query, eps_y, eps_h, None):
+            if name == "elimination":
+                self._eliminations.measure(query, eps_y, eps_h, mine, costs, marginals)
         return costs
 
-    def _fast(self, query: Query, eps_y: float, eps_h: float) -> Iterator[tuple[str, Bools]]:
-        """Methods cheaper than elimination, and the instances that each of them could take."""
-        methods = self.settings.methods
-        if "given states" in methods:
+    def _shares(
+        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None
+    ) -> Iterator[tuple[str, Ints]]:
+        """The methods, cheapest first, each with the instances that fall to it."""
+        left, methods = spread(instances, len(self.batch)), self.settings.methods
+        for name in METHODS:
+            if name not in methods or not left.any():
+                continue
+            able = left if name == "elimination" else self._able(name, query, eps_y, eps_h)
+            mine = np.flatnonzero(left & able)
+            if len(mine):
+                yield name, mine
+            left = left & ~able
+
+    def _able(self, name: str, query: Query, eps_y: float, eps_h: float) -> Bools:
+        """The instances on which a method is exact."""
+        if name == "given states":
             given = np.ones(len(self.batch), dtype=bool)
             given[self.batch.owner[query.n_allowed(self.batch) > 1]] = False
-            yield "given states", given
-        if "tree recursion" in methods:
-            yield "tree recursion", self._forests.supports(query, eps_y, eps_h)
-        if "conditioning" in methods:
-            yield "conditioning", self._cutsets.supports(query, eps_y, eps_h)
+            return given
+        return (self._forests if name == "tree recursion" else self._cutsets).supports(query, eps_y, eps_h)
 
 
 @dataclass(frozen=True, eq=False)
