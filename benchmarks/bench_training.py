@@ -22,11 +22,11 @@ from threadpoolctl import threadpool_limits
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Query
+from mssvm.core.terms import node_term, table_term
 from mssvm.core.topology import Batch, Topology
 from mssvm.data.labels import LabelSpace
 from mssvm.inference.exact.exact import Exact
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import node_term, table_term
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import crf, hcrf

@@ -14,7 +14,7 @@ from mssvm.core.potentials import Marginals
 from mssvm.data.graphs import FactorInput, Graph
 from mssvm.data.labels import LabelSpace
 from mssvm.inference.enumerate import Enumerate, score
-from mssvm.models.fixed import FixedWeights
+from mssvm.models.partial import FixedWeights
 from mssvm.structures import Chain, FactorModel, GraphModel, Grid, Structure
 from mssvm.structures.encoded import Encoded, to_query, to_sample
 

@@ -19,8 +19,8 @@ from mssvm.estimators.starts import LARGEST_SEED, starts
 from mssvm.estimators.support import check_support, supported
 from mssvm.inference.base import Inference
 from mssvm.losses.losses import Loss, Zero
-from mssvm.models.fixed import FixedWeights
 from mssvm.models.linear import LinearModel
+from mssvm.models.partial import FixedWeights
 from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample

@@ -22,9 +22,9 @@ from mssvm.core.arrays import Bools, Floats
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.data.features import FeatureSpace, Rows
 from mssvm.data.labels import LabelSpace
-from mssvm.models.fixed import FixedWeights
-from mssvm.models.layout import Layout
+from mssvm.models.layout import WeightLayout
 from mssvm.models.linear import LinearModel
+from mssvm.models.partial import FixedWeights
 from mssvm.structures.encoded import Encoded
 from mssvm.structures.wiring import Ban, Block, Frames, Wiring, assemble
 
@@ -156,11 +156,12 @@ class Structure(BaseEstimator):
         layout = self.layout(space, labels)
         return assemble(frames, parsed.rows, blocks, layout, self.bans(space, labels), labels.n_classes)
 
-    def layout(self, space: Space, labels: LabelSpace) -> Layout:
+    def layout(self, space: Space, labels: LabelSpace) -> WeightLayout:
         """The blocks as consecutive stretches of w."""
         sizes: dict[str | None, int] = {name: part.n_features for name, part in space.features.items()}
         sizes[None] = 1
-        layout = Layout.of({block.name: (sizes[block.source], block.width) for block in self.blocks(space, labels)})
+        shapes = {block.name: (sizes[block.source], block.width) for block in self.blocks(space, labels)}
+        layout = WeightLayout.of(shapes)
         if layout.n_weights * 8 > LARGE_WEIGHTS:
             warnings.warn(
                 f"the model has {layout.n_weights:,} weights, {layout.n_weights * 8 / 2**30:.1f} GiB for each of the "

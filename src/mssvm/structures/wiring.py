@@ -15,11 +15,11 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Ints
 from mssvm.core.potentials import Potentials
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch, Topology, offsets, spans
 from mssvm.data.features import Rows
-from mssvm.models.layout import Layout
+from mssvm.models.layout import WeightLayout
 from mssvm.models.linear import LinearInputs
-from mssvm.models.terms import Term
 from mssvm.structures.encoded import Encoded, Sites
 
 
@@ -141,7 +141,7 @@ def assemble(
     frames: Frames,
     rows: Mapping[str, Rows],
     blocks: Sequence[Block],
-    layout: Layout,
+    layout: WeightLayout,
     bans: Sequence[Ban],
     n_classes: int,
 ) -> Encoded:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+from mssvm.core.potentials import Potentials
+from mssvm.core.terms import Term
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
-from mssvm.engines.base import ExactPlan
+from mssvm.engines.base import ExactPlan, Features
+from mssvm.engines.numba.features import LinearFeatures
 
 T = TypeVar("T")
 
@@ -33,3 +36,6 @@ class NumbaEngine:
 
     def messages(self, batch: Batch) -> Any:
         raise NotImplementedError
+
+    def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
+        return LinearFeatures(batch, terms, offset, n_weights)
