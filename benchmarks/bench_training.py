@@ -86,9 +86,9 @@ def hidden_sequences(
 def hcrf_sample(x: Floats, y: Ints, states: int) -> tuple[object, Sample]:
     structure = SequenceClass(hidden=states)
     labels = LabelSpace.learn(y.tolist(), 0)
-    space, parsed = structure.learn(list(x))
-    encoded = structure.assemble(parsed, space, labels)
-    return structure.model(space, labels), to_sample(encoded, labels.encode(y.tolist(), encoded.labels.shapes))
+    encoder, parsed = structure.compile(list(x), labels)
+    encoded = encoder.assemble(parsed)
+    return encoder.model, to_sample(encoded, labels.encode(y.tolist(), encoded.labels.shapes))
 
 
 def best(repeats: int, run: object) -> tuple[float, object]:

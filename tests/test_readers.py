@@ -17,7 +17,7 @@ import mssvm as ms
 from mssvm.core.errors import InputError
 from mssvm.data import chunking, read, read_parts, weak_pictures
 from mssvm.data.embedded import write_pictures
-from mssvm.data.features import FeatureSpace
+from mssvm.data.features import FeatureSchema
 from mssvm.data.readers import png
 from mssvm.data.readers.read import Options, check
 from mssvm.data.readers.stream import Stream
@@ -263,6 +263,6 @@ def test_features_that_were_read_are_not_copied_again(tmp_path: Path) -> None:
     data = read(write(tmp_path / "a.jsonl", lines(*records)))
     for which, shared in (([0, 1, 2, 3], True), ([1, 2], True), ([0, 2], False), ([1, 0], False)):
         X = [data.X[b] for b in which]
-        _, rows = FeatureSpace.learn(X)
+        _, rows = FeatureSchema.learn(X)
         assert np.array_equal(rows.matrix, np.concatenate(X))
         assert np.shares_memory(rows.matrix, data.X[which[0]]) == shared

@@ -30,7 +30,7 @@ Kind = Literal["dense", "sparse", "named"]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class FeatureRows:
     """One row of features per site; rows of instance b are ``ptr[b] : ptr[b+1]``. ``matrix`` is dense or CSR."""
 
     matrix: Any
@@ -42,7 +42,7 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureSpace:
+class FeatureSchema:
     """Number, kind and (for named features) names of the columns; ``what`` is what messages call the data."""
 
     kind: Kind
@@ -51,7 +51,7 @@ class FeatureSpace:
     what: str = "X"
 
     @classmethod
-    def learn(cls, items: Sequence[Any], what: str = "X") -> tuple[FeatureSpace, Rows]:
+    def learn(cls, items: Sequence[Any], what: str = "X") -> tuple[FeatureSchema, FeatureRows]:
         """The space of ``items`` (one entry per instance) and their rows."""
         if not len(items):
             raise InputError(f"{what} is empty; there must be at least one instance.")
@@ -60,24 +60,24 @@ class FeatureSpace:
             table: defaultdict[str, int] = defaultdict(count().__next__)
             rows = _named(items, table.__getitem__, what)
             space = cls(kind, max(len(table), 1), tuple(table), what)
-            return space, Rows(_resized(rows.matrix, space.n_features), rows.ptr)
+            return space, FeatureRows(_resized(rows.matrix, space.n_features), rows.ptr)
         rows = _stack(items, kind, what)
         if rows.matrix.shape[1] == 0:
             raise InputError(f"{what} has no features; give every site at least one (a constant 1 will do).")
         return cls(kind, int(rows.matrix.shape[1]), (), what), rows
 
-    def encode(self, items: Sequence[Any]) -> Rows:
+    def encode(self, items: Sequence[Any]) -> FeatureRows:
         """The rows of new items; unseen names are ignored, a different number of columns is an error."""
         if all((item.shape[0] if hasattr(item, "shape") else len(item)) == 0 for item in items):
             empty = np.zeros((0, self.n_features))
             ptr = np.zeros(len(items) + 1, dtype=np.int64)
-            return Rows(empty if self.kind == "dense" else sparse.csr_array(empty), ptr)
+            return FeatureRows(empty if self.kind == "dense" else sparse.csr_array(empty), ptr)
         kind = kind_of(items, self.what)
         if "named" in (kind, self.kind) and kind != self.kind:
             raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")
         if kind == "named":
             rows = _named(items, self._table.__getitem__, self.what)
-            return Rows(_resized(rows.matrix, self.n_features), rows.ptr)
+            return FeatureRows(_resized(rows.matrix, self.n_features), rows.ptr)
         rows = _stack(items, kind, self.what)
         if rows.matrix.shape[1] != self.n_features:
             raise InputError(
@@ -100,16 +100,16 @@ class FeatureSpace:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> FeatureSpace:
+    def from_json(cls, data: Mapping[str, Any]) -> FeatureSchema:
         return cls(data["kind"], int(data["n_features"]), tuple(data["vocabulary"]), str(data["what"]))
 
     @cached_property
     def _table(self) -> _Known:
         return _Known((name, j) for j, name in enumerate(self.vocabulary))
 
-    def _as_learned(self, rows: Rows) -> Rows:
+    def _as_learned(self, rows: FeatureRows) -> FeatureRows:
         if self.kind == "sparse" and not sparse.issparse(rows.matrix):
-            return Rows(sparse.csr_array(rows.matrix), rows.ptr)
+            return FeatureRows(sparse.csr_array(rows.matrix), rows.ptr)
         if self.kind == "dense" and sparse.issparse(rows.matrix):
             size = rows.matrix.shape[0] * rows.matrix.shape[1] * 8 / 2**20
             warnings.warn(
@@ -117,7 +117,7 @@ class FeatureSpace:
                 MssvmWarning,
                 stacklevel=2,
             )
-            return Rows(rows.matrix.toarray(), rows.ptr)
+            return FeatureRows(rows.matrix.toarray(), rows.ptr)
         return rows
 
 
@@ -155,7 +155,7 @@ def _any_string(sites: Iterable[Any]) -> bool:
     return any(isinstance(v, str) for site in sites if isinstance(site, (list, tuple)) for v in site)
 
 
-def _stack(items: Sequence[Any], kind: Kind, what: str) -> Rows:
+def _stack(items: Sequence[Any], kind: Kind, what: str) -> FeatureRows:
     """Numeric rows of all instances under each other, checked."""
     parts: list[Any] = []
     for b, item in enumerate(items):
@@ -180,7 +180,7 @@ def _stack(items: Sequence[Any], kind: Kind, what: str) -> Rows:
         if matrix is None:
             matrix = np.concatenate(parts, dtype=np.float64)
     check_finite(matrix, ptr, what)
-    return Rows(matrix, ptr)
+    return FeatureRows(matrix, ptr)
 
 
 def _adjacent(parts: Sequence[Any], width: int) -> AnyArray | None:
@@ -280,7 +280,7 @@ class _Named:
             self.columns.append(self.number(name))
 
 
-def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> Rows:
+def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> FeatureRows:
     """All sites of all instances as compressed rows."""
     made = _Named(number)
     ends = [0]
@@ -303,7 +303,7 @@ def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> Row
     matrix = sparse.csr_array((data, columns, indptr), shape=(len(ends) - 1, int(columns.max(initial=0)) + 1))
     check_finite(matrix, ptr, what)
     matrix.sum_duplicates()
-    return Rows(matrix, ptr)
+    return FeatureRows(matrix, ptr)
 
 
 def _resized(matrix: Any, n_features: int) -> Any:

@@ -85,7 +85,7 @@ class Labels:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelSpace:
+class LabelVocabulary:
     """The classes in a fixed order; states of label variables are positions in ``classes``."""
 
     classes: tuple[Hashable, ...]
@@ -106,7 +106,7 @@ class LabelSpace:
     @classmethod
     def learn(
         cls, y: Any, depth: int, classes: Iterable[Hashable] | None = None, missing_label: Hashable = None
-    ) -> LabelSpace:
+    ) -> LabelVocabulary:
         """The classes of ``y`` in sorted order, or those given in the given order.
 
         ``depth`` is the number of axes of one instance's labels: 0 one label, 1 a sequence, 2 a grid.
@@ -292,3 +292,6 @@ def _hashable(value: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+LabelSpace = LabelVocabulary  # its name before

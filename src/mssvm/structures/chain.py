@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.errors import InputError
-from mssvm.data.labels import LabelSpace
-from mssvm.structures.base import Raw, Space, check_flag, label_mask
-from mssvm.structures.pairwise import Frame, Pairwise
-from mssvm.structures.parts import edge_parts
-from mssvm.structures.wiring import Ban, Block
+from mssvm.data.labels import LabelVocabulary
+from mssvm.structures.base import Raw, check_flag, label_mask
+from mssvm.structures.encoder import HardConstraint, Schema, WeightBlock
+from mssvm.structures.pairwise import Frame, Pairwise, edge_source, split
 
 
 class Chain(Pairwise):
@@ -70,40 +69,41 @@ class Chain(Pairwise):
             raise InputError("forbidden must be an iterable of label pairs; chains have one type of edge.")
 
     def read(self, X: Sequence[Any]) -> Raw:
-        return Raw(edge_parts(X))
+        pairs = [split(item, b) for b, item in enumerate(X)]
+        return Raw({"node": [x for x, _ in pairs], **edge_source([e for _, e in pairs])})
 
-    def frame(self, key: Any, space: Space) -> Frame:
+    def frame(self, key: Any, schema: Schema) -> Frame:
         n = int(key)
         at = np.arange(n)
         marks = {"first": at[:1], "last": at[-1:]}
         zeros = np.zeros(n, dtype=np.int64)
         return Frame((n,), np.stack([at[:-1], at[1:]], axis=1), zeros, zeros[1:], marks)
 
-    def blocks(self, space: Space, labels: LabelSpace) -> tuple[Block, ...]:
-        out = super().blocks(space, labels)
+    def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
+        out = super().blocks(schema, vocabulary)
         if self.ends:
-            n = labels.n_classes
-            out = (*out, Block("start", "first", ("label",), (n,)), Block("end", "last", ("label",), (n,)))
+            n = vocabulary.n_classes
+            out = (*out, WeightBlock("start", "first", ("label",), (n,)), WeightBlock("end", "last", ("label",), (n,)))
         return out
 
-    def forbidden_pairs(self, space: Space, labels: LabelSpace) -> dict[str, Any]:
-        mask = np.zeros((labels.n_classes, labels.n_classes), dtype=bool)
+    def forbidden_pairs(self, schema: Schema, vocabulary: LabelVocabulary) -> dict[str, Any]:
+        mask = np.zeros((vocabulary.n_classes, vocabulary.n_classes), dtype=bool)
         for a, b in _pairs(self.forbidden):
             if a is not None and b is not None:
-                mask[labels.index(a, "forbidden"), labels.index(b, "forbidden")] = True
+                mask[vocabulary.index(a, "forbidden"), vocabulary.index(b, "forbidden")] = True
         for a, after in (self.forced or {}).items():
             many = after if isinstance(after, (list, set, frozenset)) else (after,)
-            mask[labels.index(a, "forced")] |= ~label_mask(many, labels, "forced")
+            mask[vocabulary.index(a, "forced")] |= ~label_mask(many, vocabulary, "forced")
         return {"": mask} if mask.any() else {}
 
-    def bans(self, space: Space, labels: LabelSpace) -> list[Ban]:
-        out = super().bans(space, labels)
+    def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
+        out = super().constraints(schema, vocabulary)
         for group, ends in (
             ("first", [b for a, b in _pairs(self.forbidden) if a is None]),
             ("last", [a for a, b in _pairs(self.forbidden) if b is None]),
         ):
             if ends:
-                out.append(Ban(group, label_mask(ends, labels, "forbidden")))
+                out.append(HardConstraint(group, label_mask(ends, vocabulary, "forbidden")))
         return out
 
 

@@ -26,28 +26,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
-from mssvm.core.arrays import Ints
+from mssvm.core.arrays import Bools, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.topology import Topology
-from mssvm.data.labels import LabelSpace
-from mssvm.structures.base import Space, Structure, check_count, check_flag, pair_mask
-from mssvm.structures.wiring import NONE, Ban, Block, Wiring
+from mssvm.data.labels import LabelVocabulary
+from mssvm.structures.base import Structure, check_count, check_flag
+from mssvm.structures.encoder import NONE, Encoder, GroupedTopology, HardConstraint, Schema, WeightBlock
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Sites and edges of one topology; types are positions in the space's lists of types."""
+    """Sites and edges of one topology; types are positions in the schema's lists of types."""
 
     shape: tuple[int, ...]
     edges: Ints
     node_type: Ints
     edge_type: Ints
     marks: Mapping[str, Ints] = field(default_factory=dict)
-
-    @property
-    def n(self) -> int:
-        return len(self.node_type)
 
 
 class Pairwise(Structure):
@@ -60,7 +57,7 @@ class Pairwise(Structure):
     forbidden: Any
 
     @abstractmethod
-    def frame(self, key: Any, space: Space) -> Frame:
+    def frame(self, key: Any, schema: Schema) -> Frame:
         """Sites and edges of an instance with the given key."""
 
     def check(self) -> None:
@@ -68,35 +65,34 @@ class Pairwise(Structure):
         check_flag(self.linked, "linked")
         check_flag(self.direct, "direct")
 
-    def forbidden_pairs(self, space: Space, labels: LabelSpace) -> dict[str, Any]:
+    def forbidden_pairs(self, schema: Schema, vocabulary: LabelVocabulary) -> dict[str, Any]:
         """A mask of forbidden label pairs per edge type that has any."""
         if not self.forbidden:
             return {}
-        kinds = types_of(space, "edge")
+        kinds = schema.types_of("edge")
         if not isinstance(self.forbidden, Mapping):
-            mask = pair_mask(self.forbidden, labels, "forbidden")
-            return dict.fromkeys(kinds, mask)
+            return dict.fromkeys(kinds, pair_mask(self.forbidden, vocabulary))
         for name in self.forbidden:
             if str(name) not in kinds:
                 raise InputError(f"forbidden names the edge type {name!r}; there are {', '.join(map(repr, kinds))}.")
-        return {str(name): pair_mask(pairs, labels, "forbidden") for name, pairs in self.forbidden.items()}
+        return {str(name): pair_mask(pairs, vocabulary) for name, pairs in self.forbidden.items()}
 
-    def bans(self, space: Space, labels: LabelSpace) -> list[Ban]:
-        return [Ban(tag("edge", t), mask) for t, mask in self.forbidden_pairs(space, labels).items()]
+    def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
+        return [HardConstraint(tag("edge", t), mask) for t, mask in self.forbidden_pairs(schema, vocabulary).items()]
 
     # ------------------------------------------------------------------------------------- weights
 
-    def blocks(self, space: Space, labels: LabelSpace) -> tuple[Block, ...]:
-        n, edge = labels.n_classes, self.edge_name
+    def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
+        n, edge = vocabulary.n_classes, self.edge_name
         out = []
-        for t in types_of(space, "node"):
-            out.append(Block(tag("node", t), tag("node", t), ("label",), (n,), "node", tag("node", t)))
-            out.append(Block(tag("bias", t), tag("node", t), ("label",), (n,)))
-        for t in types_of(space, "edge"):
+        for t in schema.types_of("node"):
+            out.append(WeightBlock(tag("node", t), tag("node", t), ("label",), (n,), "node", tag("node", t)))
+            out.append(WeightBlock(tag("bias", t), tag("node", t), ("label",), (n,)))
+        for t in schema.types_of("edge"):
             if self._direct:
-                out += self._pair(edge, "edge", t, ("label", "label"), (n, n), space)
+                out += self._pair(edge, "edge", t, ("label", "label"), (n, n), schema)
         if self.hidden:
-            out += self._linked_blocks(space, n) if self.linked else self._between_blocks(space, n)
+            out += self._linked_blocks(schema, n) if self.linked else self._between_blocks(schema, n)
         return tuple(out)
 
     @property
@@ -104,59 +100,60 @@ class Pairwise(Structure):
         return not self.hidden or self.direct
 
     def _pair(
-        self, name: str, group: str, t: str, axes: tuple[str, ...], cards: tuple[int, ...], space: Space
-    ) -> list[Block]:
+        self, name: str, group: str, t: str, axes: tuple[str, ...], cards: tuple[int, ...], schema: Schema
+    ) -> list[WeightBlock]:
         """A table for all pairs of the type, and one per edge feature."""
-        out = [Block(tag(name, t), tag(group, t), axes, cards)]
-        if "edge" in space.features:
-            out.append(Block(tag(f"{name}.x", t), tag(group, t), axes, cards, "edge", tag("edge", t)))
+        out = [WeightBlock(tag(name, t), tag(group, t), axes, cards)]
+        if "edge" in schema.features:
+            out.append(WeightBlock(tag(f"{name}.x", t), tag(group, t), axes, cards, "edge", tag("edge", t)))
         return out
 
-    def _linked_blocks(self, space: Space, n: int) -> list[Block]:
+    def _linked_blocks(self, schema: Schema, n: int) -> list[WeightBlock]:
         k = self.hidden
         out = []
-        for t in types_of(space, "node"):
-            out.append(Block(tag("hidden.node", t), tag("hidden", t), ("hidden",), (k,), "node", tag("node", t)))
-            out.append(Block(tag("attach", t), tag("attach", t), ("label", "hidden"), (n, k)))
-        for t in types_of(space, "edge"):
-            out += self._pair(f"hidden.{self.edge_name}", "hidden.edge", t, ("hidden", "hidden"), (k, k), space)
+        for t in schema.types_of("node"):
+            out.append(WeightBlock(tag("hidden.node", t), tag("hidden", t), ("hidden",), (k,), "node", tag("node", t)))
+            out.append(WeightBlock(tag("attach", t), tag("attach", t), ("label", "hidden"), (n, k)))
+        for t in schema.types_of("edge"):
+            out += self._pair(f"hidden.{self.edge_name}", "hidden.edge", t, ("hidden", "hidden"), (k, k), schema)
         return out
 
-    def _between_blocks(self, space: Space, n: int) -> list[Block]:
+    def _between_blocks(self, schema: Schema, n: int) -> list[WeightBlock]:
         k = self.hidden
         out = []
-        for t in types_of(space, "edge"):
+        for t in schema.types_of("edge"):
             between = tag("between", t)
-            out.append(Block(tag("left", t), tag("left", t), ("label", "hidden"), (n, k)))
-            out.append(Block(tag("right", t), tag("right", t), ("hidden", "label"), (k, n)))
-            out.append(Block(tag("left.x", t), between, ("hidden",), (k,), "node", tag("left", t)))
-            out.append(Block(tag("right.x", t), between, ("hidden",), (k,), "node", tag("right", t)))
-            if "edge" in space.features:
-                out.append(Block(tag("between.x", t), between, ("hidden",), (k,), "edge", tag("edge", t)))
+            out.append(WeightBlock(tag("left", t), tag("left", t), ("label", "hidden"), (n, k)))
+            out.append(WeightBlock(tag("right", t), tag("right", t), ("hidden", "label"), (k, n)))
+            out.append(WeightBlock(tag("left.x", t), between, ("hidden",), (k,), "node", tag("left", t)))
+            out.append(WeightBlock(tag("right.x", t), between, ("hidden",), (k,), "node", tag("right", t)))
+            if "edge" in schema.features:
+                out.append(WeightBlock(tag("between.x", t), between, ("hidden",), (k,), "edge", tag("edge", t)))
         return out
 
     # ------------------------------------------------------------------------------------- topology
 
-    def wiring(self, key: Any, space: Space, labels: LabelSpace) -> Wiring:
-        frame = self.frame(key, space)
-        n, edges = frame.n, frame.edges
-        banned = self.forbidden_pairs(space, labels)
-        build = Builder(np.full(n, labels.n_classes))
+    def topology(self, key: Any, encoder: Encoder) -> GroupedTopology:
+        schema = encoder.schema
+        frame = self.frame(key, schema)
+        n, edges = len(frame.node_type), frame.edges
+        constrained = {constraint.group for constraint in encoder.constraints}
+        build = TopologyBuilder(np.full(n, encoder.vocabulary.n_classes))
         variables: dict[str, Ints] = {}
         rows: dict[str, Ints] = {}
-        for c, t in enumerate(types_of(space, "node")):
+        for c, t in enumerate(schema.types_of("node")):
             variables[tag("node", t)] = rows[tag("node", t)] = np.flatnonzero(frame.node_type == c)
-        of_type = {t: np.flatnonzero(frame.edge_type == c) for c, t in enumerate(types_of(space, "edge"))}
+        of_type = {t: np.flatnonzero(frame.edge_type == c) for c, t in enumerate(schema.types_of("edge"))}
         for t, chosen in of_type.items():
             rows[tag("edge", t)] = chosen
             rows[tag("left", t)], rows[tag("right", t)] = edges[chosen, 0], edges[chosen, 1]
-            if self._direct or t in banned:
+            if self._direct or tag("edge", t) in constrained:
                 build.add(tag("edge", t), edges[chosen])
         hidden_shape: tuple[int, ...] = (0,)
         if self.hidden and self.linked:
             below = build.variables(n, self.hidden)
             hidden_shape = frame.shape
-            for c, t in enumerate(types_of(space, "node")):
+            for c, t in enumerate(schema.types_of("node")):
                 chosen = np.flatnonzero(frame.node_type == c)
                 variables[tag("hidden", t)] = below[chosen]
                 build.add(tag("attach", t), np.stack([chosen, below[chosen]], axis=1))
@@ -169,14 +166,13 @@ class Pairwise(Structure):
                 variables[tag("between", t)] = between[chosen]
                 build.add(tag("left", t), np.stack([edges[chosen, 0], between[chosen]], axis=1))
                 build.add(tag("right", t), np.stack([between[chosen], edges[chosen, 1]], axis=1))
-        sizes = {"node": n, "edge": len(edges)}
-        hidden = np.arange(n, len(build.cards))
         variables.update(frame.marks)
-        shape = frame.shape
-        return Wiring(build.graph(), np.arange(n), hidden, shape, hidden_shape, variables, build.factors, sizes, rows)
+        sites, hidden, sizes = np.arange(n), np.arange(n, len(build.cards)), {"node": n, "edge": len(edges)}
+        shapes = frame.shape, hidden_shape
+        return GroupedTopology(build.graph(), sites, hidden, *shapes, variables, build.factors, sizes, rows)
 
 
-class Builder:
+class TopologyBuilder:
     """Variables and groups of factors, collected into a graph."""
 
     def __init__(self, cards: Ints) -> None:
@@ -200,10 +196,46 @@ class Builder:
         return Topology(tuple(self.cards.tolist()), tuple(self._scopes))
 
 
-def types_of(space: Space, what: str) -> tuple[str, ...]:
-    """Names of the types; the one type of untyped things is the empty name."""
-    return space.types.get(what, ("",))
-
-
 def tag(name: str, kind: str) -> str:
     return f"{name}:{kind}" if kind else name
+
+
+def pair_mask(pairs: Any, vocabulary: LabelVocabulary) -> Bools:
+    """A mask over pairs of classes from an iterable of forbidden label pairs."""
+    mask = np.zeros((vocabulary.n_classes, vocabulary.n_classes), dtype=bool)
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise InputError(f"forbidden holds {pair!r}; it needs pairs of labels.")
+        mask[vocabulary.index(pair[0], "forbidden"), vocabulary.index(pair[1], "forbidden")] = True
+    return mask
+
+
+# ----------------------------------------------------------------------------------------- instances with edge features
+
+
+def split(item: Any, b: int, axes: int = 2) -> tuple[Any, Any]:
+    """Features of the sites, and of the edges (None where there are none) of one instance.
+
+    An instance with edge features is ``{"x": ..., "edge_x": ...}`` or a tuple of arrays with ``axes`` axes.
+    """
+    if isinstance(item, Mapping):
+        if "x" not in item or any(name not in ("x", "edge_x") for name in item):
+            raise InputError(f"a dict needs the key 'x' and may have 'edge_x', got {sorted(item)}.", instance=b)
+        return item["x"], item.get("edge_x")
+    if isinstance(item, tuple) and len(item) > 1 and all(_is_array(part, axes) for part in item):
+        return item[0], item[1] if len(item) == 2 else item[1:]
+    return item, None
+
+
+def edge_source(edges: list[Any]) -> dict[str, list[Any]]:
+    """The source "edge", or nothing where no instance has edge features."""
+    without = [b for b, e in enumerate(edges) if e is None]
+    if len(without) == len(edges):
+        return {}
+    if without:
+        raise InputError("edge features are missing, but other instances have them.", instance=without[0])
+    return {"edge": edges}
+
+
+def _is_array(part: Any, axes: int) -> bool:
+    return sparse.issparse(part) or (isinstance(part, np.ndarray) and part.ndim == axes)
