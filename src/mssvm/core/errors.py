@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from typing import Any
+
 
 class MssvmError(Exception):
     """Base of every error raised by the package.
@@ -37,3 +40,9 @@ class UnsupportedError(MssvmError, ValueError):
 
 class MssvmWarning(UserWarning):
     """Something worked, but probably not as intended."""
+
+
+def at_row(row: int, ptr: Any) -> dict[str, int]:
+    """The fields of an error about a flat row, where the rows of instance b are ``ptr[b] : ptr[b+1]``."""
+    b = bisect_right(ptr, row) - 1
+    return {"instance": b, "site": int(row - ptr[b])}

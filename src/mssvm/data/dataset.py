@@ -6,7 +6,6 @@ objects, so that a site costs one pointer. Reading therefore needs little more m
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ from mssvm.core.errors import InputError, MssvmError
 
 Kind = Literal["chain", "sequence", "grid", "graph"]
 KINDS: tuple[Kind, ...] = ("chain", "sequence", "grid", "graph")
-_PLACE = re.compile(r"(?:X|y|edge|given|allowed|hidden|pooled), instance (\d+)(?:, site (\d+))?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +68,9 @@ class Dataset:
         try:
             yield
         except MssvmError as error:
-            found = _PLACE.search(str(error))
-            if found is None or int(found[1]) >= len(self):
+            if error.instance is None or error.instance >= len(self):
                 raise
-            site = None if found[2] is None else int(found[2])
-            text = str(error)[: found.start()] + self.place(int(found[1]), site) + str(error)[found.end() :]
-            raise type(error)(text) from None
+            raise type(error)(f"{self.place(error.instance, error.site)}: {error.reason}") from None
 
     def select(self, which: Iterable[int]) -> Dataset:
         """Some of the instances."""

@@ -23,8 +23,9 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import AnyArray, Ints
-from mssvm.core.errors import InputError, MssvmWarning
+from mssvm.core.errors import InputError, MssvmWarning, at_row
 from mssvm.core.topology import offsets
+from mssvm.data.labels import short
 
 Kind = Literal["dense", "sparse", "named"]
 
@@ -139,7 +140,7 @@ def _kind(item: Any, b: int, what: str) -> Kind | None:
     if isinstance(item, np.ndarray) and item.dtype != object:
         return "dense"
     if isinstance(item, (str, bytes, Mapping)) or not hasattr(item, "__len__"):
-        raise InputError(f"{what}, instance {b}: expected one row of features per site, got {type(item).__name__}.")
+        raise InputError(f"expected one row of features per site, got {type(item).__name__}.", what=what, instance=b)
     if not len(item):
         return None
     first = item.iloc[0] if hasattr(item, "iloc") else item[0]
@@ -164,9 +165,8 @@ def _stack(items: Sequence[Any], kind: Kind, what: str) -> FeatureRows:
     if len(widths) > 1:
         first = next(part.shape[1] for part in parts if part.shape[0])
         b = next(b for b, part in enumerate(parts) if part.shape[0] and part.shape[1] != first)
-        raise InputError(
-            f"{what}, instance {b}: {parts[b].shape[1]} features per site, but the instances before have {first}."
-        )
+        reason = f"{parts[b].shape[1]} features per site, but the instances before have {first}."
+        raise InputError(reason, what=what, instance=b)
     ptr = offsets(np.array([part.shape[0] for part in parts], dtype=np.int64))
     width = widths.pop() if widths else parts[0].shape[1]
     parts = [part for part in parts if part.shape[0]]
@@ -204,16 +204,13 @@ def _numbers(item: Any, b: int, what: str) -> AnyArray:
         if rows.dtype.kind not in "fiub":
             rows = np.asarray(item, dtype=np.float64)
     except (ValueError, TypeError):
-        raise InputError(
-            f"{what}, instance {b}: features are not a table of numbers; give every site the same number of them."
-        ) from None
+        reason = "features are not a table of numbers; give every site the same number of them."
+        raise InputError(reason, what=what, instance=b) from None
     if rows.ndim == 1 and not len(rows):
         return rows.reshape(0, 0)
     if rows.ndim != 2:
-        raise InputError(
-            f"{what}, instance {b}: features have shape {rows.shape}; give one row of features per site "
-            "(reshape(-1, 1) turns single numbers into rows)."
-        )
+        reason = f"features have shape {rows.shape}; give one row of features per site "
+        raise InputError(reason + "(reshape(-1, 1) turns single numbers into rows).", what=what, instance=b)
     return rows
 
 
@@ -227,11 +224,8 @@ def check_finite(matrix: Any, ptr: Ints, what: str) -> None:
         row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~finite)[0], side="right")) - 1
     else:
         row = int(np.flatnonzero(~finite.all(axis=1))[0])
-    b = int(np.searchsorted(ptr, row, side="right")) - 1
-    raise InputError(
-        f"{what}, instance {b}, site {row - int(ptr[b])}: a feature is NaN or inf; "
-        "impute or drop it, for every feature must be a finite number."
-    )
+    reason = "a feature is NaN or inf; impute or drop it, for every feature must be a finite number."
+    raise InputError(reason, what=what, **at_row(row, ptr))
 
 
 class _Known(dict[str, int]):
@@ -289,10 +283,8 @@ def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> Fea
             try:
                 made.add(site)
             except (TypeError, ValueError, AttributeError):
-                raise InputError(
-                    f"{what}, instance {b}, site {s}: {_short(site)} is neither a dict of named features "
-                    "nor an iterable of strings."
-                ) from None
+                reason = f"{short(site)} is neither a dict of named features nor an iterable of strings."
+                raise InputError(reason, what=what, instance=b, site=s) from None
             ends.append(len(made.columns))
     ptr = offsets(np.array([len(sites) for sites in items], dtype=np.int64))
     columns, data = np.array(made.columns, dtype=np.int64), np.ones(len(made.columns))
@@ -308,8 +300,3 @@ def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> Fea
 
 def _resized(matrix: Any, n_features: int) -> Any:
     return sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], n_features))
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -11,8 +11,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.core.potentials import Belief, Potentials, Query
-from mssvm.data.labels import LabelSpace
-from mssvm.data.sites import flat_sites
+from mssvm.data.labels import LabelSpace, flat_sites
 from mssvm.inference.base import Inference
 from mssvm.models.base import Model
 from mssvm.objectives.sample import Sample

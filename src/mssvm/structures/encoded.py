@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
-from mssvm.core.errors import InputError
+from mssvm.core.errors import InputError, at_row
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, offsets, spans
 from mssvm.data.labels import Labels
@@ -163,10 +163,7 @@ def _mask(encoded: Encoded, labels: Labels, what: str) -> Bools:
 
 def _check(encoded: Encoded, query: Query, what: str) -> None:
     """Raise if some variable has no state left, naming the user's site where it is one."""
-    batch = encoded.batch
-    empty = query.n_allowed(batch)[encoded.labels.vars] == 0
-    if empty.any():
-        s = int(np.flatnonzero(empty)[0])
-        b = int(np.searchsorted(encoded.labels.ptr, s, side="right")) - 1
+    empty = query.n_allowed(encoded.batch)[encoded.labels.vars] == 0
+    for s in np.flatnonzero(empty)[:1].tolist():
         reason = "no label is left that the constraints allow; change the label or the constraint."
-        raise InputError(reason, what=what, instance=b, site=s - int(encoded.labels.ptr[b]))
+        raise InputError(reason, what=what, **at_row(s, encoded.labels.ptr))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from mssvm.data.dataset import Instance
 from mssvm.data.readers.stream import Stream
-from mssvm.data.words import word_features
+from mssvm.data.readers.values import word_features
 
 MISSING = "_"
 EITHER = "|"

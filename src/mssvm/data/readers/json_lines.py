@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Instance, Kind, n_sites
 from mssvm.data.graphs import Graph
+from mssvm.data.labels import short
 from mssvm.data.readers.stream import Stream
-from mssvm.data.readers.values import Fail, LabelReader, flags, short, table
-from mssvm.data.words import word_features
+from mssvm.data.readers.values import Fail, LabelReader, flags, table, word_features
 
 
 class JsonReader:
