@@ -12,7 +12,7 @@ import typer
 from mssvm.cli.meter import Meter
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset
-from mssvm.data.readers.read import Options, read
+from mssvm.data.readers import Options, read
 from mssvm.data.readers.stream import shown_name
 
 

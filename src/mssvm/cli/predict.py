@@ -13,7 +13,7 @@ from mssvm.cli import options as o
 from mssvm.cli.output import output
 from mssvm.data.dataset import Dataset
 from mssvm.data.labels import plain
-from mssvm.data.readers.read import read_parts
+from mssvm.data.readers import read_parts
 from mssvm.data.readers.stream import STDIN
 
 AT_ONCE = 1000  # instances in memory
