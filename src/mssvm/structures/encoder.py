@@ -330,9 +330,7 @@ class Frames:
         whole = len(chosen) == source.matrix.shape[0] and np.array_equal(chosen, np.arange(len(chosen)))
         return source.matrix if whole else source.matrix[chosen]
 
-    def constrain(
-        self, batch: Batch, constraints: Sequence[HardConstraint]
-    ) -> tuple[Bools | None, Potentials | None]:
+    def constrain(self, batch: Batch, constraints: Sequence[HardConstraint]) -> tuple[Bools | None, Potentials | None]:
         """Forbidden states of variables as a mask of what is allowed, entries of tables as -inf in the offset."""
         allowed: Bools | None = None
         offset: Potentials | None = None

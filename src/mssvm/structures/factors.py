@@ -6,6 +6,7 @@ theta(x, z) = sum over types f, factors a of type f: f[z_a] + x_a . f.x[:, z_a]
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from mssvm.structures.encoder import Encoder, GroupedTopology, HardConstraint, S
 from mssvm.structures.pairwise import TopologyBuilder
 
 
+@dataclass(eq=False, repr=False)
 class FactorModel(Structure):
     """Factor graphs described instance by instance; X is a list of ``FactorInput``.
 
@@ -35,17 +37,10 @@ class FactorModel(Structure):
         Known weights that training leaves alone (see ``Chain``).
     """
 
-    def __init__(
-        self,
-        hidden: Mapping[Hashable, int] | None = None,
-        allowed: Mapping[Hashable, Iterable[Hashable]] | None = None,
-        forbidden: Mapping[str, Iterable[tuple[Hashable, ...]]] | None = None,
-        fixed: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.hidden = hidden
-        self.allowed = allowed
-        self.forbidden = forbidden
-        self.fixed = fixed
+    hidden: Mapping[Hashable, int] | None = None
+    allowed: Mapping[Hashable, Iterable[Hashable]] | None = None
+    forbidden: Mapping[str, Iterable[tuple[Hashable, ...]]] | None = None
+    fixed: Mapping[str, Any] | None = None
 
     def check(self) -> None:
         if self.hidden is not None and not isinstance(self.hidden, Mapping):

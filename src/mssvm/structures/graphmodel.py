@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from mssvm.structures.encoder import HardConstraint, Schema
 from mssvm.structures.pairwise import Frame, Pairwise, edge_source, tag
 
 
+@dataclass(eq=False, repr=False)
 class GraphModel(Pairwise):
     """Graphs with a label on every node; X is a list of ``Graph`` instances.
 
@@ -40,23 +41,13 @@ class GraphModel(Pairwise):
         Known weights that training leaves alone (see ``Chain``).
     """
 
-    def __init__(
-        self,
-        hidden: int = 0,
-        linked: bool = True,
-        direct: bool = False,
-        directed: bool = True,
-        forbidden: Any = None,
-        allowed: Mapping[Hashable, Iterable[Hashable]] | None = None,
-        fixed: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.hidden = hidden
-        self.linked = linked
-        self.direct = direct
-        self.directed = directed
-        self.forbidden = forbidden
-        self.allowed = allowed
-        self.fixed = fixed
+    hidden: int = 0
+    linked: bool = True
+    direct: bool = False
+    directed: bool = True
+    forbidden: Any = None
+    allowed: Mapping[Hashable, Iterable[Hashable]] | None = None
+    fixed: Mapping[str, Any] | None = None
 
     def check(self) -> None:
         super().check()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from mssvm.structures.pairwise import Frame, Pairwise, edge_source, split
 DIRECTIONS = ("right", "down", "down_right", "down_left")
 
 
+@dataclass(eq=False, repr=False)
 class Grid(Pairwise):
     """Images with a label for every pixel.
 
@@ -41,23 +43,14 @@ class Grid(Pairwise):
     (H-1, W-1, e); ``edge_x`` is a tuple of these or a dict by direction.
     """
 
-    depth = 2
+    depth: ClassVar[int] = 2
 
-    def __init__(
-        self,
-        neighbours: int = 4,
-        hidden: int = 0,
-        linked: bool = True,
-        direct: bool = False,
-        forbidden: Any = None,
-        fixed: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.neighbours = neighbours
-        self.hidden = hidden
-        self.linked = linked
-        self.direct = direct
-        self.forbidden = forbidden
-        self.fixed = fixed
+    neighbours: int = 4
+    hidden: int = 0
+    linked: bool = True
+    direct: bool = False
+    forbidden: Any = None
+    fixed: Mapping[str, Any] | None = None
 
     def check(self) -> None:
         super().check()

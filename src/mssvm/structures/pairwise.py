@@ -23,7 +23,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -47,10 +47,14 @@ class Frame:
     marks: Mapping[str, Ints] = field(default_factory=dict)
 
 
+BlockTemplate = tuple[str, str, tuple[str, ...], str | None, str | None]
+"""Name, group, axes, source and rows of a ``WeightBlock``, the names yet without their type."""
+
+
 class Pairwise(Structure):
     """Base of structures whose labels sit on the nodes of a graph."""
 
-    edge_name = "edge"
+    edge_name: ClassVar[str] = "edge"
     hidden: int
     linked: bool
     direct: bool
@@ -65,70 +69,51 @@ class Pairwise(Structure):
         check_flag(self.linked, "linked")
         check_flag(self.direct, "direct")
 
-    def forbidden_pairs(self, schema: Schema, vocabulary: LabelVocabulary) -> dict[str, Any]:
-        """A mask of forbidden label pairs per edge type that has any."""
-        if not self.forbidden:
-            return {}
-        kinds = schema.types_of("edge")
-        if not isinstance(self.forbidden, Mapping):
-            return dict.fromkeys(kinds, pair_mask(self.forbidden, vocabulary))
-        for name in self.forbidden:
+    def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
+        kinds, given = schema.types_of("edge"), self.forbidden or {}
+        if not isinstance(given, Mapping):
+            given = dict.fromkeys(kinds, label_pairs(given))
+        for name in given:
             if str(name) not in kinds:
                 raise InputError(f"forbidden names the edge type {name!r}; there are {', '.join(map(repr, kinds))}.")
-        return {str(name): pair_mask(pairs, vocabulary) for name, pairs in self.forbidden.items()}
-
-    def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
-        return [HardConstraint(tag("edge", t), mask) for t, mask in self.forbidden_pairs(schema, vocabulary).items()]
+        return [HardConstraint(tag("edge", str(name)), pair_mask(pairs, vocabulary)) for name, pairs in given.items()]
 
     # ------------------------------------------------------------------------------------- weights
 
     def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
-        n, edge = vocabulary.n_classes, self.edge_name
+        cards = {"label": vocabulary.n_classes, "hidden": self.hidden}
         out = []
-        for t in schema.types_of("node"):
-            out.append(WeightBlock(tag("node", t), tag("node", t), ("label",), (n,), "node", tag("node", t)))
-            out.append(WeightBlock(tag("bias", t), tag("node", t), ("label",), (n,)))
-        for t in schema.types_of("edge"):
-            if self._direct:
-                out += self._pair(edge, "edge", t, ("label", "label"), (n, n), schema)
-        if self.hidden:
-            out += self._linked_blocks(schema, n) if self.linked else self._between_blocks(schema, n)
+        for kind, templates in self._templates():
+            for t in schema.types_of(kind):
+                for name, group, axes, source, rows in templates:
+                    if source is None or source in schema.features:
+                        sizes, at = tuple(cards[axis] for axis in axes), tag(rows, t) if rows else None
+                        out.append(WeightBlock(tag(name, t), tag(group, t), axes, sizes, source, at))
         return tuple(out)
 
     @property
     def _direct(self) -> bool:
         return not self.hidden or self.direct
 
-    def _pair(
-        self, name: str, group: str, t: str, axes: tuple[str, ...], cards: tuple[int, ...], schema: Schema
-    ) -> list[WeightBlock]:
-        """A table for all pairs of the type, and one per edge feature."""
-        out = [WeightBlock(tag(name, t), tag(group, t), axes, cards)]
-        if "edge" in schema.features:
-            out.append(WeightBlock(tag(f"{name}.x", t), tag(group, t), axes, cards, "edge", tag("edge", t)))
-        return out
-
-    def _linked_blocks(self, schema: Schema, n: int) -> list[WeightBlock]:
-        k = self.hidden
-        out = []
-        for t in schema.types_of("node"):
-            out.append(WeightBlock(tag("hidden.node", t), tag("hidden", t), ("hidden",), (k,), "node", tag("node", t)))
-            out.append(WeightBlock(tag("attach", t), tag("attach", t), ("label", "hidden"), (n, k)))
-        for t in schema.types_of("edge"):
-            out += self._pair(f"hidden.{self.edge_name}", "hidden.edge", t, ("hidden", "hidden"), (k, k), schema)
-        return out
-
-    def _between_blocks(self, schema: Schema, n: int) -> list[WeightBlock]:
-        k = self.hidden
-        out = []
-        for t in schema.types_of("edge"):
-            between = tag("between", t)
-            out.append(WeightBlock(tag("left", t), tag("left", t), ("label", "hidden"), (n, k)))
-            out.append(WeightBlock(tag("right", t), tag("right", t), ("hidden", "label"), (k, n)))
-            out.append(WeightBlock(tag("left.x", t), between, ("hidden",), (k,), "node", tag("left", t)))
-            out.append(WeightBlock(tag("right.x", t), between, ("hidden",), (k,), "node", tag("right", t)))
-            if "edge" in schema.features:
-                out.append(WeightBlock(tag("between.x", t), between, ("hidden",), (k,), "edge", tag("edge", t)))
+    def _templates(self) -> list[tuple[str, list[BlockTemplate]]]:
+        """The blocks of every node type or edge type, as the formulas above list them."""
+        edge, y, h = self.edge_name, ("label",), ("hidden",)
+        out: list[tuple[str, list[BlockTemplate]]] = [
+            ("node", [("node", "node", y, "node", "node"), ("bias", "node", y, None, None)])
+        ]
+        if self._direct:
+            out.append(("edge", _pair(edge, "edge", (*y, *y))))
+        if self.hidden and self.linked:
+            alone: BlockTemplate = ("hidden.node", "hidden", h, "node", "node")
+            out.append(("node", [alone, ("attach", "attach", (*y, *h), None, None)]))
+            out.append(("edge", _pair(f"hidden.{edge}", "hidden.edge", (*h, *h))))
+        elif self.hidden:
+            ends: list[BlockTemplate] = [
+                ("left", "left", (*y, *h), None, None),
+                ("right", "right", (*h, *y), None, None),
+            ]
+            ends += [("left.x", "between", h, "node", "left"), ("right.x", "between", h, "node", "right")]
+            out.append(("edge", [*ends, ("between.x", "between", h, "edge", "edge")]))
         return out
 
     # ------------------------------------------------------------------------------------- topology
@@ -172,6 +157,11 @@ class Pairwise(Structure):
         return GroupedTopology(build.graph(), sites, hidden, *shapes, variables, build.factors, sizes, rows)
 
 
+def _pair(name: str, group: str, axes: tuple[str, ...]) -> list[BlockTemplate]:
+    """A table for all pairs of the type, and one per edge feature."""
+    return [(name, group, axes, None, None), (f"{name}.x", group, axes, "edge", "edge")]
+
+
 class TopologyBuilder:
     """Variables and groups of factors, collected into a graph."""
 
@@ -200,13 +190,20 @@ def tag(name: str, kind: str) -> str:
     return f"{name}:{kind}" if kind else name
 
 
-def pair_mask(pairs: Any, vocabulary: LabelVocabulary) -> Bools:
-    """A mask over pairs of classes from an iterable of forbidden label pairs."""
-    mask = np.zeros((vocabulary.n_classes, vocabulary.n_classes), dtype=bool)
+def label_pairs(given: Any) -> list[tuple[Any, Any]]:
+    """Forbidden pairs of labels, checked."""
+    pairs = list(given or ())
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise InputError(f"forbidden holds {pair!r}; it needs pairs of labels.")
-        mask[vocabulary.index(pair[0], "forbidden"), vocabulary.index(pair[1], "forbidden")] = True
+    return [(a, b) for a, b in pairs]
+
+
+def pair_mask(pairs: Any, vocabulary: LabelVocabulary) -> Bools:
+    """A mask over pairs of classes from forbidden label pairs."""
+    mask = np.zeros((vocabulary.n_classes, vocabulary.n_classes), dtype=bool)
+    for a, b in label_pairs(pairs):
+        mask[vocabulary.index(a, "forbidden"), vocabulary.index(b, "forbidden")] = True
     return mask
 
 

@@ -9,7 +9,8 @@ the features over the sequence as features of the label itself: mean_t x_t . poo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from scipy import sparse
@@ -22,6 +23,7 @@ from mssvm.structures.base import Raw, Structure, check_count, check_flag
 from mssvm.structures.encoder import Encoder, GroupedTopology, Parsed, Schema, WeightBlock
 
 
+@dataclass(eq=False, repr=False)
 class SequenceClass(Structure):
     """A label for a whole sequence, explained by hidden states that follow its course.
 
@@ -39,19 +41,12 @@ class SequenceClass(Structure):
     X is a list of (T, d) arrays, sparse matrices or lists of named features; y has one label per sequence.
     """
 
-    depth = 0
+    depth: ClassVar[int] = 0
 
-    def __init__(
-        self,
-        hidden: int = 3,
-        per_class: bool = True,
-        pool: str | None = None,
-        fixed: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.hidden = hidden
-        self.per_class = per_class
-        self.pool = pool
-        self.fixed = fixed
+    hidden: int = 3
+    per_class: bool = True
+    pool: str | None = None
+    fixed: Mapping[str, Any] | None = None
 
     def check(self) -> None:
         check_count(self.hidden, "hidden", 1)
