@@ -234,11 +234,24 @@ class DenseModel:
     def gradient_size(self) -> int:
         return self.n_weights
 
-    def forward(self, w: Floats, x: DenseInputs) -> Potentials:
-        return Potentials(x.unary @ w, x.tables @ w)
+    def bind(self, inputs: DenseInputs, engine: Any) -> DenseFeatures:
+        return DenseFeatures(inputs)
 
-    def adjoint(self, mu: Marginals, x: DenseInputs) -> Floats:
-        return np.asarray(x.unary.T @ mu.unary + x.tables.T @ x.batch.fold(mu.tables))
+    def forward(self, w: Floats, x: DenseInputs) -> Potentials:
+        return DenseFeatures(x).forward(w)
+
+
+@dataclass(frozen=True, eq=False)
+class DenseFeatures:
+    """A ``DenseInputs`` design as the map from weights to potentials, and its transpose."""
+
+    x: DenseInputs
+
+    def forward(self, w: Floats) -> Potentials:
+        return Potentials(self.x.unary @ w, self.x.tables @ w)
+
+    def adjoint(self, mu: Marginals) -> Floats:
+        return np.asarray(self.x.unary.T @ mu.unary + self.x.tables.T @ self.x.batch.fold(mu.tables))
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from builders import DenseModel, chain_scopes, grid_scopes, labels_as_truth, ran
 from mssvm.core.errors import InputError, MemoryLimitError, UnsupportedError
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.power import power_sum
+from mssvm.core.terms import table_term
 from mssvm.core.topology import Batch, Topology
 from mssvm.inference.auto import Auto
 from mssvm.inference.base import plan_of
@@ -19,7 +20,6 @@ from mssvm.inference.enumerate import entries
 from mssvm.inference.exact import Exact
 from mssvm.losses.losses import Hamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import table_term
 from mssvm.objectives.m3e import RenyiMargin
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem

@@ -10,12 +10,12 @@ import pytest
 from builders import parts_of
 from mssvm.core.errors import InfeasibleError
 from mssvm.core.potentials import Potentials, Query
+from mssvm.core.terms import node_term, table_term
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.inference.enumerate import Enumerate
 from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import node_term, table_term
 from mssvm.objectives import training
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem

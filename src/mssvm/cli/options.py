@@ -12,7 +12,7 @@ import typer
 from mssvm.cli.meter import Meter
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset
-from mssvm.data.readers.read import Options, read
+from mssvm.data.readers import Options, read
 from mssvm.data.readers.stream import shown_name
 
 
@@ -112,7 +112,10 @@ def make_structure(kind: str, hidden: int | None) -> Any:
     """The structure with its own default, or the given number, of hidden states."""
     import mssvm as ms
 
-    made = {"chain": ms.Chain, "sequence": ms.SequenceClass, "grid": ms.Grid, "graph": ms.GraphModel}[kind]
+    known: dict[str, Any] = {
+        "chain": ms.Chain, "sequence": ms.SequenceClass, "grid": ms.Grid, "graph": ms.GraphModel,
+    }  # fmt: skip
+    made = known[kind]
     return made() if hidden is None else made(hidden=hidden)
 
 

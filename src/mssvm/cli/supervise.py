@@ -88,15 +88,15 @@ def scorer(estimator: Any, train: Dataset, valid: Dataset) -> Callable[[Floats],
     """Accuracy on ``valid`` as a function of the weights, with the features and classes of ``train``."""
     structure = resolve.structure_of(estimator.structure)
     with train.places():
-        space, _ = structure.learn(train.X)
         labels = LabelSpace.learn(train.labels, structure.depth, estimator.classes, estimator.missing_label)
+        encoder, _ = structure.compile(train.X, labels)
     inference = resolve.inference_of(
         estimator.inference, estimator.memory_limit, resolve.threads_of(estimator.n_jobs)
     )
-    start = np.zeros(structure.layout(space, labels).n_weights)
+    start = np.zeros(encoder.layout.n_weights)
     with valid.places():
         question = decoding.ask(
-            structure, space, labels, valid.X, valid.hidden, None, None, start, inference, estimator._best
+            structure, encoder.schema, labels, valid.X, valid.hidden, None, None, start, inference, estimator._best
         )
         truth = labels.encode(valid.labels, question.encoded.labels.shapes)
     weight = np.ones(len(question))

@@ -2,6 +2,7 @@
 
     engine.exact(batch)     -> Plan          exact nested power sums (paper eq. 5) on any graph
     engine.messages(batch)  -> MessagePlan   belief propagation: what a search over starts needs
+    engine.linear(batch, terms, offset, n_weights) -> Features    scores of linear models, and their transpose
     plan.bind(query, eps_y, eps_h) -> Bound  routes, orders, masks, kernels and scratch are resolved here, once
     bound(theta)            -> Belief        run many times
 
@@ -11,7 +12,7 @@ run (lanes, sub-blocks, threads) is the engine's own business and never changes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
 
 
@@ -123,6 +125,18 @@ class ExactPlan(Plan, Protocol):
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs: ...
 
 
+class Features(Protocol):
+    """A model bound to the inputs of one batch: kernels, folding of tied tables and checks are resolved."""
+
+    def forward(self, w: Floats) -> Potentials:
+        """theta at the weights ``w``."""
+        ...
+
+    def adjoint(self, mu: Marginals) -> Floats:
+        """(d theta / d w)^T mu: for linear models the expected features."""
+        ...
+
+
 @runtime_checkable
 class Engine(Protocol):
     """A way to run inference. ``name`` is what estimators call it, ``threads`` how many it may use."""
@@ -136,6 +150,10 @@ class Engine(Protocol):
     def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan: ...
 
     def messages(self, batch: Batch) -> Any: ...
+
+    def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
+        """theta = Phi w + offset (None: 0), Phi being the sum of the terms, and Phi^T mu."""
+        ...
 
     @property
     def each(self) -> Each:

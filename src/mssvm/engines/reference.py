@@ -9,6 +9,7 @@ and the derivative of each power sum, its weights, carries the gradient back to 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import starmap
@@ -21,8 +22,10 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import MemoryLimitError, UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.power import check_temperature, power_sum
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Costs, Each, ExactSettings, Pair, TwoCalls
+from mssvm.engines.base import Costs, Each, ExactSettings, Features, Pair, TwoCalls
+from mssvm.engines.reference_features import linear
 
 Table = tuple[tuple[int, ...], Floats]
 """Scores over the variables of a scope, one axis each."""
@@ -44,6 +47,9 @@ class ReferenceEngine:
 
     def messages(self, batch: Batch) -> Any:
         raise NotImplementedError
+
+    def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
+        return linear(batch, terms, offset, n_weights)
 
 
 def _in_turn(function: Any, *columns: Any) -> list[Any]:

@@ -22,7 +22,7 @@ from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified
 from mssvm.optim import Row, Solution
-from mssvm.structures import Space, Structure, Weight
+from mssvm.structures import Schema, Structure, Weight
 
 
 class StructuredEstimator(BaseEstimator):
@@ -81,7 +81,7 @@ class StructuredEstimator(BaseEstimator):
     eps_h: float
     default_loss: ClassVar[str] = "hamming"
     structure_: Structure
-    space_: Space
+    space_: Schema
     labels_: LabelSpace
     coef_: Floats
 
@@ -256,7 +256,7 @@ class StructuredEstimator(BaseEstimator):
     def weights_table(self, top: int | None = None) -> list[Weight]:
         """Every weight with its block, feature and states; ``top`` keeps the largest in absolute value."""
         check_is_fitted(self, "coef_")
-        rows = list(self.structure_.weights(self.coef_, self.space_, self.labels_))
+        rows = list(self.structure_.encoder(self.space_, self.labels_).weights(self.coef_))
         return rows if top is None else sorted(rows, key=lambda row: -abs(row.value))[: kbest.check_k(top)]
 
     def save(self, path: str | Path) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.core.potentials import Belief, Potentials, Query
-from mssvm.data.labels import LabelSpace
-from mssvm.data.sites import flat_sites
+from mssvm.data.labels import LabelSpace, flat_sites
 from mssvm.inference.base import Inference
 from mssvm.models.base import Model
 from mssvm.objectives.sample import Sample
@@ -74,12 +73,13 @@ def ask(
     best: Best,
 ) -> Question:
     """Encode X and what is known about its labels."""
-    encoded = structure.encode(X, space, labels)
+    encoder = structure.encoder(space, labels)
+    encoded = encoder.encode(X)
     shapes = encoded.labels.shapes
     clamped = None if given is None else labels.encode(given, shapes, "given")
     permitted = None if allowed is None else labels.encode(allowed, shapes, "allowed")
     mask = None if hidden is None else site_mask(hidden, encoded.labels)
-    model = structure.model(space, labels)
+    model = encoder.model
     query = to_query(encoded, mask, clamped, permitted)
     return Question(encoded, query, model.forward(w, encoded.inputs), model, w, inference, best)
 
@@ -93,7 +93,7 @@ def site_mask(hidden: Any, sites: Sites) -> Bools:
     for b, item in enumerate(hidden):
         values = flat_sites(item, depth, b, "hidden")
         if len(values) != sites.ptr[b + 1] - sites.ptr[b] or not all(isinstance(v, (bool, np.bool_)) for v in values):
-            raise InputError(f"hidden, instance {b}: give True or False for each of its sites.")
+            raise InputError("give True or False for each of its sites.", what="hidden", instance=b)
         flat.extend(values)
     return np.array(flat, dtype=bool)
 
@@ -127,6 +127,5 @@ def _sample(inputs: Any, query: Query) -> Sample:
 def _check(belief: Belief) -> None:
     bad = np.flatnonzero(~np.isfinite(belief.value))
     if len(bad):
-        raise InfeasibleError(
-            f"X, instance {int(bad[0])}: no labelling satisfies the constraints; relax given, allowed or the structure."
-        )
+        reason = "no labelling satisfies the constraints; relax given, allowed or the structure."
+        raise InfeasibleError(reason, instance=int(bad[0]))

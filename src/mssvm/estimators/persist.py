@@ -24,7 +24,7 @@ from mssvm.data.labels import LabelSpace
 from mssvm.estimators import codec
 from mssvm.optim import Row
 from mssvm.optim.checkpoint import replace_file
-from mssvm.structures import Space
+from mssvm.structures import Schema
 
 FORMAT = 1
 NEEDED = ("structure", "missing_label", "classes")  # parameters without which a model means something else
@@ -101,11 +101,11 @@ def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
     parameters = {name: reader.decode(value) for name, value in data["parameters"].items()}
     model = kinds[data["member"]](**parameters)
     model.structure_ = reader.decode(data["structure"])
-    model.space_ = Space.from_json(data["space"])
+    model.space_ = Schema.from_json(data["space"])
     classes = tuple(reader.decode(c) for c in data["classes"])
     model.labels_ = LabelSpace(classes, reader.decode(data["missing_label"]))
     model.coef_ = tensors["coef"]
-    if model.coef_.shape != (model.structure_.layout(model.space_, model.labels_).n_weights,):
+    if model.coef_.shape != (model.structure_.encoder(model.space_, model.labels_).layout.n_weights,):
         raise InputError(f"the file holds {model.coef_.shape} weights, which do not fit its structure; save it again.")
     model.classes_ = model.labels_.array
     model.n_features_in_ = model.space_.n_features

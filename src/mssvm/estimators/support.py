@@ -10,12 +10,11 @@ import numpy as np
 from mssvm.core.arrays import Bools
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals
+from mssvm.core.terms import Term
 from mssvm.core.topology import spans
 from mssvm.data.labels import Labels
-from mssvm.models.active import KeptWeights, can_thin
-from mssvm.models.fixed import FixedWeights
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import Term
+from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.structures.encoded import Encoded
 
 CHOICES = ("all", "seen")
@@ -28,10 +27,10 @@ def check_support(choice: Any) -> bool:
     return bool(choice == "seen")
 
 
-def supported(model: LinearModel | FixedWeights, encoded: Encoded, labels: Labels) -> KeptWeights:
+def supported(model: LinearModel | FixedWeights, encoded: Encoded, labels: Labels) -> ActiveWeights:
     """The model with the weights that ``labels`` support; known weights stay, seen or not."""
     keep = seen(model.n_weights, encoded, labels)
-    return KeptWeights.of(model, encoded.inputs, keep | model.known if isinstance(model, FixedWeights) else keep)
+    return ActiveWeights.of(model, encoded.inputs, keep | model.known if isinstance(model, FixedWeights) else keep)
 
 
 def seen(n_weights: int, encoded: Encoded, labels: Labels) -> Bools:
@@ -41,7 +40,7 @@ def seen(n_weights: int, encoded: Encoded, labels: Labels) -> Bools:
     thin: list[Term] = []
     whole: list[Term] = []
     for term in encoded.inputs.terms:
-        mine = term.target == "unary" and can_thin(term) and of_labels[batch.state_var[term.at]].all()
+        mine = term.target == "unary" and has_optional_weights(term) and of_labels[batch.state_var[term.at]].all()
         (thin if mine else whole).append(term)
     keep = np.ones(n_weights, dtype=bool)
     for terms, kept in ((thin, False), (whole, True)):

@@ -19,16 +19,16 @@ from mssvm.estimators.progress import Progress
 from mssvm.estimators.starts import LARGEST_SEED, starts
 from mssvm.estimators.support import check_support, supported
 from mssvm.inference.base import Inference
-from mssvm.losses.losses import Loss, Zero
-from mssvm.models.fixed import FixedWeights
+from mssvm.losses.losses import Loss, Zero, inputs_for
 from mssvm.models.linear import LinearModel
+from mssvm.models.partial import FixedWeights
 from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Outcome, Regulariser, Solution
 from mssvm.optim.start import best_of
-from mssvm.structures import Space, Structure
+from mssvm.structures import Encoder, Schema, Structure
 from mssvm.structures.encoded import Encoded, to_sample
 
 Minimise = Callable[[Problem, Floats], Solution]
@@ -39,16 +39,26 @@ Minimise = Callable[[Problem, Floats], Solution]
 class Data:
     """The training data as the layers below see them, with what was learned about labels and features."""
 
-    structure: Structure
-    space: Space
-    labels: LabelSpace
+    encoder: Encoder
     encoded: Encoded
     observed: Labels
     sample: Sample
 
     @property
+    def structure(self) -> Structure:
+        return self.encoder.structure
+
+    @property
+    def space(self) -> Schema:
+        return self.encoder.schema
+
+    @property
+    def labels(self) -> LabelSpace:
+        return self.encoder.vocabulary
+
+    @property
     def model(self) -> LinearModel | FixedWeights:
-        return self.structure.model(self.space, self.labels)
+        return self.encoder.model
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,19 +71,19 @@ class Trained:
 
 
 def read(
-    params: Any, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: tuple[Space, LabelSpace] | None
+    params: Any, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: tuple[Schema, LabelSpace] | None
 ) -> Data:
     """Learn (or, in a warm start, keep) the vocabularies of X and y, and lay the data out."""
     if y is None:
         raise InputError(f"{type(params).__name__} requires y to be passed, but the target y is None.")
     structure = resolve.structure_of(params.structure)
     if earlier is None:
-        space, parsed = structure.learn(X)
         labels = LabelSpace.learn(y, structure.depth, params.classes, params.missing_label)
+        encoder, parsed = structure.compile(X, labels)
+        encoded = encoder.assemble(parsed)
     else:
-        space, labels = earlier
-        parsed = structure.parse(X, space)
-    encoded = structure.assemble(parsed, space, labels)
+        encoder, labels = structure.encoder(*earlier), earlier[1]
+        encoded = encoder.encode(X)
     observed = labels.encode(y, encoded.labels.shapes)
     permitted = None if allowed is None else labels.encode(allowed, encoded.labels.shapes, "allowed")
     weight = instance_weights(sample_weight, len(encoded))
@@ -84,8 +94,8 @@ def read(
         if isinstance(params._loss(), Zero):
             # A likelihood has no loss to weigh, so instances are weighed by their labels instead.
             weight, per_site = weight * resolve.mean_per_instance(per_site, observed), None
-    sample = to_sample(encoded, observed, weight, per_site, permitted)
-    return Data(structure, space, labels, encoded, observed, sample)
+    sample = to_sample(encoded, observed, weight, per_site, permitted, params._loss())
+    return Data(encoder, encoded, observed, sample)
 
 
 def instance_weights(sample_weight: Any, n: int) -> Floats:
@@ -107,12 +117,14 @@ def train(params: Any, data: Data, objective: Callable[[Loss], Objective], warm:
     C = float(resolve.positive(params.C, "C"))
     seen = supported(data.model, data.encoded, data.observed) if check_support(params.support) else None
     model = seen or data.model
-    sample = data.sample if seen is None else replace(data.sample, inputs=seen.inputs(data.encoded.inputs))
-    problem = TrainingProblem(objective(params._loss()), model, sample, inference, C, engine_of('auto', threads))
+    sample = data.sample
+    if seen is not None:
+        sample = replace(sample, inputs=seen.inputs(inputs_for(params._loss(), data.encoded.inputs)))
+    problem = TrainingProblem(objective(params._loss()), model, sample, inference, C, engine_of("auto", threads))
     if not problem.n_instances:
         raise InputError("no site of y is labelled; training needs at least one label.")
     rng = check_random_state(params.random_state)
-    hidden = data.structure.hidden_weights(data.space, data.labels)
+    hidden = data.encoder.hidden_weights
     init = params.init if warm is None else warm
     n_init = int(resolve.positive(params.n_init, "n_init", whole=True))
     regulariser = penalty(params, data)
@@ -138,7 +150,7 @@ def penalty(params: Any, data: Data) -> Regulariser:
         return Regulariser()
     if not hasattr(params.penalties, "items"):
         raise InputError(f"penalties must map names of blocks of weights to strengths, got {params.penalties!r}.")
-    return Regulariser(data.structure.layout(data.space, data.labels).per_weight(dict(params.penalties)))
+    return Regulariser(data.encoder.layout.per_weight(dict(params.penalties)))
 
 
 def _solve(

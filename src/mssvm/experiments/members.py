@@ -54,7 +54,7 @@ class Arena:
         """Test accuracy in per cent of the member: marginal MAP (M, H), joint MAP (L, ModLat), own score."""
         sim = self.simulation
         if member == "M3E":
-            theta = sim.model.forward(w, sim.test.inputs)  # type: ignore[arg-type]
+            theta = sim.model.forward(w, sim.test.inputs)
             parts = RenyiMargin().decoder(sim.test.batch, sim.test.query, partial(plan_of, self.inference))
             return 100 * accuracy(sim.test, parts.decode(theta).decode(sim.test.batch))
         eps_h = 0.0 if member in ("L", "ModLat") else 1.0
@@ -67,7 +67,7 @@ class Arena:
     def test_log_likelihood(self, w: Floats) -> float:
         """Mean log p(y | x; w) of the test instances, hidden variables summed out."""
         sim = self.simulation
-        theta = sim.model.forward(w, sim.test.inputs)  # type: ignore[arg-type]
+        theta = sim.model.forward(w, sim.test.inputs)
         given = self.inference(sim.test.batch, theta, sim.test.truth_query, 1.0, 1.0).value
         total = self.inference(sim.test.batch, theta, sim.test.query, 1.0, 1.0).value
         return float(np.mean(given - total))

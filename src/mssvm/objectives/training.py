@@ -6,6 +6,7 @@ threads. Instances without a labelled site are dropped at the door: they contrib
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial, reduce
 from operator import methodcaller
@@ -17,9 +18,8 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.core.potentials import Belief, Marginals, Potentials
 from mssvm.engines import engine_of
-from mssvm.engines.base import Engine, Plan
+from mssvm.engines.base import Engine, Features, Plan
 from mssvm.inference.base import Inference, Planner, plan_of
-from mssvm.losses import Loss
 from mssvm.models.base import Model
 from mssvm.objectives.base import Objective, Parts
 from mssvm.objectives.problem import Part
@@ -108,9 +108,9 @@ class TrainingProblem:
         return float(belief.value[0]), np.concatenate([belief.mu.unary, belief.mu.tables])
 
     def lift(self, i: int, mu: Floats) -> Floats:
-        inputs = self._single(i).block.sample.inputs
-        n = inputs.batch.n_states
-        return self.model.adjoint(Marginals(mu[:n], mu[n:]), inputs)
+        block = self._single(i).block
+        n = block.sample.batch.n_states
+        return block.features.adjoint(Marginals(mu[:n], mu[n:]))
 
     def pull(self, i: int, w: Floats) -> Floats:
         theta = self._single(i).theta(w)
@@ -118,7 +118,7 @@ class TrainingProblem:
         return np.where(allowed, np.concatenate([theta.unary, theta.tables]) - fixed, 0.0)
 
     @cached_property
-    def _fixed(self) -> Any:
+    def _fixed(self) -> Callable[[int], tuple[Floats, Bools]]:
         """By instance i: its scores that do not depend on w, and which entries they allow.
 
         Forbidden entries carry no marginal; as zeros they leave products with mu finite.
@@ -135,20 +135,20 @@ class TrainingProblem:
     def _blocks(self) -> Blocks:
         # A block makes one dense gradient, which must not cost more than the block itself.
         states = max(BLOCK_STATES, self.model.gradient_size // 4)
-        return Blocks(self.sample, self.objective.loss, partial(plan_of, self.inference, engine=self.engine), states)
+        return Blocks(self, partial(plan_of, self.inference, engine=self.engine), states)
 
     @cached_property
     def _bound(self) -> list[BoundBlock]:
         return [self._bind(block) for block in self._blocks.all]
 
     @cached_property
-    def _single(self) -> Any:
+    def _single(self) -> Callable[[int], BoundBlock]:
         """By instance i: that instance as a block of its own."""
         return lru_cache(SINGLES)(lambda i: self._bind(self._blocks.single(i)))
 
     def _bind(self, block: Block) -> BoundBlock:
         parts = self.objective.bind(block.sample, block.delta, block.plan, self._blocks.planner)
-        return BoundBlock(block, self.model, parts, self.C * block.sample.weight)
+        return BoundBlock(block, parts, self.C * block.sample.weight)
 
     def _sum(self, evaluate: Any, instances: Ints | None) -> Part:
         blocks = self._bound if instances is None else [self._single(int(i)) for i in instances]
@@ -164,6 +164,7 @@ class Block:
 
     sample: Sample
     delta: Potentials
+    features: Features
     plan: Plan
     first: int
 
@@ -172,9 +173,10 @@ class Blocks:
     """The sample cut into fixed blocks, a function of the data alone, and single instances on demand; shared by all
     temperatures (``at`` holds the problems at those asked for so far)."""
 
-    def __init__(self, sample: Sample, loss: Loss, planner: Planner, block_states: int) -> None:
-        self.sample, self.loss, self.planner = sample, loss, planner
-        self.all = [self._block(ids) for ids in sample.blocks(block_states)]
+    def __init__(self, problem: TrainingProblem, planner: Planner, block_states: int) -> None:
+        self.sample, self.loss, self.planner = problem.sample, problem.objective.loss, planner
+        self.model, self.engine = problem.model, problem.engine
+        self.all = [self._block(ids) for ids in self.sample.blocks(block_states)]
         self.single = lru_cache(SINGLES)(lambda i: self._block(np.array([i])))
         self.at: dict[tuple[float, float], TrainingProblem] = {}
 
@@ -183,7 +185,8 @@ class Blocks:
         delta = self.loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
         if sample.extra_loss is not None:
             delta = replace(delta, unary=delta.unary + sample.extra_loss)
-        return Block(sample, delta, self.planner(sample.batch), int(ids[0]))
+        features = self.model.bind(sample.inputs, self.engine)
+        return Block(sample, delta, features, self.planner(sample.batch), int(ids[0]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,12 +194,11 @@ class BoundBlock:
     """A block with the objective bound to it at a pair of temperatures: ready to be evaluated at any w."""
 
     block: Block
-    model: Model[Any]
     parts: Parts
     scale: Floats
 
     def theta(self, w: Floats) -> Potentials:
-        return self.model.forward(w, self.block.sample.inputs)
+        return self.block.features.forward(w)
 
     def plus_belief(self, w: Floats) -> tuple[Belief, int]:
         belief, floored = self.parts.plus(self.theta(w))
@@ -225,11 +227,11 @@ class BoundBlock:
         return Part(value, float(self.scale @ value), self._gradient(belief.mu), plus, minus, *known)
 
     def _gradient(self, mu: Marginals) -> Floats:
-        inputs, scale = self.block.sample.inputs, self.scale
+        features, scale = self.block.features, self.scale
         if np.all(scale == scale[0]):
-            gradient: Floats = scale[0] * self.model.adjoint(mu, inputs)
+            gradient: Floats = scale[0] * features.adjoint(mu)
             return gradient
-        return self.model.adjoint(mu.scaled(inputs.batch, scale), inputs)
+        return features.adjoint(mu.scaled(self.block.sample.batch, scale))
 
     def _check(self, value: Floats) -> None:
         """Raise unless every instance has an allowed assignment."""

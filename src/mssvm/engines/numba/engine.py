@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from mssvm.core.potentials import Potentials
+from mssvm.core.terms import Term
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Each, ExactPlan, ExactSettings
+from mssvm.engines.base import Each, ExactPlan, ExactSettings, Features
 from mssvm.engines.numba.exact import NumbaPlan
+from mssvm.engines.numba.features import LinearFeatures
 
 
 @dataclass(frozen=True)
@@ -33,3 +37,6 @@ class NumbaEngine:
 
     def messages(self, batch: Batch) -> Any:
         raise NotImplementedError
+
+    def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
+        return LinearFeatures(batch, terms, offset, n_weights)
