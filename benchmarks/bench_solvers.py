@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mssvm.experiments.simulate import hidden_chain
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import hcrf, lssvm, mssvm
 from mssvm.optim import BCFW, CCCP, LBFGS, CuttingPlane, Regulariser, Row, Solver, Subgradient, random_start

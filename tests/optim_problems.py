@@ -11,7 +11,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.power import power_sum
 from mssvm.experiments.simulate import Recipe, hidden_chain, simulate
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 from mssvm.objectives.problem import Part
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import hcrf, lssvm, mssvm

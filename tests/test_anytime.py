@@ -15,7 +15,7 @@ from mssvm.inference.bounds import minibucket
 from mssvm.inference.bounds.buckets import Compiler
 from mssvm.inference.bounds.minibucket import Instance, Relaxation
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact.eliminate import Eliminate
+from mssvm.inference.exact import Exact
 from mssvm.uai.anytime import Anytime
 from mssvm.uai.search import Blocks, Progress, Search, Tree
 
@@ -69,7 +69,7 @@ def test_branch_and_bound_alone_is_exact() -> None:
 
 def test_incumbent_and_bound_only_improve_and_enclose_the_optimum() -> None:
     batch, theta, query = grid(np.random.default_rng(2), 8, 8)
-    value = Eliminate()(batch, theta, query, 0.0, 1.0).value[0]
+    value = Exact()(batch, theta, query, 0.0, 1.0).value[0]
     told: list[Progress] = []
     found = Anytime(time_limit=4.0, ibound=6, report=told.append).search(batch, 0, theta, query, 1.0)
     lower, upper = [p.lower for p in told], [p.upper for p in told]
@@ -109,7 +109,7 @@ def test_no_table_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Anytime(time_limit=3.0, ibound=7).search(batch, 0, theta, query, 1.0)
     assert len(largest) > 10 and max(largest) == 1 << 7
     assert found.evaluated
-    assert found.value == pytest.approx(Eliminate()(batch, theta, query, 0.0, 1.0).value[0])
+    assert found.value == pytest.approx(Exact()(batch, theta, query, 0.0, 1.0).value[0])
 
 
 def test_interruption_returns_the_best_so_far() -> None:
@@ -123,7 +123,7 @@ def test_interruption_returns_the_best_so_far() -> None:
     assert found.interrupted and not found.proven
     outputs = np.flatnonzero(query.output)
     clamped = query.clamp(batch, outputs, found.states[outputs])
-    exact = Eliminate()(batch, theta, clamped, 0.0, 1.0).value[0]
+    exact = Exact()(batch, theta, clamped, 0.0, 1.0).value[0]
     assert found.value == pytest.approx(exact) if found.evaluated else found.value >= exact - 1e-9
     assert found.seconds < 30.0
 

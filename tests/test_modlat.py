@@ -7,8 +7,9 @@ import pytest
 
 from builders import DenseModel, features
 from mssvm.core.errors import InputError
-from mssvm.inference.exact.exact import Exact
-from mssvm.objectives.modlat import ModLat
+from mssvm.engines import engine_of
+from mssvm.inference.exact import Exact
+from mssvm.objectives.modlat import ModLatProblems
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import lssvm
@@ -18,8 +19,8 @@ from mssvm.optim.subgradient import Subgradient
 from test_m3e import N_WEIGHTS, sample_of
 
 
-def modlat(sample: Sample, **options: float) -> ModLat:
-    return ModLat(DenseModel(N_WEIGHTS), sample, Exact(), **options)
+def modlat(sample: Sample, **options: float) -> ModLatProblems:
+    return ModLatProblems(DenseModel(N_WEIGHTS), sample, Exact(), engine_of(), **options)
 
 
 def assignments(sample: Sample, b: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
 from mssvm.experiments.segmentation import Images, model, truth
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.job import prepare
 from mssvm.inference.propagation.plan import plan_of
 from mssvm.inference.propagation.propagate import Propagate

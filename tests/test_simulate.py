@@ -19,7 +19,7 @@ from mssvm.experiments.simulate import (
     hidden_chain,
 )
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 
 
 def joint_by_enumeration(truth: Truth) -> np.ndarray:

@@ -10,11 +10,11 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Belief, Query
+from mssvm.engines.base import METHODS, Costs, ExactPlan
 from mssvm.inference.bounds.bounded import Bounded
 from mssvm.inference.bounds.minibucket import MiniBucket
 from mssvm.inference.enumerate import score
-from mssvm.inference.exact.eliminate import Eliminate
-from mssvm.inference.exact.plans import Cost
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.uai.anytime import Anytime
 from mssvm.uai.search import TOLERANCE, Found, Progress
@@ -62,31 +62,29 @@ def exact(task: Task, settings: Settings) -> Answer:
     return _eliminated(task, settings, _elimination(task, settings)[0])
 
 
-def _elimination(task: Task, settings: Settings) -> tuple[Eliminate, Cost]:
+def _elimination(task: Task, settings: Settings) -> tuple[ExactPlan, Costs]:
     """Elimination with a plan for this task, and what it will cost."""
-    p = task.problem
     for restarts in RESTARTS:
-        eliminate = Eliminate(memory_limit=settings.memory_limit, restarts=restarts, seed=settings.seed)
-        cost = eliminate.predict(p.batch, task.query, task.eps_y, task.eps_h, marginals=task.name == "MAR")
-        if cost.bytes <= settings.memory_limit:
+        exact = Exact(settings.memory_limit, restarts=restarts, seed=settings.seed, methods=METHODS[-1:])
+        plan = exact.plan(task.problem.batch)
+        costs = plan.costs(task.query, task.eps_y, task.eps_h, marginals=task.name == "MAR")
+        if costs.bytes[0] <= settings.memory_limit:
             break
-    return eliminate, cost
+    return plan, costs
 
 
-def _eliminated(task: Task, settings: Settings, eliminate: Eliminate) -> Answer:
+def _eliminated(task: Task, settings: Settings, plan: ExactPlan) -> Answer:
     p = task.problem
+    bound = plan.bind(task.query, task.eps_y, task.eps_h, marginals=task.name == "MAR")
     if task.maximises:
-        _, states = eliminate.decode(p.batch, p.theta, task.query, task.eps_y, task.eps_h)
+        _, states = bound.decode(p.theta)
         value = _evaluate(task, states, settings)
         return Answer(value, True, True, value, value, "elimination", states).shifted(p.constant)
-    values = np.zeros(1)
     if task.name == "PR":
-        eliminate.fill(p.batch, p.theta, task.query, 1.0, 1.0, np.arange(1), values, None)
-        marginals = None
+        value, marginals = float(bound.value(p.theta)[0]), None
     else:
-        belief = eliminate(p.batch, p.theta, task.query, 1.0, 1.0)
-        values, marginals = belief.value, _per_variable(task, belief.mu.unary)
-    value = float(values[0])
+        belief = bound(p.theta)
+        value, marginals = float(belief.value[0]), _per_variable(task, belief.mu.unary)
     return Answer(value, True, True, value, value, "elimination", None, marginals).shifted(p.constant)
 
 
@@ -131,10 +129,11 @@ def bound(task: Task, settings: Settings) -> Answer:
 
 def auto(task: Task, settings: Settings) -> Answer:
     """Exact if it fits in memory and time, else propagation and search."""
-    eliminate, cost = _elimination(task, settings)
-    if cost.bytes <= settings.memory_limit and cost.operations * SECONDS_PER_ENTRY <= settings.time_limit:
+    plan, costs = _elimination(task, settings)
+    seconds = costs.operations[0] * SECONDS_PER_ENTRY
+    if costs.bytes[0] <= settings.memory_limit and seconds <= settings.time_limit:
         try:
-            return _eliminated(task, settings, eliminate)
+            return _eliminated(task, settings, plan)
         except KeyboardInterrupt:
             return bp(task, replace(settings, time_limit=0.0))
     return bp(task, settings)
@@ -177,10 +176,8 @@ def _evaluate(task: Task, states: Ints, settings: Settings) -> float:
         return float("-inf")
     if task.name == "MAP":
         return float(score(p.batch, p.theta, states)[0])
-    value = np.zeros(1)
-    eliminate = Eliminate(memory_limit=settings.memory_limit, seed=settings.seed)
-    eliminate.fill(p.batch, p.theta, _given(task, states), 0.0, task.eps_h, np.arange(1), value, None)
-    return float(value[0])
+    plan = Exact(settings.memory_limit, seed=settings.seed, methods=METHODS[-1:]).plan(p.batch)
+    return float(plan.bind(_given(task, states), 0.0, task.eps_h, marginals=False).value(p.theta)[0])
 
 
 def _given(task: Task, states: Ints) -> Query:

@@ -16,7 +16,7 @@ from rich.text import Text
 from mssvm.cli import options as o
 from mssvm.data.dataset import Dataset, n_sites
 from mssvm.data.metrics import is_bio
-from mssvm.data.readers.read import check as check_file
+from mssvm.data.readers import check as check_file
 from mssvm.data.readers.stream import shown_name
 
 

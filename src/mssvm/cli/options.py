@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
@@ -14,8 +14,8 @@ from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
 from mssvm.core.registry import INFERENCES, MEMBERS, SOLVERS, STRUCTURES, WITHOUT_FILES
 from mssvm.data.dataset import Dataset
-from mssvm.data.readers.read import Format as Form
-from mssvm.data.readers.read import Options, read
+from mssvm.data.readers import Options, read
+from mssvm.data.readers.read import FORMATS
 from mssvm.data.readers.stream import shown_name
 
 METHODS = {member.command: name for name, member in MEMBERS.items()}
@@ -35,7 +35,7 @@ def one_of(names: Iterable[str], *flags: str, text: str) -> Any:
 
 Data = Annotated[Path, typer.Argument(help="Data file or image folder, gzipped or not; - is standard input.")]
 Model = Annotated[Path, typer.Argument(help="Model written by mssvm fit.")]
-Format = Annotated[str | None, one_of(get_args(Form), "--format", text="Format; else the file's ending tells.")]
+Format = Annotated[str | None, one_of(FORMATS, "--format", text="Format; else the file's ending tells.")]
 Structure = Annotated[
     str | None,
     one_of(

@@ -12,9 +12,9 @@ import typer
 from mssvm.cli import options as o
 from mssvm.cli.output import output
 from mssvm.data.dataset import Dataset
-from mssvm.data.readers.read import read_parts
+from mssvm.data.labels import plain
+from mssvm.data.readers import read_parts
 from mssvm.data.readers.stream import STDIN
-from mssvm.data.sites import plain
 
 AT_ONCE = 1000  # instances in memory
 

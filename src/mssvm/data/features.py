@@ -23,14 +23,15 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import AnyArray, Ints
-from mssvm.core.errors import InputError, MssvmWarning
+from mssvm.core.errors import InputError, MssvmWarning, at_row
 from mssvm.core.topology import offsets
+from mssvm.data.labels import short
 
 Kind = Literal["dense", "sparse", "named"]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class FeatureRows:
     """One row of features per site; rows of instance b are ``ptr[b] : ptr[b+1]``. ``matrix`` is dense or CSR."""
 
     matrix: Any
@@ -42,7 +43,7 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureSpace:
+class FeatureSchema:
     """Number, kind and (for named features) names of the columns; ``what`` is what messages call the data."""
 
     kind: Kind
@@ -51,7 +52,7 @@ class FeatureSpace:
     what: str = "X"
 
     @classmethod
-    def learn(cls, items: Sequence[Any], what: str = "X") -> tuple[FeatureSpace, Rows]:
+    def learn(cls, items: Sequence[Any], what: str = "X") -> tuple[FeatureSchema, FeatureRows]:
         """The space of ``items`` (one entry per instance) and their rows."""
         if not len(items):
             raise InputError(f"{what} is empty; there must be at least one instance.")
@@ -60,24 +61,24 @@ class FeatureSpace:
             table: defaultdict[str, int] = defaultdict(count().__next__)
             rows = _named(items, table.__getitem__, what)
             space = cls(kind, max(len(table), 1), tuple(table), what)
-            return space, Rows(_resized(rows.matrix, space.n_features), rows.ptr)
+            return space, FeatureRows(_resized(rows.matrix, space.n_features), rows.ptr)
         rows = _stack(items, kind, what)
         if rows.matrix.shape[1] == 0:
             raise InputError(f"{what} has no features; give every site at least one (a constant 1 will do).")
         return cls(kind, int(rows.matrix.shape[1]), (), what), rows
 
-    def encode(self, items: Sequence[Any]) -> Rows:
+    def encode(self, items: Sequence[Any]) -> FeatureRows:
         """The rows of new items; unseen names are ignored, a different number of columns is an error."""
         if all((item.shape[0] if hasattr(item, "shape") else len(item)) == 0 for item in items):
             empty = np.zeros((0, self.n_features))
             ptr = np.zeros(len(items) + 1, dtype=np.int64)
-            return Rows(empty if self.kind == "dense" else sparse.csr_array(empty), ptr)
+            return FeatureRows(empty if self.kind == "dense" else sparse.csr_array(empty), ptr)
         kind = kind_of(items, self.what)
         if "named" in (kind, self.kind) and kind != self.kind:
             raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")
         if kind == "named":
             rows = _named(items, self._table.__getitem__, self.what)
-            return Rows(_resized(rows.matrix, self.n_features), rows.ptr)
+            return FeatureRows(_resized(rows.matrix, self.n_features), rows.ptr)
         rows = _stack(items, kind, self.what)
         if rows.matrix.shape[1] != self.n_features:
             raise InputError(
@@ -100,16 +101,16 @@ class FeatureSpace:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> FeatureSpace:
+    def from_json(cls, data: Mapping[str, Any]) -> FeatureSchema:
         return cls(data["kind"], int(data["n_features"]), tuple(data["vocabulary"]), str(data["what"]))
 
     @cached_property
     def _table(self) -> _Known:
         return _Known((name, j) for j, name in enumerate(self.vocabulary))
 
-    def _as_learned(self, rows: Rows) -> Rows:
+    def _as_learned(self, rows: FeatureRows) -> FeatureRows:
         if self.kind == "sparse" and not sparse.issparse(rows.matrix):
-            return Rows(sparse.csr_array(rows.matrix), rows.ptr)
+            return FeatureRows(sparse.csr_array(rows.matrix), rows.ptr)
         if self.kind == "dense" and sparse.issparse(rows.matrix):
             size = rows.matrix.shape[0] * rows.matrix.shape[1] * 8 / 2**20
             warnings.warn(
@@ -117,7 +118,7 @@ class FeatureSpace:
                 MssvmWarning,
                 stacklevel=2,
             )
-            return Rows(rows.matrix.toarray(), rows.ptr)
+            return FeatureRows(rows.matrix.toarray(), rows.ptr)
         return rows
 
 
@@ -139,7 +140,7 @@ def _kind(item: Any, b: int, what: str) -> Kind | None:
     if isinstance(item, np.ndarray) and item.dtype != object:
         return "dense"
     if isinstance(item, (str, bytes, Mapping)) or not hasattr(item, "__len__"):
-        raise InputError(f"{what}, instance {b}: expected one row of features per site, got {type(item).__name__}.")
+        raise InputError(f"expected one row of features per site, got {type(item).__name__}.", what=what, instance=b)
     if not len(item):
         return None
     first = item.iloc[0] if hasattr(item, "iloc") else item[0]
@@ -155,7 +156,7 @@ def _any_string(sites: Iterable[Any]) -> bool:
     return any(isinstance(v, str) for site in sites if isinstance(site, (list, tuple)) for v in site)
 
 
-def _stack(items: Sequence[Any], kind: Kind, what: str) -> Rows:
+def _stack(items: Sequence[Any], kind: Kind, what: str) -> FeatureRows:
     """Numeric rows of all instances under each other, checked."""
     parts: list[Any] = []
     for b, item in enumerate(items):
@@ -164,9 +165,8 @@ def _stack(items: Sequence[Any], kind: Kind, what: str) -> Rows:
     if len(widths) > 1:
         first = next(part.shape[1] for part in parts if part.shape[0])
         b = next(b for b, part in enumerate(parts) if part.shape[0] and part.shape[1] != first)
-        raise InputError(
-            f"{what}, instance {b}: {parts[b].shape[1]} features per site, but the instances before have {first}."
-        )
+        reason = f"{parts[b].shape[1]} features per site, but the instances before have {first}."
+        raise InputError(reason, what=what, instance=b)
     ptr = offsets(np.array([part.shape[0] for part in parts], dtype=np.int64))
     width = widths.pop() if widths else parts[0].shape[1]
     parts = [part for part in parts if part.shape[0]]
@@ -180,7 +180,7 @@ def _stack(items: Sequence[Any], kind: Kind, what: str) -> Rows:
         if matrix is None:
             matrix = np.concatenate(parts, dtype=np.float64)
     check_finite(matrix, ptr, what)
-    return Rows(matrix, ptr)
+    return FeatureRows(matrix, ptr)
 
 
 def _adjacent(parts: Sequence[Any], width: int) -> AnyArray | None:
@@ -204,16 +204,13 @@ def _numbers(item: Any, b: int, what: str) -> AnyArray:
         if rows.dtype.kind not in "fiub":
             rows = np.asarray(item, dtype=np.float64)
     except (ValueError, TypeError):
-        raise InputError(
-            f"{what}, instance {b}: features are not a table of numbers; give every site the same number of them."
-        ) from None
+        reason = "features are not a table of numbers; give every site the same number of them."
+        raise InputError(reason, what=what, instance=b) from None
     if rows.ndim == 1 and not len(rows):
         return rows.reshape(0, 0)
     if rows.ndim != 2:
-        raise InputError(
-            f"{what}, instance {b}: features have shape {rows.shape}; give one row of features per site "
-            "(reshape(-1, 1) turns single numbers into rows)."
-        )
+        reason = f"features have shape {rows.shape}; give one row of features per site "
+        raise InputError(reason + "(reshape(-1, 1) turns single numbers into rows).", what=what, instance=b)
     return rows
 
 
@@ -227,11 +224,8 @@ def check_finite(matrix: Any, ptr: Ints, what: str) -> None:
         row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~finite)[0], side="right")) - 1
     else:
         row = int(np.flatnonzero(~finite.all(axis=1))[0])
-    b = int(np.searchsorted(ptr, row, side="right")) - 1
-    raise InputError(
-        f"{what}, instance {b}, site {row - int(ptr[b])}: a feature is NaN or inf; "
-        "impute or drop it, for every feature must be a finite number."
-    )
+    reason = "a feature is NaN or inf; impute or drop it, for every feature must be a finite number."
+    raise InputError(reason, what=what, **at_row(row, ptr))
 
 
 class _Known(dict[str, int]):
@@ -280,7 +274,7 @@ class _Named:
             self.columns.append(self.number(name))
 
 
-def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> Rows:
+def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> FeatureRows:
     """All sites of all instances as compressed rows."""
     made = _Named(number)
     ends = [0]
@@ -289,10 +283,8 @@ def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> Row
             try:
                 made.add(site)
             except (TypeError, ValueError, AttributeError):
-                raise InputError(
-                    f"{what}, instance {b}, site {s}: {_short(site)} is neither a dict of named features "
-                    "nor an iterable of strings."
-                ) from None
+                reason = f"{short(site)} is neither a dict of named features nor an iterable of strings."
+                raise InputError(reason, what=what, instance=b, site=s) from None
             ends.append(len(made.columns))
     ptr = offsets(np.array([len(sites) for sites in items], dtype=np.int64))
     columns, data = np.array(made.columns, dtype=np.int64), np.ones(len(made.columns))
@@ -303,13 +295,8 @@ def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> Row
     matrix = sparse.csr_array((data, columns, indptr), shape=(len(ends) - 1, int(columns.max(initial=0)) + 1))
     check_finite(matrix, ptr, what)
     matrix.sum_duplicates()
-    return Rows(matrix, ptr)
+    return FeatureRows(matrix, ptr)
 
 
 def _resized(matrix: Any, n_features: int) -> Any:
     return sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], n_features))
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."

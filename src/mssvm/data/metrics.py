@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Ints
-from mssvm.data.labels import Labels, LabelSpace
+from mssvm.data.labels import Labels, LabelVocabulary
 
 Span = tuple[int, int, str]
 """First site, site after the last, and name of a chunk."""
@@ -70,7 +70,7 @@ class Scores:
         }
 
 
-def evaluate(space: LabelSpace, truth: Labels, states: Ints) -> Scores:
+def evaluate(space: LabelVocabulary, truth: Labels, states: Ints) -> Scores:
     """Scores of predicted states of all sites. Candidate sets count in the accuracy, single labels per class."""
     right = truth.observed & truth.mask[np.arange(len(states)), states]
     owner = np.repeat(np.arange(len(truth.ptr) - 1), np.diff(truth.ptr))
@@ -118,7 +118,7 @@ def spans(tags: Sequence[str | None]) -> list[Span]:
     return out
 
 
-def _spans(space: LabelSpace, truth: Labels, states: Ints) -> Rates:
+def _spans(space: LabelVocabulary, truth: Labels, states: Ints) -> Rates:
     """Exact matches of chunks; those that touch a site whose label is not known for sure are left out on both sides."""
     right = predicted = true = 0
     for first, end in zip(truth.ptr[:-1], truth.ptr[1:], strict=True):

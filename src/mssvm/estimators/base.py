@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,15 +13,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from mssvm.core.arrays import Floats
+from mssvm.core.arrays import AnyArray, Floats
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Query
 from mssvm.core.registry import MEMBERS, Member
-from mssvm.data.labels import LabelSpace
+from mssvm.data.labels import LabelVocabulary
 from mssvm.engines import engine_of
 from mssvm.engines.base import Bound
 from mssvm.estimators import diagnosis, persist, plan, prediction
-from mssvm.estimators.prediction import Learned, PredictionRequest
+from mssvm.estimators.prediction import PredictionRequest
 from mssvm.estimators.training import Following, HeldOut, Training, TrainingData
 from mssvm.inference.base import Planner, plan_of
 from mssvm.losses.losses import Loss, Zero
@@ -30,7 +31,7 @@ from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified
 from mssvm.optim import Callback, Checkpoint, Row, Solution, Validation
 from mssvm.optim.alternate import Minimise
-from mssvm.structures import Space, Structure, Weight
+from mssvm.structures import Encoder, Schema, Structure, Weight
 
 SECTION = "Parameters\n----------\n"
 
@@ -96,9 +97,7 @@ class StructuredEstimator(BaseEstimator):
     member: ClassVar[Member] = MEMBERS["UnifiedSSVM"]
     eps_y: float
     eps_h: float
-    structure_: Structure
-    space_: Space
-    labels_: LabelSpace
+    encoder_: Encoder
     coef_: Floats
 
     def __init__(
@@ -216,14 +215,11 @@ class StructuredEstimator(BaseEstimator):
             Seconds after which training stops with the best weights so far.
         """
         again = bool(self.warm_start) and hasattr(self, "coef_")
-        data = TrainingData.of(
-            self._plan(), X, y, sample_weight, allowed, (self.space_, self.labels_) if again else None
-        )
+        earlier = self.encoder_ if again else None
+        data = TrainingData.of(self._plan(), X, y, sample_weight, allowed, earlier)
         follow = Following(self._predictor, callback, validation, checkpoint, time_limit)
         self.coef_, solution, self.training_ = Training(data, follow).run(self.coef_ if again else None)
-        self.structure_, self.space_, self.labels_ = data.plan.structure, data.space, data.labels
-        self.classes_ = data.labels.array
-        self.n_features_in_ = data.space.n_features
+        self.encoder_ = data.encoder
         self.history_ = persist.records({name: solution.column(name) for name in Row._fields})
         self.n_iter_ = len(solution.trace)
         self.objective_ = self.training_["objective"]
@@ -255,6 +251,29 @@ class StructuredEstimator(BaseEstimator):
             rng=check_random_state(self.random_state),
             verbose=bool(self.verbose),
         )
+
+    @property
+    def structure_(self) -> Structure:
+        """The structure learned on."""
+        return self.encoder_.structure
+
+    @property
+    def space_(self) -> Schema:
+        """What was learned about features."""
+        return self.encoder_.schema
+
+    @property
+    def labels_(self) -> LabelVocabulary:
+        """What was learned about labels."""
+        return self.encoder_.vocabulary
+
+    @property
+    def classes_(self) -> AnyArray:
+        return self.encoder_.vocabulary.array
+
+    @property
+    def n_features_in_(self) -> int:
+        return self.encoder_.schema.n_features
 
     # ------------------------------------------------------------------------------------- asking
 
@@ -329,15 +348,8 @@ class StructuredEstimator(BaseEstimator):
         check_is_fitted(self, "coef_")
         engine = engine_of(self.engine, plan.threads_of(self.n_jobs))
         inference = plan.inference_of(self.inference, self.memory_limit, engine.threads)
-        learned = Learned(
-            self.structure_,
-            self.space_,
-            self.labels_,
-            self.coef_,
-            lambda batch: plan_of(inference, batch, engine),
-            self._predictor,
-        )
-        return learned.request(X, hidden, given, allowed)
+        known = (self.encoder_, self.coef_, partial(plan_of, inference, engine=engine), self._predictor)
+        return prediction.request(*known, X, hidden, given, allowed)
 
     # ------------------------------------------------------------------------------------- looking inside
 
@@ -350,7 +362,7 @@ class StructuredEstimator(BaseEstimator):
     def weights_table(self, top: int | None = None) -> list[Weight]:
         """Every weight with its block, feature and states; ``top`` keeps the largest in absolute value."""
         check_is_fitted(self, "coef_")
-        rows = list(self.structure_.weights(self.coef_, self.space_, self.labels_))
+        rows = list(self.encoder_.weights(self.coef_))
         return rows if top is None else sorted(rows, key=lambda row: -abs(row.value))[: prediction.check_k(top)]
 
     def save(self, path: str | Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from mssvm.data.labels import LabelSpace
+from mssvm.data.labels import LabelVocabulary
 
 DEAD = 1e-3  # mean probability below which a hidden state counts as unused
 ENDED = {
@@ -28,7 +28,7 @@ def sentence(summary: Mapping[str, Any]) -> str:
     return f"{ENDED[summary['outcome']]} Inference was {kind} ({methods})."
 
 
-def paragraph(summary: Mapping[str, Any], labels: LabelSpace) -> str:
+def paragraph(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
     """One line per topic."""
     lines = [
         f"{ENDED[summary['outcome']]} {summary['message']}",
@@ -68,7 +68,7 @@ def _restarts(objectives: list[float]) -> str:
     return f"{len(objectives)} starts ended between {min(good):.6g} and {max(good):.6g}, {spread:.1%} apart."
 
 
-def _coverage(summary: Mapping[str, Any], labels: LabelSpace) -> str:
+def _coverage(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
     sites, seen = summary["sites"], summary["sites_labelled"]
     out = f"{seen} of {sites} sites ({seen / max(sites, 1):.1%}) were labelled"
     if summary["sites_candidates"]:

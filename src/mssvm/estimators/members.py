@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from mssvm.core.arrays import Floats
-from mssvm.core.potentials import Belief, Potentials, Query
-from mssvm.core.topology import Batch
+from mssvm.core.potentials import Query
 from mssvm.engines.base import Bound
 from mssvm.estimators.base import StructuredEstimator
 from mssvm.estimators.plan import positive
@@ -18,7 +17,6 @@ from mssvm.losses.losses import Loss
 from mssvm.models.base import Inputs
 from mssvm.objectives import m3e, modlat
 from mssvm.objectives.base import Objective
-from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Solution, alternate
 from mssvm.optim.alternate import Minimise
@@ -94,15 +92,10 @@ class M3E(StructuredEstimator):
         self.alpha = alpha
 
     def _objective(self, loss: Loss) -> Objective:
-        return m3e.M3E(self.alpha, loss)
+        return m3e.RenyiMargin(self.alpha, loss)
 
     def _predictor(self, planner: Planner, inputs: Inputs, query: Query) -> Bound:
-        objective, sample = m3e.M3E(self.alpha), Sample.of(inputs, query, query.allowed)
-
-        def infer(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
-            return planner(batch).bind(query, eps_y, eps_h)(theta)
-
-        return lambda theta: objective.decode(infer, sample, theta)
+        return m3e.RenyiMargin(self.alpha).decoder(inputs.batch, query, planner).decode
 
 
 class ModLat(StructuredEstimator):
@@ -133,7 +126,7 @@ class ModLat(StructuredEstimator):
         self.n_rounds = n_rounds
 
     def _strategy(self, problem: TrainingProblem, w0: Floats, minimise: Minimise) -> Solution:
-        given = (problem.model, problem.sample, problem.inference, problem.C)
-        blocks = modlat.ModLat(*given, self.beta, self.latent_weight, problem.objective.loss, problem.threads)
+        given = (problem.model, problem.sample, problem.inference, problem.engine, problem.C)
+        blocks = modlat.ModLatProblems(*given, self.beta, self.latent_weight, problem.objective.loss)
         rounds = positive(self.n_rounds, "n_rounds", whole=True)
         return alternate(blocks, minimise, w0, w0, max_rounds=rounds)[0]

@@ -22,9 +22,9 @@ from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError, MssvmError, MssvmWarning
 from mssvm.core.files import Reader, Writer, replacing
 from mssvm.core.registry import MEMBERS, RENAMED, classes_in_files
-from mssvm.data.labels import MISSING, LabelSpace
+from mssvm.data.labels import MISSING, LabelVocabulary
 from mssvm.optim import Row
-from mssvm.structures import Space
+from mssvm.structures import Schema
 
 FORMAT = 1
 FORMERLY = {"floored": "rescued"}
@@ -101,15 +101,12 @@ def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
         raise InputError(f"the file holds a model called {data['member']!r}, which this version does not have.")
     parameters = {name: reader.decode(value) for name, value in data["parameters"].items()}
     model = getattr(members, data["member"])(**parameters)
-    model.structure_ = reader.decode(data["structure"])
-    model.space_ = Space.from_json(data["space"])
     classes = tuple(reader.decode(c) for c in data["classes"])
-    model.labels_ = LabelSpace(classes, reader.decode(data["missing_label"]))
+    vocabulary = LabelVocabulary(classes, reader.decode(data["missing_label"]))
+    model.encoder_ = reader.decode(data["structure"]).encoder(Schema.from_json(data["space"]), vocabulary)
     model.coef_ = tensors["coef"]
-    if model.coef_.shape != (model.structure_.layout(model.space_, model.labels_).n_weights,):
+    if model.coef_.shape != (model.encoder_.layout.n_weights,):
         raise InputError(f"the file holds {model.coef_.shape} weights, which do not fit its structure; save it again.")
-    model.classes_ = model.labels_.array
-    model.n_features_in_ = model.space_.n_features
     columns = {key.removeprefix("history/"): tensor for key, tensor in tensors.items() if key.startswith("history/")}
     model.history_ = records({name: _by_name(columns, name) for name in Row._fields})
     model.training_ = {**data["training"], "floored": _by_name(data["training"], "floored")}

@@ -20,7 +20,7 @@ from sklearn.base import clone
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.core.registry import INFERENCES, LOSSES, NAMED_LOSSES, SOLVERS
-from mssvm.data.labels import Labels, LabelSpace
+from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
 from mssvm.losses.losses import Loss
@@ -180,19 +180,19 @@ def instance_weights(sample_weight: Any, n: int) -> Floats:
     return weights
 
 
-def site_weights(given: Any, space: LabelSpace, labels: Labels) -> Floats:
+def site_weights(given: Any, vocabulary: LabelVocabulary, labels: Labels) -> Floats:
     """The weight of every site's label by the parameter ``class_weight``: the mean over a candidate set, 1 where it is
     missing. "balanced" is sites / (classes * sites of the class), candidate sets counting in shares."""
-    weights = np.ones(space.n_classes)
+    weights = np.ones(vocabulary.n_classes)
     if isinstance(given, str) and given == "balanced":
         seen = labels.mask[labels.observed]
         count = (seen / np.maximum(seen.sum(axis=1, keepdims=True), 1)).sum(axis=0)
-        weights = np.where(count > 0, count.sum() / (space.n_classes * np.maximum(count, 1e-300)), 1.0)
+        weights = np.where(count > 0, count.sum() / (vocabulary.n_classes * np.maximum(count, 1e-300)), 1.0)
     elif not hasattr(given, "items"):
         raise InputError(f"class_weight must be None, 'balanced' or a dict, got {given!r}.")
     else:
         for label, weight in given.items():
-            weights[space.index(label, "class_weight")] = weight
+            weights[vocabulary.index(label, "class_weight")] = weight
     if not np.all(np.isfinite(weights)) or np.any(weights < 0):
         raise InputError("class_weight needs finite numbers >= 0.")
     share = labels.mask / np.maximum(labels.mask.sum(axis=1, keepdims=True), 1)

@@ -21,12 +21,11 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InfeasibleError, InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
-from mssvm.data.labels import Labels, LabelSpace
-from mssvm.data.sites import flat_sites
+from mssvm.data.labels import Labels, flat_sites
 from mssvm.engines.base import Bound
 from mssvm.inference.base import Planner
 from mssvm.models.base import Inputs, Model
-from mssvm.structures import Space, Structure
+from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, Sites, to_query
 
 STATES_AT_ONCE = 1 << 20
@@ -84,35 +83,31 @@ class PredictionRequest:
         return belief, belief.decode(inputs.batch)
 
 
-@dataclass(frozen=True, eq=False)
-class Learned:
-    """What prediction needs of a training: structure, vocabularies and weights; and how the member decodes."""
-
-    structure: Structure
-    space: Space
-    labels: LabelSpace
-    w: Floats
-    planner: Planner
-    predictor: Predictor
-
-    def request(self, X: Any, hidden: Any = None, given: Any = None, allowed: Any = None) -> PredictionRequest:
-        """Encode X and what is known about its labels."""
-        encoded = self.structure.encode(X, self.space, self.labels)
-        shapes = encoded.labels.shapes
-        clamped = None if given is None else self.labels.encode(given, shapes, "given")
-        permitted = None if allowed is None else self.labels.encode(allowed, shapes, "allowed")
-        mask = None if hidden is None else site_mask(hidden, encoded.labels)
-        query = to_query(encoded, mask, clamped, permitted)
-        model = self.structure.model(self.space, self.labels)
-        return PredictionRequest(encoded, query, model, self.w, self.planner, self.predictor)
+def request(
+    encoder: Encoder,
+    w: Floats,
+    planner: Planner,
+    predictor: Predictor,
+    X: Any,
+    hidden: Any = None,
+    given: Any = None,
+    allowed: Any = None,
+) -> PredictionRequest:
+    """Encode X and what is known about its labels."""
+    encoded, labels = encoder.encode(X), encoder.vocabulary
+    shapes = encoded.labels.shapes
+    clamped = None if given is None else labels.encode(given, shapes, "given")
+    permitted = None if allowed is None else labels.encode(allowed, shapes, "allowed")
+    mask = None if hidden is None else site_mask(hidden, encoded.labels)
+    query = to_query(encoded, mask, clamped, permitted)
+    return PredictionRequest(encoded, query, encoder.model, w, planner, predictor)
 
 
 def _possible(belief: Belief) -> Belief:
     bad = np.flatnonzero(~np.isfinite(belief.value))
     if len(bad):
-        raise InfeasibleError(
-            f"X, instance {int(bad[0])}: no labelling satisfies the constraints; relax given, allowed or the structure."
-        )
+        reason = "no labelling satisfies the constraints; relax given, allowed or the structure."
+        raise InfeasibleError(reason, instance=int(bad[0]))
     return belief
 
 
@@ -125,7 +120,7 @@ def site_mask(hidden: Any, sites: Sites) -> Bools:
     for b, item in enumerate(hidden):
         values = flat_sites(item, depth, b, "hidden")
         if len(values) != sites.ptr[b + 1] - sites.ptr[b] or not all(isinstance(v, (bool, np.bool_)) for v in values):
-            raise InputError(f"hidden, instance {b}: give True or False for each of its sites.")
+            raise InputError("give True or False for each of its sites.", what="hidden", instance=b)
         flat.extend(values)
     return np.array(flat, dtype=bool)
 

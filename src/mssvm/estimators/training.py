@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,23 +16,22 @@ from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals
 from mssvm.core.progress import ProgressLine, left
 from mssvm.core.registry import SOLVERS
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch, spans
-from mssvm.data.labels import Labels, LabelSpace
+from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.engines.base import Plan
 from mssvm.estimators.plan import TrainingPlan, instance_weights, mean_per_instance, site_weights
-from mssvm.estimators.prediction import Learned, Predictor, agreement
+from mssvm.estimators.prediction import Predictor, agreement, request
 from mssvm.inference.base import plan_of
-from mssvm.losses.losses import Zero
-from mssvm.models.active import KeptWeights, can_thin
-from mssvm.models.fixed import FixedWeights
+from mssvm.losses.losses import Zero, inputs_for
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import Term
+from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Callback, Checkpoint, Regulariser, Row, Solution, Solver, Validation, best_of, starts
 from mssvm.optim.starts import LARGEST_SEED
-from mssvm.structures import Space
+from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, to_sample
 
 Context = Callable[[], AbstractContextManager[Any]]
@@ -72,33 +70,27 @@ class TrainingData:
     """The training data as the layers below see them, with what was learned about labels and features."""
 
     plan: TrainingPlan
-    space: Space
-    labels: LabelSpace
+    encoder: Encoder
     encoded: Encoded
     observed: Labels
     sample: Sample
 
     @classmethod
     def of(
-        cls,
-        plan: TrainingPlan,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        allowed: Any,
-        earlier: tuple[Space, LabelSpace] | None,
+        cls, plan: TrainingPlan, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Encoder | None
     ) -> TrainingData:
         """Learn (or, in a warm start, keep) the vocabularies of X and y, and lay the data out."""
         if y is None:
             raise InputError(f"{plan.name} requires y to be passed, but the target y is None.")
         structure = plan.structure
         if earlier is None:
-            space, parsed = structure.learn(X)
-            labels = LabelSpace.learn(y, structure.depth, plan.classes, plan.missing_label)
+            labels = LabelVocabulary.learn(y, structure.depth, plan.classes, plan.missing_label)
+            encoder, parsed = structure.compile(X, labels)
+            encoded = encoder.assemble(parsed)
         else:
-            space, labels = earlier
-            parsed = structure.parse(X, space)
-        encoded = structure.assemble(parsed, space, labels)
+            labels = earlier.vocabulary
+            encoder = structure.encoder(earlier.schema, labels)
+            encoded = encoder.encode(X)
         observed = labels.encode(y, encoded.labels.shapes)
         permitted = None if allowed is None else labels.encode(allowed, encoded.labels.shapes, "allowed")
         weight = instance_weights(sample_weight, len(encoded))
@@ -113,13 +105,8 @@ class TrainingData:
                 f"{plan.name} has no hidden variables, but the structure has; "
                 "use MSSVM, LSSVM or HCRF, or a structure with hidden=0 (--hidden 0)."
             )
-        sample = to_sample(encoded, observed, weight, per_site, permitted)
-        return cls(plan, space, labels, encoded, observed, sample)
-
-    @cached_property
-    def model(self) -> LinearModel | FixedWeights:
-        """theta = Phi(x) w over all weights."""
-        return self.plan.structure.model(self.space, self.labels)
+        sample = to_sample(encoded, observed, weight, per_site, permitted, plan.objective.loss)
+        return cls(plan, encoder, encoded, observed, sample)
 
     def seen(self) -> Bools:
         """False on the weights of sparse features of sites for labels that are not among those given to any such site;
@@ -129,9 +116,9 @@ class TrainingData:
         sparse: list[Term] = []
         others: list[Term] = []
         for term in self.encoded.inputs.terms:
-            mine = term.target == "unary" and can_thin(term) and of_labels[batch.state_var[term.at]].all()
+            mine = term.target == "unary" and has_optional_weights(term) and of_labels[batch.state_var[term.at]].all()
             (sparse if mine else others).append(term)
-        keep = np.ones(self.model.n_weights, dtype=bool)
+        keep = np.ones(self.encoder.model.n_weights, dtype=bool)
         for terms, kept in ((sparse, False), (others, True)):
             for term in terms:
                 starts = np.unique(term.block)
@@ -140,7 +127,8 @@ class TrainingData:
         given[self.encoded.states_at] = labels.mask & labels.observed[:, None]
         met = LinearInputs(batch, tuple(replace(term, features=abs(term.features)) for term in sparse))
         count = LinearModel(len(keep)).adjoint(Marginals(given, np.zeros(batch.n_mu_entries)), met)
-        known = self.model.known if isinstance(self.model, FixedWeights) else False
+        model = self.encoder.model
+        known = model.known if isinstance(model, FixedWeights) else False
         return np.asarray(keep | (count > 0) | known)
 
     def regulariser(self, penalties: Any) -> Regulariser:
@@ -149,7 +137,7 @@ class TrainingData:
             return Regulariser()
         if not hasattr(penalties, "items"):
             raise InputError(f"penalties must map names of blocks of weights to strengths, got {penalties!r}.")
-        return Regulariser(self.plan.structure.layout(self.space, self.labels).per_weight(dict(penalties)))
+        return Regulariser(self.encoder.layout.per_weight(dict(penalties)))
 
 
 class TrainingLine:
@@ -197,17 +185,18 @@ class Training:
         if self.follow.time_limit is not None and not self.follow.time_limit > 0:
             raise InputError(f"time_limit must be a number of seconds > 0, got {self.follow.time_limit!r}.")
         self.inference = plan.inference_for(len(data.encoded))
-        self.thinned = KeptWeights.of(data.model, data.encoded.inputs, data.seen()) if plan.only_seen else None
-        self.model = self.thinned or data.model
+        self.active: ActiveWeights | None = None
+        self.model: Any = data.encoder.model
         sample = data.sample
-        if self.thinned is not None:
-            sample = replace(sample, inputs=self.thinned.inputs(data.encoded.inputs))
-        self.problem = TrainingProblem(plan.objective, self.model, sample, self.inference, plan.C, plan.engine.threads)
+        if plan.only_seen:
+            self.active = self.model = ActiveWeights.of(data.encoder.model, data.encoded.inputs, data.seen())
+            sample = replace(sample, inputs=self.active.inputs(inputs_for(plan.objective.loss, data.encoded.inputs)))
+        self.problem = TrainingProblem(plan.objective, self.model, sample, self.inference, plan.C, plan.engine)
         if not self.problem.n_instances:
             raise InputError("no site of y is labelled; training needs at least one label.")
         self.regulariser = data.regulariser(plan.penalties)
-        if self.thinned is not None:
-            self.regulariser = Regulariser(self._taken(self.regulariser.strengths(data.model.n_weights)))
+        if self.active is not None:
+            self.regulariser = Regulariser(self._taken(self.regulariser.strengths(data.encoder.model.n_weights)))
         self.whole = self.model.fill
         self.validation = self._validation()
         self._lines: list[TrainingLine] = []
@@ -219,7 +208,7 @@ class Training:
     def run(self, warm: Floats | None) -> tuple[Floats, Solution, dict[str, Any]]:
         """Minimise from every start and keep the lowest: all weights, the solution, and figures about the training."""
         plan, data = self.plan, self.data
-        hidden = self._taken(plan.structure.hidden_weights(data.space, data.labels))
+        hidden = self._taken(data.encoder.hidden_weights)
         init = plan.init if warm is None else warm
         init = init if isinstance(init, str) else self._taken(np.asarray(init))
         solutions: list[Solution] = []
@@ -264,7 +253,7 @@ class Training:
 
     def _taken(self, values: Any) -> Any:
         """Of an array over all weights, the entries of those that training sees."""
-        return values if self.thinned is None else self.thinned.take(values)
+        return values if self.active is None else self.active.take(values)
 
     def _validation(self) -> Validation | None:
         """Scores of held-out data as a function of the weights that training sees."""
@@ -275,16 +264,14 @@ class Training:
             theirs = given.score
             return replace(given, score=lambda w: theirs(self.whole(w)))
         held = given if isinstance(given, HeldOut) else HeldOut(*given)
-        data = self.data
-        start = np.zeros(data.model.n_weights)
-        learned = Learned(data.plan.structure, data.space, data.labels, start, self.planner, self.follow.predictor)
+        encoder, decode = self.data.encoder, self.follow.predictor
         with held.naming():
-            request = learned.request(held.X, held.hidden)
-            truth = data.labels.encode(held.y, request.encoded.labels.shapes)
-        ones, sites = np.ones(len(request)), request.encoded.labels
+            held_out = request(encoder, np.zeros(encoder.layout.n_weights), self.planner, decode, held.X, held.hidden)
+            truth = encoder.vocabulary.encode(held.y, held_out.encoded.labels.shapes)
+        ones, sites = np.ones(len(held_out)), held_out.encoded.labels
 
         def score(w: Floats) -> float:
-            return agreement(request.states(sites, self.whole(w)), truth, ones)
+            return agreement(held_out.states(sites, self.whole(w)), truth, ones)
 
         return Validation(score, held.patience, held.every)
 

@@ -24,7 +24,7 @@ from mssvm.engines.numba.compiling import compiling
 from mssvm.experiments.demo_data import Files, write_files
 from mssvm.experiments.simulate import Recipe, decoded_accuracy, hidden_chain
 from mssvm.experiments.statistics import Estimate
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified, hcrf, lssvm, mssvm
 from mssvm.optim.subgradient import Subgradient

@@ -89,7 +89,7 @@ def _scores(member: str, w: Floats, test: Images, inference: Propagate) -> Resul
 
 
 def _by_marginals(w: Floats, sample: Sample, inference: Propagate) -> float:
-    theta = model().forward(w, sample.inputs)  # type: ignore[arg-type]
+    theta = model().forward(w, sample.inputs)
     belief = inference(sample.batch, theta, sample.query, 1.0, 1.0)
     return accuracy(sample, belief.decode(sample.batch))
 
@@ -97,7 +97,7 @@ def _by_marginals(w: Floats, sample: Sample, inference: Propagate) -> float:
 def _pictures(member: str, w: Floats, test: Images, inference: Propagate) -> Result:
     """The first test image, all pixels predicted, and the entropy of its pixels' marginals."""
     sample = test.sample(all_outputs=True).select([0])
-    theta = model().forward(w, sample.inputs)  # type: ignore[arg-type]
+    theta = model().forward(w, sample.inputs)
     decoded = inference(sample.batch, theta, sample.query, 0.0, UNIFIED[member]().eps_h).decode(sample.batch)
     entropy = inference(sample.batch, theta, sample.query, 1.0, 1.0).mu.entropies(sample.batch)
     return {"labels": decoded.tolist(), "entropy": np.round(entropy, 3).tolist()}

@@ -16,7 +16,7 @@ import numpy as np
 from mssvm.core.errors import InputError
 from mssvm.experiments.members import Arena
 from mssvm.experiments.simulate import Recipe, checkerboard, hidden_chain
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 from mssvm.optim import BCFW, CCCP, LBFGS, Solver, Subgradient
 from mssvm.optim.subgradient import Stopping
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Query
+from mssvm.core.terms import node_term, table_term
 from mssvm.core.topology import Batch, Topology
-from mssvm.models.layout import Layout
+from mssvm.models.layout import WeightLayout
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import node_term, table_term
 from mssvm.objectives.sample import Sample
 
 ROWS, COLUMNS, N_LABELS = 20, 40, 5
@@ -42,8 +42,8 @@ def grid_graph(n_rows: int = ROWS, n_columns: int = COLUMNS, n_labels: int = N_L
     return Topology((n_labels,) * at.size, tuple(edges))
 
 
-def layout() -> Layout:
-    return Layout.of({"pixel": (2, N_LABELS), "edge": (1, N_LABELS**2)})
+def layout() -> WeightLayout:
+    return WeightLayout.of({"pixel": (2, N_LABELS), "edge": (1, N_LABELS**2)})
 
 
 @dataclass(frozen=True, eq=False)

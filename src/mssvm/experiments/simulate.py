@@ -20,11 +20,11 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Query
 from mssvm.core.power import power_sum
+from mssvm.core.terms import node_term, table_term
 from mssvm.core.topology import Batch, Topology
 from mssvm.inference.base import Inference
-from mssvm.models.layout import Layout
+from mssvm.models.layout import WeightLayout
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import node_term, table_term
 from mssvm.objectives.sample import Sample
 
 
@@ -77,7 +77,7 @@ class Truth:
         given = p_x.transpose(0, 2, 1)[np.arange(self.graph.n_vars), states]
         return pick(given, rng), states
 
-    def weights(self, layout: Layout) -> Floats:
+    def weights(self, layout: WeightLayout) -> Floats:
         """The same model in the learner's weights."""
         w = np.zeros(layout.n_weights)
         rows = np.concatenate([self.site[:, None, :], self.x_site], axis=1)
@@ -129,16 +129,16 @@ def simulate(edges: Sequence[tuple[int, int]], output: Bools, recipe: Recipe, rn
     return Simulation(truth, LinearModel.named(layout), truth.weights(layout), *samples, train.ravel(), test.ravel())
 
 
-def learner_layout(truth: Truth) -> Layout:
+def learner_layout(truth: Truth) -> WeightLayout:
     """Weights of the learner: [1, onehot(x)] per site with an input, a bias for other sites, a table per edge."""
     k, with_input = truth.site.shape[1], int(truth.has_input.sum())
     shapes: dict[str, tuple[int, ...]] = {"site": (with_input, 1 + k, k), "edge": (truth.graph.n_factors, 1, k * k)}
     if with_input < len(truth.has_input):
         shapes["bias"] = (len(truth.has_input) - with_input, 1, k)
-    return Layout.of(shapes)
+    return WeightLayout.of(shapes)
 
 
-def labelled(truth: Truth, layout: Layout, x: Ints, states: Ints) -> Sample:
+def labelled(truth: Truth, layout: WeightLayout, x: Ints, states: Ints) -> Sample:
     """The learner's view of drawn instances: features of x, labels of the outputs, hidden sites free."""
     n, k = len(states), truth.site.shape[1]
     batch = Batch.build([truth.graph] * n, [range(truth.graph.n_factors)] * n)

@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Query
+from mssvm.core.terms import node_term, table_term
 from mssvm.core.topology import Batch
 from mssvm.experiments.collect import Experiment, Trials, claim
 from mssvm.experiments.members import NAMES, UNIFIED
@@ -24,9 +25,8 @@ from mssvm.experiments.segmentation import grid_graph
 from mssvm.experiments.statistics import Estimate
 from mssvm.experiments.trials import Params, Result
 from mssvm.inference.propagation.propagate import Propagate
-from mssvm.models.layout import Layout
+from mssvm.models.layout import WeightLayout
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import node_term, table_term
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Subgradient
@@ -95,9 +95,9 @@ class Data:
     def features(self, which: Ints) -> Any:
         return sparse.vstack([self.rows[i] for i in which], format="csr")
 
-    def layout(self) -> Layout:
+    def layout(self) -> WeightLayout:
         k = len(CATEGORIES)
-        return Layout.of({"patch": (self.rows[0].shape[1], k), "edge": (1, k * k)})
+        return WeightLayout.of({"patch": (self.rows[0].shape[1], k), "edge": (1, k * k)})
 
     def sample(self, which: Ints) -> Sample:
         """Labelled patches are outputs, the others hidden."""
@@ -124,7 +124,7 @@ def _member(protocol: Protocol, data: Data, member: str) -> Result:
         return solver.minimize(TrainingProblem(objective, model, sample, inference, C), start).w
 
     def decode(w: Floats, sample: Sample, eps_y: float) -> Ints:
-        theta = model.forward(w, sample.inputs)  # type: ignore[arg-type]
+        theta = model.forward(w, sample.inputs)
         eps_h = objective.eps_h if eps_y == 0 else 1.0
         return inference(sample.batch, theta, sample.query, eps_y, eps_h).decode(sample.batch)
 

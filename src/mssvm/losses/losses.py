@@ -6,32 +6,43 @@
 
 The first index of a cost is always the truth, the second the prediction. Hidden variables carry no loss. Where the
 label is a set S of states the loss is 0 inside S and min over s in S of cost[s, y] outside: a set of one is a label.
+Losses are settings in scikit-learn's sense: ``loss__scale`` can be searched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import InputError
+from mssvm.core.params import Settings
 from mssvm.core.potentials import Potentials
 from mssvm.core.topology import Batch, Topology
 
-Costs = Mapping[tuple[int, ...], AnyArray] | Callable[[Topology, int], AnyArray | None]
+FactorCosts = Mapping[tuple[int, ...], AnyArray] | Callable[[Topology, int], AnyArray | None]
 
 
 class Loss(Protocol):
-    """Delta as potentials: what a prediction costs, given the states that the labels admit."""
+    """Delta as potentials: what a prediction costs, given the states that the labels admit.
+
+    A loss with ``needs_own_tables = True`` adds to the tables of factors, which therefore must not be shared.
+    """
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials: ...
 
 
+def inputs_for(loss: Loss | None, inputs: Any) -> Any:
+    """The inputs of a model in the form that the loss needs: with a table of its own for every factor, or as given."""
+    return inputs.untied() if getattr(loss, "needs_own_tables", False) else inputs
+
+
 @dataclass(frozen=True)
-class Zero:
+class Zero(Settings):
     """No loss (hidden conditional random fields)."""
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
@@ -39,7 +50,7 @@ class Zero:
 
 
 @dataclass(frozen=True)
-class Hamming:
+class Hamming(Settings):
     """Number of wrong outputs; ``normalize`` divides by the number of outputs of the instance."""
 
     normalize: bool = False
@@ -55,7 +66,7 @@ class Hamming:
 
 
 @dataclass(frozen=True, eq=False)
-class WeightedHamming:
+class WeightedHamming(Settings):
     """A cost for every pair (truth, prediction): a square matrix, or one weight per true class.
 
     A vector c means cost[s, y] = c[s] for y != s. ``cost`` may also be a mapping from number of states to matrix or
@@ -68,41 +79,45 @@ class WeightedHamming:
 
     def __post_init__(self) -> None:
         _check_scale(self.scale)
-        given = self.cost
-        parts = list(given.values()) if isinstance(given, Mapping) else [given]
-        matrices = [_matrix(np.asarray(part, dtype=np.float64)) for part in parts]
-        if isinstance(given, Mapping) and any(k != len(m) for k, m in zip(given, matrices, strict=True)):
+        sizes = list(self.matrices)  # raises on unusable costs
+        if isinstance(self.cost, Mapping) and list(self.cost) != sizes:
             raise InputError("WeightedHamming: every key of cost must be the number of states of its matrix.")
-        object.__setattr__(self, "cost", {len(m): m for m in matrices})
+
+    @cached_property
+    def matrices(self) -> dict[int, Floats]:
+        """The cost matrix of outputs by their number of states."""
+        parts = self.cost.values() if isinstance(self.cost, Mapping) else [self.cost]
+        return {len(m): m for m in (_matrix(np.asarray(part, dtype=np.float64)) for part in parts)}
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
         unary = np.zeros(batch.n_states)
         scale = site_weight * _per_instance(batch, output, self.normalize, self.scale)
-        assert isinstance(self.cost, Mapping)
         for card in np.unique(batch.cards[output]).tolist():
-            if card not in self.cost:
-                known = ", ".join(str(k) for k in self.cost)
+            if card not in self.matrices:
+                known = ", ".join(str(k) for k in self.matrices)
                 raise InputError(
                     f"WeightedHamming has costs for {known} states, but some output has {card}; "
                     "pass a mapping from number of states to matrix."
                 )
             members = np.flatnonzero(output & (batch.cards == card))
             at = batch.unary_ptr[members][:, None] + np.arange(card)
-            unary[at] = _against_set(truth[at], self.cost[card]) * scale[members, None]
+            unary[at] = _against_set(truth[at], self.matrices[card]) * scale[members, None]
         return Potentials(unary, np.zeros(batch.n_table_entries))
 
 
 @dataclass(frozen=True, eq=False)
-class TableLoss:
+class TableLoss(Settings):
     """A loss on the model's factors (pairs, boundaries, cliques), optionally with one on single sites.
 
     ``costs`` maps the shape of a factor's table to an array of that shape twice over, cost[truth..., prediction...],
     or is a function of (graph, factor) that returns such an array or None. Factors without a cost, and factors that
     touch a hidden variable, carry no loss. A factor's loss is multiplied by the weights of its sites. The loss differs
-    between instances, so these factors need tables of their own (``LinearInputs.untied``).
+    between instances, so these factors get tables of their own (``inputs_for``).
     """
 
-    costs: Costs
+    needs_own_tables: ClassVar[bool] = True
+
+    costs: FactorCosts
     sites: Loss = field(default_factory=Zero)
     normalize: bool = False
     scale: float = 1.0
@@ -202,5 +217,5 @@ def _check_own_tables(batch: Batch, factors: Ints) -> None:
     if np.any(users[batch.table_at[factors]] > 1):
         raise InputError(
             "a loss on factors needs factors with tables of their own, but some share one; "
-            "call untied() on the inputs first."
+            "call untied() on the inputs first, as inputs_for(loss, inputs) does."
         )

@@ -82,15 +82,15 @@ class Problem(Protocol):
         """By how much plus_i and minus_i (raw) can rise, at most, when the temperatures are raised to these."""
         ...
 
-    def plus(self, w: Floats, which: Ints | None = None) -> Part:
-        """Convex part, over the instances ``which`` (default all)."""
+    def plus(self, w: Floats, instances: Ints | None = None) -> Part:
+        """Convex part, over the named instances (default all)."""
         ...
 
-    def minus(self, w: Floats, which: Ints | None = None) -> Part:
+    def minus(self, w: Floats, instances: Ints | None = None) -> Part:
         """The convex function that is subtracted."""
         ...
 
-    def difference(self, w: Floats, which: Ints | None = None) -> Part:
+    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
         """plus - minus in one pass."""
         ...
 

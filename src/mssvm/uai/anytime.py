@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError, UnsupportedError
-from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
+from mssvm.core.potentials import Belief, Potentials, Query, Status
 from mssvm.core.topology import Batch
 from mssvm.inference.base import Inference
 from mssvm.inference.bounds.minibucket import Instance
-from mssvm.inference.exact.eliminate import Eliminate
+from mssvm.inference.exact import Exact
 from mssvm.uai.search import Found, Progress, Search, warm
 
 
@@ -59,11 +59,8 @@ class Anytime:
         states = np.concatenate([np.zeros(0, dtype=np.int64), *(f.states for f in found)])
         outputs = np.flatnonzero(query.output)
         clamped = query.clamp(batch, outputs, states[outputs])
-        value, mu = np.empty(len(batch)), Marginals.zeros(batch)
-        Eliminate(memory_limit=self.memory_limit).fill(
-            batch, theta, clamped, 0.0, eps_h, np.arange(len(batch)), value, mu
-        )
-        return Belief(value, mu, _status(value, found))
+        belief = Exact(self.memory_limit)(batch, theta, clamped, 0.0, eps_h)
+        return replace(belief, status=_status(belief.value, found))
 
 
 def _status(value: Floats, found: list[Found]) -> Status:

@@ -10,7 +10,7 @@ The value is the region free energy for eps_y > 0 and Q(y) of the decoded y at e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,11 +22,10 @@ from mssvm.core.topology import Batch
 from mssvm.inference.propagation.found import Effort
 from mssvm.inference.propagation.job import Job, Report, Settings, prepare, tasks
 from mssvm.inference.propagation.merge import MergeLimit
-from mssvm.inference.propagation.plan import Plan, plan_of
+from mssvm.inference.propagation.plan import plan_of
 from mssvm.inference.propagation.run import Control, LogRun, Mode
 from mssvm.inference.propagation.search import Search
 from mssvm.inference.propagation.threads import workers
-from mssvm.inference.remember import WhileAlive
 
 EFFORTS = {
     "fast": Effort(
@@ -61,7 +60,6 @@ class Propagate:
     scaled: bool = True
     starts: tuple[str, ...] | None = None
     keep_messages: bool = False
-    _plans: WhileAlive[Batch, Plan] = field(default_factory=WhileAlive, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.schedule not in ("sequential", "flooding"):
@@ -130,7 +128,7 @@ class Propagate:
         effort = self.budget()
         control = Control(self.damping, self.schedule == "flooding", self.tolerance, effort.opening, effort.retry)
         settings = Settings(effort, control, self.seed, self.threads, self.merging, self.scaled)
-        plan = self._plans.get(batch, lambda: plan_of(batch))
+        plan = plan_of(batch)
         model = prepare(plan, batch, theta, query, self.seed)
         with workers(self.threads) as each:
             job = Job(settings, batch, model, value, mu, candidates or [], messages, each)

@@ -28,7 +28,7 @@ CACHED_ENTRIES = 1 << 19
 
 
 @dataclass(frozen=True)
-class NumbaEngine:
+class EliminationKernels:
     """Compiled elimination; ``max_spread`` is where a step switches from scaled probabilities to log space."""
 
     max_spread: float = MAX_SPREAD

@@ -3,7 +3,8 @@
     theta[at[r] : at[r] + width] += features[r] @ w[block[r] : block[r] + d * width].reshape(d, width)
 
 Equal blocks tie weights, different blocks untie them. Features of nodes and of edges, and indicators of joint states
-(one feature that is 1), are all of this form. Sparse features may have weights for some states only (``Listed``).
+(one feature that is 1), are all of this form. Sparse features may have weights for some states only (``ActiveStates``).
+Terms are plain arrays; ``Engine.linear`` turns them into a map and its transpose.
 """
 
 from __future__ import annotations
@@ -15,16 +16,15 @@ from typing import Any, Literal
 import numpy as np
 from scipy import sparse
 
-from mssvm.core.arrays import AnyArray, Floats, Ints
+from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.topology import Batch, spans
-from mssvm.engines.numba import features as kernels
 
-BLAS_FROM = 1 << 14  # multiplications; below, the compiled loop starts sooner than BLAS does
+Target = Literal["unary", "tables"]
 
 
 @dataclass(frozen=True, eq=False)
-class Listed:
+class ActiveStates:
     """States that each feature has weights for: ``states[first[j] : first[j + 1]]``, rising, as the weights lie."""
 
     first: Ints
@@ -35,12 +35,12 @@ class Listed:
 class Term:
     """Rows of features (dense, or scipy.sparse) that add to ``Potentials.unary`` or ``Potentials.tables``."""
 
-    target: Literal["unary", "tables"]
+    target: Target
     features: Any
     at: Ints
     width: int
     block: Ints
-    listed: Listed | None = None
+    active: ActiveStates | None = None
 
     def __post_init__(self) -> None:
         if self.target not in ("unary", "tables"):
@@ -55,14 +55,14 @@ class Term:
             raise InputError("features hold NaN or inf; every feature must be a finite number.")
         if len(block) and block.min() < 0:
             raise InputError(f"a block of weights starts at {block.min()}; it must start at 0 or later.")
-        if self.listed is not None and not (sparse.issparse(rows) and len(self.listed.first) == rows.shape[1] + 1):
+        if self.active is not None and not (sparse.issparse(rows) and len(self.active.first) == rows.shape[1] + 1):
             raise InputError("weights for some states only need sparse features, and a list of states for each.")
         for name, value in (("features", rows), ("at", at), ("block", block), ("width", int(self.width))):
             object.__setattr__(self, name, value)
 
     @property
     def block_size(self) -> int:
-        return int(self.features.shape[1]) * self.width if self.listed is None else len(self.listed.states)
+        return int(self.features.shape[1]) * self.width if self.active is None else len(self.active.states)
 
     @cached_property
     def reach(self) -> int:
@@ -70,25 +70,9 @@ class Term:
         return int(self.block.max(initial=-self.block_size)) + self.block_size
 
     @cached_property
-    def _compressed(self) -> tuple[Floats, AnyArray, AnyArray] | None:
-        rows = self.features
-        return (rows.data, rows.indices, rows.indptr) if sparse.issparse(rows) else None
-
-    @cached_property
-    def _shared(self) -> bool:
-        """One block for all rows, and enough work for BLAS; a single feature is an outer product, better looped."""
-        work = len(self.at) * self.block_size
-        if self._compressed is not None or self.features.shape[1] < 2 or work < BLAS_FROM:
-            return False
-        return bool(np.all(self.block == self.block[0]))
-
-    @cached_property
-    def _side_by_side(self) -> slice | None:
-        """The rows' places as one slice, where they follow each other without gaps."""
-        n = len(self.at)
-        if n and np.array_equal(self.at, self.at[0] + np.arange(n) * self.width):
-            return slice(int(self.at[0]), int(self.at[0]) + n * self.width)
-        return None
+    def one_block(self) -> bool:
+        """Whether all rows share one block of weights."""
+        return len(self.block) > 0 and bool(np.all(self.block == self.block[0]))
 
     @cached_property
     def _by_place(self) -> tuple[Ints, Ints]:
@@ -96,55 +80,14 @@ class Term:
         order = np.argsort(self.at, kind="stable")
         return order, self.at[order]
 
-    def forward(self, w: Floats, theta: Floats) -> None:
-        """theta += x W."""
-        if self._compressed is not None and self.listed is not None:
-            lists = self.listed.first, self.listed.states
-            kernels.listed_forward(*self._compressed, self.at, self.block, self.width, *lists, w, theta)
-        elif self._compressed is not None:
-            kernels.sparse_forward(*self._compressed, self.at, self.block, self.width, w, theta)
-        elif self._shared:
-            first = int(self.block[0])
-            scores = self.features @ w[first : first + self.block_size].reshape(-1, self.width)
-            if self._side_by_side is not None:
-                theta[self._side_by_side] += scores.ravel()
-            else:
-                kernels.scatter_rows(scores, self.at, theta)
-        else:
-            kernels.dense_forward(self.features, self.at, self.block, self.width, w, theta)
-
-    def adjoint(self, mu: Floats, gradient: Floats) -> None:
-        """gradient += x^T mu."""
-        if self._compressed is not None and self.listed is not None:
-            lists = self.listed.first, self.listed.states
-            kernels.listed_adjoint(*self._compressed, self.at, self.block, self.width, *lists, mu, gradient)
-        elif self._compressed is not None:
-            kernels.sparse_adjoint(*self._compressed, self.at, self.block, self.width, mu, gradient)
-        elif self._shared:
-            if self._side_by_side is not None:
-                rows = mu[self._side_by_side].reshape(-1, self.width)
-            else:
-                rows = np.empty((len(self.at), self.width))
-                kernels.gather_rows(mu, self.at, rows)
-            first = int(self.block[0])
-            gradient[first : first + self.block_size] += (self.features.T @ rows).ravel()
-        else:
-            kernels.dense_adjoint(self.features, self.at, self.block, self.width, mu, gradient)
-
     def move(self, old: Ints, sizes: Ints, new: Ints) -> Term:
         """The rows inside the segments ``old[k] : old[k] + sizes[k]``, moved to ``new[k]``."""
         order, places = self._by_place
         first = np.searchsorted(places, old)
         count = np.searchsorted(places, old + sizes) - first
         rows = order[spans(first, count)]
-        return Term(
-            self.target,
-            _take(self.features, rows),
-            self.at[rows] + np.repeat(new - old, count),
-            self.width,
-            self.block[rows],
-            self.listed,
-        )
+        at = self.at[rows] + np.repeat(new - old, count)
+        return Term(self.target, _take(self.features, rows), at, self.width, self.block[rows], self.active)
 
 
 def _dense(rows: Any) -> Floats:
