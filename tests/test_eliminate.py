@@ -12,16 +12,16 @@ import builders
 from mssvm.core.errors import MemoryLimitError, UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.elimination.exact import NumbaEngine
-from mssvm.engines.program import Engine
+from mssvm.engines.numba.elimination import EliminationKernels
+from mssvm.engines.program import Eliminator
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.enumerate import Enumerate, score
 from mssvm.inference.exact.eliminate import Eliminate
 
 PAIRS = list(product((0.0, 0.5, 1.0), repeat=2))
-ENGINES: dict[str, Engine] = {
-    "numba": NumbaEngine(),
-    "numba in log space": NumbaEngine(max_spread=-1.0),
+ENGINES: dict[str, Eliminator] = {
+    "numba": EliminationKernels(),
+    "numba in log space": EliminationKernels(max_spread=-1.0),
     "reference": ReferenceEngine(),
 }
 

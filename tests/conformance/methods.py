@@ -7,7 +7,7 @@ from functools import cache
 
 from builders import Case, random_case
 from mssvm.core.potentials import Belief
-from mssvm.engines.numba.elimination.exact import NumbaEngine
+from mssvm.engines.numba.elimination import EliminationKernels
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.base import Inference
 from mssvm.inference.enumerate import Enumerate
@@ -18,8 +18,8 @@ from mssvm.inference.exact.exact import Exact
 METHODS: dict[str, Callable[[int], Inference]] = {
     "exact": lambda threads: Exact(threads=threads),
     "eliminate-reference": lambda threads: Eliminate(engine=ReferenceEngine(), threads=threads),
-    "eliminate-numba": lambda threads: Eliminate(engine=NumbaEngine(), threads=threads),
-    "eliminate-numba-log-space": lambda threads: Eliminate(engine=NumbaEngine(max_spread=0.0), threads=threads),
+    "eliminate-numba": lambda threads: Eliminate(engine=EliminationKernels(), threads=threads),
+    "eliminate-numba-log-space": lambda threads: Eliminate(engine=EliminationKernels(max_spread=0.0), threads=threads),
 }
 
 PAIRS = [(y, h) for y in (0.0, 0.5, 1.0) for h in (0.0, 0.5, 1.0)]

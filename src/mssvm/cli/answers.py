@@ -10,11 +10,10 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Belief, Query
-from mssvm.inference.bounds.bounded import Bounded
-from mssvm.inference.bounds.minibucket import MiniBucket
+from mssvm.engines.elimination import Cost
+from mssvm.inference.bounds import Bounded, MiniBucket
 from mssvm.inference.enumerate import score
 from mssvm.inference.exact.eliminate import Eliminate
-from mssvm.inference.exact.plans import Cost
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.uai.anytime import Anytime
 from mssvm.uai.search import TOLERANCE, Found, Progress

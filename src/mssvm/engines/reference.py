@@ -19,21 +19,21 @@ from mssvm.engines.program import Call, Program
 class ReferenceEngine:
     """Readable elimination in log space throughout."""
 
-    def run(self, program: Program, call: Call, which: Ints, value: Floats, mu: Marginals | None) -> None:
-        """Write value and marginals of the instances ``which``."""
-        for b in which.tolist():
+    def run(self, program: Program, call: Call, instances: Ints, value: Floats, mu: Marginals | None) -> None:
+        """Write value and marginals of ``instances``."""
+        for b in instances.tolist():
             work = _load(program, call, b)
             value[b] = _forward(program, call, work)
             if mu is not None:
                 _store(program, call, b, _reverse(program, call, work, float(value[b])), mu)
 
-    def decode(self, program: Program, call: Call, which: Ints, value: Floats, states: Ints) -> None:
-        """Write value and maximising states of the instances ``which``, read off the marginals."""
+    def decode(self, program: Program, call: Call, instances: Ints, value: Floats, states: Ints) -> None:
+        """Write value and maximising states of ``instances``, read off the marginals."""
         batch = call.batch
         mu = Marginals.zeros(batch)
-        self.run(program, call, which, value, mu)
+        self.run(program, call, instances, value, mu)
         found = segment_argmax(mu.unary, batch.unary_ptr)
-        for b in which.tolist():
+        for b in instances.tolist():
             for v in range(len(program.clamped)):
                 i = batch.var_ptr[b] + v
                 states[i] = call.first[i] if program.clamped[v] else -1

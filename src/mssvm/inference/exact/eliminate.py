@@ -18,9 +18,9 @@ from mssvm.core.errors import InputError, MemoryLimitError, UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.power import check_temperature
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.elimination.exact import NumbaEngine
-from mssvm.engines.program import Call, Engine
-from mssvm.inference.exact.plans import CLAMPED, HIDDEN, OUTPUT, Cost, EliminationPlan, describe
+from mssvm.engines.elimination import CLAMPED, HIDDEN, OUTPUT, Cost, EliminationPlan, describe
+from mssvm.engines.numba.elimination import EliminationKernels
+from mssvm.engines.program import Call, Eliminator
 from mssvm.inference.remember import Recent
 
 # Instances handed to a thread at a time.
@@ -35,7 +35,7 @@ class Eliminate:
     Results do not depend on ``threads``.
     """
 
-    engine: Engine = field(default_factory=NumbaEngine)
+    engine: Eliminator = field(default_factory=EliminationKernels)
     memory_limit: int = 4 << 30
     threads: int = 1
     restarts: int = 8
