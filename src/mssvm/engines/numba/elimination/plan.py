@@ -17,7 +17,7 @@ from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import Costs, ExactSettings, in_bytes, too_large
 from mssvm.engines.elimination import CLAMPED, HIDDEN, OUTPUT, EliminationPlan
-from mssvm.engines.numba.elimination.exact import EliminationKernels
+from mssvm.engines.numba.elimination.kernels import EliminationKernels
 from mssvm.engines.program import Call, Program
 
 CHUNK = 32  # instances handed to a thread at a time
