@@ -1,7 +1,7 @@
 """What an engine is: the one door between inference and compiled code (CPU, GPU, or plain NumPy).
 
     engine.exact(batch)     -> Plan          exact nested power sums (paper eq. 5) on any graph
-    engine.messages(batch)  -> MessagePlan   belief propagation: what a search over starts needs
+    engine.messages(batch)  -> MessagePlan   belief propagation: what a search over starts needs (``engines.messages``)
     plan.bind(query, eps_y, eps_h) -> Bound  routes, orders, masks, kernels and scratch are resolved here, once
     bound(theta)            -> Belief        run many times
 
@@ -20,6 +20,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch
+from mssvm.engines.messages import MessagePlan
 
 T = TypeVar("T")
 
@@ -91,7 +92,7 @@ class Engine(Protocol):
 
     def exact(self, batch: Batch, memory_limit: int) -> ExactPlan: ...
 
-    def messages(self, batch: Batch) -> Any: ...
+    def messages(self, batch: Batch) -> MessagePlan: ...
 
     def each(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
         """``function`` of every row of ``columns``, on this engine's threads; results in order."""

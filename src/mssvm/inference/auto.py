@@ -41,10 +41,8 @@ class Auto:
         fits = self.fits(batch, query, eps_y, eps_h)
         if fits.all():
             return self.exact(batch, theta, query, eps_y, eps_h)
-        theta.check(batch)
-        value, mu = np.zeros(len(batch)), Marginals.zeros(batch)
-        report = self.propagate.fill(batch, theta, query, eps_y, eps_h, np.flatnonzero(~fits), value, mu)
-        status = report.status(value)
+        belief = self.propagate.plan(batch).bind(query, eps_y, eps_h, np.flatnonzero(~fits))(theta)
+        value, mu, status = belief.value, belief.mu, belief.status
         if fits.any():
             names = self.exact.fill(batch, theta, query, eps_y, eps_h, np.flatnonzero(fits), value, mu)
             status = _merge(status, Status.exactly(value, names), fits)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
 from mssvm.engines.base import ExactPlan
+from mssvm.engines.messages import MessagePlan
 
 T = TypeVar("T")
 
@@ -31,5 +32,7 @@ class NumbaEngine:
     def exact(self, batch: Batch, memory_limit: int) -> ExactPlan:
         raise NotImplementedError
 
-    def messages(self, batch: Batch) -> Any:
-        raise NotImplementedError
+    def messages(self, batch: Batch) -> MessagePlan:
+        from mssvm.engines.numba.messages.plan import NumbaMessagePlan
+
+        return NumbaMessagePlan.of(batch, self)
