@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from mssvm.core.arrays import Bools, Ints
@@ -38,12 +38,14 @@ class HiddenComponents(NamedTuple):
     forest: Bools
 
 
-def _joined(batch: Batch, slots: Bools, roots: Ints) -> coo_array:
-    """Adjacency of variables, then factors, by the chosen slots; a last node leads to ``roots``."""
-    n, m = batch.n_vars, batch.n_factors
+def _joined(batch: Batch, slots: Bools, roots: Ints) -> csr_array:
+    """Adjacency of variables, then factors, by the chosen slots and in their order; a last node leads to ``roots``."""
+    n, size = batch.n_vars, batch.n_vars + batch.n_factors + 1
     var, factor = batch.scope_vars[slots], n + batch.slot_factor[slots]
-    rows, columns = np.concatenate([var, factor, np.full(len(roots), n + m)]), np.concatenate([factor, var, roots])
-    return coo_array((np.ones(len(rows)), (rows, columns)), shape=(n + m + 1, n + m + 1)).tocsr()
+    rows, columns = np.concatenate([var, factor, np.full(len(roots), size - 1)]), np.concatenate([factor, var, roots])
+    order = np.argsort(rows, kind="stable")
+    ptr = offsets(np.bincount(rows, minlength=size))
+    return csr_array((np.ones(len(rows)), columns[order], ptr), shape=(size, size))
 
 
 def acyclic(batch: Batch, free: Bools) -> Bools:
