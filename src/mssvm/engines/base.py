@@ -1,7 +1,7 @@
 """What an engine is: the one door between inference and compiled code (CPU, GPU, or plain NumPy).
 
     engine.exact(batch)     -> Plan          exact nested power sums (paper eq. 5) on any graph
-    engine.messages(batch)  -> MessagePlan   belief propagation: what a search over starts needs
+    engine.messages(batch)  -> MessagePlan   belief propagation: what a search over starts needs (``engines.messages``)
     engine.linear(batch, terms, offset, n_weights) -> Features    scores of linear models, and their transpose
     plan.bind(query, eps_y, eps_h) -> Bound  routes, orders, masks, kernels and scratch are resolved here, once
     bound(theta)            -> Belief        run many times
@@ -24,6 +24,7 @@ from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
+from mssvm.engines.messages import MessagePlan
 
 
 class Each(Protocol):
@@ -151,7 +152,7 @@ class Engine(Protocol):
 
     def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan: ...
 
-    def messages(self, batch: Batch) -> Any: ...
+    def messages(self, batch: Batch) -> MessagePlan: ...
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
         """theta = Phi w + offset (None: 0), Phi being the sum of the terms, and Phi^T mu."""
