@@ -22,8 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mssvm.inference.bounds.decomposition import Decomposition
-from mssvm.inference.bounds.minibucket import MiniBucket
+from mssvm.inference.bounds import Decomposition, MiniBucket
 from mssvm.uai import read_evidence, read_model, read_query
 from mssvm.uai.files import read_mar
 from mssvm.uai.task import Task

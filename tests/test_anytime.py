@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.elimination.bounds import Buckets
-from mssvm.inference.bounds import minibucket
-from mssvm.inference.bounds.buckets import Compiler
-from mssvm.inference.bounds.minibucket import Instance, Relaxation
+from mssvm.engines.elimination import compile_elimination
+from mssvm.engines.program import Program
+from mssvm.inference.bounds import relaxation
+from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.exact import Exact
 from mssvm.uai.anytime import Anytime
@@ -54,14 +55,14 @@ def test_branch_and_bound_alone_is_exact() -> None:
     for _ in range(10):
         batch, theta, query = grid(rng, 3, 3)
         value = Enumerate()(batch, theta, query, 0.0, 1.0).value[0]
-        search = Search(Instance.of(batch, 0, theta, query), 1.0, ibound=3)
+        search = Search(OneInstance.of(batch, 0, theta, query), 1.0, ibound=3)
         search.entries = 8
-        relaxation = Relaxation(search.instance, search.orders[0], 4, 0.0, 1.0)
-        relaxation.run()
+        relaxed = Relaxation(search.instance, search.orders[0], 4, 0.0, 1.0)
+        relaxed.run()
         search.evaluator = Relaxation(
             search.evaluator.instance, search.evaluator.instance.order(False), 1 << 20, 0.0, 1.0
         )
-        tree = Tree(search, relaxation)
+        tree = Tree(search, relaxed)
         tree.run(monotonic() + 60.0)
         assert search.proven
         assert search.lower == pytest.approx(value)
@@ -98,14 +99,13 @@ def _one(batch: Batch, theta: Potentials, query: Query) -> tuple[Batch, int, Pot
 def test_no_table_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     largest = []
 
-    class Watching(Compiler):
-        def compile(self) -> Buckets:
-            plan = super().compile()
-            largest.append(int((plan.message_size * plan.card).max(initial=1)))
-            return plan
+    def watched(*args: Any) -> Program:
+        program = compile_elimination(*args)
+        largest.append(int((program.message_size * program.card).max(initial=1)))
+        return program
 
     batch, theta, query = grid(np.random.default_rng(8), 9, 9)
-    monkeypatch.setattr(minibucket, "Compiler", Watching)
+    monkeypatch.setattr(relaxation, "compile_elimination", watched)
     found = Anytime(time_limit=3.0, ibound=7).search(batch, 0, theta, query, 1.0)
     assert len(largest) > 10 and max(largest) == 1 << 7
     assert found.evaluated
@@ -148,7 +148,7 @@ def test_blocks_escape_infeasible_outputs() -> None:
     batch = Batch.build([Topology((2,) * n, tuple((i, (i + 1) % n) for i in range(n)))])
     theta = Potentials(np.linspace(0.0, 1.0, batch.n_states), np.tile([0.0, -np.inf, -np.inf, 0.0], n))
     query = Query.of(batch, np.arange(n) % 3 != 0)
-    search = Search(Instance.of(batch, 0, theta, query), 1.0, ibound=3)
+    search = Search(OneInstance.of(batch, 0, theta, query), 1.0, ibound=3)
     search.best = np.arange(n) % 2
     Blocks(search).run(monotonic() + 5.0, max_kicks=50)
     assert search.lower == pytest.approx(Enumerate()(batch, theta, query, 0.0, 1.0).value[0])

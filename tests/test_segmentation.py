@@ -9,11 +9,10 @@ import mssvm as ms
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
+from mssvm.engines import engine_of
+from mssvm.engines.messages import MessageModel
 from mssvm.experiments.segmentation import Images, model, truth
 from mssvm.inference.exact import Exact
-from mssvm.inference.propagation.job import prepare
-from mssvm.inference.propagation.plan import plan_of
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import hcrf, lssvm, mssvm
@@ -29,6 +28,10 @@ def grid(cards: tuple[int, ...], seed: int, strength: float = 1.0) -> tuple[Batc
     batch = Batch.build([Topology(cards, tuple(edges))] * 2)
     rng = np.random.default_rng(seed)
     return batch, Potentials(rng.normal(size=batch.n_states), strength * rng.normal(size=batch.n_table_entries))
+
+
+def loaded(batch: Batch, theta: Potentials, query: Query) -> MessageModel:
+    return engine_of().messages(batch).load(theta, query, np.zeros(batch.n_states))
 
 
 def joint_score(batch: Batch, theta: Potentials, z: Ints) -> Floats:
@@ -48,15 +51,16 @@ def test_moves_of_regions_only_raise_the_score_and_end_where_no_single_move_gain
     allowed = np.ones(batch.n_states, dtype=bool)
     allowed[batch.unary_ptr[3]] = False  # a forbidden state
     allowed[batch.unary_ptr[7] + 1 : batch.unary_ptr[8]] = False  # a variable with one state
-    found = prepare(plan_of(batch), batch, theta, Query(output, allowed), 0)
+    query = Query(output, allowed)
+    free = query.n_allowed(batch) > 1
     z = np.array([rng.integers(c) for c in batch.cards])
     z[3], z[7] = 1, 0
     before = joint_score(batch, theta, z)
-    moved = ascend_regions(found.plan.wiring, np.arange(2), found.free, found.unary, found.tables, z)
+    moved = loaded(batch, theta, query).relabel(np.arange(2), free, z)
     after = joint_score(batch, theta, z)
     assert np.all(after[moved] > before[moved]) and len(moved) == 2
     assert z[7] == 0 and z[3] != 0
-    for i in np.flatnonzero(found.free):
+    for i in np.flatnonzero(free):
         for x in range(int(batch.cards[i])):
             if allowed[batch.unary_ptr[i] + x]:
                 other = z.copy()
@@ -68,18 +72,16 @@ def test_a_region_moves_although_no_variable_of_it_gains_alone() -> None:
     batch, _ = grid((3,) * ROWS * COLUMNS, 0)
     unary = np.tile([0.0, 0.3, 0.1], batch.n_vars)
     tables = np.tile(2.0 * np.eye(3).ravel(), batch.n_factors)
-    found = prepare(plan_of(batch), batch, Potentials(unary, tables), Query.all_outputs(batch), 0)
+    here = loaded(batch, Potentials(unary, tables), Query.all_outputs(batch))
     z = np.zeros(batch.n_vars, dtype=np.int64)
-    assert len(ascend_regions(found.plan.wiring, np.arange(2), found.free, found.unary, found.tables, z)) == 2
+    assert len(here.relabel(np.arange(2), np.ones(batch.n_vars, dtype=bool), z)) == 2
     assert np.all(z == 1)
 
 
 def test_messages_of_given_states_are_rows_and_columns_of_the_tables() -> None:
     batch, theta = grid((2, 3, 2, 3, 3) * ROWS, 5)
-    found = prepare(plan_of(batch), batch, theta, Query.all_outputs(batch), 0)
     z = np.array([np.random.default_rng(1).integers(c) for c in batch.cards])
-    sent = np.zeros(found.plan.n_messages)
-    messages_at(found.plan.wiring, np.arange(2), found.tables, z, sent)
+    sent = loaded(batch, theta, Query.all_outputs(batch)).messages_at(np.arange(2), z)
     want = []
     for i, j, at in zip(*batch.scope_vars.reshape(-1, 2).T, batch.table_at, strict=True):
         shape = (int(batch.cards[i]), int(batch.cards[j]))

@@ -11,8 +11,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Belief, Query
 from mssvm.engines.base import METHODS, Costs, ExactPlan
-from mssvm.inference.bounds.bounded import Bounded
-from mssvm.inference.bounds.minibucket import MiniBucket
+from mssvm.inference.bounds import Bounded, MiniBucket
 from mssvm.inference.enumerate import score
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate

@@ -1,7 +1,7 @@
 """What an engine is: the one door between inference and compiled code (CPU, GPU, or plain NumPy).
 
     engine.exact(batch)     -> Plan          exact nested power sums (paper eq. 5) on any graph
-    engine.messages(batch)  -> MessagePlan   belief propagation: what a search over starts needs
+    engine.messages(batch)  -> MessagePlan   belief propagation: what a search over starts needs (``engines.messages``)
     engine.linear(batch, terms, offset, n_weights) -> Features    scores of linear models, and their transpose
     plan.bind(query, eps_y, eps_h) -> Bound  routes, orders, masks, kernels and scratch are resolved here, once
     bound(theta)            -> Belief        run many times
@@ -14,14 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import log2
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
+from mssvm.engines.messages import MessagePlan
 
 
 class Each(Protocol):
@@ -149,7 +152,7 @@ class Engine(Protocol):
 
     def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan: ...
 
-    def messages(self, batch: Batch) -> Any: ...
+    def messages(self, batch: Batch) -> MessagePlan: ...
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
         """theta = Phi w + offset (None: 0), Phi being the sum of the terms, and Phi^T mu."""
@@ -171,6 +174,24 @@ class TwoCalls:
     def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired:
         minus, plus = self.minus(theta_minus), self.plus(theta_plus)
         return Paired(plus.value, minus.value, plus.mu - minus.mu, plus.status, minus.status)
+
+
+def too_large(instance: int, width: int, needed: int, limit: int, advice: str = "") -> MemoryLimitError:
+    """The refusal of an instance whose elimination would need more bytes than allowed."""
+    return MemoryLimitError(
+        f"instance {instance} needs {in_bytes(needed)} for exact elimination (width {width}), more than memory_limit = "
+        f"{in_bytes(limit)}; use belief propagation or raise memory_limit{advice}."
+    )
+
+
+def in_bytes(n: int) -> str:
+    """Bytes for a reader: ``3.2 GiB``, or a power of two when no unit fits."""
+    if n >= 1 << 60:
+        return f"2^{log2(n):.0f} bytes"
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n} bytes"
 
 
 def spread(instances: Ints | None, n: int) -> Bools:

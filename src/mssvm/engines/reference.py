@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
-from mssvm.core.errors import MemoryLimitError, UnsupportedError
+from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.power import check_temperature, power_sum
 from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Costs, Each, ExactSettings, Features, Pair, TwoCalls
+from mssvm.engines.base import Costs, Each, ExactSettings, Features, Pair, TwoCalls, too_large
 from mssvm.engines.reference_features import linear
 
 Table = tuple[tuple[int, ...], Floats]
@@ -74,7 +74,7 @@ class ReferencePlan:
         for b, cliques in orders.items():
             if self._bytes(b, cliques) > self.settings.memory_limit:
                 width = max(len(clique) for _, clique in cliques) - 1
-                raise MemoryLimitError(f"instance {b} needs more memory than allowed for elimination (width {width}).")
+                raise too_large(b, width, self._bytes(b, cliques), self.settings.memory_limit)
         return ReferenceBound(self.batch, query, (eps_y, eps_h), {b: [v for v, _ in c] for b, c in orders.items()})
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:

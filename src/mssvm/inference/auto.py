@@ -11,7 +11,6 @@ from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
 from mssvm.engines.base import Bound, Engine, ExactPlan, Pair, Plan, TwoCalls, spread
-from mssvm.inference.base import plan_of
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 
@@ -72,7 +71,7 @@ class AutoPlan:
         return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
 
     def _propagation(self) -> Plan:
-        return plan_of(Propagate(effort=self.settings.effort, seed=self.settings.seed), self.batch, self.engine)
+        return Propagate(effort=self.settings.effort, seed=self.settings.seed).plan(self.batch, self.engine)
 
 
 @dataclass(frozen=True, eq=False)

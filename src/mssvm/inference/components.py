@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints, sum_by
+from mssvm.core.components import hidden_components
 from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology, spans
@@ -86,39 +87,26 @@ class Components:
     @classmethod
     def of(cls, batch: Batch, query: Query) -> Components:
         """Find the components of every instance and lay everything out."""
-        ptr = batch.var_ptr
-        found = [components(batch.topology(b), query.output[ptr[b] : ptr[b + 1]]) for b in range(len(batch))]
+        found = components(batch, query.output)
         _check_size(batch, found)
         outputs, first_factor = _outputs(batch, query, found)
         return _ComponentLayout(batch, query, found, outputs, first_factor).build()
 
 
-def components(graph: Topology, output: Bools) -> list[Component]:
-    """Connected components of the hidden variables of one instance."""
-    root = list(range(graph.n_vars))
-
-    def find(i: int) -> int:
-        while root[i] != i:
-            root[i] = root[root[i]]
-            i = root[i]
-        return i
-
-    for scope in graph.scopes:
-        hidden = [v for v in scope if not output[v]]
-        for v in hidden[1:]:
-            root[find(v)] = find(hidden[0])
-    members: dict[int, list[int]] = {}
-    for v in np.flatnonzero(~output).tolist():
-        members.setdefault(find(v), []).append(v)
-    factors: dict[int, list[int]] = {key: [] for key in members}
-    border: dict[int, dict[int, None]] = {key: {} for key in members}
-    for f, scope in enumerate(graph.scopes):
-        inner = next((v for v in scope if not output[v]), None)
-        if inner is not None:
-            key = find(inner)
-            factors[key].append(f)
-            border[key].update(dict.fromkeys(v for v in scope if output[v]))
-    return [Component(tuple(members[k]), tuple(border[k]), tuple(factors[k])) for k in members]
+def components(batch: Batch, output: Bools) -> list[list[Component]]:
+    """Connected components of the hidden variables of every instance."""
+    g = hidden_components(batch, output)
+    factors = np.argsort(g.factor_component, kind="stable")
+    factor_ptr = np.searchsorted(g.factor_component[factors], np.arange(len(g.tree) + 1))
+    found: list[list[Component]] = [[] for _ in range(len(batch))]
+    for c in range(len(g.tree)):
+        hidden = np.sort(g.visit[g.member_ptr[c] : g.member_ptr[c + 1]])
+        b = int(batch.owner[hidden[0]])
+        own = (factors[factor_ptr[c] : factor_ptr[c + 1]] - batch.factor_ptr[b]).tolist()
+        around = (v for f in own for v in batch.topology(b).scopes[f] if output[batch.var_ptr[b] + v])
+        members = tuple((hidden - batch.var_ptr[b]).tolist())
+        found[b].append(Component(members, tuple(dict.fromkeys(around)), tuple(own)))
+    return found
 
 
 def _check_size(batch: Batch, found: list[list[Component]]) -> None:

@@ -12,7 +12,7 @@ from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query, Status
 from mssvm.core.topology import Batch
 from mssvm.inference.base import Inference
-from mssvm.inference.bounds.minibucket import Instance
+from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.exact import Exact
 from mssvm.uai.search import Found, Progress, Search, warm
 
@@ -47,7 +47,7 @@ class Anytime:
             tables[at : at + size] = theta.tables[source : source + size]
         scores = Potentials(theta.unary[batch.state_span(b)], tables)
         starts = tuple(lambda s=start: s(one, scores, alone, 0.0, eps_h).decode(one) for start in self.starts)
-        instance = Instance.of(one, 0, scores, alone)
+        instance = OneInstance.of(one, 0, scores, alone)
         return Search(instance, eps_h, self.ibound, self.time_limit, self.seed, starts, self.report).run()
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from mssvm.core.potentials import Potentials
 from mssvm.core.terms import Term
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Each, ExactPlan, ExactSettings, Features
+from mssvm.engines.messages import MessagePlan
 from mssvm.engines.numba.exact import NumbaPlan
 from mssvm.engines.numba.features import LinearFeatures
+from mssvm.engines.numba.messages.plan import NumbaMessagePlan
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class NumbaEngine:
     def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan:
         return NumbaPlan(batch, settings, self._workers, self.log_space)
 
-    def messages(self, batch: Batch) -> Any:
-        raise NotImplementedError
+    def messages(self, batch: Batch) -> MessagePlan:
+        return NumbaMessagePlan.of(batch, self)
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
         return LinearFeatures(batch, terms, offset, n_weights)

@@ -12,13 +12,12 @@ from functools import lru_cache
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
-from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.base import Costs, ExactSettings
-from mssvm.engines.elimination import CLAMPED, HIDDEN, OUTPUT, EliminationPlan, describe
-from mssvm.engines.numba.elimination.exact import EliminationKernels
+from mssvm.engines.base import Costs, ExactSettings, in_bytes, too_large
+from mssvm.engines.elimination import CLAMPED, HIDDEN, OUTPUT, EliminationPlan
+from mssvm.engines.numba.elimination.kernels import EliminationKernels
 from mssvm.engines.program import Call, Program
 
 CHUNK = 32  # instances handed to a thread at a time
@@ -82,15 +81,12 @@ class EliminationPlanner:
         (eps_y, eps_h), cost, limit = eps, plan.cost(marginals), self.settings.memory_limit
         if cost.bytes <= limit:
             return max(1, cost.bytes)
-        advice = "use belief propagation or raise memory_limit"
+        advice = ""
         if eps_y != eps_h:
             free = next(self.groups(query, eps_h, eps_h, members[:1]))[0].cost(marginals)
             if free.bytes <= limit:
-                advice += f", or set eps_y = eps_h (free order: width {free.width}, {describe(free.bytes)})"
-        raise MemoryLimitError(
-            f"instance {int(members[0])} needs {describe(cost.bytes)} for exact elimination (width {cost.width}), more "
-            f"than memory_limit = {describe(limit)}; {advice}."
-        )
+                advice = f", or set eps_y = eps_h (free order: width {free.width}, {in_bytes(free.bytes)})"
+        raise too_large(int(members[0]), cost.width, cost.bytes, limit, advice)
 
 
 class EliminationRoute:

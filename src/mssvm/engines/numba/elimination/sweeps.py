@@ -1,153 +1,109 @@
-"""Numba engine of bucket elimination: forward power sums (paper eq. 5), and their reverse sweep for the marginals.
+"""The two sweeps of bucket elimination: forward power sums (paper eq. 5), and the reverse sweep for the marginals.
 
 No clique table is stored. A step walks over its merged separator axes with an odometer; scores of inputs that do not
 change along inner axes are combined once per outer position (``rows``), the innermost axis is done in contiguous
 blocks. Several instances run side by side as interleaved lanes of the work vector, so that the loops over states
 are long enough for vector instructions. A step runs on scaled probabilities (multiply-adds) when the spread of its
-inputs permits, else in log space.
+inputs permits, else in log space, where the work vector keeps all scores and messages as they are.
+
+``temperature`` is that of every step: eps_y or eps_h of its variable, shared out where the variable's bucket is split.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numba import njit
 
-from mssvm.core.arrays import Floats, Ints
-from mssvm.core.potentials import Marginals
-from mssvm.engines.numba.elimination.buckets import clear, decode, load, prepare, reduce_rows, store, weigh_rows
-from mssvm.engines.program import Call, Program
+from mssvm.engines.numba.elimination.rows import add_moments, prepare, reduce_rows, weigh_rows
 
-# Products of probabilities stay normal numbers while the logarithms of their ranges sum to less than this.
-MAX_SPREAD = 300.0
 BLOCK = 512
-# Instances interleaved in one work vector: a few vector registers wide, unless the vector outgrows the cache.
-LANES = 8
-CACHED_ENTRIES = 1 << 19
-
-
-@dataclass(frozen=True)
-class EliminationKernels:
-    """Compiled elimination; ``max_spread`` is where a step switches from scaled probabilities to log space."""
-
-    max_spread: float = MAX_SPREAD
-
-    def run(self, program: Program, call: Call, which: Ints, value: Floats, mu: Marginals | None) -> None:
-        """Write value and marginals of the instances ``which``."""
-        nothing = np.zeros(0)
-        mu_unary, mu_tables = (mu.unary, mu.tables) if mu is not None else (nothing, nothing)
-        self._call(program, call, which, value, mu is not None, mu_unary, mu_tables, np.zeros(0, dtype=np.int64))
-
-    def decode(self, program: Program, call: Call, which: Ints, value: Floats, states: Ints) -> None:
-        """Write value and maximising states of the instances ``which`` by back-substitution."""
-        nothing = np.zeros(0)
-        self._call(program, call, which, value, False, nothing, nothing, states)
-
-    def _call(
-        self,
-        program: Program,
-        call: Call,
-        which: Ints,
-        value: Floats,
-        marginals: bool,
-        mu_unary: Floats,
-        mu_tables: Floats,
-        states: Ints,
-    ) -> None:
-        batch, theta = call.batch, call.theta
-        most = max(1, min(LANES, CACHED_ENTRIES // program.n_work))
-        lanes = -(-len(which) // -(-len(which) // most))  # groups of equal size rather than one small remainder
-        _run(
-            program,
-            (batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at),
-            (theta.unary, theta.tables, call.allowed, call.first),
-            np.array([call.eps_h, call.eps_y]),
-            self.max_spread,
-            which,
-            lanes,
-            value,
-            np.empty(program.n_work * lanes),
-            np.empty(program.n_work * lanes if marginals else 0),
-            mu_unary,
-            mu_tables,
-            states,
-        )
 
 
 @njit(cache=True, nogil=True)
-def _run(program, layout, scores, eps_of, max_spread, which, lanes, value, work, grad, mu_unary, mu_tables, states):  # type: ignore[no-untyped-def]
-    scaled = np.zeros(len(program.var), dtype=np.bool_)
-    total = np.zeros(lanes)
-    for k in range(0, len(which), lanes):
-        group = which[k : k + lanes]
-        n = len(group)
-        room = _scratch(program, n)
-        for lane in range(n):
-            load(program, layout, scores, group[lane], lane, n, work)
-        _forward_sweep(program, eps_of, max_spread, n, work, room, scaled, total)
-        for lane in range(n):
-            value[group[lane]] = total[lane]
-            if len(states):
-                decode(program, layout, scores, eps_of, group[lane], lane, n, total[lane], work, states)
-        if len(grad):
-            grad[: program.n_work * n] = 0.0
-            _seed(program, n, total, grad)
-            for s in range(len(program.var) - 1, -1, -1):
-                eps = eps_of[program.output[s]]
-                _reverse(_bucket(program, s, n), program.message_at[s] * n, eps, scaled[s], work, grad, room)
-            for lane in range(n):
-                clear(program, layout, group[lane], mu_unary, mu_tables)
-                store(program, layout, scores, group[lane], lane, n, grad, mu_unary, mu_tables)
+def forward_sweep(program, temperature, max_spread, match, lanes, work, scratch, scaled, total):  # type: ignore[no-untyped-def]
+    """All steps in elimination order; leaves each lane's value in ``total``.
 
-
-@njit(cache=True, nogil=True)
-def _forward_sweep(program, eps_of, max_spread, lanes, work, room, scaled, total):  # type: ignore[no-untyped-def]
-    """All steps in elimination order; leaves each lane's value in ``total``."""
+    With ``match`` (one lane, log space) the shifts of every split bucket are improved before it is eliminated.
+    """
     domain = np.zeros(len(program.level))
     shift = np.zeros((len(program.level), lanes))
     for lane in range(lanes):
         total[lane] = work[lane]
-    for s in range(len(program.var)):
-        eps = eps_of[program.output[s]]
-        i0, i1 = program.input_ptr[s], program.input_ptr[s + 1]
-        place, size = program.input_at[i0:i1], program.input_size[i0:i1]
-        scaled[s] = prepare(place, size, lanes, eps, max_spread, work, domain[i0:i1], shift[i0:i1])
-        at = program.message_at[s] * lanes
-        _forward(_bucket(program, s, lanes), at, eps, scaled[s], work, room)
-        target = program.message_input[s]
-        if target >= 0:
-            domain[target] = eps if scaled[s] else 0.0
-        for lane in range(lanes):
-            level = 0.0
-            for i in range(i0, i1):
-                level += shift[i, lane]
+    for p in range(len(program.position_ptr) - 1):
+        first, last = program.position_ptr[p], program.position_ptr[p + 1]
+        if match and last - first > 1:
+            _match(program, first, last, temperature, work, scratch)
+        for s in range(first, last):
+            eps = temperature[s]
+            i0, i1 = program.input_ptr[s], program.input_ptr[s + 1]
+            place, size = program.input_at[i0:i1], program.input_size[i0:i1]
+            scaled[s] = prepare(place, size, lanes, eps, max_spread, work, domain[i0:i1], shift[i0:i1])
+            at = program.message_at[s] * lanes
+            _forward(_bucket(program, s, lanes), at, eps, scaled[s], work, scratch, None)
+            target = program.message_input[s]
             if target >= 0:
-                shift[target, lane] = level
-            elif scaled[s]:
-                total[lane] += level + eps * np.log(work[at + lane]) if work[at + lane] > 0.0 else -np.inf
-            else:
-                total[lane] += level + work[at + lane]
+                domain[target] = eps if scaled[s] else 0.0
+            for lane in range(lanes):
+                level = 0.0
+                for i in range(i0, i1):
+                    level += shift[i, lane]
+                if target >= 0:
+                    shift[target, lane] = level
+                elif scaled[s]:
+                    total[lane] += level + eps * np.log(work[at + lane]) if work[at + lane] > 0.0 else -np.inf
+                else:
+                    total[lane] += level + work[at + lane]
 
 
 @njit(cache=True, nogil=True)
-def _seed(program, lanes, total, grad):  # type: ignore[no-untyped-def]
-    """The value is the constant plus the roots' messages; an infeasible lane keeps a zero gradient."""
+def _match(program, first, last, temperature, work, scratch):  # type: ignore[no-untyped-def]
+    """Shift scores between the mini-buckets of one variable until their moments agree; the shifts sum to zero.
+
+    The moment of a state is the power sum over everything else at the step's temperature. A state that one mini-bucket
+    forbids is impossible, so it is forbidden in all.
+    """
+    n, card = last - first, program.card[first]
+    moments = np.zeros((n, card))
+    tau = temperature[first:last].sum()
+    for r in range(n):
+        eps = temperature[first + r]
+        sums = np.zeros((2, card))
+        sums[0] = -np.inf
+        _forward(_bucket(program, first + r, 1), 0, eps, False, work, scratch, sums)
+        for j in range(card):
+            moments[r, j] = sums[0, j]
+            if eps > 0.0 and sums[0, j] > -np.inf:
+                moments[r, j] += eps * np.log(sums[1, j])
+    for j in range(card):
+        total = moments[:, j].sum()
+        for r in range(n):
+            share = temperature[first + r] / tau if tau > 0.0 else 1.0 / n
+            at = program.shift_at[first + r] + j
+            work[at] = -np.inf if total == -np.inf else work[at] + share * total - moments[r, j]
+
+
+@njit(cache=True, nogil=True)
+def reverse_sweep(program, temperature, lanes, scaled, total, work, grad, scratch):  # type: ignore[no-untyped-def]
+    """Gradient of the value, the constant plus the roots' messages, in every entry; zero in an infeasible lane."""
+    grad[: program.n_work * lanes] = 0.0
     for lane in range(lanes):
         if total[lane] > -np.inf:
             grad[lane] = 1.0
             for s in range(len(program.var)):
                 if program.message_input[s] < 0:
                     grad[program.message_at[s] * lanes + lane] = 1.0
+    for s in range(len(program.var) - 1, -1, -1):
+        at = program.message_at[s] * lanes
+        _reverse(_bucket(program, s, lanes), at, temperature[s], scaled[s], work, grad, scratch)
 
 
 @njit(cache=True, nogil=True)
-def _scratch(program, lanes):  # type: ignore[no-untyped-def]
+def scratch_of(program, lanes):  # type: ignore[no-untyped-def]
     """Partial scores per level, their gradients, one block of clique entries, odometer digits, input positions."""
     rows = np.zeros((program.max_axes + 2, program.max_card * lanes))
     block = np.zeros(max(BLOCK, program.max_card * lanes))
     digit = np.zeros(program.max_axes + 1, dtype=np.int64)
-    return rows, np.zeros_like(rows), block, digit, np.zeros(len(program.level), dtype=np.uint64)
+    return rows, np.zeros_like(rows), block, digit, np.zeros(program.max_inputs, dtype=np.uint64)
 
 
 @njit(cache=True, nogil=True)
@@ -164,15 +120,7 @@ def _bucket(program, s, lanes):  # type: ignore[no-untyped-def]
     inner = 0
     while inner < i1 - i0 and level[inner] < a1 - a0:
         inner += 1
-    return (
-        lanes,
-        program.card[s],
-        program.axis_size[a0:a1],
-        program.input_at[i0:i1] * lanes,
-        level,
-        stride,
-        inner,
-    )
+    return lanes, program.card[s], program.axis_size[a0:a1], program.input_at[i0:i1] * lanes, level, stride, inner
 
 
 @njit(cache=True, nogil=True)
@@ -223,7 +171,7 @@ def _combine_rows(first, n_axes, length, level, inner, scaled, work, rows, at): 
 
 
 @njit(cache=True, nogil=True)
-def _fill_block(begin, n, length, n_inputs, inner, scaled, row, work, block, at):  # type: ignore[no-untyped-def]
+def _combine_block(begin, n, length, n_inputs, inner, scaled, row, work, block, at):  # type: ignore[no-untyped-def]
     """Combine ``row`` with the innermost inputs at separator positions ``begin .. begin + n``."""
     k = np.uint64(0)
     start = at[inner] + np.uint64(begin * length)
@@ -246,11 +194,15 @@ def _fill_block(begin, n, length, n_inputs, inner, scaled, row, work, block, at)
 
 
 @njit(cache=True, nogil=True)
-def _forward(bucket, message, eps, scaled, work, room):  # type: ignore[no-untyped-def]
-    """The message of a step: the power sum of its bucket over the eliminated variable."""
+def _forward(bucket, message, eps, scaled, work, scratch, moments):  # type: ignore[no-untyped-def]
+    """The message of a step: the power sum of its bucket over the eliminated variable.
+
+    With ``moments`` nothing is written but the power sums over everything else (``add_moments``); None compiles to a
+    walk that knows nothing of them.
+    """
     lanes, card, size, place, level, stride, inner = bucket
     length = card * lanes
-    rows, _, block, digit, at = room
+    rows, _, block, digit, at = scratch
     n_axes = len(size)
     inside = size[n_axes - 1] if n_axes else 1
     height = max(1, BLOCK // length)
@@ -261,8 +213,11 @@ def _forward(bucket, message, eps, scaled, work, room):  # type: ignore[no-untyp
         begin = 0
         while begin < inside:
             n = min(height, inside - begin)
-            _fill_block(begin, n, length, len(place), inner, scaled, rows[n_axes], work, block, at)
-            reduce_rows(block, n, card, lanes, eps, scaled, work, message)
+            _combine_block(begin, n, length, len(place), inner, scaled, rows[n_axes], work, block, at)
+            if moments is None:
+                reduce_rows(block, n, card, lanes, eps, scaled, work, message)
+            else:
+                add_moments(block, n, card, eps, moments)
             message += n * lanes
             begin += n
         moved = _next_axis(size, digit)
@@ -285,11 +240,11 @@ def _flush(first, n_axes, length, level, inner, grad, sums, at):  # type: ignore
 
 
 @njit(cache=True, nogil=True)
-def _reverse(bucket, message, eps, scaled, work, grad, room):  # type: ignore[no-untyped-def]
+def _reverse(bucket, message, eps, scaled, work, grad, scratch):  # type: ignore[no-untyped-def]
     """Pass the gradient of a step's message on to its inputs, recomputing the local weights."""
     lanes, card, size, place, level, stride, inner = bucket
     length = card * lanes
-    rows, sums, block, digit, at = room
+    rows, sums, block, digit, at = scratch
     n_axes = len(size)
     inside = size[n_axes - 1] if n_axes else 1
     height = max(1, BLOCK // length)
@@ -308,7 +263,7 @@ def _reverse(bucket, message, eps, scaled, work, grad, room):  # type: ignore[no
                 _combine_rows(stale, n_axes, length, level, inner, scaled, work, rows, at)
                 stale = n_axes + 1
             touched = True
-            _fill_block(begin, n, length, len(place), inner, scaled, rows[n_axes], work, block, at)
+            _combine_block(begin, n, length, len(place), inner, scaled, rows[n_axes], work, block, at)
             weigh_rows(block, n, card, lanes, eps, scaled, grad, g)
             _spread(begin, n, length, len(place), inner, block, grad, sums[n_axes], at)
             begin += n
@@ -333,7 +288,7 @@ def _any(x, start, n):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _spread(begin, n, length, n_inputs, inner, block, grad, row, at):  # type: ignore[no-untyped-def]
-    """Adjoint of ``_fill_block``."""
+    """Adjoint of ``_combine_block``."""
     for i in range(inner, n_inputs):
         start = at[i] + np.uint64(begin * length)
         for k in range(np.uint64(n * length)):

@@ -1,4 +1,4 @@
-"""Kernels of bucket elimination that know scores: loading, storing, domains, power sums of rows, decoding.
+"""Kernels of elimination that know scores: loading, storing, domains, power sums of rows and their gradients.
 
 The work vector holds ``lanes`` instances interleaved: entry k of instance ``lane`` is ``work[k * lanes + lane]``.
 """
@@ -78,8 +78,11 @@ def store(program, layout, scores, b, lane, lanes, grad, mu_unary, mu_tables):  
 def prepare(place, size, lanes, eps, max_spread, work, domain, shift):  # type: ignore[no-untyped-def]
     """Bring a step's inputs to one domain; returns whether that is scaled probabilities.
 
-    An input of domain 0 holds scores; one of domain t > 0 holds x with score t * log x + shift.
+    An input of domain 0 holds scores; one of domain t > 0 holds x with score t * log x + shift. With ``max_spread`` of
+    zero or less everything stays scores.
     """
+    if max_spread <= 0.0:
+        return False
     high = np.zeros((len(place), lanes))
     spread = np.zeros(lanes)
     for i in range(len(place)):
@@ -202,29 +205,14 @@ def _exponentiate(x, first, card, step, eps):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def decode(program, layout, scores, eps_of, b, lane, lanes, total, work, states):  # type: ignore[no-untyped-def]
-    """Back-substitution: the first maximiser of every step at temperature zero, last eliminated variable first."""
-    var_ptr = layout[0]
-    first = scores[3]
-    v0 = var_ptr[b]
-    for v in range(len(program.clamped)):
-        states[v0 + v] = first[v0 + v] if program.clamped[v] else -1
-    if total == -np.inf:
-        return
-    for s in range(len(program.var) - 1, -1, -1):
-        if eps_of[program.output[s]] > 0.0:
-            continue
-        position = 0
-        for k in range(program.separator_ptr[s], program.separator_ptr[s + 1]):
-            v = v0 + program.separator[k]
-            position = position * (layout[2][v + 1] - layout[2][v]) + states[v]
-        x = np.zeros(program.card[s])
-        for i in range(program.input_ptr[s], program.input_ptr[s + 1]):
-            rest, at = position, program.input_at[i]
-            for d in range(program.axis_ptr[s + 1] - program.axis_ptr[s] - 1, -1, -1):
-                size = program.axis_size[program.axis_ptr[s] + d]
-                at += rest % size * program.stride[program.stride_ptr[i] + d]
-                rest //= size
-            for j in range(program.card[s]):
-                x[j] += work[(at + j) * lanes + lane]
-        states[v0 + program.var[s]] = np.argmax(x)
+def add_moments(x, n, card, eps, moments):  # type: ignore[no-untyped-def]
+    """Take n rows of scores into every state's running PS_eps: its greatest score and the sum of exponentials."""
+    top, total = moments
+    for r in range(n):
+        for j in range(card):
+            a = x[r * card + j]
+            if a > top[j]:
+                total[j] = total[j] * np.exp((top[j] - a) / eps) + 1.0 if eps > 0.0 else 1.0
+                top[j] = a
+            elif eps > 0.0 and a > -np.inf:
+                total[j] += np.exp((a - top[j]) / eps)

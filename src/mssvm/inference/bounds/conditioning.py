@@ -14,19 +14,18 @@ from math import log2
 import numpy as np
 
 from mssvm.core.arrays import Ints
-from mssvm.core.orders import bits
-from mssvm.engines.numba.elimination import bounds as engine
-from mssvm.inference.bounds.minibucket import Instance, Relaxation
+from mssvm.core.orders import adjacency, bits
+from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 
 
 @dataclass(frozen=True, eq=False)
-class Conditioned:
+class ConditionedElimination:
     """Elimination along ``order`` with tables of at most ``entries`` entries, after holding enough variables.
 
     ``holdable`` marks the variables that may be held.
     """
 
-    instance: Instance
+    instance: OneInstance
     order: Sequence[int]
     entries: int
     holdable: int
@@ -43,11 +42,11 @@ class Conditioned:
 
         Without ``rng`` all that may be held are held.
         """
-        graph = self.instance.graph
-        room = log2(self.entries) + 1e-9
-        bit_size = [log2(card) for card in graph.cards]
+        topology = self.instance.topology
+        most = log2(self.entries) + 1e-9
+        bit_size = [log2(card) for card in topology.cards]
         waiting = sum(1 << v for v in self.order)
-        adjacent = self._adjacent(waiting)
+        adjacent = adjacency(topology.n_vars, topology.scopes, waiting)
         held = self.holdable if rng is None else 0
         for v in self.order:
             waiting &= ~(1 << v)
@@ -57,25 +56,17 @@ class Conditioned:
             clique = around | (1 << v)
             size = sum(bit_size[u] for u in bits(clique))
             choices = list(bits(clique & self.holdable))
-            while size > room and choices:
+            while size > most and choices:
                 u = choices.pop(int(rng.integers(len(choices))) if rng is not None else 0)
                 held |= 1 << u
                 size -= bit_size[u]
-            if size > room:
+            if size > most:
                 return None
             around &= ~held
             if not held >> v & 1:
                 for u in bits(around):
                     adjacent[u] |= around & ~(1 << u)
         return held
-
-    def _adjacent(self, present: int) -> list[int]:
-        adjacent = [0] * self.instance.graph.n_vars
-        for scope in self.instance.graph.scopes:
-            clique = sum(1 << v for v in scope) & present
-            for v in bits(clique):
-                adjacent[v] |= clique & ~(1 << v)
-        return adjacent
 
     def relax(self, held: int, states: Ints) -> Relaxation:
         """The elimination that is left when the held variables are at the given states."""
@@ -90,5 +81,5 @@ class Conditioned:
         value = relaxation.run()
         found = states.copy()
         if value > -np.inf:
-            engine.decode(relaxation.plan, relaxation.delta, relaxation.work, found)
+            relaxation.decode(found)
         return value, found
