@@ -112,7 +112,8 @@ def make_structure(kind: str, hidden: int | None) -> Any:
     """The structure with its own default, or the given number, of hidden states."""
     import mssvm as ms
 
-    made: Any = {"chain": ms.Chain, "sequence": ms.SequenceClass, "grid": ms.Grid, "graph": ms.GraphModel}[kind]
+    names = {"chain": "Chain", "sequence": "SequenceClass", "grid": "Grid", "graph": "GraphModel"}
+    made = getattr(ms, names[kind])
     return made() if hidden is None else made(hidden=hidden)
 
 

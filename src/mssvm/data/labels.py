@@ -237,21 +237,15 @@ def is_missing(value: Any, missing_label: Hashable = None) -> bool:
 
 def ordered(labels: Iterable[Hashable]) -> tuple[Hashable, ...]:
     """Labels in ascending order; labels that do not compare are grouped by type first, then by value or by repr."""
-    values = list(labels)
-    try:
-        return tuple(sorted(values))  # type: ignore[type-var]
-    except TypeError:
-        pass
+    values: list[Any] = list(labels)
+    with suppress(TypeError):
+        return tuple(sorted(values))
     groups: dict[str, list[Any]] = {}
     for value in values:
         groups.setdefault("number" if isinstance(value, (int, float)) else type(value).__name__, []).append(value)
-    out: list[Hashable] = []
-    for name in sorted(groups):
-        try:
-            out.extend(sorted(groups[name]))
-        except TypeError:
-            out.extend(sorted(groups[name], key=repr))
-    return tuple(out)
+    if len(groups) == 1:
+        return tuple(sorted(values, key=repr))
+    return tuple(chain.from_iterable(ordered(groups[name]) for name in sorted(groups)))
 
 
 def _labels_in(value: Any, missing_label: Hashable) -> Iterable[Hashable]:
