@@ -50,13 +50,9 @@ class Graph:
 
     @classmethod
     def from_adjacency(
-        cls,
-        nodes: Any,
-        adjacency: Any,
-        directed: bool = False,
-        weights: bool = False,
+        cls, nodes: Any, adjacency: Any, directed: bool = False, weights: bool = False,
         node_types: Sequence[Hashable] | None = None,
-    ) -> Graph:
+    ) -> Graph:  # fmt: skip
         """From a square (sparse or dense) matrix whose nonzeros are edges.
 
         Unless ``directed`` the matrix must be symmetric and each edge is taken once, from the lower to the higher
@@ -75,13 +71,9 @@ class Graph:
 
     @classmethod
     def from_networkx(
-        cls,
-        graph: Any,
-        features: str = "x",
-        edge_features: str | None = None,
-        node_type: str | None = None,
+        cls, graph: Any, features: str = "x", edge_features: str | None = None, node_type: str | None = None,
         edge_type: str | None = None,
-    ) -> Graph:
+    ) -> Graph:  # fmt: skip
         """From a networkx graph whose nodes and edges carry the named attributes; nodes keep the graph's order."""
         number = {node: i for i, node in enumerate(graph.nodes)}
         pairs = np.array([(number[a], number[b]) for a, b in graph.edges()], dtype=np.int64).reshape(-1, 2)

@@ -11,13 +11,4 @@ from mssvm.models.layout import WeightLayout
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights
 
-__all__ = [
-    "ActiveWeights",
-    "Features",
-    "FixedWeights",
-    "Inputs",
-    "LinearInputs",
-    "LinearModel",
-    "Model",
-    "WeightLayout",
-]
+__all__ = ["ActiveWeights", "Features", "FixedWeights", "Inputs", "LinearInputs", "LinearModel", "Model", "WeightLayout"]
