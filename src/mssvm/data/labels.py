@@ -116,7 +116,7 @@ class LabelVocabulary:
             return cls(tuple(classes), missing_label)
         check_sequence(y)
         sites = chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y))
-        values: Iterable[Any] = [value for value in sites if value == value]  # NaN, of which each is another key, is not
+        values: Iterable[Any] = [value for value in sites if value == value]  # without NaN
         with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at
             values = dict.fromkeys(values)
         found = chain.from_iterable(_labels_in(value, missing_label) for value in values)
