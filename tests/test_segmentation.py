@@ -13,6 +13,7 @@ from mssvm.engines import engine_of
 from mssvm.engines.messages import MessageModel
 from mssvm.experiments.segmentation import Images, model, truth
 from mssvm.inference.exact.exact import Exact
+from mssvm.inference.propagation.effort import messages_at
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import hcrf, lssvm, mssvm
@@ -81,7 +82,7 @@ def test_a_region_moves_although_no_variable_of_it_gains_alone() -> None:
 def test_messages_of_given_states_are_rows_and_columns_of_the_tables() -> None:
     batch, theta = grid((2, 3, 2, 3, 3) * ROWS, 5)
     z = np.array([np.random.default_rng(1).integers(c) for c in batch.cards])
-    sent = loaded(batch, theta, Query.all_outputs(batch)).messages_at(np.arange(2), z)
+    sent = messages_at(batch, theta, np.arange(2), z)
     want = []
     for i, j, at in zip(*batch.scope_vars.reshape(-1, 2).T, batch.table_at, strict=True):
         shape = (int(batch.cards[i]), int(batch.cards[j]))
