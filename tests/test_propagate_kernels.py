@@ -18,7 +18,7 @@ from mssvm.inference.propagation.job import prepare
 from mssvm.inference.propagation.plan import plan_of
 from mssvm.inference.propagation.propagate import Propagate, pseudo_marginals
 from mssvm.inference.propagation.run import Control, LogRun, Mode, Model, ScaledRun, ScaledTables, Spans
-from mssvm.uai.libdai import read_fg
+from mssvm.uai import read_fg
 
 
 def grid_model(cards: tuple[int, ...], seed: int, tied: bool = False) -> tuple[Batch, Model]:

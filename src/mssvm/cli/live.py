@@ -6,7 +6,7 @@ import sys
 from time import monotonic
 from types import TracebackType
 
-from mssvm.uai.search import Progress
+from mssvm.uai.search import SearchProgress
 
 
 class LiveLine:
@@ -28,7 +28,7 @@ class LiveLine:
         if self.active:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: SearchProgress) -> None:
         """Show where a search stands."""
         now = monotonic()
         if not self.active or now - self.last < self.seconds_between:

@@ -6,17 +6,20 @@ entries every variable is one step; with one the functions of a bucket are share
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from math import log2, prod
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mssvm.core.arrays import Bools, Ints
+from mssvm.core.errors import MemoryLimitError
 from mssvm.core.orders import Order, find_order
-from mssvm.core.topology import Topology, offsets
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, Topology, offsets
 from mssvm.engines.program import Program
 
 HIDDEN, OUTPUT, CLAMPED = 0, 1, 2
@@ -61,6 +64,16 @@ class EliminationPlan:
         entries = self.order.messages + self._score_entries
         return Cost(self.order.width, 8 * entries * (2 if marginals else 1), self.order.total)
 
+    def admit(self, memory_limit: int, marginals: bool, instance: int = 0, advice: Callable[[], str] = str) -> int:
+        """Bytes one instance needs; raises, with ``advice`` at the end of the sentence, when they exceed the limit."""
+        cost = self.cost(marginals)
+        if cost.bytes > memory_limit:
+            raise MemoryLimitError(
+                f"instance {instance} needs {describe(cost.bytes)} for exact elimination (width {cost.width}), more "
+                f"than memory_limit = {describe(memory_limit)}; use belief propagation or raise memory_limit{advice()}."
+            )
+        return max(1, cost.bytes)
+
     @cached_property
     def program(self) -> Program:
         output = np.frombuffer(self.pattern, dtype=np.uint8) == OUTPUT
@@ -76,6 +89,12 @@ class EliminationPlan:
         """Bound on the number of integers the plan holds, for bounding a cache."""
         variables_and_factors = self.topology.n_vars + self.topology.n_factors
         return self._score_entries + 16 * variables_and_factors + 4 * sum(map(len, self.order.separators))
+
+
+def pattern_of(batch: Batch, query: Query, eps_y: float, eps_h: float) -> NDArray[np.uint8]:
+    """The role of every variable; at equal temperatures the order is free, so hidden variables pass as outputs."""
+    roles = np.where(query.output, OUTPUT, HIDDEN) if eps_y != eps_h else np.full(batch.n_vars, OUTPUT)
+    return np.where(query.n_allowed(batch) == 1, CLAMPED, roles).astype(np.uint8)
 
 
 def compile_elimination(topology: Topology, order: Sequence[int], output: Bools, entries: int | None = None) -> Program:

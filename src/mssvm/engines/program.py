@@ -18,8 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
+from mssvm.core.power import check_temperature
 from mssvm.core.topology import Batch
 
 
@@ -79,6 +82,12 @@ class Call:
     first: Ints
     eps_y: float
     eps_h: float
+
+    @classmethod
+    def of(cls, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Call:
+        first = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr)
+        eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        return cls(batch, theta, query.allowed, first, eps_y, eps_h)
 
 
 class Eliminator(Protocol):

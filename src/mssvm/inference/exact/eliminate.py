@@ -14,11 +14,10 @@ from operator import attrgetter
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
-from mssvm.core.errors import InputError, MemoryLimitError, UnsupportedError
-from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
-from mssvm.core.power import check_temperature
+from mssvm.core.errors import InputError, UnsupportedError
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.elimination import CLAMPED, HIDDEN, OUTPUT, Cost, EliminationPlan, describe
+from mssvm.engines.elimination import Cost, EliminationPlan, describe, pattern_of
 from mssvm.engines.numba.elimination import EliminationKernels
 from mssvm.engines.program import Call, Eliminator
 from mssvm.inference.remember import Recent
@@ -67,7 +66,7 @@ class Eliminate:
         mu: Marginals | None,
     ) -> None:
         """Write value and marginals (``None``: value only) of the instances ``which``; inputs are not checked again."""
-        call = _call(batch, theta, query, eps_y, eps_h)
+        call = Call.of(batch, theta, query, eps_y, eps_h)
         jobs = []
         workers = self.threads
         for plan, members in self._groups(batch, query, call.eps_y, call.eps_h, which):
@@ -92,7 +91,7 @@ class Eliminate:
             raise UnsupportedError(f"decode needs eps_y = 0, got {eps_y}; decode the marginals of a call instead.")
         theta.check(batch)
         query.check(batch)
-        call = _call(batch, theta, query, eps_y, eps_h)
+        call = Call.of(batch, theta, query, eps_y, eps_h)
         value, states = np.zeros(len(batch)), np.zeros(batch.n_vars, dtype=np.int64)
         for plan, members in self._groups(batch, query, call.eps_y, call.eps_h, np.arange(len(batch))):
             self._admit(plan, members, batch, query, call, False)
@@ -121,8 +120,7 @@ class Eliminate:
         self, batch: Batch, query: Query, eps_y: float, eps_h: float, which: Ints
     ) -> Iterator[tuple[EliminationPlan, Ints]]:
         """Instances that share a plan: same topology, same variables clamped and, unless eps_y = eps_h, same roles."""
-        roles = np.where(query.output, OUTPUT, HIDDEN) if eps_y != eps_h else np.full(batch.n_vars, OUTPUT)
-        pattern = np.where(query.n_allowed(batch) == 1, CLAMPED, roles).astype(np.uint8)
+        pattern = pattern_of(batch, query, eps_y, eps_h)
         which = np.asarray(which, dtype=np.int64)
         for g, graph in enumerate(batch.topologies):
             members = which[batch.topology_of[which] == g]
@@ -142,21 +140,12 @@ class Eliminate:
         self, plan: EliminationPlan, members: Ints, batch: Batch, query: Query, call: Call, marginals: bool
     ) -> int:
         """Bytes one instance of the plan needs; raises when they exceed the limit."""
-        cost = plan.cost(marginals)
-        if cost.bytes <= self.memory_limit:
-            return max(1, cost.bytes)
-        advice = "use belief propagation or raise memory_limit"
-        if call.eps_y != call.eps_h:
+
+        def advice() -> str:
+            if call.eps_y == call.eps_h:
+                return ""
             free = self.predict(batch, query, call.eps_h, call.eps_h, members[:1], marginals)
-            if free.bytes <= self.memory_limit:
-                advice += f", or set eps_y = eps_h (free order: width {free.width}, {describe(free.bytes)})"
-        raise MemoryLimitError(
-            f"instance {int(members[0])} needs {describe(cost.bytes)} for exact elimination (width {cost.width}), more "
-            f"than memory_limit = {describe(self.memory_limit)}; {advice}."
-        )
+            fits = free.bytes <= self.memory_limit
+            return f", or set eps_y = eps_h (free order: width {free.width}, {describe(free.bytes)})" if fits else ""
 
-
-def _call(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Call:
-    first = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr)
-    eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
-    return Call(batch, theta, query.allowed, first, eps_y, eps_h)
+        return plan.admit(self.memory_limit, marginals, int(members[0]), advice)
