@@ -31,10 +31,9 @@ from numba import njit
 
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.propagation.job import prepare
-from mssvm.inference.propagation.plan import Plan, plan_of
+from mssvm.engines import engine_of
+from mssvm.engines.messages import MessagePlan, Schedule, Temperatures
 from mssvm.inference.propagation.propagate import Propagate
-from mssvm.inference.propagation.run import Control, Mode, ScaledRun, ScaledTables, Spans
 
 PGMAX = """
 import json, sys, time
@@ -80,16 +79,15 @@ def grid(height: int, width: int, card: int, count: int = 1, shared: bool = Fals
     return batch, Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
 
 
-def sweeps(batch: Batch, plan: Plan, theta: Potentials, query: Query, n: int, mode: Mode) -> None:
+def sweeps(batch: Batch, plan: MessagePlan, theta: Potentials, query: Query, n: int, mode: Temperatures) -> None:
     """n sweeps of one call: the parts of ``Propagate`` from checks to messages, never stopping early."""
     theta.check(batch)
     query.check(batch)
-    model = prepare(plan, batch, theta, query, 0)
-    spans = Spans.of(model)
-    run = ScaledRun(model, ScaledTables.of(model, spans, 1.0))
-    which = np.arange(len(batch))
-    run.start(which, None)
-    run.advance(which, mode, n, Control(tolerance=-1.0))
+    model = plan.load(theta, query, np.full(batch.n_states, 0.5))
+    (group,) = model.groups(np.arange(len(batch)), Temperatures(mode.outputs, mode.eps_y, 1.0), True)
+    run = group.run(False)
+    run.start(group.instances, None)
+    run.advance(group.instances, mode, n, Schedule(tolerance=-1.0))
 
 
 @njit(cache=True, fastmath=True)
@@ -113,16 +111,16 @@ def best(actions: dict[str, Callable[[], object]], repeats: int, clock: Callable
     return out
 
 
-def modes(batch: Batch) -> dict[str, Mode]:
-    none, every = np.zeros(batch.n_vars, dtype=bool), np.ones(batch.n_vars, dtype=bool)
-    half = np.random.default_rng(1).random(batch.n_vars) < 0.5
-    return {"sum": Mode(none, 1.0, 1.0), "max": Mode(every, 0.0, 0.0), "mixed": Mode(half, 0.0, 1.0)}
+def modes(batch: Batch) -> dict[str, Temperatures]:
+    half, n = np.random.default_rng(1).random(batch.n_vars) < 0.5, batch.n_vars
+    mixed = Temperatures(half, 0.0, 1.0)
+    return {"sum": Temperatures.one(n, 1.0), "max": Temperatures.one(n, 0.0), "mixed": mixed}
 
 
 def compare(height: int, width: int, card: int, n: int, shared: bool, repeats: int) -> dict[str, float]:
     """Millions of directed messages a second of the three products, and times against sum-product."""
     batch, theta = grid(height, width, card, shared=shared)
-    query, plan = Query.all_outputs(batch), plan_of(batch)
+    query, plan = Query.all_outputs(batch), engine_of().messages(batch)
     total = 2 * batch.n_factors * n
     runs = {name: (lambda m=mode: sweeps(batch, plan, theta, query, n, m)) for name, mode in modes(batch).items()}
     times = best(runs, repeats, time.process_time)
@@ -143,7 +141,7 @@ def bandwidth(repeats: int, n: int) -> dict[str, float]:
     runs: dict[str, Callable[[], object]] = {"read": lambda: _read(values)}
     for name in ("own", "shared"):
         batch, theta = grid(100, 100, 21, shared=name == "shared")
-        job = (batch, plan_of(batch), theta, Query.all_outputs(batch), n, modes(batch)["sum"])
+        job = (batch, engine_of().messages(batch), theta, Query.all_outputs(batch), n, modes(batch)["sum"])
         runs[name] = lambda job=job: sweeps(*job)  # type: ignore[misc]
     times = best(runs, repeats, time.process_time)
     speed = values.nbytes / times["read"]

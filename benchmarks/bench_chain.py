@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.exact.trees import Trees
+from mssvm.inference.exact import Exact
 
 
 def numpy_chains(unary: Floats, table: Floats) -> tuple[Floats, Floats, Floats]:
@@ -66,14 +66,11 @@ class Chains:
         self.shape = (n, length, k)
         self.batch = Batch.build([graph] * n, [[0] * (length - 1)] * n)
         self.theta = Potentials(rng.normal(size=self.batch.n_states), rng.normal(size=k * k))
-        self.query = Query.all_outputs(self.batch)
-        self.trees = Trees()
-        self.which = np.arange(n)
+        self.bound = Exact().plan(self.batch).bind(Query.all_outputs(self.batch), 1.0, 1.0)
 
     def ours(self) -> tuple[Floats, Marginals]:
-        value, mu = np.zeros(len(self.batch)), Marginals.zeros(self.batch)
-        self.trees.fill(self.batch, self.theta, self.query, 1.0, 1.0, self.which, value, mu)
-        return value, mu
+        belief = self.bound(self.theta)
+        return belief.value, belief.mu
 
     def theirs(self) -> tuple[Floats, Floats, Floats]:
         k = self.shape[2]

@@ -59,7 +59,7 @@ def train(member: str, images: PartlyLabelled, w0: Floats, rate: float, args: ar
         **seconds,
         "objective": fitted.objective_,
         "converged": float(np.nanmean(history["converged"])),
-        "rescued": float(history["rescued"][-1] / max(history["plus_calls"][-1], 1)),
+        "rescued": float(history["floored"][-1] / max(history["plus_calls"][-1], 1)),
     }
 
 

@@ -22,11 +22,12 @@ from threadpoolctl import threadpool_limits
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Query
+from mssvm.core.terms import node_term, table_term
 from mssvm.core.topology import Batch, Topology
 from mssvm.data.labels import LabelSpace
-from mssvm.inference.exact.exact import Exact
+from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.inference.exact import Exact
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import node_term, table_term
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import crf, hcrf
@@ -86,9 +87,9 @@ def hidden_sequences(
 def hcrf_sample(x: Floats, y: Ints, states: int) -> tuple[object, Sample]:
     structure = SequenceClass(hidden=states)
     labels = LabelSpace.learn(y.tolist(), 0)
-    space, parsed = structure.learn(list(x))
-    encoded = structure.assemble(parsed, space, labels)
-    return structure.model(space, labels), to_sample(encoded, labels.encode(y.tolist(), encoded.labels.shapes))
+    encoder, parsed = structure.compile(list(x), labels)
+    encoded = encoder.assemble(parsed)
+    return encoder.model, to_sample(encoded, labels.encode(y.tolist(), encoded.labels.shapes))
 
 
 def best(repeats: int, run: object) -> tuple[float, object]:
@@ -148,7 +149,7 @@ def bench_crf(args: argparse.Namespace) -> dict[str, object]:
     theirs = peer(args.peer_python, PEER_CRF, {"x": x, "y": y}, args.repeats, 50) if args.peer_python else None
     out["crfsuite"] = theirs
     for threads in (1, 2):
-        problem = TrainingProblem(crf(), model, sample, Exact(), C=0.5, threads=threads)
+        problem = TrainingProblem(crf(), model, sample, Exact(), C=0.5, engine=NumbaEngine(threads))
         problem.difference(np.zeros(model.n_weights))
         target = theirs["objective"] / 2 if theirs else -np.inf
 

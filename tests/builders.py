@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology, spans
+from mssvm.inference.base import plan_of
 from mssvm.inference.enumerate import entries
 from mssvm.objectives.sample import Sample
 
@@ -231,11 +234,24 @@ class DenseModel:
     def gradient_size(self) -> int:
         return self.n_weights
 
-    def forward(self, w: Floats, x: DenseInputs) -> Potentials:
-        return Potentials(x.unary @ w, x.tables @ w)
+    def bind(self, inputs: DenseInputs, engine: Any) -> DenseFeatures:
+        return DenseFeatures(inputs)
 
-    def adjoint(self, mu: Marginals, x: DenseInputs) -> Floats:
-        return np.asarray(x.unary.T @ mu.unary + x.tables.T @ x.batch.fold(mu.tables))
+    def forward(self, w: Floats, x: DenseInputs) -> Potentials:
+        return DenseFeatures(x).forward(w)
+
+
+@dataclass(frozen=True, eq=False)
+class DenseFeatures:
+    """A ``DenseInputs`` design as the map from weights to potentials, and its transpose."""
+
+    x: DenseInputs
+
+    def forward(self, w: Floats) -> Potentials:
+        return Potentials(self.x.unary @ w, self.x.tables @ w)
+
+    def adjoint(self, mu: Marginals) -> Floats:
+        return np.asarray(self.x.unary.T @ mu.unary + self.x.tables.T @ self.x.batch.fold(mu.tables))
 
 
 @dataclass(frozen=True)
@@ -293,3 +309,22 @@ def features(sample: Sample, b: int, z: Ints) -> Floats:
     unary_at, table_at, _ = entries(sample.batch, b, z)
     x = sample.inputs
     return np.asarray(x.unary[unary_at].sum(1) + x.tables[table_at].sum(1))  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class On:
+    """An inference on an engine, called in one go."""
+
+    inference: Any
+    engine: Any
+
+    def bind(self, batch: Batch, query: Query, eps_y: float, eps_h: float, **settings: Any) -> Any:
+        return plan_of(self.inference, batch, self.engine).bind(query, eps_y, eps_h, **settings)
+
+    def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Any:
+        return self.bind(batch, query, eps_y, eps_h)(theta)
+
+
+def parts_of(objective: Any, inference: Any, sample: Sample, delta: Potentials) -> Any:
+    """An objective bound to a sample."""
+    return objective.bind(sample, delta, plan_of(inference, sample.batch), partial(plan_of, inference))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.objectives.problem import Part
 from mssvm.optim import BCFW, CCCP, LBFGS, Checkpoint, CuttingPlane, Subgradient, random_start
 from mssvm.optim.solver import Solver
-from mssvm.optim.views import View
 from optim_problems import Toy
 
 SOLVERS: dict[str, tuple[Solver, dict]] = {
@@ -33,28 +33,34 @@ class Fuse:
     left: int
 
 
-@dataclass(frozen=True, eq=False)
-class Deadly(View):
+class Deadly:
     """A problem that kills its process, with no chance to clean up, when its fuse has burnt."""
 
-    fuse: Fuse = field(default_factory=lambda: Fuse(-1))
+    def __init__(self, problem: Toy, fuse: Fuse) -> None:
+        self.problem, self.fuse = problem, fuse
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.problem, name)
+
+    def at(self, eps_y: float, eps_h: float) -> Deadly:
+        return Deadly(self.problem.at(eps_y, eps_h), self.fuse)
 
     def _burn(self) -> None:
         self.fuse.left -= 1
         if self.fuse.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def plus(self, w: Floats, which: Ints | None = None) -> Part:
+    def plus(self, w: Floats, instances: Ints | None = None) -> Part:
         self._burn()
-        return super().plus(w, which)
+        return self.problem.plus(w, instances)
 
-    def difference(self, w: Floats, which: Ints | None = None) -> Part:
+    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
         self._burn()
-        return super().difference(w, which)
+        return self.problem.difference(w, instances)
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
         self._burn()
-        return super().atom(w, i)
+        return self.problem.atom(w, i)
 
 
 def task(name: str, fuse: int = -1) -> tuple[Solver, Deadly, Floats]:

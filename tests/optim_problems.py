@@ -12,7 +12,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.power import power_sum
 from mssvm.experiments.members import Arena, Untrained
 from mssvm.experiments.simulate import Recipe, Simulation, hidden_chain, simulate
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 from mssvm.objectives.problem import Part, Problem
 from mssvm.optim import Regulariser
 
@@ -92,10 +92,10 @@ class Toy:
         value, mu = self._plus(w, np.array([i]))
         return float(value[0]), mu[0].ravel()
 
-    def lift(self, i: int, mu: Floats) -> Floats:
+    def features_of(self, i: int, mu: Floats) -> Floats:
         return np.outer(mu, self.x[i]).ravel()
 
-    def pull(self, i: int, w: Floats) -> Floats:
+    def scores_of(self, i: int, w: Floats) -> Floats:
         return w.reshape(-1, self.x.shape[1]) @ self.x[i]
 
     def _ids(self, which: Ints | None) -> Ints:

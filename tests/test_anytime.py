@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ import pytest
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.elimination.bounds import Buckets
-from mssvm.inference.bounds import minibucket
-from mssvm.inference.bounds.buckets import Compiler
-from mssvm.inference.bounds.minibucket import Instance, Relaxation
+from mssvm.engines.elimination import compile_elimination
+from mssvm.engines.program import Program
+from mssvm.inference.bounds import relaxation
+from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact.eliminate import Eliminate
+from mssvm.inference.exact import Exact
 from mssvm.uai.anytime import Anytime
-from mssvm.uai.search import Blocks, Progress, Search, Tree
+from mssvm.uai.search import AnytimeSearch, Blocks, BranchAndBound, SearchProgress
 
 
 def grid(rng: np.random.Generator, rows: int, columns: int, zeros: float = 0.0) -> tuple[Batch, Potentials, Query]:
@@ -54,14 +55,14 @@ def test_branch_and_bound_alone_is_exact() -> None:
     for _ in range(10):
         batch, theta, query = grid(rng, 3, 3)
         value = Enumerate()(batch, theta, query, 0.0, 1.0).value[0]
-        search = Search(Instance.of(batch, 0, theta, query), 1.0, ibound=3)
+        search = AnytimeSearch(OneInstance.of(batch, 0, theta, query), 1.0, ibound=3)
         search.entries = 8
-        relaxation = Relaxation(search.instance, search.orders[0], 4, 0.0, 1.0)
-        relaxation.run()
+        relaxed = Relaxation(search.instance, search.orders[0], 4, 0.0, 1.0)
+        relaxed.run()
         search.evaluator = Relaxation(
             search.evaluator.instance, search.evaluator.instance.order(False), 1 << 20, 0.0, 1.0
         )
-        tree = Tree(search, relaxation)
+        tree = BranchAndBound(search, relaxed)
         tree.run(monotonic() + 60.0)
         assert search.proven
         assert search.lower == pytest.approx(value)
@@ -69,8 +70,8 @@ def test_branch_and_bound_alone_is_exact() -> None:
 
 def test_incumbent_and_bound_only_improve_and_enclose_the_optimum() -> None:
     batch, theta, query = grid(np.random.default_rng(2), 8, 8)
-    value = Eliminate()(batch, theta, query, 0.0, 1.0).value[0]
-    told: list[Progress] = []
+    value = Exact()(batch, theta, query, 0.0, 1.0).value[0]
+    told: list[SearchProgress] = []
     found = Anytime(time_limit=4.0, ibound=6, report=told.append).search(batch, 0, theta, query, 1.0)
     lower, upper = [p.lower for p in told], [p.upper for p in told]
     assert len(told) > 2
@@ -98,24 +99,23 @@ def _one(batch: Batch, theta: Potentials, query: Query) -> tuple[Batch, int, Pot
 def test_no_table_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     largest = []
 
-    class Watching(Compiler):
-        def compile(self) -> Buckets:
-            plan = super().compile()
-            largest.append(int((plan.message_size * plan.card).max(initial=1)))
-            return plan
+    def watched(*args: Any) -> Program:
+        program = compile_elimination(*args)
+        largest.append(int((program.message_size * program.card).max(initial=1)))
+        return program
 
     batch, theta, query = grid(np.random.default_rng(8), 9, 9)
-    monkeypatch.setattr(minibucket, "Compiler", Watching)
+    monkeypatch.setattr(relaxation, "compile_elimination", watched)
     found = Anytime(time_limit=3.0, ibound=7).search(batch, 0, theta, query, 1.0)
     assert len(largest) > 10 and max(largest) == 1 << 7
     assert found.evaluated
-    assert found.value == pytest.approx(Eliminate()(batch, theta, query, 0.0, 1.0).value[0])
+    assert found.value == pytest.approx(Exact()(batch, theta, query, 0.0, 1.0).value[0])
 
 
 def test_interruption_returns_the_best_so_far() -> None:
     batch, theta, query = grid(np.random.default_rng(4), 8, 8)
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: SearchProgress) -> None:
         if progress.lower > -np.inf:
             raise KeyboardInterrupt
 
@@ -123,7 +123,7 @@ def test_interruption_returns_the_best_so_far() -> None:
     assert found.interrupted and not found.proven
     outputs = np.flatnonzero(query.output)
     clamped = query.clamp(batch, outputs, found.states[outputs])
-    exact = Eliminate()(batch, theta, clamped, 0.0, 1.0).value[0]
+    exact = Exact()(batch, theta, clamped, 0.0, 1.0).value[0]
     assert found.value == pytest.approx(exact) if found.evaluated else found.value >= exact - 1e-9
     assert found.seconds < 30.0
 
@@ -148,7 +148,7 @@ def test_blocks_escape_infeasible_outputs() -> None:
     batch = Batch.build([Topology((2,) * n, tuple((i, (i + 1) % n) for i in range(n)))])
     theta = Potentials(np.linspace(0.0, 1.0, batch.n_states), np.tile([0.0, -np.inf, -np.inf, 0.0], n))
     query = Query.of(batch, np.arange(n) % 3 != 0)
-    search = Search(Instance.of(batch, 0, theta, query), 1.0, ibound=3)
+    search = AnytimeSearch(OneInstance.of(batch, 0, theta, query), 1.0, ibound=3)
     search.best = np.arange(n) % 2
     Blocks(search).run(monotonic() + 5.0, max_kicks=50)
     assert search.lower == pytest.approx(Enumerate()(batch, theta, query, 0.0, 1.0).value[0])

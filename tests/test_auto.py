@@ -11,7 +11,7 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.inference.auto import Auto
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 
 
@@ -36,7 +36,7 @@ def test_instances_that_do_not_fit_are_propagated_and_the_status_says_so():
     batch, theta, query = grids((2, 2), (12, 12), (1, 5), (12, 13))
     auto = Auto(memory_limit=1 << 20, operations_limit=1e6)
     belief = auto(batch, theta, query, 0.0, 1.0)
-    fits = auto.fits(batch, query, 0.0, 1.0)
+    fits = auto.plan(batch).fits(query, 0.0, 1.0)
     assert fits.tolist() == [True, False, True, False]
     assert belief.status.exact[fits].all()
     assert belief.status.method[0] in ("elimination", "tree recursion", "conditioning")
@@ -62,7 +62,7 @@ def _part(batch: Batch, theta: Potentials, query: Query, which: list[int]) -> tu
 def test_a_free_order_may_fit_where_hidden_first_does_not():
     batch, theta, query = grids((4, 12))
     auto = Auto(memory_limit=1 << 20, operations_limit=1e6)
-    assert auto.fits(batch, query, 1.0, 1.0).all()
+    assert auto.plan(batch).fits(query, 1.0, 1.0).all()
     assert auto(batch, theta, query, 1.0, 1.0).status.exact.all()
 
 

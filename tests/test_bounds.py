@@ -8,10 +8,9 @@ import pytest
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.elimination import bounds as engine
-from mssvm.inference.bounds.bounded import Bounded
-from mssvm.inference.bounds.decomposition import Decomposition
-from mssvm.inference.bounds.minibucket import Instance, MiniBucket, Relaxation
+from mssvm.engines.numba.elimination import bound_gradient
+from mssvm.inference.bounds import Bounded, Decomposition, MiniBucket
+from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
 
 TEMPERATURES = [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.5, 1.0), (1.0, 0.5), (1.0, 0.0), (0.01, 0.3)]
@@ -92,23 +91,26 @@ def test_optimising_tightens_and_larger_buckets_help() -> None:
 def test_gradients_in_shifts_and_weights(eps_y: float, eps_h: float) -> None:
     rng = np.random.default_rng(3)
     batch, theta, query = grid(rng)
-    instance = Instance.of(batch, 0, theta, query)
+    instance = OneInstance.of(batch, 0, theta, query)
     r = Relaxation(instance, instance.order(False), 4, eps_y, eps_h)
     assert not r.exact
     r.weight *= rng.uniform(0.5, 1.5, len(r.weight))
-    r.delta[:] = rng.normal(size=len(r.delta))
+    r.shifts = rng.normal(size=len(r.shifts))
     r.run()
-    grad, d_delta, d_weight = np.zeros(len(r.work)), np.zeros(len(r.delta)), np.zeros(len(r.weight))
-    engine.backward(r.plan, r.weight, r.delta, r.work, grad, d_delta, d_weight)
+    grad, d_weight = np.zeros(len(r.work)), np.zeros(len(r.weight))
+    bound_gradient(r.program, r.weight, r.work, grad, d_weight)
     h = 1e-6
-    for array, gradient in ((r.delta, d_delta), (r.weight, d_weight)):
-        for k in range(len(array)):
+    for array, places, gradient in (
+        (r.work, r.shift_index, grad[r.shift_index]),
+        (r.weight, np.arange(len(r.weight)), d_weight),
+    ):
+        for k, expected in zip(places, gradient, strict=True):
             array[k] += h
             up = r.run()
             array[k] -= 2 * h
             down = r.run()
             array[k] += h
-            assert (up - down) / (2 * h) == pytest.approx(gradient[k], abs=1e-5)
+            assert (up - down) / (2 * h) == pytest.approx(expected, abs=1e-5)
 
 
 def test_infeasible_instances_are_seen_by_the_bound() -> None:

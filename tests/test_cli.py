@@ -18,11 +18,11 @@ import pytest
 
 import mssvm as ms
 from mssvm.cli import main
-from mssvm.cli.meter import Meter, left
-from mssvm.cli.supervise import checkpoints_of
 from mssvm.core.errors import MssvmWarning
+from mssvm.core.progress import ProgressLine, left
 from mssvm.data import read
 from mssvm.data.embedded import write_chunking
+from mssvm.optim import checkpoints_of
 
 COMMANDS = ("fit", "predict", "evaluate", "compare", "inspect", "check", "demo")
 
@@ -66,9 +66,7 @@ def test_fit_is_what_the_estimator_does(folder: Path) -> None:
 
 def test_predict_with_marginals_and_top_k(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = folder / "p.jsonl.gz"
-    code, _, _ = run(
-        capsys, "predict", folder / "m.st", folder / "test.jsonl", "--marginals", "--top-k", 3, "-o", out
-    )
+    code, _, _ = run(capsys, "predict", folder / "m.st", folder / "test.jsonl", "--marginals", "--top-k", 3, "-o", out)
     assert code == 0
     records = [json.loads(line) for line in gzip.decompress(out.read_bytes()).splitlines()]
     model, test = ms.load(folder / "m.st"), read(folder / "test.jsonl")
@@ -193,18 +191,16 @@ def test_resuming_gives_the_same_model(tmp_path: Path, capsys: pytest.CaptureFix
     data = write_chains(tmp_path / "d.jsonl", 30, 3)
     arguments = ["fit", data, "--solver", "subgradient", "--max-iter", 10, "--hidden", 2]
     assert run(capsys, *arguments, "-o", tmp_path / "whole.st")[0] == 0
-    from mssvm.cli import supervise
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervise, "SAVED_EVERY", 0.0)
+        patch.setattr(sys.modules["mssvm.cli.fit"], "SAVED_EVERY", 0.0)
         steps = []
 
-        def stop(self: Meter, text: str) -> None:
+        def stop(self: ProgressLine, text: str) -> None:
             steps.append(text)
             if len(steps) == 5:
                 raise KeyboardInterrupt
 
-        patch.setattr(Meter, "say", stop)
+        patch.setattr(ProgressLine, "say", stop)
         assert run(capsys, *arguments, "-o", tmp_path / "part.st")[0] == 130
         assert not (tmp_path / "part.st").exists()
     assert run(capsys, *arguments, "-o", tmp_path / "part.st", "--resume")[0] == 0
@@ -218,19 +214,20 @@ def test_an_interrupted_stage_of_lbfgs_goes_on_where_it_was(tmp_path: Path, caps
     arguments = ["fit", data, "--method", "hcrf", "-o", tmp_path / "m.st"]
     said: list[str] = []
 
-    def stop(self: Meter, text: str) -> None:
+    def stop(self: ProgressLine, text: str) -> None:
         if text.startswith("iteration"):
             said.append(text)
         if len(said) == 8:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Meter, "say", stop)
+        patch.setattr(ProgressLine, "say", stop)
         assert run(capsys, *arguments)[0] == 130
     assert run(capsys, *arguments, "--resume")[0] == 0
-    first = ms.load(tmp_path / "m.st").history_["objective"][0]
+    history = ms.load(tmp_path / "m.st").history_
     seventh = float(re.search(r"objective ([\d.]+)", said[6])[1])  # type: ignore[index]
-    assert first <= seventh * (1 + 1e-5)
+    assert history["iteration"].tolist() == list(range(len(history))) and len(history) > 8
+    assert history["objective"][6] == pytest.approx(seventh, rel=1e-5) and max(history["objective"][7:]) <= seventh
 
 
 BAD = [
@@ -321,13 +318,13 @@ def test_version_and_bare_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_progress_has_a_rate_and_the_time_left() -> None:
     file = io.StringIO()
-    meter = Meter("Reading a.jsonl", file=file, quiet=0.0)
+    meter = ProgressLine("Reading a.jsonl", file=file, quiet=0.0)
     meter(2e6, 8e6)
     assert re.match(r"Reading a\.jsonl: 2 of 8 MB, [\d.e+]+ MB/s, \d+ s left\n", file.getvalue())
     assert meter.line(5e6, None, 2.0) == "Reading a.jsonl: 5 MB, 2.5 MB/s"
     assert left(10.0, 0.5) == "10 s" and left(600.0, 0.5) == "10 min" and left(7200.0, 0.5) == "2.0 h"
     quiet = io.StringIO()
-    Meter("Reading", file=quiet)(1.0, 2.0)
+    ProgressLine("Reading", file=quiet)(1.0, 2.0)
     assert quiet.getvalue() == ""
 
 

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from mssvm.cli import main
-from mssvm.cli.live import LiveLine
+from mssvm.core.progress import ProgressLine
 from mssvm.inference.enumerate import Enumerate
-from mssvm.uai import FactorModel, read_model, write_evidence, write_query, write_uai
+from mssvm.uai import UaiModel, read_model, write_evidence, write_query, write_uai
 from mssvm.uai.files import read_mar
-from mssvm.uai.search import Progress
 
 DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="MSSVM_DATA is absent")
@@ -38,7 +37,7 @@ def files(tmp_path: Path) -> Path:
     scopes += [*zip(at[:-1].ravel().tolist(), at[1:].ravel().tolist(), strict=True), ()]
     tables = [np.exp(rng.normal(size=2 ** len(scope))) for scope in scopes]
     tables[10][1] = 0.0
-    write_uai(tmp_path / "m.uai", FactorModel((2,) * 9, tuple(scopes), tuple(tables)))
+    write_uai(tmp_path / "m.uai", UaiModel((2,) * 9, tuple(scopes), tuple(tables)))
     write_evidence(tmp_path / "m.evid", {4: 1})
     write_query(tmp_path / "m.query", [7, 0, 4, 2])
     return tmp_path
@@ -112,11 +111,11 @@ def test_search_answers_when_memory_is_short(files: Path, capsys: pytest.Capture
 def test_interrupting_prints_the_best_so_far(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(self: LiveLine, progress: Progress) -> None:
-        if progress.lower > -np.inf:
+    def interrupt(self: ProgressLine, text: str) -> None:
+        if "value -inf" not in text:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(LiveLine, "update", interrupt)
+    monkeypatch.setattr(ProgressLine, "say", interrupt)
     assert main(command(files, "MMAP", "--method", "bp", "--json")) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["value_ln"] <= truth(files, "MMAP")[0] + 1e-9
@@ -155,7 +154,7 @@ def test_refusals(files: Path, capsys: pytest.CaptureFixture[str], arguments: li
 def test_too_little_memory_for_exact_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     n = 22
     scopes = tuple((i, j) for i in range(n) for j in range(i))
-    write_uai(tmp_path / "dense.uai", FactorModel((2,) * n, scopes, tuple(np.ones(4) for _ in scopes)))
+    write_uai(tmp_path / "dense.uai", UaiModel((2,) * n, scopes, tuple(np.ones(4) for _ in scopes)))
     arguments = ["infer", str(tmp_path / "dense.uai"), "--task", "PR", "--method", "exact", "--memory-limit", "0.01"]
     assert main(arguments) == 2
     assert "memory_limit" in capsys.readouterr().err
@@ -200,7 +199,7 @@ def test_a_hidden_part_too_wide_for_small_tables(
     n = 20
     scopes = tuple((i, j) for i in range(n) for j in range(i))
     tables = tuple(np.exp(0.2 * rng.normal(size=4)) for _ in scopes)
-    write_uai(tmp_path / "wide.uai", FactorModel((2,) * n, scopes, tables))
+    write_uai(tmp_path / "wide.uai", UaiModel((2,) * n, scopes, tables))
     write_query(tmp_path / "wide.query", [3, 4])
     model, query = str(tmp_path / "wide.uai"), str(tmp_path / "wide.query")
     arguments = ["infer", model, "--task", "MMAP", "--query", query, "--json"]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from mssvm.core.errors import UnsupportedError
-from mssvm.core.potentials import Potentials, Query
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
+from mssvm.engines.numba.forests.cutset_plan import CutsetPair, CutsetPlan
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact.conditioning import Conditioning
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 from test_trees import assert_same, random_masks, random_potentials, run
 
 PAIRS = [*product((0.0, 0.5, 1.0), repeat=2), (1e-6, 1e-6)]
@@ -52,7 +53,7 @@ def test_random_graphs_equal_enumeration(eps_y: float, eps_h: float, scale: floa
         batch = Batch.build([random_cut_graph(rng) for _ in range(4)])
         theta = random_potentials(rng, batch, scale, 0.15 if trial % 2 else 0.0)
         query = Query(rng.random(batch.n_vars) < 0.5, random_masks(rng, batch))
-        value, mu, which = run(Conditioning(), batch, theta, query, eps_y, eps_h)
+        value, mu, which = run(CutsetPlan, batch, theta, query, eps_y, eps_h)
         assert_same(batch, value, mu, which, Enumerate()(batch, theta, query, eps_y, eps_h))
         covered += len(which)
     assert covered >= 15
@@ -83,7 +84,7 @@ def test_label_over_hidden_chains(eps_y: float, eps_h: float, first: bool, axis:
                     np.array([np.flatnonzero(mask[batch.unary_ptr[i] : batch.unary_ptr[i + 1]])[-1] for i in label]),
                 ),
             ):
-                value, mu, which = run(Conditioning(), batch, theta, q, eps_y, eps_h)
+                value, mu, which = run(CutsetPlan, batch, theta, q, eps_y, eps_h)
                 assert len(which) == len(batch)
                 assert_same(batch, value, mu, which, Enumerate()(batch, theta, q, eps_y, eps_h))
 
@@ -95,7 +96,7 @@ def test_label_on_the_edges_only(eps_y: float) -> None:
     batch = Batch.build(graphs, [[0] * g.n_factors for g in graphs])
     theta = random_potentials(rng, batch, 1.0, 0.0)
     query = Query(np.arange(batch.n_vars) == batch.var_ptr[batch.owner], random_masks(rng, batch))
-    value, mu, which = run(Conditioning(), batch, theta, query, eps_y, 1.0)
+    value, mu, which = run(CutsetPlan, batch, theta, query, eps_y, 1.0)
     assert len(which) == len(batch)
     assert_same(batch, value, mu, which, Enumerate()(batch, theta, query, eps_y, 1.0))
 
@@ -105,10 +106,12 @@ def test_what_is_not_supported() -> None:
     label = labelled_chain(3, 2, 2, True, 0)
     batch = Batch.build([grid, label])
     hidden_label = Query.of(batch, np.array([True] * 6 + [False, True, True, True]))
-    assert Conditioning().supports(batch, hidden_label, 1.0, 1.0).tolist() == [False, True]
-    assert Conditioning().supports(batch, hidden_label, 0.0, 1.0).tolist() == [False, False]
+    assert CutsetPlan(batch).supports(hidden_label, 1.0, 1.0).tolist() == [False, True]
+    assert CutsetPlan(batch).supports(hidden_label, 0.0, 1.0).tolist() == [False, False]
     with pytest.raises(UnsupportedError, match="separates"):
-        Conditioning().fill(batch, Potentials.zeros(batch), hidden_label, 1.0, 1.0, np.array([0]), np.zeros(2), None)
+        CutsetPlan(batch).bind(hidden_label, 1.0, 1.0, np.array([0]), Workers()).infer_into(
+            Potentials.zeros(batch), np.zeros(2), Marginals.zeros(batch)
+        )
 
 
 def test_threads_do_not_change_a_bit() -> None:
@@ -117,14 +120,14 @@ def test_threads_do_not_change_a_bit() -> None:
     batch = Batch.build(graphs, [[1 + i for i in range(g.n_vars - 1)] + [0] * (g.n_vars - 2) for g in graphs])
     theta = random_potentials(rng, batch, 1.0, 0.0)
     query = Query(np.arange(batch.n_vars) == batch.var_ptr[batch.owner], random_masks(rng, batch))
-    one, three = (run(Conditioning(threads=t), batch, theta, query, 0.5, 1.0) for t in (1, 3))
+    one, three = (run(CutsetPlan, batch, theta, query, 0.5, 1.0, t) for t in (1, 3))
     np.testing.assert_array_equal(one[0], three[0])
     np.testing.assert_array_equal(one[1].unary, three[1].unary)
     np.testing.assert_array_equal(one[1].tables, three[1].tables)
 
 
 @pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 1.0), (1.0, 1.0), (0.5, 0.5), (0.3, 1.0)])
-def test_contrast_equals_two_enumerations(eps_y: float, eps_h: float) -> None:
+def test_paired_inference_equals_two_enumerations(eps_y: float, eps_h: float) -> None:
     rng = np.random.default_rng(3)
     graphs = [labelled_chain(int(n), 3, 2, True, 0) for n in rng.integers(2, 5, 11)]
     ids = [[0 if len(s) == 3 else 100 * b + f for f, s in enumerate(g.scopes, 1)] for b, g in enumerate(graphs)]
@@ -138,20 +141,24 @@ def test_contrast_equals_two_enumerations(eps_y: float, eps_h: float) -> None:
     mask[(batch.unary_ptr[labels][:, None] + np.arange(3)).ravel()] = some.ravel()
     given = query.restrict(mask)
     high, low = (Enumerate()(batch, theta, q, eps_y, eps_h) for q in (query, given))
-    found = Exact().contrast(batch, theta, query, given, eps_y, eps_h)
-    assert found is not None
-    assert np.allclose(found[0], high.value, atol=1e-10) and np.allclose(found[1], low.value, atol=1e-10)
-    assert np.allclose(found[2].unary, (high.mu - low.mu).unary, atol=1e-10)
-    assert np.allclose(found[2].tables, (high.mu - low.mu).tables, atol=1e-10)
+    pair = Exact().plan(batch).pair(query, given, eps_y, eps_h)
+    assert isinstance(pair, CutsetPair)
+    copy = Potentials(theta.unary.copy(), theta.tables.copy())
+    for found in (pair(theta, theta), pair(theta, copy)):
+        assert np.allclose(found.plus, high.value, atol=1e-10) and np.allclose(found.minus, low.value, atol=1e-10)
+        assert np.allclose(found.mu.unary, (high.mu - low.mu).unary, atol=1e-10)
+        assert np.allclose(found.mu.tables, (high.mu - low.mu).tables, atol=1e-10)
 
 
-def test_contrast_declines_what_one_pass_cannot_give() -> None:
+def test_one_pass_for_both_only_where_it_can_give_them() -> None:
     rng = np.random.default_rng(4)
     batch = Batch.build([labelled_chain(3, 3, 2, True, 0)] * 2, [[0, 1, 2, 3, 3]] * 2)
     theta = random_potentials(rng, batch, 1.0, 0.0)
     query = Query(batch.owner * 0 == np.arange(batch.n_vars) % 4, np.ones(batch.n_states, dtype=bool))
     inside = query.clamp(batch, np.array([1]), np.array([0]))
-    assert Exact().contrast(batch, theta, query, inside, 1.0, 1.0) is None
+    plan = Exact().plan(batch)
+    assert not isinstance(plan.pair(query, inside, 1.0, 1.0), CutsetPair)
     label = query.clamp(batch, np.array([0, 4]), np.array([1, 2]))
-    assert Exact().contrast(batch, theta, query, label, 1.0, 1.0) is not None
-    assert Exact().contrast(batch, theta, query, label, 0.0, 0.0) is None
+    assert isinstance(plan.pair(query, label, 1.0, 1.0), CutsetPair)
+    found, plus = plan.pair(query, label, 0.0, 0.0)(theta, theta), Exact()(batch, theta, query, 0.0, 0.0)
+    assert np.allclose(found.plus, plus.value)

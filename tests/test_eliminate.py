@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from itertools import product
 
 import numpy as np
@@ -10,19 +9,21 @@ import pytest
 
 import builders
 from mssvm.core.errors import MemoryLimitError, UnsupportedError
-from mssvm.core.potentials import Belief, Marginals, Potentials, Query
+from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.elimination.exact import NumbaEngine
-from mssvm.engines.program import Engine
+from mssvm.engines.base import METHODS
+from mssvm.engines.numba.elimination.plan import plan_of
+from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.enumerate import Enumerate, score
-from mssvm.inference.exact.eliminate import Eliminate
+from mssvm.inference.exact import Exact
 
 PAIRS = list(product((0.0, 0.5, 1.0), repeat=2))
-ENGINES: dict[str, Engine] = {
-    "numba": NumbaEngine(),
-    "numba in log space": NumbaEngine(max_spread=-1.0),
-    "reference": ReferenceEngine(),
+ELIMINATION = Exact(methods=METHODS[-1:])
+ENGINES = {
+    "numba": builders.On(ELIMINATION, NumbaEngine()),
+    "numba in log space": builders.On(ELIMINATION, NumbaEngine(log_space=True)),
+    "reference": builders.On(ELIMINATION, ReferenceEngine()),
 }
 
 
@@ -43,7 +44,7 @@ def assert_same(found: Belief, expected: Belief) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_nine_temperature_pairs(engine: str, seed: int) -> None:
     batch, theta, query = random_case(seed, forbid=0.1 * (seed % 3))
-    inference = Eliminate(engine=ENGINES[engine])
+    inference = ENGINES[engine]
     for eps_y, eps_h in PAIRS:
         assert_same(inference(batch, theta, query, eps_y, eps_h), Enumerate()(batch, theta, query, eps_y, eps_h))
 
@@ -55,7 +56,7 @@ def test_tiny_temperatures(engine: str, scale: float, pair: tuple[float, float])
     for seed in range(100, 104):
         batch, theta, query = random_case(seed, scale)
         assert_same(
-            Eliminate(engine=ENGINES[engine])(batch, theta, query, *pair), Enumerate()(batch, theta, query, *pair)
+            ENGINES[engine](batch, theta, query, *pair), Enumerate()(batch, theta, query, *pair)
         )
 
 
@@ -64,7 +65,7 @@ def test_ranges_around_the_switch_to_log_space(scale: float) -> None:
     for seed in range(200, 206):
         batch, theta, query = random_case(seed, scale)
         for pair in [(1.0, 1.0), (0.5, 1.0), (0.0, 1.0)]:
-            assert_same(Eliminate()(batch, theta, query, *pair), Enumerate()(batch, theta, query, *pair))
+            assert_same(ELIMINATION(batch, theta, query, *pair), Enumerate()(batch, theta, query, *pair))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -77,7 +78,7 @@ def test_infeasible_instances_do_not_disturb_their_neighbours(engine: str) -> No
     theta.unary[batch.unary_ptr[6] : batch.unary_ptr[7]] = -np.inf
     query = Query.of(batch, np.tile([True, False, True], 4))
     for eps_y, eps_h in PAIRS:
-        belief = Eliminate(engine=ENGINES[engine])(batch, theta, query, eps_y, eps_h)
+        belief = ENGINES[engine](batch, theta, query, eps_y, eps_h)
         assert_same(belief, Enumerate()(batch, theta, query, eps_y, eps_h))
         assert np.isneginf(belief.value).tolist() == [False, True, True, False]
         assert not belief.mu.unary[batch.state_span(1)].any()
@@ -88,19 +89,21 @@ def test_vertices_and_ties_at_temperature_zero(engine: str) -> None:
     """All scores equal: the marginals are still those of one assignment, the first one."""
     graph = Topology((3, 2, 3), ((0, 1), (1, 2), (0, 2)))
     batch = Batch.build([graph] * 2)
-    belief = Eliminate(engine=ENGINES[engine])(batch, Potentials.zeros(batch), Query.all_outputs(batch), 0.0, 0.0)
+    belief = ENGINES[engine](batch, Potentials.zeros(batch), Query.all_outputs(batch), 0.0, 0.0)
     assert set(belief.mu.unary.tolist()) == set(belief.mu.tables.tolist()) == {0.0, 1.0}
     assert not belief.decode(batch).any()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_decode_without_marginals(engine: str) -> None:
-    inference = Eliminate(engine=ENGINES[engine])
+    inference = ENGINES[engine]
     for seed in range(300, 310):
         batch, theta, query = random_case(seed)
         for eps_h in (0.0, 1.0):
             belief = inference(batch, theta, query, 0.0, eps_h)
-            value, states = inference.decode(batch, theta, query, 0.0, eps_h)
+            bound = inference.bind(batch, query, 0.0, eps_h, marginals=False)
+            value, states = bound.decode(theta)
+            np.testing.assert_array_equal(bound.value(theta), value)
             np.testing.assert_allclose(value, belief.value, rtol=1e-12)
             known = states >= 0
             assert known[query.output].all()
@@ -108,7 +111,7 @@ def test_decode_without_marginals(engine: str) -> None:
             if eps_h == 0.0:
                 np.testing.assert_allclose(score(batch, theta, states), value, rtol=1e-9, atol=1e-9)
     with pytest.raises(UnsupportedError, match="eps_y = 0"):
-        inference.decode(batch, theta, query, 0.5, 1.0)
+        inference.bind(batch, query, 0.5, 1.0, marginals=False).decode(theta)
 
 
 def grid_batch(n: int, copies: int, cards: int = 3) -> tuple[Batch, Potentials, Query]:
@@ -122,8 +125,8 @@ def test_threads_give_the_same_bits() -> None:
     batch, theta, query = grid_batch(4, 70)
     for output in (query.output, np.tile(query.output[:16], 70)):
         query = Query.of(batch, output)
-        one = Eliminate()(batch, theta, query, 0.3, 1.0)
-        three = Eliminate(threads=3)(batch, theta, query, 0.3, 1.0)
+        one = ELIMINATION(batch, theta, query, 0.3, 1.0)
+        three = builders.On(ELIMINATION, NumbaEngine(3))(batch, theta, query, 0.3, 1.0)
         np.testing.assert_array_equal(one.value, three.value)
         np.testing.assert_array_equal(one.mu.unary, three.mu.unary)
         np.testing.assert_array_equal(one.mu.tables, three.mu.tables)
@@ -133,30 +136,21 @@ def test_threads_give_the_same_bits() -> None:
 def test_engines_agree_beyond_brute_force(pair: tuple[float, float]) -> None:
     batch, theta, query = grid_batch(5, 3)
     assert_same(
-        Eliminate()(batch, theta, query, *pair), Eliminate(engine=ReferenceEngine())(batch, theta, query, *pair)
+        ELIMINATION(batch, theta, query, *pair), ENGINES["reference"](batch, theta, query, *pair)
     )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_fill_writes_only_the_named_instances(engine: str) -> None:
+def test_a_bound_of_some_instances_leaves_the_others_zero(engine: str) -> None:
     batch, theta, query = random_case(401)
-    inference = Eliminate(engine=ENGINES[engine])
-    expected = inference(batch, theta, query, 0.0, 1.0)
-    value, mu = np.full(len(batch), 7.0), Marginals(np.full(batch.n_states, 7.0), np.full(batch.n_mu_entries, 7.0))
-    which = np.array([6, 1, 3])
-    inference.fill(batch, theta, query, 0.0, 1.0, which, value, mu)
-    inside = np.isin(np.arange(len(batch)), which)
-    np.testing.assert_allclose(value, np.where(inside, expected.value, 7.0))
-    states = inside[batch.owner[batch.state_var]]
-    np.testing.assert_allclose(mu.unary, np.where(states, expected.mu.unary, 7.0), atol=1e-12)
-    entries = np.zeros(batch.n_mu_entries, dtype=bool)
-    for b in which:
-        for f in range(batch.factor_ptr[b], batch.factor_ptr[b + 1]):
-            entries[batch.mu_at[f] : batch.mu_at[f] + batch.table_sizes[f]] = True
-    np.testing.assert_allclose(mu.tables, np.where(entries, expected.mu.tables, 7.0), atol=1e-12)
-    only = np.zeros(len(batch))
-    inference.fill(batch, theta, query, 0.0, 1.0, np.arange(len(batch)), only, None)
-    np.testing.assert_allclose(only, expected.value, rtol=1e-12)
+    expected = ENGINES[engine](batch, theta, query, 0.0, 1.0)
+    instances = np.array([1, 3, 6])
+    found = ENGINES[engine].bind(batch, query, 0.0, 1.0, instances=instances)(theta)
+    inside = np.isin(np.arange(len(batch)), instances)
+    np.testing.assert_allclose(found.value, np.where(inside, expected.value, 0.0))
+    wanted = expected.mu.scaled(batch, inside.astype(float))
+    np.testing.assert_allclose(found.mu.unary, wanted.unary, atol=1e-12)
+    np.testing.assert_allclose(found.mu.tables, wanted.tables, atol=1e-12)
 
 
 def test_memory_limit_says_what_to_do() -> None:
@@ -164,10 +158,10 @@ def test_memory_limit_says_what_to_do() -> None:
     graph = Topology((3,) * 41, tuple((0, i) for i in range(1, 41)))
     batch = Batch.build([Topology((2,), ()), graph])
     theta, query = Potentials.zeros(batch), Query.of(batch, np.arange(42) != 1)
-    inference = Eliminate()
-    cost = inference.predict(batch, query, 0.0, 1.0)
-    assert cost.width == 40
-    assert cost.bytes > 3**40 and cost.operations >= 3**41
+    inference = ELIMINATION
+    costs = inference.plan(batch).costs(query, 0.0, 1.0)
+    assert costs.width[1] == 40
+    assert costs.bytes[1] > 3**40 and costs.operations[1] >= 3**41
     with pytest.raises(MemoryLimitError) as caught:
         inference(batch, theta, query, 0.0, 1.0)
     for part in (
@@ -181,20 +175,18 @@ def test_memory_limit_says_what_to_do() -> None:
         "width 1",
     ):
         assert part in str(caught.value)
-    assert inference.predict(batch, query, 1.0, 1.0).width == 1
+    assert inference.plan(batch).costs(query, 1.0, 1.0).width[1] == 1
     np.testing.assert_allclose(inference(batch, theta, query, 1.0, 1.0).value[1], 41 * np.log(3))
     with pytest.raises(MemoryLimitError, match=r"belief propagation or raise memory_limit\.$"):
-        Eliminate(memory_limit=100)(batch, theta, query, 1.0, 1.0)
+        Exact(memory_limit=100, methods=METHODS[-1:])(batch, theta, query, 1.0, 1.0)
 
 
-def test_plans_are_shared_bounded_and_left_behind_by_copies() -> None:
+def test_orders_are_searched_once_for_a_topology_and_its_roles() -> None:
     batch, theta, query = grid_batch(3, 6)
-    inference = Eliminate()
-    inference(batch, theta, query, 1.0, 1.0)
-    assert len(inference.plans) == 1
-    inference(batch, theta, query, 0.0, 1.0)
-    assert len(inference.plans) == 7
-    assert len(copy.deepcopy(inference).plans) == 0
-    small = Eliminate(cache_size=1)
-    small(batch, theta, query, 0.0, 1.0)
-    assert len(small.plans) == 1
+    plan_of.cache_clear()
+    ELIMINATION(batch, theta, query, 1.0, 1.0)
+    assert plan_of.cache_info().misses == 1
+    ELIMINATION(batch, theta, query, 0.0, 1.0)
+    assert plan_of.cache_info().misses == 7
+    ELIMINATION(batch, theta, query, 0.0, 1.0)
+    assert plan_of.cache_info().misses == 7

@@ -9,7 +9,8 @@ import pytest
 
 import mssvm as ms
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, MssvmWarning, UnsupportedError
-from mssvm.estimators.progress import Progress
+from mssvm.core.progress import ProgressLine
+from mssvm.estimators.training import TrainingLine
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.optim import BCFW, LBFGS, Row, Subgradient
@@ -34,8 +35,8 @@ def scores_of_all(model, x, given=None):
     out = {}
     for labels in itertools.product(model.classes_, repeat=len(x)):
         if given is None or all(g is ms.MISSING or g == v for g, v in zip(given, labels, strict=True)):
-            question = model._ask([x], None, [list(labels)], None)
-            belief = Enumerate()(question.encoded.batch, question.theta, question.query, 0.0, model.eps_h)
+            request = model._request([x], None, [list(labels)], None)
+            belief = Enumerate()(request.encoded.batch, request.theta, request.query, 0.0, model.eps_h)
             out[labels] = float(belief.value[0])
     return out
 
@@ -83,10 +84,10 @@ class TestAnswers:
 
     def test_marginals_and_their_decoder(self, hcrf):
         x = X[2]
-        question = hcrf._ask([x], None, None, None)
-        belief = Enumerate()(question.encoded.batch, question.theta, question.query, 1.0, 1.0)
+        request = hcrf._request([x])
+        belief = Enumerate()(request.encoded.batch, request.theta, request.query, 1.0, 1.0)
         p = hcrf.predict_marginals([x])[0]
-        np.testing.assert_allclose(p, belief.mu.unary[question.encoded.states_at])
+        np.testing.assert_allclose(p, belief.mu.unary[request.encoded.states_at])
         assert hcrf.predict([x], decode="marginal")[0].tolist() == hcrf.classes_[p.argmax(axis=1)].tolist()
 
     def test_given_labels_stay_and_the_rest_follows(self, mssvm):
@@ -104,10 +105,10 @@ class TestAnswers:
         x = X[2]
         hidden = np.zeros(len(x), dtype=bool)
         hidden[0] = True
-        question = mssvm._ask([x], [hidden], None, None)
-        assert question.query.output.tolist()[: len(x)] == (~hidden).tolist()
-        belief = Enumerate()(question.encoded.batch, question.theta, question.query, 0.0, 1.0)
-        expected = belief.decode(question.encoded.batch)[: len(x)]
+        request = mssvm._request([x], [hidden])
+        assert request.query.output.tolist()[: len(x)] == (~hidden).tolist()
+        belief = Enumerate()(request.encoded.batch, request.theta, request.query, 0.0, 1.0)
+        expected = belief.decode(request.encoded.batch)[: len(x)]
         assert mssvm.predict([x], hidden=[hidden])[0].tolist() == mssvm.classes_[expected].tolist()
 
     def test_hidden_states(self, mssvm):
@@ -213,7 +214,7 @@ class TestTraining:
     def test_zeros_leave_hidden_states_symmetric_and_say_so(self):
         with pytest.warns(MssvmWarning, match="identical for ever"):
             model = ms.MSSVM(ms.Chain(hidden=2), init="zeros", **QUICK).fit(X, Y)
-        left = model.structure_.layout(model.space_, model.labels_).view(model.coef_, "left").reshape(3, 2)
+        left = model.structure_.encoder(model.space_, model.labels_).layout.view(model.coef_, "left").reshape(3, 2)
         np.testing.assert_allclose(left[:, 0], left[:, 1], atol=1e-12)
 
     def test_likelihood_and_given_starts(self):
@@ -231,7 +232,7 @@ class TestTraining:
     def test_penalties_name_blocks(self):
         free = ms.CRF(C=0.01, penalties={"transition": 0.0, "bias": 0.0}, **QUICK).fit(X, Y)
         bound = ms.CRF(C=0.01, **QUICK).fit(X, Y)
-        view = [m.structure_.layout(m.space_, m.labels_).view(m.coef_, "transition") for m in (free, bound)]
+        view = [m.structure_.encoder(m.space_, m.labels_).layout.view(m.coef_, "transition") for m in (free, bound)]
         assert np.abs(view[0]).max() > 5 * np.abs(view[1]).max()
 
     def test_auto_solver_follows_inference(self):
@@ -300,7 +301,7 @@ class TestWords:
             with pytest.raises(InputError, match=message):
                 call()
 
-    def test_impossible_questions(self):
+    def test_impossible_requests(self):
         model = ms.CRF(ms.Chain(forbidden=[("a", "b")]), **QUICK).fit([x[:1] for x in X], [item[:1] for item in Y])
         with pytest.raises(InfeasibleError, match="no labelling satisfies the constraints"):
             model.predict([X[2][:2]], given=[["a", "b"]])
@@ -325,10 +326,12 @@ class TestWords:
 
     def test_progress_line(self, capsys):
         row = Row(3, 12.5, 0.1, float("nan"), 4, 4, 1.5, 0.5, 0, 0.0, 1.0)
-        line = Progress("MSSVM", False, 2).line(row)
-        assert line.startswith("MSSVM, start 1 of 2, iteration 3, objective 12.5, gap 0.1, 50% of inference")
+        line = TrainingLine(ProgressLine("MSSVM"))
+        line.begin(LBFGS(max_iterations=10, schedule=(1.0, 0.5)), 1, 2)
+        start = "start 1 of 2, iteration 3, 0.3/s, objective 12.5, gap 0.1, 50% of inference converged, "
+        assert line.text(row, 10.0) == f"{start}temperatures 0 and 1, at most 57 s left"
         ms.CRF(verbose=True, max_iter=2).fit(X, Y)
-        assert "CRF, iteration" in capsys.readouterr().err
+        assert "CRF: iteration" in capsys.readouterr().err
 
 
 def test_latent_classifier_finds_prototypes():

@@ -9,10 +9,10 @@ import pytest
 from scipy import sparse
 
 from mssvm.core.errors import InputError, MssvmWarning
-from mssvm.data.features import FeatureSpace, Rows
+from mssvm.data.features import FeatureRows, FeatureSchema
 
 
-def named_rows(space: FeatureSpace, rows: Rows) -> list[dict[str, float]]:
+def named_rows(space: FeatureSchema, rows: FeatureRows) -> list[dict[str, float]]:
     """Every row as a dict of its nonzero entries."""
     matrix = rows.matrix.toarray()
     return [{space.names[j]: float(row[j]) for j in np.flatnonzero(row)} for row in matrix]
@@ -20,7 +20,7 @@ def named_rows(space: FeatureSpace, rows: Rows) -> list[dict[str, float]]:
 
 def test_arrays_stay_dense_and_in_order() -> None:
     X = [np.arange(6).reshape(3, 2), np.ones((1, 2), np.float32), [[5, 6], [7, 8]]]
-    space, rows = FeatureSpace.learn(X)
+    space, rows = FeatureSchema.learn(X)
     assert (space.kind, space.n_features, space.names) == ("dense", 2, ("x0", "x1"))
     assert rows.matrix.tolist() == [[0, 1], [2, 3], [4, 5], [1, 1], [5, 6], [7, 8]]
     assert rows.ptr.tolist() == [0, 3, 4, 6]
@@ -30,7 +30,7 @@ def test_arrays_stay_dense_and_in_order() -> None:
 @pytest.mark.parametrize("form", [sparse.csr_array, sparse.csc_matrix, sparse.coo_array, sparse.lil_matrix])
 def test_sparse_matrices_stay_sparse(form: Any) -> None:
     dense = [np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 0.0]]), np.array([[0.0, 0.0, 3.0]])]
-    space, rows = FeatureSpace.learn([form(x) for x in dense])
+    space, rows = FeatureSchema.learn([form(x) for x in dense])
     assert space.kind == "sparse" and sparse.issparse(rows.matrix)
     assert np.array_equal(rows.matrix.toarray(), np.concatenate(dense))
     again = space.encode(dense)
@@ -43,7 +43,7 @@ def test_named_features_as_crfsuite_reads_them() -> None:
         {"tags": ["a", "b"], "left": {"word": "on", "n": 2.0}, "set": {"q"}},
         {"word": "the", "left": {"deep": {"w": "x"}}},
     ]
-    space, rows = FeatureSpace.learn([sites[:2], sites[2:]])
+    space, rows = FeatureSchema.learn([sites[:2], sites[2:]])
     assert named_rows(space, rows) == [
         {"word:the": 1, "len": 3, "title": 1, "half": 0.5},
         {"tags:a": 1, "tags:b": 1, "left:word:on": 1, "left:n": 2, "set:q": 1},
@@ -53,32 +53,32 @@ def test_named_features_as_crfsuite_reads_them() -> None:
 
 
 def test_iterables_of_strings_are_indicators() -> None:
-    space, rows = FeatureSpace.learn([[["w=a", "cap"], ["w=b"]], [{"w=a", "z", "y"}, []]])
+    space, rows = FeatureSchema.learn([[["w=a", "cap"], ["w=b"]], [{"w=a", "z", "y"}, []]])
     assert named_rows(space, rows) == [{"w=a": 1, "cap": 1}, {"w=b": 1}, {"w=a": 1, "z": 1, "y": 1}, {}]
     assert space.names == ("w=a", "cap", "w=b", "y", "z")
 
 
 def test_a_feature_named_twice_at_a_site_counts_twice() -> None:
-    space, rows = FeatureSpace.learn([[["a", "a", "b"]]])
+    space, rows = FeatureSchema.learn([[["a", "a", "b"]]])
     assert named_rows(space, rows) == [{"a": 2, "b": 1}]
 
 
 def test_unseen_names_are_ignored() -> None:
-    space, _ = FeatureSpace.learn([[{"w": "a"}, {"v": 1.0}]])
+    space, _ = FeatureSchema.learn([[{"w": "a"}, {"v": 1.0}]])
     rows = space.encode([[{"w": "zzz", "v": 2.0}], [{"u": 3.0}]])
     assert rows.matrix.toarray().tolist() == [[0.0, 2.0], [0.0, 0.0]]
 
 
 def test_json_keeps_a_space() -> None:
     for X in ([[{"w": "a"}, {"v": 1.0}]], [np.ones((2, 3))], [sparse.eye_array(2)]):
-        space, rows = FeatureSpace.learn(X)
-        again = FeatureSpace.from_json(space.to_json()).encode(X)
+        space, rows = FeatureSchema.learn(X)
+        again = FeatureSchema.from_json(space.to_json()).encode(X)
         both = [m.toarray() if sparse.issparse(m) else m for m in (rows.matrix, again.matrix)]
         assert np.array_equal(*both) and np.array_equal(rows.ptr, again.ptr)
 
 
 def test_making_sparse_features_dense_is_announced() -> None:
-    space, _ = FeatureSpace.learn([np.ones((2, 2))])
+    space, _ = FeatureSchema.learn([np.ones((2, 2))])
     with pytest.warns(MssvmWarning, match="made dense"):
         rows = space.encode([sparse.eye_array(2)])
     assert isinstance(rows.matrix, np.ndarray)
@@ -90,9 +90,9 @@ def test_numbers_that_are_none_are_found(bad: float, wrap: Any) -> None:
     X = [np.ones((2, 2)), np.ones((3, 2))]
     X[1][2, 0] = bad
     with pytest.raises(InputError, match="X, instance 1, site 2: a feature is NaN or inf"):
-        FeatureSpace.learn([wrap(x) for x in X])
+        FeatureSchema.learn([wrap(x) for x in X])
     with pytest.raises(InputError, match="X, instance 0, site 1"):
-        FeatureSpace.learn([[{"a": 1.0}, {"a": bad}]])
+        FeatureSchema.learn([[{"a": 1.0}, {"a": bad}]])
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_numbers_that_are_none_are_found(bad: float, wrap: Any) -> None:
 )
 def test_what_cannot_be_features_is_refused(X: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        FeatureSpace.learn(X)
+        FeatureSchema.learn(X)
 
 
 def test_new_data_of_another_kind_is_refused() -> None:
-    numbers, _ = FeatureSpace.learn([np.ones((2, 2))])
-    names, _ = FeatureSpace.learn([[{"a": 1}]])
+    numbers, _ = FeatureSchema.learn([np.ones((2, 2))])
+    names, _ = FeatureSchema.learn([[{"a": 1}]])
     with pytest.raises(InputError, match="holds named features, but the model learned from arrays"):
         numbers.encode([[{"a": 1}]])
     with pytest.raises(InputError, match="holds arrays, but the model learned from named features"):

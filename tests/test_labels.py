@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mssvm.core.errors import InputError
-from mssvm.data.labels import MISSING, Labels, LabelSpace
+from mssvm.data.labels import MISSING, Labels, LabelVocabulary
 from mssvm.structures import Chain
 from mssvm.structures.encoded import Encoded, to_query, to_sample
 
@@ -39,7 +39,7 @@ def test_missing_is_one_object() -> None:
     ],
 )
 def test_classes_are_learned_in_order(y: Any, classes: tuple[Any, ...]) -> None:
-    space = LabelSpace.learn(y, depth=1)
+    space = LabelVocabulary.learn(y, depth=1)
     assert space.classes == classes
     assert not any(isinstance(c, np.generic) for c in space.classes)
 
@@ -47,20 +47,20 @@ def test_classes_are_learned_in_order(y: Any, classes: tuple[Any, ...]) -> None:
 def test_the_order_of_mixed_types_does_not_depend_on_the_data() -> None:
     values = ["b", 3, ("t", 1), "a", 1.5, (2,), None]
     orders = {
-        LabelSpace.learn([list(np.random.default_rng(s).permutation(np.array(values, object)))], 1).classes
+        LabelVocabulary.learn([list(np.random.default_rng(s).permutation(np.array(values, object)))], 1).classes
         for s in range(8)
     }
     assert len(orders) == 1
 
 
 def test_depths() -> None:
-    assert LabelSpace.learn(["u", None, ["v", "w"]], depth=0).classes == ("u", "v", "w")
-    assert LabelSpace.learn(np.array([2, 1]), depth=0).classes == (1, 2)
-    assert LabelSpace.learn([np.array([[1, 255], [0, 1]])], depth=2, missing_label=255).classes == (0, 1)
-    assert LabelSpace.learn([[["a", None], [{"b"}, "a"]]], depth=2).classes == ("a", "b")
+    assert LabelVocabulary.learn(["u", None, ["v", "w"]], depth=0).classes == ("u", "v", "w")
+    assert LabelVocabulary.learn(np.array([2, 1]), depth=0).classes == (1, 2)
+    assert LabelVocabulary.learn([np.array([[1, 255], [0, 1]])], depth=2, missing_label=255).classes == (0, 1)
+    assert LabelVocabulary.learn([[["a", None], [{"b"}, "a"]]], depth=2).classes == ("a", "b")
 
 
-def by_hand(space: LabelSpace, sites: list[Any]) -> tuple[list[bool], list[list[bool]]]:
+def by_hand(space: LabelVocabulary, sites: list[Any]) -> tuple[list[bool], list[list[bool]]]:
     observed, mask = [], []
     for value in sites:
         missing = value is None or value is MISSING or value != value or value == space.missing_label
@@ -82,7 +82,7 @@ def test_encoding_against_one_site_at_a_time(kind: str) -> None:
         y = [np.array([*row, None], dtype=object)[:-1] for row in y]
     elif kind != "lists":
         y = [np.array(row) for row in y]
-    space = LabelSpace.learn(y, 1, missing_label=-1)
+    space = LabelVocabulary.learn(y, 1, missing_label=-1)
     labels = space.encode(y, [(len(row),) for row in y])
     observed, mask = by_hand(space, expected)
     assert labels.observed.tolist() == observed and labels.mask.tolist() == mask
@@ -101,7 +101,7 @@ def test_encoding_against_one_site_at_a_time(kind: str) -> None:
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, "U4"])
 def test_arrays_are_encoded_at_once(dtype: Any) -> None:
     y = [np.random.default_rng(0).integers(0, 26, 2000).astype(dtype) for _ in range(10)]
-    space = LabelSpace.learn(y, 1)
+    space = LabelVocabulary.learn(y, 1)
     labels = space.encode(y, [(2000,)] * 10)
     assert labels.observed.all() and np.array_equal(space.decode(labels.states), np.concatenate(y))
 
@@ -125,23 +125,34 @@ def test_arrays_are_encoded_at_once(dtype: Any) -> None:
 )
 def test_what_does_not_fit_is_named(y: Any, shapes: Any, words: str) -> None:
     with pytest.raises(InputError) as caught:
-        LabelSpace(("a", "b")).encode(y, shapes)
+        LabelVocabulary(("a", "b")).encode(y, shapes)
     assert words in str(caught.value)
+
+
+def test_errors_say_by_fields_which_instance_and_site() -> None:
+    with pytest.raises(InputError) as caught:
+        LabelVocabulary(("a", "b")).encode([["a"], ["a", "z"]], [(1,), (2,)])
+    for error in (caught.value, copy.copy(caught.value)):
+        assert (error.instance, error.site) == (1, 1)
+        assert str(error) == f"y, instance 1, site 1: {error.reason}" and error.reason.startswith("label 'z' is not")
+    plain = InputError("no place.")
+    assert (str(plain), plain.instance, plain.site) == ("no place.", None, None)
+    assert str(InputError("empty.", what="edge", instance=3)) == "edge, instance 3: empty."
 
 
 def test_classes_that_cannot_be_are_refused() -> None:
     for classes, words in ((("a", "a"), "twice"), (("a", None), "missing"), ((), "no classes"), ((1, -1), "missing")):
         with pytest.raises(InputError, match=words):
-            LabelSpace(classes, missing_label=-1)
+            LabelVocabulary(classes, missing_label=-1)
     with pytest.raises(InputError, match="no classes"):
-        LabelSpace.learn([[None, MISSING]], 1)
-    assert LabelSpace.learn([["a"]], 1, classes=["b", "a"]).classes == ("b", "a")
+        LabelVocabulary.learn([[None, MISSING]], 1)
+    assert LabelVocabulary.learn([["a"]], 1, classes=["b", "a"]).classes == ("b", "a")
 
 
-def chain(lengths: tuple[int, ...], **options: Any) -> tuple[Encoded, LabelSpace]:
+def chain(lengths: tuple[int, ...], **options: Any) -> tuple[Encoded, LabelVocabulary]:
     X = [np.ones((n, 1)) for n in lengths]
-    structure, labels = Chain(**options), LabelSpace(("a", "b", "c"))
-    return structure.encode(X, structure.space(X), labels), labels
+    structure, labels = Chain(**options), LabelVocabulary(("a", "b", "c"))
+    return structure.compile(X, labels)[0].encode(X), labels
 
 
 def test_missing_sites_become_hidden_and_sets_become_truth() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -11,11 +11,14 @@ from scipy import sparse
 from builders import state_rows, table_rows
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.terms import Term, fused, node_term, table_term
 from mssvm.core.topology import Batch, Topology
-from mssvm.models import terms as terms_module
-from mssvm.models.layout import Layout
+from mssvm.engines import engine_of, reference_features
+from mssvm.engines.base import Features
+from mssvm.engines.numba.features import LinearFeatures
+from mssvm.models.layout import WeightLayout
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import Term, fused, node_term, table_term
+from mssvm.models.partial import ActiveWeights, FixedWeights
 
 
 def ragged(rng: np.random.Generator, n: int = 7) -> Batch:
@@ -64,25 +67,55 @@ def explicit(x: LinearInputs, n_weights: int) -> tuple[np.ndarray, np.ndarray]:
 KINDS = ["dense", "sparse", "dense untied", "sparse untied"]
 
 
-@pytest.mark.parametrize("blas", [False, True])
+WAYS: dict[str, Callable[[LinearInputs, int], Features]] = {
+    "loops": lambda x, n: LinearFeatures(x.batch, x.terms, x.offset, n, blas_from=1 << 40),
+    "blas": lambda x, n: LinearFeatures(x.batch, x.terms, x.offset, n, blas_from=0),
+    "bound": lambda x, n: LinearModel(n).bind(x, engine_of("numba")),
+    "reference": lambda x, n: reference_features.linear(x.batch, x.terms, x.offset, n),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_forward_and_adjoint_are_an_explicit_matrix_and_its_transpose(
-    kind: str, blas: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if blas:
-        monkeypatch.setattr(terms_module, "BLAS_FROM", 0)
+def test_forward_and_adjoint_are_an_explicit_matrix_and_its_transpose(kind: str, way: str) -> None:
     rng = np.random.default_rng(1)
     x = random_inputs(rng, kind, offset=True)
-    model = LinearModel(160)
+    features = WAYS[way](x, 160)
     w = rng.normal(size=160)
     design_unary, design_tables = explicit(x, 160)
-    theta = model.forward(w, x)
+    theta = features.forward(w)
     assert x.offset is not None
     np.testing.assert_allclose(theta.unary, design_unary @ w + x.offset.unary, atol=1e-12)
     np.testing.assert_allclose(theta.tables, design_tables @ w + x.offset.tables, atol=1e-12)
     mu = Marginals(rng.normal(size=x.batch.n_states), rng.normal(size=x.batch.n_mu_entries))
     expected = design_unary.T @ mu.unary + design_tables.T @ x.batch.fold(mu.tables)
-    np.testing.assert_allclose(model.adjoint(mu, x), expected, atol=1e-12)
+    np.testing.assert_allclose(features.adjoint(mu), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("whole_from", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("known", [False, True])
+def test_weights_left_out_are_weights_fixed_at_zero(whole_from: float, known: bool) -> None:
+    rng = np.random.default_rng(7)
+    x = random_inputs(rng, "sparse", offset=True)
+    keep = np.ones(160, dtype=bool)
+    keep[:12] = rng.random(12) < 0.5
+    keep[60:78] = rng.random(18) < 0.4
+    values = np.where(keep, np.nan, 0.0)
+    values[78:80] = 3.0 if known else np.nan
+    every = FixedWeights(LinearModel(160), values)
+    model = FixedWeights(LinearModel(160), np.where(keep, values, np.nan)) if known else LinearModel(160)
+    some = ActiveWeights.of(model, x, keep, whole_from)
+    inputs, w = some.inputs(x), rng.normal(size=160)
+    assert some.n_weights == keep.sum() < 160
+    np.testing.assert_array_equal(some.fill(some.take(w)), every.fill(w))
+    theta, expected = some.forward(some.take(w), inputs), every.forward(w, x)
+    np.testing.assert_allclose(theta.unary, expected.unary, atol=1e-12)
+    np.testing.assert_allclose(theta.tables, expected.tables, atol=1e-12)
+    reference = reference_features.linear(inputs.batch, inputs.terms, inputs.offset, len(some.stored))
+    again = reference.forward(some.model.fill(some.expand(some.take(w))))
+    np.testing.assert_allclose(again.unary, expected.unary, atol=1e-12)
+    mu = Marginals(rng.normal(size=x.batch.n_states), rng.normal(size=x.batch.n_mu_entries))
+    np.testing.assert_allclose(some.adjoint(mu, inputs), every.adjoint(mu, x)[keep], atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -171,29 +204,15 @@ def test_forbidden_entries_stay_forbidden() -> None:
     np.testing.assert_array_equal(LinearModel(4).forward(np.arange(4.0), x).tables, [0.0, -np.inf, 2.0, 3.0])
 
 
-def test_weights_that_touch_hidden_variables() -> None:
-    batch = Batch.build([Topology((2, 2, 2), ((0, 1), (1, 2)))])
-    layout = Layout.of({"site": (3, 1, 2), "edge": (2, 1, 4)})
-    model = LinearModel.named(layout)
-    x = LinearInputs(
-        batch,
-        (node_term(batch, np.ones((3, 1)), layout["site"].blocks), table_term(batch, None, layout["edge"].blocks)),
-    )
-    marked = model.touching(x, np.array([False, False, True]))
-    assert layout.view(marked.astype(float), "site")[:, 0].sum(1).tolist() == [0, 0, 2]
-    assert layout.view(marked.astype(float), "edge")[:, 0].sum(1).tolist() == [0, 4]
-
-
 def test_layout_names_every_weight() -> None:
-    layout = Layout.of({"node": (3, 2), "edge": (2, 1, 4)})
+    layout = WeightLayout.of({"node": (3, 2), "edge": (2, 1, 4)})
     assert layout.n_weights == 14
-    assert [layout.describe(i) for i in (0, 5, 6, 13)] == ["node[0, 0]", "node[2, 1]", "edge[0, 0, 0]", "edge[1, 0, 3]"]
     assert layout["edge"].blocks.tolist() == [6, 10]
     np.testing.assert_array_equal(layout.per_weight({"edge": 0.5}), [1.0] * 6 + [0.5] * 8)
     w = np.arange(14.0)
     layout.view(w, "edge")[1] = 0.0
     assert w[10:].sum() == 0.0
-    for bad in (lambda: layout["table"], lambda: layout.describe(14), lambda: Layout.of({"a": (3,)})):
+    for bad in (lambda: layout["table"], lambda: WeightLayout.of({"a": (3,)})):
         with pytest.raises(InputError):
             bad()
 

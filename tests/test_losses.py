@@ -6,13 +6,16 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy import sparse
+from sklearn.base import clone
 
+import mssvm as ms
 from builders import labels_as_truth, random_graph
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials
 from mssvm.core.topology import Batch, Topology
 from mssvm.inference.enumerate import score
-from mssvm.losses.losses import Hamming, TableLoss, WeightedHamming, Zero
+from mssvm.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
 
 ASYMMETRIC = np.array([[0.0, 1.0, 5.0], [2.0, 0.0, 7.0], [11.0, 3.0, 0.0]])
 
@@ -140,3 +143,51 @@ def test_zero_and_scale() -> None:
     assert not Zero().delta(batch, output, mask, np.ones(3)).unary.any()
     with pytest.raises(InputError):
         Hamming(scale=-1.0)
+
+
+def pair_cost(k: int) -> np.ndarray:
+    """Wrong sites of a pair: cost[a, b, c, d] = 1[a != c] + 1[b != d]."""
+    wrong = 1.0 - np.eye(k)
+    return wrong[:, None, :, None] + wrong[None, :, None, :]
+
+
+@pytest.mark.parametrize("support", ["all", "seen"])
+@pytest.mark.parametrize("structure", [ms.Chain(), ms.Chain(hidden=2, direct=True)])
+def test_a_loss_on_pairs_trains_on_shared_tables(structure: ms.Chain, support: str) -> None:
+    rng = np.random.default_rng(0)
+    y = [rng.integers(0, 3, 2).tolist() for _ in range(15)]
+    X = [sparse.csr_array(np.eye(3)[labels] + (rng.random((2, 3)) < 0.3)) for labels in y]
+    settings = {"support": support, "random_state": 0, "solver": "lbfgs", "max_iter": 30}
+    tables = ms.MSSVM(structure, loss=TableLoss({(3, 3): pair_cost(3)}), **settings).fit(X, y)
+    sites = ms.MSSVM(structure, loss=Hamming(), **settings).fit(X, y)
+    assert tables.objective_ == pytest.approx(sites.objective_, rel=1e-6)
+    assert tables.objective_ > 1.0
+    assert [a.tolist() for a in tables.predict(X)] == [a.tolist() for a in sites.predict(X)]
+
+
+LOSSES = [Zero(), Hamming(True, 2.0), WeightedHamming(ASYMMETRIC), WeightedHamming({3: ASYMMETRIC}, scale=3.0)]
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, TableLoss({(3, 3): pair_cost(3)}, Hamming(scale=2.0))])
+def test_losses_are_parameters_that_can_be_cloned_and_searched(loss: Loss) -> None:
+    twin = clone(ms.SSVM(loss=loss)).loss
+    assert type(twin) is type(loss) and twin is not loss
+    batch = Batch.build([chain(3, 3)])
+    args = batch, np.ones(3, dtype=bool), np.arange(9) % 4 == 0, np.ones(3)
+    np.testing.assert_array_equal(twin.delta(*args).unary, loss.delta(*args).unary)
+    np.testing.assert_array_equal(twin.delta(*args).tables, loss.delta(*args).tables)
+    if not isinstance(loss, Zero):
+        model = ms.SSVM(loss=twin).set_params(loss__scale=4 * twin.scale)
+        ours, theirs = model.loss.delta(*args), loss.delta(*args)
+        np.testing.assert_array_equal(ours.tables, 4 * theirs.tables)
+        if not isinstance(loss, TableLoss):
+            np.testing.assert_array_equal(ours.unary, 4 * theirs.unary)
+        with pytest.raises(InputError, match="scale"):
+            model.set_params(loss__scale=-1.0)
+
+
+def test_costs_set_anew_act() -> None:
+    loss = WeightedHamming(ASYMMETRIC)
+    args = Batch.build([chain(1)]), np.ones(1, dtype=bool), np.arange(3) == 1, np.ones(1)
+    assert loss.delta(*args).unary.tolist() == ASYMMETRIC[1].tolist()
+    assert loss.set_params(cost=2 * ASYMMETRIC).delta(*args).unary.tolist() == (2 * ASYMMETRIC[1]).tolist()

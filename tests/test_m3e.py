@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -11,14 +12,15 @@ from builders import DenseModel, chain_scopes, grid_scopes, labels_as_truth, ran
 from mssvm.core.errors import InputError, MemoryLimitError, UnsupportedError
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.power import power_sum
+from mssvm.core.terms import table_term
 from mssvm.core.topology import Batch, Topology
 from mssvm.inference.auto import Auto
+from mssvm.inference.base import plan_of
 from mssvm.inference.enumerate import entries
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 from mssvm.losses.losses import Hamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import table_term
-from mssvm.objectives.m3e import M3E
+from mssvm.objectives.m3e import RenyiMargin
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import lssvm, mssvm
@@ -75,7 +77,7 @@ def test_value_is_the_definition(alpha, eps_y):
     for seed in range(4):
         sample = sample_of(seed)
         w = np.random.default_rng(seed).normal(size=N_WEIGHTS)
-        problem = TrainingProblem(M3E(alpha, eps_y=eps_y), DenseModel(N_WEIGHTS), sample, Exact())
+        problem = TrainingProblem(RenyiMargin(alpha, eps_y=eps_y), DenseModel(N_WEIGHTS), sample, Exact())
         values = problem.difference(w).values
         for b in range(len(sample)):
             scores, rows = brute_scores(sample, w, b, alpha)
@@ -89,8 +91,9 @@ def test_decoder_maximises_the_score_and_the_objective_bounds_its_loss(alpha):
     for seed in range(6):
         sample = sample_of(seed)
         w = np.random.default_rng(seed).normal(size=N_WEIGHTS)
-        objective, inference = M3E(alpha), Exact()
-        belief = objective.decode(inference, sample, DenseModel(N_WEIGHTS).forward(w, sample.inputs))
+        objective, inference = RenyiMargin(alpha), Exact()
+        parts = objective.decoder(sample.batch, sample.query, partial(plan_of, inference))
+        belief = parts.decode(DenseModel(N_WEIGHTS).forward(w, sample.inputs))
         decoded = belief.decode(sample.batch)
         bound = TrainingProblem(objective, DenseModel(N_WEIGHTS), sample, inference).difference(w).values
         for b in range(len(sample)):
@@ -106,7 +109,7 @@ def test_decoder_maximises_the_score_and_the_objective_bounds_its_loss(alpha):
 @pytest.mark.parametrize("part", ["plus", "minus", "difference"])
 def test_gradient_is_the_central_difference(alpha, part):
     sample = sample_of(1)
-    problem = TrainingProblem(M3E(alpha, eps_y=0.4), DenseModel(N_WEIGHTS), sample, Exact())
+    problem = TrainingProblem(RenyiMargin(alpha, eps_y=0.4), DenseModel(N_WEIGHTS), sample, Exact())
     w = np.random.default_rng(5).normal(size=N_WEIGHTS)
     numeric = np.zeros(N_WEIGHTS)
     for j in range(N_WEIGHTS):
@@ -120,7 +123,7 @@ def test_gradient_is_the_central_difference(alpha, part):
 @pytest.mark.parametrize("part", ["plus", "minus"])
 def test_both_parts_lie_above_their_tangents(alpha, part):
     sample = sample_of(2)
-    problem = TrainingProblem(M3E(alpha), DenseModel(N_WEIGHTS), sample, Exact())
+    problem = TrainingProblem(RenyiMargin(alpha), DenseModel(N_WEIGHTS), sample, Exact())
     rng = np.random.default_rng(3)
     for _ in range(20):
         w, v = rng.normal(size=(2, N_WEIGHTS))
@@ -130,7 +133,7 @@ def test_both_parts_lie_above_their_tangents(alpha, part):
 
 def test_alpha_infinite_is_the_latent_svm():
     sample, w = sample_of(3), np.random.default_rng(0).normal(size=N_WEIGHTS)
-    ours = TrainingProblem(M3E(np.inf), DenseModel(N_WEIGHTS), sample, Exact()).difference(w)
+    ours = TrainingProblem(RenyiMargin(np.inf), DenseModel(N_WEIGHTS), sample, Exact()).difference(w)
     theirs = TrainingProblem(lssvm(), DenseModel(N_WEIGHTS), sample, Exact()).difference(w)
     np.testing.assert_allclose(ours.values, theirs.values, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(ours.gradient, theirs.gradient, rtol=1e-9, atol=1e-9)
@@ -139,7 +142,7 @@ def test_alpha_infinite_is_the_latent_svm():
 def test_alpha_to_zero_is_the_marginal_svm():
     """The constant log |H| cancels between the parts."""
     sample, w = sample_of(3), np.random.default_rng(0).normal(size=N_WEIGHTS)
-    ours = TrainingProblem(M3E(1e-6), DenseModel(N_WEIGHTS), sample, Exact()).difference(w)
+    ours = TrainingProblem(RenyiMargin(1e-6), DenseModel(N_WEIGHTS), sample, Exact()).difference(w)
     theirs = TrainingProblem(mssvm(), DenseModel(N_WEIGHTS), sample, Exact()).difference(w)
     np.testing.assert_allclose(ours.values, theirs.values, atol=1e-4)
     np.testing.assert_allclose(ours.gradient, theirs.gradient, atol=1e-3)
@@ -148,9 +151,9 @@ def test_alpha_to_zero_is_the_marginal_svm():
 def test_loss_does_not_reach_hidden_variables():
     sample, w = sample_of(0), np.zeros(N_WEIGHTS)
     n_outputs = np.bincount(sample.batch.owner, weights=sample.query.output)
-    problem = TrainingProblem(M3E(2.0, Hamming()), DenseModel(N_WEIGHTS), sample, Exact())
+    problem = TrainingProblem(RenyiMargin(2.0, Hamming()), DenseModel(N_WEIGHTS), sample, Exact())
     np.testing.assert_allclose(problem.difference(w).values, n_outputs)
-    silent = TrainingProblem(M3E(2.0, Zero()), DenseModel(N_WEIGHTS), sample, Exact())
+    silent = TrainingProblem(RenyiMargin(2.0, Zero()), DenseModel(N_WEIGHTS), sample, Exact())
     np.testing.assert_allclose(silent.difference(w).values, 0.0, atol=1e-12)
 
 
@@ -170,7 +173,8 @@ def test_impossible_states_score_minus_infinity(alpha):
     without[wide.unary_ptr[:-1][::3]] = False
     shut = Sample.of(LinearInputs(wide, terms, forbidden), query, truth)
     gone = Sample.of(LinearInputs(wide, terms), query.restrict(without), truth)
-    got, expected = (TrainingProblem(M3E(alpha), model, sample, Exact()).difference(w) for sample in (shut, gone))
+    objective = RenyiMargin(alpha)
+    got, expected = (TrainingProblem(objective, model, sample, Exact()).difference(w) for sample in (shut, gone))
     np.testing.assert_allclose(got.values, expected.values, rtol=1e-9)
     np.testing.assert_allclose(got.gradient, expected.gradient, rtol=1e-9, atol=1e-12)
 
@@ -181,15 +185,15 @@ def test_estimates_are_refused():
     sample = random_sample(np.random.default_rng(0), [Topology((2,) * 10, tuple(grid_scopes(2, 5)))], output, N_WEIGHTS)
     w = np.random.default_rng(1).normal(size=N_WEIGHTS)
     with pytest.raises(UnsupportedError, match="M3E needs exact inference"):
-        TrainingProblem(M3E(2.0), DenseModel(N_WEIGHTS), sample, Auto(memory_limit=1)).difference(w)
+        TrainingProblem(RenyiMargin(2.0), DenseModel(N_WEIGHTS), sample, Auto(memory_limit=1)).difference(w)
 
 
 def test_errors():
     with pytest.raises(InputError, match="alpha must be > 0 and not 1"):
-        M3E(1.0)
+        RenyiMargin(1.0)
     rng = np.random.default_rng(0)
     star = Topology((2,) * 24, tuple((0, i) for i in range(1, 24)))
     output = np.arange(24) > 0
     sample = random_sample(rng, [star], output, N_WEIGHTS)
     with pytest.raises(MemoryLimitError, match="borders 23 outputs"):
-        TrainingProblem(M3E(2.0), DenseModel(N_WEIGHTS), sample, Exact()).difference(np.zeros(N_WEIGHTS))
+        TrainingProblem(RenyiMargin(2.0), DenseModel(N_WEIGHTS), sample, Exact()).difference(np.zeros(N_WEIGHTS))

@@ -7,19 +7,20 @@ import pytest
 
 from builders import DenseModel, features
 from mssvm.core.errors import InputError
-from mssvm.inference.exact.exact import Exact
-from mssvm.objectives.modlat import ModLat
+from mssvm.engines import engine_of
+from mssvm.inference.exact import Exact
+from mssvm.objectives.modlat import ModLatProblems
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import lssvm
-from mssvm.optim.alternate import Alternate
+from mssvm.optim.alternate import alternate
 from mssvm.optim.lbfgs import LBFGS
 from mssvm.optim.subgradient import Subgradient
 from test_m3e import N_WEIGHTS, sample_of
 
 
-def modlat(sample: Sample, **options: float) -> ModLat:
-    return ModLat(DenseModel(N_WEIGHTS), sample, Exact(), **options)
+def modlat(sample: Sample, **options: float) -> ModLatProblems:
+    return ModLatProblems(DenseModel(N_WEIGHTS), sample, Exact(), engine_of(), **options)
 
 
 def assignments(sample: Sample, b: int) -> np.ndarray:
@@ -89,7 +90,7 @@ def test_without_a_latent_loss_it_is_the_latent_svm():
     w0, theta0 = 0.1 * rng.normal(size=(2, N_WEIGHTS))
     solver = Subgradient.literal(0.01, 60)
     blocks = modlat(sample, beta=0.0, latent_weight=0.0)
-    found, _ = Alternate(solver, LBFGS(), max_rounds=1).minimize(blocks, w0, theta0)
+    found, _ = alternate(blocks, solver.minimize, w0, theta0, max_rounds=1)
     plain = solver.minimize(TrainingProblem(lssvm(), DenseModel(N_WEIGHTS), sample, Exact()), w0)
     np.testing.assert_array_equal(found.w, plain.w)
 
@@ -99,7 +100,7 @@ def test_turns_end_and_return_the_lowest_bound():
     rng = np.random.default_rng(2)
     w0, theta0 = 0.1 * rng.normal(size=(2, N_WEIGHTS))
     blocks = modlat(sample)
-    found, theta = Alternate(LBFGS(), LBFGS(), max_rounds=4).minimize(blocks, w0, theta0)
+    found, theta = alternate(blocks, LBFGS().minimize, w0, theta0, max_rounds=4)
     start = blocks.prediction_problem(theta0)
     assert found.objective < 0.5 * w0 @ w0 + start.difference(w0).total
     again = blocks.prediction_problem(theta).difference(found.w).total + 0.5 * found.w @ found.w

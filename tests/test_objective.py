@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from builders import parts_of
 from mssvm.core.errors import InfeasibleError
 from mssvm.core.potentials import Potentials, Query
+from mssvm.core.terms import node_term, table_term
 from mssvm.core.topology import Batch, Topology
+from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.inference.enumerate import Enumerate
 from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.models.terms import node_term, table_term
 from mssvm.objectives import training
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
@@ -118,7 +120,8 @@ def test_an_unlabelled_instance_contributes_exactly_nothing(eps: tuple[float, fl
     rest = mixed.select([1, 3])
     theta = LinearModel(N_WEIGHTS).forward(w, rest.inputs)  # type: ignore[arg-type]
     delta = objective.loss.delta(rest.batch, rest.query.output, rest.truth, rest.site_weight)
-    low, (high, _) = objective.minus(Enumerate(), rest, theta), objective.plus(Enumerate(), rest, theta, delta)
+    parts = parts_of(objective, Enumerate(), rest, delta)
+    low, (high, _) = parts.minus(theta), parts.plus(theta)
     np.testing.assert_array_equal(high.value, low.value)
     np.testing.assert_array_equal(high.mu.unary, low.mu.unary)
 
@@ -213,7 +216,7 @@ def test_atoms_lift_to_gradients() -> None:
         value, mu = problem.atom(w, i)
         part = problem.plus(w, np.array([i]))
         assert value == part.values[0]
-        np.testing.assert_allclose(problem.scale[i] * problem.lift(i, mu), part.gradient, atol=1e-13)
+        np.testing.assert_allclose(problem.scale[i] * problem.features_of(i, mu), part.gradient, atol=1e-13)
 
 
 def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +224,7 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     w = np.random.default_rng(14).normal(size=N_WEIGHTS)
     whole = problem_of(sample, mssvm()).difference(w)
     monkeypatch.setattr(training, "BLOCK_STATES", 20)
-    parts = [replace(problem_of(sample, mssvm()), threads=t).difference(w) for t in (1, 2, 3)]
+    parts = [replace(problem_of(sample, mssvm()), engine=NumbaEngine(t)).difference(w) for t in (1, 2, 3)]
     for part in parts:
         assert part.total == parts[0].total
         np.testing.assert_array_equal(part.gradient, parts[0].gradient)

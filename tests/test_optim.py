@@ -11,6 +11,7 @@ import pytest
 from scipy.optimize import LinearConstraint
 from scipy.optimize import minimize as scipy_minimize
 
+from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.optim import (
     BCFW,
     CCCP,
@@ -20,10 +21,10 @@ from mssvm.optim import (
     Solver,
     Stopping,
     Subgradient,
+    dual,
     random_start,
 )
-from mssvm.optim import master as master_module
-from mssvm.optim.views import Linearised
+from mssvm.optim.cccp import Linearised
 from optim_problems import Toy, latent_chain, objective, visible_chain
 
 CONVEX = {"toy": Toy.draw, "weighted toy": lambda: Toy.draw(n=60, n_labels=4), "chain": visible_chain}
@@ -162,7 +163,7 @@ def test_cccp_by_falling_eps_h_ends_at_the_target() -> None:
 def test_linearised_problem_majorises_and_touches() -> None:
     problem = Toy.draw(n_hidden=3, eps_h=1.0)
     w = random_start(problem.n_weights)
-    inner = Linearised.of(problem, w, problem.minus(w))
+    inner = Linearised(problem, w, problem.minus(w))
     assert inner.difference(w).total == pytest.approx(problem.difference(w).total)
     np.testing.assert_allclose(inner.difference(w).gradient, problem.difference(w).gradient, atol=1e-12)
     for seed in range(20):
@@ -176,7 +177,7 @@ def test_linearised_problem_majorises_and_touches() -> None:
 @pytest.mark.parametrize("eps", [(0.0, 0.0), (0.0, 1.0)])
 def test_lbfgs_states_the_bias_of_its_smoothing(eps: tuple[float, float]) -> None:
     problem = Toy.draw(n_hidden=3, eps_y=eps[0], eps_h=eps[1])
-    found = LBFGS(floors=(1.0, 0.1)).minimize(problem, random_start(problem.n_weights))
+    found = LBFGS(schedule=(1.0, 0.1)).minimize(problem, random_start(problem.n_weights))
     hidden = 2 * 0.1 * np.log(3) if eps[1] == 0 else 0.0
     assert found.certificate.bias == pytest.approx(problem.scale.sum() * (0.1 * np.log(3) + hidden))
     smooth = problem.at(0.1, max(0.1, eps[1]))
@@ -226,27 +227,27 @@ def test_seeds_decide(solver: Any) -> None:
 def test_threads_do_not_change_a_bit(solver: Solver) -> None:
     problem = latent_chain("mssvm")
     w0 = random_start(problem.n_weights)
-    one, two = (solver.minimize(replace(problem, threads=k), w0).w for k in (1, 2))
+    one, two = (solver.minimize(replace(problem, engine=NumbaEngine(k)), w0).w for k in (1, 2))
     np.testing.assert_array_equal(one, two)
 
 
 def test_coordinates_of_real_instances() -> None:
-    """lift and pull are transposes, and atoms are tangents of plus."""
+    """features_of and scores_of are transposes, and atoms are tangents of plus."""
     problem = latent_chain("mssvm")
     w, v = random_start(problem.n_weights), random_start(problem.n_weights, seed=1, scale=1.0)
     total = np.zeros(problem.n_weights)
     for i in range(problem.n_instances):
         value, mu = problem.atom(w, i)
-        assert problem.lift(i, mu) @ v == pytest.approx(mu @ problem.pull(i, v))
+        assert problem.features_of(i, mu) @ v == pytest.approx(mu @ problem.scores_of(i, v))
         higher, _ = problem.atom(v, i)
-        assert higher >= value + problem.lift(i, mu) @ (v - w) - 1e-9
-        total += problem.lift(i, mu)
+        assert higher >= value + problem.features_of(i, mu) @ (v - w) - 1e-9
+        total += problem.features_of(i, mu)
     np.testing.assert_allclose(total, problem.plus(w).gradient, atol=1e-10)
     assert not problem.convex and visible_chain().convex
 
 
 def test_cutting_planes_survive_a_failing_qp_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_module, "_interior_point", lambda *args: None)
+    monkeypatch.setattr(dual, "_interior_point", lambda *args: None)
     problem = Toy.draw()
     found = CuttingPlane().minimize(problem, np.zeros(problem.n_weights))
     assert found.certificate.gap <= 1e-3 * found.objective

@@ -18,14 +18,13 @@ from mssvm.optim import (
     CuttingPlane,
     Regulariser,
     Subgradient,
+    dual,
     hcrf_start,
     random_start,
-    random_starts,
-    restarts,
+    starts,
     zero_start,
 )
-from mssvm.optim import master as master_module
-from mssvm.optim.master import solve_simplices
+from mssvm.optim.dual import solve_simplices
 from optim_problems import Toy, latent_chain, objective
 
 
@@ -89,7 +88,7 @@ def test_convex_solvers_refuse_hidden_variables() -> None:
 def test_master_problem(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The QP over simplices against SLSQP, by the interior-point solver and by what replaces it when it fails."""
     if broken:
-        monkeypatch.setattr(master_module, "_interior_point", lambda *args: None)
+        monkeypatch.setattr(dual, "_interior_point", lambda *args: None)
     rng = np.random.default_rng(0)
     a, q, group = rng.normal(size=(9, 4)), rng.normal(size=9), np.array([0, 0, 0, 2, 2, 5, 5, 5, 5])
     H, start = a @ a.T, np.array([1.0, 0, 0, 0, 1.0, 0, 1.0, 0, 0])
@@ -127,18 +126,18 @@ def test_zero_start_freezes_hidden_states_and_a_random_one_does_not() -> None:
     assert differs(random_start(problem.n_weights)) > 0.1
 
 
-def test_random_starts_and_restarts() -> None:
+def test_random_starts() -> None:
     problem = Toy.draw(n_hidden=3, eps_h=1.0)
     mask = np.arange(problem.n_weights) < 20
     start = random_start(problem.n_weights, hidden=mask)
     assert np.all(start[~mask] == 0) and np.all(start[mask] != 0) and 0.03 < start[mask].std() < 0.3
-    starts = random_starts(3, problem.n_weights, hidden=mask)
-    np.testing.assert_array_equal(starts[0], start)
-    result = restarts(LBFGS(), problem, starts)
-    assert len(result.objectives) == 3 and result.spread > 0
-    assert result.best.objective == result.objectives.min()
-    with pytest.raises(InputError, match="at least one start"):
-        restarts(LBFGS(), problem, [])
+    rng = np.random.RandomState(0)
+    several = list(starts("auto", problem, mask, 3, rng, Regulariser()))
+    assert len(several) == 3 and not any(w[~mask].any() for w in several)
+    assert len({float(w[0]) for w in several}) == 3
+    assert len(list(starts("auto", Toy.draw(), mask[:18], 3, rng, Regulariser()))) == 1
+    with pytest.raises(InputError, match="has shape"):
+        random_start(problem.n_weights, hidden=mask[:3])
 
 
 def test_hcrf_start_lowers_the_likelihood_objective() -> None:
@@ -160,7 +159,11 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(InputError, match="finite numbers >= 0"):
         Regulariser(-1.0)
     with pytest.raises(InputError, match="falling temperatures"):
-        LBFGS(floors=(0.1, 1.0))
+        LBFGS(schedule=(0.1, 1.0))
+    with pytest.warns(FutureWarning, match="LBFGS\\(schedule="):
+        assert LBFGS(floors=(1.0, 0.5)) == LBFGS(schedule=(1.0, 0.5))
+    with pytest.raises(InputError, match="scaling must be one of"):
+        Subgradient(scaling="newton")
     with pytest.raises(InputError, match="name the fixed rate"):
         Subgradient(adaptive=False)
     with pytest.raises(InputError, match="evaluate_every must be at least 1"):

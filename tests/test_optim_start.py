@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mssvm.optim.solution import Certificate, Outcome, Solution
-from mssvm.optim.start import best_of
+from mssvm.optim.solution import Certificate, Outcome, Solution, best_of
 
 
 def test_an_interrupted_series_is_interrupted_even_if_an_earlier_start_is_lower():

@@ -165,7 +165,7 @@ def test_marginal_map_on_checkerboards(merging: bool) -> None:
     np.testing.assert_allclose(got.mu.unary[held], want.mu.unary[held], atol=1e-9)
 
 
-@pytest.mark.parametrize("start", ["cold", "damped", "marginals", "sum_first", "annealed", "proximal", "joint"])
+@pytest.mark.parametrize("start", ["cold", "damped", "marginals", "sum_first", "annealed", "joint"])
 def test_every_start_alone_finds_most_optima_on_trees_and_claims_its_own_value(start: str) -> None:
     case = models(random_trees(60, 7), 7, 1.0)
     want = brute(case, 0.0, 1.0)
@@ -269,21 +269,40 @@ def test_threads_position_and_repetition_change_no_bit(eps_y: float, eps_h: floa
     np.testing.assert_allclose(alone.mu.tables, one.mu.tables[mu_rows(case.batch, part.batch, which)], atol=1e-9)
 
 
-def test_fill_computes_only_what_is_asked() -> None:
-    case = models(random_trees(6, 11), 11)
+@pytest.mark.parametrize(("eps_y", "eps_h"), PAIRS)
+def test_a_bound_of_some_instances_computes_only_these(eps_y: float, eps_h: float) -> None:
+    case = random_case("mixed", 12, seed=3)
     batch = case.batch
-    whole = infer(case, Propagate(), 0.0, 1.0)
-    value, mu = np.full(6, 7.0), type(whole.mu).zeros(batch)
-    which = np.array([1, 4])
-    report = Propagate().fill(batch, case.theta, case.query, 0.0, 1.0, which, value, mu)
-    np.testing.assert_array_equal(value[which], whole.value[which])
-    assert np.all(np.delete(value, which) == 7.0)
-    asked = np.isin(batch.owner[batch.state_var], which)
-    np.testing.assert_array_equal(mu.unary[asked], whole.mu.unary[asked])
-    assert np.all(mu.unary[~asked] == 0.0) and report.exact[which].all()
-    only_values = np.zeros(6)
-    Propagate().fill(batch, case.theta, case.query, 0.5, 1.0, which, only_values, None)
-    np.testing.assert_allclose(only_values[which], brute(case, 0.5, 1.0).value[which])
+    whole = infer(case, Propagate(), eps_y, eps_h)
+    some, others = np.array([1, 4, 7]), np.delete(np.arange(12), [1, 4, 7])
+    part = Propagate().plan(batch).bind(case.query, eps_y, eps_h, some)(case.theta)
+    np.testing.assert_array_equal(part.value[some], whole.value[some])
+    assert np.all(part.value[others] == 0.0)
+    for got, want, owner in (
+        (part.mu.unary, whole.mu.unary, batch.owner[batch.state_var]),
+        (part.mu.tables, whole.mu.tables, batch.mu_owner),
+    ):
+        np.testing.assert_array_equal(got, np.where(np.isin(owner, some), want, 0.0))
+    status = part.status
+    np.testing.assert_array_equal(status.exact[some], whole.status.exact[some])
+    assert not status.exact[others].any() and not status.converged[others].any()
+    assert np.isnan(status.lower[others]).all() and np.isnan(status.upper[others]).all()
+    assert all(status.method[b] == whole.status.method[b] for b in some) and {status.method[b] for b in others} == {""}
+
+
+def test_a_bound_serves_many_potentials_and_a_pair_is_two_of_them() -> None:
+    case = models(random_trees(6, 11), 11)
+    plan = Propagate().plan(case.batch)
+    bound = plan.bind(case.query, 0.0, 1.0)
+    for scale in (1.0, 3.0, 1.0):
+        assert_same(bound(case.scaled(scale).theta), infer(case.scaled(scale), Propagate(), 0.0, 1.0), 0.0)
+    outputs = np.flatnonzero(case.query.output)
+    narrower = case.query.clamp(case.batch, outputs, np.zeros(len(outputs), dtype=np.int64))
+    pair = plan.pair(case.query, narrower, 0.0, 1.0)(case.theta, case.theta)
+    plus, minus = bound(case.theta), plan.bind(narrower, 0.0, 1.0)(case.theta)
+    np.testing.assert_array_equal(pair.plus, plus.value)
+    np.testing.assert_array_equal(pair.minus, minus.value)
+    np.testing.assert_array_equal(pair.mu.tables, plus.mu.tables - minus.mu.tables)
 
 
 def test_warm_start_on_request() -> None:

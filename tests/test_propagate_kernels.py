@@ -12,26 +12,33 @@ from builders import grid_scopes
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology
+from mssvm.engines.messages import Schedule, Temperatures
+from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.numba.messages.plan import NumbaMessageModel, NumbaMessagePlan
+from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
 from mssvm.engines.numba.messages.scaled import exponentiate
 from mssvm.inference.enumerate import Enumerate, entries
-from mssvm.inference.propagation.job import prepare
-from mssvm.inference.propagation.plan import plan_of
-from mssvm.inference.propagation.propagate import Propagate, pseudo_marginals
-from mssvm.inference.propagation.run import Control, LogRun, Mode, Model, ScaledRun, ScaledTables, Spans
-from mssvm.uai.libdai import read_fg
+from mssvm.inference.propagation.propagate import Propagate
+from mssvm.uai import read_fg
 
 
-def grid_model(cards: tuple[int, ...], seed: int, tied: bool = False) -> tuple[Batch, Model]:
+def loaded(batch: Batch, theta: Potentials, query: Query) -> NumbaMessageModel:
+    noise = np.random.default_rng(0).random(batch.n_states)
+    return NumbaMessagePlan.of(batch, NumbaEngine()).load(theta, query, noise)
+
+
+def grid_model(cards: tuple[int, ...], seed: int, tied: bool = False) -> tuple[Batch, Query, NumbaMessageModel]:
     rng = np.random.default_rng(seed)
     scopes = [s if rng.random() < 0.5 else s[::-1] for s in grid_scopes(3, 4)]
     batch = Batch.build([Topology(cards, tuple(scopes))] * 2, [[0] * len(scopes)] * 2 if tied else None)
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
     allowed = np.ones(batch.n_states, dtype=bool)
     allowed[batch.unary_ptr[[3, 8, 15]]] = False
-    return batch, prepare(plan_of(batch), batch, theta, Query(rng.random(batch.n_vars) < 0.5, allowed), 0)
+    query = Query(rng.random(batch.n_vars) < 0.5, allowed)
+    return batch, query, loaded(batch, theta, query)
 
 
-def normalised(batch: Batch, model: Model, messages: Floats) -> Floats:
+def normalised(model: NumbaMessageModel, messages: Floats) -> Floats:
     """Log messages with maximum zero over the states that matter: those the mask allows."""
     w = model.plan.wiring
     out = np.full(len(messages), np.nan)
@@ -43,29 +50,31 @@ def normalised(batch: Batch, model: Model, messages: Floats) -> Floats:
     return out
 
 
-def modes(model: Model, eps: float) -> dict[str, Mode]:
-    none, every = np.zeros(len(model.free), dtype=bool), np.ones(len(model.free), dtype=bool)
-    return {"sum": Mode(none, eps, eps), "max": Mode(every, 0.0, 0.0), "mixed": Mode(model.output, 0.0, eps)}
+def modes(query: Query, eps: float) -> dict[str, Temperatures]:
+    n = len(query.output)
+    mixed = Temperatures(query.output, 0.0, eps)
+    return {"sum": Temperatures.one(n, eps), "max": Temperatures.one(n, 0.0), "mixed": mixed}
 
 
 MIXED_CARDS = (2, 3, 4, 2, 3, 5, 2, 4, 3, 2, 3, 2)
 
 
-@pytest.mark.parametrize("control", [Control(), Control(damping=0.4), Control(flood=True), Control(0.3, True)])
+@pytest.mark.parametrize("schedule", [Schedule(), Schedule(0.4), Schedule(flooding=True), Schedule(0.3, True)])
 @pytest.mark.parametrize("kind", ["sum", "max", "mixed"])
 @pytest.mark.parametrize("tied", [False, True])
-def test_scaled_pairwise_and_log_space_factors_send_the_same_messages(kind: str, control: Control, tied: bool) -> None:
-    batch, model = grid_model((3,) * 12 if tied else MIXED_CARDS, 1, tied)
+def test_scaled_pairwise_and_log_space_factors_send_the_same_messages(
+    kind: str, schedule: Schedule, tied: bool
+) -> None:
+    batch, query, model = grid_model((3,) * 12 if tied else MIXED_CARDS, 1, tied)
     eps, which = 0.8, np.arange(2)
-    spans = Spans.of(model)
-    mode = modes(model, eps)[kind]
-    runs = (ScaledRun(model, ScaledTables.of(model, spans, eps)), LogRun(model))
+    mode = modes(query, eps)[kind]
+    runs = (ScaledRun(model, ScaledTables.of(model, eps)), LogRun(model))
     for run in runs:
         run.start(which, None)
     for _ in range(6):
         for run in runs:
-            run.advance(which, mode, 1, control)
-        a, b = (normalised(batch, model, run.log_messages(which)) for run in runs)
+            run.advance(which, mode, 1, schedule)
+        a, b = (normalised(model, run.log_messages(which)) for run in runs)
         np.testing.assert_allclose(a, b, atol=1e-10)
         decoded: list[Ints] = []
         for run in runs:
@@ -76,16 +85,16 @@ def test_scaled_pairwise_and_log_space_factors_send_the_same_messages(kind: str,
 
 @pytest.mark.parametrize("card", [2, 5, 15, 21, 24])
 @pytest.mark.parametrize("kind", ["sum", "max", "mixed"])
-@pytest.mark.parametrize("control", [Control(), Control(damping=0.5), Control(0.5, True)])
-def test_vector_kernels_equal_plain_ones(card: int, kind: str, control: Control) -> None:
-    _, model = grid_model((card,) * 12, 2)
-    which, mode = np.arange(2), modes(model, 1.0)[kind]
-    tables = ScaledTables.of(model, Spans.of(model), 1.0)
+@pytest.mark.parametrize("schedule", [Schedule(), Schedule(0.5), Schedule(0.5, True)])
+def test_vector_kernels_equal_plain_ones(card: int, kind: str, schedule: Schedule) -> None:
+    _, query, model = grid_model((card,) * 12, 2)
+    which, mode = np.arange(2), modes(query, 1.0)[kind]
+    tables = ScaledTables.of(model, 1.0)
     plain, vector = ScaledRun(model, tables), ScaledRun(model, tables)
     plain.kk, vector.kk = (), (0,) * card
     for run in (plain, vector):
         run.start(which, None)
-        run.advance(which, mode, 5, control)
+        run.advance(which, mode, 5, schedule)
     np.testing.assert_allclose(vector.m, plain.m, rtol=1e-11)
     np.testing.assert_allclose(vector.residual, plain.residual, rtol=1e-6, atol=1e-14)
 
@@ -106,22 +115,21 @@ def test_exponentiated_tables() -> None:
 @pytest.mark.parametrize("damping", [0.0, 0.5])
 def test_sweeps_that_pass_over_given_variables_reach_the_same_beliefs(damping: float) -> None:
     """Against sweeps over all messages."""
-    batch, model = grid_model((3,) * 12, 6)
-    which, mode = np.arange(2), modes(model, 0.7)["sum"]
-    outside = model.output | ~model.free
+    batch, query, model = grid_model((3,) * 12, 6)
+    which, mode = np.arange(2), modes(query, 0.7)["sum"]
+    outside = query.output | (query.n_allowed(batch) == 1)
     preference = np.random.default_rng(7).random((batch.n_vars, 3)) + model.allowed.reshape(-1, 3)
     y = preference.argmax(axis=1)
     results = []
     for passing_over in (True, False):
-        run = ScaledRun(model, ScaledTables.of(model, Spans.of(model), 0.7))
-        run.given(which, outside, y)
+        run = ScaledRun(model, ScaledTables.of(model, 0.7))
+        run.hold(which, outside, y)
         if not passing_over:
             run.held = np.zeros(0, dtype=bool)
         run.start(which, None)
-        run.advance(which, mode, 200, Control(damping, tolerance=1e-13))
-        mu, value, score = Marginals.zeros(batch), np.zeros(2), np.zeros(batch.n_states)
-        run.open_score(which, score)
-        run.finish(which, mode, batch.mu_at, mu, value)
+        run.advance(which, mode, 200, Schedule(damping, tolerance=1e-13))
+        mu, value, score = Marginals.zeros(batch), np.zeros(2), run.scores(which)
+        run.beliefs(which, mode, value, mu)
         score = (score.reshape(-1, 3) - score.reshape(-1, 3).max(axis=1, keepdims=True)).ravel()
         results.append((value, mu.unary, mu.tables, score[np.isfinite(score)]))
         assert np.all(run.residual[which] <= 1e-13)
@@ -130,14 +138,14 @@ def test_sweeps_that_pass_over_given_variables_reach_the_same_beliefs(damping: f
 
 
 def test_scaled_beliefs_and_value_equal_log_space_ones() -> None:
-    batch, model = grid_model(MIXED_CARDS, 3)
-    which, mode = np.arange(2), modes(model, 0.7)["sum"]
+    batch, query, model = grid_model(MIXED_CARDS, 3)
+    which, mode = np.arange(2), modes(query, 0.7)["sum"]
     results = []
-    for run in (ScaledRun(model, ScaledTables.of(model, Spans.of(model), 0.7)), LogRun(model)):
+    for run in (ScaledRun(model, ScaledTables.of(model, 0.7)), LogRun(model)):
         run.start(which, None)
-        run.advance(which, mode, 3, Control())
+        run.advance(which, mode, 3, Schedule())
         mu, value = Marginals.zeros(batch), np.zeros(2)
-        run.finish(which, mode, batch.mu_at, mu, value)
+        run.beliefs(which, mode, value, mu)
         results.append((value, mu.unary, mu.tables))
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
@@ -249,7 +257,9 @@ def test_libdai_testfast(testfast: tuple[Batch, Potentials, dict], row: str, sca
     else:
         # Max-product is judged against exact max-marginals. The printed "log Z" of the reference is a quantity of its
         # junction tree; it follows from the row of DECMAP, whose own value is the largest score.
-        mu = pseudo_marginals(batch, theta, query, messages)
+        run, mu = loaded(batch, theta, query).run(), Marginals.zeros(batch)
+        run.start(np.arange(1), messages)
+        run.beliefs(np.arange(1), Temperatures.one(batch.n_vars, 1.0), np.zeros(1), mu)
         reference, top = max_marginals(batch, theta)
         log_z = top - rows["DECMAP"][0][4]
     # Half a unit of the last digit printed.

@@ -17,9 +17,8 @@ import mssvm as ms
 from mssvm.core.errors import InputError
 from mssvm.data import chunking, read, read_parts, weak_pictures
 from mssvm.data.embedded import write_pictures
-from mssvm.data.features import FeatureSpace
-from mssvm.data.readers import png
-from mssvm.data.readers.read import Options, check
+from mssvm.data.features import FeatureSchema
+from mssvm.data.readers import Options, check, png
 from mssvm.data.readers.stream import Stream
 
 
@@ -245,10 +244,9 @@ def test_reading_needs_little_more_memory_than_the_features(tmp_path: Path) -> N
     assert len(told) > 5 and told[-1] == (path.stat().st_size, path.stat().st_size)
 
 
-def test_a_long_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mssvm.data.readers.stream.MAX_LINE", 100)
+def test_a_long_line_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="longer than"):
-        list(Stream(write(tmp_path / "a.jsonl", "x" * 200)).lines())
+        list(Stream(write(tmp_path / "a.jsonl", "x" * 200), max_line=100).lines())
 
 
 def test_embedded_sentences() -> None:
@@ -263,6 +261,6 @@ def test_features_that_were_read_are_not_copied_again(tmp_path: Path) -> None:
     data = read(write(tmp_path / "a.jsonl", lines(*records)))
     for which, shared in (([0, 1, 2, 3], True), ([1, 2], True), ([0, 2], False), ([1, 0], False)):
         X = [data.X[b] for b in which]
-        _, rows = FeatureSpace.learn(X)
+        _, rows = FeatureSchema.learn(X)
         assert np.array_equal(rows.matrix, np.concatenate(X))
         assert np.shares_memory(rows.matrix, data.X[which[0]]) == shared

@@ -9,13 +9,12 @@ import mssvm as ms
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
+from mssvm.engines import engine_of
+from mssvm.engines.messages import MessageModel
 from mssvm.experiments.members import MEMBERS, Untrained
 from mssvm.experiments.segmentation import N_WEIGHTS, noisy_images, picture
 from mssvm.experiments.simulate import PartlyLabelled
-from mssvm.inference.exact.exact import Exact
-from mssvm.inference.propagation.job import prepare
-from mssvm.inference.propagation.plan import plan_of
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Outcome, Scaling, Subgradient
@@ -30,6 +29,10 @@ def grid(cards: tuple[int, ...], seed: int, strength: float = 1.0) -> tuple[Batc
     batch = Batch.build([Topology(cards, tuple(edges))] * 2)
     rng = np.random.default_rng(seed)
     return batch, Potentials(rng.normal(size=batch.n_states), strength * rng.normal(size=batch.n_table_entries))
+
+
+def loaded(batch: Batch, theta: Potentials, query: Query) -> MessageModel:
+    return engine_of().messages(batch).load(theta, query, np.zeros(batch.n_states))
 
 
 def joint_score(batch: Batch, theta: Potentials, z: Ints) -> Floats:
@@ -49,15 +52,16 @@ def test_moves_of_regions_only_raise_the_score_and_end_where_no_single_move_gain
     allowed = np.ones(batch.n_states, dtype=bool)
     allowed[batch.unary_ptr[3]] = False  # a forbidden state
     allowed[batch.unary_ptr[7] + 1 : batch.unary_ptr[8]] = False  # a variable with one state
-    found = prepare(plan_of(batch), batch, theta, Query(output, allowed), 0)
+    query = Query(output, allowed)
+    free = query.n_allowed(batch) > 1
     z = np.array([rng.integers(c) for c in batch.cards])
     z[3], z[7] = 1, 0
     before = joint_score(batch, theta, z)
-    moved = ascend_regions(found.plan.wiring, np.arange(2), found.free, found.unary, found.tables, z)
+    moved = loaded(batch, theta, query).relabel(np.arange(2), free, z)
     after = joint_score(batch, theta, z)
     assert np.all(after[moved] > before[moved]) and len(moved) == 2
     assert z[7] == 0 and z[3] != 0
-    for i in np.flatnonzero(found.free):
+    for i in np.flatnonzero(free):
         for x in range(int(batch.cards[i])):
             if allowed[batch.unary_ptr[i] + x]:
                 other = z.copy()
@@ -69,18 +73,16 @@ def test_a_region_moves_although_no_variable_of_it_gains_alone() -> None:
     batch, _ = grid((3,) * ROWS * COLUMNS, 0)
     unary = np.tile([0.0, 0.3, 0.1], batch.n_vars)
     tables = np.tile(2.0 * np.eye(3).ravel(), batch.n_factors)
-    found = prepare(plan_of(batch), batch, Potentials(unary, tables), Query.all_outputs(batch), 0)
+    here = loaded(batch, Potentials(unary, tables), Query.all_outputs(batch))
     z = np.zeros(batch.n_vars, dtype=np.int64)
-    assert len(ascend_regions(found.plan.wiring, np.arange(2), found.free, found.unary, found.tables, z)) == 2
+    assert len(here.relabel(np.arange(2), np.ones(batch.n_vars, dtype=bool), z)) == 2
     assert np.all(z == 1)
 
 
 def test_messages_of_given_states_are_rows_and_columns_of_the_tables() -> None:
     batch, theta = grid((2, 3, 2, 3, 3) * ROWS, 5)
-    found = prepare(plan_of(batch), batch, theta, Query.all_outputs(batch), 0)
     z = np.array([np.random.default_rng(1).integers(c) for c in batch.cards])
-    sent = np.zeros(found.plan.n_messages)
-    messages_at(found.plan.wiring, np.arange(2), found.tables, z, sent)
+    sent = loaded(batch, theta, Query.all_outputs(batch)).messages_at(np.arange(2), z)
     want = []
     for i, j, at in zip(*batch.scope_vars.reshape(-1, 2).T, batch.table_at, strict=True):
         shape = (int(batch.cards[i]), int(batch.cards[j]))
@@ -120,14 +122,14 @@ def test_regions_find_outputs_of_higher_score_on_strongly_coupled_images(images:
 
 
 @pytest.mark.parametrize("member", ["M", "L", "H"])
-def test_training_lowers_the_objective_and_reports_converged_and_rescued_calls(member: str, images: Images) -> None:
+def test_training_lowers_the_objective_and_reports_converged_and_floored_calls(member: str, images: Images) -> None:
     problem = posed(member, images[0])
     w0 = 0.1 * np.random.default_rng(0).standard_normal(N_WEIGHTS)
     found = Subgradient(n_epochs=30, rate=0.3, batch_size=1, scaling=Scaling.ADAM).minimize(problem, w0)
     assert found.outcome is Outcome.BUDGET
     assert found.objective < 0.7 * found.trace[0].objective
     assert all(0.0 <= row.converged <= 1.0 for row in found.trace)
-    assert all(a.rescued <= b.rescued for a, b in zip(found.trace[:-1], found.trace[1:], strict=True))
+    assert all(a.floored <= b.floored for a, b in zip(found.trace[:-1], found.trace[1:], strict=True))
     assert np.all(problem.difference(found.w).values >= 0.0)
 
 
@@ -169,4 +171,4 @@ def test_the_estimator_learns_images_with_half_the_labels_without_settings(image
     fitted = ms.MSSVM(ms.Grid(), max_iter=60, random_state=0).fit(*on_grid(images[0]))
     assert fitted.score(*on_grid(images[1].revealed())) > 0.9
     assert "of its calls converged" in fitted.diagnose()
-    assert fitted.training_["rescued"] == fitted.history_["rescued"][-1]
+    assert fitted.training_["floored"] == fitted.history_["floored"][-1]

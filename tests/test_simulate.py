@@ -13,7 +13,7 @@ from mssvm.experiments import demo
 from mssvm.experiments.members import Arena, Untrained
 from mssvm.experiments.simulate import Recipe, Simulation, Truth, checkerboard, draw_states, hidden_chain
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 
 
 def arena(simulation: Simulation) -> Arena:

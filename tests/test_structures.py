@@ -12,26 +12,31 @@ from scipy import sparse
 from sklearn.base import clone
 
 from mssvm.core.errors import InputError, MssvmWarning
+from mssvm.core.potentials import Marginals
 from mssvm.core.topology import spans
 from mssvm.data.graphs import FactorInput, Graph
-from mssvm.data.labels import LabelSpace
+from mssvm.data.labels import LabelVocabulary
 from mssvm.estimators import MSSVM
 from mssvm.inference.enumerate import score
+from mssvm.models import LinearModel
 from mssvm.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass, Structure
-from mssvm.structures import base as base_module
 from mssvm.structures.encoded import Encoded
+from mssvm.structures.encoder import Encoder, warn_if_large
 
-LABELS = LabelSpace(("a", "b", "c"))
+LABELS = LabelVocabulary(("a", "b", "c"))
 Name = Callable[..., float]
+
+
+def compiled(structure: Structure, X: list[Any]) -> Encoder:
+    return structure.compile(X, LABELS)[0]
 
 
 def encoded(structure: Structure, X: list[Any], seed: int = 0) -> tuple[Encoded, Any, Name]:
     """The batch, its potentials at random weights, and a look-up of weights by name."""
-    space, parsed = structure.learn(X)
-    batch = structure.assemble(parsed, space, LABELS)
-    model = structure.model(space, LABELS)
+    encoder, parsed = structure.compile(X, LABELS)
+    batch, model = encoder.assemble(parsed), encoder.model
     w = np.random.default_rng(seed).normal(size=model.n_weights)
-    named = {(v.block, v.feature, *v.states): v.value for v in structure.weights(w, space, LABELS)}
+    named = {(v.block, v.feature, *v.states): v.value for v in encoder.weights(w)}
     assert len(named) == model.n_weights
     return batch, model.forward(w, batch.inputs), lambda block, feature, *states: named[(block, feature, *states)]
 
@@ -145,7 +150,7 @@ def test_sequence_class(per_class: bool, pool: str | None, wrap: Any) -> None:
 
     check_all(batch, theta, by_hand)
     assert batch.labels.scalar
-    again = structure.encode([wrap(x) for x in X], structure.space([wrap(x) for x in X]), LABELS)
+    again = compiled(structure, [wrap(x) for x in X]).encode([wrap(x) for x in X])
     assert again.batch.n_table_entries == batch.batch.n_table_entries
 
 
@@ -356,12 +361,12 @@ def structures() -> list[tuple[Structure, list[Any]]]:
 @pytest.mark.parametrize("case", structures(), ids=lambda case: type(case[0]).__name__)
 def test_selecting_instances_is_encoding_them_alone(case: tuple[Structure, list[Any]]) -> None:
     structure, X = case
-    space = structure.space(X)
-    model = structure.model(space, LABELS)
+    encoder = compiled(structure, X)
+    model = encoder.model
     w = np.random.default_rng(0).normal(size=model.n_weights)
-    whole = structure.encode(X, space, LABELS)
+    whole = encoder.encode(X)
     for which in ([0], [2, 0], [1, 1, 2]):
-        part, alone = whole.select(which), structure.encode([X[i] for i in which], space, LABELS)
+        part, alone = whole.select(which), encoder.encode([X[i] for i in which])
         one, two = model.forward(w, part.inputs), model.forward(w, alone.inputs)
         np.testing.assert_allclose(one.unary, two.unary, atol=1e-14)
         tables = [spans(e.batch.table_at, e.batch.table_sizes) for e in (part, alone)]
@@ -373,26 +378,36 @@ def test_selecting_instances_is_encoding_them_alone(case: tuple[Structure, list[
 
 
 @pytest.mark.parametrize("case", structures(), ids=lambda case: type(case[0]).__name__)
-def test_structures_are_estimators_whose_space_survives_json(case: tuple[Structure, list[Any]]) -> None:
+def test_structures_are_estimators_whose_schema_survives_json(case: tuple[Structure, list[Any]]) -> None:
     structure, X = case
-    space = structure.space(X)
+    encoder = compiled(structure, X)
     twin = clone(structure)
     assert repr(twin) == repr(structure)
-    again = type(space).from_json(space.to_json())
-    one, two = structure.encode(X, space, LABELS), twin.encode(X, again, LABELS)
-    model = twin.model(again, LABELS)
-    w = np.random.default_rng(0).normal(size=model.n_weights)
-    assert np.array_equal(model.forward(w, one.inputs).tables, model.forward(w, two.inputs).tables)
-    marked = structure.hidden_weights(space, LABELS)
-    known = getattr(model, "known", np.zeros(model.n_weights, bool))
-    inside = one.hidden.mask(one.batch.n_vars)
-    if len(one.hidden):
-        assert np.array_equal(marked & ~known, model.touching(one.inputs, inside))
+    other = twin.encoder(type(encoder.schema).from_json(encoder.schema.to_json()), LABELS)
+    one, two = encoder.encode(X), other.encode(X)
+    w = np.random.default_rng(0).normal(size=other.model.n_weights)
+    assert np.array_equal(other.model.forward(w, one.inputs).tables, other.model.forward(w, two.inputs).tables)
+
+
+@pytest.mark.parametrize("case", structures(), ids=lambda case: type(case[0]).__name__)
+def test_hidden_weights_are_those_that_hidden_marginals_reach(case: tuple[Structure, list[Any]]) -> None:
+    structure, X = case
+    encoder = compiled(structure, X)
+    encoded = encoder.encode(X)
+    batch, rng = encoded.batch, np.random.default_rng(0)
+    hidden = encoded.hidden.mask(batch.n_vars)
+    near = np.zeros(batch.n_mu_entries, dtype=bool)
+    touched = np.logical_or.reduceat(hidden[batch.scope_vars], batch.scope_ptr[:-1])
+    near[spans(batch.mu_at[touched], batch.table_sizes[touched])] = True
+    unary = np.where(hidden[batch.state_var], rng.random(batch.n_states), 0.0)
+    mu = Marginals(unary, np.where(near, rng.random(len(near)), 0.0))
+    free = LinearModel.named(encoder.layout)
+    assert np.array_equal(encoder.hidden_weights, free.adjoint(mu, encoded.inputs) != 0)
 
 
 def test_chains_of_one_length_share_one_graph() -> None:
     X = [np.ones((n, 1)) for n in (4, 2, 4, 4)]
-    batch = Chain().encode(X, Chain().space(X), LABELS).batch
+    batch = compiled(Chain(), X).encode(X).batch
     assert len(batch.topologies) == 2
 
 
@@ -413,11 +428,11 @@ def test_unknown_parameters_are_refused_in_words() -> None:
         (SequenceClass(pool="max"), "pool"),
     ):
         with pytest.raises(InputError, match=words):
-            space, parsed = structure.learn(X)
-            structure.assemble(parsed, space, LABELS)
-            structure.model(space, LABELS)
+            encoder, parsed = structure.compile(X, LABELS)
+            encoder.assemble(parsed)
+            assert encoder.model is None
     with pytest.raises(InputError, match="neighbours must be 4 or 8"):
-        Grid(neighbours=6).learn([np.ones((2, 2, 1))])
+        Grid(neighbours=6).compile([np.ones((2, 2, 1))], LABELS)
 
 
 def test_wrong_instances_are_refused_in_words() -> None:
@@ -438,33 +453,48 @@ def test_wrong_instances_are_refused_in_words() -> None:
         (FactorModel(), [FactorInput("uu", {"f": [(0, 1)]}), FactorInput("uuu", {"f": [(0, 1, 2)]})], "joins"),
     ):
         with pytest.raises(InputError, match=words):
-            space, parsed = structure.learn(X)  # type: ignore[arg-type]
-            structure.assemble(parsed, space, LABELS)
+            encoder, parsed = structure.compile(X, LABELS)  # type: ignore[arg-type]
+            encoder.assemble(parsed)
 
 
 def test_new_data_must_look_like_the_old() -> None:
     X = graphs()
-    space = GraphModel().space(X)
+    encoder = compiled(GraphModel(), X)
     other = Graph(np.ones((2, 2)), [(0, 1)], np.ones((1, 2)), "pz", ["s"])
     with pytest.raises(InputError, match="node type 'z'"):
-        GraphModel().encode([other], space, LABELS)
+        encoder.encode([other])
     with pytest.raises(InputError, match="0 rows of edge features where there should be 1"):
-        GraphModel().encode([Graph(np.ones((2, 2)), [(0, 1)], None, "pp", ["s"])], space, LABELS)
+        encoder.encode([Graph(np.ones((2, 2)), [(0, 1)], None, "pp", ["s"])])
     with pytest.raises(InputError, match="3 features per site, but the model learned from 2"):
-        Chain().encode([np.ones((2, 3))], Chain().space([np.ones((2, 2))]), LABELS)
+        compiled(Chain(), [np.ones((2, 2))]).encode([np.ones((2, 3))])
 
 
 @pytest.mark.parametrize("case", structures(), ids=lambda case: type(case[0]).__name__)
 def test_no_instances_make_an_empty_batch(case: tuple[Structure, list[Any]]) -> None:
     structure, X = case
-    batch = structure.encode([], structure.space(X), LABELS)
+    batch = compiled(structure, X).encode([])
     assert len(batch) == 0 and len(batch.labels) == 0
     with pytest.raises(InputError, match="empty"):
-        structure.learn([])
+        structure.compile([], LABELS)
 
 
-def test_too_many_weights_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base_module, "LARGE_WEIGHTS", 100)
-    space = Chain().space(sequences())
-    with pytest.warns(MssvmWarning, match="weights"):
-        Chain().layout(space, LABELS)
+def test_factors_that_some_instances_lack() -> None:
+    X = [FactorInput("vv", {"u": [(0,), (1,)], "p": []}), FactorInput("vv", {"u": [], "p": [(0, 1)]})]
+    batch, theta, w = encoded(FactorModel(), X)
+
+    def by_hand(i: int, y: list[Any], h: list[int]) -> float:
+        return w("p", "1", *y) if i else w("u", "1", y[0]) + w("u", "1", y[1])
+
+    check_all(batch, theta, by_hand)
+
+
+def test_what_is_built_is_built_once() -> None:
+    encoder = compiled(Chain(hidden=2, fixed={"bias": 0.0}), sequences())
+    assert encoder.blocks is encoder.blocks and encoder.model is encoder.model and encoder.layout is encoder.layout
+    assert encoder.model.layout is encoder.layout
+
+
+def test_too_many_weights_are_announced() -> None:
+    with pytest.warns(MssvmWarning, match="the model has 1,000 weights"):
+        warn_if_large(1000, limit=100)
+    warn_if_large(12, limit=100)

@@ -12,20 +12,19 @@ from scipy import sparse
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals
 from mssvm.data.graphs import FactorInput, Graph
-from mssvm.data.labels import LabelSpace
+from mssvm.data.labels import LabelVocabulary
 from mssvm.inference.enumerate import Enumerate, score
-from mssvm.models.fixed import FixedWeights
+from mssvm.models.partial import FixedWeights
 from mssvm.structures import Chain, FactorModel, GraphModel, Grid, Structure
 from mssvm.structures.encoded import Encoded, to_query, to_sample
 
-LABELS = LabelSpace(("B", "I", "O"))
+LABELS = LabelVocabulary(("B", "I", "O"))
 
 
 def possible(structure: Structure, x: Any) -> tuple[Encoded, set[tuple[Any, ...]]]:
     """All label sequences of one instance that have some assignment of finite score."""
-    space = structure.space([x])
-    encoded = structure.encode([x], space, LABELS)
-    model = structure.model(space, LABELS)
+    encoder, parsed = structure.compile([x], LABELS)
+    encoded, model = encoder.assemble(parsed), encoder.model
     theta = model.forward(np.random.default_rng(0).normal(size=model.n_weights), encoded.inputs)
     allowed = to_query(encoded).allowed
     batch = encoded.batch
@@ -80,9 +79,8 @@ def test_allowed_labels_by_node_type_and_forbidden_joint_states() -> None:
 def test_inference_honours_forbidden_transitions() -> None:
     structure = Chain(hidden=2, forbidden=[("O", "I"), (None, "I")])
     X = [np.ones((3, 1)), np.ones((2, 1))]
-    space = structure.space(X)
-    encoded = structure.encode(X, space, LABELS)
-    model = structure.model(space, LABELS)
+    encoder, parsed = structure.compile(X, LABELS)
+    encoded, model = encoder.assemble(parsed), encoder.model
     theta = model.forward(np.random.default_rng(1).normal(size=model.n_weights), encoded.inputs)
     belief = Enumerate()(encoded.batch, theta, to_query(encoded), 1.0, 1.0)
     first = encoded.labels.vars[encoded.labels.ptr[:-1]]
@@ -95,7 +93,7 @@ def test_inference_honours_forbidden_transitions() -> None:
 def test_labels_against_a_constraint_are_named() -> None:
     structure = GraphModel(allowed={"p": ["B"]})
     graph = Graph(np.ones((2, 1)), [(0, 1)], node_types="qp")
-    encoded = structure.encode([graph], structure.space([graph]), LABELS)
+    encoded = structure.compile([graph], LABELS)[0].encode([graph])
     with pytest.raises(InputError, match="y, instance 0, site 1: no label is left"):
         to_sample(encoded, LABELS.encode([["B", "O"]], encoded.labels.shapes))
 
@@ -105,9 +103,8 @@ def test_known_weights_act_and_get_no_gradient() -> None:
     table[0] = 2.0
     structure = Chain(fixed={"transition": table, "bias": -1.0, "node": {("x1", "O"): 0.25}})
     X = [np.random.default_rng(0).normal(size=(3, 2))]
-    space = structure.space(X)
-    encoded = structure.encode(X, space, LABELS)
-    model = structure.model(space, LABELS)
+    encoder, parsed = structure.compile(X, LABELS)
+    encoded, model = encoder.assemble(parsed), encoder.model
     assert isinstance(model, FixedWeights) and model.layout is not None
     rng = np.random.default_rng(1)
     w = rng.normal(size=model.n_weights)
@@ -115,7 +112,7 @@ def test_known_weights_act_and_get_no_gradient() -> None:
     assert model.layout.view(full, "transition").reshape(3, 3)[0].tolist() == [2.0] * 3
     assert np.all(model.layout.view(full, "bias") == -1.0) and model.layout.view(full, "node")[1, 2] == 0.25
     assert int(model.known.sum()) == 3 + 3 + 1
-    free = Chain().model(space, LABELS)
+    free = Chain().encoder(encoder.schema, LABELS).model
     one, two = model.forward(w, encoded.inputs), free.forward(full, encoded.inputs)
     assert np.array_equal(one.unary, two.unary) and np.array_equal(one.tables, two.tables)
     batch = encoded.batch

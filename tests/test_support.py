@@ -8,7 +8,6 @@ from scipy import sparse
 
 import mssvm as ms
 from mssvm.core.errors import InputError
-from mssvm.models import active as kept
 from ragged import QUICK, sequences
 
 NAMES = [f"f{j}" for j in range(12)]
@@ -31,9 +30,7 @@ def seen_pairs(X, Y):
 
 
 @pytest.mark.parametrize(("member", "missing"), [(ms.CRF, 0.0), (ms.SSVM, 0.0), (ms.MSSVM, 0.4)])
-@pytest.mark.parametrize("whole_from", [0.0, 0.5, 2.0])
-def test_seen_is_all_with_the_rest_fixed_at_zero(member, missing, whole_from, monkeypatch):
-    monkeypatch.setattr(kept, "WHOLE_FROM", whole_from)
+def test_seen_is_all_with_the_rest_fixed_at_zero(member, missing):
     X, Y = named(missing=missing)
     seen = member(ms.Chain(), support="seen", classes="abcd", **QUICK).fit(X, Y)
     pairs = seen_pairs(X, Y)

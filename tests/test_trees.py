@@ -9,9 +9,10 @@ import pytest
 
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
+from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
+from mssvm.engines.numba.forests.plan import ForestPlan
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact.trees import Trees
 
 PAIRS = [*product((0.0, 0.5, 1.0), repeat=2), (1e-6, 1e-6), (1e-6, 1.0), (0.0, 1e-6), (1.0, 1e-6)]
 
@@ -47,17 +48,15 @@ def random_potentials(rng: np.random.Generator, batch: Batch, scale: float, forb
     return theta
 
 
-def run(method, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float):
+def run(method, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float, threads: int = 1):
     """Values and marginals of the instances that the method supports, and which those are."""
-    which = np.flatnonzero(method.supports(batch, query, eps_y, eps_h))
+    plan = method(batch)
+    which = np.flatnonzero(plan.supports(query, eps_y, eps_h))
     value, mu = (
         np.full(len(batch), np.nan),
         Marginals(np.full(batch.n_states, np.nan), np.full(batch.n_mu_entries, np.nan)),
     )
-    method.fill(batch, theta, query, eps_y, eps_h, which, value, mu)
-    alone = np.full(len(batch), np.nan)
-    method.fill(batch, theta, query, eps_y, eps_h, which, alone, None)
-    np.testing.assert_array_equal(alone, value)
+    plan.bind(query, eps_y, eps_h, which, Workers(threads)).infer_into(theta, value, mu)
     return value, mu, which
 
 
@@ -80,7 +79,7 @@ def test_forests_equal_enumeration(eps_y: float, eps_h: float, scale: float) -> 
         batch = random_batch(rng, tied=trial % 3 == 0)
         theta = random_potentials(rng, batch, scale, 0.2 if trial % 2 else 0.0)
         query = Query(rng.random(batch.n_vars) < 0.5, random_masks(rng, batch))
-        value, mu, which = run(Trees(), batch, theta, query, eps_y, eps_h)
+        value, mu, which = run(ForestPlan, batch, theta, query, eps_y, eps_h)
         assert_same(batch, value, mu, which, Enumerate()(batch, theta, query, eps_y, eps_h))
         covered += len(which)
     assert covered > 40
@@ -94,7 +93,7 @@ def test_scattered_hidden_runs_of_a_chain(eps_y: float, eps_h: float) -> None:
         batch = Batch.build([graph] * 4, [[0] * (length - 1)] * 4)
         theta = random_potentials(rng, batch, 1.0, 0.0)
         query = Query.of(batch, rng.random(batch.n_vars) < 0.4)
-        value, mu, which = run(Trees(), batch, theta, query, eps_y, eps_h)
+        value, mu, which = run(ForestPlan, batch, theta, query, eps_y, eps_h)
         assert len(which) == 4
         assert_same(batch, value, mu, which, Enumerate()(batch, theta, query, eps_y, eps_h))
 
@@ -110,7 +109,7 @@ def test_chains_side_by_side_equal_enumeration(k: int, scale: float) -> None:
         theta = random_potentials(rng, batch, scale, forbidden)
         theta.tables[np.isneginf(theta.tables)] = 0.0
         query = Query(rng.random(batch.n_vars) < 0.5, random_masks(rng, batch))
-        value, mu, which = run(Trees(), batch, theta, query, 0.5, 0.5)
+        value, mu, which = run(ForestPlan, batch, theta, query, 0.5, 0.5)
         assert len(which) == len(batch)
         assert_same(batch, value, mu, which, Enumerate(1 << 20)(batch, theta, query, 0.5, 0.5))
 
@@ -123,7 +122,7 @@ def test_long_chain_rescaling_against_the_robust_recursion() -> None:
     spread = Potentials(theta.unary, np.tile(theta.tables, 3 * 1999))
     spread.tables[0] = np.nextafter(spread.tables[0], 9.0)
     query = Query.all_outputs(tied)
-    lanes, one = run(Trees(), tied, theta, query, 1.0, 1.0), run(Trees(), untied, spread, query, 1.0, 1.0)
+    lanes, one = run(ForestPlan, tied, theta, query, 1.0, 1.0), run(ForestPlan, untied, spread, query, 1.0, 1.0)
     np.testing.assert_allclose(lanes[0], one[0], rtol=1e-12)
     np.testing.assert_allclose(lanes[1].unary, one[1].unary, atol=1e-10)
 
@@ -134,7 +133,7 @@ def test_infeasible_instances() -> None:
     theta = Potentials.zeros(batch)
     theta.tables[:4] = -np.inf
     for eps_y, eps_h in PAIRS:
-        value, mu, _ = run(Trees(), batch, theta, Query.of(batch, np.array([True, False] * 2)), eps_y, eps_h)
+        value, mu, _ = run(ForestPlan, batch, theta, Query.of(batch, np.array([True, False] * 2)), eps_y, eps_h)
         assert np.isneginf(value[0]) and np.isfinite(value[1])
         assert not mu.unary[:4].any() and not mu.tables[:4].any()
 
@@ -142,7 +141,7 @@ def test_infeasible_instances() -> None:
 def test_zero_temperature_breaks_ties_to_one_assignment() -> None:
     graph = Topology((3,) * 4, ((0, 1), (1, 2), (2, 3)))
     batch = Batch.build([graph])
-    _, mu, _ = run(Trees(), batch, Potentials.zeros(batch), Query.all_outputs(batch), 0.0, 0.0)
+    _, mu, _ = run(ForestPlan, batch, Potentials.zeros(batch), Query.all_outputs(batch), 0.0, 0.0)
     np.testing.assert_array_equal(mu.unary, np.tile([1.0, 0.0, 0.0], 4))
 
 
@@ -152,12 +151,14 @@ def test_what_is_not_supported() -> None:
     double = Topology((2,) * 2, ((0, 1), (1, 0)))
     batch = Batch.build([star, loop, double])
     query = Query.of(batch, np.array([False, True, True, True] + [True] * 5))
-    assert Trees().supports(batch, query, 1.0, 1.0).tolist() == [True, False, False]
-    assert Trees().supports(batch, query, 0.0, 1.0).tolist() == [False, False, False]
+    assert ForestPlan(batch).supports(query, 1.0, 1.0).tolist() == [True, False, False]
+    assert ForestPlan(batch).supports(query, 0.0, 1.0).tolist() == [False, False, False]
     clamped = query.clamp(batch, np.array([1]), np.array([0]))
-    assert Trees().supports(batch, clamped, 0.0, 1.0).tolist() == [True, False, False]
+    assert ForestPlan(batch).supports(clamped, 0.0, 1.0).tolist() == [True, False, False]
     with pytest.raises(UnsupportedError, match="forest"):
-        Trees().fill(batch, Potentials.zeros(batch), query, 0.0, 1.0, np.array([0]), np.zeros(3), None)
+        ForestPlan(batch).bind(query, 0.0, 1.0, np.array([0]), Workers()).infer_into(
+            Potentials.zeros(batch), np.zeros(3), Marginals.zeros(batch)
+        )
 
 
 def test_threads_do_not_change_a_bit() -> None:
@@ -169,7 +170,7 @@ def test_threads_do_not_change_a_bit() -> None:
     theta = random_potentials(rng, batch, 1.0, 0.0)
     query = Query(rng.random(batch.n_vars) < 0.5, random_masks(rng, batch))
     for eps_h in (1.0, 0.5):
-        one, four = (run(Trees(threads=t), batch, theta, query, 1.0, eps_h) for t in (1, 4))
+        one, four = (run(ForestPlan, batch, theta, query, 1.0, eps_h, t) for t in (1, 4))
         np.testing.assert_array_equal(one[0], four[0])
         np.testing.assert_array_equal(one[1].unary, four[1].unary)
         np.testing.assert_array_equal(one[1].tables, four[1].tables)

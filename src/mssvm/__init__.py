@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from mssvm._moved import install
 from mssvm.core import errors
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ __all__ = [
     "errors",
     "load",
 ]
+
+install()
 
 
 def __getattr__(name: str) -> Any:

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from builders import Case, random_case
+from builders import Case, On, random_case
 from mssvm.core.potentials import Belief
-from mssvm.engines.numba.elimination.exact import NumbaEngine
+from mssvm.engines.base import METHODS as ROUTES
+from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.base import Inference
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact.eliminate import Eliminate
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 
-# A new exact method is one row here: its name, and how to build it for a number of threads.
+ELIMINATION = Exact(methods=ROUTES[-1:])
+
+# A new engine or method is one row here: its name, and how to build it for a number of threads.
 METHODS: dict[str, Callable[[int], Inference]] = {
-    "exact": lambda threads: Exact(threads=threads),
-    "eliminate-reference": lambda threads: Eliminate(engine=ReferenceEngine(), threads=threads),
-    "eliminate-numba": lambda threads: Eliminate(engine=NumbaEngine(), threads=threads),
-    "eliminate-numba-log-space": lambda threads: Eliminate(engine=NumbaEngine(max_spread=0.0), threads=threads),
+    "numba": lambda threads: On(Exact(), NumbaEngine(threads)),
+    "numba, conditioning": lambda threads: On(Exact(methods=("conditioning", "elimination")), NumbaEngine(threads)),
+    "numba, elimination": lambda threads: On(ELIMINATION, NumbaEngine(threads)),
+    "numba, elimination in log space": lambda threads: On(ELIMINATION, NumbaEngine(threads, log_space=True)),
+    "reference": lambda threads: On(Exact(), ReferenceEngine(threads)),
 }
 
 PAIRS = [(y, h) for y in (0.0, 0.5, 1.0) for h in (0.0, 0.5, 1.0)]

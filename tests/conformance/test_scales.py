@@ -135,7 +135,7 @@ def test_long_chains_with_hidden_between_outputs(method: str, eps_y: float, eps_
 
 @pytest.mark.parametrize("scale", [1.0, 50.0])
 @pytest.mark.parametrize("tied", [True, False], ids=["one table", "a table each"])
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "eliminate-reference"])
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "reference"])
 def test_chains_of_many_lengths_side_by_side(method: str, tied: bool, scale: float) -> None:
     """Too long for brute force: the readable engine, which is held to brute force above, is the measure."""
     rng = np.random.default_rng(7)
@@ -146,7 +146,7 @@ def test_chains_of_many_lengths_side_by_side(method: str, tied: bool, scale: flo
     every = Query(np.ones(batch.n_vars, dtype=bool), query.allowed)
     for asked, eps_y, eps_h in ((every, 0.0, 0.0), (every, 1.0, 1.0), (query, 0.5, 0.5)):
         case = Case(batch, theta, asked)
-        assert_same(infer(method, case, eps_y, eps_h), infer("eliminate-reference", case, eps_y, eps_h), 10 * scale)
+        assert_same(infer(method, case, eps_y, eps_h), infer("reference", case, eps_y, eps_h), 10 * scale)
 
 
 @pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0, 0.5)])

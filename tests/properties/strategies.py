@@ -13,7 +13,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.topology import Batch, Topology
 from mssvm.inference.base import Inference
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact.exact import Exact
+from mssvm.inference.exact import Exact
 from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem

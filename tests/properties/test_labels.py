@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import AsymmetricLoss, DenseModel, ScaledLoss, random_sample
-from mssvm.core.potentials import Query
+from builders import AsymmetricLoss, DenseModel, ScaledLoss, parts_of, random_sample
+from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Topology
+from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.inference.base import Inference
 from mssvm.losses.losses import Hamming, Loss, WeightedHamming, Zero
 from mssvm.objectives.sample import Sample
@@ -56,8 +57,8 @@ def test_an_unlabelled_instance_contributes_nothing(eps_y: float, eps_h: float, 
     # The objective itself, before any instance is dropped: U+ and U- are the same call.
     theta = DenseModel(N_WEIGHTS).forward(w, sample.inputs)
     delta = loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
-    low = objective.minus(EXACT, sample, theta)
-    high, _ = objective.plus(EXACT, sample, theta, delta)
+    parts = parts_of(objective, EXACT, sample, delta)
+    low, (high, _) = parts.minus(theta), parts.plus(theta)
     for b in (1, 3):
         states = sample.batch.state_span(b)
         assert high.value[b] == low.value[b]
@@ -84,7 +85,7 @@ def test_a_singleton_is_a_label(draw: Draw, eps_y: float, eps_h: float, loss: Lo
     sample = draw.sample
     theta = DenseModel(N_WEIGHTS).forward(draw.w, sample.inputs)
     objective = Unified(eps_y, eps_h, loss)
-    got = objective.minus(EXACT, sample, theta)
+    got = parts_of(objective, EXACT, sample, Potentials.zeros(sample.batch)).minus(theta)
     outputs = np.flatnonzero(sample.query.output)
     first = np.array([np.flatnonzero(sample.truth[sample.batch.state_var == i])[0] for i in outputs])
     fixed = sample.query.clamp(sample.batch, outputs, first)
@@ -165,9 +166,10 @@ def test_totals_are_weighted_sums_of_single_instances(
         value, mu = problem.atom(draw.w, i)
         assert value == pytest.approx(whole.values[i], rel=1e-12, abs=1e-12)
         total += C * sample.weight[i] * value
-        gradient += C * sample.weight[i] * problem.lift(i, mu)
+        mine = C * sample.weight[i] * problem.features_of(i, mu)
+        gradient += mine
         alone = problem.plus(draw.w, np.array([i]))
-        np.testing.assert_allclose(alone.gradient, C * sample.weight[i] * problem.lift(i, mu), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(alone.gradient, mine, rtol=1e-9, atol=1e-12)
     assert whole.total == pytest.approx(total, rel=1e-12, abs=1e-12)
     np.testing.assert_allclose(whole.gradient, gradient, rtol=1e-9, atol=1e-11)
     both = problem.minus(draw.w)
@@ -182,7 +184,7 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = random_sample(rng, [PATH] * 60, rng.random(180) < 0.7, N_WEIGHTS)
     sample = replace(sample, weight=rng.random(60))
     w = rng.normal(size=N_WEIGHTS)
-    one, three = (problem_of(sample, mssvm(), threads=k).difference(w) for k in (1, 3))
+    one, three = (problem_of(sample, mssvm(), engine=NumbaEngine(k)).difference(w) for k in (1, 3))
     assert one.total == three.total
     np.testing.assert_array_equal(one.gradient, three.gradient)
     np.testing.assert_array_equal(one.values, three.values)

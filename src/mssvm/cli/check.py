@@ -16,7 +16,7 @@ from rich.text import Text
 from mssvm.cli import options as o
 from mssvm.data.dataset import Dataset, n_sites
 from mssvm.data.metrics import is_bio
-from mssvm.data.readers.read import check as check_file
+from mssvm.data.readers import check as check_file
 from mssvm.data.readers.stream import shown_name
 
 
@@ -36,8 +36,8 @@ def check(
     The exit code is 0 if nothing is wrong and 2 otherwise.
     """
     options = o.reading(form, structure, unlabelled, missing_colour)
-    with o.meter(data, "Reading") as meter:
-        found, problems = check_file(data, replace(options, progress=meter), limit)
+    with o.progress(data, "Reading") as line:
+        found, problems = check_file(data, replace(options, progress=line), limit)
     fields = {} if found is None else describe(found)
     if json_output:
         print(json.dumps({"data": shown_name(data), **fields, "problems": problems}))

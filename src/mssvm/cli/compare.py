@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mssvm.cli import options as o
-from mssvm.cli.meter import Meter
 from mssvm.cli.output import check_target, output
 from mssvm.cli.versions import versions
 from mssvm.core.errors import InputError
+from mssvm.core.progress import ProgressLine
+from mssvm.core.registry import MEMBERS
 from mssvm.experiments.comparison import Comparison
 from mssvm.experiments.comparison import compare as run
 from mssvm.experiments.statistics import Estimate
@@ -23,6 +24,7 @@ from mssvm.report import Section, page
 from mssvm.report import Table as ReportTable
 
 SHARES = (0.25, 0.5, 1.0)
+WITHOUT_HIDDEN = [member.command for member in MEMBERS.values() if not member.hidden]
 ON_PAGE_ONLY = ("95 % interval", "instances all right %")  # a terminal has 80 columns
 
 
@@ -34,8 +36,8 @@ def compare(
     structure: o.Structure = None,
     hidden: o.Hidden = None,
     cost: o.Cost = 1.0,
-    solver: o.Solver = o.SolverName.auto,
-    inference: o.Inference = o.InferenceName.auto,
+    solver: o.Solver = "auto",
+    inference: o.Inference = "auto",
     max_iter: o.MaxIter = None,
     curves: Annotated[bool, typer.Option(help="Also train on parts of each fold, for learning curves.")] = True,
     seed: o.Seed = 0,
@@ -56,21 +58,17 @@ def compare(
     if not names:
         raise InputError("--methods names no method; give some, such as mssvm,hcrf.")
     found_data = o.read_data(data, o.reading(form, structure, colour=missing_colour))
-    settings = {"C": cost, "solver": solver.value, "inference": inference.value, "max_iter": max_iter}
+    settings = {"C": cost, "solver": solver, "inference": inference, "max_iter": max_iter}
     made = o.make_structure(found_data.kind, hidden)
-    plain = o.make_structure(found_data.kind, 0)  # for methods that have no hidden variables
     estimators = {
         o.METHODS.get(n, n): o.make_estimator(
-            n, plain if n in o.WITHOUT_HIDDEN else made, **settings, random_state=seed, n_jobs=jobs
+            n, found_data.kind, 0 if n in WITHOUT_HIDDEN else hidden, **settings, random_state=seed, n_jobs=jobs
         )
         for n in names
     }
-    from mssvm.engines.numba.compiling import compiling
-
-    with Meter("Comparing", "trainings", 1.0) as meter:
-        with compiling(lambda kernel: meter.say(f"compiling {kernel} (only the first time)")):
-            found = run(estimators, found_data, cv, seed, SHARES if curves else (1.0,), meter)
-        seconds = meter.seconds
+    with ProgressLine("Comparing", "trainings", 1.0) as line, o.telling_of_kernels(line):
+        found = run(estimators, found_data, cv, seed, SHARES if curves else (1.0,), line)
+        seconds = line.seconds
     from mssvm.report.comparison import facts, lead, result_table, sections
 
     parts = sections(found, found_data)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mssvm.cli import options as o
-from mssvm.cli.meter import Meter
+from mssvm.core.progress import ProgressLine
 from mssvm.data.dataset import Dataset, n_sites
 from mssvm.data.metrics import Scores
 from mssvm.data.metrics import evaluate as score_states
@@ -63,10 +63,10 @@ def scores(estimator: Any, data: Dataset) -> Scores:
 def predictions(estimator: Any, data: Dataset) -> list[Any]:
     """Predicted labels of all instances, some at a time."""
     out: list[Any] = []
-    with Meter("Predicting", "instances", 1.0) as meter:
+    with ProgressLine("Predicting", "instances", 1.0) as line:
         for part in portions(data):
             out.extend(estimator.predict([data.X[b] for b in part], hidden=_hidden(data, part)))
-            meter(len(out), len(data))
+            line(len(out), len(data))
     return out
 
 

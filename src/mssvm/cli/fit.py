@@ -9,23 +9,25 @@ from typing import Annotated, Any
 import typer
 
 from mssvm.cli import options as o
-from mssvm.cli.meter import Meter
 from mssvm.cli.output import check_target
-from mssvm.cli.supervise import Supervised, checkpoints_of, scorer
 from mssvm.core.errors import InputError
+from mssvm.core.progress import ProgressLine
 from mssvm.data.dataset import Dataset
-from mssvm.optim import Validation
+from mssvm.estimators.training import HeldOut, TrainingLine
+from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
+
+SAVED_EVERY = 1.0  # seconds
 
 
 def fit(
     data: o.Data,
     model: Annotated[Path, typer.Option("-o", "--output", help="Model file to write.")],
     structure: o.Structure = None,
-    method: Annotated[o.MethodName, typer.Option(help="Member of the family.")] = o.MethodName["mssvm"],
+    method: o.Method = "mssvm",
     hidden: o.Hidden = None,
     cost: o.Cost = 1.0,
-    solver: o.Solver = o.SolverName.auto,
-    inference: o.Inference = o.InferenceName.auto,
+    solver: o.Solver = "auto",
+    inference: o.Inference = "auto",
     valid: Annotated[Path | None, typer.Option(help="Data for early stopping, read like DATA.")] = None,
     patience: Annotated[int, typer.Option(min=1, help="Scores without a new best before stopping early.")] = 20,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
@@ -51,21 +53,21 @@ def fit(
     train = o.read_data(data, reading)
     _ = train.labels  # raises where there are none
     estimator = o.make_estimator(
-        method.value,
-        o.make_structure(train.kind, hidden),
+        method,
+        train.kind,
+        hidden,
         C=cost,
-        inference=inference.value,
+        solver=solver,
+        max_iter=max_iter,
+        tol=tol,
+        inference=inference,
         n_init=n_init,
         class_weight="balanced" if balanced else None,
         random_state=seed,
         n_jobs=jobs,
     )
     held = None if valid is None else o.read_data(valid, o.reading(form, train.kind, colour=missing_colour))
-    with Meter(f"Training {type(estimator).__name__}", quiet=0.5 if sys.stderr.isatty() else 2.0) as meter:
-        watched = Supervised(solver.value, max_iter, tol, seed, meter, checkpoint)
-        if held is not None:
-            watched.validation = Validation(scorer(estimator, train, held), patience)
-        _train(estimator, train, watched)
+    _train(estimator, train, held, patience, checkpoint)
     if estimator.training_["outcome"] == "interrupted":
         _interrupted(checkpoint)
     estimator.save(model)
@@ -82,14 +84,18 @@ def _check_resume(checkpoint: Path, resume: bool) -> None:
         )
 
 
-def _train(estimator: Any, train: Dataset, watched: Supervised) -> None:
-    """Fit with the watched solver, then let the model remember the solver by its name."""
-    from mssvm.engines.numba.compiling import compiling
-
-    estimator.solver = watched
-    with train.places(), compiling(lambda kernel: watched.meter.say(f"compiling {kernel} (only the first time)")):
-        estimator.fit(train.X, train.labels)
-    estimator.set_params(solver=watched.name, max_iter=watched.max_iter, tol=watched.tol)
+def _train(estimator: Any, train: Dataset, held: Dataset | None, patience: int, checkpoint: Path) -> None:
+    """Fit with a line of progress and a checkpoint."""
+    title = f"Training {type(estimator).__name__}"
+    quiet = 0.5 if sys.stderr.isatty() else 2.0
+    with ProgressLine(title, quiet=quiet) as line, o.telling_of_kernels(line), train.places():
+        estimator.fit(
+            train.X,
+            train.labels,
+            callback=TrainingLine(line),
+            validation=held and HeldOut(held.X, held.labels, held.hidden, patience, naming=held.places),
+            checkpoint=Checkpoint(checkpoint, SAVED_EVERY),
+        )
 
 
 def _interrupted(checkpoint: Path) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mssvm.cli import options as o
-from mssvm.data.sites import plain
+from mssvm.data.labels import plain
 
 
 def inspect(

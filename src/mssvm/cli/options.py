@@ -2,71 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mssvm.cli.meter import Meter
 from mssvm.core.errors import InputError
+from mssvm.core.progress import ProgressLine
+from mssvm.core.registry import INFERENCES, MEMBERS, SOLVERS, STRUCTURES, WITHOUT_FILES
 from mssvm.data.dataset import Dataset
-from mssvm.data.readers.read import Options, read
+from mssvm.data.readers import Options, read
+from mssvm.data.readers.read import FORMATS
 from mssvm.data.readers.stream import shown_name
 
-
-class StructureName(StrEnum):
-    chain = "chain"
-    sequence = "sequence"
-    grid = "grid"
-    graph = "graph"
+METHODS = {member.command: name for name, member in MEMBERS.items()}
 
 
-class FormatName(StrEnum):
-    jsonl = "jsonl"
-    conll = "conll"
-    ts = "ts"
-    npz = "npz"
-    images = "images"
+def one_of(names: Iterable[str], *flags: str, text: str) -> Any:
+    """An option whose value is one of ``names``."""
+    known = list(names)
 
+    def check(value: str | None) -> str | None:
+        if value is not None and value not in known:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(map(repr, known))}.")
+        return value
 
-class SolverName(StrEnum):
-    auto = "auto"
-    lbfgs = "lbfgs"
-    cccp = "cccp"
-    bcfw = "bcfw"
-    cutting_plane = "cutting-plane"
-    subgradient = "subgradient"
-    adam = "adam"
+    return typer.Option(*flags, metavar=f"[{'|'.join(known)}]", callback=check, help=text)
 
-
-class InferenceName(StrEnum):
-    auto = "auto"
-    exact = "exact"
-    propagate = "propagate"
-
-
-METHODS = {
-    "mssvm": "MSSVM",
-    "lssvm": "LSSVM",
-    "hcrf": "HCRF",
-    "lacrf": "LossAugmentedCRF",
-    "epsilon": "EpsilonSSVM",
-    "unified": "UnifiedSSVM",
-    "ssvm": "SSVM",
-    "crf": "CRF",
-    "m3e": "M3E",
-    "modlat": "ModLat",
-}
-MethodName = StrEnum("MethodName", {name: name for name in METHODS})  # type: ignore[misc]
 
 Data = Annotated[Path, typer.Argument(help="Data file or image folder, gzipped or not; - is standard input.")]
 Model = Annotated[Path, typer.Argument(help="Model written by mssvm fit.")]
-Format = Annotated[FormatName | None, typer.Option("--format", help="Format; else the file's ending tells.")]
+Format = Annotated[str | None, one_of(FORMATS, "--format", text="Format; else the file's ending tells.")]
 Structure = Annotated[
-    StructureName | None, typer.Option(help="What is labelled: every site of a chain, grid or graph, or a sequence.")
+    str | None,
+    one_of(
+        (kind for kind in STRUCTURES if kind not in WITHOUT_FILES),
+        text="What is labelled: every site of a chain, grid or graph, or a sequence.",
+    ),
 ]
+Method = Annotated[str, one_of(METHODS, text="Member of the family.")]
 Unlabelled = Annotated[bool, typer.Option("--unlabelled", help="CoNLL: the last column is no label.")]
 MissingColour = Annotated[str, typer.Option(help="Colour of missing labels in colour masks.")]
 Hidden = Annotated[
@@ -74,8 +51,8 @@ Hidden = Annotated[
     typer.Option(min=0, help="States of each hidden variable; 0 for none. Default: 0, for sequence classes 3."),
 ]
 Cost = Annotated[float, typer.Option("-C", "--cost", help="Weight of the data against the regulariser.")]
-Solver = Annotated[SolverName, typer.Option(help="Solver; auto suits the method and the inference.")]
-Inference = Annotated[InferenceName, typer.Option(help="auto: exact where memory allows, else belief propagation.")]
+Solver = Annotated[str, one_of(("auto", *SOLVERS), text="Solver; auto suits the method and the inference.")]
+Inference = Annotated[str, one_of(INFERENCES, text="auto: exact where memory allows, else belief propagation.")]
 MaxIter = Annotated[int | None, typer.Option(min=1, help="Iterations of the solver; else its own limit.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of random starts and splits.")]
 Jobs = Annotated[int, typer.Option(help="Threads; negative numbers count back from all cores.")]
@@ -84,51 +61,50 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 def read_data(path: Path, options: Options) -> Dataset:
     """The whole data set, with progress."""
-    with meter(path, "Reading") as progress:
-        return read(path, replace(options, progress=progress))
+    with progress(path, "Reading") as line:
+        return read(path, replace(options, progress=line))
 
 
-def meter(path: Path, doing: str) -> Meter:
+def progress(path: Path, doing: str) -> ProgressLine:
     """Progress through a data set: pictures of a folder, megabytes of a file."""
     title = f"{doing} {shown_name(path)}"
-    return Meter(title, "pictures", 1.0) if path.is_dir() else Meter(title)
+    return ProgressLine(title, "pictures", 1.0) if path.is_dir() else ProgressLine(title)
 
 
-WITHOUT_HIDDEN = ("crf", "ssvm")
+def telling_of_kernels(line: ProgressLine) -> AbstractContextManager[None]:
+    """While it lasts, the line says which kernels are being compiled."""
+    from mssvm.engines.numba.compiling import compiling
+
+    return compiling(lambda kernel: line.say(f"compiling {kernel} (only the first time)"))
 
 
-def reading(
-    form: FormatName | None, structure: StructureName | str | None, unlabelled: bool = False, colour: str = "#ffffff"
-) -> Options:
+def reading(form: str | None, structure: str | None, unlabelled: bool = False, colour: str = "#ffffff") -> Options:
     """Options of the readers from those of the command line."""
     if len(colour) != 7 or colour[0] != "#" or any(c not in "0123456789abcdefABCDEF" for c in colour[1:]):
         raise InputError(f"--missing-colour needs a colour such as '#ffffff', got {colour!r}.")
-    fmt: Any = None if form is None else form.value
-    kind: Any = None if structure is None else str(structure)
-    return Options(fmt, kind, not unlabelled, colour)
+    known: dict[str, Any] = {"format": form, "structure": structure}  # both checked by the command line
+    return Options(**known, labelled=not unlabelled, missing_colour=colour)
 
 
 def make_structure(kind: str, hidden: int | None) -> Any:
     """The structure with its own default, or the given number, of hidden states."""
-    import mssvm as ms
-
-    made = {"chain": ms.Chain, "sequence": ms.SequenceClass, "grid": ms.Grid, "graph": ms.GraphModel}[kind]
-    return made() if hidden is None else made(hidden=hidden)
+    return STRUCTURES[kind].make() if hidden is None else STRUCTURES[kind].make(hidden=hidden)
 
 
-def make_estimator(method: str, structure: Any, **settings: Any) -> Any:
-    """The member of the family by its name on the command line."""
+def make_estimator(method: str, kind: str, hidden: int | None, **settings: Any) -> Any:
+    """The member of the family by its name on the command line, on a structure by its name."""
     import mssvm as ms
 
     if method not in METHODS:
         raise InputError(f"there is no method {method!r}; use some of {', '.join(METHODS)}.")
-    return getattr(ms, METHODS[method])(structure, **{k: v for k, v in settings.items() if v is not None})
+    given = {k: v for k, v in settings.items() if v is not None}
+    return getattr(ms, METHODS[method])(make_structure(kind, hidden), **given)
 
 
 def kind_of(structure: Any) -> str:
     """The name on the command line of a model's structure."""
-    names = {"Chain": "chain", "SequenceClass": "sequence", "Grid": "grid", "GraphModel": "graph"}
     name = type(structure).__name__
-    if name not in names:
+    kind = next((k for k, entry in STRUCTURES.items() if entry.name == name), None)
+    if kind is None or kind in WITHOUT_FILES:
         raise InputError(f"a model of the structure {name} takes no data files; use it from Python.")
-    return names[name]
+    return kind

@@ -8,13 +8,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from mssvm.core.errors import InputError
+from mssvm.core.files import replacing
 from mssvm.data.readers.stream import STDIN
-from mssvm.optim.checkpoint import usual_mode
 
 
 def check_target(path: Path) -> None:
@@ -39,19 +39,10 @@ def output(path: Path) -> Iterator[IO[str]]:
                 sys.stdout.write(line)
         return
     check_target(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as raw:
-            packed = gzip.GzipFile(filename="", fileobj=raw, mode="wb") if path.suffix == ".gz" else None
-            text = io.TextIOWrapper(packed or raw, encoding="utf-8", write_through=packed is None)
-            yield text
-            text.detach()  # flushes, and leaves the files open for the lines below
-            if packed is not None:
-                packed.close()
-        os.chmod(name, usual_mode())
-        os.replace(name, path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from None
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
+    with replacing(path) as raw:
+        packed = gzip.GzipFile(filename="", fileobj=raw, mode="wb") if path.suffix == ".gz" else None
+        text = io.TextIOWrapper(packed or raw, encoding="utf-8", write_through=packed is None)
+        yield text
+        text.detach()  # flushes, and leaves the files open for the lines below
+        if packed is not None:
+            packed.close()

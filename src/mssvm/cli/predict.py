@@ -12,9 +12,9 @@ import typer
 from mssvm.cli import options as o
 from mssvm.cli.output import output
 from mssvm.data.dataset import Dataset
-from mssvm.data.readers.read import read_parts
+from mssvm.data.labels import plain
+from mssvm.data.readers import read_parts
 from mssvm.data.readers.stream import STDIN
-from mssvm.data.sites import plain
 
 AT_ONCE = 1000  # instances in memory
 
@@ -41,8 +41,8 @@ def predict(
     estimator = load(model)
     estimator.n_jobs = jobs
     options = o.reading(form, o.kind_of(estimator.structure_), unlabelled)
-    with output(out) as file, o.meter(data, "Predicting") as meter:
-        for part in read_parts(data, AT_ONCE, replace(options, progress=meter)):
+    with output(out) as file, o.progress(data, "Predicting") as line:
+        for part in read_parts(data, AT_ONCE, replace(options, progress=line)):
             for record in _records(estimator, part, marginals, top_k):
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
@@ -60,9 +60,7 @@ def _records(estimator: Any, data: Dataset, marginals: bool, top_k: int | None) 
         if top_k is not None:
             labels, scores = estimator.predict_topk(data.X, top_k, hidden=data.hidden)
             for record, ys, values in zip(records, labels, scores, strict=True):
-                record["top"] = [
-                    {"y": _plain(y), "score": round(float(s), 6)} for y, s in zip(ys, values, strict=True)
-                ]
+                record["top"] = [{"y": _plain(y), "score": round(float(s), 6)} for y, s in zip(ys, values, strict=True)]
     return records
 
 

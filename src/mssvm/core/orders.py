@@ -91,7 +91,7 @@ def find_order(
     own order, and ``restarts`` runs of min-fill with random tie-breaking (fewer on large graphs). The best has the
     smallest largest table, then the fewest table entries in total.
     """
-    adjacent = _adjacency(len(cards), scopes, groups)
+    adjacent = adjacency(len(cards), scopes, sum(1 << v for group in groups for v in group))
     steps: list[tuple[int, int]] = []
     largest = total = 0
     for group in groups:
@@ -113,8 +113,8 @@ def find_order(
     )
 
 
-def _adjacency(n: int, scopes: Sequence[Sequence[int]], groups: Sequence[Sequence[int]]) -> list[int]:
-    present = sum(1 << v for group in groups for v in group)
+def adjacency(n: int, scopes: Sequence[Sequence[int]], present: int) -> list[int]:
+    """Neighbours of each of n variables as bits, within the variables ``present`` (bits)."""
     adjacent = [0] * n
     for scope in scopes:
         clique = sum(1 << v for v in scope) & present

@@ -107,6 +107,10 @@ class Marginals:
     def __sub__(self, other: Marginals) -> Marginals:
         return Marginals(self.unary - other.unary, self.tables - other.tables)
 
+    def scaled(self, batch: Batch, weight: Floats) -> Marginals:
+        """The marginals of every instance multiplied by its weight."""
+        return Marginals(self.unary * weight[batch.owner][batch.state_var], self.tables * weight[batch.mu_owner])
+
     def entropies(self, batch: Batch) -> Floats:
         """Shannon entropy of every variable's marginal, in nats."""
         p = self.unary

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import starmap
 from threading import local
 from typing import Any, Self, TypeVar
 
@@ -39,5 +40,5 @@ class Workers:
         """
         rows = list(zip(*columns, strict=True))
         if self.threads == 1 or len(rows) < 2 or getattr(self._inside, "here", False):
-            return [function(*row) for row in rows]
+            return list(starmap(function, rows))
         return list(self._pool.map(lambda row: function(*row), rows))

@@ -189,6 +189,11 @@ class Batch:
         return np.repeat(np.arange(self.n_vars), self.cards)
 
     @cached_property
+    def factor_owner(self) -> Ints:
+        """Instance of each factor."""
+        return np.repeat(np.arange(len(self)), np.diff(self.factor_ptr))
+
+    @cached_property
     def table_sizes(self) -> Ints:
         return _concat([self.topology(b).table_sizes for b in range(len(self))])
 
@@ -203,6 +208,11 @@ class Batch:
         return _concat([self.topology(b).scope_flat + self.var_ptr[b] for b in range(len(self))])
 
     @cached_property
+    def slot_factor(self) -> Ints:
+        """Factor of each entry of ``scope_vars`` (a slot: one variable of one factor)."""
+        return np.repeat(np.arange(self.n_factors), np.diff(self.scope_ptr))
+
+    @cached_property
     def mu_source(self) -> Ints:
         """For every entry of ``Marginals.tables`` the entry of ``Potentials.tables`` it is a marginal of."""
         out = np.zeros(self.n_mu_entries, dtype=np.int64)
@@ -213,8 +223,7 @@ class Batch:
     def mu_owner(self) -> Ints:
         """Instance of each entry of ``Marginals.tables``."""
         out = np.zeros(self.n_mu_entries, dtype=np.int64)
-        factor_owner = np.repeat(np.arange(len(self)), np.diff(self.factor_ptr))
-        out[spans(self.mu_at, self.table_sizes)] = np.repeat(factor_owner, self.table_sizes)
+        out[spans(self.mu_at, self.table_sizes)] = np.repeat(self.factor_owner, self.table_sizes)
         return out
 
     @cached_property

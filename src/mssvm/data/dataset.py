@@ -6,10 +6,9 @@ objects, so that a site costs one pointer. Reading therefore needs little more m
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,11 +18,10 @@ from mssvm.core.errors import InputError, MssvmError
 
 Kind = Literal["chain", "sequence", "grid", "graph"]
 KINDS: tuple[Kind, ...] = ("chain", "sequence", "grid", "graph")
-_PLACE = re.compile(r"(?:X|y|edge|given|allowed|hidden|pooled), instance (\d+)(?:, site (\d+))?")
 
 
 @dataclass(frozen=True, eq=False)
-class Instance:
+class Record:
     """One instance as read; ``y`` is None where no labels are given, ``hidden`` marks sites that have none at all."""
 
     line: int
@@ -70,118 +68,73 @@ class Dataset:
         try:
             yield
         except MssvmError as error:
-            found = _PLACE.search(str(error))
-            if found is None or int(found[1]) >= len(self):
+            if error.instance is None or error.instance >= len(self):
                 raise
-            site = None if found[2] is None else int(found[2])
-            text = str(error)[: found.start()] + self.place(int(found[1]), site) + str(error)[found.end() :]
-            raise type(error)(text) from None
+            raise type(error)(f"{self.place(error.instance, error.site)}: {error.reason}") from None
 
-    def select(self, which: Iterable[int]) -> Dataset:
+    def select(self, instances: Iterable[int]) -> Dataset:
         """Some of the instances."""
-        at = [int(b) for b in which]
-        return Dataset(
-            self.name,
-            self.kind,
-            [self.X[b] for b in at],
-            None if self.y is None else [self.y[b] for b in at],
-            [self.lines[b] for b in at],
-            [self.ids[b] for b in at],
-            None if self.hidden is None else [self.hidden[b] for b in at],
-            self.unit,
-        )
-
-
-@dataclass
-class Rows:
-    """Rows of numbers that come one instance at a time."""
-
-    width: int = 0
-    _data: Floats = field(default_factory=lambda: np.zeros(0))
-    _used: int = 0
-
-    def append(self, rows: Any) -> None:
-        need = self._used + rows.size
-        if need > len(self._data):
-            # The system's realloc moves large blocks by remapping pages, so growing does not hold two copies.
-            self._data.resize(max(need, len(self._data) + (len(self._data) >> 3) + 4096), refcheck=False)
-        self._data[self._used : need] = rows.ravel()
-        self._used = need
-
-    def finish(self) -> Floats:
-        self._data.resize(self._used, refcheck=False)
-        return self._data.reshape(-1, self.width) if self.width else self._data.reshape(0, 0)
+        at = [int(b) for b in instances]
+        X, lines, ids = ([column[b] for b in at] for column in (self.X, self.lines, self.ids))
+        y, hidden = (None if column is None else [column[b] for b in at] for column in (self.y, self.hidden))
+        return replace(self, X=X, y=y, lines=lines, ids=ids, hidden=hidden)
 
 
 class Collector:
-    """Puts instances together; ``finish`` makes the data set. The labels of a file must be of one type."""
+    """Puts records together; ``finish`` makes the data set. The features of a file must be of one width."""
 
     def __init__(self, name: str, kind: Kind, unit: str = "line") -> None:
         self.name, self.kind, self.unit = name, kind, unit
-        self._rows, self._shapes = Rows(), list[tuple[int, ...] | None]()
-        self._x: list[Any] = []
-        self._y: list[Any] = []
-        self._lines: list[int] = []
-        self._ids: list[Any] = []
-        self._hidden: list[Any] = []
+        self._records: list[Record] = []
+        self._shapes: dict[int, tuple[int, ...]] = {}  # of the records whose features lie in ``_data``
+        self._data, self._used, self._width = np.zeros(0), 0, 0
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._records)
 
-    @property
-    def n_values(self) -> int:
-        return self._rows._used
+    def add(self, record: Record) -> None:
+        if isinstance(record.x, np.ndarray) and self.kind != "graph":
+            self._append(record.x, record.id if self.unit == "image" else record.line)
+            self._shapes[len(self._records)] = record.x.shape
+            record = replace(record, x=None)
+        self._records.append(record)
 
-    def add(self, instance: Instance) -> None:
-        x = instance.x
-        if isinstance(x, np.ndarray) and self.kind != "graph":
-            self._check_width(x, instance)
-            self._rows.append(x)
-            self._shapes.append(x.shape)
-            x = None
-        else:
-            self._shapes.append(None)
-        self._x.append(x)
-        self._y.append(instance.y)
-        self._lines.append(instance.line)
-        self._ids.append(instance.id)
-        self._hidden.append(instance.hidden)
-
-    def _check_width(self, x: Any, instance: Instance) -> None:
-        width = self._rows.width or int(x.shape[-1])
-        if x.shape[-1] != width:
-            at = instance.id if self.unit == "image" else instance.line
+    def _append(self, x: Any, place: Any) -> None:
+        """Put an array under those before it."""
+        self._width = self._width or int(x.shape[-1])
+        if x.shape[-1] != self._width:
             raise InputError(
-                f"{self.name}, {self.unit} {at}: {x.shape[-1]} features per site, but the instances before "
-                f"have {width}; give every site the same number."
+                f"{self.name}, {self.unit} {place}: {x.shape[-1]} features per site, but the instances before "
+                f"have {self._width}; give every site the same number."
             )
-        self._rows.width = width
+        need = self._used + x.size
+        if need > len(self._data):
+            # The system's realloc moves large blocks by remapping pages, so growing does not hold two copies.
+            self._data.resize(max(need, len(self._data) + (len(self._data) >> 3) + 4096), refcheck=False)
+        self._data[self._used : need] = x.ravel()
+        self._used = need
 
     def finish(self) -> Dataset:
         """The data set; an empty one is an error."""
-        if not self._lines:
+        if not self._records:
             raise InputError(f"{self.name} holds no instances; give at least one.")
-        matrix = self._rows.finish()
-        first = 0
-        for b, shape in enumerate(self._shapes):
-            if shape is not None:
-                n = int(np.prod(shape[:-1]))
-                self._x[b] = matrix[first : first + n].reshape(shape)
-                first += n
-        labelled = any(y is not None for y in self._y)
-        y = [self._unlabelled(x) if y is None else y for x, y in zip(self._x, self._y, strict=True)]
-        hidden = None
-        if any(h is not None for h in self._hidden):
-            hidden = [
-                h if h is not None else _spread(x, self.kind, False)
-                for x, h in zip(self._x, self._hidden, strict=True)
-            ]
-        return Dataset(
-            self.name, self.kind, self._x, y if labelled else None, self._lines, self._ids, hidden, self.unit
-        )
+        self._data.resize(self._used, refcheck=False)
+        matrix: Floats = self._data.reshape(-1, max(self._width, 1))
+        X, first = [record.x for record in self._records], 0
+        for b, shape in self._shapes.items():
+            n = int(np.prod(shape[:-1]))
+            X[b] = matrix[first : first + n].reshape(shape)
+            first += n
+        y = self._column(X, [record.y for record in self._records], None)
+        hidden = self._column(X, [record.hidden for record in self._records], False)
+        lines, ids = [record.line for record in self._records], [record.id for record in self._records]
+        return Dataset(self.name, self.kind, X, y, lines, ids, hidden, self.unit)
 
-    def _unlabelled(self, x: Any) -> Any:
-        return _spread(x, self.kind, None)
+    def _column(self, X: list[Any], values: list[Any], default: Any) -> list[Any] | None:
+        """One value per instance, ``default`` at all of its sites where there is none; None where no instance has."""
+        if all(value is None for value in values):
+            return None
+        return [_spread(x, self.kind, default) if v is None else v for x, v in zip(X, values, strict=True)]
 
 
 def n_sites(x: Any, kind: Kind) -> tuple[int, ...]:
@@ -190,9 +143,7 @@ def n_sites(x: Any, kind: Kind) -> tuple[int, ...]:
         return ()
     if isinstance(x, dict):
         x = x["x"]
-    if kind == "grid":
-        return (len(x), len(x[0]))
-    return (len(x),)
+    return (len(x), len(x[0])) if kind == "grid" else (len(x),)
 
 
 def _spread(x: Any, kind: Kind, value: Any) -> Any:

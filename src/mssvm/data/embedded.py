@@ -10,9 +10,8 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray
 from mssvm.data.dataset import Dataset
-from mssvm.data.readers import png
+from mssvm.data.readers import png, read
 from mssvm.data.readers.images import MISSING
-from mssvm.data.readers.read import read
 
 COLOURS = np.array([[96, 148, 206], [120, 152, 92], [176, 132, 92]])  # sky, meadow, field
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import count
 from typing import Any, Literal
@@ -23,14 +23,15 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import AnyArray, Ints
-from mssvm.core.errors import InputError, MssvmWarning
+from mssvm.core.errors import InputError, MssvmWarning, at_row
 from mssvm.core.topology import offsets
+from mssvm.data.labels import short
 
 Kind = Literal["dense", "sparse", "named"]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class FeatureRows:
     """One row of features per site; rows of instance b are ``ptr[b] : ptr[b+1]``. ``matrix`` is dense or CSR."""
 
     matrix: Any
@@ -42,7 +43,7 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureSpace:
+class FeatureSchema:
     """Number, kind and (for named features) names of the columns; ``what`` is what messages call the data."""
 
     kind: Kind
@@ -51,39 +52,35 @@ class FeatureSpace:
     what: str = "X"
 
     @classmethod
-    def learn(cls, items: Sequence[Any], what: str = "X") -> tuple[FeatureSpace, Rows]:
-        """The space of ``items`` (one entry per instance) and their rows."""
+    def learn(cls, items: Sequence[Any], what: str = "X") -> tuple[FeatureSchema, FeatureRows]:
+        """The schema of ``items`` (one entry per instance) and their rows."""
         if not len(items):
             raise InputError(f"{what} is empty; there must be at least one instance.")
         kind = kind_of(items, what)
         if kind == "named":
             table: defaultdict[str, int] = defaultdict(count().__next__)
-            rows = _named(items, table.__getitem__, what)
-            space = cls(kind, max(len(table), 1), tuple(table), what)
-            return space, Rows(_resized(rows.matrix, space.n_features), rows.ptr)
-        rows = _stack(items, kind, what)
+            rows = _named(items, table, what)
+            return cls(kind, max(len(table), 1), tuple(table), what), rows
+        rows = _stack(items, what)
         if rows.matrix.shape[1] == 0:
             raise InputError(f"{what} has no features; give every site at least one (a constant 1 will do).")
         return cls(kind, int(rows.matrix.shape[1]), (), what), rows
 
-    def encode(self, items: Sequence[Any]) -> Rows:
+    def encode(self, items: Sequence[Any]) -> FeatureRows:
         """The rows of new items; unseen names are ignored, a different number of columns is an error."""
         if all((item.shape[0] if hasattr(item, "shape") else len(item)) == 0 for item in items):
             empty = np.zeros((0, self.n_features))
             ptr = np.zeros(len(items) + 1, dtype=np.int64)
-            return Rows(empty if self.kind == "dense" else sparse.csr_array(empty), ptr)
+            return FeatureRows(empty if self.kind == "dense" else sparse.csr_array(empty), ptr)
         kind = kind_of(items, self.what)
         if "named" in (kind, self.kind) and kind != self.kind:
             raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")
         if kind == "named":
-            rows = _named(items, self._table.__getitem__, self.what)
-            return Rows(_resized(rows.matrix, self.n_features), rows.ptr)
-        rows = _stack(items, kind, self.what)
-        if rows.matrix.shape[1] != self.n_features:
-            raise InputError(
-                f"{self.what} has {rows.matrix.shape[1]} features per site, "
-                f"but the model learned from {self.n_features}."
-            )
+            return _named(items, self._table, self.what)
+        rows = _stack(items, self.what)
+        n = rows.matrix.shape[1]
+        if n != self.n_features:
+            raise InputError(f"{self.what} has {n} features per site, but the model learned from {self.n_features}.")
         return self._as_learned(rows)
 
     @property
@@ -92,32 +89,24 @@ class FeatureSpace:
         return self.vocabulary or tuple(f"x{j}" for j in range(self.n_features))
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "n_features": self.n_features,
-            "vocabulary": list(self.vocabulary),
-            "what": self.what,
-        }
+        return {**asdict(self), "vocabulary": list(self.vocabulary)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> FeatureSpace:
+    def from_json(cls, data: Mapping[str, Any]) -> FeatureSchema:
         return cls(data["kind"], int(data["n_features"]), tuple(data["vocabulary"]), str(data["what"]))
 
     @cached_property
     def _table(self) -> _Known:
         return _Known((name, j) for j, name in enumerate(self.vocabulary))
 
-    def _as_learned(self, rows: Rows) -> Rows:
+    def _as_learned(self, rows: FeatureRows) -> FeatureRows:
         if self.kind == "sparse" and not sparse.issparse(rows.matrix):
-            return Rows(sparse.csr_array(rows.matrix), rows.ptr)
+            return FeatureRows(sparse.csr_array(rows.matrix), rows.ptr)
         if self.kind == "dense" and sparse.issparse(rows.matrix):
             size = rows.matrix.shape[0] * rows.matrix.shape[1] * 8 / 2**20
-            warnings.warn(
-                f"sparse features are made dense ({size:.1f} MiB) because the model learned from dense ones.",
-                MssvmWarning,
-                stacklevel=2,
-            )
-            return Rows(rows.matrix.toarray(), rows.ptr)
+            told = f"sparse features are made dense ({size:.1f} MiB) because the model learned from dense ones."
+            warnings.warn(told, MssvmWarning, stacklevel=2)
+            return FeatureRows(rows.matrix.toarray(), rows.ptr)
         return rows
 
 
@@ -139,7 +128,7 @@ def _kind(item: Any, b: int, what: str) -> Kind | None:
     if isinstance(item, np.ndarray) and item.dtype != object:
         return "dense"
     if isinstance(item, (str, bytes, Mapping)) or not hasattr(item, "__len__"):
-        raise InputError(f"{what}, instance {b}: expected one row of features per site, got {type(item).__name__}.")
+        raise InputError(f"expected one row of features per site, got {type(item).__name__}.", what=what, instance=b)
     if not len(item):
         return None
     first = item.iloc[0] if hasattr(item, "iloc") else item[0]
@@ -155,20 +144,15 @@ def _any_string(sites: Iterable[Any]) -> bool:
     return any(isinstance(v, str) for site in sites if isinstance(site, (list, tuple)) for v in site)
 
 
-def _stack(items: Sequence[Any], kind: Kind, what: str) -> Rows:
+def _stack(items: Sequence[Any], what: str) -> FeatureRows:
     """Numeric rows of all instances under each other, checked."""
-    parts: list[Any] = []
-    for b, item in enumerate(items):
-        parts.append(item if sparse.issparse(item) else _numbers(item, b, what))
-    widths = {part.shape[1] for part in parts if part.shape[0]}
-    if len(widths) > 1:
-        first = next(part.shape[1] for part in parts if part.shape[0])
-        b = next(b for b, part in enumerate(parts) if part.shape[0] and part.shape[1] != first)
-        raise InputError(
-            f"{what}, instance {b}: {parts[b].shape[1]} features per site, but the instances before have {first}."
-        )
+    parts: list[Any] = [item if sparse.issparse(item) else _numbers(item, b, what) for b, item in enumerate(items)]
+    width = next((part.shape[1] for part in parts if part.shape[0]), parts[0].shape[1])
+    for b, part in enumerate(parts):
+        if part.shape[0] and part.shape[1] != width:
+            reason = f"{part.shape[1]} features per site, but the instances before have {width}."
+            raise InputError(reason, what=what, instance=b)
     ptr = offsets(np.array([part.shape[0] for part in parts], dtype=np.int64))
-    width = widths.pop() if widths else parts[0].shape[1]
     parts = [part for part in parts if part.shape[0]]
     matrix: Any
     if any(sparse.issparse(part) for part in parts):
@@ -180,7 +164,7 @@ def _stack(items: Sequence[Any], kind: Kind, what: str) -> Rows:
         if matrix is None:
             matrix = np.concatenate(parts, dtype=np.float64)
     check_finite(matrix, ptr, what)
-    return Rows(matrix, ptr)
+    return FeatureRows(matrix, ptr)
 
 
 def _adjacent(parts: Sequence[Any], width: int) -> AnyArray | None:
@@ -204,16 +188,13 @@ def _numbers(item: Any, b: int, what: str) -> AnyArray:
         if rows.dtype.kind not in "fiub":
             rows = np.asarray(item, dtype=np.float64)
     except (ValueError, TypeError):
-        raise InputError(
-            f"{what}, instance {b}: features are not a table of numbers; give every site the same number of them."
-        ) from None
+        reason = "features are not a table of numbers; give every site the same number of them."
+        raise InputError(reason, what=what, instance=b) from None
     if rows.ndim == 1 and not len(rows):
         return rows.reshape(0, 0)
     if rows.ndim != 2:
-        raise InputError(
-            f"{what}, instance {b}: features have shape {rows.shape}; give one row of features per site "
-            "(reshape(-1, 1) turns single numbers into rows)."
-        )
+        reason = f"features have shape {rows.shape}; give one row of features per site "
+        raise InputError(reason + "(reshape(-1, 1) turns single numbers into rows).", what=what, instance=b)
     return rows
 
 
@@ -227,11 +208,8 @@ def check_finite(matrix: Any, ptr: Ints, what: str) -> None:
         row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~finite)[0], side="right")) - 1
     else:
         row = int(np.flatnonzero(~finite.all(axis=1))[0])
-    b = int(np.searchsorted(ptr, row, side="right")) - 1
-    raise InputError(
-        f"{what}, instance {b}, site {row - int(ptr[b])}: a feature is NaN or inf; "
-        "impute or drop it, for every feature must be a finite number."
-    )
+    reason = "a feature is NaN or inf; impute or drop it, for every feature must be a finite number."
+    raise InputError(reason, what=what, **at_row(row, ptr))
 
 
 class _Known(dict[str, int]):
@@ -242,10 +220,10 @@ class _Known(dict[str, int]):
 
 
 class _Named:
-    """Compressed rows of named features in the making; ``number`` gives a name its column, or -1 to leave it out."""
+    """Compressed rows of named features in the making; ``table`` gives a name its column, or -1 to leave it out."""
 
-    def __init__(self, number: Callable[[str], int]) -> None:
-        self.number = number
+    def __init__(self, table: Mapping[str, int]) -> None:
+        self.number = table.__getitem__
         self.columns: list[int] = []
         self.places: list[int] = []  # of the values that are not 1
         self.values: list[float] = []
@@ -280,19 +258,17 @@ class _Named:
             self.columns.append(self.number(name))
 
 
-def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> Rows:
+def _named(items: Sequence[Any], table: Mapping[str, int], what: str) -> FeatureRows:
     """All sites of all instances as compressed rows."""
-    made = _Named(number)
+    made = _Named(table)
     ends = [0]
     for b, sites in enumerate(items):
         for s, site in enumerate(sites):
             try:
                 made.add(site)
             except (TypeError, ValueError, AttributeError):
-                raise InputError(
-                    f"{what}, instance {b}, site {s}: {_short(site)} is neither a dict of named features "
-                    "nor an iterable of strings."
-                ) from None
+                reason = f"{short(site)} is neither a dict of named features nor an iterable of strings."
+                raise InputError(reason, what=what, instance=b, site=s) from None
             ends.append(len(made.columns))
     ptr = offsets(np.array([len(sites) for sites in items], dtype=np.int64))
     columns, data = np.array(made.columns, dtype=np.int64), np.ones(len(made.columns))
@@ -300,16 +276,7 @@ def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> Row
     known = columns >= 0
     indptr = offsets(known.astype(np.int64))[np.array(ends)]
     columns, data = columns[known], data[known]
-    matrix = sparse.csr_array((data, columns, indptr), shape=(len(ends) - 1, int(columns.max(initial=0)) + 1))
+    matrix = sparse.csr_array((data, columns, indptr), shape=(len(ends) - 1, max(len(table), 1)))
     check_finite(matrix, ptr, what)
     matrix.sum_duplicates()
-    return Rows(matrix, ptr)
-
-
-def _resized(matrix: Any, n_features: int) -> Any:
-    return sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], n_features))
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return FeatureRows(matrix, ptr)

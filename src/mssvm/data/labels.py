@@ -7,29 +7,21 @@ is a label; a tuple is one label.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any, Final
+from math import prod
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Ints
-from mssvm.core.errors import InputError
-from mssvm.core.topology import offsets
-from mssvm.data.sites import (
-    Shapes,
-    check_sequence,
-    check_size,
-    flat_sites,
-    mismatch,
-    plain,
-    plain_array,
-    site_place,
-    site_ptr,
-)
+from mssvm.core.errors import InputError, at_row
+from mssvm.core.topology import offsets, spans
+
+Shapes = Sequence[tuple[int, ...]]
 
 
 class _Missing:
@@ -76,16 +68,25 @@ class Labels:
         """Sites with exactly one label."""
         return np.asarray(self.observed & (self.mask.sum(axis=1) == 1))
 
-    def select(self, which: Sequence[int] | Ints) -> Labels:
+    def select(self, instances: Sequence[int] | Ints) -> Labels:
         """The labels of the named instances."""
-        rows = [np.arange(self.ptr[b], self.ptr[b + 1]) for b in which]
-        sites = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
-        sizes = np.array([len(r) for r in rows], dtype=np.int64)
+        chosen = np.asarray(instances, dtype=np.int64)
+        sizes = np.diff(self.ptr)[chosen]
+        sites = spans(self.ptr[chosen], sizes)
         return Labels(self.observed[sites], self.mask[sites], offsets(sizes))
 
 
+class _Codes(dict[Hashable, int]):
+    """States by label, -1 for what stands for a missing one; NaN is not equal to itself, so it is never found."""
+
+    def __missing__(self, label: Hashable) -> int:
+        if label != label:
+            return -1
+        raise KeyError(label)
+
+
 @dataclass(frozen=True, eq=False)
-class LabelSpace:
+class LabelVocabulary:
     """The classes in a fixed order; states of label variables are positions in ``classes``."""
 
     classes: tuple[Hashable, ...]
@@ -106,7 +107,7 @@ class LabelSpace:
     @classmethod
     def learn(
         cls, y: Any, depth: int, classes: Iterable[Hashable] | None = None, missing_label: Hashable = None
-    ) -> LabelSpace:
+    ) -> LabelVocabulary:
         """The classes of ``y`` in sorted order, or those given in the given order.
 
         ``depth`` is the number of axes of one instance's labels: 0 one label, 1 a sequence, 2 a grid.
@@ -114,17 +115,12 @@ class LabelSpace:
         if classes is not None:
             return cls(tuple(classes), missing_label)
         check_sequence(y)
-        arrays = plain_array(y, depth)
-        if arrays is not None:
-            values: Iterable[Any] = np.unique(arrays).tolist()
-        else:
-            values = list(chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y)))
-            with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at
-                values = dict.fromkeys(values)
-        found: dict[Hashable, None] = {}
-        for value in values:
-            _note(value, found, missing_label)
-        return cls(ordered(found), missing_label)
+        sites = chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y))
+        values: Iterable[Any] = [value for value in sites if value == value]  # without NaN
+        with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at
+            values = dict.fromkeys(values)
+        found = chain.from_iterable(_labels_in(value, missing_label) for value in values)
+        return cls(ordered(dict.fromkeys(found)), missing_label)
 
     @property
     def n_classes(self) -> int:
@@ -164,56 +160,29 @@ class LabelSpace:
         if len(y) != len(shapes):
             raise InputError(f"{what} has {len(y)} instances and X has {len(shapes)}; they must match.")
         depth = len(shapes[0]) if len(shapes) else 0
-        codes = self._array_codes(y, shapes, depth, what)
-        if codes is not None:
-            return self._from_codes(codes, shapes)
-        flat: list[Any] = []
-        for b, (item, shape) in enumerate(zip(y, shapes, strict=True)):
-            sites = flat_sites(item, depth, b, what, shape)
-            check_size(sites, shape, b, what)
-            flat.extend(sites)
+        ptr = offsets(np.array([prod(shape) for shape in shapes], dtype=np.int64))
+
+        def sites() -> Iterable[Any]:
+            return chain.from_iterable(flat_sites(item, depth, b, what, shapes[b]) for b, item in enumerate(y))
+
         try:
-            return self._from_codes(np.fromiter(map(self._lookup.__getitem__, flat), np.int64, len(flat)), shapes)
+            codes = np.fromiter(map(self._lookup.__getitem__, sites()), np.int64, int(ptr[-1]))
         except (KeyError, TypeError):
-            return self._encode_slowly(flat, shapes, what)
+            return self._encode_slowly(list(sites()), ptr, what)
+        mask = np.zeros((len(codes), self.n_classes), dtype=bool)
+        mask[np.arange(len(codes)), codes] = True
+        mask[codes < 0] = True
+        return Labels(codes >= 0, mask, ptr)
 
     def decode(self, states: Ints) -> AnyArray:
         """Labels of states; the result has the shape of ``states``."""
         return np.asarray(self.array[states])
 
     @cached_property
-    def _lookup(self) -> dict[Hashable, int]:
-        marks: dict[Hashable, int] = {None: -1, MISSING: -1}
-        if self.missing_label is not None:
-            marks[self.missing_label] = -1
-        return {**marks, **self.table}
+    def _lookup(self) -> _Codes:
+        return _Codes({**dict.fromkeys((None, MISSING, self.missing_label), -1), **self.table})
 
-    def _array_codes(self, y: Any, shapes: Shapes, depth: int, what: str) -> Ints | None:
-        values = plain_array(y, depth)
-        if values is None:
-            return None
-        if depth:
-            for b, (item, shape) in enumerate(zip(y, shapes, strict=True)):
-                if item.shape != shape:
-                    raise InputError(mismatch(item.shape, shape, b, what))
-        found, inverse = np.unique(values, return_inverse=True)
-        codes = np.empty(len(found), dtype=np.int64)
-        for k, value in enumerate(found.tolist()):
-            code = -1 if is_missing(value, self.missing_label) else self.table.get(value)
-            if code is None:
-                site = int(np.flatnonzero(inverse.ravel() == k)[0])
-                raise InputError(self._unknown(value, *site_place(site, shapes), what))
-            codes[k] = code
-        return codes[inverse.ravel()]
-
-    def _from_codes(self, codes: Ints, shapes: Shapes) -> Labels:
-        mask = np.zeros((len(codes), self.n_classes), dtype=bool)
-        mask[np.arange(len(codes)), codes] = True
-        observed = codes >= 0
-        mask[~observed] = True
-        return Labels(observed, mask, site_ptr(shapes))
-
-    def _encode_slowly(self, flat: list[Any], shapes: Shapes, what: str) -> Labels:
+    def _encode_slowly(self, flat: list[Any], ptr: Ints, what: str) -> Labels:
         """One site at a time: candidate sets, NaN, and the words for what is wrong."""
         mask = np.ones((len(flat), self.n_classes), dtype=bool)
         observed = np.ones(len(flat), dtype=bool)
@@ -222,27 +191,26 @@ class LabelSpace:
                 observed[s] = False
                 continue
             mask[s] = False
-            members = value if isinstance(value, (set, frozenset, list)) else (value,)
+            members = value if isinstance(value, CANDIDATES) else (value,)
             if not len(members):
-                b, site = site_place(s, shapes)
-                raise InputError(
-                    f"{what}, instance {b}, site {site}: the candidate set is empty; "
-                    "list at least one label, or mark the site as MISSING."
-                )
+                reason = "the candidate set is empty; list at least one label, or mark the site as MISSING."
+                raise InputError(reason, what=what, **at_row(s, ptr))
             for label in members:
-                code = self.table.get(label) if _hashable(label) else None
-                if code is None:
-                    raise InputError(self._unknown(label, *site_place(s, shapes), what))
-                mask[s, code] = True
-        return Labels(observed, mask, site_ptr(shapes))
+                if not _hashable(label) or label not in self.table:
+                    self._refuse(label, s, ptr, what)
+                mask[s, self.table[label]] = True
+        return Labels(observed, mask, ptr)
 
-    def _unknown(self, label: Any, b: int, site: int, what: str) -> str:
-        if not _hashable(label):
-            return f"{what}, instance {b}, site {site}: {label!r} cannot be a label; labels must be hashable."
-        return (
-            f"{what}, instance {b}, site {site}: label {label!r} is not among the classes {self.shown}; "
-            "pass classes= when fitting, or mark it as MISSING."
-        )
+    def _refuse(self, label: Any, s: int, ptr: Ints, what: str) -> NoReturn:
+        reason = f"{label!r} cannot be a label; labels must be hashable."
+        if _hashable(label):
+            reason = f"label {label!r} is not among the classes {self.shown}; "
+            reason += "pass classes= when fitting, or mark it as MISSING."
+        raise InputError(reason, what=what, **at_row(s, ptr))
+
+
+LabelSpace = LabelVocabulary  # its name before
+CANDIDATES = (set, frozenset, list)
 
 
 def is_missing(value: Any, missing_label: Hashable = None) -> bool:
@@ -256,34 +224,28 @@ def is_missing(value: Any, missing_label: Hashable = None) -> bool:
 
 def ordered(labels: Iterable[Hashable]) -> tuple[Hashable, ...]:
     """Labels in ascending order; labels that do not compare are grouped by type first, then by value or by repr."""
-    values = list(labels)
-    try:
-        return tuple(sorted(values))  # type: ignore[type-var]
-    except TypeError:
-        pass
+    values: list[Any] = list(labels)
+    with suppress(TypeError):
+        return tuple(sorted(values))
     groups: dict[str, list[Any]] = {}
     for value in values:
         groups.setdefault("number" if isinstance(value, (int, float)) else type(value).__name__, []).append(value)
-    out: list[Hashable] = []
-    for name in sorted(groups):
-        try:
-            out.extend(sorted(groups[name]))
-        except TypeError:
-            out.extend(sorted(groups[name], key=repr))
-    return tuple(out)
+    if len(groups) == 1:
+        return tuple(sorted(values, key=repr))
+    return tuple(chain.from_iterable(ordered(groups[name]) for name in sorted(groups)))
 
 
-def _note(value: Any, found: dict[Hashable, None], missing_label: Hashable) -> None:
-    """Add the label or the members of a candidate set to ``found``."""
+def _labels_in(value: Any, missing_label: Hashable) -> Iterable[Hashable]:
+    """The label of a site, or the members of its candidate set."""
     if is_missing(value, missing_label):
-        return
-    for label in value if isinstance(value, (set, frozenset, list)) else (value,):
-        label = plain(label)
+        return ()
+    labels = [plain(label) for label in (value if isinstance(value, CANDIDATES) else (value,))]
+    for label in labels:
         if not _hashable(label):
             raise InputError(f"y holds {label!r}, which cannot be a label; labels must be hashable.")
         if is_missing(label, missing_label):
             raise InputError(f"a candidate set in y holds {label!r}, which stands for a missing label; leave it out.")
-        found[label] = None
+    return labels
 
 
 def _hashable(value: Any) -> bool:
@@ -292,3 +254,57 @@ def _hashable(value: Any) -> bool:
     except TypeError:
         return False
     return True
+
+
+# ----------------------------------------------------------------------------------------- ragged labels laid flat
+
+
+def plain(value: Any) -> Any:
+    """NumPy scalars as the Python values they equal."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def check_sequence(y: Any, what: str = "y") -> None:
+    """Raise unless ``y`` is a sequence of instances."""
+    if isinstance(y, (str, bytes, Mapping, set, frozenset)) or not hasattr(y, "__len__"):
+        raise InputError(f"{what} must be a sequence with the labels of every instance, got {type(y).__name__}.")
+
+
+def flat_sites(item: Any, depth: int, b: int, what: str = "y", shape: tuple[int, ...] | None = None) -> list[Any]:
+    """The sites of one instance in C order; with ``shape`` there must be as many."""
+    if depth == 0:
+        return [item]
+    if not isinstance(item, (list, tuple, np.ndarray)):
+        if not hasattr(item, "to_numpy"):
+            raise InputError(f"expected a sequence of labels, got {short(item)}.", what=what, instance=b)
+        item = item.to_numpy()
+    if isinstance(item, np.ndarray):
+        if item.ndim < depth:
+            reason = f"expected {depth} axes of labels, got an array of {item.shape}."
+            raise InputError(reason, what=what, instance=b)
+        if shape is not None and item.shape[:depth] != shape:
+            _mismatch(item.shape[:depth], shape, b, what)
+        sites: list[Any] = item.reshape(-1, *item.shape[depth:]).tolist()
+    elif depth == 1:
+        sites = list(item)
+    else:
+        rows = [flat_sites(row, depth - 1, b, what) for row in item]
+        widths = sorted({len(row) for row in rows})
+        if shape is not None and (len(rows) != shape[0] or any(width != prod(shape[1:]) for width in widths)):
+            _mismatch((len(rows), *widths[:1]) if len(widths) < 2 else (len(rows),), shape, b, what)
+        sites = list(chain.from_iterable(rows))
+    if shape is not None and len(sites) != prod(shape):
+        _mismatch((len(sites),), shape, b, what)
+    return sites
+
+
+def _mismatch(got: tuple[int, ...], shape: tuple[int, ...], b: int, what: str) -> NoReturn:
+    here, there = (" x ".join(map(str, sizes)) for sizes in (got, shape))
+    reason = f"labels for {here} sites, but X has {there}; give one label (or MISSING) per site."
+    raise InputError(reason, what=what, instance=b)
+
+
+def short(value: Any) -> str:
+    """A value in a message."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -18,7 +18,13 @@ def _numba(threads: int) -> Engine:
     return NumbaEngine(threads)
 
 
-ENGINES: Mapping[str, Callable[[int], Engine]] = {"auto": _numba, "numba": _numba}
+def _reference(threads: int) -> Engine:
+    from mssvm.engines.reference import ReferenceEngine
+
+    return ReferenceEngine(threads)
+
+
+ENGINES: Mapping[str, Callable[[int], Engine]] = {"auto": _numba, "numba": _numba, "reference": _reference}
 
 
 def engine_of(engine: Any = "auto", threads: int = 1) -> Engine:

@@ -1,7 +1,8 @@
 """What an engine is: the one door between inference and compiled code (CPU, GPU, or plain NumPy).
 
     engine.exact(batch)     -> Plan          exact nested power sums (paper eq. 5) on any graph
-    engine.messages(batch)  -> MessagePlan   belief propagation: what a search over starts needs
+    engine.messages(batch)  -> MessagePlan   belief propagation: what a search over starts needs (``engines.messages``)
+    engine.linear(batch, terms, offset, n_weights) -> Features    scores of linear models, and their transpose
     plan.bind(query, eps_y, eps_h) -> Bound  routes, orders, masks, kernels and scratch are resolved here, once
     bound(theta)            -> Belief        run many times
 
@@ -11,17 +12,25 @@ run (lanes, sub-blocks, threads) is the engine's own business and never changes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from math import log2
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
+from mssvm.engines.messages import MessagePlan
 
-T = TypeVar("T")
+
+class Each(Protocol):
+    """``function`` of every row of ``columns``; results in order (``core.threads.Workers.each``)."""
+
+    def __call__(self, function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]: ...
 
 
 class Bound(Protocol):
@@ -47,7 +56,13 @@ class Paired:
 
 
 class Pair(Protocol):
-    """Paired inference: a query and a narrower one (U+ and U-) in one call, sharing work where they can."""
+    """Paired inference: a query and a narrower one (U+ and U-), each alone or both in one call that shares work."""
+
+    @property
+    def plus(self) -> Bound: ...
+
+    @property
+    def minus(self) -> Bound: ...
 
     def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired: ...
 
@@ -64,6 +79,20 @@ class Plan(Protocol):
         ...
 
 
+METHODS = ("given states", "tree recursion", "conditioning", "elimination")
+
+
+@dataclass(frozen=True)
+class ExactSettings:
+    """What exact inference may do: bytes of workspace, restarts and seed of the search for elimination orders, and
+    the methods that an engine which has several may choose from (one that has not ignores them)."""
+
+    memory_limit: int = 4 << 30
+    restarts: int = 8
+    seed: int = 0
+    methods: tuple[str, ...] = METHODS
+
+
 @dataclass(frozen=True, eq=False)
 class Costs:
     """What exact inference would take, per instance: induced width, bytes of workspace, table entries visited."""
@@ -73,10 +102,42 @@ class Costs:
     operations: Floats
 
 
-class ExactPlan(Plan, Protocol):
-    """Exact inference on one batch; ``costs`` is known before anything is allocated."""
+class ExactBound(Bound, Protocol):
+    """Exact inference that can also be asked for less than marginals."""
 
-    def costs(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Costs: ...
+    def value(self, theta: Potentials) -> Floats:
+        """The values alone."""
+        ...
+
+    def decode(self, theta: Potentials) -> tuple[Floats, Ints]:
+        """At eps_y = 0: values and maximising states; -1 for hidden variables unless eps_h = 0, and for every free
+        variable of an instance without an allowed assignment."""
+        ...
+
+
+class ExactPlan(Plan, Protocol):
+    """Exact inference on one batch; ``costs`` is known before anything is allocated.
+
+    Without ``marginals`` a bound answers ``value`` and ``decode`` only, in about half the memory.
+    """
+
+    def bind(
+        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
+    ) -> ExactBound: ...
+
+    def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs: ...
+
+
+class Features(Protocol):
+    """A model bound to the inputs of one batch: kernels, folding of tied tables and checks are resolved."""
+
+    def forward(self, w: Floats) -> Potentials:
+        """theta at the weights ``w``."""
+        ...
+
+    def adjoint(self, mu: Marginals) -> Floats:
+        """(d theta / d w)^T mu: for linear models the expected features."""
+        ...
 
 
 @runtime_checkable
@@ -89,12 +150,17 @@ class Engine(Protocol):
     @property
     def threads(self) -> int: ...
 
-    def exact(self, batch: Batch, memory_limit: int) -> ExactPlan: ...
+    def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan: ...
 
-    def messages(self, batch: Batch) -> Any: ...
+    def messages(self, batch: Batch) -> MessagePlan: ...
 
-    def each(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
-        """``function`` of every row of ``columns``, on this engine's threads; results in order."""
+    def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
+        """theta = Phi w + offset (None: 0), Phi being the sum of the terms, and Phi^T mu."""
+        ...
+
+    @property
+    def each(self) -> Each:
+        """Runs a function on every row of some columns, on this engine's threads; results in order."""
         ...
 
 
@@ -108,6 +174,24 @@ class TwoCalls:
     def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired:
         minus, plus = self.minus(theta_minus), self.plus(theta_plus)
         return Paired(plus.value, minus.value, plus.mu - minus.mu, plus.status, minus.status)
+
+
+def too_large(instance: int, width: int, needed: int, limit: int, advice: str = "") -> MemoryLimitError:
+    """The refusal of an instance whose elimination would need more bytes than allowed."""
+    return MemoryLimitError(
+        f"instance {instance} needs {in_bytes(needed)} for exact elimination (width {width}), more than memory_limit = "
+        f"{in_bytes(limit)}; use belief propagation or raise memory_limit{advice}."
+    )
+
+
+def in_bytes(n: int) -> str:
+    """Bytes for a reader: ``3.2 GiB``, or a power of two when no unit fits."""
+    if n >= 1 << 60:
+        return f"2^{log2(n):.0f} bytes"
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n} bytes"
 
 
 def spread(instances: Ints | None, n: int) -> Bools:

@@ -2,20 +2,24 @@
 
 Every array an engine reads or writes for one instance lies in one work vector:
 
-    work = [ constant | slots of unary and table scores | messages ]
+    work = [ constant | slots of unary and table scores | messages and shifts ]
 
 A slot holds the sum of all scores whose unclamped variables are the same. Axes of slots and messages are ordered by
 elimination position, the variable eliminated first being last (contiguous). The bucket of a step therefore consists of
 inputs whose last axis is the eliminated variable; the other clique axes are merged where no input tells them apart.
+
+A variable whose bucket is split is eliminated in several steps, one per mini-bucket, each with its own temperature (its
+Hoelder weight) and with one input more: the shift, a table over the eliminated variable alone. Exact elimination has
+one step per variable and no shifts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.arrays import Bools, Ints
+from mssvm.core.potentials import Potentials
 from mssvm.core.topology import Batch
 
 
@@ -25,6 +29,8 @@ class Program(NamedTuple):
     A clamped variable's unary and a fully clamped factor go to the constant, ``work[0]``. Entry k of factor f's slot
     is entry ``entry[entry_at[f] + k]`` of its table, plus ``clamp_stride`` times the state of each clamped variable.
     ``level[i]`` is one more than the position of the deepest clique axis of input i (0: the eliminated variable only).
+    Position p of the order owns the steps ``position_ptr[p] : position_ptr[p + 1]``; ``shift_at`` is where a step's
+    shift begins in the work vector (-1 for the only step of a variable, which has none).
     """
 
     clamped: Bools
@@ -36,14 +42,17 @@ class Program(NamedTuple):
     clamp_ptr: Ints
     clamp_var: Ints
     clamp_stride: Ints
+    position_ptr: Ints
     var: Ints
     card: Ints
     output: Ints
+    shift_at: Ints
     message_at: Ints
     message_size: Ints
     message_input: Ints
     separator_ptr: Ints
     separator: Ints
+    separator_stride: Ints
     axis_ptr: Ints
     axis_size: Ints
     input_ptr: Ints
@@ -54,7 +63,9 @@ class Program(NamedTuple):
     stride: Ints
     n_slots: int
     n_work: int
+    n_hidden: int
     max_axes: int
+    max_inputs: int
     max_card: int
 
 
@@ -68,13 +79,3 @@ class Call:
     first: Ints
     eps_y: float
     eps_h: float
-
-
-class Engine(Protocol):
-    """Executes a program on the instances ``which``, all of the program's topology and pattern."""
-
-    def run(self, program: Program, call: Call, which: Ints, value: Floats, mu: Marginals | None) -> None:
-        """Write ``value[which]`` and, if wanted, these instances' marginals (overwriting what was there)."""
-
-    def decode(self, program: Program, call: Call, which: Ints, value: Floats, states: Ints) -> None:
-        """Write ``value[which]`` and the maximising states of variables at temperature zero, without marginals."""

@@ -1,4 +1,9 @@
-"""scikit-learn estimators and the structures they learn on."""
+"""scikit-learn estimators: ``members`` are the family, ``base`` what they share.
+
+``plan`` reads an estimator's parameters into one frozen description, ``training`` fits it to data (``diagnosis`` puts
+that into words), ``prediction`` answers requests of a fitted model, ``persist`` keeps it in a file. ``latent`` is a
+classifier of plain matrices, ``selection`` cross-validation of ragged data.
+"""
 
 from mssvm.estimators.latent import LatentClassifier
 from mssvm.estimators.members import (
@@ -15,6 +20,7 @@ from mssvm.estimators.members import (
 )
 from mssvm.estimators.persist import load
 from mssvm.estimators.selection import cross_val_predict
+from mssvm.estimators.training import HeldOut
 
 __all__ = [
     "CRF",
@@ -24,6 +30,7 @@ __all__ = [
     "MSSVM",
     "SSVM",
     "EpsilonSSVM",
+    "HeldOut",
     "LatentClassifier",
     "LossAugmentedCRF",
     "ModLat",

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Hashable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from mssvm.core.arrays import Floats
+from mssvm.core.arrays import AnyArray, Floats
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Belief, Potentials
-from mssvm.data.labels import LabelSpace
-from mssvm.estimators import decoding, diagnosis, kbest, persist, resolve, training
-from mssvm.inference.base import Inference
-from mssvm.losses.losses import Loss
+from mssvm.core.potentials import Query
+from mssvm.core.registry import MEMBERS, Member
+from mssvm.data.labels import LabelVocabulary
+from mssvm.engines import engine_of
+from mssvm.engines.base import Bound
+from mssvm.estimators import diagnosis, persist, plan, prediction
+from mssvm.estimators.prediction import PredictionRequest
+from mssvm.estimators.training import Following, HeldOut, Training, TrainingData
+from mssvm.inference.base import Planner, plan_of
+from mssvm.losses.losses import Loss, Zero
+from mssvm.models.base import Inputs
 from mssvm.objectives.base import Objective
-from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified
-from mssvm.optim import Row, Solution
-from mssvm.structures import Space, Structure, Weight
+from mssvm.optim import Callback, Checkpoint, Row, Solution, Validation
+from mssvm.optim.alternate import Minimise
+from mssvm.structures import Encoder, Schema, Structure, Weight
+
+SECTION = "Parameters\n----------\n"
 
 
 class StructuredEstimator(BaseEstimator):
@@ -43,6 +54,8 @@ class StructuredEstimator(BaseEstimator):
         "adam": subgradient descent with Adam's rates and averaging ("subgradient" has AdaGrad's).
     inference : "auto", "exact", "propagate" or an inference object
         "auto" is exact wherever ``memory_limit`` allows and belief propagation elsewhere; ``status_`` says which.
+    engine : "auto", "numba" or an engine object
+        What runs inference; results do not depend on it beyond rounding.
     init : "auto", "zeros", "random", "hcrf" or an array of weights
         "auto" starts at zero, except weights of hidden variables, which start at small random values. "hcrf" starts
         from a short likelihood fit, which helps members with a maximum when most labels are missing.
@@ -60,10 +73,14 @@ class StructuredEstimator(BaseEstimator):
     support : "all" or "seen"
         "seen" leaves out, as zero, the weights of sparse or named features of a site for labels that the feature was
         never seen with, as crfsuite does by default: a small part of the weights of a large vocabulary remains.
-    max_iter, tol : settings of a solver given by name; None is its own.
-    memory_limit : bytes that exact inference may use.
-    n_jobs : threads; results do not depend on it.
-    random_state : seed or generator of random starts and solvers.
+    max_iter, tol : int, float
+        Iterations and tolerance of a solver given by name; None is its own.
+    memory_limit : int
+        Bytes that exact inference may use.
+    n_jobs : int
+        Threads of an engine given by name; None is one, -1 all cores. Results do not depend on it.
+    random_state : int, RandomState or None
+        Seed or generator of random starts and solvers.
     warm_start : bool
         Start from the weights of the last fit, with its classes and features.
     verbose : bool
@@ -77,12 +94,10 @@ class StructuredEstimator(BaseEstimator):
     training_ : dict of figures behind ``status_`` and ``diagnose()``
     """
 
+    member: ClassVar[Member] = MEMBERS["UnifiedSSVM"]
     eps_y: float
     eps_h: float
-    default_loss: ClassVar[str] = "hamming"
-    structure_: Structure
-    space_: Space
-    labels_: LabelSpace
+    encoder_: Encoder
     coef_: Floats
 
     def __init__(
@@ -93,6 +108,7 @@ class StructuredEstimator(BaseEstimator):
         loss: str | Loss | None = None,
         solver: Any = "auto",
         inference: Any = "auto",
+        engine: Any = "auto",
         init: Any = "auto",
         n_init: int = 1,
         class_weight: str | Mapping[Hashable, float] | None = None,
@@ -113,6 +129,7 @@ class StructuredEstimator(BaseEstimator):
         self.loss = loss
         self.solver = solver
         self.inference = inference
+        self.engine = engine
         self.init = init
         self.n_init = n_init
         self.class_weight = class_weight
@@ -128,48 +145,135 @@ class StructuredEstimator(BaseEstimator):
         self.warm_start = warm_start
         self.verbose = verbose
 
+    def __init_subclass__(cls) -> None:
+        """Give a member its row of the table of members, and its constructor and docstring the common parameters."""
+        super().__init_subclass__()
+        cls.member = MEMBERS.get(cls.__name__) or cls.member
+        for name, eps in (("eps_y", cls.member.eps_y), ("eps_h", cls.member.eps_h)):
+            if eps is not None and name not in vars(cls):
+                setattr(cls, name, eps)
+        if "__init__" in vars(cls):
+            own = [p for p in inspect.signature(cls.__init__).parameters.values() if p.kind is not p.VAR_KEYWORD]
+            common = inspect.signature(StructuredEstimator.__init__).parameters
+            merged = [*own, *(p for name, p in common.items() if name not in {p.name for p in own})]
+            vars(cls)["__init__"].__signature__ = inspect.Signature(merged)
+        about, _, described = inspect.cleandoc(cls.__doc__ or "").partition(SECTION)
+        common_ones = inspect.cleandoc(StructuredEstimator.__doc__ or "").partition(SECTION)[2]
+        first, second, rest = common_ones.partition("C : float")
+        own_ones = f"{described.strip()}\n" if described else ""
+        cls.__doc__ = f"{about.strip()}\n\n{SECTION}{first}{own_ones}{second}{rest}"
+
     # ------------------------------------------------------------------------------------- what members may change
 
     def _loss(self) -> Loss:
-        return resolve.loss_of(self.loss, self.default_loss)
+        loss = plan.loss_of(self.loss, self.member.loss)
+        if self.member.loss == "zero" and not isinstance(loss, Zero):
+            raise InputError(f"{type(self).__name__} is a likelihood without a loss; use LossAugmentedCRF to have one.")
+        return loss
 
     def _objective(self, loss: Loss) -> Objective:
         return Unified(self.eps_y, self.eps_h, loss)
 
-    def _solve(self, problem: TrainingProblem, w0: Floats, minimise: training.Minimise) -> Solution:
+    def _strategy(self, problem: TrainingProblem, w0: Floats, minimise: Minimise) -> Solution:
         return minimise(problem, w0)
 
-    def _best(self, inference: Inference, sample: Sample, theta: Potentials) -> Belief:
+    def _predictor(self, planner: Planner, inputs: Inputs, query: Query) -> Bound:
         """argmax_y PS_h[eps_h] theta: the decoder for which the objective bounds the loss (paper Lemma 1)."""
-        return inference(sample.batch, theta, sample.query, 0.0, self.eps_h)
-
-    def _check_data(self, data: training.Data) -> None:
-        """Raise if the member cannot learn from these data."""
+        return planner(inputs.batch).bind(query, 0.0, self.eps_h)
 
     # ------------------------------------------------------------------------------------- learning
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, allowed: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        allowed: Any = None,
+        *,
+        callback: Callback | None = None,
+        validation: HeldOut | Validation | tuple[Any, Any] | None = None,
+        checkpoint: Checkpoint | str | Path | None = None,
+        time_limit: float | None = None,
+    ) -> Self:
         """Learn from instances X with labels y.
 
-        ``sample_weight`` has one number per instance; ``allowed`` has the shape of y and restricts, site by site,
-        which labels are possible at all (MISSING: any).
+        Parameters
+        ----------
+        X, y : sequences of instances and of their labels
+        sample_weight : one number per instance
+        allowed : labels in the shape of y
+            Restricts, site by site, which labels are possible at all (MISSING: any).
+        callback : function of a row of the history and the weights
+            Called at every recorded iteration; training stops where it returns True.
+        validation : pair (X, y), HeldOut or Validation
+            Early stopping: the weights with the highest score on these data are kept. ``HeldOut`` also says after how
+            many scores, ``Validation`` is any score of the weights.
+        checkpoint : path or Checkpoint
+            Training saves itself under this name and a number for each start, and goes on from these files if they are
+            there; delete them when the model is saved.
+        time_limit : float
+            Seconds after which training stops with the best weights so far.
         """
         again = bool(self.warm_start) and hasattr(self, "coef_")
-        earlier = (self.space_, self.labels_) if again else None
-        data = training.read(self, X, y, sample_weight, allowed, earlier)
-        self._check_data(data)
-        trained = training.train(self, data, self._objective, self.coef_ if again else None, type(self).__name__)
-        self.structure_, self.space_, self.labels_ = data.structure, data.space, data.labels
-        self.coef_ = trained.w
-        self.classes_ = data.labels.array
-        self.n_features_in_ = data.space.n_features
-        trace = trained.solution.trace
-        self.history_ = persist.records({name: trained.solution.column(name) for name in Row._fields})
-        self.n_iter_ = len(trace)
-        self.objective_ = trained.summary["objective"]
-        self.training_ = trained.summary
-        self.status_ = diagnosis.sentence(trained.summary)
+        earlier = self.encoder_ if again else None
+        data = TrainingData.of(self._plan(), X, y, sample_weight, allowed, earlier)
+        follow = Following(self._predictor, callback, validation, checkpoint, time_limit)
+        self.coef_, solution, self.training_ = Training(data, follow).run(self.coef_ if again else None)
+        self.encoder_ = data.encoder
+        self.history_ = persist.records({name: solution.column(name) for name in Row._fields})
+        self.n_iter_ = len(solution.trace)
+        self.objective_ = self.training_["objective"]
+        self.status_ = diagnosis.sentence(self.training_)
         return self
+
+    def _plan(self) -> plan.TrainingPlan:
+        """The parameters as a description of the training."""
+        return plan.TrainingPlan(
+            name=type(self).__name__,
+            structure=plan.structure_of(self.structure),
+            objective=self._objective(self._loss()),
+            strategy=self._strategy,
+            solver=self.solver,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            inference=self.inference,
+            memory_limit=self.memory_limit,
+            engine=engine_of(self.engine, plan.threads_of(self.n_jobs)),
+            C=float(plan.positive(self.C, "C")),
+            init=self.init,
+            n_init=int(plan.positive(self.n_init, "n_init", whole=True)),
+            class_weight=self.class_weight,
+            classes=self.classes,
+            missing_label=self.missing_label,
+            penalties=self.penalties,
+            only_seen=plan.only_seen(self.support),
+            may_hide=self.member.hidden,
+            rng=check_random_state(self.random_state),
+            verbose=bool(self.verbose),
+        )
+
+    @property
+    def structure_(self) -> Structure:
+        """The structure learned on."""
+        return self.encoder_.structure
+
+    @property
+    def space_(self) -> Schema:
+        """What was learned about features."""
+        return self.encoder_.schema
+
+    @property
+    def labels_(self) -> LabelVocabulary:
+        """What was learned about labels."""
+        return self.encoder_.vocabulary
+
+    @property
+    def classes_(self) -> AnyArray:
+        return self.encoder_.vocabulary.array
+
+    @property
+    def n_features_in_(self) -> int:
+        return self.encoder_.schema.n_features
 
     # ------------------------------------------------------------------------------------- asking
 
@@ -185,9 +289,10 @@ class StructuredEstimator(BaseEstimator):
         """
         if decode not in ("map", "marginal"):
             raise InputError(f"decode must be 'map' or 'marginal', got {decode!r}.")
-        question = self._ask(X, hidden, given, allowed)
-        states = decoding.map_states(question) if decode == "map" else question.marginals().argmax(axis=1)
-        return question.encoded.labels.split(self.labels_.decode(states))
+        request = self._request(X, hidden, given, allowed)
+        sites = request.encoded.labels
+        states = request.states(sites) if decode == "map" else request.marginals().argmax(axis=1)
+        return sites.split(self.labels_.decode(states))
 
     def predict_marginals(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
         """Probability of every class (last axis, in the order of ``classes_``) at every site.
@@ -195,12 +300,13 @@ class StructuredEstimator(BaseEstimator):
         These are the marginals of p(y, h | x) ~ exp theta(x, y, h), all variables at temperature 1, whatever the
         member: estimates of probabilities for likelihoods, scores without calibration for members with a margin.
         """
-        question = self._ask(X, hidden, given, allowed)
-        return question.encoded.labels.split(question.marginals())
+        request = self._request(X, hidden, given, allowed)
+        return request.encoded.labels.split(request.marginals())
 
     def predict_hidden(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
         """States of the structure's hidden variables, each the most probable given the predicted outputs."""
-        return decoding.hidden_states(self._ask(X, hidden, given, allowed))
+        request = self._request(X, hidden, given, allowed)
+        return request.encoded.hidden.split(request.states(request.encoded.hidden))
 
     def predict_topk(
         self, X: Any, k: int = 5, *, hidden: Any = None, given: Any = None, allowed: Any = None
@@ -209,11 +315,11 @@ class StructuredEstimator(BaseEstimator):
 
         Exact, or refused in words where inference is not exact. Fewer than k where there are fewer outputs.
         """
-        question = self._ask(X, hidden, given, allowed)
-        sites, first = question.encoded.labels, question.encoded.batch.var_ptr
+        request = self._request(X, hidden, given, allowed)
+        sites, first = request.encoded.labels, request.encoded.batch.var_ptr
         labels: list[list[Any]] = []
         scores = []
-        for b, found in enumerate(kbest.k_best(question, kbest.check_k(k))):
+        for b, found in enumerate(prediction.k_best(request, prediction.check_k(k))):
             mine = sites.vars[sites.ptr[b] : sites.ptr[b + 1]] - first[b]
             rows = [self.labels_.decode(states[mine]).reshape(sites.shapes[b]) for _, states in found]
             labels.append([row[()] for row in rows])
@@ -225,25 +331,25 @@ class StructuredEstimator(BaseEstimator):
 
         Differences of scores PS_h[eps_h] theta per instance. y may hold missing labels and candidate sets.
         """
-        question = self._ask(X, None, None, None)
+        request = self._request(X)
         if y is None:
-            return kbest.gap_to_second(question)
-        labels = self.labels_.encode(y, question.encoded.labels.shapes)
-        return np.maximum(question.map().value - question.restricted(labels.mask).map().value, 0.0)
+            return prediction.gap_to_second(request)
+        labels = self.labels_.encode(y, request.encoded.labels.shapes)
+        return np.maximum(request.map().value - request.restricted(labels.mask).map().value, 0.0)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of labelled sites predicted right; missing sites do not count, any candidate is right."""
-        question = self._ask(X, None, None, None)
-        labels = self.labels_.encode(y, question.encoded.labels.shapes)
-        weight = training.instance_weights(sample_weight, len(question))
-        return decoding.agreement(decoding.map_states(question), labels.observed, labels.mask, labels.ptr, weight)
+        request = self._request(X)
+        labels = self.labels_.encode(y, request.encoded.labels.shapes)
+        weight = plan.instance_weights(sample_weight, len(request))
+        return prediction.agreement(request.states(request.encoded.labels), labels, weight)
 
-    def _ask(self, X: Any, hidden: Any, given: Any, allowed: Any) -> decoding.Question:
+    def _request(self, X: Any, hidden: Any = None, given: Any = None, allowed: Any = None) -> PredictionRequest:
         check_is_fitted(self, "coef_")
-        threads = resolve.threads_of(self.n_jobs)
-        inference = resolve.inference_of(self.inference, self.memory_limit, threads)
-        learned = (self.structure_, self.space_, self.labels_)
-        return decoding.ask(*learned, X, hidden, given, allowed, self.coef_, inference, self._best)
+        engine = engine_of(self.engine, plan.threads_of(self.n_jobs))
+        inference = plan.inference_of(self.inference, self.memory_limit, engine.threads)
+        known = (self.encoder_, self.coef_, partial(plan_of, inference, engine=engine), self._predictor)
+        return prediction.request(*known, X, hidden, given, allowed)
 
     # ------------------------------------------------------------------------------------- looking inside
 
@@ -256,8 +362,8 @@ class StructuredEstimator(BaseEstimator):
     def weights_table(self, top: int | None = None) -> list[Weight]:
         """Every weight with its block, feature and states; ``top`` keeps the largest in absolute value."""
         check_is_fitted(self, "coef_")
-        rows = list(self.structure_.weights(self.coef_, self.space_, self.labels_))
-        return rows if top is None else sorted(rows, key=lambda row: -abs(row.value))[: kbest.check_k(top)]
+        rows = list(self.encoder_.weights(self.coef_))
+        return rows if top is None else sorted(rows, key=lambda row: -abs(row.value))[: prediction.check_k(top)]
 
     def save(self, path: str | Path) -> None:
         """Write the model to one file (safetensors with JSON metadata); ``mssvm.load`` reads it back."""

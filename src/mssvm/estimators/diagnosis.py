@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from mssvm.data.labels import LabelSpace
+from mssvm.data.labels import LabelVocabulary
 
 DEAD = 1e-3  # mean probability below which a hidden state counts as unused
 ENDED = {
@@ -16,6 +16,7 @@ ENDED = {
     "diverged": "Training diverged; scale the features or lower C.",
     "stopped": "Training was stopped by a callback.",
     "early": "Training stopped early, at the best validation score.",
+    "time": "Training reached its time limit; the best weights so far were kept.",
     "interrupted": "Training was interrupted; the best weights so far were kept.",
 }
 
@@ -27,7 +28,7 @@ def sentence(summary: Mapping[str, Any]) -> str:
     return f"{ENDED[summary['outcome']]} Inference was {kind} ({methods})."
 
 
-def paragraph(summary: Mapping[str, Any], labels: LabelSpace) -> str:
+def paragraph(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
     """One line per topic."""
     lines = [
         f"{ENDED[summary['outcome']]} {summary['message']}",
@@ -52,8 +53,8 @@ def _inference(summary: Mapping[str, Any]) -> str:
     if summary["exact"]:
         return f"Inference was exact ({used})."
     out = f"Inference was approximate ({used}); {summary['converged_share']:.1%} of its calls converged."
-    if summary["rescued"]:
-        out += f" {summary['rescued']} loss-augmented calls fell below the labels' own score and were raised to it."
+    if summary["floored"]:
+        out += f" {summary['floored']} loss-augmented calls fell below the labels' own score and were raised to it."
     return out
 
 
@@ -67,7 +68,7 @@ def _restarts(objectives: list[float]) -> str:
     return f"{len(objectives)} starts ended between {min(good):.6g} and {max(good):.6g}, {spread:.1%} apart."
 
 
-def _coverage(summary: Mapping[str, Any], labels: LabelSpace) -> str:
+def _coverage(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
     sites, seen = summary["sites"], summary["sites_labelled"]
     out = f"{seen} of {sites} sites ({seen / max(sites, 1):.1%}) were labelled"
     if summary["sites_candidates"]:

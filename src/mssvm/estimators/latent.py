@@ -26,8 +26,10 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
         Temperatures of label and hidden variable: (1, 1) likelihood, (0, 1) MSSVM, (0, 0) LSSVM.
     margin : bool
         Whether training demands a margin (the 0-1 loss in the objective); None: exactly if eps_y is 0.
-    C, class_weight, solver, max_iter, tol, n_init, random_state, n_jobs, verbose :
-        As in the structured estimators. With ``margin`` the class weights scale the loss, otherwise the instances.
+    C, solver, engine, max_iter, tol, n_init, random_state, n_jobs, verbose :
+        As in the structured estimators.
+    class_weight : None, "balanced" or a dict
+        With ``margin`` the class weights scale the loss, otherwise the instances.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
         C: float = 1.0,
         class_weight: Any = None,
         solver: Any = "auto",
+        engine: Any = "auto",
         max_iter: int | None = None,
         tol: float | None = None,
         n_init: int = 1,
@@ -54,6 +57,7 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
         self.C = C
         self.class_weight = class_weight
         self.solver = solver
+        self.engine = engine
         self.max_iter = max_iter
         self.tol = tol
         self.n_init = n_init
@@ -82,6 +86,7 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
             class_weight=self._weights_by_state(),
             classes=range(len(self.classes_)),
             solver=self.solver,
+            engine=self.engine,
             max_iter=self.max_iter,
             tol=self.tol,
             n_init=self.n_init,
@@ -102,18 +107,17 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> Floats:
         """p(y | x) ~ exp PS_h[eps_h] theta(x, y, h); columns in the order of ``classes_``."""
-        return np.asarray(self._question(X).marginals(1.0, self.eps_h))
+        return np.asarray(self._request(X).marginals(1.0, self.eps_h))
 
     def predict_hidden(self, X: Any) -> AnyArray:
         """The hidden state of every row, the most probable given its predicted class."""
-        question = self._question(X)
-        decoded = question.map().decode(question.encoded.batch)
-        return np.asarray(decoded[question.encoded.hidden.vars])
+        request = self._request(X)
+        return np.asarray(request.states(request.encoded.hidden))
 
-    def _question(self, X: Any) -> Any:
+    def _request(self, X: Any) -> Any:
         check_is_fitted(self, "model_")
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return self.model_._ask(_rows(X), None, None, None)
+        return self.model_._request(_rows(X))
 
     def _weights_by_state(self) -> Any:
         if self.class_weight is None or isinstance(self.class_weight, str):

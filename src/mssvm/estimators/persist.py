@@ -20,13 +20,14 @@ from safetensors.numpy import save as to_bytes
 
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError, MssvmError, MssvmWarning
-from mssvm.data.labels import LabelSpace
-from mssvm.estimators import codec
+from mssvm.core.files import Reader, Writer, replacing
+from mssvm.core.registry import MEMBERS, RENAMED, classes_in_files
+from mssvm.data.labels import MISSING, LabelVocabulary
 from mssvm.optim import Row
-from mssvm.optim.checkpoint import replace_file
-from mssvm.structures import Space
+from mssvm.structures import Schema
 
 FORMAT = 1
+FORMERLY = {"floored": "rescued"}
 NEEDED = ("structure", "missing_label", "classes")  # parameters without which a model means something else
 
 
@@ -34,7 +35,7 @@ def save(estimator: Any, path: str | Path) -> None:
     """Write ``estimator`` to ``path``, replacing an older file only when the new one is complete."""
     tensors: dict[str, AnyArray] = {"coef": np.ascontiguousarray(estimator.coef_)}
     tensors.update({f"history/{name}": np.ascontiguousarray(estimator.history_[name]) for name in Row._fields})
-    writer = codec.Writer(tensors)
+    writer = Writer(tensors, _names())
     parameters, omitted = _parameters(estimator, writer)
     text = json.dumps(
         {
@@ -53,7 +54,8 @@ def save(estimator: Any, path: str | Path) -> None:
         },
         ensure_ascii=False,
     )
-    replace_file(Path(path), to_bytes(tensors, {"model": text, "digest": _digest(text, tensors)}))
+    with replacing(Path(path)) as file:
+        file.write(to_bytes(tensors, {"model": text, "digest": _digest(text, tensors)}))
 
 
 def load(path: str | Path) -> Any:
@@ -94,29 +96,26 @@ def _read(path: Path) -> tuple[str, dict[str, AnyArray]]:
 def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
     from mssvm.estimators import members  # members import this module
 
-    reader = codec.Reader(tensors)
-    kinds = {name: kind for name, kind in vars(members).items() if isinstance(kind, type) and hasattr(kind, "save")}
-    if data["member"] not in kinds or data["member"].startswith("_"):
+    reader = Reader(tensors, _names(), RENAMED)
+    if data["member"] not in MEMBERS:
         raise InputError(f"the file holds a model called {data['member']!r}, which this version does not have.")
     parameters = {name: reader.decode(value) for name, value in data["parameters"].items()}
-    model = kinds[data["member"]](**parameters)
-    model.structure_ = reader.decode(data["structure"])
-    model.space_ = Space.from_json(data["space"])
+    model = getattr(members, data["member"])(**parameters)
     classes = tuple(reader.decode(c) for c in data["classes"])
-    model.labels_ = LabelSpace(classes, reader.decode(data["missing_label"]))
+    vocabulary = LabelVocabulary(classes, reader.decode(data["missing_label"]))
+    model.encoder_ = reader.decode(data["structure"]).encoder(Schema.from_json(data["space"]), vocabulary)
     model.coef_ = tensors["coef"]
-    if model.coef_.shape != (model.structure_.layout(model.space_, model.labels_).n_weights,):
+    if model.coef_.shape != (model.encoder_.layout.n_weights,):
         raise InputError(f"the file holds {model.coef_.shape} weights, which do not fit its structure; save it again.")
-    model.classes_ = model.labels_.array
-    model.n_features_in_ = model.space_.n_features
-    model.history_ = records({name: tensors[f"history/{name}"] for name in Row._fields})
-    model.training_ = data["training"]
+    columns = {key.removeprefix("history/"): tensor for key, tensor in tensors.items() if key.startswith("history/")}
+    model.history_ = records({name: _by_name(columns, name) for name in Row._fields})
+    model.training_ = {**data["training"], "floored": _by_name(data["training"], "floored")}
     model.objective_ = data["training"]["objective"]
     model.status_, model.n_iter_ = data["status"], data["n_iter"]
     return model
 
 
-def _parameters(estimator: Any, writer: codec.Writer) -> tuple[dict[str, Any], list[str]]:
+def _parameters(estimator: Any, writer: Writer) -> tuple[dict[str, Any], list[str]]:
     """Parameters as JSON; what cannot be written and only matters for training is left at its default."""
     out: dict[str, Any] = {}
     omitted = []
@@ -135,6 +134,16 @@ def _parameters(estimator: Any, writer: codec.Writer) -> tuple[dict[str, Any], l
             stacklevel=4,
         )
     return out, omitted
+
+
+def _names() -> dict[str, Any]:
+    """What may be among the parameters, by the names in files."""
+    return {**classes_in_files(), "missing": MISSING}
+
+
+def _by_name(found: Mapping[str, Any], name: str) -> Any:
+    """A figure of the training, which earlier versions may have called otherwise."""
+    return found[name] if name in found else found[FORMERLY[name]]
 
 
 def records(columns: Mapping[str, AnyArray]) -> Any:

@@ -3,168 +3,283 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from mssvm.core.arrays import Floats
+from mssvm.core.arrays import Bools, Floats
 from mssvm.core.errors import InputError
-from mssvm.data.labels import Labels, LabelSpace
-from mssvm.estimators import resolve
-from mssvm.estimators.progress import Progress
-from mssvm.estimators.starts import LARGEST_SEED, starts
-from mssvm.estimators.support import check_support, supported
-from mssvm.inference.base import Inference
-from mssvm.losses.losses import Loss, Zero
-from mssvm.models.fixed import FixedWeights
-from mssvm.models.linear import LinearModel
-from mssvm.objectives.base import Objective
+from mssvm.core.potentials import Marginals
+from mssvm.core.progress import ProgressLine, left
+from mssvm.core.registry import SOLVERS
+from mssvm.core.terms import Term
+from mssvm.core.topology import Batch, spans
+from mssvm.data.labels import Labels, LabelVocabulary
+from mssvm.engines.base import Plan
+from mssvm.estimators.plan import TrainingPlan, instance_weights, mean_per_instance, site_weights
+from mssvm.estimators.prediction import Predictor, agreement, request
+from mssvm.inference.base import plan_of
+from mssvm.losses.losses import Zero, inputs_for
+from mssvm.models.linear import LinearInputs, LinearModel
+from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.optim import Outcome, Regulariser, Solution
-from mssvm.optim.start import best_of
-from mssvm.structures import Space, Structure
+from mssvm.optim import Callback, Checkpoint, Regulariser, Row, Solution, Solver, Validation, best_of, starts
+from mssvm.optim.starts import LARGEST_SEED
+from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, to_sample
 
-Minimise = Callable[[Problem, Floats], Solution]
-"""A solver with its regulariser and progress line."""
+Context = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
+class HeldOut:
+    """Labelled data for early stopping: training ends after ``patience`` scores in a row without a new highest one,
+    taken every ``every`` iterations, and the weights with the highest score are kept.
+
+    ``hidden`` is as in ``predict``. What is wrong with the data is raised inside the context ``naming()``, which can
+    put it into other words.
+    """
+
+    X: Any
+    y: Any
+    hidden: Any = None
+    patience: int = 5
+    every: int = 1
+    naming: Context = nullcontext
+
+
+@dataclass(frozen=True, eq=False)
+class Following:
+    """Who follows a training, as ``fit`` is told."""
+
+    predictor: Predictor
+    callback: Callback | None = None
+    validation: HeldOut | Validation | tuple[Any, Any] | None = None
+    checkpoint: Checkpoint | str | Path | None = None
+    time_limit: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
     """The training data as the layers below see them, with what was learned about labels and features."""
 
-    structure: Structure
-    space: Space
-    labels: LabelSpace
+    plan: TrainingPlan
+    encoder: Encoder
     encoded: Encoded
     observed: Labels
     sample: Sample
 
-    @property
-    def model(self) -> LinearModel | FixedWeights:
-        return self.structure.model(self.space, self.labels)
+    @classmethod
+    def of(
+        cls, plan: TrainingPlan, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Encoder | None
+    ) -> TrainingData:
+        """Learn (or, in a warm start, keep) the vocabularies of X and y, and lay the data out."""
+        if y is None:
+            raise InputError(f"{plan.name} requires y to be passed, but the target y is None.")
+        structure = plan.structure
+        if earlier is None:
+            labels = LabelVocabulary.learn(y, structure.depth, plan.classes, plan.missing_label)
+            encoder, parsed = structure.compile(X, labels)
+            encoded = encoder.assemble(parsed)
+        else:
+            labels = earlier.vocabulary
+            encoder = structure.encoder(earlier.schema, labels)
+            encoded = encoder.encode(X)
+        observed = labels.encode(y, encoded.labels.shapes)
+        permitted = None if allowed is None else labels.encode(allowed, encoded.labels.shapes, "allowed")
+        weight = instance_weights(sample_weight, len(encoded))
+        per_site = None
+        if plan.class_weight is not None:
+            per_site = site_weights(plan.class_weight, labels, observed)
+            if isinstance(plan.objective.loss, Zero):
+                # A likelihood has no loss to weigh, so instances are weighed by their labels instead.
+                weight, per_site = weight * mean_per_instance(per_site, observed), None
+        if len(encoded.hidden) and not plan.may_hide:
+            raise InputError(
+                f"{plan.name} has no hidden variables, but the structure has; "
+                "use MSSVM, LSSVM or HCRF, or a structure with hidden=0 (--hidden 0)."
+            )
+        sample = to_sample(encoded, observed, weight, per_site, permitted, plan.objective.loss)
+        return cls(plan, encoder, encoded, observed, sample)
+
+    def seen(self) -> Bools:
+        """False on the weights of sparse features of sites for labels that are not among those given to any such site;
+        known weights stay, seen or not."""
+        batch, labels = self.encoded.batch, self.observed
+        of_labels = self.encoded.labels.mask(batch.n_vars)
+        sparse: list[Term] = []
+        others: list[Term] = []
+        for term in self.encoded.inputs.terms:
+            mine = term.target == "unary" and has_optional_weights(term) and of_labels[batch.state_var[term.at]].all()
+            (sparse if mine else others).append(term)
+        keep = np.ones(self.encoder.model.n_weights, dtype=bool)
+        for terms, kept in ((sparse, False), (others, True)):
+            for term in terms:
+                starts = np.unique(term.block)
+                keep[spans(starts, np.full(len(starts), term.block_size))] = kept
+        given = np.zeros(batch.n_states)
+        given[self.encoded.states_at] = labels.mask & labels.observed[:, None]
+        met = LinearInputs(batch, tuple(replace(term, features=abs(term.features)) for term in sparse))
+        count = LinearModel(len(keep)).adjoint(Marginals(given, np.zeros(batch.n_mu_entries)), met)
+        model = self.encoder.model
+        known = model.known if isinstance(model, FixedWeights) else False
+        return np.asarray(keep | (count > 0) | known)
+
+    def regulariser(self, penalties: Any) -> Regulariser:
+        """1/2 |w|^2, or with other strengths for the blocks named in ``penalties``."""
+        if penalties is None:
+            return Regulariser()
+        if not hasattr(penalties, "items"):
+            raise InputError(f"penalties must map names of blocks of weights to strengths, got {penalties!r}.")
+        return Regulariser(self.encoder.layout.per_weight(dict(penalties)))
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """The chosen solution, and figures about the training that ``diagnose`` puts into words (JSON values only)."""
+class TrainingLine:
+    """A callback that keeps a line of progress up to date; ``begin`` tells it what it follows."""
 
-    w: Floats
-    solution: Solution
-    summary: dict[str, Any]
+    def __init__(self, line: ProgressLine) -> None:
+        self.line = line
+        self._part, self._most = "", 0
 
+    def begin(self, solver: Solver[Any], start: int, n_starts: int) -> None:
+        """A solver begins at one of several starts."""
+        self._part = f"start {start} of {n_starts}, " if n_starts > 1 else ""
+        limits = [getattr(solver, e.iterations) for e in SOLVERS.values() if hasattr(solver, e.iterations)]
+        self._most = limits[0] * len(getattr(solver, "schedule", (1,))) if limits else 0
 
-def read(
-    params: Any, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: tuple[Space, LabelSpace] | None
-) -> Data:
-    """Learn (or, in a warm start, keep) the vocabularies of X and y, and lay the data out."""
-    if y is None:
-        raise InputError(f"{type(params).__name__} requires y to be passed, but the target y is None.")
-    structure = resolve.structure_of(params.structure)
-    if earlier is None:
-        space, parsed = structure.learn(X)
-        labels = LabelSpace.learn(y, structure.depth, params.classes, params.missing_label)
-    else:
-        space, labels = earlier
-        parsed = structure.parse(X, space)
-    encoded = structure.assemble(parsed, space, labels)
-    observed = labels.encode(y, encoded.labels.shapes)
-    permitted = None if allowed is None else labels.encode(allowed, encoded.labels.shapes, "allowed")
-    weight = instance_weights(sample_weight, len(encoded))
-    per_class = resolve.class_weights(params.class_weight, labels, observed)
-    per_site = None
-    if per_class is not None:
-        per_site = resolve.site_weights(per_class, observed)
-        if isinstance(params._loss(), Zero):
-            # A likelihood has no loss to weigh, so instances are weighed by their labels instead.
-            weight, per_site = weight * resolve.mean_per_instance(per_site, observed), None
-    sample = to_sample(encoded, observed, weight, per_site, permitted)
-    return Data(structure, space, labels, encoded, observed, sample)
+    def __call__(self, row: Row, w: Floats) -> None:
+        self.line.say(self.text(row, max(self.line.seconds, 1e-9)))
+
+    def text(self, row: Row, seconds: float) -> str:
+        """What is shown of one row of the trace."""
+        text = f"{self._part}iteration {row.iteration}, {row.iteration / seconds:.3g}/s, objective {row.objective:.6g}"
+        for name, value in (("gap", row.gap), ("gradient", row.gradient_norm)):
+            text += f", {name} {value:.2g}" if np.isfinite(value) else ""
+        if np.isfinite(row.converged) and row.converged < 1:
+            text += f", {row.converged:.0%} of inference converged"
+        text += f", temperatures {row.eps_y:g} and {row.eps_h:g}"
+        if self._most and row.iteration:
+            text += f", at most {left(seconds, min(row.iteration / self._most, 1.0))} left"
+        return text
 
 
-def instance_weights(sample_weight: Any, n: int) -> Floats:
-    """One finite number >= 0 per instance."""
-    if sample_weight is None:
-        return np.ones(n)
-    weights = np.asarray(sample_weight, dtype=np.float64)
-    if weights.shape != (n,) or not np.all(np.isfinite(weights)) or np.any(weights < 0):
-        raise InputError(f"sample_weight needs one finite number >= 0 for each of the {n} instances.")
-    if not weights.any():
-        raise InputError("every sample weight is zero; at least one instance must count.")
-    return weights
+@dataclass(eq=False)
+class Training:
+    """One call of ``fit``: the problem, its solver and its followers. ``whole`` puts left-out weights back."""
+
+    data: TrainingData
+    follow: Following
+    began: float = field(default_factory=monotonic)
+    calls: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        data, plan = self.data, self.data.plan
+        self.plan = plan
+        if self.follow.time_limit is not None and not self.follow.time_limit > 0:
+            raise InputError(f"time_limit must be a number of seconds > 0, got {self.follow.time_limit!r}.")
+        self.inference = plan.inference_for(len(data.encoded))
+        self.active: ActiveWeights | None = None
+        self.model: Any = data.encoder.model
+        sample = data.sample
+        if plan.only_seen:
+            self.active = self.model = ActiveWeights.of(data.encoder.model, data.encoded.inputs, data.seen())
+            sample = replace(sample, inputs=self.active.inputs(inputs_for(plan.objective.loss, data.encoded.inputs)))
+        self.problem = TrainingProblem(plan.objective, self.model, sample, self.inference, plan.C, plan.engine)
+        if not self.problem.n_instances:
+            raise InputError("no site of y is labelled; training needs at least one label.")
+        self.regulariser = data.regulariser(plan.penalties)
+        if self.active is not None:
+            self.regulariser = Regulariser(self._taken(self.regulariser.strengths(data.encoder.model.n_weights)))
+        self.whole = self.model.fill
+        self.validation = self._validation()
+        self._lines: list[TrainingLine] = []
+
+    def planner(self, batch: Batch) -> Plan:
+        """The training's inference on its engine."""
+        return plan_of(self.inference, batch, self.plan.engine)
+
+    def run(self, warm: Floats | None) -> tuple[Floats, Solution, dict[str, Any]]:
+        """Minimise from every start and keep the lowest: all weights, the solution, and figures about the training."""
+        plan, data = self.plan, self.data
+        hidden = self._taken(data.encoder.hidden_weights)
+        init = plan.init if warm is None else warm
+        init = init if isinstance(init, str) else self._taken(np.asarray(init))
+        solutions: list[Solution] = []
+        with ProgressLine(plan.name, quiet=0.0) as line:
+            self._lines = [TrainingLine(line)] if plan.verbose else []
+            if isinstance(self.follow.callback, TrainingLine):
+                self._lines.append(self.follow.callback)
+            for w0 in starts(init, self.problem, hidden, plan.n_init, plan.rng, self.regulariser):
+                self.seed = int(plan.rng.randint(LARGEST_SEED))
+                self._start = len(solutions) + 1
+                solutions.append(plan.strategy(self.problem, w0, self.minimise))
+                if solutions[-1].outcome.cut_short:
+                    break
+        best = best_of(solutions)
+        return self.whole(best.w), best, summary(self, best, [float(s.objective) for s in solutions])
+
+    def minimise(self, problem: Problem, w0: Floats) -> Solution:
+        """Minimise one problem; the k-th call has checkpoint number k, so that a resumed training repeats none."""
+        first = problem.difference(w0) if self.plan.solver == "auto" else None
+        solver = self.plan.solver_for(first is None or first.exact, self.seed)
+        self.calls += 1
+        for line in self._lines:
+            line.begin(solver, self._start, self.plan.n_init)
+        given, spent = self.follow, monotonic() - self.began
+        file = Checkpoint(given.checkpoint) if isinstance(given.checkpoint, (str, Path)) else given.checkpoint
+        return solver.minimize(
+            problem,
+            w0,
+            regulariser=self.regulariser,
+            callback=self._told,
+            validation=self.validation,
+            time_limit=None if given.time_limit is None else given.time_limit - spent,
+            checkpoint=None if file is None else file.numbered(self.calls),
+            first=first,
+        )
+
+    def _told(self, row: Row, w: Floats) -> bool | None:
+        for line in self._lines:
+            line(row, w)
+        callback = self.follow.callback
+        return None if callback is None or callback in self._lines else callback(row, self.whole(w))
+
+    def _taken(self, values: Any) -> Any:
+        """Of an array over all weights, the entries of those that training sees."""
+        return values if self.active is None else self.active.take(values)
+
+    def _validation(self) -> Validation | None:
+        """Scores of held-out data as a function of the weights that training sees."""
+        given = self.follow.validation
+        if given is None:
+            return None
+        if isinstance(given, Validation):
+            theirs = given.score
+            return replace(given, score=lambda w: theirs(self.whole(w)))
+        held = given if isinstance(given, HeldOut) else HeldOut(*given)
+        encoder, decode = self.data.encoder, self.follow.predictor
+        with held.naming():
+            held_out = request(encoder, np.zeros(encoder.layout.n_weights), self.planner, decode, held.X, held.hidden)
+            truth = encoder.vocabulary.encode(held.y, held_out.encoded.labels.shapes)
+        ones, sites = np.ones(len(held_out)), held_out.encoded.labels
+
+        def score(w: Floats) -> float:
+            return agreement(held_out.states(sites, self.whole(w)), truth, ones)
+
+        return Validation(score, held.patience, held.every)
 
 
-def train(params: Any, data: Data, objective: Callable[[Loss], Objective], warm: Floats | None, name: str) -> Trained:
-    """Minimise the objective from every start and keep the lowest."""
-    threads = resolve.threads_of(params.n_jobs)
-    inference = resolve.inference_of(params.inference, params.memory_limit, 1, len(data.encoded))
-    C = float(resolve.positive(params.C, "C"))
-    seen = supported(data.model, data.encoded, data.observed) if check_support(params.support) else None
-    model = seen or data.model
-    sample = data.sample if seen is None else replace(data.sample, inputs=seen.inputs(data.encoded.inputs))
-    problem = TrainingProblem(objective(params._loss()), model, sample, inference, C, threads)
-    if not problem.n_instances:
-        raise InputError("no site of y is labelled; training needs at least one label.")
-    rng = check_random_state(params.random_state)
-    hidden = data.structure.hidden_weights(data.space, data.labels)
-    init = params.init if warm is None else warm
-    n_init = int(resolve.positive(params.n_init, "n_init", whole=True))
-    regulariser = penalty(params, data)
-    if seen is not None:
-        hidden, init = seen.take(hidden), init if isinstance(init, str) else seen.take(np.asarray(init))
-        regulariser = Regulariser(seen.take(regulariser.strengths(data.model.n_weights)))
-    solutions: list[Solution] = []
-    # Blocks of instances are the unit of parallel work (n_jobs); threads inside BLAS would only wait for each other.
-    with threadpool_limits(1, "blas"), Progress(name, bool(params.verbose), n_init) as progress:
-        for w0 in starts(init, problem, hidden, n_init, rng, regulariser):
-            progress.start = len(solutions)
-            solutions.append(_solve(params, problem, w0, rng, regulariser, progress))
-            if solutions[-1].outcome is Outcome.INTERRUPTED:
-                break
-    chosen = best_of(solutions)
-    summary = _summary(problem, data, chosen, solutions)
-    return Trained(model.fill(chosen.w), chosen, summary)
-
-
-def penalty(params: Any, data: Data) -> Regulariser:
-    """1/2 |w|^2, or with other strengths for the blocks named in ``penalties``."""
-    if params.penalties is None:
-        return Regulariser()
-    if not hasattr(params.penalties, "items"):
-        raise InputError(f"penalties must map names of blocks of weights to strengths, got {params.penalties!r}.")
-    return Regulariser(data.structure.layout(data.space, data.labels).per_weight(dict(params.penalties)))
-
-
-def _solve(
-    params: Any,
-    problem: TrainingProblem,
-    w0: Floats,
-    rng: np.random.RandomState,
-    regulariser: Regulariser,
-    progress: Progress,
-) -> Solution:
-    seed = int(rng.randint(LARGEST_SEED))
-    exact = params.solver != "auto" or problem.difference(w0).exact
-    solver = resolve.solver_of(params.solver, exact, params.max_iter, params.tol, seed)
-
-    def minimise(problem: Problem, w: Floats) -> Solution:
-        return solver.minimize(problem, w, regulariser=regulariser, callback=progress)
-
-    solution: Solution = params._solve(problem, w0, minimise)
-    return solution
-
-
-def _summary(problem: TrainingProblem, data: Data, chosen: Solution, solutions: list[Solution]) -> dict[str, Any]:
-    """Everything worth knowing about the training, as JSON values."""
-    objectives = [float(s.objective) for s in solutions]
+def summary(training: Training, chosen: Solution, objectives: list[float]) -> dict[str, Any]:
+    """Everything worth knowing about a training, as JSON values, for ``diagnosis`` to put into words."""
     last = chosen.trace[-1] if chosen.trace else None
-    labels = data.observed
-    certificate = chosen.certificate
+    labels, certificate = training.data.observed, chosen.certificate
     return {
         "objective": float(chosen.objective),
         "outcome": chosen.outcome.value,
@@ -174,37 +289,41 @@ def _summary(problem: TrainingProblem, data: Data, chosen: Solution, solutions: 
         "certified": bool(certificate.certifies),
         "negative_gaps": int(certificate.negative_gaps),
         "restarts": objectives,
-        "rescued": int(last.rescued) if last else 0,
+        "floored": int(last.floored) if last else 0,
         "seconds": float(last.seconds) if last else 0.0,
-        "instances": len(data.encoded),
-        "instances_labelled": int(problem.n_instances),
+        "instances": len(training.data.encoded),
+        "instances_labelled": int(training.problem.n_instances),
         "sites": len(labels.observed),
         "sites_labelled": int(labels.observed.sum()),
         "sites_candidates": int((labels.observed & ~labels.single).sum()),
         "class_counts": [int(c) for c in labels.mask[labels.single].sum(axis=0)],
-        **_closing_pass(problem, data, problem.inference, chosen.w),
+        **_closing_pass(training, chosen.w),
     }
 
 
-def _closing_pass(problem: TrainingProblem, data: Data, inference: Inference, w: Floats) -> dict[str, Any]:
-    """Inference once more, with and without the labels: which methods ran, and how much each hidden state is used."""
+def _closing_pass(training: Training, w: Floats) -> dict[str, Any]:
+    """Inference once more: which methods ran, and given the labels how much each hidden state is used."""
+    problem, encoded = training.problem, training.data.encoded
     sample = problem.sample
     theta = problem.model.forward(w, sample.inputs)
-    free = inference(sample.batch, theta, sample.query, *problem.temperatures)
-    belief = inference(sample.batch, theta, sample.truth_query, *problem.temperatures)
+    plan = training.planner(sample.batch)
+    free = plan.bind(sample.query, *problem.temperatures)(theta)
+    beliefs = [free]
+    usage: list[list[float]] = []
+    if len(encoded.hidden) or not free.status.exact.all():
+        given = plan.bind(sample.truth_query, *problem.temperatures)(theta)
+        beliefs.append(given)
+        kept = np.flatnonzero(training.data.sample.labelled)
+        hidden = encoded.hidden.select(kept, encoded.batch, sample.batch)
+        cards = sample.batch.cards[hidden.vars]
+        for card in np.unique(cards).tolist():
+            members = hidden.vars[cards == card]
+            mu = given.mu.unary[sample.batch.unary_ptr[members][:, None] + np.arange(card)]
+            usage.append([float(p) for p in mu.mean(axis=0)])
     methods, counts = np.unique(np.asarray(free.status.method, dtype=str), return_counts=True)
-    converged = np.concatenate([free.status.converged, belief.status.converged])
-    out: dict[str, Any] = {
+    return {
         "methods": {str(m): int(c) for m, c in zip(methods, counts, strict=True)},
-        "exact": bool(free.status.exact.all() and belief.status.exact.all()),
-        "converged_share": float(converged.mean()),
-        "hidden_usage": [],
+        "exact": all(bool(belief.status.exact.all()) for belief in beliefs),
+        "converged_share": float(np.concatenate([belief.status.converged for belief in beliefs]).mean()),
+        "hidden_usage": usage,
     }
-    kept = np.flatnonzero(data.sample.labelled) if len(sample) != len(data.encoded) else np.arange(len(sample))
-    hidden = data.encoded.select(kept).hidden if len(sample) != len(data.encoded) else data.encoded.hidden
-    cards = sample.batch.cards[hidden.vars]
-    for card in np.unique(cards).tolist():
-        members = hidden.vars[cards == card]
-        mu = belief.mu.unary[sample.batch.unary_ptr[members][:, None] + np.arange(card)]
-        out["hidden_usage"].append([float(p) for p in mu.mean(axis=0)])
-    return out

@@ -40,7 +40,7 @@ def run(protocol: Protocol, params: Params) -> Result:
             "last change": float(abs(objective[-1] - objective[-2]) / abs(objective[-1])),
             "rises": int(np.sum(np.diff(objective) > 1e-9 * np.abs(objective[1:]))),
             "converged": float(np.nanmean(history["converged"])),
-            "rescued": int(history["rescued"][-1]),
+            "rescued": int(history["floored"][-1]),
         }
     return result
 

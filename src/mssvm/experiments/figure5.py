@@ -11,19 +11,24 @@ from mssvm.experiments.collect import Comparisons, Experiment, Trials, at, claim
 from mssvm.experiments.members import MEMBERS, NAMES, Arena, Untrained
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.trials import Result
+from mssvm.inference.base import plan_of
 from mssvm.optim import Row, Subgradient
 from mssvm.report import Claim, Figure, Section, Series, Text, line_chart
 
 NAME = "figure5"
 
 
-class HeldOut:
+class TestScores:
     """The test instances as HCRF's problem, encoded once for the many weights that they are judged with."""
 
     def __init__(self, arena: Arena) -> None:
         untrained = Untrained()
         Arena(arena.test, arena.test, arena.truth, arena.w0, arena.inference).fit("H", untrained)
-        self.problem: Any = untrained.problem
+        self.problem = untrained.problem
+        self.sample, engine = self.problem.sample, self.problem.engine
+        self.features = self.problem.model.bind(self.sample.inputs, engine)
+        plan = plan_of(arena.inference, self.sample.batch, engine)
+        self.best = {eps_h: plan.bind(self.sample.query, 0.0, eps_h) for eps_h in (0.0, 1.0)}
 
     def log_likelihood(self, w: Floats) -> float:
         """Mean log p(y | x; w), hidden variables summed out."""
@@ -31,16 +36,15 @@ class HeldOut:
 
     def accuracy(self, w: Floats, eps_h: float) -> float:
         """Of max over y of PS_h[eps_h] theta, in per cent: what ``predict`` of a member with these weights finds."""
-        sample, batch = self.problem.sample, self.problem.sample.batch
-        theta = self.problem.model.forward(w, sample.inputs)
-        states = self.problem.inference(batch, theta, sample.query, 0.0, eps_h).decode(batch)
-        return 100 * float(sample.truth[batch.unary_ptr[:-1] + states][sample.query.output].mean())
+        batch = self.sample.batch
+        states = self.best[eps_h](self.features.forward(w)).decode(batch)
+        return 100 * float(self.sample.truth[batch.unary_ptr[:-1] + states][self.sample.query.output].mean())
 
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Curves of every member, and their ends."""
     settings, arena = protocol.settings(NAME), protocol.arena(NAME, params)
-    test, result = HeldOut(arena), {}
+    test, result = TestScores(arena), {}
     for member in settings["members"]:
         likelihood: list[float] = []
         accuracy: list[float] = []

@@ -43,7 +43,7 @@ def _title(letter: str) -> str:
     if letter == "E":
         return f"({_cell(**BETWEEN).replace(',', ', ')})"
     member = MEMBERS[letter]
-    loss = ", no loss" if member.default_loss == "zero" else ""
+    loss = ", no loss" if member.member.loss == "zero" else ""
     return f"{NAMES[letter]} ({member.eps_y:g}, {member.eps_h:g}){loss}"
 
 

@@ -2,92 +2,93 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mssvm.core.arrays import AnyArray, Bools, Floats
+from mssvm.core.arrays import Bools, Ints
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch
-from mssvm.inference.exact.exact import Exact
+from mssvm.engines import engine_of
+from mssvm.engines.base import Bound, Engine, ExactPlan, Pair, Plan, TwoCalls, spread
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
-from mssvm.inference.remember import WhileAlive
 
 
 @dataclass(frozen=True)
 class Auto:
-    """``Exact`` for instances whose elimination fits ``memory_limit`` (bytes) and ``operations_limit`` (table entries
-    visited a call), ``Propagate`` with the given ``effort`` for the others. ``Status.method`` names what was used."""
+    """``Exact`` for instances whose elimination fits the limits, ``Propagate`` for the others; ``Status.method`` tells.
+
+    Parameters
+    ----------
+    memory_limit : bytes of workspace that exact inference may use on an instance.
+    operations_limit : table entries that exact inference may visit in a call on an instance.
+    effort : of propagation: "fast", "normal", "careful" or a number.
+    threads : threads of the engine where none is given; results do not depend on it.
+    seed : of propagation.
+    """
 
     memory_limit: int = 1 << 30
     operations_limit: float = 2e8
     effort: int | str = "normal"
     threads: int = 1
     seed: int = 0
-    _fits: WhileAlive[Batch, WhileAlive[Query, dict[bool, Bools]]] = field(
-        default_factory=WhileAlive, init=False, repr=False, compare=False
-    )
 
-    @cached_property
-    def exact(self) -> Exact:
-        return Exact(memory_limit=self.memory_limit, threads=self.threads)
-
-    @cached_property
-    def propagate(self) -> Propagate:
-        return Propagate(effort=self.effort, seed=self.seed, threads=self.threads)
+    def plan(self, batch: Batch, engine: Engine | None = None) -> AutoPlan:
+        engine = engine or engine_of("auto", self.threads)
+        return AutoPlan(self, batch, engine, Exact(self.memory_limit).plan(batch, engine))
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
-        fits = self.fits(batch, query, eps_y, eps_h)
-        if fits.all():
-            return self.exact(batch, theta, query, eps_y, eps_h)
-        theta.check(batch)
-        value, mu = np.zeros(len(batch)), Marginals.zeros(batch)
-        report = self.propagate.fill(batch, theta, query, eps_y, eps_h, np.flatnonzero(~fits), value, mu)
-        status = report.status(value)
-        if fits.any():
-            names = self.exact.fill(batch, theta, query, eps_y, eps_h, np.flatnonzero(fits), value, mu)
-            status = _merge(status, Status.exactly(value, names), fits)
-        return Belief(value, mu, status)
-
-    def contrast(
-        self, batch: Batch, theta: Potentials, query: Query, given: Query, eps_y: float, eps_h: float
-    ) -> tuple[Floats, Floats, Marginals] | None:
-        """As ``Exact.contrast``, where everything is exact."""
-        if not self.fits(batch, query, eps_y, eps_h).all():
-            return None
-        return self.exact.contrast(batch, theta, query, given, eps_y, eps_h)
-
-    def fits(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Bools:
-        """Per instance: is exact inference within the limits? Remembered for as long as batch and query live."""
-        known = self._fits.get(batch, WhileAlive).get(query, dict)
-        free_order = eps_y == eps_h
-        if free_order not in known:
-            known[free_order] = self._measure(batch, query, eps_y, eps_h)
-        return known[free_order]
-
-    def _measure(self, batch: Batch, query: Query, eps_y: float, eps_h: float) -> Bools:
-        fits = np.ones(len(batch), dtype=bool)
-        eliminate = self.exact.eliminate
-        for b in self.exact.eliminated(batch, query, eps_y, eps_h):
-            cost = eliminate.predict(batch, query, eps_y, eps_h, np.array([b]))
-            fits[b] = cost.bytes <= self.memory_limit and cost.operations <= self.operations_limit
-        return fits
+        return self.plan(batch).bind(query, eps_y, eps_h)(theta)
 
 
-def _merge(first: Status, second: Status, take_second: Bools) -> Status:
-    """``first`` with the rows of ``second`` where asked."""
+@dataclass(frozen=True, eq=False)
+class AutoPlan:
+    """Both plans of a batch; propagation's is made when an instance needs it."""
 
-    def pick(a: AnyArray, b: AnyArray) -> AnyArray:
-        return np.where(take_second, b, a)
+    settings: Auto
+    batch: Batch
+    engine: Engine
+    exact: ExactPlan
 
-    method = tuple(b if use else a for a, b, use in zip(first.method, second.method, take_second, strict=True))
-    return Status(
-        method,
-        pick(first.exact, second.exact),
-        pick(first.converged, second.converged),
-        pick(first.sweeps, second.sweeps),
-        pick(first.residual, second.residual),
-        pick(first.lower, second.lower),
-        pick(first.upper, second.upper),
-    )
+    def fits(self, query: Query, eps_y: float, eps_h: float) -> Bools:
+        """Per instance: is exact inference within the limits?"""
+        costs, limits = self.exact.costs(query, eps_y, eps_h), self.settings
+        return (costs.bytes <= limits.memory_limit) & (costs.operations <= limits.operations_limit)
+
+    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Bound:
+        query.check(self.batch)
+        asked, fits = spread(instances, len(self.batch)), self.fits(query, eps_y, eps_h)
+        exact, others = np.flatnonzero(asked & fits), np.flatnonzero(asked & ~fits)
+        if not len(others):
+            return self.exact.bind(query, eps_y, eps_h, instances)
+        messages = self._propagation().bind(query, eps_y, eps_h, others)
+        return Merged(fits, self.exact.bind(query, eps_y, eps_h, exact), messages) if len(exact) else messages
+
+    def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
+        if self.fits(query, eps_y, eps_h).all() and self.fits(narrower, eps_y, eps_h).all():
+            return self.exact.pair(query, narrower, eps_y, eps_h)
+        return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
+
+    def _propagation(self) -> Plan:
+        return Propagate(effort=self.settings.effort, seed=self.settings.seed).plan(self.batch, self.engine)
+
+
+@dataclass(frozen=True, eq=False)
+class Merged:
+    """Exact answers where they fit, messages elsewhere, as one."""
+
+    fits: Bools
+    exact: Bound
+    messages: Bound
+
+    def __call__(self, theta: Potentials) -> Belief:
+        one, two = self.exact(theta), self.messages(theta)
+        mu = Marginals(one.mu.unary + two.mu.unary, one.mu.tables + two.mu.tables)
+        return replace(one, value=np.where(self.fits, one.value, two.value), mu=mu, status=self._status(one, two))
+
+    def _status(self, one: Belief, two: Belief) -> Status:
+        a, b = one.status, two.status
+        names = tuple(x if use else y for x, y, use in zip(a.method, b.method, self.fits, strict=True))
+        arrays = ("exact", "converged", "sweeps", "residual", "lower", "upper")
+        return Status(names, *(np.where(self.fits, getattr(a, name), getattr(b, name)) for name in arrays))

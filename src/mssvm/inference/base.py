@@ -8,13 +8,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
-from mssvm.core.arrays import Floats, Ints
-from mssvm.core.potentials import Belief, Marginals, Potentials, Query
+import numpy as np
+
+from mssvm.core.arrays import Ints
+from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Bound, Engine, Pair, Plan, TwoCalls
+from mssvm.engines.base import Bound, Engine, Pair, Plan, TwoCalls, spread
 
 Planner = Callable[[Batch], Plan]
 """An inference on an engine: what objectives and predictions plan their batches with."""
@@ -40,32 +43,17 @@ class CalledAnew:
     batch: Batch
 
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Bound:
-        return lambda theta: self.inference(self.batch, theta, query, eps_y, eps_h)
+        def bound(theta: Potentials) -> Belief:
+            return self.inference(self.batch, theta, query, eps_y, eps_h)
+
+        return bound if instances is None else partial(_only, bound, self.batch, instances)
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
 
 
-class Contrast(Protocol):
-    """A method that some inferences have: a value, the value under a narrower mask and the difference of the gradients
-    in one pass; None where only two calls can give them."""
-
-    def __call__(
-        self, batch: Batch, theta: Potentials, query: Query, given: Query, eps_y: float, eps_h: float
-    ) -> tuple[Floats, Floats, Marginals] | None: ...
-
-
-class Filler(Protocol):
-    """An exact method that handles some instances of a batch and writes its results in place."""
-
-    def fill(
-        self,
-        batch: Batch,
-        theta: Potentials,
-        query: Query,
-        eps_y: float,
-        eps_h: float,
-        which: Ints,
-        value: Floats,
-        mu: Marginals | None,
-    ) -> None: ...
+def _only(bound: Bound, batch: Batch, instances: Ints, theta: Potentials) -> Belief:
+    """A belief with everything zero outside the named instances."""
+    belief, mine = bound(theta), spread(instances, len(batch))
+    weights = mine.astype(np.float64)
+    return replace(belief, value=np.where(mine, belief.value, 0.0), mu=belief.mu.scaled(batch, weights))

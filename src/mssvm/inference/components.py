@@ -1,10 +1,10 @@
 """Hidden components as tables over the outputs they border.
 
-Given the outputs, a model with hidden variables falls apart into its hidden components. ``Collapse`` lists one *piece*
-per component and per joint state of its bordering outputs: the component's hidden variables with the tables sliced at
-that state. So any function of a component given its border (a power sum at some temperature, say) is one batched
-inference call. It also lays out the graph over outputs alone on which those functions are tables. Wiring only;
-potentials are gathered and marginals scattered through index arrays over [unary | tables].
+Given the outputs, a model with hidden variables falls apart into its hidden components. ``Components`` is a batch with
+one instance per component and per joint state of its bordering outputs: the component's hidden variables with the
+tables sliced at that state. So any function of a component given its border (a power sum at some temperature, say) is
+one batched inference call. It also lays out the graph over outputs alone on which those functions are tables. Wiring
+only; potentials are gathered and marginals scattered through index arrays over [unary | tables].
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints, sum_by
+from mssvm.core.components import hidden_components
 from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology, spans
 
-LIMIT = 1 << 20  # pieces in all
+LIMIT = 1 << 20  # components times border states, in all
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,32 +33,32 @@ class Component:
 
 
 @dataclass(frozen=True, eq=False)
-class Collapse:
-    """Pieces, the batch over outputs, and where entries of each come from."""
+class Components:
+    """Components as a batch, the batch over outputs, and where entries of each come from."""
 
-    batch: Batch
-    pieces: Batch
-    piece_query: Query
-    piece_states: tuple[Ints, Ints, Ints]  # entries of the pieces' unary scores, and the theta and mu behind them
-    piece_tables: tuple[Ints, Ints]  # for entries of the pieces' tables and table marginals: theta and mu
-    piece_owner: Ints  # instance of each piece
-    slot: Ints  # where each piece's number goes: an entry of [outputs' unary | outputs' tables | one per instance]
-    weight: Ints  # where each piece's probability is read: an entry of [outputs' mu.unary | mu.tables | one]
+    source: Batch
+    batch: Batch  # one instance per component and border state
+    query: Query
+    states: tuple[Ints, Ints, Ints]  # entries of the components' unary scores, and the theta and mu behind them
+    tables: tuple[Ints, Ints]  # for entries of the components' tables and table marginals: theta and mu
+    owner: Ints  # instance of the source behind each
+    slot: Ints  # where each one's number goes: an entry of [outputs' unary | outputs' tables | one per instance]
+    weight: Ints  # where each one's probability is read: an entry of [outputs' mu.unary | mu.tables | one]
     outputs: Batch
     output_states: Ints  # entries of theta.unary that are states of outputs, in the order of ``outputs``
     output_tables: tuple[Ints, Ints]  # entries of theta.tables, and where they go in the outputs' tables
     output_mu: tuple[Ints, Ints]  # entries of Marginals.tables, and of the outputs' table marginals
 
-    def piece_theta(self, theta: Potentials) -> Potentials:
-        """The potentials of the pieces."""
+    def component_theta(self, theta: Potentials) -> Potentials:
+        """The potentials of the components."""
         scores = np.concatenate([theta.unary, theta.tables])
-        entry, source, _ = self.piece_states
-        return Potentials(sum_by(entry, scores[source], self.pieces.n_states), scores[self.piece_tables[0]])
+        entry, source, _ = self.states
+        return Potentials(sum_by(entry, scores[source], self.batch.n_states), scores[self.tables[0]])
 
     def output_theta(self, theta: Potentials, numbers: Floats) -> tuple[Potentials, Floats]:
-        """Potentials over outputs with one number per piece added, and a constant per instance."""
+        """Potentials over outputs with one number per component added, and a constant per instance."""
         n, m = self.outputs.n_states, self.outputs.n_table_entries
-        added = sum_by(self.slot, numbers, n + m + len(self.batch))
+        added = sum_by(self.slot, numbers, n + m + len(self.source))
         tables = added[n : n + m]
         tables[self.output_tables[1]] += theta.tables[self.output_tables[0]]
         return Potentials(added[:n] + theta.unary[self.output_states], tables), added[n + m :]
@@ -66,59 +67,46 @@ class Collapse:
         """The part of a query that concerns outputs."""
         return Query(query.output[query.output], query.allowed[self.output_states])
 
-    def piece_weights(self, mu: Marginals) -> Floats:
-        """Probability of each piece's border state under marginals of the outputs."""
+    def weights(self, mu: Marginals) -> Floats:
+        """Probability of each component's border state under marginals of the outputs."""
         return np.concatenate([mu.unary, mu.tables, [1.0]])[self.weight]
 
     def scatter(self, inner: Marginals, numbers: Floats, outer: Marginals | None) -> Marginals:
-        """Marginals of the pieces times ``numbers`` (one per piece), plus those of the outputs, in theta's layout."""
-        n = self.batch.n_states
-        entry, _, target = self.piece_states
-        unary = inner.unary * numbers[self.pieces.owner[self.pieces.state_var]]
-        tables = inner.tables * numbers[self.pieces.mu_owner]
-        into, added = np.append(target, self.piece_tables[1]), np.append(unary[entry], tables)
-        unary, tables = np.split(sum_by(into, added, n + self.batch.n_mu_entries), [n])
+        """Marginals of the components times ``numbers`` (one each), plus those of the outputs, in theta's layout."""
+        n = self.source.n_states
+        entry, _, target = self.states
+        unary = inner.unary * numbers[self.batch.owner[self.batch.state_var]]
+        tables = inner.tables * numbers[self.batch.mu_owner]
+        into, added = np.append(target, self.tables[1]), np.append(unary[entry], tables)
+        unary, tables = np.split(sum_by(into, added, n + self.source.n_mu_entries), [n])
         if outer is not None:
             unary[self.output_states] += outer.unary
             tables[self.output_mu[0]] += outer.tables[self.output_mu[1]]
         return Marginals(unary, tables)
 
     @classmethod
-    def of(cls, batch: Batch, query: Query) -> Collapse:
+    def of(cls, batch: Batch, query: Query) -> Components:
         """Find the components of every instance and lay everything out."""
-        ptr = batch.var_ptr
-        found = [components(batch.topology(b), query.output[ptr[b] : ptr[b + 1]]) for b in range(len(batch))]
+        found = components(batch, query.output)
         _check_size(batch, found)
         outputs, first_factor = _outputs(batch, query, found)
-        return _Layout(batch, query, found, outputs, first_factor).build()
+        return _ComponentLayout(batch, query, found, outputs, first_factor).build()
 
 
-def components(graph: Topology, output: Bools) -> list[Component]:
-    """Connected components of the hidden variables of one instance."""
-    root = list(range(graph.n_vars))
-
-    def find(i: int) -> int:
-        while root[i] != i:
-            root[i] = root[root[i]]
-            i = root[i]
-        return i
-
-    for scope in graph.scopes:
-        hidden = [v for v in scope if not output[v]]
-        for v in hidden[1:]:
-            root[find(v)] = find(hidden[0])
-    members: dict[int, list[int]] = {}
-    for v in np.flatnonzero(~output).tolist():
-        members.setdefault(find(v), []).append(v)
-    factors: dict[int, list[int]] = {key: [] for key in members}
-    border: dict[int, dict[int, None]] = {key: {} for key in members}
-    for f, scope in enumerate(graph.scopes):
-        inner = next((v for v in scope if not output[v]), None)
-        if inner is not None:
-            key = find(inner)
-            factors[key].append(f)
-            border[key].update(dict.fromkeys(v for v in scope if output[v]))
-    return [Component(tuple(members[k]), tuple(border[k]), tuple(factors[k])) for k in members]
+def components(batch: Batch, output: Bools) -> list[list[Component]]:
+    """Connected components of the hidden variables of every instance."""
+    g = hidden_components(batch, output)
+    factors = np.argsort(g.factor_component, kind="stable")
+    factor_ptr = np.searchsorted(g.factor_component[factors], np.arange(len(g.tree) + 1))
+    found: list[list[Component]] = [[] for _ in range(len(batch))]
+    for c in range(len(g.tree)):
+        hidden = np.sort(g.visit[g.member_ptr[c] : g.member_ptr[c + 1]])
+        b = int(batch.owner[hidden[0]])
+        own = (factors[factor_ptr[c] : factor_ptr[c + 1]] - batch.factor_ptr[b]).tolist()
+        around = (v for f in own for v in batch.topology(b).scopes[f] if output[batch.var_ptr[b] + v])
+        members = tuple((hidden - batch.var_ptr[b]).tolist())
+        found[b].append(Component(members, tuple(dict.fromkeys(around)), tuple(own)))
+    return found
 
 
 def _check_size(batch: Batch, found: list[list[Component]]) -> None:
@@ -163,8 +151,8 @@ def _renumber(batch: Batch, query: Query, b: int) -> dict[int, int]:
     return {int(v): k for k, v in enumerate(chosen)}
 
 
-class _Layout:
-    """Builds the index arrays of a ``Collapse``."""
+class _ComponentLayout:
+    """Builds the index arrays of a ``Components``."""
 
     def __init__(
         self, batch: Batch, query: Query, found: list[list[Component]], outputs: Batch, factor_of: list[dict[int, int]]
@@ -172,7 +160,7 @@ class _Layout:
         self.batch, self.query, self.found, self.outputs, self.factor_of = batch, query, found, outputs, factor_of
         self.graphs: list[Topology] = []
         self.ids: list[list[int]] = []
-        self.known: dict[tuple[int, ...], int] = {}  # a slice of a table: its name in the pieces
+        self.known: dict[tuple[int, ...], int] = {}  # a slice of a table: its name in the components
         self.n_entries = 0
         self.states: list[tuple[Ints, Ints, Ints]] = []
         self.tables: list[tuple[Ints, Ints]] = []
@@ -181,27 +169,27 @@ class _Layout:
         self.slot: list[int] = []
         self.weight: list[int] = []
 
-    def build(self) -> Collapse:
+    def build(self) -> Components:
         for b, parts in enumerate(self.found):
             for c, part in enumerate(parts):
                 self._add(b, c, part)
-        pieces = Batch.build(self.graphs, self.ids)
-        tables, mu = np.zeros(pieces.n_table_entries, dtype=np.int64), np.zeros(pieces.n_mu_entries, dtype=np.int64)
-        tables[spans(pieces.table_at, pieces.table_sizes)] = _join([source for source, _ in self.tables])
-        mu[spans(pieces.mu_at, pieces.table_sizes)] = _join([target for _, target in self.tables])
+        inner = Batch.build(self.graphs, self.ids)
+        tables, mu = np.zeros(inner.n_table_entries, dtype=np.int64), np.zeros(inner.n_mu_entries, dtype=np.int64)
+        tables[spans(inner.table_at, inner.table_sizes)] = _join([source for source, _ in self.tables])
+        mu[spans(inner.mu_at, inner.table_sizes)] = _join([target for _, target in self.tables])
         entry, source, target = (_join([arrays[k] for arrays in self.states]) for k in range(3))
         allowed = np.concatenate(self.allowed) if self.allowed else np.zeros(0, dtype=bool)
         states = self.query.output[self.batch.state_var]
         outer_source, place, mu_source, mu_place = self._kept()
-        return Collapse(
-            self.batch, pieces, Query(np.zeros(pieces.n_vars, dtype=bool), allowed), (entry, source, target),
+        return Components(
+            self.batch, inner, Query(np.zeros(inner.n_vars, dtype=bool), allowed), (entry, source, target),
             (tables, mu), np.array(self.owner, dtype=np.int64), np.array(self.slot, dtype=np.int64),
             np.array(self.weight, dtype=np.int64), self.outputs, np.flatnonzero(states), (outer_source, place),
             (mu_source, mu_place),
         )  # fmt: skip
 
     def _add(self, b: int, c: int, part: Component) -> None:
-        """The pieces of one component, one for each joint state of its border."""
+        """One component, once for each joint state of its border."""
         batch, graph = self.batch, self.batch.topology(b)
         hidden = batch.var_ptr[b] + np.array(part.hidden, dtype=np.int64)
         cards = batch.cards[hidden]

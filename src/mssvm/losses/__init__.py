@@ -1,5 +1,9 @@
-"""Losses Delta(truth, prediction) as tables to add to the potentials."""
+"""Losses Delta(truth, prediction): each makes a table of costs that is added to the potentials of U+ (paper eq. 2).
 
-from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
+``Hamming`` counts wrong sites, ``WeightedHamming`` weighs them by true and predicted class, ``TableLoss`` scores whole
+factors, and ``Zero`` is the absence of a loss (likelihoods). Any object with the method ``delta`` of ``Loss`` will do.
+"""
 
-__all__ = ["Hamming", "Loss", "TableLoss", "WeightedHamming", "Zero"]
+from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero, inputs_for
+
+__all__ = ["Hamming", "Loss", "TableLoss", "WeightedHamming", "Zero", "inputs_for"]

@@ -6,56 +6,82 @@
 
 The first index of a cost is always the truth, the second the prediction. Hidden variables carry no loss. Where the
 label is a set S of states the loss is 0 inside S and min over s in S of cost[s, y] outside: a set of one is a label.
+Losses are settings in scikit-learn's sense: ``loss__scale`` can be searched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import InputError
+from mssvm.core.params import Settings
 from mssvm.core.potentials import Potentials
 from mssvm.core.topology import Batch, Topology
 
-Costs = Mapping[tuple[int, ...], AnyArray] | Callable[[Topology, int], AnyArray | None]
+FactorCosts = Mapping[tuple[int, ...], AnyArray] | Callable[[Topology, int], AnyArray | None]
 
 
 class Loss(Protocol):
-    """Delta as potentials: what a prediction costs, given the states that the labels admit."""
+    """Delta as potentials: what a prediction costs, given the states that the labels admit.
+
+    A loss with ``needs_own_tables = True`` adds to the tables of factors, which therefore must not be shared.
+    """
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials: ...
 
 
+def inputs_for(loss: Loss | None, inputs: Any) -> Any:
+    """The inputs of a model in the form that the loss needs: with a table of its own for every factor, or as given."""
+    return inputs.untied() if getattr(loss, "needs_own_tables", False) else inputs
+
+
 @dataclass(frozen=True)
-class Zero:
+class Zero(Settings):
     """No loss (hidden conditional random fields)."""
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
         return Potentials.zeros(batch)
 
 
+class ScaledLoss(Settings):
+    """What losses share: a ``scale``, and ``normalize`` to divide by the number of outputs of the instance."""
+
+    normalize: bool
+    scale: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.scale) and self.scale >= 0.0):
+            raise InputError(f"the scale of a loss must be a finite number >= 0, got {self.scale!r}.")
+
+    def per_variable(self, batch: Batch, output: Bools) -> Floats:
+        """Factor that multiplies the loss of each variable."""
+        if not self.normalize:
+            return np.full(batch.n_vars, self.scale)
+        count = np.bincount(batch.owner, weights=output, minlength=len(batch))
+        return (self.scale / np.maximum(count, 1.0))[batch.owner]
+
+
 @dataclass(frozen=True)
-class Hamming:
+class Hamming(ScaledLoss):
     """Number of wrong outputs; ``normalize`` divides by the number of outputs of the instance."""
 
     normalize: bool = False
     scale: float = 1.0
 
-    def __post_init__(self) -> None:
-        _check_scale(self.scale)
-
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
-        per_site = np.where(output, site_weight, 0.0) * _per_instance(batch, output, self.normalize, self.scale)
+        per_site = np.where(output, site_weight, 0.0) * self.per_variable(batch, output)
         unary = np.where(truth, 0.0, per_site[batch.state_var])
         return Potentials(unary, np.zeros(batch.n_table_entries))
 
 
 @dataclass(frozen=True, eq=False)
-class WeightedHamming:
+class WeightedHamming(ScaledLoss):
     """A cost for every pair (truth, prediction): a square matrix, or one weight per true class.
 
     A vector c means cost[s, y] = c[s] for y != s. ``cost`` may also be a mapping from number of states to matrix or
@@ -67,53 +93,54 @@ class WeightedHamming:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_scale(self.scale)
-        given = self.cost
-        parts = list(given.values()) if isinstance(given, Mapping) else [given]
-        matrices = [_matrix(np.asarray(part, dtype=np.float64)) for part in parts]
-        if isinstance(given, Mapping) and any(k != len(m) for k, m in zip(given, matrices, strict=True)):
+        super().__post_init__()
+        sizes = list(self.matrices)  # raises on unusable costs
+        if isinstance(self.cost, Mapping) and list(self.cost) != sizes:
             raise InputError("WeightedHamming: every key of cost must be the number of states of its matrix.")
-        object.__setattr__(self, "cost", {len(m): m for m in matrices})
+
+    @cached_property
+    def matrices(self) -> dict[int, Floats]:
+        """The cost matrix of outputs by their number of states."""
+        parts = self.cost.values() if isinstance(self.cost, Mapping) else [self.cost]
+        return {len(m): m for m in (_matrix(np.asarray(part, dtype=np.float64)) for part in parts)}
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
         unary = np.zeros(batch.n_states)
-        scale = site_weight * _per_instance(batch, output, self.normalize, self.scale)
-        assert isinstance(self.cost, Mapping)
+        scale = site_weight * self.per_variable(batch, output)
         for card in np.unique(batch.cards[output]).tolist():
-            if card not in self.cost:
-                known = ", ".join(str(k) for k in self.cost)
+            if card not in self.matrices:
+                known = ", ".join(str(k) for k in self.matrices)
                 raise InputError(
                     f"WeightedHamming has costs for {known} states, but some output has {card}; "
                     "pass a mapping from number of states to matrix."
                 )
             members = np.flatnonzero(output & (batch.cards == card))
             at = batch.unary_ptr[members][:, None] + np.arange(card)
-            unary[at] = _against_set(truth[at], self.cost[card]) * scale[members, None]
+            unary[at] = _against_set(truth[at], self.matrices[card]) * scale[members, None]
         return Potentials(unary, np.zeros(batch.n_table_entries))
 
 
 @dataclass(frozen=True, eq=False)
-class TableLoss:
+class TableLoss(ScaledLoss):
     """A loss on the model's factors (pairs, boundaries, cliques), optionally with one on single sites.
 
     ``costs`` maps the shape of a factor's table to an array of that shape twice over, cost[truth..., prediction...],
     or is a function of (graph, factor) that returns such an array or None. Factors without a cost, and factors that
     touch a hidden variable, carry no loss. A factor's loss is multiplied by the weights of its sites. The loss differs
-    between instances, so these factors need tables of their own (``LinearInputs.untied``).
+    between instances, so these factors get tables of their own (``inputs_for``).
     """
 
-    costs: Costs
+    needs_own_tables: ClassVar[bool] = True
+
+    costs: FactorCosts
     sites: Loss = field(default_factory=Zero)
     normalize: bool = False
     scale: float = 1.0
 
-    def __post_init__(self) -> None:
-        _check_scale(self.scale)
-
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
         base = self.sites.delta(batch, output, truth, site_weight)
         tables = base.tables.copy()
-        per_site = _per_instance(batch, output, self.normalize, self.scale)
+        per_site = self.per_variable(batch, output)
         for cost, shape, factors in self._groups(batch):
             at = batch.scope_ptr[factors][:, None] + np.arange(len(shape))
             scope = batch.scope_vars[at]
@@ -138,19 +165,6 @@ class TableLoss:
                 if cost is not None:
                     found.setdefault((id(cost), shape), (cost, []))[1].append(starts + f)
         return [(_square(cost, shape), shape, np.concatenate(parts)) for (_, shape), (cost, parts) in found.items()]
-
-
-def _check_scale(scale: float) -> None:
-    if not (np.isfinite(scale) and scale >= 0.0):
-        raise InputError(f"the scale of a loss must be a finite number >= 0, got {scale!r}.")
-
-
-def _per_instance(batch: Batch, output: Bools, normalize: bool, scale: float) -> Floats:
-    """Factor that multiplies the loss of each variable: the scale, divided by the outputs of its instance if asked."""
-    if not normalize:
-        return np.full(batch.n_vars, scale)
-    count = np.bincount(batch.owner, weights=output, minlength=len(batch))
-    return (scale / np.maximum(count, 1.0))[batch.owner]
 
 
 def _matrix(cost: Floats) -> Floats:
@@ -202,5 +216,5 @@ def _check_own_tables(batch: Batch, factors: Ints) -> None:
     if np.any(users[batch.table_at[factors]] > 1):
         raise InputError(
             "a loss on factors needs factors with tables of their own, but some share one; "
-            "call untied() on the inputs first."
+            "call untied() on the inputs first, as inputs_for(loss, inputs) does."
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.topology import Batch
+from mssvm.engines import engine_of
+from mssvm.engines.base import Engine, Features
 
 
 class Inputs(Protocol):
@@ -16,14 +18,17 @@ class Inputs(Protocol):
     @property
     def batch(self) -> Batch: ...
 
-    def select(self, which: Sequence[int] | Ints) -> Inputs: ...
+    def select(self, instances: Sequence[int] | Ints) -> Inputs: ...
 
 
 X = TypeVar("X", bound=Inputs, contravariant=True)
 
 
 class Model(Protocol[X]):
-    """theta = forward(w, x) is linear (or differentiable) in w; adjoint(mu, x) = (d theta / d w)^T mu."""
+    """theta = bind(x, engine).forward(w) is linear (or differentiable) in w; ``adjoint`` is (d theta / d w)^T mu.
+
+    ``forward`` and ``adjoint`` of the model bind and run once; whoever runs often holds what ``bind`` gives.
+    """
 
     @property
     def n_weights(self) -> int: ...
@@ -33,6 +38,21 @@ class Model(Protocol[X]):
         """Numbers that one ``forward`` and ``adjoint`` write beside scores, which may be more than the weights."""
         ...
 
+    def bind(self, inputs: X, engine: Engine) -> Features: ...
+
     def forward(self, w: Floats, x: X) -> Potentials: ...
 
     def adjoint(self, mu: Marginals, x: X) -> Floats: ...
+
+
+class BoundOnDemand:
+    """``forward`` and ``adjoint`` for models that only bind."""
+
+    def bind(self, inputs: Any, engine: Engine) -> Features:
+        raise NotImplementedError
+
+    def forward(self, w: Floats, x: Any) -> Potentials:
+        return self.bind(x, engine_of()).forward(w)
+
+    def adjoint(self, mu: Marginals, x: Any) -> Floats:
+        return self.bind(x, engine_of()).adjoint(mu)

@@ -38,19 +38,17 @@ class WeightGroup:
 
 
 @dataclass(frozen=True)
-class Layout:
+class WeightLayout:
     """Consecutive named groups that together make up w."""
 
     groups: tuple[WeightGroup, ...]
 
     @classmethod
-    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Layout:
+    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> WeightLayout:
         """Groups of the given shapes one after the other."""
         for name, shape in shapes.items():
             if len(shape) < 2 or min(shape) < 1:
-                raise InputError(
-                    f"weight group {name!r} has shape {shape}; it needs (n_features, width), after any copies."
-                )
+                raise InputError(f"weight group {name!r} has shape {shape}; it needs ([copies,] n_features, width).")
         starts = accumulate((prod(shape) for shape in shapes.values()), initial=0)
         return cls(tuple(WeightGroup(n, a, tuple(s)) for (n, s), a in zip(shapes.items(), starts, strict=False)))
 
@@ -78,11 +76,3 @@ class Layout:
         for name, value in values.items():
             out[self[name].span] = value
         return out
-
-    def describe(self, index: int) -> str:
-        """What weight ``index`` is, such as ``edge[3, 0, 5]``."""
-        for group in self.groups:
-            if group.start <= index < group.span.stop:
-                place = np.unravel_index(index - group.start, group.shape)
-                return f"{group.name}[{', '.join(str(int(p)) for p in place)}]"
-        raise InputError(f"weight {index} does not exist; weights run from 0 to {self.n_weights - 1}.")

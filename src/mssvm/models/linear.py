@@ -12,12 +12,14 @@ from functools import cached_property
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.potentials import Potentials
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch, spans
-from mssvm.models.layout import Layout
-from mssvm.models.terms import Term
+from mssvm.engines.base import Engine, Features
+from mssvm.models.base import BoundOnDemand
+from mssvm.models.layout import WeightLayout
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +42,9 @@ class LinearInputs:
         """Number of weights that the terms need."""
         return max((term.reach for term in self.terms), default=0)
 
-    @cached_property
-    def own_tables(self) -> bool:
-        """Whether marginals of tables lie where the tables lie, so that there is nothing to fold."""
-        return not self.batch.tables_shared_across_instances and np.array_equal(self.batch.mu_at, self.batch.table_at)
-
-    def select(self, which: Sequence[int] | Ints) -> LinearInputs:
+    def select(self, instances: Sequence[int] | Ints) -> LinearInputs:
         """The named instances; tables are renumbered as ``Batch.select`` does."""
-        chosen = np.asarray(which, dtype=np.int64)
+        chosen = np.asarray(instances, dtype=np.int64)
         batch = self.batch
         ptr = batch.unary_ptr[batch.var_ptr]
         factors = spans(batch.factor_ptr[chosen], np.diff(batch.factor_ptr)[chosen])
@@ -75,14 +72,14 @@ class LinearInputs:
 
 
 @dataclass(frozen=True, eq=False)
-class LinearModel:
+class LinearModel(BoundOnDemand):
     """theta = Phi(x) w: ``n_weights`` weights, with names where a ``layout`` is given."""
 
     n_weights: int
-    layout: Layout | None = None
+    layout: WeightLayout | None = None
 
     @classmethod
-    def named(cls, layout: Layout) -> LinearModel:
+    def named(cls, layout: WeightLayout) -> LinearModel:
         return cls(layout.n_weights, layout)
 
     @property
@@ -93,47 +90,10 @@ class LinearModel:
         """The weights that act: all of ``w``."""
         return w
 
-    def forward(self, w: Floats, x: LinearInputs) -> Potentials:
-        if w.shape != (self.n_weights,) or x.reach > self.n_weights:
-            raise InputError(
-                f"the model has {self.n_weights} weights, w has shape {w.shape} and the inputs need {x.reach}."
-            )
-        w = np.ascontiguousarray(w, dtype=np.float64)
-        if x.offset is None:
-            unary, tables = np.zeros(x.batch.n_states), np.zeros(x.batch.n_table_entries)
-        else:
-            unary, tables = x.offset.unary.copy(), x.offset.tables.copy()
-        for term in x.terms:
-            term.forward(w, unary if term.target == "unary" else tables)
-        return Potentials(unary, tables)
-
-    def adjoint(self, mu: Marginals, x: LinearInputs) -> Floats:
-        if mu.unary.shape != (x.batch.n_states,) or mu.tables.shape != (x.batch.n_mu_entries,):
-            raise InputError(
-                f"marginals have shapes {mu.unary.shape} and {mu.tables.shape}; "
-                f"the batch needs ({x.batch.n_states},) and ({x.batch.n_mu_entries},)."
-            )
-        if x.reach > self.n_weights:
-            raise InputError(f"the model has {self.n_weights} weights and the inputs need {x.reach}.")
-        gradient = np.zeros(self.n_weights)
-        tables = mu.tables if x.own_tables else x.batch.fold(mu.tables)
-        for term in x.terms:
-            term.adjoint(mu.unary if term.target == "unary" else tables, gradient)
-        return gradient
-
-    def touching(self, x: LinearInputs, variables: Bools) -> Bools:
-        """Weights of blocks that act on any of the given variables (a mask over the variables of the batch)."""
-        batch = x.batch
-        near = np.zeros(batch.n_table_entries, dtype=bool)
-        if batch.n_factors:
-            hit = np.logical_or.reduceat(variables[batch.scope_vars], batch.scope_ptr[:-1])
-            near[spans(batch.table_at[hit], batch.table_sizes[hit])] = True
-        marked = np.zeros(self.n_weights, dtype=bool)
-        for term in x.terms:
-            rows = variables[batch.state_var[term.at]] if term.target == "unary" else near[term.at]
-            starts = np.unique(term.block[rows])
-            marked[spans(starts, np.full(len(starts), term.block_size))] = True
-        return marked
+    def bind(self, inputs: LinearInputs, engine: Engine) -> Features:
+        if inputs.reach > self.n_weights:
+            raise InputError(f"the model has {self.n_weights} weights and the inputs need {inputs.reach}.")
+        return engine.linear(inputs.batch, inputs.terms, inputs.offset, self.n_weights)
 
 
 def _check_places(batch: Batch, term: Term, number: int) -> None:

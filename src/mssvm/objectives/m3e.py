@@ -14,6 +14,7 @@ adding that term, summed over *all* border states, to both parts makes each of t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -22,32 +23,32 @@ from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.power import check_temperature
 from mssvm.core.topology import Batch
-from mssvm.inference.base import Inference
-from mssvm.inference.components import Collapse
-from mssvm.inference.remember import WhileAlive
-from mssvm.losses.losses import Hamming, Loss
+from mssvm.engines.base import Bound, Plan
+from mssvm.inference.base import Planner
+from mssvm.inference.components import Components
+from mssvm.losses import Hamming, Loss
 from mssvm.objectives.base import Difference, difference_of_parts
 from mssvm.objectives.sample import Sample
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
-    """S_alpha of every piece, the term that is subtracted in it (as a positive number), both terms' beliefs."""
+class ComponentScores:
+    """S_alpha of every component and border state, the term that is subtracted in it (as a positive number), and both
+    terms' beliefs; ``theta`` is what they were computed from."""
 
+    theta: Potentials
     scores: Floats
     subtracted: Floats
     beliefs: list[Belief]
 
 
 @dataclass(frozen=True)
-class M3E:
+class RenyiMargin:
     """The M3E objective with entropy order ``alpha`` > 0, alpha != 1; needs exact inference."""
 
     alpha: float = 2.0
     loss: Loss = field(default_factory=Hamming)
     eps_y: float = 0.0
-    _known: WhileAlive[Sample, Collapse] = field(default_factory=WhileAlive, repr=False, compare=False)
-    _scored: WhileAlive[Potentials, Scored] = field(default_factory=WhileAlive, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_temperature(self.eps_y, "eps_y")
@@ -68,83 +69,107 @@ class M3E:
             return (1.0, 0.0), (0.0, 1.0)
         return (self.alpha / (self.alpha - 1), 1 / self.alpha), (-1 / (self.alpha - 1), 1.0)
 
-    def at(self, eps_y: float, eps_h: float) -> M3E:
+    def at(self, eps_y: float, eps_h: float) -> RenyiMargin:
         return replace(self, eps_y=eps_y)
 
-    def minus(self, inference: Inference, sample: Sample, theta: Potentials) -> Belief:
-        return self._part(inference, sample, theta, theta, sample.truth_query, self.eps_y)
+    def bind(self, sample: Sample, delta: Potentials, plan: Plan, planner: Planner) -> RenyiParts:
+        return RenyiParts(self, sample.batch, sample.query, sample.truth_query, delta, planner)
 
-    def plus(
-        self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials, minus: Belief | None = None
-    ) -> tuple[Belief, int]:
-        return self._part(inference, sample, theta, theta + delta, sample.query, self.eps_y), 0
+    def decoder(self, batch: Batch, query: Query, planner: Planner) -> RenyiParts:
+        """The parts without labels: only ``decode`` of them is meaningful."""
+        return RenyiParts(self, batch, query, query, Potentials.zeros(batch), planner)
 
-    def difference(self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials) -> Difference:
-        return difference_of_parts(self, inference, sample, theta, delta)
 
-    def decode(self, inference: Inference, sample: Sample, theta: Potentials) -> Belief:
+class RenyiParts:
+    """Both parts of U on a sample: scores of hidden components, and power sums over the outputs that border them."""
+
+    def __init__(
+        self, objective: RenyiMargin, batch: Batch, query: Query, truth: Query, delta: Potentials, planner: Planner
+    ) -> None:
+        self.objective, self.batch, self.query, self.truth, self.delta = objective, batch, query, truth, delta
+        self.planner = planner
+        self.view = Components.of(batch, query)
+        pieces = planner(self.view.batch)
+        self._inner = [_exactly(pieces, self.view.query, eps) for _, eps in objective.terms]
+        self._outputs = planner(self.view.outputs)
+        self._scored: ComponentScores | None = None
+
+    @cached_property
+    def _plus(self) -> Bound:
+        return _exactly(self._outputs, self.view.output_query(self.query), self.objective.eps_y)
+
+    @cached_property
+    def _minus(self) -> Bound:
+        return _exactly(self._outputs, self.view.output_query(self.truth), self.objective.eps_y)
+
+    @cached_property
+    def _best(self) -> Bound:
+        return _exactly(self._outputs, self.view.output_query(self.query), 0.0)
+
+    def minus(self, theta: Potentials) -> Belief:
+        return self._part(self._minus, theta, theta)
+
+    def plus(self, theta: Potentials) -> tuple[Belief, int]:
+        return self._part(self._plus, theta, theta + self.delta), 0
+
+    def difference(self, theta: Potentials) -> Difference:
+        return difference_of_parts(self, theta)
+
+    def decode(self, theta: Potentials) -> Belief:
         """The maximising outputs of S_alpha, and for hidden variables their marginals given these."""
-        view = self._collapse(sample)
-        scores = self._scores(inference, view, theta).scores
-        outer_theta, constant = view.output_theta(theta, scores)
-        best = _exactly(inference, view.outputs, outer_theta, view.output_query(sample.query), 0.0)
-        chosen = np.flatnonzero(sample.query.output)
-        clamped = sample.query.clamp(sample.batch, chosen, best.decode(view.outputs))
-        return replace(_exactly(inference, sample.batch, theta, clamped, 1.0), value=best.value + constant)
+        outer_theta, constant = self.view.output_theta(theta, self._scores(theta).scores)
+        best = self._best(outer_theta)
+        clamped = self.query.clamp(self.batch, np.flatnonzero(self.query.output), best.decode(self.view.outputs))
+        given = _exactly(self.planner(self.batch), clamped, 1.0)(theta)
+        return replace(given, value=best.value + constant)
 
-    def _collapse(self, sample: Sample) -> Collapse:
-        return self._known.get(sample, lambda: Collapse.of(sample.batch, sample.query))
-
-    def _part(
-        self,
-        inference: Inference,
-        sample: Sample,
-        theta: Potentials,
-        outer_theta: Potentials,
-        query: Query,
-        eps_y: float,
-    ) -> Belief:
+    def _part(self, outer_bound: Bound, theta: Potentials, outer_theta: Potentials) -> Belief:
         """PS_y[eps_y] of S_alpha (with what ``outer_theta`` adds to outputs), made convex; its gradient in theta."""
-        view = self._collapse(sample)
-        # Both parts of U are asked for at the same theta, one after the other.
-        inner = self._scored.get(theta, lambda: self._scores(inference, view, theta))
+        view, inner = self.view, self._scores(theta)
         potentials, constant = view.output_theta(outer_theta, inner.scores)
-        outer = _exactly(inference, view.outputs, potentials, view.output_query(query), eps_y)
-        weights = view.piece_weights(outer.mu)
-        mu = view.scatter(inner.beliefs[0].mu, self._lift(0, weights), outer.mu)
-        rest = view.scatter(inner.beliefs[1].mu, self._lift(1, weights), None)
-        value = outer.value + constant + sum_by(view.piece_owner, inner.subtracted, len(sample))
+        outer = outer_bound(potentials)
+        weights = view.weights(outer.mu)
+        mu = view.scatter(inner.beliefs[0].mu, self._coefficients(0, weights), outer.mu)
+        rest = view.scatter(inner.beliefs[1].mu, self._coefficients(1, weights), None)
+        value = outer.value + constant + sum_by(view.owner, inner.subtracted, len(self.batch))
         return replace(outer, value=value, mu=Marginals(mu.unary + rest.unary, mu.tables + rest.tables))
 
-    def _lift(self, k: int, weights: Floats) -> Floats:
-        """Coefficient of term k's gradient in each piece: its share in S, plus the convexifying sum over all pieces."""
-        coefficient = self.terms[k][0]
+    def _coefficients(self, k: int, weights: Floats) -> Floats:
+        """Coefficient of term k's gradient in each component: its share in S, plus the convexifying sum over all."""
+        coefficient = self.objective.terms[k][0]
         return coefficient * weights + max(-coefficient, 0.0)
 
-    def _scores(self, inference: Inference, view: Collapse, theta: Potentials) -> Scored:
-        """The scores of all pieces.
+    def _scores(self, theta: Potentials) -> ComponentScores:
+        """The scores of all components; both parts of U are asked for at the same theta, one after the other.
 
-        A piece without an allowed assignment scores -inf and, having no part that varies, subtracts nothing.
+        One without an allowed assignment scores -inf and, having no part that varies, subtracts nothing.
         """
-        pieces = view.piece_theta(theta)
-        beliefs = [_exactly(inference, view.pieces, pieces, view.piece_query, eps) for _, eps in self.terms]
+        if self._scored is not None and self._scored.theta is theta:
+            return self._scored
+        inner = self.view.component_theta(theta)
+        beliefs = [bound(inner) for bound in self._inner]
         possible = beliefs[0].value > -np.inf
-        scores = np.where(possible, 0.0, -np.inf)
-        subtracted = np.zeros(len(view.pieces))
-        for (coefficient, _), belief in zip(self.terms, beliefs, strict=True):
+        scores, subtracted = np.where(possible, 0.0, -np.inf), np.zeros(len(self.view.batch))
+        for (coefficient, _), belief in zip(self.objective.terms, beliefs, strict=True):
             value = np.where(possible, belief.value, 0.0)
             scores += coefficient * value
             subtracted += max(-coefficient, 0.0) * value
-        return Scored(scores, subtracted, beliefs)
+        self._scored = ComponentScores(theta, scores, subtracted, beliefs)
+        return self._scored
 
 
-def _exactly(inference: Inference, batch: Batch, theta: Potentials, query: Query, eps: float) -> Belief:
-    """The belief at one temperature, or a refusal: scores that are estimates would make no bound and no certificate."""
-    belief = inference(batch, theta, query, eps, eps)
-    if not belief.status.exact.all():
-        method = belief.status.method[int(np.flatnonzero(~belief.status.exact)[0])]
-        raise UnsupportedError(
-            f"M3E needs exact inference, but {method} answered for a part of the model; give exact inference more "
-            "memory, or use a member that propagation can train, such as MSSVM."
-        )
-    return belief
+def _exactly(plan: Plan, query: Query, eps: float) -> Bound:
+    """Inference at one temperature that refuses to estimate: estimated scores make no bound and no certificate."""
+    bound = plan.bind(query, eps, eps)
+
+    def exact(theta: Potentials) -> Belief:
+        belief = bound(theta)
+        if not belief.status.exact.all():
+            method = belief.status.method[int(np.flatnonzero(~belief.status.exact)[0])]
+            raise UnsupportedError(
+                f"M3E needs exact inference, but {method} answered for a part of the model; give exact inference more "
+                "memory, or use a member that propagation can train, such as MSSVM."
+            )
+        return belief
+
+    return exact

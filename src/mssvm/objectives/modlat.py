@@ -13,6 +13,7 @@ between the two models. ``latent_weight`` = 0 leaves exactly the latent structur
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from mssvm.core.arrays import Bools, Floats, sum_by
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import Batch
-from mssvm.inference.base import Inference
-from mssvm.losses.losses import Hamming, Loss, Zero
+from mssvm.engines.base import Bound, Engine, Plan
+from mssvm.inference.base import Inference, Planner, plan_of
+from mssvm.losses import Hamming, Loss, Zero
 from mssvm.models.base import Model
 from mssvm.objectives.base import Difference, Objective, difference_of_parts
 from mssvm.objectives.sample import Sample
@@ -33,17 +35,17 @@ STEP = 1e-3  # of the fourth-order difference below; its truncation error is of 
 
 
 @dataclass(frozen=True, eq=False)
-class ModLat:
+class ModLatProblems:
     """The two problems that training alternates between."""
 
     model: Model[Any]
     sample: Sample
     inference: Inference
+    engine: Engine
     C: float = 1.0
     beta: float = 0.1
     latent_weight: float = 1.0
     loss: Loss = field(default_factory=Hamming)
-    threads: int = 1
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.beta <= 1.0 or not self.latent_weight >= 0.0:
@@ -74,16 +76,26 @@ class ModLat:
         return ~self.sample.query.output[self.sample.batch.state_var]
 
     def _conditional(self, theta: Floats) -> Belief:
-        potentials = self.model.forward(theta, self.sample.inputs)
-        return self.inference(self.sample.batch, potentials, self.sample.truth_query, 1.0, 1.0)
+        return self._conditional_bound(self.model.forward(theta, self.sample.inputs))
 
     def _joint(self, w: Floats) -> Belief:
-        potentials = self.model.forward(w, self.sample.inputs)
-        return self.inference(self.sample.batch, potentials, self.sample.query, 0.0, 0.0)
+        return self._joint_bound(self.model.forward(w, self.sample.inputs))
+
+    @cached_property
+    def _plan(self) -> Plan:
+        return plan_of(self.inference, self.sample.batch, self.engine)
+
+    @cached_property
+    def _conditional_bound(self) -> Bound:
+        return self._plan.bind(self.sample.truth_query, 1.0, 1.0)
+
+    @cached_property
+    def _joint_bound(self) -> Bound:
+        return self._plan.bind(self.sample.query, 0.0, 0.0)
 
     def _problem(self, objective: Objective, extra_loss: Floats) -> TrainingProblem:
         sample = replace(self.sample, extra_loss=extra_loss)
-        return TrainingProblem(objective, self.model, sample, self.inference, self.C, self.threads)
+        return TrainingProblem(objective, self.model, sample, self.inference, self.C, self.engine)
 
 
 @dataclass(frozen=True)
@@ -105,36 +117,46 @@ class Agreement:
         """The conditional model is a likelihood at temperature one, whatever is asked."""
         return self
 
-    def minus(self, inference: Inference, sample: Sample, theta: Potentials) -> Belief:
+    def bind(self, sample: Sample, delta: Potentials, plan: Plan, planner: Planner) -> AgreementParts:
+        return AgreementParts(self, sample, delta, plan.bind(sample.truth_query, 1.0, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class AgreementParts:
+    """The agreement on a sample; nothing is subtracted."""
+
+    objective: Agreement
+    sample: Sample
+    delta: Potentials
+    bound: Bound
+
+    def minus(self, theta: Potentials) -> Belief:
         """Nothing is subtracted."""
-        zero = np.zeros(len(sample))
-        return Belief(zero, Marginals.zeros(sample.batch), Status.exactly(zero, "nothing to infer"))
+        zero = np.zeros(len(self.sample))
+        return Belief(zero, Marginals.zeros(self.sample.batch), Status.exactly(zero, "nothing to infer"))
 
-    def plus(
-        self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials, minus: Belief | None = None
-    ) -> tuple[Belief, int]:
-        batch, query = sample.batch, sample.truth_query
-        belief = inference(batch, theta, query, 1.0, 1.0)
+    def plus(self, theta: Potentials) -> tuple[Belief, int]:
+        batch, beta, latent_weight = self.sample.batch, self.objective.beta, self.objective.latent_weight
+        belief = self.bound(theta)
         p = belief.mu.unary
-        hidden = ~sample.query.output[batch.state_var]
-        value = _per_instance(batch, np.where(hidden, p * delta.unary, 0.0))
-        value -= self.beta * _diversity(batch, hidden, self.latent_weight, p)
-        direction = np.where(hidden, delta.unary + 2 * self.beta * self.latent_weight * p, 0.0)
-        return replace(belief, value=value, mu=_derivative(inference, sample, theta, direction)), 0
+        hidden = ~self.sample.query.output[batch.state_var]
+        value = _per_instance(batch, np.where(hidden, p * self.delta.unary, 0.0))
+        value -= beta * _diversity(batch, hidden, latent_weight, p)
+        direction = np.where(hidden, self.delta.unary + 2 * beta * latent_weight * p, 0.0)
+        return replace(belief, value=value, mu=self._derivative(theta, direction)), 0
 
-    def difference(self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials) -> Difference:
-        return difference_of_parts(self, inference, sample, theta, delta)
+    def difference(self, theta: Potentials) -> Difference:
+        return difference_of_parts(self, theta)
 
-
-def _derivative(inference: Inference, sample: Sample, theta: Potentials, direction: Floats) -> Marginals:
-    """d mu / dt of the conditional model at theta + t * direction (on unaries), at t = 0."""
-    unary, tables = np.zeros(sample.batch.n_states), np.zeros(sample.batch.n_mu_entries)
-    for k, coefficient in ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0)):
-        moved = Potentials(theta.unary + k * STEP * direction, theta.tables)
-        mu = inference(sample.batch, moved, sample.truth_query, 1.0, 1.0).mu
-        unary += coefficient * mu.unary
-        tables += coefficient * mu.tables
-    return Marginals(unary / (12 * STEP), tables / (12 * STEP))
+    def _derivative(self, theta: Potentials, direction: Floats) -> Marginals:
+        """d mu / dt of the conditional model at theta + t * direction (on unaries), at t = 0."""
+        batch = self.sample.batch
+        unary, tables = np.zeros(batch.n_states), np.zeros(batch.n_mu_entries)
+        for k, coefficient in ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0)):
+            mu = self.bound(Potentials(theta.unary + k * STEP * direction, theta.tables)).mu
+            unary += coefficient * mu.unary
+            tables += coefficient * mu.tables
+        return Marginals(unary / (12 * STEP), tables / (12 * STEP))
 
 
 def _diversity(batch: Batch, hidden: Bools, latent_weight: float, p: Floats) -> Floats:

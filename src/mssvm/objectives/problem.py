@@ -25,7 +25,7 @@ class Part:
     plus_calls: int = 0
     minus_calls: int = 0
     converged: int = 0
-    rescued: int = 0
+    floored: int = 0
     exact: bool = True
 
     def __add__(self, other: Part) -> Part:
@@ -37,7 +37,7 @@ class Part:
             self.plus_calls + other.plus_calls,
             self.minus_calls + other.minus_calls,
             self.converged + other.converged,
-            self.rescued + other.rescued,
+            self.floored + other.floored,
             self.exact and other.exact,
         )
 
@@ -82,26 +82,26 @@ class Problem(Protocol):
         """By how much plus_i and minus_i (raw) can rise, at most, when the temperatures are raised to these."""
         ...
 
-    def plus(self, w: Floats, which: Ints | None = None) -> Part:
-        """Convex part, over the instances ``which`` (default all)."""
+    def plus(self, w: Floats, instances: Ints | None = None) -> Part:
+        """Convex part, over the named instances (default all)."""
         ...
 
-    def minus(self, w: Floats, which: Ints | None = None) -> Part:
+    def minus(self, w: Floats, instances: Ints | None = None) -> Part:
         """The convex function that is subtracted."""
         ...
 
-    def difference(self, w: Floats, which: Ints | None = None) -> Part:
+    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
         """plus - minus in one pass."""
         ...
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
-        """plus_i (raw) and the coordinates mu_i of its gradient: ``lift(i, mu_i)`` is the raw gradient of plus_i."""
+        """plus_i (raw) and the coordinates mu_i of its gradient, which is ``features_of(i, mu_i)``."""
         ...
 
-    def lift(self, i: int, mu: Floats) -> Floats:
-        """The linear map from coordinates of instance i to weight space."""
+    def features_of(self, i: int, mu: Floats) -> Floats:
+        """The features of instance i expected under mu: the linear map from its coordinates to weight space."""
         ...
 
-    def pull(self, i: int, w: Floats) -> Floats:
-        """The transpose of ``lift``: ``lift(i, mu) @ w == mu @ pull(i, w)``."""
+    def scores_of(self, i: int, w: Floats) -> Floats:
+        """The transpose of ``features_of``: ``features_of(i, mu) @ w == mu @ scores_of(i, w)``."""
         ...

@@ -7,9 +7,9 @@ threads. Instances without a labelled site are dropped at the door: they contrib
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, reduce
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial, reduce
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -17,43 +17,33 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.core.potentials import Belief, Marginals, Potentials
-from mssvm.core.topology import Batch
-from mssvm.inference.base import Inference
+from mssvm.engines import engine_of
+from mssvm.engines.base import Engine, Features, Plan
+from mssvm.inference.base import Inference, Planner, plan_of
 from mssvm.models.base import Model
-from mssvm.objectives.base import Objective
+from mssvm.objectives.base import Objective, Parts
 from mssvm.objectives.problem import Part
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.unified import hcrf
 
 BLOCK_STATES = 1 << 15
-SINGLES_KEPT = 1 << 14
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Consecutive instances with their loss tables, ready to be evaluated at any w; ``first`` is the first's number."""
-
-    sample: Sample
-    delta: Potentials
-    first: int
+SINGLES = 1 << 14  # instances of which what single evaluations need is remembered
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingProblem:
-    """C sum_i weight_i U_i(w) for a unified objective, a model, a labelled sample and an inference method."""
+    """C sum_i weight_i U_i(w) for a unified objective, a model, a labelled sample, and an inference on an engine."""
 
     objective: Objective
     model: Model[Any]
     sample: Sample
     inference: Inference
     C: float = 1.0
-    threads: int = 1
+    engine: Engine = field(default_factory=engine_of)
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.C) and self.C > 0):
             raise InputError(f"C must be a finite number > 0, got {self.C!r}.")
-        if self.threads < 1:
-            raise InputError(f"threads must be at least 1, got {self.threads}.")
         if not self.sample.labelled.all():
             labelled = np.flatnonzero(self.sample.labelled)
             object.__setattr__(self, "sample", self.sample.select(labelled))
@@ -93,135 +83,161 @@ class TrainingProblem:
         return rise_y * self.sample.log_outputs + hidden, rise_y * self.sample.log_truth + hidden
 
     def at(self, eps_y: float, eps_h: float) -> TrainingProblem:
-        moved = replace(self, objective=self.objective.at(eps_y, eps_h))
-        object.__setattr__(moved, "_cut", self._cut)  # the blocks do not depend on the temperatures
-        return moved
+        """The same problem at other temperatures; what was bound at them before is still bound."""
+        known = self._blocks.at
+        if (eps_y, eps_h) not in known:
+            known[eps_y, eps_h] = moved = replace(self, objective=self.objective.at(eps_y, eps_h))
+            object.__setattr__(moved, "_blocks", self._blocks)  # the blocks do not depend on the temperatures
+        return known[eps_y, eps_h]
 
     def likelihood(self) -> TrainingProblem:
         """The hidden conditional random field of the same model and sample: temperatures 1 and no loss."""
         return replace(self, objective=hcrf())
 
-    def plus(self, w: Floats, which: Ints | None = None) -> Part:
-        return self._sum(which, lambda block, scale: self._plus(w, block, scale))
+    def plus(self, w: Floats, instances: Ints | None = None) -> Part:
+        return self._sum(methodcaller("plus", w), instances)
 
-    def minus(self, w: Floats, which: Ints | None = None) -> Part:
-        return self._sum(which, lambda block, scale: self._minus(w, block, scale))
+    def minus(self, w: Floats, instances: Ints | None = None) -> Part:
+        return self._sum(methodcaller("minus", w), instances)
 
-    def difference(self, w: Floats, which: Ints | None = None) -> Part:
-        return self._sum(which, lambda block, scale: self._difference(w, block, scale))
+    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
+        return self._sum(methodcaller("difference", w), instances)
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
-        block = self._cut.single(i)
-        theta = self.model.forward(w, block.sample.inputs)
-        belief, _ = self.objective.plus(self.inference, block.sample, theta, block.delta)
-        _check(belief.value, block)
+        belief = self._single(i).plus_belief(w)[0]
         return float(belief.value[0]), np.concatenate([belief.mu.unary, belief.mu.tables])
 
-    def lift(self, i: int, mu: Floats) -> Floats:
-        block = self._cut.single(i)
+    def features_of(self, i: int, mu: Floats) -> Floats:
+        block = self._single(i).block
         n = block.sample.batch.n_states
-        return self.model.adjoint(Marginals(mu[:n], mu[n:]), block.sample.inputs)
+        return block.features.adjoint(Marginals(mu[:n], mu[n:]))
 
-    def pull(self, i: int, w: Floats) -> Floats:
-        theta = self.model.forward(w, self._cut.single(i).sample.inputs)
+    def scores_of(self, i: int, w: Floats) -> Floats:
+        theta = self._single(i).theta(w)
         fixed, allowed = self._fixed(i)
         return np.where(allowed, np.concatenate([theta.unary, theta.tables]) - fixed, 0.0)
 
     @cached_property
     def _fixed(self) -> Callable[[int], tuple[Floats, Bools]]:
-        """Scores of instance i that do not depend on w, and which entries they allow.
+        """By instance i: its scores that do not depend on w, and which entries they allow.
 
         Forbidden entries carry no marginal; as zeros they leave products with mu finite.
         """
 
         def compute(i: int) -> tuple[Floats, Bools]:
-            zero = self.model.forward(np.zeros(self.n_weights), self._cut.single(i).sample.inputs)
+            zero = self._single(i).theta(np.zeros(self.n_weights))
             scores = np.concatenate([zero.unary, zero.tables])
             return np.where(np.isfinite(scores), scores, 0.0), np.isfinite(scores)
 
-        return lru_cache(SINGLES_KEPT)(compute)
+        return lru_cache(SINGLES)(compute)
 
     @cached_property
-    def _cut(self) -> _Cut:
+    def _blocks(self) -> Blocks:
         # A block makes one dense gradient, which must not cost more than the block itself.
-        return _Cut(self.sample, self.objective, max(BLOCK_STATES, self.model.gradient_size // 4))
+        states = max(BLOCK_STATES, self.model.gradient_size // 4)
+        return Blocks(self, partial(plan_of, self.inference, engine=self.engine), states)
 
-    def _sum(self, which: Ints | None, evaluate: Callable[[Block, Floats], Part]) -> Part:
-        if which is None:
-            jobs = [(block, self.scale[ids]) for ids, block in self._cut.blocks]
-        else:
-            jobs = [(self._cut.single(int(i)), self.scale[i : i + 1]) for i in which]
-        if not jobs:
+    @cached_property
+    def _bound(self) -> list[BoundBlock]:
+        return [self._bind(block) for block in self._blocks.all]
+
+    @cached_property
+    def _single(self) -> Callable[[int], BoundBlock]:
+        """By instance i: that instance as a block of its own."""
+        return lru_cache(SINGLES)(lambda i: self._bind(self._blocks.single(i)))
+
+    def _bind(self, block: Block) -> BoundBlock:
+        parts = self.objective.bind(block.sample, block.delta, block.plan, self._blocks.planner)
+        return BoundBlock(block, parts, self.C * block.sample.weight)
+
+    def _sum(self, evaluate: Any, instances: Ints | None) -> Part:
+        blocks = self._bound if instances is None else [self._single(int(i)) for i in instances]
+        if not blocks:
             return Part(np.zeros(0), 0.0, np.zeros(self.n_weights))
-        if self.threads == 1 or len(jobs) == 1:
-            parts = [evaluate(*job) for job in jobs]
-        else:
-            with ThreadPoolExecutor(self.threads) as pool:
-                parts = list(pool.map(lambda job: evaluate(*job), jobs))
+        parts: list[Part] = self.engine.each(evaluate, blocks)
         return reduce(Part.__add__, parts)
 
-    def _minus(self, w: Floats, block: Block, scale: Floats) -> Part:
-        theta = self.model.forward(w, block.sample.inputs)
-        belief = self.objective.minus(self.inference, block.sample, theta)
-        return self._one_part(block, scale, belief, 0, len(scale))
 
-    def _plus(self, w: Floats, block: Block, scale: Floats) -> Part:
-        theta = self.model.forward(w, block.sample.inputs)
-        belief, rescued = self.objective.plus(self.inference, block.sample, theta, block.delta)
-        return self._one_part(block, scale, belief, len(scale), 0, rescued)
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Consecutive instances with their loss tables and plan; ``first`` is the number of the first."""
 
-    def _one_part(
-        self, block: Block, scale: Floats, belief: Belief, plus_calls: int, minus_calls: int, rescued: int = 0
-    ) -> Part:
-        _check(belief.value, block)
-        known = int(belief.status.converged.sum()), rescued, bool(belief.status.exact.all())
-        return self._part(block, scale, belief.value, belief.mu, (plus_calls, minus_calls, *known))
-
-    def _difference(self, w: Floats, block: Block, scale: Floats) -> Part:
-        theta = self.model.forward(w, block.sample.inputs)
-        found = self.objective.difference(self.inference, block.sample, theta, block.delta)
-        _check(found.low, block)
-        _check(found.high, block)
-        calls = (len(scale), len(scale), found.converged, found.rescued, found.exact)
-        return self._part(block, scale, found.high - found.low, found.mu, calls)
-
-    def _part(
-        self, block: Block, scale: Floats, value: Floats, mu: Marginals, calls: tuple[int, int, int, int, bool]
-    ) -> Part:
-        """``calls``: those of plus and minus, those that converged, those rescued, and whether all were exact."""
-        if np.all(scale == scale[0]):
-            gradient = scale[0] * self.model.adjoint(mu, block.sample.inputs)
-        else:
-            gradient = self.model.adjoint(weigh(block.sample.batch, mu, scale), block.sample.inputs)
-        return Part(value, float(scale @ value), gradient, *calls)
+    sample: Sample
+    delta: Potentials
+    features: Features
+    plan: Plan
+    first: int
 
 
-class _Cut:
-    """The sample cut into fixed blocks, and single instances on demand; shared by all temperatures."""
+class Blocks:
+    """The sample cut into fixed blocks, a function of the data alone, and single instances on demand; shared by all
+    temperatures (``at`` holds the problems at those asked for so far)."""
 
-    def __init__(self, sample: Sample, objective: Objective, block_states: int) -> None:
-        self._sample, self._objective = sample, objective
-        self.blocks = [(ids, self._block(ids)) for ids in sample.blocks(block_states)]
-        self.single = lru_cache(SINGLES_KEPT)(lambda i: self._block(np.array([i])))
+    def __init__(self, problem: TrainingProblem, planner: Planner, block_states: int) -> None:
+        self.sample, self.loss, self.planner = problem.sample, problem.objective.loss, planner
+        self.model, self.engine = problem.model, problem.engine
+        self.all = [self._block(ids) for ids in self.sample.blocks(block_states)]
+        self.single = lru_cache(SINGLES)(lambda i: self._block(np.array([i])))
+        self.at: dict[tuple[float, float], TrainingProblem] = {}
 
     def _block(self, ids: Ints) -> Block:
-        sample, loss = self._sample.select(ids), self._objective.loss
-        delta = loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
+        sample = self.sample if len(ids) == len(self.sample) else self.sample.select(ids)
+        delta = self.loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
         if sample.extra_loss is not None:
             delta = replace(delta, unary=delta.unary + sample.extra_loss)
-        return Block(sample, delta, int(ids[0]))
+        features = self.model.bind(sample.inputs, self.engine)
+        return Block(sample, delta, features, self.planner(sample.batch), int(ids[0]))
 
 
-def weigh(batch: Batch, mu: Marginals, scale: Floats) -> Marginals:
-    """mu of every instance multiplied by its scale."""
-    return Marginals(mu.unary * scale[batch.owner][batch.state_var], mu.tables * scale[batch.mu_owner])
+@dataclass(frozen=True, eq=False)
+class BoundBlock:
+    """A block with the objective bound to it at a pair of temperatures: ready to be evaluated at any w."""
 
+    block: Block
+    parts: Parts
+    scale: Floats
 
-def _check(value: Floats, block: Block) -> None:
-    """Raise unless every instance has an allowed assignment."""
-    bad = np.flatnonzero(~np.isfinite(value))
-    if len(bad):
-        raise InfeasibleError(
-            f"instance {block.first + int(bad[0])} of those with labels has value {value[bad[0]]}; its labels "
-            "contradict the forbidden entries of the model, or the weights are beyond all bounds."
-        )
+    def theta(self, w: Floats) -> Potentials:
+        return self.block.features.forward(w)
+
+    def plus_belief(self, w: Floats) -> tuple[Belief, int]:
+        belief, floored = self.parts.plus(self.theta(w))
+        self._check(belief.value)
+        return belief, floored
+
+    def plus(self, w: Floats) -> Part:
+        return self._part_of(*self.plus_belief(w), plus=len(self.scale))
+
+    def minus(self, w: Floats) -> Part:
+        belief = self.parts.minus(self.theta(w))
+        self._check(belief.value)
+        return self._part_of(belief, 0, minus=len(self.scale))
+
+    def difference(self, w: Floats) -> Part:
+        found, n = self.parts.difference(self.theta(w)), len(self.scale)
+        self._check(found.minus)
+        self._check(found.plus)
+        value = found.plus - found.minus
+        gradient = self._gradient(found.mu)
+        return Part(value, float(self.scale @ value), gradient, n, n, found.converged, found.floored, found.exact)
+
+    def _part_of(self, belief: Belief, floored: int, plus: int = 0, minus: int = 0) -> Part:
+        value, status = belief.value, belief.status
+        known = int(status.converged.sum()), floored, bool(status.exact.all())
+        return Part(value, float(self.scale @ value), self._gradient(belief.mu), plus, minus, *known)
+
+    def _gradient(self, mu: Marginals) -> Floats:
+        features, scale = self.block.features, self.scale
+        if np.all(scale == scale[0]):
+            gradient: Floats = scale[0] * features.adjoint(mu)
+            return gradient
+        return features.adjoint(mu.scaled(self.block.sample.batch, scale))
+
+    def _check(self, value: Floats) -> None:
+        """Raise unless every instance has an allowed assignment."""
+        bad = np.flatnonzero(~np.isfinite(value))
+        if len(bad):
+            raise InfeasibleError(
+                f"instance {self.block.first + int(bad[0])} of those with labels has value {value[bad[0]]}; its labels "
+                "contradict the forbidden entries of the model, or the weights are beyond all bounds."
+            )

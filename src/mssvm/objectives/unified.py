@@ -18,10 +18,10 @@ import numpy as np
 from mssvm.core.arrays import Bools
 from mssvm.core.potentials import Belief, Marginals, Potentials
 from mssvm.core.power import check_temperature
-from mssvm.core.topology import Batch
-from mssvm.inference.base import Contrast, Inference
-from mssvm.losses.losses import Hamming, Loss, Zero
-from mssvm.objectives.base import Difference, difference_of_parts
+from mssvm.engines.base import Pair, Plan
+from mssvm.inference.base import Planner
+from mssvm.losses import Hamming, Loss, Zero
+from mssvm.objectives.base import Difference
 from mssvm.objectives.sample import Sample
 
 
@@ -41,43 +41,60 @@ class Unified:
         """The same objective at other temperatures."""
         return replace(self, eps_y=eps_y, eps_h=eps_h)
 
-    def minus(self, inference: Inference, sample: Sample, theta: Potentials) -> Belief:
-        """U- and its gradient."""
-        return inference(sample.batch, theta, sample.truth_query, self.eps_y, self.eps_h)
+    def bind(self, sample: Sample, delta: Potentials, plan: Plan, planner: Planner) -> UnifiedParts:
+        pair = plan.pair(sample.query, sample.truth_query, self.eps_y, self.eps_h)
+        free = isinstance(self.loss, Zero) and sample.extra_loss is None
+        return UnifiedParts(sample, None if free else delta, pair)
 
-    def plus(
-        self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials, minus: Belief | None = None
-    ) -> tuple[Belief, int]:
-        """U+ and its gradient, and the number of instances whose value had to be raised to U-.
+
+@dataclass(frozen=True, eq=False)
+class UnifiedParts:
+    """U+ and U- on a sample; without a loss (``delta`` None) they differ in their masks alone."""
+
+    sample: Sample
+    delta: Potentials | None
+    pair: Pair
+
+    def _augmented(self, theta: Potentials) -> Potentials:
+        return theta if self.delta is None else theta + self.delta
+
+    def minus(self, theta: Potentials) -> Belief:
+        """U- and its gradient."""
+        return self.pair.minus(theta)
+
+    def plus(self, theta: Potentials) -> tuple[Belief, int]:
+        """U+ and its gradient, and the number of instances floored at U-.
 
         U+ >= U- always, because the labels are among the states that U+ ranges over and cost no loss. Approximate
         inference can miss that; such instances take the value and gradient of U- instead, so U_i >= 0 holds.
         """
-        belief = inference(sample.batch, theta + delta, sample.query, self.eps_y, self.eps_h)
+        belief = self.pair.plus(self._augmented(theta))
         if bool(belief.status.exact.all()):
             return belief, 0
-        floor = minus if minus is not None else self.minus(inference, sample, theta)
+        floor = self.minus(theta)
         low = (belief.value < floor.value) & ~belief.status.exact
-        return (_take(sample.batch, belief, floor, low), int(low.sum())) if low.any() else (belief, 0)
+        return (_take(self.sample, belief, floor, low), int(low.sum())) if low.any() else (belief, 0)
 
-    def difference(self, inference: Inference, sample: Sample, theta: Potentials, delta: Potentials) -> Difference:
-        """U+ and U-; without a loss they differ in their masks alone, and some graphs need only one pass for both."""
-        contrast: Contrast | None = getattr(inference, "contrast", None)
-        if contrast is not None and isinstance(self.loss, Zero) and sample.extra_loss is None:
-            found = contrast(sample.batch, theta, sample.query, sample.truth_query, self.eps_y, self.eps_h)
-            if found is not None:
-                return Difference(*found, converged=2 * len(sample), exact=True)
-        return difference_of_parts(self, inference, sample, theta, delta)
+    def difference(self, theta: Potentials) -> Difference:
+        """U+ and U- together, floored likewise: the difference and its gradient are then 0."""
+        found = self.pair(self._augmented(theta), theta)
+        plus, minus = found.plus_status, found.minus_status
+        converged = int(plus.converged.sum() + minus.converged.sum())
+        exact = bool(plus.exact.all() and minus.exact.all())
+        low = (found.plus < found.minus) & ~plus.exact
+        if not low.any():
+            return Difference(found.plus, found.minus, found.mu, converged, exact)
+        mu = found.mu.scaled(self.sample.batch, (~low).astype(np.float64))
+        return Difference(np.maximum(found.plus, found.minus), found.minus, mu, converged, exact, int(low.sum()))
 
 
-def _take(batch: Batch, belief: Belief, other: Belief, which: Bools) -> Belief:
-    """``belief`` with value and gradient of ``other`` on the instances ``which``."""
-    states = which[batch.owner][batch.state_var]
-    entries = which[batch.mu_owner]
+def _take(sample: Sample, belief: Belief, other: Belief, instances: Bools) -> Belief:
+    """``belief`` with value and gradient of ``other`` on the masked instances."""
+    states, entries = instances[sample.batch.owner][sample.batch.state_var], instances[sample.batch.mu_owner]
     mu = Marginals(
         np.where(states, other.mu.unary, belief.mu.unary), np.where(entries, other.mu.tables, belief.mu.tables)
     )
-    return replace(belief, value=np.where(which, other.value, belief.value), mu=mu)
+    return replace(belief, value=np.where(instances, other.value, belief.value), mu=mu)
 
 
 def lssvm(loss: Loss | None = None) -> Unified:

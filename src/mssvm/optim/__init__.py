@@ -1,15 +1,24 @@
-"""Solvers. Each minimises R(w) + sum_i c_i (plus_i(w) - minus_i(w)) seeing numbers only, and says what it certifies."""
+"""Solvers. Each minimises R(w) + sum_i c_i (plus_i(w) - minus_i(w)) seeing numbers only, and says what it certifies.
 
+    LBFGS          smooth members, and by falling temperatures the others; the default where inference is exact
+    Subgradient    Algorithm 1 of the paper, and stochastic forms of it; the default where inference is not exact
+    CCCP           Algorithm 2 of the paper around any other solver: the objective never rises
+    BCFW           block-coordinate Frank-Wolfe, CuttingPlane: convex problems, with a certified gap
+
+``solver`` is what they share (trace, callbacks, early stopping, time limit), ``checkpoint`` lets an interrupted run go
+on, ``starts`` says where to begin, ``alternate`` trains two sets of weights by turns, ``regulariser`` is R.
+"""
+
+from mssvm.optim.alternate import alternate
 from mssvm.optim.bcfw import BCFW
 from mssvm.optim.cccp import CCCP
-from mssvm.optim.checkpoint import Checkpoint
+from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
 from mssvm.optim.cutting import CuttingPlane
 from mssvm.optim.lbfgs import LBFGS
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.run import Callback, Validation
-from mssvm.optim.solution import Certificate, Outcome, Row, Solution
-from mssvm.optim.solver import Solver
-from mssvm.optim.start import Restarts, hcrf_start, random_start, random_starts, restarts, zero_start
+from mssvm.optim.solution import Certificate, Outcome, Row, Solution, best_of
+from mssvm.optim.solver import Callback, Solver, Validation
+from mssvm.optim.starts import hcrf_start, random_start, starts, zero_start
 from mssvm.optim.subgradient import Scaling, Stopping, Subgradient
 
 __all__ = [
@@ -22,7 +31,6 @@ __all__ = [
     "CuttingPlane",
     "Outcome",
     "Regulariser",
-    "Restarts",
     "Row",
     "Scaling",
     "Solution",
@@ -30,9 +38,11 @@ __all__ = [
     "Stopping",
     "Subgradient",
     "Validation",
+    "alternate",
+    "best_of",
+    "checkpoints_of",
     "hcrf_start",
     "random_start",
-    "random_starts",
-    "restarts",
+    "starts",
     "zero_start",
 ]

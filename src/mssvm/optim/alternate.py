@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from mssvm.core.arrays import Floats
-from mssvm.core.errors import InputError
 from mssvm.objectives.problem import Problem
-from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.solution import Solution
-from mssvm.optim.solver import PLAIN, Solver
+
+Minimise = Callable[[Problem, Floats], Solution]
+"""A solver with its regulariser and whoever follows it."""
 
 
 class TwoBlocks(Protocol):
@@ -23,38 +24,34 @@ class TwoBlocks(Protocol):
     def conditional_problem(self, w: Floats) -> Problem: ...
 
 
-@dataclass(frozen=True)
-class Alternate:
+def alternate(
+    blocks: TwoBlocks,
+    minimise: Minimise,
+    w: Floats,
+    theta: Floats,
+    *,
+    max_rounds: int = 10,
+    tolerance: float = 1e-3,
+) -> tuple[Solution, Floats]:
     """Solve for w, then for theta, until the objective of w changes by less than ``tolerance`` of it.
 
-    Each turn starts from the last one's weights. The returned solution is the w of the lowest objective among the
-    rounds, every one of which is a bound on the loss for that round's theta.
+    Each turn starts from the last one's weights. Returns the w of the lowest objective among the rounds, every one of
+    which is a bound on the loss for that round's theta, and this theta.
     """
-
-    prediction: Solver[Any]
-    conditional: Solver[Any]
-    max_rounds: int = 10
-    tolerance: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if self.max_rounds < 1 or not self.tolerance > 0:
-            raise InputError("Alternate needs max_rounds >= 1 and tolerance > 0.")
-
-    def minimize(
-        self, blocks: TwoBlocks, w0: Floats, theta0: Floats, *, regulariser: Regulariser = PLAIN
-    ) -> tuple[Solution, Floats]:
-        """The solution in w, and the weights of the conditional model it was found with."""
-        w, theta = w0, theta0
-        best: tuple[Solution, Floats] | None = None
-        before = np.inf
-        for _ in range(self.max_rounds):
-            found = self.prediction.minimize(blocks.prediction_problem(theta), w, regulariser=regulariser)
-            if best is None or found.objective < best[0].objective:
-                best = found, theta
-            w = found.w
-            if abs(before - found.objective) <= self.tolerance * max(abs(found.objective), 1e-300):
-                break
-            before = found.objective
-            theta = self.conditional.minimize(blocks.conditional_problem(w), theta, regulariser=regulariser).w
-        assert best is not None
-        return best
+    found: list[tuple[Solution, Floats]] = []
+    before, last = np.inf, None
+    for k in range(max_rounds):
+        last = minimise(blocks.prediction_problem(theta), w)
+        found.append((last, theta))
+        close = abs(before - last.objective) <= tolerance * max(abs(last.objective), 1e-300)
+        if close or last.outcome.cut_short or k == max_rounds - 1:
+            break
+        w, before = last.w, last.objective
+        last = minimise(blocks.conditional_problem(w), theta)
+        if last.outcome.cut_short:
+            break
+        theta = last.w
+    best, theta = min(found, key=lambda pair: pair[0].objective if np.isfinite(pair[0].objective) else np.inf)
+    if last is not None and last.outcome.cut_short:
+        best = replace(best, outcome=last.outcome, message=last.message)
+    return best, theta

@@ -1,12 +1,12 @@
 """Block-coordinate Frank-Wolfe on a convex problem, whose "labels" are pairs (y, q(h)) with loss Delta + eps H(q).
 
-The oracle at w gives a plane of one instance: plus_i(w') >= lift(mu).w' + b, equal at w. Each instance keeps a few
-planes and a mixture alpha of them; v = u - sum_i c_i sum_k alpha_ik lift(mu_ik), and w = v / r. A step on instance i
+The oracle at w gives a plane of one instance: plus_i(w') >= Phi mu.w' + b, equal at w. Each instance keeps a few
+planes and a mixture alpha of them; v = u - sum_i c_i sum_k alpha_ik Phi mu_ik, and w = v / r. A step on instance i
 moves weight among its planes, always from the lowest in use (a) to the highest (s):
 
-    score_k = mu_k.pull(w) + b_k,    gamma = min(alpha_a, (score_s - score_a) / (c_i |lift(mu_s - mu_a)|^2_{1/r}))
+    score_k = mu_k.Phi'w + b_k,    gamma = min(alpha_a, (score_s - score_a) / (c_i |Phi (mu_s - mu_a)|^2_{1/r}))
 
-as often as it pays, on the small matrix of products between the lifted planes; weight space is touched once a step.
+as often as it pays, on the small matrix of products between the planes' features; weight space is touched once a step.
 gap_i = c_i (plus_i(w) - sum_k alpha_k score_k) add up to a duality gap. Instances are drawn in proportion to their last
 known gaps; planes met before are tried first, and replace an oracle call when they promise enough of the gap
 (Osokin et al. 2016, Shah et al. 2015).
@@ -21,17 +21,15 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.optim.dual import ConvexForm, duality_certificate
-from mssvm.optim.master import pairwise
-from mssvm.optim.run import Run, Stop
+from mssvm.optim.dual import ConvexForm, duality_certificate, pairwise
 from mssvm.optim.solution import Certificate, Outcome
-from mssvm.optim.solver import Solver
+from mssvm.optim.solver import Solver, SolverRun, Stop
 
 UNIFORM = 0.1  # share of draws that ignore the gaps, which may be out of date
 MIX_ROUNDS, MIX_SHARE = 100, 1e-3  # how well one instance's planes are mixed at a visit
 HIT_OWN, HIT_MEAN = 0.25, 0.01  # a known plane is good enough above these shares of the own and the mean gap
 
-KEPT = ("planes", "offsets", "alpha", "used", "products")
+WARM = ("planes", "offsets", "alpha", "used", "products")
 
 
 @dataclass
@@ -51,19 +49,20 @@ class BCFWState:
     products: list[Floats]
     gaps: Floats
     mean: Floats
-    lower: float
-    steps: int
-    n_oracle: int
-    n_pass: int
     rng: np.random.Generator
+    lower: float = -np.inf
+    steps: int = 0
+    n_oracle: int = 0
+    n_pass: int = 0
 
 
 @dataclass(frozen=True)
 class BCFW(Solver[BCFWState]):
-    """Stops when the duality gap is at most ``tolerance`` times the objective, checked every ``check_every`` passes.
+    """Block-coordinate Frank-Wolfe.
 
-    ``n_planes`` is the number of planes kept an instance; ``cached_passes`` the passes over known planes, free of
-    inference, after each pass with the oracle.
+    Stops when the duality gap is at most ``tolerance`` times the objective, checked every ``check_every`` passes, or
+    after ``max_passes``. ``n_planes`` is the number of planes kept an instance; ``cached_passes`` the passes over known
+    planes, free of inference, after each pass with the oracle; ``seed`` that of the order of visits.
     """
 
     max_passes: int = 100
@@ -83,55 +82,38 @@ class BCFW(Solver[BCFWState]):
         return replace(self, tolerance=tolerance)
 
     def warm(self, state: BCFWState) -> dict[str, Any]:
-        return {key: getattr(state, key) for key in KEPT}
+        return {key: getattr(state, key) for key in WARM}
 
-    def begin(self, run: Run, warm: dict[str, Any]) -> BCFWState:
+    def begin(self, run: SolverRun, warm: dict[str, Any]) -> BCFWState:
         r = run.regulariser.demand_dual(run.problem.n_weights, "BCFW")
-        form = ConvexForm.of(run.problem, run.w0, r, "BCFW")
+        form = ConvexForm.of(run, r, "BCFW")
         n = run.problem.n_instances
-        kept = {key: [x.copy() for x in warm[key]] for key in KEPT} if warm else self._first_planes(run, form)
+        kept = {key: [x.copy() for x in warm[key]] for key in WARM} if warm else self._first_planes(run, form)
         v = form.u.copy()
         for i in range(n):
-            v -= run.problem.scale[i] * run.problem.lift(i, kept["alpha"][i] @ kept["planes"][i])
-        return BCFWState(
-            form.u,
-            form.constant,
-            v,
-            gaps=np.ones(n),
-            mean=v / r,
-            lower=-np.inf,
-            steps=0,
-            n_oracle=0,
-            n_pass=0,
-            rng=np.random.default_rng(self.seed),
-            **kept,
-        )
+            v -= run.problem.scale[i] * run.problem.features_of(i, kept["alpha"][i] @ kept["planes"][i])
+        rng = np.random.default_rng(self.seed)
+        return BCFWState(form.u, form.constant, v, gaps=np.ones(n), mean=v / r, rng=rng, **kept)
 
-    def _first_planes(self, run: Run, form: ConvexForm) -> dict[str, Any]:
+    def _first_planes(self, run: SolverRun, form: ConvexForm) -> dict[str, Any]:
         """The planes at the start, whose values are also the objective there."""
         planes, offsets, plus = [], [], 0.0
         for i in range(run.problem.n_instances):
-            value, mu = run.problem.atom(run.w0, i)
+            value, mu = run.atom(run.w0, i)
             planes.append(mu[None])
-            offsets.append(np.array([value - mu @ run.problem.pull(i, run.w0)]))
+            offsets.append(np.array([value - mu @ run.problem.scores_of(i, run.w0)]))
             plus += run.problem.scale[i] * value
         run.record(run.w0, form.primal(run.w0, plus))
         used = [np.zeros(1, dtype=np.int64) for _ in planes]
         alpha = [np.ones(1) for _ in planes]
         products = [self._products(run, form.r, i, mu, mu[0]) for i, mu in enumerate(planes)]
-        return {
-            "planes": planes,
-            "offsets": offsets,
-            "alpha": alpha,
-            "used": used,
-            "products": [p[None] for p in products],
-        }
+        return dict(zip(WARM, (planes, offsets, alpha, used, [p[None] for p in products]), strict=True))
 
-    def _products(self, run: Run, r: Floats, i: int, planes: Floats, mu: Floats) -> Floats:
-        """lift(mu_k).(lift(mu) / r) for every plane k, through coordinates."""
-        return np.asarray(planes @ run.problem.pull(i, run.problem.lift(i, mu) / r))
+    def _products(self, run: SolverRun, r: Floats, i: int, planes: Floats, mu: Floats) -> Floats:
+        """(Phi mu_k).(Phi mu / r) for every plane k, through coordinates."""
+        return np.asarray(planes @ run.problem.scores_of(i, run.problem.features_of(i, mu) / r))
 
-    def step(self, run: Run, state: BCFWState) -> None:
+    def step(self, run: SolverRun, state: BCFWState) -> None:
         r = run.regulariser.strengths(run.problem.n_weights)
         form = ConvexForm(r, state.u, state.constant)
         for _ in range(self.check_every):
@@ -148,20 +130,20 @@ class BCFW(Solver[BCFWState]):
         if state.n_pass >= self.max_passes:
             raise Stop(Outcome.BUDGET, f"All {self.max_passes} passes were run; the duality gap is {gap:.4g}.")
 
-    def certificate(self, run: Run, state: BCFWState, objective: float) -> Certificate:
+    def certificate(self, run: SolverRun, state: BCFWState, objective: float) -> Certificate:
         return duality_certificate(run, objective, state.lower)
 
-    def _lower(self, run: Run, state: BCFWState) -> float:
+    def _lower(self, run: SolverRun, state: BCFWState) -> float:
         r = run.regulariser.strengths(run.problem.n_weights)
         mixed = np.array([alpha @ b for alpha, b in zip(state.alpha, state.offsets, strict=True)])
         return ConvexForm(r, state.u, state.constant).dual(state.v, float(run.problem.scale @ mixed))
 
-    def _check(self, run: Run, state: BCFWState, form: ConvexForm) -> float:
+    def _check(self, run: SolverRun, state: BCFWState, form: ConvexForm) -> float:
         """Evaluate the current and the averaged weights; renew every instance's gap at the current ones."""
         w, lower = state.v / form.r, self._lower(run, state)
         state.lower = lower
-        part = run.problem.plus(w)
-        at_mean = form.primal(state.mean, run.problem.plus(state.mean).total)
+        part = run.count(run.problem.plus(w))
+        at_mean = form.primal(state.mean, run.count(run.problem.plus(state.mean)).total)
         at_w = form.primal(w, part.total)
         mixed = [state.alpha[i] @ _scores(run, state, i, w) for i in range(run.problem.n_instances)]
         state.gaps = np.maximum(run.problem.scale * (part.values - np.array(mixed)), 0.0)
@@ -174,7 +156,7 @@ class BCFW(Solver[BCFWState]):
             run.record(w, at_w, gap=lowest - lower, gradient_norm=norm)
         return lowest - lower
 
-    def _visit(self, run: Run, state: BCFWState, r: Floats, i: int, oracle: bool) -> None:
+    def _visit(self, run: SolverRun, state: BCFWState, r: Floats, i: int, oracle: bool) -> None:
         """One step on instance i, towards a known plane or a new one."""
         c = float(run.problem.scale[i])
         w = state.v / r
@@ -182,11 +164,11 @@ class BCFW(Solver[BCFWState]):
         mixed = float(state.alpha[i] @ scores)
         enough = max(HIT_OWN * state.gaps[i], HIT_MEAN * float(state.gaps.mean()))
         if oracle and c * (float(scores.max()) - mixed) < enough:
-            value, mu = run.problem.atom(w, i)
+            value, mu = run.atom(w, i)
             run.negative_gaps += bool(value - mixed < -1e-9 * max(1.0, abs(value)))
             state.gaps[i] = max(c * (value - mixed), 0.0)
             if value > scores.max():
-                self._keep(run, state, r, i, mu, value - float(mu @ run.problem.pull(i, w)))
+                self._keep(run, state, r, i, mu, value - float(mu @ run.problem.scores_of(i, w)))
                 scores = _scores(run, state, i, w)
         self._mix(run, state, i, scores)
         state.steps += 1
@@ -194,7 +176,7 @@ class BCFW(Solver[BCFWState]):
             state.mean += (2.0 / (state.n_oracle + 2.0)) * (state.v / r - state.mean)
             state.n_oracle += 1
 
-    def _mix(self, run: Run, state: BCFWState, i: int, scores: Floats) -> None:
+    def _mix(self, run: SolverRun, state: BCFWState, i: int, scores: Floats) -> None:
         """Find better weights for the planes of instance i, the others held fixed."""
         c, alpha = float(run.problem.scale[i]), state.alpha[i].copy()
         if c == 0.0 or len(alpha) == 1:
@@ -203,11 +185,11 @@ class BCFW(Solver[BCFWState]):
         pairwise(c * c * state.products[i], -c * scores, alpha, one_group, 1, MIX_ROUNDS, MIX_SHARE)
         change = alpha - state.alpha[i]
         if np.any(change):
-            state.v -= c * run.problem.lift(i, change @ state.planes[i])
+            state.v -= c * run.problem.features_of(i, change @ state.planes[i])
             state.used[i][alpha > 0] = state.steps
             state.alpha[i] = alpha
 
-    def _keep(self, run: Run, state: BCFWState, r: Floats, i: int, mu: Floats, b: float) -> None:
+    def _keep(self, run: SolverRun, state: BCFWState, r: Floats, i: int, mu: Floats, b: float) -> None:
         """Store a plane with weight 0; when the store is full it takes the place of one that is not needed."""
         if len(state.offsets[i]) < self.n_planes:
             k = len(state.offsets[i])
@@ -223,9 +205,9 @@ class BCFW(Solver[BCFWState]):
         state.products[i][k], state.products[i][:, k] = row, row
 
 
-def _scores(run: Run, state: BCFWState, i: int, w: Floats) -> Floats:
+def _scores(run: SolverRun, state: BCFWState, i: int, w: Floats) -> Floats:
     """Values at w of the planes of instance i."""
-    return np.asarray(state.planes[i] @ run.problem.pull(i, w) + state.offsets[i])
+    return np.asarray(state.planes[i] @ run.problem.scores_of(i, w) + state.offsets[i])
 
 
 def _vacate(planes: Floats, offsets: Floats, alpha: Floats, used: Ints, products: Floats) -> int:

@@ -10,21 +10,20 @@ tried once before giving up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
-from mssvm.core.arrays import Floats
+from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.objectives.problem import Part
+from mssvm.objectives.problem import Part, Problem
 from mssvm.optim.bcfw import BCFW
 from mssvm.optim.dual import duality_certificate
-from mssvm.optim.run import NAN, Run, Stop
 from mssvm.optim.solution import Certificate, Outcome, Row, Solution
-from mssvm.optim.solver import Solver
+from mssvm.optim.solver import NAN, Solver, SolverRun, Stop
 from mssvm.optim.subgradient import Stopping, Subgradient
-from mssvm.optim.views import Linearised, Meter
 
 ENOUGH = 0.5  # an inner solve ends when its gap is below this share of the decrease it has achieved
 FINER = 0.25  # share of ``inner_tolerance`` that is tried once when progress ends
@@ -49,23 +48,25 @@ class CCCPState:
 
 @dataclass(frozen=True)
 class CCCP(Solver[CCCPState]):
-    """Stops when an outer step lowers the objective by less than ``tolerance`` of it. ``literal`` takes every inner
-    result as it comes. ``eps_h_schedule`` is an optional fall of eps_h towards the target."""
+    """The concave-convex procedure around the solver ``inner``, asked for a gap of ``inner_tolerance``.
+
+    Stops when an outer step lowers the objective by less than ``tolerance`` of it, or after ``max_outer`` steps.
+    ``literal`` takes every inner result as it comes. ``eps_h_schedule`` may let eps_h fall towards the target.
+    """
 
     inner: Solver[Any] = field(default_factory=BCFW)
     max_outer: int = 100
     tolerance: float = 2e-4
     inner_tolerance: float = 1e-3
     literal: bool = False
-    eps_h_schedule: tuple[float, ...] = ()
+    eps_h_schedule: Sequence[float] = ()
 
     state_type: ClassVar[type] = CCCPState
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "eps_h_schedule", tuple(float(e) for e in self.eps_h_schedule))
         if self.max_outer < 1 or not self.tolerance > 0:
             raise InputError("CCCP needs max_outer >= 1 and tolerance > 0.")
-        if list(self.eps_h_schedule) != sorted(self.eps_h_schedule)[::-1]:
+        if list(self.eps_h_schedule) != sorted(self.eps_h_schedule, reverse=True):
             raise InputError(f"eps_h_schedule must fall, got {self.eps_h_schedule}.")
 
     @classmethod
@@ -79,7 +80,7 @@ class CCCP(Solver[CCCPState]):
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=tolerance, inner_tolerance=tolerance)
 
-    def begin(self, run: Run, warm: dict[str, Any]) -> CCCPState:
+    def begin(self, run: SolverRun, warm: dict[str, Any]) -> CCCPState:
         w = run.regulariser.project(run.w0)
         state = CCCPState(w, NAN, NAN, np.zeros_like(w), 0, 0, dict(warm), self.inner_tolerance, NAN, False)
         self._enter(run, state)
@@ -87,24 +88,27 @@ class CCCP(Solver[CCCPState]):
 
     def stages(self, target: tuple[float, float]) -> list[tuple[float, float]]:
         """The temperatures to run through, the target last."""
-        return [(target[0], e) for e in self.eps_h_schedule if e > target[1]] + [target]
+        return [(target[0], float(e)) for e in self.eps_h_schedule if e > target[1]] + [target]
 
-    def step(self, run: Run, state: CCCPState) -> None:
+    def step(self, run: SolverRun, state: CCCPState) -> None:
         stages = self.stages(run.problem.temperatures)
         view = run.problem.at(*stages[state.stage])
         minus = Part(np.zeros(0), state.minus, state.u)
-        inner = Linearised.of(view, state.w, minus)
+        inner = Linearised(view, state.w, minus)
         before = state.objective
         found = self._solve(run, state, inner)
+        run.tally.add(found.tally)
         state.warm = found.warm
         # Of the point kept, whether that is the new one or the old: its inner objective less the inner lower bound.
         state.inner_gap = min(found.objective, before) - found.objective + found.certificate.gap
         state.inner_certified = found.certificate.certifies
         if self.literal or found.objective < state.objective:
-            self._accept(view, state, inner, found)
+            self._accept(run, view, state, inner, found)
         run.record(state.w, state.objective, gap=self._gap(run, state), temperatures=view.temperatures)
         if found.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
+        if found.outcome is Outcome.TIME:
+            raise Stop(Outcome.TIME, f"The time limit was reached in outer step {state.outer + 1}.")
         state.outer += 1
         progress = (before - state.objective) / max(abs(before), 1e-300)
         if not self.literal:
@@ -112,7 +116,7 @@ class CCCP(Solver[CCCPState]):
         if state.outer >= self.max_outer:
             raise Stop(Outcome.BUDGET, f"All {self.max_outer} outer steps were taken.")
 
-    def _settle(self, run: Run, state: CCCPState, progress: float, last: bool) -> None:
+    def _settle(self, run: SolverRun, state: CCCPState, progress: float, last: bool) -> None:
         """After too little progress: on to the next stage, to finer inner solutions, or to the end."""
         if progress > (self.tolerance if last else max(STAGE_TOLERANCE, self.tolerance)):
             return
@@ -125,7 +129,7 @@ class CCCP(Solver[CCCPState]):
             raise Stop(Outcome.CONVERGED, f"Outer step {state.outer} changed the objective by {progress:.1e} of it.")
         state.inner_tolerance = finer
 
-    def _solve(self, run: Run, state: CCCPState, inner: Linearised) -> Solution:
+    def _solve(self, run: SolverRun, state: CCCPState, inner: Linearised) -> Solution:
         lowest = state.objective
 
         def enough(row: Row, w: Floats) -> bool:
@@ -133,38 +137,77 @@ class CCCP(Solver[CCCPState]):
             lowest = min(lowest, row.objective)
             return row.gap <= ENOUGH * (state.objective - lowest)
 
-        if self.literal:
-            return self.inner.minimize(inner, state.w, regulariser=run.regulariser)
-        solver = self.inner.tightened(state.inner_tolerance)
-        return solver.minimize(inner, state.w, regulariser=run.regulariser, callback=enough, warm=state.warm)
+        solver = self.inner if self.literal else self.inner.tightened(state.inner_tolerance)
+        more: dict[str, Any] = {} if self.literal else {"callback": enough, "warm": state.warm}
+        problem = cast(Problem, inner)
+        return solver.minimize(problem, state.w, regulariser=run.regulariser, time_limit=run.time_left, **more)
 
-    def choose(self, run: Run) -> tuple[Floats, float]:
+    def choose(self, run: SolverRun) -> tuple[Floats, float]:
         return run.chosen(last=self.literal)
 
-    def certificate(self, run: Run, state: CCCPState, objective: float) -> Certificate:
+    def certificate(self, run: SolverRun, state: CCCPState, objective: float) -> Certificate:
         if run.problem.convex:
             return duality_certificate(run, objective, objective - state.inner_gap)
         kind = "certified" if state.inner_certified and run.tally.exact else "estimated"
         sentence = "A local solution, not certified; the gap of the last inner problem is "
         return Certificate(sentence + f"{state.inner_gap:.4g} ({kind}).", negative_gaps=run.negative_gaps)
 
-    def _gap(self, run: Run, state: CCCPState) -> float:
+    def _gap(self, run: SolverRun, state: CCCPState) -> float:
         return state.inner_gap if run.problem.convex else NAN
 
-    def _enter(self, run: Run, state: CCCPState) -> None:
+    def _enter(self, run: SolverRun, state: CCCPState) -> None:
         """Evaluate the point at the temperatures of a new stage; planes of other temperatures are no longer valid."""
         view = run.problem.at(*self.stages(run.problem.temperatures)[state.stage])
-        plus, minus = view.plus(state.w), view.minus(state.w)
+        plus, minus = run.count(view.plus(state.w)), run.count(view.minus(state.w))
         state.objective = run.regulariser.value(state.w) + plus.total - minus.total
         state.minus, state.u = minus.total, minus.gradient
         if state.stage:
             state.warm = {}
         run.record(state.w, state.objective, temperatures=view.temperatures)
 
-    def _accept(self, view: Meter, state: CCCPState, inner: Linearised, found: Solution) -> None:
+    def _accept(self, run: SolverRun, view: Problem, state: CCCPState, inner: Linearised, found: Solution) -> None:
         """Move to the inner solution, unless its true objective is not lower (possible only with inexact inference)."""
-        minus = view.minus(found.w)
+        minus = run.count(view.minus(found.w))
         objective = found.objective + float(inner.u @ found.w) - inner.constant - minus.total
         if self.literal or objective < state.objective:
             state.w, state.objective = found.w, objective
             state.minus, state.u = minus.total, minus.gradient
+
+
+class Linearised:
+    """CCCP's convex inner problem: ``problem`` with its subtracted part replaced by the tangent u.w - const at ``w``,
+    where ``minus`` was evaluated. The tangent is known only as a sum over instances; each is given a share of it in
+    proportion to c_i. All else is the problem's own."""
+
+    convex = True
+
+    def __init__(self, problem: Problem, w: Floats, minus: Part) -> None:
+        self.problem, self.u = problem, minus.gradient
+        self.constant = float(minus.gradient @ w) - minus.total
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.problem, name)
+
+    def at(self, eps_y: float, eps_h: float) -> Linearised:
+        """The same tangent under the first part at other temperatures."""
+        tangent = Part(np.zeros(0), -self.constant, self.u)
+        return Linearised(self.problem.at(eps_y, eps_h), np.zeros_like(self.u), tangent)
+
+    def tempering(self, eps_y: float, eps_h: float) -> tuple[Floats, Floats]:
+        """The tangent stays as it is."""
+        return self.problem.tempering(eps_y, eps_h)[0], np.zeros(self.problem.n_instances)
+
+    def minus(self, w: Floats, instances: Ints | None = None) -> Part:
+        """The tangent, or its share."""
+        whole = self.problem.scale
+        scale = whole if instances is None else whole[instances]
+        total = float(whole.sum()) or 1.0
+        share = float(scale.sum()) / total
+        value = float(self.u @ w) - self.constant
+        return Part(np.full(len(scale), value / total), share * value, share * self.u)
+
+    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
+        """The first part less the tangent."""
+        high, low = self.problem.plus(w, instances), self.minus(w, instances)
+        values, gradient = high.values - low.values, high.gradient - low.gradient
+        return replace(high, values=values, total=high.total - low.total, gradient=gradient)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import tempfile
 import time
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -18,8 +16,9 @@ from safetensors.numpy import save
 
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
+from mssvm.core.files import Reader, Writer, replacing
 
-FORMAT = "mssvm-checkpoint-1"
+FORMAT = "mssvm-checkpoint-2"
 
 
 @dataclass(frozen=True)
@@ -32,66 +31,60 @@ class Checkpoint:
     path: str | Path
     every_seconds: float = 30.0
 
-    def load(self, fingerprint: str) -> dict[str, Any] | None:
-        """The saved tree, or None where there is none; refuses a file that belongs to another run."""
+    def numbered(self, k: int) -> Checkpoint:
+        """The checkpoint of the k-th of several runs."""
         path = Path(self.path)
-        if not path.exists():
-            return None
-        header, arrays = _read(path)
-        if header.get("fingerprint") != fingerprint:
-            raise InputError(f"{path} was saved by another solver, problem or start; delete it or name another file.")
-        tree: dict[str, Any] = _unpack(header["tree"], arrays)
-        return tree
-
-    def save(self, fingerprint: str, tree: dict[str, Any]) -> None:
-        """Write the tree beside the old file and swap the two in one step."""
-        arrays: dict[str, AnyArray] = {}
-        header = json.dumps({"fingerprint": fingerprint, "tree": _pack(tree, arrays)})
-        blob = save(arrays, {"format": FORMAT, "mssvm": header})
-        replace_file(Path(self.path), blob)
+        return dataclasses.replace(self, path=path.with_name(f"{path.name}-{k}"))
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write beside the target, flush to disk, then rename: readers see the old file or the new one."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.resolve().parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, usual_mode())
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}.") from None
-
-
-def usual_mode() -> int:
-    """Permissions of a file created in the ordinary way; temporary files start with fewer."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
+def checkpoints_of(path: str | Path) -> list[Path]:
+    """The numbered files of an interrupted series of runs."""
+    path = Path(path)
+    return sorted(path.parent.glob(f"{path.name}-[0-9]*"))
 
 
 @dataclass
 class Saver:
-    """Calls ``checkpoint.save`` when it is due."""
+    """The checkpoint of one run, which its fingerprint tells from others."""
 
     checkpoint: Checkpoint | None
     fingerprint: str
+    always: bool = False
     last: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
-    def due(self) -> bool:
-        return self.checkpoint is not None and time.monotonic() - self.last >= self.checkpoint.every_seconds
+    def path(self) -> Path:
+        assert self.checkpoint is not None
+        return Path(self.checkpoint.path)
 
-    def save(self, tree: dict[str, Any]) -> None:
-        if self.checkpoint is not None:
-            self.checkpoint.save(self.fingerprint, tree)
-            self.last = time.monotonic()
+    @property
+    def due(self) -> bool:
+        """Whether the state between two iterations should be saved now."""
+        if self.checkpoint is None:
+            return False
+        return self.always or time.monotonic() - self.last >= self.checkpoint.every_seconds
+
+    def load(self) -> dict[str, Any] | None:
+        """What was saved, or None where there is nothing; refuses a file that belongs to another run."""
+        if self.checkpoint is None or not self.path.exists():
+            return None
+        header, arrays = _read(self.path)
+        if header.get("fingerprint") != self.fingerprint:
+            raise InputError(
+                f"{self.path} was saved by another solver, problem or start; delete it or name another file."
+            )
+        tree: dict[str, Any] = Reader(arrays, {}, {}).decode(header["tree"])
+        return tree
+
+    def save(self, run: dict[str, Any], state: Any, outcome: str = "", message: str = "") -> None:
+        """Write the run, its state and how it ended."""
+        arrays: dict[str, AnyArray] = {}
+        fields = {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
+        tree = {"run": run, "state": fields, "outcome": outcome, "message": message}
+        header = {"fingerprint": self.fingerprint, "tree": Writer(arrays, {}).encode(tree, "the state of a solver")}
+        with replacing(self.path) as file:
+            file.write(save(arrays, {"format": FORMAT, "mssvm": json.dumps(header)}))
+        self.last = time.monotonic()
 
 
 def digest(*parts: object) -> str:
@@ -112,32 +105,3 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
             return json.loads(meta["mssvm"]), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise InputError(f"{path} cannot be read as a checkpoint ({error}); delete it or name another file.") from error
-
-
-def _pack(node: Any, arrays: dict[str, AnyArray]) -> Any:
-    """JSON for ``node``, its arrays put aside under running numbers."""
-    if isinstance(node, np.ndarray):
-        key = str(len(arrays))
-        arrays[key] = np.ascontiguousarray(node)
-        return {"$array": key}
-    if isinstance(node, np.random.Generator):
-        return {"$rng": node.bit_generator.state}
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        return {f.name: _pack(getattr(node, f.name), arrays) for f in dataclasses.fields(node)}
-    if isinstance(node, dict):
-        return {key: _pack(value, arrays) for key, value in node.items()}
-    if isinstance(node, list | tuple):
-        return [_pack(value, arrays) for value in node]
-    return node.item() if isinstance(node, np.generic) else node
-
-
-def _unpack(node: Any, arrays: dict[str, AnyArray]) -> Any:
-    if isinstance(node, dict):
-        if "$array" in node:
-            return arrays[node["$array"]]
-        if "$rng" in node:
-            rng = np.random.Generator(getattr(np.random, node["$rng"]["bit_generator"])())
-            rng.bit_generator.state = node["$rng"]
-            return rng
-        return {key: _unpack(value, arrays) for key, value in node.items()}
-    return [_unpack(value, arrays) for value in node] if isinstance(node, list) else node

@@ -15,15 +15,13 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.optim.dual import ConvexForm, duality_certificate
-from mssvm.optim.master import solve_simplices
-from mssvm.optim.run import Run, Stop
+from mssvm.optim.dual import ConvexForm, duality_certificate, solve_simplices
 from mssvm.optim.solution import Certificate, Outcome
-from mssvm.optim.solver import Solver
+from mssvm.optim.solver import Solver, SolverRun, Stop
 
 # New planes are taken at this share of the way from the best point to the QP's solution, which swings far at first.
 STRIDE = 0.3
-KEPT = ("a", "b", "group", "alpha", "idle")
+WARM = ("a", "b", "group", "alpha", "idle")
 
 
 @dataclass
@@ -46,8 +44,11 @@ class CuttingPlaneState:
 
 @dataclass(frozen=True)
 class CuttingPlane(Solver[CuttingPlaneState]):
-    """Stops when the gap is at most ``tolerance`` times the objective; drops planes idle for ``max_idle`` rounds
-    (default 30, with n slacks 5)."""
+    """Cutting planes.
+
+    Stops when the gap is at most ``tolerance`` times the objective, or after ``max_rounds``. ``n_slack`` gives every
+    instance a slack of its own; planes idle for ``max_idle`` rounds are dropped (default 30, with n slacks 5).
+    """
 
     max_rounds: int = 500
     tolerance: float = 1e-3
@@ -64,12 +65,12 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         return replace(self, tolerance=tolerance)
 
     def warm(self, state: CuttingPlaneState) -> dict[str, Any]:
-        return {key: getattr(state, key) for key in KEPT}
+        return {key: getattr(state, key) for key in WARM}
 
-    def begin(self, run: Run, warm: dict[str, Any]) -> CuttingPlaneState:
+    def begin(self, run: SolverRun, warm: dict[str, Any]) -> CuttingPlaneState:
         p = run.problem.n_weights
         r = run.regulariser.demand_dual(p, "CuttingPlane")
-        form = ConvexForm.of(run.problem, run.w0, r, "CuttingPlane")
+        form = ConvexForm.of(run, r, "CuttingPlane")
         none = np.zeros(0, dtype=np.int64)
         empty = {"a": np.zeros((0, p)), "b": np.zeros(0), "group": none, "alpha": np.zeros(0), "idle": none}
         kept = {key: np.array(value) for key, value in (warm or empty).items()}
@@ -83,7 +84,7 @@ class CuttingPlane(Solver[CuttingPlaneState]):
             _add(state, r, rows, values, groups)
         return state
 
-    def step(self, run: Run, state: CuttingPlaneState) -> None:
+    def step(self, run: SolverRun, state: CuttingPlaneState) -> None:
         form = ConvexForm(run.regulariser.strengths(run.problem.n_weights), state.u, state.constant)
         q = state.b + state.a @ (form.u / form.r)
         state.alpha, solved = solve_simplices(state.H, q, state.group, state.alpha)
@@ -110,26 +111,26 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         new = rows @ w + values - tops > 0.1 * gap / len(tops)
         _add(state, form.r, rows[new], values[new], groups[new])
 
-    def certificate(self, run: Run, state: CuttingPlaneState, objective: float) -> Certificate:
+    def certificate(self, run: SolverRun, state: CuttingPlaneState, objective: float) -> Certificate:
         slack = None
         if self.n_slack and len(state.slack) == run.problem.n_instances:
             c = run.problem.scale
             raw = np.divide(state.slack, c, out=np.zeros_like(c), where=c > 0)
-            slack = raw - run.problem.minus(run.best.w).values
+            slack = raw - run.count(run.problem.minus(run.best.w)).values
         return duality_certificate(run, objective, state.lower, slack)
 
-    def _tangents(self, run: Run, w: Floats) -> tuple[float, tuple[Floats, Floats, Ints]]:
+    def _tangents(self, run: SolverRun, w: Floats) -> tuple[float, tuple[Floats, Floats, Ints]]:
         """P(w), and its tangent at w: as one plane, or as one an instance."""
         problem = run.problem
         if not self.n_slack:
-            part = problem.plus(w)
+            part = run.count(problem.plus(w))
             offset = part.total - float(part.gradient @ w)
             return part.total, (part.gradient[None], np.array([offset]), np.zeros(1, dtype=np.int64))
         n = problem.n_instances
         rows, values = np.zeros((n, problem.n_weights)), np.zeros(n)
         for i in range(n):
-            value, mu = problem.atom(w, i)
-            rows[i] = problem.scale[i] * problem.lift(i, mu)
+            value, mu = run.atom(w, i)
+            rows[i] = problem.scale[i] * problem.features_of(i, mu)
             values[i] = problem.scale[i] * value
         return float(values.sum()), (rows, values - rows @ w, np.arange(n))
 

@@ -1,9 +1,12 @@
-"""The convex form shared by the solvers that work in the dual: min_w R(w) + P(w) - u.w + constant.
+"""The convex form shared by the solvers that work in the dual, min_w R(w) + P(w) - u.w + constant, and their small QPs.
 
 P(w) = sum_i c_i plus_i(w) is a maximum of planes a.w + b, and the subtracted part is linear. For any planes of P, with
 v = u - a, the minimum over w is attained at w = v / r and bounds the whole problem from below:
 
     constant + b - 1/2 sum_j v_j^2 / r_j
+
+The best mixture of known planes is a quadratic program over simplices: min_a 1/2 a'Ha - q'a, a >= 0, sum 1 in every
+group.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 
-from mssvm.core.arrays import Floats
+from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import UnsupportedError
-from mssvm.objectives.problem import Problem
-from mssvm.optim.run import Run
 from mssvm.optim.solution import Certificate
+from mssvm.optim.solver import SolverRun
+
+NEGLIGIBLE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +33,15 @@ class ConvexForm:
     constant: float
 
     @classmethod
-    def of(cls, problem: Problem, w: Floats, r: Floats, solver: str) -> ConvexForm:
-        """Read the linear part off its value and gradient at any w; refuse a problem that has none."""
-        if not problem.convex:
+    def of(cls, run: SolverRun, r: Floats, solver: str) -> ConvexForm:
+        """Read the linear part off its value and gradient at the start; refuse a problem that has none."""
+        if not run.problem.convex:
             raise UnsupportedError(
                 f"{solver} needs a convex problem, and this one subtracts a convex part (hidden variables or sets of "
                 f"labels); use CCCP(inner={solver}())."
             )
-        part = problem.minus(w)
-        return cls(r, part.gradient, float(part.gradient @ w) - part.total)
+        part = run.count(run.problem.minus(run.w0))
+        return cls(r, part.gradient, float(part.gradient @ run.w0) - part.total)
 
     def primal(self, w: Floats, plus: float) -> float:
         return 0.5 * float(self.r @ (w * w)) + plus - float(self.u @ w) + self.constant
@@ -45,7 +50,7 @@ class ConvexForm:
         return self.constant + b - 0.5 * float(v @ (v / self.r))
 
 
-def duality_certificate(run: Run, objective: float, lower: float, slack: Floats | None = None) -> Certificate:
+def duality_certificate(run: SolverRun, objective: float, lower: float, slack: Floats | None = None) -> Certificate:
     """Objective minus lower bound, proven only if every plane came from exact inference."""
     gap = objective - lower
     if not np.isfinite(gap):
@@ -59,3 +64,81 @@ def duality_certificate(run: Run, objective: float, lower: float, slack: Floats 
             f"{run.negative_gaps} negative gaps were seen."
         )
     return Certificate(sentence, gap, run.tally.exact, run.negative_gaps, slack=slack)
+
+
+def solve_simplices(H: Floats, q: Floats, group: Ints, start: Floats) -> tuple[Floats, bool]:
+    """Weights of the planes, feasible to the last bit, and whether the interior-point solver succeeded.
+
+    Any feasible weights give a valid lower bound. Where the solver fails, or ends above the start, pairwise steps
+    from the start take its place: slower, and safe.
+    """
+    if len(q) == len(np.unique(group)):
+        return np.ones(len(q)), True
+    solved = _interior_point(H, q, group)
+    before = _value(H, q, start)
+    if solved is not None and _value(H, q, solved) <= before + NEGLIGIBLE * abs(before):
+        return solved, True
+    names, index = np.unique(group, return_inverse=True)
+    a = start.copy()
+    pairwise(H, H @ a - q, a, index, len(names), 5000, 1e-12)
+    return a, False
+
+
+def _value(H: Floats, q: Floats, a: Floats) -> float:
+    return float(0.5 * a @ (H @ a) - q @ a)
+
+
+def _interior_point(H: Floats, q: Floats, group: Ints) -> Floats | None:
+    import piqp
+
+    k, groups = len(q), np.unique(group)
+    scale = max(float(np.abs(np.diag(H)).max()), 1e-300)
+    solver = piqp.DenseSolver()
+    solver.settings.eps_abs = solver.settings.eps_rel = 1e-10
+    sums = np.asfortranarray((group[None, :] == groups[:, None]).astype(np.float64))
+    P = np.asfortranarray((H + H.T) / (2 * scale))
+    solver.setup(P, -q / scale, sums, np.ones(len(groups)), x_l=np.zeros(k), x_u=np.ones(k))
+    status = solver.solve()
+    a = np.asarray(solver.result.x, dtype=np.float64)
+    # Interior points give every plane some weight; without it, idle planes can be told from the others.
+    a = np.where(a > NEGLIGIBLE, a, 0.0)
+    if status != piqp.PIQP_SOLVED or not np.all(np.isfinite(a)):
+        return None
+    index = np.searchsorted(groups, group)
+    totals = np.bincount(index, weights=a, minlength=len(groups))
+    return None if np.any(totals <= 0) else np.asarray(a / totals[index])
+
+
+@njit(cache=True, nogil=True)
+def pairwise(H: Floats, gradient: Floats, a: Floats, group: Ints, n_groups: int, max_rounds: int, share: float) -> None:
+    """Move weight from the worst plane in use to the best one of its group, with exact line search, in place.
+
+    ``gradient`` = Ha - q is kept up to date. Ends when no group's difference of gradients exceeds ``share`` of the
+    largest one met in the first round.
+    """
+    first = 0.0
+    for n_round in range(max_rounds):
+        largest = 0.0
+        for g in range(n_groups):
+            best, worst = -1, -1
+            for k in range(len(a)):
+                if group[k] == g:
+                    if best < 0 or gradient[k] < gradient[best]:
+                        best = k
+                    if a[k] > 0 and (worst < 0 or gradient[k] > gradient[worst]):
+                        worst = k
+            drop = gradient[worst] - gradient[best]
+            if drop <= 0:
+                continue
+            largest = max(largest, drop)
+            curvature = H[best, best] + H[worst, worst] - 2 * H[best, worst]
+            whole = drop >= a[worst] * curvature
+            move = a[worst] if whole else drop / curvature
+            a[best] += move
+            a[worst] = 0.0 if whole else a[worst] - move
+            for k in range(len(a)):
+                gradient[k] += move * (H[k, best] - H[k, worst])
+        if n_round == 0:
+            first = largest
+        if largest <= share * first:
+            break

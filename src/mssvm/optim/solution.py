@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mssvm.core.arrays import Floats
+from mssvm.objectives.problem import Part
 
 
 class Row(NamedTuple):
-    """One line of a trace; NaN where a solver does not know a figure. Calls and rescues count from the start."""
+    """One line of a trace; NaN where a solver does not know a figure. Calls, and instances floored at U-, count from
+    the start."""
 
     iteration: int
     objective: float
@@ -22,7 +25,7 @@ class Row(NamedTuple):
     minus_calls: int
     seconds: float
     converged: float
-    rescued: int
+    floored: int
     eps_y: float
     eps_h: float
 
@@ -30,7 +33,7 @@ class Row(NamedTuple):
     def of(cls, values: Floats) -> Row:
         """The row whose numbers were stored as floats."""
         row = cls._make(float(v) for v in values)
-        return row._replace(**{k: int(getattr(row, k)) for k in ("iteration", "plus_calls", "minus_calls", "rescued")})
+        return row._replace(**{k: int(getattr(row, k)) for k in ("iteration", "plus_calls", "minus_calls", "floored")})
 
 
 class Outcome(Enum):
@@ -42,7 +45,13 @@ class Outcome(Enum):
     DIVERGED = "diverged"
     STOPPED = "stopped"
     EARLY = "early"
+    TIME = "time"
     INTERRUPTED = "interrupted"
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the run would have gone on, and a checkpoint of it can be resumed."""
+        return self in (Outcome.TIME, Outcome.INTERRUPTED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +71,27 @@ class Certificate:
     slack: Floats | None = None
 
 
+@dataclass
+class Tally:
+    """Running counts of inference. ``reported`` is the number of calls that said whether they converged."""
+
+    plus_calls: int = 0
+    minus_calls: int = 0
+    reported: int = 0
+    converged: int = 0
+    floored: int = 0
+    exact: bool = True
+
+    def add(self, other: Part | Tally) -> None:
+        """Enter one evaluation, or all those of an inner solver."""
+        self.plus_calls += other.plus_calls
+        self.minus_calls += other.minus_calls
+        self.reported += other.reported if isinstance(other, Tally) else other.plus_calls + other.minus_calls
+        self.converged += other.converged
+        self.floored += other.floored
+        self.exact = self.exact and other.exact
+
+
 @dataclass(frozen=True, eq=False)
 class Solution:
     """Weights and their objective, the trace, the outcome with a sentence, and the certificate.
@@ -76,6 +106,7 @@ class Solution:
     message: str
     certificate: Certificate
     warm: dict[str, Any] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
 
     def column(self, name: str) -> Floats:
         """One column of the trace."""
@@ -88,3 +119,10 @@ class Solution:
     @property
     def minus_calls(self) -> int:
         return self.trace[-1].minus_calls if self.trace else 0
+
+
+def best_of(solutions: Sequence[Solution]) -> Solution:
+    """The lowest objective of a series of solutions; cut short, if the series was."""
+    best = min(solutions, key=lambda s: s.objective if np.isfinite(s.objective) else np.inf)
+    last = solutions[-1]
+    return replace(best, outcome=last.outcome, message=last.message) if last.outcome.cut_short else best

@@ -16,9 +16,8 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.optim.run import Run, Stop
 from mssvm.optim.solution import Outcome
-from mssvm.optim.solver import Solver
+from mssvm.optim.solver import Solver, SolverRun, Stop
 
 TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
 TRIAL_STEPS = 20  # at least; whole epochs
@@ -62,11 +61,14 @@ class SubgradientState:
 
 @dataclass(frozen=True)
 class Subgradient(Solver[SubgradientState]):
-    """Subgradient descent. ``rate=None`` chooses the rate by short trials; ``batch_size=None`` by the sample.
+    """Subgradient descent over ``n_epochs`` visits to every instance.
 
-    ``tolerance`` > 0 ends a full-batch run when the gradient norm of ``stopping`` falls to it. An epoch in
-    ``evaluate_every``, and the last, ends with a pass over all instances that evaluates the objective, which costs as
-    much as the epoch itself.
+    ``rate=None`` chooses the rate by short trials; ``batch_size=None`` by the sample, ``full_batch`` takes all
+    instances at once. ``adaptive`` rates follow ``scaling`` ("adagrad" or "adam") and cool down, others stay fixed.
+    ``average`` also tries the mean of the last iterates; ``keep_last`` returns the last iterate instead of the best.
+    ``tolerance`` > 0 ends a full-batch run when the gradient norm of ``stopping`` ("printed" or "corrected") falls to
+    it. An epoch in ``evaluate_every``, and the last, ends with a pass over all instances that evaluates the objective,
+    which costs as much as the epoch itself. ``seed`` is that of the order of visits.
     """
 
     n_epochs: int = 100
@@ -74,12 +76,12 @@ class Subgradient(Solver[SubgradientState]):
     batch_size: int | None = None
     full_batch: bool = False
     adaptive: bool = True
-    scaling: Scaling = Scaling.ADAGRAD
+    scaling: Scaling | str = Scaling.ADAGRAD
     average: bool = True
     keep_last: bool = False
     evaluate_every: int = 1
     tolerance: float = 0.0
-    stopping: Stopping = Stopping.CORRECTED
+    stopping: Stopping | str = Stopping.CORRECTED
     seed: int = 0
 
     state_type: ClassVar[type] = SubgradientState
@@ -93,31 +95,26 @@ class Subgradient(Solver[SubgradientState]):
             raise InputError(f"rate must be a finite number > 0 or None, got {self.rate!r}.")
         if self.rate is None and not self.adaptive:
             raise InputError("a rate is chosen by trials only with adaptive=True; name the fixed rate.")
+        for kind, name in ((Scaling, self.scaling), (Stopping, self.stopping)):
+            if name not in [k for one in kind for k in (one, one.value)]:
+                raise InputError(f"{kind.__name__.lower()} must be one of {[one.value for one in kind]}, got {name!r}.")
 
     @classmethod
     def literal(
         cls, rate: float, n_steps: int, tolerance: float = 0.0, stopping: Stopping = Stopping.CORRECTED
     ) -> Self:
         """Algorithm 1 as printed: full batch, fixed rate, the last iterate."""
-        return cls(
-            n_epochs=n_steps,
-            rate=rate,
-            full_batch=True,
-            adaptive=False,
-            average=False,
-            keep_last=True,
-            tolerance=tolerance,
-            stopping=stopping,
-        )
+        plain = cls(n_epochs=n_steps, rate=rate, full_batch=True, adaptive=False, average=False, keep_last=True)
+        return replace(plain, tolerance=tolerance, stopping=stopping)
 
-    def begin(self, run: Run, warm: dict[str, Any]) -> SubgradientState:
+    def begin(self, run: SolverRun, warm: dict[str, Any]) -> SubgradientState:
         w = run.regulariser.project(run.w0)
         state = self._fresh(w, self.rate or TRIAL_RATES[0])
         if not self.full_batch:
             run.record(w, run.objective(w)[0])
         return state if self.rate else self._fresh(w, self._best_rate(run, w))
 
-    def step(self, run: Run, state: SubgradientState) -> None:
+    def step(self, run: SolverRun, state: SubgradientState) -> None:
         if self.full_batch:
             self._full_step(run, state)
             return
@@ -126,19 +123,16 @@ class Subgradient(Solver[SubgradientState]):
         self._epoch(run, state)
         if state.epoch % self.evaluate_every and state.epoch < self.n_epochs:
             return
-        averaging = self.average and state.summed > 0
-        if not averaging or state.epoch == self.n_epochs:
+        if not (self.average and state.summed) or state.epoch == self.n_epochs:
             run.record(state.w, run.objective(state.w)[0])
-        if averaging:
-            mean = state.sum / state.summed
-            run.record(mean, run.objective(mean)[0])
+        self._record_mean(run, state)
 
     @property
     def averaged(self) -> float:
         """The share of the epochs, at the end, that is averaged over; Adam's rates are still high half-way."""
-        return 0.25 if self.scaling is Scaling.ADAM else 0.5
+        return 0.25 if Scaling(self.scaling) is Scaling.ADAM else 0.5
 
-    def choose(self, run: Run) -> tuple[Floats, float]:
+    def choose(self, run: SolverRun) -> tuple[Floats, float]:
         """The point with the lowest objective, or the mean where approximate inference merely estimates objectives:
         the lowest estimate is found where inference fails, not where the weights are good."""
         estimated = self.average and not self.full_batch and not run.tally.exact
@@ -149,7 +143,7 @@ class Subgradient(Solver[SubgradientState]):
         rng = np.random.default_rng(self.seed)
         return SubgradientState(w.copy(), 0, rate, zero, zero.copy(), zero.copy(), 0, 0, rng)
 
-    def _best_rate(self, run: Run, w: Floats) -> float:
+    def _best_rate(self, run: SolverRun, w: Floats) -> float:
         """The highest rate that achieves most of the best decrease: short trials favour low rates."""
         start, falls = run.rows[-1].objective, []
         for rate in TRIAL_RATES:
@@ -158,34 +152,35 @@ class Subgradient(Solver[SubgradientState]):
                 self._epoch(run, trial)
             falls.append(start - run.objective(trial.w)[0])
         fall = np.where(np.isfinite(falls), falls, -np.inf)
-        good = np.flatnonzero(fall >= TRIAL_SHARE[self.scaling] * fall.max())
+        good = np.flatnonzero(fall >= TRIAL_SHARE[Scaling(self.scaling)] * fall.max())
         return TRIAL_RATES[int(good[0])] if fall.max() > 0 else USUAL_RATE
 
-    def _full_step(self, run: Run, state: SubgradientState) -> None:
+    def _full_step(self, run: SolverRun, state: SubgradientState) -> None:
         objective, part = run.objective(state.w)
         total = run.regulariser.gradient(state.w) + part.gradient
         norm = run.gradient_norm(state.w, part.gradient)
         run.record(state.w, objective, gradient_norm=norm)
-        tested = float(np.linalg.norm(part.gradient)) if self.stopping is Stopping.PRINTED else norm
+        stopping = Stopping(self.stopping)
+        tested = float(np.linalg.norm(part.gradient)) if stopping is Stopping.PRINTED else norm
         if self.tolerance > 0 and tested <= self.tolerance:
-            raise Stop(Outcome.CONVERGED, f"The {self.stopping.value} gradient norm fell to {tested:.3g}.")
+            raise Stop(Outcome.CONVERGED, f"The {stopping.value} gradient norm fell to {tested:.3g}.")
         if state.epoch >= self.n_epochs:
             self._record_mean(run, state)
             raise Stop(Outcome.BUDGET, f"All {self.n_epochs} steps were taken.")
         self._move(run, state, total if not self.adaptive else total / run.problem.n_sites)
         state.epoch += 1
 
-    def _record_mean(self, run: Run, state: SubgradientState) -> None:
+    def _record_mean(self, run: SolverRun, state: SubgradientState) -> None:
         if self.average and state.summed:
             mean = state.sum / state.summed
             run.record(mean, run.objective(mean)[0])
 
-    def _epoch(self, run: Run, state: SubgradientState) -> None:
+    def _epoch(self, run: SolverRun, state: SubgradientState) -> None:
         """One visit to every instance, in random order."""
         n = run.problem.n_instances
-        for which in self._batches(n, state.rng):
-            part = run.problem.difference(state.w, which)
-            total = run.regulariser.gradient(state.w) + part.gradient * (n / len(which))
+        for instances in self._batches(n, state.rng):
+            part = run.difference(state.w, instances)
+            total = run.regulariser.gradient(state.w) + part.gradient * (n / len(instances))
             self._move(run, state, total / run.problem.n_sites)
         state.epoch += 1
 
@@ -194,7 +189,7 @@ class Subgradient(Solver[SubgradientState]):
         order = rng.permutation(n)
         return [order[k : k + size] for k in range(0, n, size)]
 
-    def _move(self, run: Run, state: SubgradientState, g: Floats) -> None:
+    def _move(self, run: SolverRun, state: SubgradientState, g: Floats) -> None:
         state.steps += 1
         if self.adaptive:
             g = self._scaled(state, g)
@@ -207,7 +202,7 @@ class Subgradient(Solver[SubgradientState]):
         """The direction at AdaGrad's or Adam's rates, cooled: that lets the iterates settle where a constant rate
         keeps them moving."""
         left = 1.0 - state.epoch / self.n_epochs
-        if self.scaling is Scaling.ADAM:
+        if Scaling(self.scaling) is Scaling.ADAM:
             state.mean = MEAN_KEPT * state.mean + (1.0 - MEAN_KEPT) * g
             state.squares = SQUARES_KEPT * state.squares + (1.0 - SQUARES_KEPT) * g * g
             square = state.squares / (1.0 - SQUARES_KEPT**state.steps)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mssvm.core.errors import InputError
-from mssvm.data.labels import LabelSpace
-from mssvm.structures.base import Raw, Space, check_flag, label_mask
-from mssvm.structures.pairwise import Frame, Pairwise
-from mssvm.structures.parts import edge_parts
-from mssvm.structures.wiring import Ban, Block
+from mssvm.data.labels import LabelVocabulary
+from mssvm.structures.base import Raw, check_flag, label_mask
+from mssvm.structures.encoder import HardConstraint, Schema, WeightBlock
+from mssvm.structures.pairwise import Frame, Pairwise, edge_source, label_pairs, pair_mask, split
 
 
+@dataclass(eq=False, repr=False)
 class Chain(Pairwise):
     """Sequences with a label at every position.
 
@@ -43,25 +44,15 @@ class Chain(Pairwise):
     ``{"x": ..., "edge_x": (T - 1, e)}`` or of tuples of two arrays.
     """
 
-    edge_name = "transition"
+    edge_name: ClassVar[str] = "transition"
 
-    def __init__(
-        self,
-        hidden: int = 0,
-        linked: bool = False,
-        direct: bool = False,
-        ends: bool = False,
-        forbidden: Iterable[tuple[Hashable, Hashable]] | None = None,
-        forced: Mapping[Hashable, Any] | None = None,
-        fixed: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.hidden = hidden
-        self.linked = linked
-        self.direct = direct
-        self.ends = ends
-        self.forbidden = forbidden
-        self.forced = forced
-        self.fixed = fixed
+    hidden: int = 0
+    linked: bool = False
+    direct: bool = False
+    ends: bool = False
+    forbidden: Iterable[tuple[Hashable, Hashable]] | None = None
+    forced: Mapping[Hashable, Any] | None = None
+    fixed: Mapping[str, Any] | None = None
 
     def check(self) -> None:
         super().check()
@@ -70,46 +61,28 @@ class Chain(Pairwise):
             raise InputError("forbidden must be an iterable of label pairs; chains have one type of edge.")
 
     def read(self, X: Sequence[Any]) -> Raw:
-        return Raw(edge_parts(X))
+        pairs = [split(item, b) for b, item in enumerate(X)]
+        return Raw({"node": [x for x, _ in pairs], **edge_source([e for _, e in pairs])})
 
-    def frame(self, key: Any, space: Space) -> Frame:
+    def frame(self, key: Any, schema: Schema) -> Frame:
         n = int(key)
-        at = np.arange(n)
-        marks = {"first": at[:1], "last": at[-1:]}
-        zeros = np.zeros(n, dtype=np.int64)
-        return Frame((n,), np.stack([at[:-1], at[1:]], axis=1), zeros, zeros[1:], marks)
+        at, zeros = np.arange(n)[:, None], np.zeros(n, dtype=np.int64)
+        return Frame((n,), np.hstack([at[:-1], at[1:]]), zeros, zeros[1:], {"first": at[:1], "last": at[-1:]})
 
-    def blocks(self, space: Space, labels: LabelSpace) -> tuple[Block, ...]:
-        out = super().blocks(space, labels)
+    def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
+        out = super().blocks(schema, vocabulary)
         if self.ends:
-            n = labels.n_classes
-            out = (*out, Block("start", "first", ("label",), (n,)), Block("end", "last", ("label",), (n,)))
+            n = vocabulary.n_classes
+            out = (*out, WeightBlock("start", "first", ("label",), (n,)), WeightBlock("end", "last", ("label",), (n,)))
         return out
 
-    def forbidden_pairs(self, space: Space, labels: LabelSpace) -> dict[str, Any]:
-        mask = np.zeros((labels.n_classes, labels.n_classes), dtype=bool)
-        for a, b in _pairs(self.forbidden):
-            if a is not None and b is not None:
-                mask[labels.index(a, "forbidden"), labels.index(b, "forbidden")] = True
+    def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
+        pairs = label_pairs(self.forbidden)
+        inside = pair_mask([pair for pair in pairs if None not in pair], vocabulary)
         for a, after in (self.forced or {}).items():
             many = after if isinstance(after, (list, set, frozenset)) else (after,)
-            mask[labels.index(a, "forced")] |= ~label_mask(many, labels, "forced")
-        return {"": mask} if mask.any() else {}
-
-    def bans(self, space: Space, labels: LabelSpace) -> list[Ban]:
-        out = super().bans(space, labels)
-        for group, ends in (
-            ("first", [b for a, b in _pairs(self.forbidden) if a is None]),
-            ("last", [a for a, b in _pairs(self.forbidden) if b is None]),
-        ):
-            if ends:
-                out.append(Ban(group, label_mask(ends, labels, "forbidden")))
-        return out
-
-
-def _pairs(forbidden: Iterable[Any] | None) -> list[tuple[Any, Any]]:
-    pairs = list(forbidden or ())
-    for pair in pairs:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or (pair[0] is None and pair[1] is None):
-            raise InputError(f"forbidden holds {pair!r}; it needs pairs (label, next label).")
-    return [(a, b) for a, b in pairs]
+            inside[vocabulary.index(a, "forced")] |= ~label_mask(many, vocabulary, "forced")
+        first = label_mask([b for a, b in pairs if a is None], vocabulary, "forbidden")
+        last = label_mask([a for a, b in pairs if b is None], vocabulary, "forbidden")
+        groups = {"edge": inside, "first": first, "last": last}
+        return [HardConstraint(group, mask) for group, mask in groups.items() if mask.any()]

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
-from mssvm.core.errors import InputError
+from mssvm.core.errors import InputError, at_row
 from mssvm.core.potentials import Query
-from mssvm.core.topology import Batch, spans
+from mssvm.core.topology import Batch, offsets, spans
 from mssvm.data.labels import Labels
+from mssvm.losses import Loss, inputs_for
 from mssvm.models.linear import LinearInputs
 from mssvm.objectives.sample import Sample
 
@@ -51,13 +52,12 @@ class Sites:
         out[self.vars] = True
         return out
 
-    def select(self, which: Ints, old: Batch, new: Batch) -> Sites:
+    def select(self, instances: Ints, old: Batch, new: Batch) -> Sites:
         """The sites of the named instances, renumbered for the sub-batch."""
-        sizes = np.diff(self.ptr)[which]
-        rows = spans(self.ptr[which], sizes)
-        shift = np.repeat(new.var_ptr[:-1] - old.var_ptr[which], sizes)
-        ptr = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-        return Sites(self.vars[rows] + shift, ptr, tuple(self.shapes[int(b)] for b in which))
+        sizes = np.diff(self.ptr)[instances]
+        shift = np.repeat(new.var_ptr[:-1] - old.var_ptr[instances], sizes)
+        variables = self.vars[spans(self.ptr[instances], sizes)] + shift
+        return Sites(variables, offsets(sizes), tuple(self.shapes[int(b)] for b in instances))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +85,9 @@ class Encoded:
         """(sites, classes): where each class of each label site lies in an array over the states of the batch."""
         return self.batch.unary_ptr[self.labels.vars][:, None] + np.arange(self.n_classes)
 
-    def select(self, which: Sequence[int] | Ints) -> Encoded:
+    def select(self, instances: Sequence[int] | Ints) -> Encoded:
         """The named instances."""
-        chosen = np.asarray(which, dtype=np.int64)
+        chosen = np.asarray(instances, dtype=np.int64)
         inputs, old = self.inputs.select(chosen), self.batch
         allowed = None
         if self.allowed is not None:
@@ -109,11 +109,10 @@ def to_query(
     """The query of prediction: label sites are outputs unless ``hidden_sites`` marks them; the rest stays hidden.
 
     ``given`` clamps observed sites to their label or restricts them to their candidate set; ``allowed`` restricts too.
-    Both are ``LabelSpace.encode`` of labels in the shape of y.
+    Both are ``LabelVocabulary.encode`` of labels in the shape of y.
     """
     batch, sites = encoded.batch, encoded.labels
-    output = np.zeros(batch.n_vars, dtype=bool)
-    output[sites.vars] = True
+    output = sites.mask(batch.n_vars)
     if hidden_sites is not None:
         if hidden_sites.shape != (len(sites),):
             raise InputError(f"hidden_sites has shape {hidden_sites.shape}; there are {len(sites)} label sites.")
@@ -129,15 +128,13 @@ def to_query(
 
 
 def to_sample(
-    encoded: Encoded,
-    labels: Labels,
-    weight: Floats | None = None,
-    site_weight: Floats | None = None,
-    allowed: Labels | None = None,
-) -> Sample:
+    encoded: Encoded, labels: Labels, weight: Floats | None = None, site_weight: Floats | None = None,
+    allowed: Labels | None = None, loss: Loss | None = None,
+) -> Sample:  # fmt: skip
     """The training sample: missing sites become hidden, candidate sets become truth masks (paper section 3).
 
-    ``weight`` is per instance; ``site_weight`` is per label site and scales that site's loss.
+    ``weight`` is per instance; ``site_weight`` is per label site and scales that site's loss. Where the ``loss`` needs
+    it, factors get tables of their own.
     """
     truth = encoded.over_states(_mask(encoded, labels, "y"))
     query = to_query(encoded, ~labels.observed, None, allowed)
@@ -148,7 +145,7 @@ def to_sample(
             raise InputError(f"site weights have shape {np.shape(site_weight)}; there are {len(encoded.labels)} sites.")
         per_variable = np.ones(encoded.batch.n_vars)
         per_variable[encoded.labels.vars] = site_weight
-    return Sample.of(encoded.inputs, query, truth, weight, per_variable)
+    return Sample.of(inputs_for(loss, encoded.inputs), query, truth, weight, per_variable)
 
 
 def _mask(encoded: Encoded, labels: Labels, what: str) -> Bools:
@@ -162,12 +159,7 @@ def _mask(encoded: Encoded, labels: Labels, what: str) -> Bools:
 
 def _check(encoded: Encoded, query: Query, what: str) -> None:
     """Raise if some variable has no state left, naming the user's site where it is one."""
-    batch = encoded.batch
-    empty = query.n_allowed(batch)[encoded.labels.vars] == 0
-    if empty.any():
-        s = int(np.flatnonzero(empty)[0])
-        b = int(np.searchsorted(encoded.labels.ptr, s, side="right")) - 1
-        raise InputError(
-            f"{what}, instance {b}, site {s - int(encoded.labels.ptr[b])}: no label is left that the constraints "
-            "allow; change the label or the constraint."
-        )
+    empty = query.n_allowed(encoded.batch)[encoded.labels.vars] == 0
+    for s in np.flatnonzero(empty)[:1].tolist():
+        reason = "no label is left that the constraints allow; change the label or the constraint."
+        raise InputError(reason, what=what, **at_row(s, encoded.labels.ptr))

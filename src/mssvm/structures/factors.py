@@ -6,6 +6,7 @@ theta(x, z) = sum over types f, factors a of type f: f[z_a] + x_a . f.x[:, z_a]
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ import numpy as np
 from mssvm.core.arrays import Ints
 from mssvm.core.errors import InputError
 from mssvm.data.graphs import FactorInput
-from mssvm.data.labels import LabelSpace
-from mssvm.structures.base import Raw, Space, Structure, check_count, label_mask, state_index
-from mssvm.structures.pairwise import Builder
-from mssvm.structures.wiring import Ban, Block, Wiring
+from mssvm.data.labels import LabelVocabulary
+from mssvm.structures.base import Raw, Structure, check_count, label_mask
+from mssvm.structures.encoder import Encoder, GroupedTopology, HardConstraint, Schema, WeightBlock, state_index
 
 
+@dataclass(eq=False, repr=False)
 class FactorModel(Structure):
     """Factor graphs described instance by instance; X is a list of ``FactorInput``.
 
@@ -35,17 +36,10 @@ class FactorModel(Structure):
         Known weights that training leaves alone (see ``Chain``).
     """
 
-    def __init__(
-        self,
-        hidden: Mapping[Hashable, int] | None = None,
-        allowed: Mapping[Hashable, Iterable[Hashable]] | None = None,
-        forbidden: Mapping[str, Iterable[tuple[Hashable, ...]]] | None = None,
-        fixed: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.hidden = hidden
-        self.allowed = allowed
-        self.forbidden = forbidden
-        self.fixed = fixed
+    hidden: Mapping[Hashable, int] | None = None
+    allowed: Mapping[Hashable, Iterable[Hashable]] | None = None
+    forbidden: Mapping[str, Iterable[tuple[Hashable, ...]]] | None = None
+    fixed: Mapping[str, Any] | None = None
 
     def check(self) -> None:
         if self.hidden is not None and not isinstance(self.hidden, Mapping):
@@ -60,7 +54,7 @@ class FactorModel(Structure):
     def read(self, X: Sequence[Any]) -> Raw:
         for b, item in enumerate(X):
             if not isinstance(item, FactorInput):
-                raise InputError(f"X, instance {b}: expected a FactorInput, got {type(item).__name__}.")
+                raise InputError(f"expected a FactorInput, got {type(item).__name__}.", instance=b)
         names = tuple(dict.fromkeys(name for item in X for name in item.scopes))
         types = {"variable": tuple(sorted({str(t) for item in X for t in item.variables})), "factor": names}
         sources = {f"factor:{name}": _rows(X, name) for name in names if any(name in item.features for item in X)}
@@ -75,80 +69,72 @@ class FactorModel(Structure):
             kinds = tuple(str(t) for t in item.variables)
             for name, scopes in item.scopes.items():
                 for scope in scopes.tolist():
-                    here = tuple(kinds[v] if kinds[v] in self._hidden else "label" for v in scope)
+                    here = self._joined(kinds, scope)
                     if axes.setdefault(name, here) != here:
                         raise InputError(
-                            f"X, instance {b}: a factor {name!r} joins {here}, another one {axes[name]}; "
-                            "factors of one type must join the same kinds of variables in the same order."
+                            f"a factor {name!r} joins {here}, another one {axes[name]}; "
+                            "factors of one type must join the same kinds of variables in the same order.",
+                            instance=b,
                         )
             keys.append((kinds, tuple((n, s.shape[1], s.tobytes()) for n, s in item.scopes.items())))
             met[shared] = keys[-1]
         return Raw(sources, keys, {**types, **{f"axes of {name}": axes[name] for name in names if name in axes}})
 
-    def _axes(self, space: Space, name: str, labels: LabelSpace) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        kinds = space.types.get(f"axes of {name}", ())
-        cards = tuple(labels.n_classes if kind == "label" else self._hidden[kind] for kind in kinds)
+    def _joined(self, kinds: tuple[str, ...], scope: list[int]) -> tuple[str, ...]:
+        return tuple(kinds[v] if kinds[v] in self._hidden else "label" for v in scope)
+
+    def _axes(self, schema: Schema, name: str, vocabulary: LabelVocabulary) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        kinds = schema.types.get(f"axes of {name}", ())
+        cards = tuple(vocabulary.n_classes if kind == "label" else self._hidden[kind] for kind in kinds)
         return tuple("label" if kind == "label" else "hidden" for kind in kinds), cards
 
-    def blocks(self, space: Space, labels: LabelSpace) -> tuple[Block, ...]:
+    def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
         out = []
-        for name in space.types["factor"]:
-            axes, cards = self._axes(space, name, labels)
+        for name in schema.types["factor"]:
+            axes, cards = self._axes(schema, name, vocabulary)
             if not axes:
                 continue
-            out.append(Block(name, f"factor:{name}", axes, cards))
-            if f"factor:{name}" in space.features:
-                out.append(Block(f"{name}.x", f"factor:{name}", axes, cards, f"factor:{name}"))
+            out.append(WeightBlock(name, f"factor:{name}", axes, cards))
+            if f"factor:{name}" in schema.features:
+                out.append(WeightBlock(f"{name}.x", f"factor:{name}", axes, cards, f"factor:{name}"))
         return tuple(out)
 
-    def bans(self, space: Space, labels: LabelSpace) -> list[Ban]:
+    def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
         out = []
         for kind, members in (self.allowed or {}).items():
-            if str(kind) not in space.types["variable"] or str(kind) in self._hidden:
+            if str(kind) not in schema.types["variable"] or str(kind) in self._hidden:
                 raise InputError(f"allowed names {kind!r}, which is not a type of label variables.")
-            out.append(Ban(f"variable:{kind}", ~label_mask(members, labels, "allowed")))
+            out.append(HardConstraint(f"variable:{kind}", ~label_mask(members, vocabulary, "allowed")))
         for name, joint in (self.forbidden or {}).items():
-            axes, cards = self._axes(space, name, labels)
+            axes, cards = self._axes(schema, name, vocabulary)
             if not axes:
-                raise InputError(f"forbidden names {name!r}; there are {', '.join(space.types['factor'])}.")
+                raise InputError(f"forbidden names {name!r}; there are {', '.join(schema.types['factor'])}.")
             mask = np.zeros(cards, dtype=bool)
             for states in joint:
                 if len(states) != len(axes):
                     raise InputError(f"forbidden[{name!r}] holds {states!r}; it needs {len(axes)} states.")
                 where = f"forbidden[{name!r}]"
-                place = zip(axes, cards, states, strict=True)
-                mask[tuple(state_index(axis, card, state, labels, where) for axis, card, state in place)] = True
-            out.append(Ban(f"factor:{name}", mask))
+                named = zip(axes, cards, states, strict=True)
+                mask[tuple(state_index(*state, vocabulary, where) for state in named)] = True
+            out.append(HardConstraint(f"factor:{name}", mask))
         return out
 
-    def wiring(self, key: Any, space: Space, labels: LabelSpace) -> Wiring:
+    def topology(self, key: Any, encoder: Encoder) -> GroupedTopology:
         kinds, packed = key
-        cards = np.array([self._hidden.get(kind, labels.n_classes) for kind in kinds], dtype=np.int64)
-        is_hidden = np.array([kind in self._hidden for kind in kinds], dtype=bool)
-        build = Builder(cards)
-        variables: dict[str, Ints] = {}
-        sizes = dict.fromkeys(space.features, 0)
+        schema, n_classes = encoder.schema, encoder.vocabulary.n_classes
+        cards = np.array([self._hidden.get(kind, n_classes) for kind in kinds], dtype=np.int64)
+        groups: dict[str, Ints] = {}
         for name, order, raw in packed:
             scopes = np.frombuffer(raw, dtype=np.int64).reshape(-1, order)
-            if f"factor:{name}" in sizes:
-                sizes[f"factor:{name}"] = len(scopes)
-            self._check_axes(space, name, scopes, kinds)
-            if order == 1:
-                variables[f"factor:{name}"] = scopes[:, 0]
-            else:
-                build.add(f"factor:{name}", scopes)
-        for kind in set(kinds):
-            variables[f"variable:{kind}"] = np.flatnonzero(np.array([k == kind for k in kinds]))
-        sites, hidden = np.flatnonzero(~is_hidden), np.flatnonzero(is_hidden)
-        shapes = (len(sites),), (len(hidden),)
-        return Wiring(build.graph(), sites, hidden, *shapes, variables, build.factors, sizes)
-
-    def _check_axes(self, space: Space, name: str, scopes: Ints, kinds: tuple[str, ...]) -> None:
-        for scope in scopes[:1].tolist():
-            here = tuple(kinds[v] if kinds[v] in self._hidden else "label" for v in scope)
-            learned = space.types.get(f"axes of {name}", ())
-            if here != learned:
+            learned = schema.types.get(f"axes of {name}", ())
+            if len(scopes) and (here := self._joined(kinds, scopes[0].tolist())) != learned:
                 raise InputError(f"factors {name!r} join {here}, but the model learned {learned}.")
+            groups[f"factor:{name}"] = scopes
+        sizes = {source: len(groups.get(source, ())) for source in schema.features}
+        for kind in set(kinds):
+            groups[f"variable:{kind}"] = np.flatnonzero(np.array([k == kind for k in kinds]))[:, None]
+        labels = np.flatnonzero(np.array([kind not in self._hidden for kind in kinds], dtype=bool))
+        return GroupedTopology(cards, labels, (len(labels),), groups, sizes)
 
 
 def _rows(X: Sequence[FactorInput], name: str) -> list[Any]:
@@ -158,7 +144,7 @@ def _rows(X: Sequence[FactorInput], name: str) -> list[Any]:
         if name in item.features:
             out.append(item.features[name])
         elif len(item.scopes.get(name, ())):
-            raise InputError(f"X, instance {b}: factors {name!r} come without features, but elsewhere they have them.")
+            raise InputError(f"factors {name!r} come without features, but elsewhere they have them.", instance=b)
         else:
             out.append([])
     return out

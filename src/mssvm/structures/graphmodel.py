@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,13 @@ from scipy import sparse
 
 from mssvm.core.errors import InputError
 from mssvm.data.graphs import Graph
-from mssvm.data.labels import LabelSpace
-from mssvm.structures.base import Raw, Space, check_flag, label_mask
-from mssvm.structures.pairwise import Frame, Pairwise, tag, types_of
-from mssvm.structures.parts import edge_source
-from mssvm.structures.wiring import Ban
+from mssvm.data.labels import LabelVocabulary
+from mssvm.structures.base import Raw, check_flag, label_mask
+from mssvm.structures.encoder import HardConstraint, Schema
+from mssvm.structures.pairwise import Frame, Pairwise, edge_source, tag
 
 
+@dataclass(eq=False, repr=False)
 class GraphModel(Pairwise):
     """Graphs with a label on every node; X is a list of ``Graph`` instances.
 
@@ -41,23 +41,13 @@ class GraphModel(Pairwise):
         Known weights that training leaves alone (see ``Chain``).
     """
 
-    def __init__(
-        self,
-        hidden: int = 0,
-        linked: bool = True,
-        direct: bool = False,
-        directed: bool = True,
-        forbidden: Any = None,
-        allowed: Mapping[Hashable, Iterable[Hashable]] | None = None,
-        fixed: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.hidden = hidden
-        self.linked = linked
-        self.direct = direct
-        self.directed = directed
-        self.forbidden = forbidden
-        self.allowed = allowed
-        self.fixed = fixed
+    hidden: int = 0
+    linked: bool = True
+    direct: bool = False
+    directed: bool = True
+    forbidden: Any = None
+    allowed: Mapping[Hashable, Iterable[Hashable]] | None = None
+    fixed: Mapping[str, Any] | None = None
 
     def check(self) -> None:
         super().check()
@@ -80,29 +70,29 @@ class GraphModel(Pairwise):
         sources = {"node": [g.nodes for g in graphs], **edge_source([g.edge_features for g in graphs])}
         return Raw(sources, keys, kinds)
 
-    def frame(self, key: Any, space: Space) -> Frame:
+    def frame(self, key: Any, schema: Schema) -> Frame:
         nodes, edges, packed = key
         codes = []
         for names, kind in ((nodes, "node"), (edges, "edge")):
-            number = {name: c for c, name in enumerate(types_of(space, kind))}
+            number = {name: c for c, name in enumerate(schema.types_of(kind))}
             codes.append(np.array([number[name] for name in names], dtype=np.int64))
         pairs = np.frombuffer(packed, dtype=np.int64).reshape(-1, 2)
         return Frame((len(nodes),), pairs, codes[0], codes[1])
 
-    def bans(self, space: Space, labels: LabelSpace) -> list[Ban]:
-        out = super().bans(space, labels)
+    def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
+        out = super().constraints(schema, vocabulary)
         for name, members in (self.allowed or {}).items():
-            if str(name) not in types_of(space, "node"):
-                known = ", ".join(repr(t) for t in types_of(space, "node"))
+            if str(name) not in schema.types_of("node"):
+                known = ", ".join(repr(t) for t in schema.types_of("node"))
                 raise InputError(f"allowed names the node type {name!r}; there are {known}.")
-            out.append(Ban(tag("node", str(name)), ~label_mask(members, labels, "allowed")))
+            out.append(HardConstraint(tag("node", str(name)), ~label_mask(members, vocabulary, "allowed")))
         return out
 
 
 def _graph(item: Any, b: int) -> Graph:
     if isinstance(item, Graph):
         return item
-    raise InputError(f"X, instance {b}: expected a Graph of nodes and edges, got {type(item).__name__}.")
+    raise InputError(f"expected a Graph of nodes and edges, got {type(item).__name__}.", instance=b)
 
 
 def _both_ways(g: Graph) -> Graph:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mssvm.core.arrays import Ints
 from mssvm.core.errors import InputError
-from mssvm.structures.base import Raw, Space
-from mssvm.structures.pairwise import Frame, Pairwise
-from mssvm.structures.parts import edge_source, split
+from mssvm.structures.base import Raw
+from mssvm.structures.encoder import Schema
+from mssvm.structures.pairwise import Frame, Pairwise, edge_source, split
 
 DIRECTIONS = ("right", "down", "down_right", "down_left")
 
 
+@dataclass(eq=False, repr=False)
 class Grid(Pairwise):
     """Images with a label for every pixel.
 
@@ -41,23 +43,14 @@ class Grid(Pairwise):
     (H-1, W-1, e); ``edge_x`` is a tuple of these or a dict by direction.
     """
 
-    depth = 2
+    depth: ClassVar[int] = 2
 
-    def __init__(
-        self,
-        neighbours: int = 4,
-        hidden: int = 0,
-        linked: bool = True,
-        direct: bool = False,
-        forbidden: Any = None,
-        fixed: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.neighbours = neighbours
-        self.hidden = hidden
-        self.linked = linked
-        self.direct = direct
-        self.forbidden = forbidden
-        self.fixed = fixed
+    neighbours: int = 4
+    hidden: int = 0
+    linked: bool = True
+    direct: bool = False
+    forbidden: Any = None
+    fixed: Mapping[str, Any] | None = None
 
     def check(self) -> None:
         super().check()
@@ -83,23 +76,24 @@ class Grid(Pairwise):
         names = self._directions
         parts = [given.get(name) for name in names] if isinstance(given, Mapping) else list(given)
         if len(parts) != len(names) or any(part is None for part in parts):
-            raise InputError(f"X, instance {b}: edge features are needed for each of {', '.join(names)}.")
+            raise InputError(f"edge features are needed for each of {', '.join(names)}.", instance=b)
         shapes = [(h, w - 1), (h - 1, w), (h - 1, w - 1), (h - 1, w - 1)]
         rows = []
         for name, part, shape in zip(names, parts, shapes, strict=False):
             array = np.asarray(part, dtype=np.float64)
             if array.ndim != 3 or array.shape[:2] != shape:
                 raise InputError(
-                    f"X, instance {b}: edge features {name!r} have shape {array.shape}; "
-                    f"the grid of {h} x {w} needs ({shape[0]}, {shape[1]}, e)."
+                    f"edge features {name!r} have shape {array.shape}; "
+                    f"the grid of {h} x {w} needs ({shape[0]}, {shape[1]}, e).",
+                    instance=b,
                 )
             rows.append(array.reshape(-1, array.shape[2]))
         try:
             return np.concatenate(rows)
         except ValueError:
-            raise InputError(f"X, instance {b}: edge features differ in number between directions.") from None
+            raise InputError("edge features differ in number between directions.", instance=b) from None
 
-    def frame(self, key: Any, space: Space) -> Frame:
+    def frame(self, key: Any, schema: Schema) -> Frame:
         h, w = key
         at = np.arange(h * w).reshape(h, w)
         ends = (
@@ -119,14 +113,13 @@ def _pixels(x: Any, b: int) -> tuple[tuple[int, int], Any]:
     if not isinstance(x, np.ndarray) and len(x) and len(x[0]) and isinstance(x[0][0], (Mapping, set, frozenset)):
         widths = {len(row) for row in x}
         if len(widths) > 1:
-            raise InputError(f"X, instance {b}: the rows of the grid differ in length.")
+            raise InputError("the rows of the grid differ in length.", instance=b)
         return (len(x), widths.pop()), [site for row in x for site in row]
     try:
         array = np.asarray(x, dtype=None if isinstance(x, np.ndarray) else np.float64)
     except (ValueError, TypeError):
-        raise InputError(f"X, instance {b}: a grid needs an (H, W, d) array of numbers.") from None
+        raise InputError("a grid needs an (H, W, d) array of numbers.", instance=b) from None
     if array.ndim != 3:
-        raise InputError(
-            f"X, instance {b}: a grid has shape {array.shape}; it needs (H, W, d) (x[..., None] adds a feature axis)."
-        )
+        reason = f"a grid has shape {array.shape}; it needs (H, W, d) (x[..., None] adds a feature axis)."
+        raise InputError(reason, instance=b)
     return (array.shape[0], array.shape[1]), array.reshape(-1, array.shape[2])

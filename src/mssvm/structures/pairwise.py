@@ -23,21 +23,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from scipy import sparse
 
-from mssvm.core.arrays import Ints
+from mssvm.core.arrays import Bools, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.topology import Topology
-from mssvm.data.labels import LabelSpace
-from mssvm.structures.base import Space, Structure, check_count, check_flag, pair_mask
-from mssvm.structures.wiring import NONE, Ban, Block, Wiring
+from mssvm.data.labels import LabelVocabulary
+from mssvm.structures.base import Structure, check_count, check_flag
+from mssvm.structures.encoder import Encoder, GroupedTopology, HardConstraint, Schema, WeightBlock
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Sites and edges of one topology; types are positions in the space's lists of types."""
+    """Sites and edges of one topology, and ``marks``: further groups. Types are positions in the schema's lists."""
 
     shape: tuple[int, ...]
     edges: Ints
@@ -45,22 +45,22 @@ class Frame:
     edge_type: Ints
     marks: Mapping[str, Ints] = field(default_factory=dict)
 
-    @property
-    def n(self) -> int:
-        return len(self.node_type)
+
+BlockTemplate = tuple[str, str, tuple[str, ...], str | None, str | None]
+"""Name, group, axes, source and rows of a ``WeightBlock``, the names yet without their type."""
 
 
 class Pairwise(Structure):
     """Base of structures whose labels sit on the nodes of a graph."""
 
-    edge_name = "edge"
+    edge_name: ClassVar[str] = "edge"
     hidden: int
     linked: bool
     direct: bool
     forbidden: Any
 
     @abstractmethod
-    def frame(self, key: Any, space: Space) -> Frame:
+    def frame(self, key: Any, schema: Schema) -> Frame:
         """Sites and edges of an instance with the given key."""
 
     def check(self) -> None:
@@ -68,142 +68,138 @@ class Pairwise(Structure):
         check_flag(self.linked, "linked")
         check_flag(self.direct, "direct")
 
-    def forbidden_pairs(self, space: Space, labels: LabelSpace) -> dict[str, Any]:
-        """A mask of forbidden label pairs per edge type that has any."""
-        if not self.forbidden:
-            return {}
-        kinds = types_of(space, "edge")
-        if not isinstance(self.forbidden, Mapping):
-            mask = pair_mask(self.forbidden, labels, "forbidden")
-            return dict.fromkeys(kinds, mask)
-        for name in self.forbidden:
+    def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
+        kinds, given = schema.types_of("edge"), self.forbidden or {}
+        if not isinstance(given, Mapping):
+            given = dict.fromkeys(kinds, label_pairs(given))
+        for name in given:
             if str(name) not in kinds:
                 raise InputError(f"forbidden names the edge type {name!r}; there are {', '.join(map(repr, kinds))}.")
-        return {str(name): pair_mask(pairs, labels, "forbidden") for name, pairs in self.forbidden.items()}
-
-    def bans(self, space: Space, labels: LabelSpace) -> list[Ban]:
-        return [Ban(tag("edge", t), mask) for t, mask in self.forbidden_pairs(space, labels).items()]
+        return [HardConstraint(tag("edge", str(name)), pair_mask(pairs, vocabulary)) for name, pairs in given.items()]
 
     # ------------------------------------------------------------------------------------- weights
 
-    def blocks(self, space: Space, labels: LabelSpace) -> tuple[Block, ...]:
-        n, edge = labels.n_classes, self.edge_name
+    def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
+        cards = {"label": vocabulary.n_classes, "hidden": self.hidden}
         out = []
-        for t in types_of(space, "node"):
-            out.append(Block(tag("node", t), tag("node", t), ("label",), (n,), "node", tag("node", t)))
-            out.append(Block(tag("bias", t), tag("node", t), ("label",), (n,)))
-        for t in types_of(space, "edge"):
-            if self._direct:
-                out += self._pair(edge, "edge", t, ("label", "label"), (n, n), space)
-        if self.hidden:
-            out += self._linked_blocks(space, n) if self.linked else self._between_blocks(space, n)
+        for kind, templates in self._templates():
+            for t in schema.types_of(kind):
+                for name, group, axes, source, rows in templates:
+                    if source is None or source in schema.features:
+                        sizes, at = tuple(cards[axis] for axis in axes), tag(rows, t) if rows else None
+                        out.append(WeightBlock(tag(name, t), tag(group, t), axes, sizes, source, at))
         return tuple(out)
 
     @property
     def _direct(self) -> bool:
         return not self.hidden or self.direct
 
-    def _pair(
-        self, name: str, group: str, t: str, axes: tuple[str, ...], cards: tuple[int, ...], space: Space
-    ) -> list[Block]:
-        """A table for all pairs of the type, and one per edge feature."""
-        out = [Block(tag(name, t), tag(group, t), axes, cards)]
-        if "edge" in space.features:
-            out.append(Block(tag(f"{name}.x", t), tag(group, t), axes, cards, "edge", tag("edge", t)))
-        return out
-
-    def _linked_blocks(self, space: Space, n: int) -> list[Block]:
-        k = self.hidden
-        out = []
-        for t in types_of(space, "node"):
-            out.append(Block(tag("hidden.node", t), tag("hidden", t), ("hidden",), (k,), "node", tag("node", t)))
-            out.append(Block(tag("attach", t), tag("attach", t), ("label", "hidden"), (n, k)))
-        for t in types_of(space, "edge"):
-            out += self._pair(f"hidden.{self.edge_name}", "hidden.edge", t, ("hidden", "hidden"), (k, k), space)
-        return out
-
-    def _between_blocks(self, space: Space, n: int) -> list[Block]:
-        k = self.hidden
-        out = []
-        for t in types_of(space, "edge"):
-            between = tag("between", t)
-            out.append(Block(tag("left", t), tag("left", t), ("label", "hidden"), (n, k)))
-            out.append(Block(tag("right", t), tag("right", t), ("hidden", "label"), (k, n)))
-            out.append(Block(tag("left.x", t), between, ("hidden",), (k,), "node", tag("left", t)))
-            out.append(Block(tag("right.x", t), between, ("hidden",), (k,), "node", tag("right", t)))
-            if "edge" in space.features:
-                out.append(Block(tag("between.x", t), between, ("hidden",), (k,), "edge", tag("edge", t)))
+    def _templates(self) -> list[tuple[str, list[BlockTemplate]]]:
+        """The blocks of every node type or edge type, as the formulas above list them."""
+        edge, y, h = self.edge_name, ("label",), ("hidden",)
+        out: list[tuple[str, list[BlockTemplate]]] = [
+            ("node", [("node", "node", y, "node", "node"), ("bias", "node", y, None, None)])
+        ]
+        if self._direct:
+            out.append(("edge", _pair(edge, "edge", (*y, *y))))
+        if self.hidden and self.linked:
+            alone: BlockTemplate = ("hidden.node", "hidden", h, "node", "node")
+            out.append(("node", [alone, ("attach", "attach", (*y, *h), None, None)]))
+            out.append(("edge", _pair(f"hidden.{edge}", "hidden.edge", (*h, *h))))
+        elif self.hidden:
+            ends: list[BlockTemplate] = [
+                ("left", "left", (*y, *h), None, None),
+                ("right", "right", (*h, *y), None, None),
+            ]
+            ends += [("left.x", "between", h, "node", "left"), ("right.x", "between", h, "node", "right")]
+            out.append(("edge", [*ends, ("between.x", "between", h, "edge", "edge")]))
         return out
 
     # ------------------------------------------------------------------------------------- topology
 
-    def wiring(self, key: Any, space: Space, labels: LabelSpace) -> Wiring:
-        frame = self.frame(key, space)
-        n, edges = frame.n, frame.edges
-        banned = self.forbidden_pairs(space, labels)
-        build = Builder(np.full(n, labels.n_classes))
-        variables: dict[str, Ints] = {}
-        rows: dict[str, Ints] = {}
-        for c, t in enumerate(types_of(space, "node")):
-            variables[tag("node", t)] = rows[tag("node", t)] = np.flatnonzero(frame.node_type == c)
-        of_type = {t: np.flatnonzero(frame.edge_type == c) for c, t in enumerate(types_of(space, "edge"))}
-        for t, chosen in of_type.items():
+    def topology(self, key: Any, encoder: Encoder) -> GroupedTopology:
+        frame = self.frame(key, encoder.schema)
+        n, edges = len(frame.node_type), frame.edges
+        nodes, links = (
+            {t: np.flatnonzero(of == c) for c, t in enumerate(encoder.schema.types_of(kind))}
+            for kind, of in (("node", frame.node_type), ("edge", frame.edge_type))
+        )
+        rows = {tag("node", t): chosen for t, chosen in nodes.items()}
+        groups = {**frame.marks, **{name: chosen[:, None] for name, chosen in rows.items()}}
+        constrained = {constraint.group for constraint in encoder.constraints}
+        for t, chosen in links.items():
             rows[tag("edge", t)] = chosen
             rows[tag("left", t)], rows[tag("right", t)] = edges[chosen, 0], edges[chosen, 1]
-            if self._direct or t in banned:
-                build.add(tag("edge", t), edges[chosen])
-        hidden_shape: tuple[int, ...] = (0,)
+            if self._direct or tag("edge", t) in constrained:
+                groups[tag("edge", t)] = edges[chosen]
         if self.hidden and self.linked:
-            below = build.variables(n, self.hidden)
-            hidden_shape = frame.shape
-            for c, t in enumerate(types_of(space, "node")):
-                chosen = np.flatnonzero(frame.node_type == c)
-                variables[tag("hidden", t)] = below[chosen]
-                build.add(tag("attach", t), np.stack([chosen, below[chosen]], axis=1))
-            for t, chosen in of_type.items():
-                build.add(tag("hidden.edge", t), below[edges[chosen]])
+            for t, chosen in nodes.items():
+                groups[tag("hidden", t)] = n + chosen[:, None]
+                groups[tag("attach", t)] = np.stack([chosen, n + chosen], axis=1)
+            groups.update({tag("hidden.edge", t): n + edges[chosen] for t, chosen in links.items()})
         elif self.hidden:
-            between = build.variables(len(edges), self.hidden)
-            hidden_shape = (len(edges),)
-            for t, chosen in of_type.items():
-                variables[tag("between", t)] = between[chosen]
-                build.add(tag("left", t), np.stack([edges[chosen, 0], between[chosen]], axis=1))
-                build.add(tag("right", t), np.stack([between[chosen], edges[chosen, 1]], axis=1))
-        sizes = {"node": n, "edge": len(edges)}
-        hidden = np.arange(n, len(build.cards))
-        variables.update(frame.marks)
-        shape = frame.shape
-        return Wiring(build.graph(), np.arange(n), hidden, shape, hidden_shape, variables, build.factors, sizes, rows)
+            for t, chosen in links.items():
+                groups[tag("between", t)] = n + chosen[:, None]
+                groups[tag("left", t)] = np.stack([edges[chosen, 0], n + chosen], axis=1)
+                groups[tag("right", t)] = np.stack([n + chosen, edges[chosen, 1]], axis=1)
+        n_hidden = 0 if not self.hidden else n if self.linked else len(edges)
+        cards = np.repeat([encoder.vocabulary.n_classes, self.hidden], [n, n_hidden])
+        below = frame.shape if self.hidden and self.linked else None
+        return GroupedTopology(cards, np.arange(n), frame.shape, groups, {"node": n, "edge": len(edges)}, rows, below)
 
 
-class Builder:
-    """Variables and groups of factors, collected into a graph."""
-
-    def __init__(self, cards: Ints) -> None:
-        self.cards = cards
-        self.factors: dict[str, Ints] = {}
-        self._scopes: list[tuple[int, ...]] = []
-
-    def variables(self, n: int, card: int) -> Ints:
-        """Numbers of n new variables."""
-        first = len(self.cards)
-        self.cards = np.concatenate([self.cards, np.full(n, card)])
-        return np.arange(first, first + n)
-
-    def add(self, group: str, scopes: Ints) -> None:
-        """One factor per row of ``scopes``."""
-        first = len(self._scopes)
-        self._scopes.extend(map(tuple, scopes.tolist()))
-        self.factors[group] = np.arange(first, len(self._scopes)) if len(scopes) else NONE
-
-    def graph(self) -> Topology:
-        return Topology(tuple(self.cards.tolist()), tuple(self._scopes))
-
-
-def types_of(space: Space, what: str) -> tuple[str, ...]:
-    """Names of the types; the one type of untyped things is the empty name."""
-    return space.types.get(what, ("",))
+def _pair(name: str, group: str, axes: tuple[str, ...]) -> list[BlockTemplate]:
+    """A table for all pairs of the type, and one per edge feature."""
+    return [(name, group, axes, None, None), (f"{name}.x", group, axes, "edge", "edge")]
 
 
 def tag(name: str, kind: str) -> str:
     return f"{name}:{kind}" if kind else name
+
+
+def label_pairs(given: Any) -> list[tuple[Any, Any]]:
+    """Forbidden pairs of labels, checked."""
+    pairs = list(given or ())
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise InputError(f"forbidden holds {pair!r}; it needs pairs of labels.")
+    return [(a, b) for a, b in pairs]
+
+
+def pair_mask(pairs: Any, vocabulary: LabelVocabulary) -> Bools:
+    """A mask over pairs of classes from forbidden label pairs."""
+    mask = np.zeros((vocabulary.n_classes, vocabulary.n_classes), dtype=bool)
+    for a, b in label_pairs(pairs):
+        mask[vocabulary.index(a, "forbidden"), vocabulary.index(b, "forbidden")] = True
+    return mask
+
+
+# ----------------------------------------------------------------------------------------- instances with edge features
+
+
+def split(item: Any, b: int, axes: int = 2) -> tuple[Any, Any]:
+    """Features of the sites, and of the edges (None where there are none) of one instance.
+
+    An instance with edge features is ``{"x": ..., "edge_x": ...}`` or a tuple of arrays with ``axes`` axes.
+    """
+    if isinstance(item, Mapping):
+        if "x" not in item or any(name not in ("x", "edge_x") for name in item):
+            raise InputError(f"a dict needs the key 'x' and may have 'edge_x', got {sorted(item)}.", instance=b)
+        return item["x"], item.get("edge_x")
+    if isinstance(item, tuple) and len(item) > 1 and all(_is_array(part, axes) for part in item):
+        return item[0], item[1] if len(item) == 2 else item[1:]
+    return item, None
+
+
+def edge_source(edges: list[Any]) -> dict[str, list[Any]]:
+    """The source "edge", or nothing where no instance has edge features."""
+    without = [b for b, e in enumerate(edges) if e is None]
+    if len(without) == len(edges):
+        return {}
+    if without:
+        raise InputError("edge features are missing, but other instances have them.", instance=without[0])
+    return {"edge": edges}
+
+
+def _is_array(part: Any, axes: int) -> bool:
+    return sparse.issparse(part) or (isinstance(part, np.ndarray) and part.ndim == axes)

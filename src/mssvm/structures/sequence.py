@@ -9,19 +9,20 @@ the features over the sequence as features of the label itself: mean_t x_t . poo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from scipy import sparse
 
 from mssvm.core.errors import InputError
-from mssvm.core.topology import Topology
-from mssvm.data.features import FeatureSpace, Rows
-from mssvm.data.labels import LabelSpace
-from mssvm.structures.base import Parsed, Raw, Space, Structure, check_count, check_flag
-from mssvm.structures.wiring import Block, Wiring
+from mssvm.data.features import FeatureRows, FeatureSchema
+from mssvm.data.labels import LabelVocabulary
+from mssvm.structures.base import Raw, Structure, check_count, check_flag
+from mssvm.structures.encoder import Encoder, GroupedTopology, Parsed, Schema, WeightBlock
 
 
+@dataclass(eq=False, repr=False)
 class SequenceClass(Structure):
     """A label for a whole sequence, explained by hidden states that follow its course.
 
@@ -39,19 +40,12 @@ class SequenceClass(Structure):
     X is a list of (T, d) arrays, sparse matrices or lists of named features; y has one label per sequence.
     """
 
-    depth = 0
+    depth: ClassVar[int] = 0
 
-    def __init__(
-        self,
-        hidden: int = 3,
-        per_class: bool = True,
-        pool: str | None = None,
-        fixed: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.hidden = hidden
-        self.per_class = per_class
-        self.pool = pool
-        self.fixed = fixed
+    hidden: int = 3
+    per_class: bool = True
+    pool: str | None = None
+    fixed: Mapping[str, Any] | None = None
 
     def check(self) -> None:
         check_count(self.hidden, "hidden", 1)
@@ -62,49 +56,38 @@ class SequenceClass(Structure):
     def read(self, X: Sequence[Any]) -> Raw:
         return Raw({"node": list(X)})
 
-    def learn(self, X: Sequence[Any]) -> tuple[Space, Parsed]:
-        space, parsed = super().learn(X)
+    def derive(self, schema: Schema, parsed: Parsed) -> tuple[Schema, Parsed]:
+        """With ``pool`` the mean features of every sequence are a source of their own."""
         if self.pool is None:
-            return space, parsed
-        node = space.features["node"]
+            return schema, parsed
+        node, rows = schema.features["node"], parsed.rows["node"]
+        n, sizes = len(rows.sizes), np.maximum(rows.sizes, 1)
+        owner = np.repeat(np.arange(n), rows.sizes)
+        average = sparse.csr_array((1.0 / sizes[owner], (owner, np.arange(len(owner)))), shape=(n, len(owner)))
+        means = FeatureRows(average @ rows.matrix, np.arange(n + 1))
         kind: Literal["dense", "sparse"] = "dense" if node.kind == "dense" else "sparse"
-        pooled = FeatureSpace(kind, node.n_features, node.vocabulary, "pooled")
-        return Space({**space.features, "pooled": pooled}), _with_means(parsed)
+        pooled = FeatureSchema(kind, node.n_features, node.vocabulary, "pooled")
+        return Schema({"node": node, "pooled": pooled}), Parsed({"node": rows, "pooled": means}, parsed.keys)
 
-    def parse(self, X: Sequence[Any], space: Space) -> Parsed:
-        parsed = super().parse(X, Space({"node": space.features["node"]}))
-        return parsed if self.pool is None else _with_means(parsed)
-
-    def blocks(self, space: Space, labels: LabelSpace) -> tuple[Block, ...]:
-        n, k = labels.n_classes, self.hidden
+    def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
+        n, k = vocabulary.n_classes, self.hidden
         if self.per_class:
-            state = Block("state", "label_state", ("label", "hidden"), (n, k), "node")
+            state = WeightBlock("state", "label_state", ("label", "hidden"), (n, k), "node")
         else:
-            state = Block("state", "state", ("hidden",), (k,), "node")
+            state = WeightBlock("state", "state", ("hidden",), (k,), "node")
         out = (
-            Block("bias", "label", ("label",), (n,)),
+            WeightBlock("bias", "label", ("label",), (n,)),
             state,
-            Block("label_state", "label_state", ("label", "hidden"), (n, k)),
-            Block("transition", "transition", ("label", "hidden", "hidden"), (n, k, k)),
+            WeightBlock("label_state", "label_state", ("label", "hidden"), (n, k)),
+            WeightBlock("transition", "transition", ("label", "hidden", "hidden"), (n, k, k)),
         )
-        return out if self.pool is None else (*out, Block("pooled", "label", ("label",), (n,), "pooled"))
+        return out if self.pool is None else (*out, WeightBlock("pooled", "label", ("label",), (n,), "pooled"))
 
-    def wiring(self, key: Any, space: Space, labels: LabelSpace) -> Wiring:
-        n = int(key)
-        states = np.arange(1, n + 1)
+    def topology(self, key: Any, encoder: Encoder) -> GroupedTopology:
+        n, n_classes = int(key), encoder.vocabulary.n_classes
+        states, label = np.arange(1, n + 1)[:, None], np.zeros((n, 1), dtype=np.int64)
         # Transitions first: their one shared table then precedes the others, which lie side by side.
-        scopes = [(0, t, t + 1) for t in range(1, n)] + [(0, t) for t in range(1, n + 1)]
-        graph = Topology((labels.n_classes, *([self.hidden] * n)), tuple(scopes))
-        variables = {"label": np.arange(1), "state": states}
-        first = max(n - 1, 0)
-        factors = {"transition": np.arange(first), "label_state": np.arange(first, first + n)}
-        return Wiring(graph, np.arange(1), states, (), (n,), variables, factors, {"node": n, "pooled": 1})
-
-
-def _with_means(parsed: Parsed) -> Parsed:
-    """Mean features of every sequence as a source of their own."""
-    rows = parsed.rows["node"]
-    n, sizes = len(rows.sizes), np.maximum(rows.sizes, 1)
-    owner = np.repeat(np.arange(n), rows.sizes)
-    average = sparse.csr_array((1.0 / sizes[owner], (owner, np.arange(len(owner)))), shape=(n, len(owner)))
-    return Parsed({**parsed.rows, "pooled": Rows(average @ rows.matrix, np.arange(n + 1))}, parsed.keys)
+        groups = {"transition": np.hstack([label[1:], states[:-1], states[1:]]), "state": states}
+        groups |= {"label_state": np.hstack([label, states]), "label": np.zeros((1, 1), dtype=np.int64)}
+        cards = np.repeat([n_classes, self.hidden], [1, n])
+        return GroupedTopology(cards, np.arange(1), (), groups, {"node": n, "pooled": 1})

@@ -20,10 +20,10 @@ import numpy as np
 from mssvm.core.arrays import Ints
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.elimination import bounds as engine
+from mssvm.engines.numba import elimination as kernels
 from mssvm.inference.base import Inference
-from mssvm.inference.bounds.conditioned import Conditioned
-from mssvm.inference.bounds.minibucket import Instance, Relaxation
+from mssvm.inference.bounds.conditioning import ConditionedElimination
+from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 
 TOLERANCE = 1e-9
 # A forbidden entry counts as this much below the smallest score while no feasible outputs are known.
@@ -39,7 +39,7 @@ TIGHTEN_ITERATIONS = (24, 80, 400)
 
 
 @dataclass(frozen=True)
-class Progress:
+class SearchProgress:
     """Where a search stands: called back whenever one of the bounds improves."""
 
     seconds: float
@@ -49,7 +49,7 @@ class Progress:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SearchResult:
     """Outcome of a search: ``states`` of the outputs (hidden: -1), their value, and an upper bound on any value.
 
     ``evaluated`` says that ``value`` is exact for these outputs; otherwise it is itself an upper bound on their value.
@@ -64,18 +64,18 @@ class Found:
     seconds: float
 
 
-class Search:
+class AnytimeSearch:
     """One search on one instance; ``run`` may be interrupted by a signal and then returns what it has."""
 
     def __init__(
         self,
-        instance: Instance,
+        instance: OneInstance,
         eps_h: float,
         ibound: int = 14,
         time_limit: float = 20.0,
         seed: int = 0,
         starts: tuple[Callable[[], Ints], ...] = (),
-        report: Callable[[Progress], None] | None = None,
+        report: Callable[[SearchProgress], None] | None = None,
     ) -> None:
         self.instance, self.eps_h, self.entries = instance, eps_h, 1 << ibound
         self.rng = np.random.default_rng(seed)
@@ -90,7 +90,7 @@ class Search:
         self.evaluator = Relaxation(everything, everything.order(False, restarts=0), self.entries, 0.0, eps_h)
         self.outputs = sum(1 << int(v) for v in instance.free[1])
 
-    def _first_order(self, instance: Instance, time_limit: float, seed: int) -> tuple[int, ...]:
+    def _first_order(self, instance: OneInstance, time_limit: float, seed: int) -> tuple[int, ...]:
         """A good order where one is found quickly; on large graphs the plain one, or nothing else would be done."""
         plain = instance.order(False, restarts=0, seed=seed)
         if monotonic() - self.began > QUICK_SHARE * time_limit:
@@ -108,7 +108,7 @@ class Search:
     def _late(self, deadline: float | None = None) -> bool:
         return monotonic() >= (self.deadline if deadline is None else min(deadline, self.deadline))
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         interrupted = False
         try:
             self._search()
@@ -116,7 +116,7 @@ class Search:
             interrupted = True
         states = np.where(self.instance.output, self.best, -1)
         seconds = monotonic() - self.began
-        return Found(
+        return SearchResult(
             states, self.lower, max(self.upper, self.lower), self.evaluator.exact, self.proven, interrupted, seconds
         )
 
@@ -143,12 +143,13 @@ class Search:
             began = monotonic()
             self._tighten(relaxation, began + effort * (self.deadline - began), iterations)
             # A tree may take as long as its bound did; the last one may take all that is left.
-            until = monotonic() + 2.0 * (monotonic() - began)
-            self._branch(Tree(self, relaxation), blocks, until if effort != TIGHTEN_SHARES[-1] else self.deadline)
+            last = effort == TIGHTEN_SHARES[-1]
+            until = self.deadline if last else monotonic() + 2.0 * (monotonic() - began)
+            self._branch(BranchAndBound(self, relaxation), blocks, until)
             if self.proven or self._late():
                 return
 
-    def _branch(self, tree: Tree, blocks: Blocks, deadline: float) -> None:
+    def _branch(self, tree: BranchAndBound, blocks: Blocks, deadline: float) -> None:
         while not self.proven and not self._late(deadline) and not tree.done:
             tree.run(monotonic() + SLICE_SECONDS)
             if not tree.done:
@@ -156,12 +157,12 @@ class Search:
 
     def _tighten(self, relaxation: Relaxation, deadline: float, iterations: int) -> None:
         self.phase = "tighten"
-        self._bounded(relaxation.improve(iterations, stop=lambda: self._late(deadline)))
+        self._bounded(relaxation.improve(iterations, min(deadline, self.deadline)))
         self._offer_decoded(relaxation)
 
     def _offer_decoded(self, relaxation: Relaxation) -> None:
         states = self.instance.states.copy()
-        engine.decode(relaxation.plan, relaxation.delta, relaxation.work, states)
+        relaxation.decode(states)
         self.offer(states)
 
     def offer(self, states: Ints, value: float | None = None) -> bool:
@@ -182,13 +183,13 @@ class Search:
 
     def _tell(self) -> None:
         if self.report is not None:
-            self.report(Progress(monotonic() - self.began, self.lower, self.upper, self.phase))
+            self.report(SearchProgress(monotonic() - self.began, self.lower, self.upper, self.phase))
 
 
 class Blocks:
     """Local search over large exact neighbourhoods, with kicks out of local optima."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: AnytimeSearch) -> None:
         self.search = search
         self.soft = _softened(search.instance)
         self.current = search.best.copy()
@@ -218,7 +219,7 @@ class Blocks:
             if held == 0 and conditioned.instance is s.instance:
                 s._bounded(s.lower)
 
-    def _conditioned(self) -> Conditioned:
+    def _conditioned(self) -> ConditionedElimination:
         s = self.search
         if len(s.orders) < N_ORDERS and s.rng.random() < 0.1:
             s.orders.append(s.instance.order(False, restarts=1, seed=len(s.orders)))
@@ -226,30 +227,30 @@ class Blocks:
         instance = s.instance if s.lower > -np.inf else self.soft
         # Smaller tables hold more outputs but are faster: which pays depends on the model.
         entries = max(2, s.entries >> int(s.rng.choice(SMALLER_BLOCKS)))
-        found = Conditioned(instance, order, entries, s.outputs, 0.0, s.eps_h)
+        found = ConditionedElimination(instance, order, entries, s.outputs, 0.0, s.eps_h)
         return found if found.fits else replace(found, entries=s.entries)
 
     def _kick(self, held: int) -> None:
         """Start again from the incumbent with some of the held outputs changed."""
         s = self.search
         self.current, self.value = s.best.copy(), -np.inf
-        for v in range(s.instance.graph.n_vars):
+        for v in range(s.instance.topology.n_vars):
             if held >> v & 1 and s.rng.random() < 0.4:
-                span = slice(*s.instance.graph.unary_ptr[v : v + 2])
+                span = slice(*s.instance.topology.unary_ptr[v : v + 2])
                 self.current[v] = s.rng.choice(np.flatnonzero(s.instance.unary[span] > -np.inf))
 
 
-class Tree:
+class BranchAndBound:
     """Depth-first branch and bound; resumes where the last slice stopped."""
 
-    def __init__(self, search: Search, relaxation: Relaxation) -> None:
+    def __init__(self, search: AnytimeSearch, relaxation: Relaxation) -> None:
         self.search, self.relaxation = search, relaxation
-        plan = relaxation.plan
-        n_levels = len(plan.pos_ptr) - 1 - plan.n_hidden
+        program = relaxation.program
+        n_levels = len(program.position_ptr) - 1 - program.n_hidden
         self.states = search.instance.states.copy()
         self.bound = np.full(n_levels + 1, search.upper)
         self.bound[0] = relaxation.run()
-        self.open = np.full((max(n_levels, 1), plan.max_card), -np.inf)
+        self.open = np.full((max(n_levels, 1), program.max_card), -np.inf)
         self.depth = -1
         self.done = False
 
@@ -257,8 +258,8 @@ class Tree:
         s, r = self.search, self.relaxation
         s.phase = "branch"
         while not s._late(deadline) and not s.proven:
-            self.depth, leaf = engine.descend(
-                r.plan, r.delta, r.work, self.states, self.depth, self.bound, self.open, s.lower + s._slack, 20_000
+            self.depth, leaf = kernels.descend(
+                r.program, r.work, self.states, self.depth, self.bound, self.open, s.lower + s._slack, 20_000
             )
             if leaf:
                 s.offer(self.states)
@@ -269,7 +270,7 @@ class Tree:
             s._bounded(max(s.lower + s._slack, float(self.open[: self.depth + 1].max())))
 
 
-def _softened(instance: Instance) -> Instance:
+def _softened(instance: OneInstance) -> OneInstance:
     """Forbidden table entries as very small ones, so that local search can walk through infeasible outputs."""
     finite = instance.tables[np.isfinite(instance.tables)]
     floor = float(min(finite.min(initial=0.0), 0.0)) - SOFT_STEP
@@ -282,10 +283,8 @@ def warm(starts: tuple[Inference, ...] = ()) -> None:
     query = Query.of(batch, np.array([True, True, False]))
     for start in starts:
         start(batch, Potentials.zeros(batch), query, 0.0, 1.0)
-    relaxation = Relaxation(Instance.of(batch, 0, Potentials.zeros(batch), query), (2, 1, 0), 4, 0.0, 1.0)
+    relaxation = Relaxation(OneInstance.of(batch, 0, Potentials.zeros(batch), query), (2, 1, 0), 4, 0.0, 1.0)
     relaxation.improve(1)
     states = np.zeros(3, dtype=np.int64)
-    engine.decode(relaxation.plan, relaxation.delta, relaxation.work, states)
-    engine.descend(
-        relaxation.plan, relaxation.delta, relaxation.work, states, -1, np.zeros(3), np.zeros((2, 2)), -1.0, 1
-    )
+    relaxation.decode(states)
+    kernels.descend(relaxation.program, relaxation.work, states, -1, np.zeros(3), np.zeros((2, 2)), -1.0, 1)

@@ -1,5 +1,10 @@
-"""Readers: one file a format, one table of endings (``read``)."""
+"""Readers of labelled data: one file a format (``conll``, ``images`` with ``png``, ``json_lines``, ``npz``, ``ts``).
 
-from mssvm.data.readers.read import Options, check, read, read_parts
+Each turns a ``Stream`` into records; ``read`` holds the table of formats and puts the records together. ``values``
+checks what files give as features and labels.
+"""
+
+from mssvm.data.readers.read import check, read, read_parts
+from mssvm.data.readers.stream import Options
 
 __all__ = ["Options", "check", "read", "read_parts"]

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mssvm.data.dataset import Instance
-from mssvm.data.readers.stream import Stream
-from mssvm.data.words import word_features
+from mssvm.data.dataset import Record
+from mssvm.data.readers.stream import Opened, Options, Stream
+from mssvm.data.readers.values import word_features
 
 MISSING = "_"
 EITHER = "|"
 
 
-def conll_instances(stream: Stream, labelled: bool = True) -> Iterator[Instance]:
-    """Sentences; without ``labelled`` every column is read as a feature."""
+def open_conll(stream: Stream, options: Options) -> Opened:
+    """Chains; without ``options.labelled`` every column is read as a feature."""
+    options.demand("chain", stream.name, "a file of CoNLL columns")
+    return Opened("chain", _sentences(stream, options.labelled))
+
+
+def _sentences(stream: Stream, labelled: bool) -> Iterator[Record]:
     same: dict[str, str] = {}
     rows: list[list[str]] = []
     width = first = 0
@@ -43,12 +48,12 @@ def conll_instances(stream: Stream, labelled: bool = True) -> Iterator[Instance]
         yield _sentence(rows, first, labelled, same)
 
 
-def _sentence(rows: list[list[str]], line: int, labelled: bool, same: dict[str, str]) -> Instance:
+def _sentence(rows: list[list[str]], line: int, labelled: bool, same: dict[str, str]) -> Record:
     with_labels = labelled and len(rows[0]) > 1
     tokens = [row[:-1] for row in rows] if with_labels else rows
     x = [[same.setdefault(name, name) for name in names] for names in word_features(tokens)]
     y = [_label(row[-1], same) for row in rows] if with_labels else None
-    return Instance(line, x, y)
+    return Record(line, x, y)
 
 
 def _label(text: str, same: dict[str, str]) -> str | list[str] | None:

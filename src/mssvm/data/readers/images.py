@@ -17,19 +17,21 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray, Floats
 from mssvm.core.errors import InputError, UnsupportedError
-from mssvm.data.dataset import Instance
+from mssvm.data.dataset import Record
 from mssvm.data.readers import png
-from mssvm.data.readers.stream import Progress, Stream
+from mssvm.data.readers.stream import Opened, Options, Stream
 
 MISSING = 255
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
-def image_instances(
-    folder: str | Path, missing_colour: str = "#ffffff", progress: Progress | None = None
-) -> Iterator[Instance]:
+def open_images(stream: Stream, options: Options) -> Opened:
     """Grids of all pictures in the folder, by name."""
-    folder = Path(folder)
+    options.demand("grid", stream.name, "an image folder")
+    return Opened("grid", _pictures(Path(stream.path), options), "image")
+
+
+def _pictures(folder: Path, options: Options) -> Iterator[Record]:
     pictures, masks = folder / "images", folder / "masks"
     if not pictures.is_dir():
         raise InputError(f"{folder} has no folder images; put pictures into images and their labels into masks.")
@@ -49,10 +51,10 @@ def image_instances(
             kinds.add(mask.shape[2] >= 3)
             if len(kinds) > 1:
                 raise InputError(f"{mask_path} is of another type (grey or colour) than the masks before it; use one.")
-            y = _labels(mask, missing_colour)
-        if progress is not None:
-            progress(number + 1, len(names))
-        yield Instance(number, features(pixels), y, path.name)
+            y = _labels(mask, options.missing_colour)
+        if options.progress is not None:
+            options.progress(number + 1, len(names))
+        yield Record(number, features(pixels), y, path.name)
 
 
 def features(pixels: AnyArray) -> Floats:

@@ -11,15 +11,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain, islice
+from typing import Any
 
 from mssvm.core.errors import InputError
-from mssvm.data.dataset import Instance, Kind, n_sites
+from mssvm.data.dataset import Kind, Record, n_sites
 from mssvm.data.graphs import Graph
-from mssvm.data.readers.stream import Stream
-from mssvm.data.readers.values import Fail, LabelReader, flags, short, table
-from mssvm.data.words import word_features
+from mssvm.data.labels import short
+from mssvm.data.readers.stream import Opened, Options, Stream
+from mssvm.data.readers.values import Fail, LabelReader, flags, table, word_features
+
+PEEKED = 200  # instances looked at to find the structure out
+
+
+def open_json(stream: Stream, options: Options) -> Opened:
+    """Instances of one structure, which the first that shows it tells (a chain where none does)."""
+    lines = ((line, text) for line, text in stream.lines() if text.strip())
+    kind, seen = options.structure, list[tuple[int, str]]()
+    for line, text in islice(lines, PEEKED if kind is None else 0):
+        seen.append((line, text))
+        try:
+            kind = guess_kind(parse(text, partial(stream.fail, line=line)))
+        except InputError:
+            break  # reading will say the same, with whatever else there is to say
+        if kind is not None:
+            break
+    reader = JsonReader(stream, kind or "chain")
+    return Opened(reader.kind, _records(reader, chain(seen, lines), options))
+
+
+def _records(reader: JsonReader, lines: Iterable[tuple[int, str]], options: Options) -> Iterator[Record]:
+    for line, text in lines:
+        try:
+            record = reader.record(line, text)
+        except InputError as error:
+            if options.note is None:
+                raise
+            options.note(str(error))
+            continue
+        yield record
 
 
 class JsonReader:
@@ -30,15 +62,13 @@ class JsonReader:
         self.labels = LabelReader()
         self._names: dict[str, str] = {}
 
-    def instance(self, line: int, text: str) -> Instance:
-        def fail(reason: str) -> NoReturn:
-            raise InputError(f"{self.stream.name}, line {line}: {reason}.")
-
+    def record(self, line: int, text: str) -> Record:
+        fail = partial(self.stream.fail, line=line)
         record = parse(text, fail)
         x = self._graph(record, fail) if self.kind == "graph" else self._features(record, fail)
         shape = n_sites(x, self.kind)
         y = self.labels.read(record.get("y"), shape, fail, line)
-        return Instance(line, x, y, record.get("id"), flags(record.get("hidden"), shape, fail))
+        return Record(line, x, y, record.get("id"), flags(record.get("hidden"), shape, fail))
 
     def _features(self, record: dict[str, Any], fail: Fail) -> Any:
         if "x" not in record:
@@ -121,7 +151,7 @@ def parse(text: str, fail: Fail) -> dict[str, Any]:
         record = json.loads(text)
     except ValueError as error:
         reason = str(error).split(":")[0].lower() if isinstance(error, json.JSONDecodeError) else str(error)
-        fail(f"this is not JSON ({reason}); every line must hold one object such as {{\"x\": ..., \"y\": ...}}")
+        fail(f'this is not JSON ({reason}); every line must hold one object such as {{"x": ..., "y": ...}}')
     except RecursionError:
         fail("the JSON is nested too deeply; every line must hold one plain instance")
     if not isinstance(record, dict):
@@ -138,11 +168,6 @@ def guess_kind(record: dict[str, Any]) -> Kind | None:
     if isinstance(site, list) and site and isinstance(site[0], (list, dict)):
         return "grid"
     return None if y is None else "chain" if isinstance(y, list) else "sequence"
-
-
-def lines_of(stream: Stream) -> Iterator[tuple[int, str]]:
-    """Lines with something on them."""
-    return ((line, text) for line, text in stream.lines() if text.strip())
 
 
 def _has_text(value: list[Any]) -> bool:

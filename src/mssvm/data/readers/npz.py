@@ -17,8 +17,14 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
-from mssvm.data.dataset import Instance, Kind
-from mssvm.data.readers.stream import STDIN, Stream
+from mssvm.data.dataset import Kind, Record
+from mssvm.data.readers.stream import STDIN, Opened, Options, Stream
+
+
+def open_npz(stream: Stream, options: Options) -> Opened:
+    """Chains, sequences or grids, as the shapes say."""
+    reader = NpzReader(stream, options.structure)
+    return Opened(reader.kind, iter(reader), "instance")
 
 
 class NpzReader:
@@ -30,7 +36,7 @@ class NpzReader:
         self.kind = kind or self._guess()
         self._check()
 
-    def __iter__(self) -> Iterator[Instance]:
+    def __iter__(self) -> Iterator[Record]:
         for b in range(self._n):
             here = slice(int(self.ptr[b]), int(self.ptr[b + 1])) if self.ptr is not None else b
             x = self.x[here]
@@ -40,7 +46,7 @@ class NpzReader:
             y = None
             if self.y is not None:
                 y = _plain(self.y[b] if self.kind == "sequence" else self.y[here])
-            yield Instance(b, x, y)
+            yield Record(b, x, y)
 
     @property
     def _n(self) -> int:

@@ -8,17 +8,48 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, NoReturn
 
 from mssvm.core.errors import InputError
+from mssvm.data.dataset import Kind, Record
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes read so far and the bytes in all (None where unknown, as on standard input)."""
 
+FormatName = Literal["jsonl", "conll", "ts", "npz", "images"]
 STDIN = "-"
 MAX_LINE = 1 << 28  # bytes; a longer line is surely no instance, and would have to be held in memory
 TOLD_EVERY = 1 << 20  # bytes between two calls of progress
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to read: None finds ``format`` and ``structure`` out. ``labelled=False``: CoNLL without a label column."""
+
+    format: FormatName | None = None
+    structure: Kind | None = None
+    labelled: bool = True
+    missing_colour: str = "#ffffff"
+    progress: Progress | None = field(default=None, compare=False)
+    note: Callable[[str], None] | None = field(default=None, compare=False)
+    """Told what is wrong with lines of JSON, which are then passed over; without it they are errors."""
+
+    def demand(self, got: Kind, name: str, what: str) -> None:
+        """Raise if another structure was asked for than ``what`` holds."""
+        if self.structure not in (None, got):
+            hint = f"leave --structure out, or use --structure {got}."
+            raise InputError(f"{name} is {what}, which holds {got}s; {hint}")
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A source whose structure is known, ready to be read once; ``unit`` is what the numbers of its records count."""
+
+    kind: Kind
+    records: Iterator[Record]
+    unit: str = "line"
 
 
 def shown_name(path: str | Path) -> str:
@@ -29,21 +60,18 @@ def shown_name(path: str | Path) -> str:
 class Stream:
     """One pass over a source; every error is an ``InputError`` that names the file and, if there is one, the line."""
 
-    def __init__(self, path: str | Path, progress: Progress | None = None) -> None:
-        self.path, self.name, self._progress = path, shown_name(path), progress
+    def __init__(self, path: str | Path, progress: Progress | None = None, max_line: int = MAX_LINE) -> None:
+        self.path, self.name, self._progress, self._max_line = path, shown_name(path), progress, max_line
         self.line = 0
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Lines without their ends, numbered from 1."""
         with self._open() as (file, done, total):
             told = 0
-            while True:
-                raw = self._careful(lambda: file.readline(MAX_LINE))
-                if not raw:
-                    break
+            while raw := self._careful(lambda: file.readline(self._max_line)):
                 self.line += 1
-                if len(raw) >= MAX_LINE and not raw.endswith(b"\n"):
-                    self.fail(f"the line is longer than {MAX_LINE >> 20} MiB; put one instance on each line")
+                if len(raw) >= self._max_line and not raw.endswith(b"\n"):
+                    self.fail(f"the line is longer than {self._max_line >> 20} MiB; put one instance on each line")
                 if self._progress is not None and done() - told >= TOLD_EVERY:
                     told = done()
                     self._progress(told, total)
@@ -59,15 +87,15 @@ class Stream:
                 self._progress(done(), total)
             return data
 
-    def fail(self, reason: str, line: int | None = None) -> Any:
-        """Raise for the given line, or the current one."""
+    def fail(self, reason: str, line: int | None = None) -> NoReturn:
+        """Raise for the given line, or the current one; the reason is a clause without a full stop."""
         raise InputError(f"{self.name}, line {line or max(self.line, 1)}: {reason}.")
 
     def _text(self, raw: bytes) -> str:
         try:
             return raw.decode("utf-8-sig" if self.line == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError:
-            return str(self.fail("this is not UTF-8 text; give a data file, or convert it to UTF-8"))
+            self.fail("this is not UTF-8 text; give a data file, or convert it to UTF-8")
 
     def _careful(self, act: Callable[[], bytes]) -> bytes:
         """Read, with the failures of damaged files in words."""
@@ -79,7 +107,6 @@ class Stream:
             self.fail("the gzip file is damaged; copy or compress it again", self.line + 1)
         except OSError as error:
             raise InputError(f"{self.name} cannot be read: {error.strerror or error}.") from None
-        raise AssertionError
 
     @contextmanager
     def _open(self) -> Iterator[tuple[IO[bytes], Callable[[], int], int | None]]:

@@ -7,14 +7,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from mssvm.core.arrays import Floats
-from mssvm.data.dataset import Instance
-from mssvm.data.readers.stream import Stream
+from mssvm.data.dataset import Record
+from mssvm.data.readers.stream import Opened, Options, Stream
 
 MISSING = "?"
 
 
-def ts_instances(stream: Stream) -> Iterator[Instance]:
-    """Series as (length, dimensions) arrays."""
+def open_ts(stream: Stream, options: Options) -> Opened:
+    """Sequences, each a (length, dimensions) array."""
+    options.demand("sequence", stream.name, "a .ts file")
+    return Opened("sequence", _all_series(stream))
+
+
+def _all_series(stream: Stream) -> Iterator[Record]:
     header: dict[str, list[str]] = {}
     data = labelled = False
     dimensions = 0
@@ -28,7 +33,7 @@ def ts_instances(stream: Stream) -> Iterator[Instance]:
             name, *values = text.split()
             header[name.lower()] = values
             if name.lower() == "@data":
-                data, labelled = True, _labelled(header)
+                data, labelled = True, _says(header, "@classlabel")
                 if _says(header, "@timestamps"):
                     stream.fail("series with time stamps cannot be read; write equally spaced values", line)
             continue
@@ -40,17 +45,13 @@ def ts_instances(stream: Stream) -> Iterator[Instance]:
         if labelled and label != MISSING and label not in header["@classlabel"][1:]:
             known = ", ".join(header["@classlabel"][1:9])
             stream.fail(f"the label {label!r} is not among those that @classLabel names ({known})", line)
-        yield Instance(line, _series(parts, stream, line), None if label in ("", MISSING) else label)
+        yield Record(line, _series(parts, stream, line), None if label in ("", MISSING) else label)
     if not data:
         stream.fail("the file ends before '@data'; is it a .ts file?")
 
 
 def _says(header: dict[str, list[str]], name: str) -> bool:
     return (header.get(name) or ["false"])[0].lower() == "true"
-
-
-def _labelled(header: dict[str, list[str]]) -> bool:
-    return _says(header, "@classlabel")
 
 
 def _series(parts: list[str], stream: Stream, line: int) -> Floats:

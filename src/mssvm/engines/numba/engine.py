@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
 
+from mssvm.core.potentials import Potentials
+from mssvm.core.terms import Term
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
-from mssvm.engines.base import ExactPlan
-
-T = TypeVar("T")
+from mssvm.engines.base import Each, ExactPlan, ExactSettings, Features
+from mssvm.engines.messages import MessagePlan
+from mssvm.engines.numba.exact import NumbaPlan
+from mssvm.engines.numba.features import LinearFeatures
+from mssvm.engines.numba.messages.plan import NumbaMessagePlan
 
 
 @dataclass(frozen=True)
@@ -19,17 +22,22 @@ class NumbaEngine:
     """Scaled probabilities in vector lanes where they are safe, log space elsewhere; threads never change a result."""
 
     threads: int = 1
+    log_space: bool = False  # eliminate in log space throughout, as if no range were safe
     name = "numba"
 
     @cached_property
     def _workers(self) -> Workers:
         return Workers(self.threads)
 
-    def each(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
-        return self._workers.each(function, *columns)
+    @property
+    def each(self) -> Each:
+        return self._workers.each
 
-    def exact(self, batch: Batch, memory_limit: int) -> ExactPlan:
-        raise NotImplementedError
+    def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan:
+        return NumbaPlan(batch, settings, self._workers, self.log_space)
 
-    def messages(self, batch: Batch) -> Any:
-        raise NotImplementedError
+    def messages(self, batch: Batch) -> MessagePlan:
+        return NumbaMessagePlan.of(batch, self)
+
+    def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
+        return LinearFeatures(batch, terms, offset, n_weights)

@@ -1,14 +1,108 @@
 """Rows of features times blocks of weights: theta += x W and its transpose W += x^T mu, as compiled loops.
 
 Row r meets ``width`` numbers at ``at[r]`` of an array over states or table entries, and its (n_features, width) block
-of weights at ``block[r]``. Rows are visited in order, so sums carry the same bits on every run.
+of weights at ``block[r]``. Rows are visited in order, so sums carry the same bits on every run. ``LinearFeatures``
+chooses the loop (or BLAS) for every term once.
 """
 
 from __future__ import annotations
 
-from numba import njit
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from mssvm.core.arrays import AnyArray, Floats, Ints
+import numpy as np
+from numba import njit
+from scipy import sparse
+
+from mssvm.core.arrays import AnyArray, Floats, Ints, sum_by
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.terms import Term
+from mssvm.core.topology import Batch
+
+BLAS_FROM = 1 << 14  # multiplications; below, the compiled loop starts sooner than BLAS does
+Product = Callable[[Floats, Floats], None]
+
+
+class LinearFeatures:
+    """theta = Phi w + offset and Phi^T mu on one batch, with the loop of every term and the fold of tables chosen."""
+
+    def __init__(
+        self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int, blas_from: int = BLAS_FROM
+    ) -> None:
+        self.batch, self.offset, self.n_weights = batch, offset, n_weights
+        # Marginals of tables that lie where the tables lie have nothing to fold.
+        folded = batch.tables_shared_across_instances or not np.array_equal(batch.mu_at, batch.table_at)
+        self.mu_source = batch.mu_source if folded else None
+        self.products = [(term.target == "unary", *_products(term, blas_from)) for term in terms]
+
+    def forward(self, w: Floats) -> Potentials:
+        if w.shape != (self.n_weights,):
+            raise InputError(f"the model has {self.n_weights} weights, but w has shape {w.shape}.")
+        w = np.ascontiguousarray(w, dtype=np.float64)
+        if self.offset is None:
+            unary, tables = np.zeros(self.batch.n_states), np.zeros(self.batch.n_table_entries)
+        else:
+            unary, tables = self.offset.unary.copy(), self.offset.tables.copy()
+        for on_unary, forward, _ in self.products:
+            forward(w, unary if on_unary else tables)
+        return Potentials(unary, tables)
+
+    def adjoint(self, mu: Marginals) -> Floats:
+        batch, tables = self.batch, mu.tables
+        if mu.unary.shape != (batch.n_states,) or tables.shape != (batch.n_mu_entries,):
+            raise InputError(
+                f"marginals have shapes {mu.unary.shape} and {tables.shape}; "
+                f"the batch needs ({batch.n_states},) and ({batch.n_mu_entries},)."
+            )
+        if self.mu_source is not None:
+            tables = sum_by(self.mu_source, tables, batch.n_table_entries)
+        gradient = np.zeros(self.n_weights)
+        for on_unary, _, adjoint in self.products:
+            adjoint(mu.unary if on_unary else tables, gradient)
+        return gradient
+
+
+def _products(term: Term, blas_from: int) -> tuple[Product, Product]:
+    """theta += x W and gradient += x^T mu of one term."""
+    rows, place = term.features, (term.at, term.block, term.width)
+    if sparse.issparse(rows):
+        matrix = rows.data, rows.indices, rows.indptr
+        if term.active is None:
+            return partial(sparse_forward, *matrix, *place), partial(sparse_adjoint, *matrix, *place)
+        listed = *matrix, *place, term.active.first, term.active.states
+        return partial(listed_forward, *listed), partial(listed_adjoint, *listed)
+    # A single feature is an outer product, better looped; so is little work.
+    if rows.shape[1] >= 2 and len(term.at) * term.block_size >= blas_from and term.one_block:
+        product = BlasProduct(term)
+        return product.forward, product.adjoint
+    return partial(dense_forward, rows, *place), partial(dense_adjoint, rows, *place)
+
+
+class BlasProduct:
+    """Dense rows that share one block of weights, as matrix products."""
+
+    def __init__(self, term: Term) -> None:
+        self.rows, self.at, self.width = term.features, term.at, term.width
+        first, n = int(term.block[0]), len(term.at)
+        self.block = slice(first, first + term.block_size)
+        follow = np.array_equal(term.at, term.at[0] + np.arange(n) * term.width)
+        self.side_by_side = slice(int(term.at[0]), int(term.at[0]) + n * term.width) if follow else None
+
+    def forward(self, w: Floats, theta: Floats) -> None:
+        scores = self.rows @ w[self.block].reshape(-1, self.width)
+        if self.side_by_side is not None:
+            theta[self.side_by_side] += scores.ravel()
+        else:
+            scatter_rows(scores, self.at, theta)
+
+    def adjoint(self, mu: Floats, gradient: Floats) -> None:
+        if self.side_by_side is not None:
+            rows = mu[self.side_by_side].reshape(-1, self.width)
+        else:
+            rows = np.empty((len(self.at), self.width))
+            gather_rows(mu, self.at, rows)
+        gradient[self.block] += (self.rows.T @ rows).ravel()
 
 
 @njit(cache=True, nogil=True)

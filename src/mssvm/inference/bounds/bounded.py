@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -11,14 +10,9 @@ from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
 from mssvm.inference.base import Inference
-from mssvm.inference.bounds.conditioned import Conditioned
-from mssvm.inference.bounds.minibucket import Instance, MiniBucket
-
-
-class Bound(Protocol):
-    """Upper bounds on PS_{outputs}[eps_y] PS_{hidden}[eps_h] theta, one per instance."""
-
-    def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Floats: ...
+from mssvm.inference.bounds.conditioning import ConditionedElimination
+from mssvm.inference.bounds.relaxation import OneInstance
+from mssvm.inference.bounds.upper import MiniBucket, UpperBound
 
 
 @dataclass(frozen=True)
@@ -30,7 +24,7 @@ class Bounded:
     """
 
     inference: Inference
-    upper: Bound = field(default_factory=MiniBucket)
+    upper: UpperBound = field(default_factory=MiniBucket)
     ibound: int = 14
     seed: int = 0
 
@@ -52,11 +46,11 @@ class Bounded:
         states = belief.decode(batch)
         out = np.empty(len(batch))
         for b in range(len(batch)):
-            instance = Instance.of(batch, b, theta, query)
+            instance = OneInstance.of(batch, b, theta, query)
             mine = np.where(instance.clamped, instance.states, states[batch.var_ptr[b] : batch.var_ptr[b + 1]])
             order = instance.order(eps_y == eps_h, seed=self.seed)
             holdable = sum(1 << v for v in order)
-            conditioned = Conditioned(instance, order, 1 << self.ibound, holdable, eps_y, eps_h)
+            conditioned = ConditionedElimination(instance, order, 1 << self.ibound, holdable, eps_y, eps_h)
             held = conditioned.hold(np.random.default_rng(self.seed))
             # Every variable is holdable, and holding all of them leaves nothing to eliminate.
             assert held is not None

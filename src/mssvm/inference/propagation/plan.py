@@ -1,72 +1,134 @@
-"""Sweep orders and index arrays for message passing, compiled once per topology and once per batch."""
+"""What propagation resolves before it sees potentials: roles, tasks, hidden components, forests, noise."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Ints
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.components import HiddenComponents, acyclic, hidden_components
+from mssvm.core.errors import UnsupportedError
+from mssvm.core.potentials import Belief, Potentials, Query, segment_argmax
+from mssvm.core.power import check_temperature
 from mssvm.core.topology import Batch, offsets
-from mssvm.engines.numba.messages.merge import sweep_order
-from mssvm.engines.numba.messages.scaled import Wiring
+from mssvm.engines.base import Engine, Pair, TwoCalls
+from mssvm.engines.messages import MessagePlan, Temperatures
+from mssvm.inference.propagation.call import PropagationCall
+from mssvm.inference.propagation.effort import Effort, uniforms
+from mssvm.inference.propagation.merging import Merging
+
+if TYPE_CHECKING:
+    from mssvm.inference.propagation.propagate import Propagate
+
+# Numbers of the random sequence of tie-breaking noise.
+NOISE_STREAM = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """Wiring, distinct tables in order of first use, which instances are pairwise, the one cardinality or 0."""
+class MessageTask:
+    """Instances that need the same kind of run: at one temperature, at two, or a search (eps_y = 0).
 
-    wiring: Wiring
-    table_starts: Ints
-    table_sizes: Ints
-    table_of: Ints
-    pairwise: Bools
-    one_card: int
+    ``components`` are those of the hidden variables, given outputs and variables with one allowed state.
+    """
 
-    @property
-    def n_messages(self) -> int:
-        return int(self.wiring.message_at[-1])
+    instances: Ints
+    temperatures: Temperatures
+    components: HiddenComponents | None = None
+    merging: Merging | None = None
 
 
-def wire(var_ptr: Ints, factor_ptr: Ints, state_ptr: Ints, scope_ptr: Ints, scope: Ints, table_at: Ints) -> Wiring:
-    """Complete the index arrays: where messages lie, which slots each variable has, and the sweep order."""
-    cards = np.diff(state_ptr)
-    near = np.argsort(scope, kind="stable")
-    near_ptr = offsets(np.bincount(scope, minlength=len(cards)).astype(np.int64))
-    slot_factor = np.repeat(np.arange(len(scope_ptr) - 1), np.diff(scope_ptr))
-    message_at = offsets(cards[scope])
-    order = np.arange(len(scope_ptr) - 1)
-    wiring = Wiring(
-        var_ptr,
-        factor_ptr,
-        state_ptr,
-        scope_ptr,
-        scope,
-        message_at,
-        table_at,
-        order,
-        near_ptr,
-        near,
-        slot_factor,
-        int(cards.max(initial=1)),
-    )
-    sweep_order(wiring, np.arange(len(var_ptr) - 1), order)
-    return wiring
+@dataclass(frozen=True, eq=False)
+class PropagationPlan:
+    """Message passing on one batch."""
+
+    settings: Propagate
+    batch: Batch
+    engine: Engine
+
+    @cached_property
+    def messages(self) -> MessagePlan:
+        return self.engine.messages(self.batch)
+
+    @cached_property
+    def pairwise(self) -> Bools:
+        """Which instances have factors of order two only."""
+        wide = np.diff(self.batch.scope_ptr) != 2
+        found: Bools = np.bincount(self.batch.factor_owner[wide], minlength=len(self.batch)) == 0
+        return found
+
+    @cached_property
+    def message_ptr(self) -> Ints:
+        """Where the log-messages of every instance lie."""
+        return offsets(self.batch.cards[self.batch.scope_vars])[self.batch.scope_ptr[self.batch.factor_ptr]]
+
+    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> PropagationBound:
+        """Resolve a query at a pair of temperatures, for some instances (default all)."""
+        query.check(self.batch)
+        eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        every = np.arange(len(self.batch))
+        return PropagationBound(self, query, eps_y, eps_h, every if instances is None else np.asarray(instances))
+
+    def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
+        """Two queries that are always asked together."""
+        return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
 
 
-def plan_of(batch: Batch) -> Plan:
-    """Compile a batch."""
-    graphs = [batch.topology(b) for b in range(len(batch))]
-    wiring = wire(batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.scope_ptr, batch.scope_vars, batch.table_at)
-    order = wiring.order
-    used = batch.table_at[order]
-    starts, first, inverse = np.unique(used, return_index=True, return_inverse=True)
-    by_use = np.argsort(first, kind="stable")
-    rank = np.empty(len(starts), dtype=np.int64)
-    rank[by_use] = np.arange(len(starts))
-    table_of = np.empty(batch.n_factors, dtype=np.int64)
-    table_of[order] = rank[inverse]
-    sizes = batch.table_sizes[order][first][by_use] if len(order) else np.zeros(0, dtype=np.int64)
-    pairwise = np.array([bool(np.all(np.diff(g.scope_ptr) == 2)) for g in graphs])
-    cards = np.unique(batch.cards)
-    return Plan(wiring, starts[by_use], sizes, table_of, pairwise, int(cards[0]) if len(cards) == 1 else 0)
+class PropagationBound:
+    """Propagation for a query at a pair of temperatures; what does not depend on potentials is worked out here."""
+
+    def __init__(self, plan: PropagationPlan, query: Query, eps_y: float, eps_h: float, instances: Ints) -> None:
+        batch = plan.batch
+        self.plan, self.batch, self.query, self.instances = plan, batch, query, instances
+        self.effort: Effort = plan.settings.budget()
+        self.free: Bools = query.n_allowed(batch) > 1
+        self.forest = acyclic(batch, self.free)
+        self.has_output = np.bincount(batch.owner[self.free & query.output], minlength=len(batch)) > 0
+        state_ptr = batch.unary_ptr[batch.var_ptr]
+        place = np.arange(batch.n_states) - np.repeat(state_ptr[:-1], np.diff(state_ptr))
+        self.noise = uniforms(place, plan.settings.seed, NOISE_STREAM)
+        self.tasks = self._tasks(eps_y, eps_h)
+
+    @cached_property
+    def only_state(self) -> Ints:
+        """The first allowed state of every variable: the only one where it is not free."""
+        return segment_argmax(self.query.allowed.astype(np.float64), self.batch.unary_ptr)
+
+    def __call__(self, theta: Potentials) -> Belief:
+        return self.run(theta)
+
+    def run(self, theta: Potentials, candidates: Sequence[Ints] = (), messages: Floats | None = None) -> Belief:
+        """The answer; ``candidates``: assignments whose outputs are judged too; ``messages``: a warm start."""
+        theta.check(self.batch)
+        call = PropagationCall(self, theta, candidates, messages)
+        for task in self.tasks:
+            call.answer(task)
+        return call.belief()
+
+    def _tasks(self, eps_y: float, eps_h: float) -> list[MessageTask]:
+        """Sort instances by the temperatures that matter to them: clamped variables and absent roles do not."""
+        hidden = self.free & ~self.query.output
+        has_hidden = np.bincount(self.batch.owner[hidden], minlength=len(self.batch))[self.instances] > 0
+        has_output = self.has_output[self.instances]
+        both = has_output & has_hidden
+        if eps_h == 0.0 < eps_y and both.any():
+            raise UnsupportedError(
+                f"instance {int(self.instances[both][0])} has outputs at eps_y = {eps_y} and hidden variables at "
+                "eps_h = 0, where hidden messages are undefined; use exact elimination or a small positive eps_h."
+            )
+        kinds = ((both, eps_y, eps_h), (~has_output, eps_h, eps_h), (has_output & ~has_hidden, eps_y, eps_y))
+        return [self._task(self.instances[chosen], *eps) for chosen, *eps in kinds if chosen.any()]
+
+    def _task(self, instances: Ints, eps_y: float, eps_h: float) -> MessageTask:
+        if eps_y == eps_h > 0.0:
+            return MessageTask(instances, Temperatures.one(self.batch.n_vars, eps_y))
+        outputs = np.ones(self.batch.n_vars, dtype=bool) if eps_h == 0.0 else self.query.output
+        components = hidden_components(self.batch, outputs | ~self.free)
+        merging = None
+        if self.plan.settings.merging:
+            worth = self.forest[instances] | (np.diff(components.ptr)[instances] > 0) | (eps_y > 0.0)
+            merging = Merging.of(self, components, instances[worth])
+        return MessageTask(instances, Temperatures(outputs, eps_y, eps_h), components, merging)

@@ -4,10 +4,9 @@
     marginals    sum-product; its max-marginals are a candidate; mixed-product only where regions do not follow
     sum first    sum-product; its max-marginals are a candidate; then mixed-product from its messages
     regions      the best so far improved by relabelling whole regions; then as sum first, from messages of the result
-    cold         mixed-product from even messages
+    cold         mixed-product from uniform messages
     damped       the same with damping
     annealed     eps_y falls from eps_h, messages carried over; then mixed-product
-    proximal     the proximal-point scheme: soft, no argmax messages
     joint        max-product over all variables, its outputs a candidate
     random       mixed-product from random messages
     Gibbs        annealed Gibbs sampling of exp(Q(y) / t), where Q changes locally
@@ -19,316 +18,321 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.potentials import Marginals
-from mssvm.engines.numba.messages import given as messages_given
-from mssvm.engines.numba.messages import merge as messages_merge
-from mssvm.engines.numba.messages import polish as messages_polish
-from mssvm.engines.numba.messages.given import Given
-from mssvm.engines.numba.messages.scaled import load
-from mssvm.inference.propagation.found import Effort, Found
-from mssvm.inference.propagation.merge import merge
-from mssvm.inference.propagation.proximal import proximal_steps
-from mssvm.inference.propagation.run import Control, LogRun, Mode, Model, Run, by_regions, open_gently, settle
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.potentials import segment_argmax
+from mssvm.core.topology import spans
+from mssvm.engines.messages import Conditional, MessageGroup, MessageModel, MessageRun, Schedule, Temperatures
+from mssvm.inference.propagation.effort import messages_at, uniforms
+
+if TYPE_CHECKING:
+    from mssvm.inference.propagation.call import PropagationCall
+    from mssvm.inference.propagation.plan import MessageTask
 
 # The lowest temperature of annealing, relative to eps_h; messages of argmax kind take over from there.
 COLDEST = 0.02
 # Gibbs sampling starts and ends at these fractions of the range of scores at a variable.
 HOT, COLD = 16.0, 200.0
+# Restarts use streams of random numbers from this one on.
+RANDOM_STREAM = 100
 
 
-@dataclass(eq=False)
-class Search:
-    """The search for one block of instances; ``make_run(ties)`` gives fresh messages, ties broken if asked."""
+@dataclass(frozen=True, eq=False)
+class OutputSearch:
+    """What the blocks of one search share: ``group`` makes messages, ``conditional`` judges states, ``merged`` is the
+    model without hidden variables, if there is one."""
 
-    model: Model
-    given: Given
-    mode: Mode
-    make_run: Callable[[bool], Run]
-    which: Ints
-    found: Found
-    effort: Effort
-    control: Control
-    seed: int
-    spread: Floats
-    merging: bool
-    soft: float
-    messages: Floats | None = None
-    kept: Floats | None = None
+    call: PropagationCall
+    task: MessageTask
+    group: MessageGroup
+    conditional: Conditional
+    merged: MessageModel | None
 
-    def __post_init__(self) -> None:
-        n = len(self.found.value)
-        self.w = self.model.plan.wiring
-        self.acc = np.empty(len(self.model.unary))
-        self.q = np.full(n, np.nan)
-        self.y = np.zeros(len(self.model.free), dtype=np.int64)
-        self.last = np.full(len(self.model.free), -1, dtype=np.int64)
-        self.clamped: Run | None = None
-        self.clamped_at = np.full(len(self.model.free), -1, dtype=np.int64)
-        self.forest = np.zeros(n, dtype=bool)
-        messages_merge.find_forests(self.w, self.which, self.model.free, self.forest)
-        self.exact = np.zeros(n, dtype=bool)
+    def run(self, instances: Ints) -> None:
+        """Find y, then value Q(y) and the point mass on y times the marginals of h given y."""
+        BlockSearch(self, instances).run()
 
-    @property
-    def sum_mode(self) -> Mode:
-        return Mode(np.zeros(len(self.mode.outputs), dtype=bool), self.soft, self.soft)
 
-    def run(self, candidates: list[Ints]) -> None:
-        """Fill ``found`` for the block."""
-        for y in candidates:
+class BlockSearch:
+    """The search for a block of instances: states under trial, and sum-product messages given them."""
+
+    def __init__(self, search: OutputSearch, instances: Ints) -> None:
+        call, task, bound = search.call, search.task, search.call.bound
+        assert task.components is not None
+        self.call, self.merged, self.merging, self.instances = call, search.merged, task.merging, instances
+        self.bound, self.batch, self.model, self.effort = bound, bound.batch, call.model, call.effort
+        self.schedule, self.seed = call.effort.schedule, bound.plan.settings.seed
+        self.conditional, self.new_run = search.conditional, search.group.run
+        self.components, self.t = task.components, task.temperatures
+        self.sums = Temperatures.one(self.batch.n_vars, search.group.unit)
+        self.maxima = Temperatures.one(self.batch.n_vars, 0.0)
+        self.range = np.where(np.isfinite(self.model.range), np.maximum(self.model.range, 1e-12), 1.0)
+        self.q = np.full(len(self.batch), np.nan)
+        self.y = np.zeros(self.batch.n_vars, dtype=np.int64)
+        self.judged, self.held_at = np.full((2, self.batch.n_vars), -1, dtype=np.int64)
+        self.held: MessageRun | None = None
+
+    def run(self) -> None:
+        for y in self.call.candidates:
             self.y[:] = y
-            self.consider(self.which)
-        left = self._merged() if self.merging else self.which
-        if not len(left):
-            return
-        for start in self.effort.starts:
-            getattr(self, f"_{start}")(left)
-        for k in range(self.effort.restarts):
-            self._random(left, k)
-        self._polish(left)
+            self._judge(self.instances)
+        left = self._solve_merged()
+        if len(left):
+            for start in self.effort.starts:
+                STARTS[start](self, left)
+            for k in range(self.effort.restarts):
+                self._random(left, k)
+            if self.effort.flips:
+                self._polish(left)
+        self._finish()
+
+    def _rows(self, instances: Ints) -> Ints:
+        """Variables of the named instances."""
+        ptr = self.batch.var_ptr
+        return spans(ptr[instances], ptr[instances + 1] - ptr[instances])
 
     # --- judging -----------------------------------------------------------------------------------------------------
 
-    def consider(self, which: Ints) -> Ints:
-        """Evaluate Q at ``self.y`` where it changed, keep it where it is the best; returns the instances evaluated."""
-        new = messages_polish.changed(self.w, which, self.given.outside, self.y, self.last)
-        if len(new):
-            self.evaluate(new, self.y, self.q)
-            messages_polish.keep_better(self.w, new, self.q, self.y, self.found.value, self.found.y)
-        return np.asarray(new)
+    def _judge(self, instances: Ints) -> None:
+        """Evaluate Q at ``self.y`` where it changed, keep it where it is the best."""
+        new, call = self._changed(instances, self.y, self.judged), self.call
+        if not len(new):
+            return
+        self._evaluate(new)
+        first = (call.value[new] == -np.inf) & (call.y[self.batch.var_ptr[new]] < 0)
+        better = new[(self.q[new] > call.value[new]) | first]
+        call.value[better] = np.where(np.isnan(self.q[better]), -np.inf, self.q[better])
+        self._copy(better, self.y, call.y)
 
-    def evaluate(self, which: Ints, y: Ints, value: Floats) -> None:
+    def _changed(self, instances: Ints, y: Ints, last: Ints) -> Ints:
+        """The named instances whose given variables differ from ``last``, which is brought up to date."""
+        rows = self._rows(instances)
+        new = rows[(last[rows] != y[rows]) & (self.components.outside[rows] | (last[rows] < 0))]
+        last[rows] = y[rows]
+        return instances[np.isin(instances, self.batch.owner[new])]
+
+    def _copy(self, instances: Ints, source: Ints, y: Ints) -> None:
+        rows = self._rows(instances)
+        y[rows] = source[rows]
+
+    def _evaluate(self, instances: Ints) -> None:
         """Q(y): exact where hidden components are trees, else the Bethe value of sum-product given y."""
-        g = self.given
-        messages_given.evaluate(
-            self.w, which, g, self.model.unary, self.model.tables, y, self.mode.eps_h, self.acc, value
-        )
-        loopy = which[~g.forest[which]]
+        self.conditional.evaluate(instances, self.y, self.q)
+        loopy = instances[~self.components.forest[instances]]
         if len(loopy):
-            run = self.sum_given(loopy, y)
-            run.finish(loopy, self.sum_mode, self.w.table_at, None, value)
+            self._sum_given(loopy, self.y).beliefs(loopy, self.sums, self.q, None)
 
-    def sum_given(self, which: Ints, y: Ints) -> Run:
-        """Sum-product over the hidden variables, which have cycles, with the others held at y; settled already where y
-        was the last to be judged."""
-        if self.clamped is None:
-            self.clamped = self.make_run(False)
-        run = self.clamped
-        which = messages_polish.changed(self.w, which, self.given.outside, y, self.clamped_at)
-        if not len(which):
-            return run
-        run.given(which, self.given.outside, y)
-        run.start(which, None)
-        settle(run, which, which, self.sum_mode, self.control, self.effort.sweeps)
-        return run
+    def _sum_given(self, instances: Ints, y: Ints) -> MessageRun:
+        """Sum-product over the hidden variables, which have cycles, with the others held at y; converged already where
+        y was the last to be judged."""
+        if self.held is None:
+            self.held = self.new_run(False)
+        instances = self._changed(instances, y, self.held_at)
+        if len(instances):
+            self.held.hold(instances, self.components.outside, y)
+            self.held.start(instances, None)
+            self.effort.converge(self.held, instances, instances, self.sums)
+        return self.held
 
-    def _follow(self, run: Run, mode: Mode, which: Ints, control: Control, name: str) -> None:
-        """Advance to convergence, judging the decoded y after 1, 2, 4, ... times the first number of sweeps."""
-        before, active = self.found.value[which].copy(), which
+    def _follow(
+        self, run: MessageRun, t: Temperatures, instances: Ints, name: str, schedule: Schedule | None = None
+    ) -> None:
+        """Advance to convergence, judging the decoded y after 1, 2, 4, ... times the first number of sweeps.
+
+        Convergence is reported for the run that found the best y, sweeps for all runs together.
+        """
+        call, schedule = self.call, schedule or self.schedule
+        before, active, swept = call.value[instances].copy(), instances, run.sweeps[instances]
         for n in _checkpoints(self.effort.sweeps, self.effort.first_check):
-            run.advance(active, mode, n, control)
+            run.advance(active, t, n, schedule)
             run.decode(active, self.y)
-            self.consider(active)
-            active = active[~(run.residual[active] <= control.tolerance)]
+            self._judge(active)
+            active = active[~(run.residual[active] <= schedule.tolerance)]
             if not len(active):
                 break
-        self._credit(run, which, self.found.value[which] > before, control, name)
-
-    def _credit(self, run: Run, which: Ints, better: Bools, control: Control, name: str) -> None:
-        """Convergence is reported for the run that found the best y, sweeps for all runs together."""
-        self.found.method[which[better]] = name
-        mine = which[better | (self.found.residual[which] == np.inf)]
-        self.found.residual[mine] = run.residual[mine]
-        self.found.converged[mine] = run.residual[mine] <= control.tolerance
-
-    def _count(self, run: Run, which: Ints) -> None:
-        self.found.sweeps[which] += run.sweeps[which]
+        call.sweeps[instances] += run.sweeps[instances] - swept
+        better = call.value[instances] > before
+        call.method[instances[better]] = name
+        mine = instances[better | (call.residual[instances] == np.inf)]
+        call.residual[mine] = run.residual[mine]
+        call.converged[mine] = run.residual[mine] <= schedule.tolerance
 
     # --- starts ------------------------------------------------------------------------------------------------------
 
-    def _opened(self, which: Ints, mode: Mode) -> Run:
-        run = self.make_run(True)
-        run.start(which, None)
-        open_gently(run, which[~self.forest[which]], mode, self.control)
+    def _warm_run(self, instances: Ints, t: Temperatures) -> MessageRun:
+        run = self.new_run(True)
+        run.start(instances, None)
+        self.effort.warm(run, instances[~self.bound.forest[instances]], t)
+        self.call.sweeps[instances] += run.sweeps[instances]
         return run
 
-    def _marginals(self, which: Ints) -> None:
-        movable = self._movable(which)
-        run = self._opened(movable, self.sum_mode)
-        self._follow(run, self.sum_mode, movable, self.control, "max-marginals")
-        self._count(run, movable)
-        rest = np.setdiff1d(which, movable)
+    def _movable(self, instances: Ints) -> Ints:
+        return instances[~self.bound.forest[instances] & self.bound.plan.pairwise[instances]]
+
+    def _marginals(self, instances: Ints) -> None:
+        movable = self._movable(instances)
+        self._follow(self._warm_run(movable, self.sums), self.sums, movable, "max-marginals")
+        rest = np.setdiff1d(instances, movable)
         if len(rest):
             self._sum_first(rest)
 
-    def _sum_first(self, which: Ints) -> None:
-        run = self._opened(which, self.sum_mode)
-        self._sum_then_mixed(run, which, "max-marginals", "sum-product, then mixed-product")
+    def _sum_first(self, instances: Ints) -> None:
+        run = self._warm_run(instances, self.sums)
+        self._sum_then_mixed(run, instances, "max-marginals", "sum-product, then mixed-product")
 
-    def _sum_then_mixed(self, run: Run, which: Ints, first: str, second: str) -> None:
-        self._follow(run, self.sum_mode, which, self.control, first)
-        run.residual[which] = np.inf
-        self._follow(run, self.mode, which, self.control, second)
-        self._count(run, which)
+    def _sum_then_mixed(self, run: MessageRun, instances: Ints, first: str, second: str) -> None:
+        self._follow(run, self.sums, instances, first)
+        run.residual[instances] = np.inf
+        self._follow(run, self.t, instances, second)
 
-    def _movable(self, which: Ints) -> Ints:
-        return which[~self.forest[which] & self.model.plan.pairwise[which]]
-
-    def _regions(self, which: Ints) -> None:
-        loopy = self._movable(which)
-        messages_polish.restore(self.w, loopy, self.found.y, self.y)
-        moved, log_messages = by_regions(self.model, loopy, self.y)
+    def _regions(self, instances: Ints) -> None:
+        loopy = self._movable(instances)
+        self._copy(loopy, self.call.y, self.y)
+        moved = self.model.relabel(loopy, self.bound.free, self.y)
         if len(moved):
+            messages = messages_at(self.batch, self.call.theta, moved, self.y)
             if self.effort.judge_moves:
-                self.consider(moved)
-            run = self.make_run(True)
-            run.start(moved, log_messages)
+                self._judge(moved)
+            run = self.new_run(True)
+            run.start(moved, messages)
             self._sum_then_mixed(run, moved, "max-marginals by regions", "regions, then mixed-product")
 
-    def _cold(self, which: Ints) -> None:
-        self._plain(which, self.messages, self.control, "mixed-product")
+    def _cold(self, instances: Ints) -> None:
+        self._mixed(instances, self.call.messages, "mixed-product")
 
-    def _damped(self, which: Ints) -> None:
-        self._plain(which, None, replace(self.control, damping=max(0.5, self.control.damping)), "damped mixed-product")
+    def _damped(self, instances: Ints) -> None:
+        self._mixed(instances, None, "damped mixed-product", damping=0.5)
 
-    def _plain(self, which: Ints, log_messages: Floats | None, control: Control, name: str) -> None:
-        run = self.make_run(True)
-        run.start(which, log_messages)
-        self._follow(run, self.mode, which, control, name)
-        self._count(run, which)
-        if self.kept is not None:
-            load(self.w, which, run.log_messages(which), 0.0, self.kept)
+    def _mixed(self, instances: Ints, messages: Floats | None, name: str, damping: float = 0.0) -> None:
+        run, schedule = self.new_run(True), self.schedule
+        run.start(instances, messages)
+        self._follow(run, self.t, instances, name, replace(schedule, damping=max(damping, schedule.damping)))
+        self.call.keep(run, instances)
 
-    def _joint(self, which: Ints) -> None:
-        everything = Mode(np.ones(len(self.mode.outputs), dtype=bool), 0.0, 0.0)
-        run = self._opened(which, everything)
-        self._follow(run, everything, which, self.control, "joint max-product")
-        self._count(run, which)
+    def _joint(self, instances: Ints) -> None:
+        self._follow(self._warm_run(instances, self.maxima), self.maxima, instances, "joint max-product")
 
-    def _annealed(self, which: Ints) -> None:
-        if self.mode.eps_h == 0.0:
+    def _annealed(self, instances: Ints) -> None:
+        if self.t.eps_h == 0.0:
             # Both temperatures would have to fall together; max-product is their limit.
-            self._cold(which)
+            self._cold(instances)
             return
-        run = LogRun(self.model)
-        run.start(which, None)
-        control = replace(self.control, damping=max(0.2, self.control.damping))
-        eps_y = self.mode.eps_h
-        while eps_y > COLDEST * self.mode.eps_h:
-            run.residual[which] = np.inf
-            run.advance(which, Mode(self.mode.outputs, eps_y, self.mode.eps_h), 4, control)
-            run.decode(which, self.y)
-            self.consider(which)
+        run = self.model.run()
+        run.start(instances, None)
+        schedule = replace(self.schedule, damping=max(0.2, self.schedule.damping))
+        eps_y = self.t.eps_h
+        while eps_y > COLDEST * self.t.eps_h:
+            run.residual[instances] = np.inf
+            run.advance(instances, Temperatures(self.t.outputs, eps_y, self.t.eps_h), 4, schedule)
+            run.decode(instances, self.y)
+            self._judge(instances)
             eps_y *= 0.5
-        self._count(run, which)
-        self._plain(which, run.log_messages(which), self.control, "annealed mixed-product")
+        self.call.sweeps[instances] += run.sweeps[instances]
+        self._mixed(instances, run.log_messages(instances), "annealed mixed-product")
 
-    def _proximal(self, which: Ints) -> None:
-        before, steps = self.found.value[which].copy(), max(10, self.effort.sweeps // 10)
-        for run in proximal_steps(self.model, self.mode.outputs, self.soft, which, self.control, steps):
-            run.decode(which, self.y)
-            self.consider(which)
-        self._credit(run, which, self.found.value[which] > before, self.control, "proximal point")
-        self._count(run, which)
+    def _random(self, instances: Ints, k: int) -> None:
+        ptr, rows = self.bound.plan.message_ptr, self.call.message_rows(instances)
+        counts, messages = np.diff(ptr)[instances], np.zeros(ptr[-1])
+        draws = uniforms(rows - np.repeat(ptr[instances], counts), self.seed, RANDOM_STREAM + k)
+        messages[rows] = -np.repeat(0.5 * self.range[instances], counts) * draws
+        self._mixed(instances, messages, "mixed-product from random messages")
 
-    def _random(self, which: Ints, k: int) -> None:
-        log_messages = np.zeros(self.model.plan.n_messages)
-        for b_spread in np.unique(self.spread[which]):
-            some = which[self.spread[which] == b_spread]
-            messages_polish.noise(self.w, some, 0.5 * b_spread, self.seed, 100 + k, log_messages)
-        self._plain(which, log_messages, self.control, "mixed-product from random messages")
-
-    def _merged(self) -> Ints:
+    def _solve_merged(self) -> Ints:
         """Max-product on the merged model; returns the instances that are not thereby solved exactly."""
-        worth = self.which[self.forest[self.which] | (self.given.n_components[self.which] > 0)]
-        merged = merge(self.model, self.given, worth, self.mode.eps_h, self.effort.merge)
-        if merged is None:
-            return self.which
-        which, w = merged.which, merged.model.plan.wiring
-        forest = np.zeros(len(self.q), dtype=bool)
-        messages_merge.find_forests(w, which, merged.model.free, forest)
-        everything = Mode(np.ones(len(self.mode.outputs), dtype=bool), 0.0, 0.0)
-        run = LogRun(merged.model)
-        run.start(which, None)
-        self._follow(run, everything, which, self.control, "max-product over merged regions")
-        trees = which[forest[which] & (run.residual[which] <= self.control.tolerance)]
+        if self.merged is None or self.merging is None:
+            return self.instances
+        merging, call = self.merging, self.call
+        instances = np.intersect1d(self.instances, merging.instances)
+        run = self.merged.run()
+        run.start(instances, None)
+        self._follow(run, self.maxima, instances, "max-product over merged regions")
+        trees = instances[merging.forest[instances] & (run.residual[instances] <= self.schedule.tolerance)]
         if len(trees):
-            run.finish(trees, everything, w.table_at, None, self.found.upper)
-            top, best = self.found.upper[trees], self.found.value[trees]
-            self.exact[trees] = best >= top - 1e-9 * (1.0 + np.abs(top))
-        self._count(run, which)
-        self.found.upper[trees] = np.where(self.exact[trees], self.found.value[trees], self.found.upper[trees])
-        return self.which[~self.exact[self.which]]
+            run.beliefs(trees, self.maxima, call.upper, None)
+            top, best = call.upper[trees], call.value[trees]
+            call.exact[trees] = best >= top - 1e-9 * (1.0 + np.abs(top))
+            call.upper[trees] = np.where(call.exact[trees], best, top)
+        return self.instances[~call.exact[self.instances]]
 
     # --- polishing ---------------------------------------------------------------------------------------------------
 
-    def _polish(self, which: Ints) -> None:
-        forest = which[self.given.forest[which]]
-        if len(forest) and self.effort.flips:
-            self._local_search(forest)
-        loopy = which[~self.given.forest[which]]
-        if len(loopy) and self.effort.flips:
-            self._flip_by_messages(loopy)
+    def _polish(self, instances: Ints) -> None:
+        forest = self.components.forest[instances]
+        if forest.any():
+            self._local_search(instances[forest])
+        if not forest.all():
+            self._flip_by_messages(instances[~forest])
 
-    def _local_search(self, which: Ints) -> None:
-        free = self.model.free & self.given.outside
-        common = (self.given, free, self.model.unary, self.model.tables, self.y, self.mode.eps_h)
-        messages_polish.restore(self.w, which, self.found.y, self.y)
-        messages_polish.ascend(self.w, which, *common, self.acc)
-        self.consider(which)
-        for k in range(self.effort.gibbs):
-            messages_polish.restore(self.w, which, self.found.y, self.y)
-            messages_polish.anneal(
-                self.w, which, *common, self.spread / HOT, self.spread / COLD, self.effort.rounds,
-                self.effort.budget, self.seed, k, self.acc,
-            )  # fmt: skip
-            before = self.found.value[which].copy()
-            self.consider(which)
-            self.found.method[which[self.found.value[which] > before]] = "annealed Gibbs search"
+    def _local_search(self, instances: Ints) -> None:
+        free, call, effort = self.bound.free & self.components.outside, self.call, self.effort
+        self._copy(instances, call.y, self.y)
+        self.conditional.ascend(instances, free, self.y)
+        self._judge(instances)
+        most = int(np.bincount(self.batch.owner[free], minlength=len(self.batch))[instances].max())
+        for k in range(effort.gibbs):
+            self._copy(instances, call.y, self.y)
+            draws = uniforms(np.arange(effort.rounds * most), self.seed, k)
+            hot, cold = self.range / HOT, self.range / COLD
+            self.conditional.anneal(instances, free, self.y, hot, cold, effort.rounds, effort.budget, draws)
+            before = call.value[instances].copy()
+            self._judge(instances)
+            call.method[instances[call.value[instances] > before]] = "annealed Gibbs search"
 
-    def _flip_by_messages(self, which: Ints) -> None:
+    def _flip_by_messages(self, instances: Ints) -> None:
         """Move outputs to the best state under the messages of sum-product given the others, while Q rises."""
-        free = self.model.free & self.given.outside
-        share, n_changed = np.ones(len(self.q)), np.zeros(len(self.q), dtype=np.int64)
-        score = np.empty(len(self.model.unary))
+        share, n_changed, call = np.ones(len(self.q)), np.zeros(len(self.q), dtype=np.int64), self.call
         for _ in range(self.effort.flips):
-            run = self.sum_given(which, self.found.y)
-            run.open_score(which, score)
-            messages_polish.restore(self.w, which, self.found.y, self.y)
-            messages_polish.propose(self.w, which, free, score, share, self.y, n_changed)
-            which = which[n_changed[which] > 0]
-            if not len(which):
+            score = self._sum_given(instances, call.y).scores(instances)
+            self._copy(instances, call.y, self.y)
+            for b in instances:
+                n_changed[b] = self._propose(int(b), score[self.batch.state_span(b)], share[b])
+            instances = instances[n_changed[instances] > 0]
+            if not len(instances):
                 break
-            before = self.found.value[which].copy()
-            self.consider(which)
-            worse = ~(self.found.value[which] > before)
-            share[which] = np.where(worse, 0.5 * share[which], 1.0)
-            which = which[~(worse & (n_changed[which] == 1))]
-            if not len(which):
+            before = call.value[instances].copy()
+            self._judge(instances)
+            worse = ~(call.value[instances] > before)
+            share[instances] = np.where(worse, 0.5 * share[instances], 1.0)
+            instances = instances[~(worse & (n_changed[instances] == 1))]
+            if not len(instances):
                 break
+
+    def _propose(self, b: int, score: Floats, share: float) -> int:
+        """Move outputs of b to the state of highest score: of those that gain, the best ``share``, no two in one
+        factor; returns how many."""
+        graph, lo, hi = self.batch.topology(b), int(self.batch.var_ptr[b]), int(self.batch.var_ptr[b + 1])
+        y, at = self.y[lo:hi], graph.unary_ptr
+        target = segment_argmax(score, at)
+        movable = (self.bound.free & self.components.outside)[lo:hi]
+        with np.errstate(invalid="ignore"):
+            gain = np.where(movable, score[at[:-1] + target] - score[at[:-1] + y], 0.0)
+        left, n = int(np.ceil(share * np.count_nonzero(gain > 1e-9))), 0
+        scope, factor = graph.scope_flat, np.repeat(np.arange(graph.n_factors), np.diff(graph.scope_ptr))
+        blocked = np.zeros(hi - lo, dtype=bool)
+        for k in np.argsort(-gain, kind="stable"):
+            if n == left or not gain[k] > 1e-9:
+                break
+            if not blocked[k]:
+                y[k] = target[k]
+                n += 1
+                blocked[scope[np.isin(factor, factor[scope == k])]] = True
+        return n
 
     # --- the answer --------------------------------------------------------------------------------------------------
 
-    def finish(self, mu_at: Ints, mu: Marginals | None, value: Floats) -> None:
-        """Value Q(y) and the point mass on y times the marginals of h given y."""
-        y = self.found.y
-        tree = self.which[self.given.forest[self.which]]
-        value[tree] = self.found.value[tree]
-        if mu is not None:
-            messages_given.marginals(
-                self.w, tree, self.given, self.model.unary, self.model.tables, y, self.mode.eps_h, self.acc,
-                mu_at, mu.unary, mu.tables,
-            )  # fmt: skip
-        loopy = self.which[~self.given.forest[self.which]]
+    def _finish(self) -> None:
+        call, forest = self.call, self.components.forest[self.instances]
+        tree, loopy = self.instances[forest], self.instances[~forest]
+        self.conditional.marginals(tree, call.y, call.mu)
         if len(loopy):
-            run = self.sum_given(loopy, y)
-            run.finish(loopy, self.sum_mode, mu_at, mu, value)
-            # As y was judged: beliefs of messages that were finished once already are rounded once more.
-            value[loopy] = self.found.value[loopy]
-            self.found.converged[loopy] &= run.residual[loopy] <= self.control.tolerance
+            run = self._sum_given(loopy, call.y)
+            # The value stays as y was judged: beliefs of messages that were finished once are rounded once more.
+            run.beliefs(loopy, self.sums, self.q, call.mu)
+            call.converged[loopy] &= run.residual[loopy] <= self.schedule.tolerance
+        call.lower[tree] = call.value[tree]
 
 
 def _checkpoints(sweeps: int, first: int) -> Iterator[int]:
@@ -339,3 +343,14 @@ def _checkpoints(sweeps: int, first: int) -> Iterator[int]:
         yield n
         done += n
         step = done
+
+
+STARTS: dict[str, Callable[[BlockSearch, Ints], None]] = {
+    "marginals": BlockSearch._marginals,
+    "sum_first": BlockSearch._sum_first,
+    "regions": BlockSearch._regions,
+    "cold": BlockSearch._cold,
+    "damped": BlockSearch._damped,
+    "annealed": BlockSearch._annealed,
+    "joint": BlockSearch._joint,
+}

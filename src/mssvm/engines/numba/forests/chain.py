@@ -13,10 +13,10 @@ import numpy as np
 from numba import njit
 
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.engines.numba.forests.scaled import Layout, Tables, exp_neg
+from mssvm.engines.numba.forests.scaled import BatchPtr, Tables, exp_neg
 
 LANES = 128
-SAFE = 250.0  # (range of a chain's scores + twice the range of the table) / eps up to which nothing can underflow
+SAFE = 250.0  # (range of a chain's scores + twice the range of the table) / eps up to instances nothing can underflow
 DRIFT = 125.0  # how far, in logs, the size of a belief may drift before it is rescaled
 
 
@@ -284,7 +284,7 @@ def padded(group: Ints) -> Ints:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_chains(
-    ptr: Ints, members: Ints, layout: Layout, k_of: Ints, unary: Floats, allowed: Bools, eps: float, tables: Tables,
+    ptr: Ints, members: Ints, layout: BatchPtr, k_of: Ints, unary: Floats, allowed: Bools, eps: float, tables: Tables,
     value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats, done: Bools,
 ) -> None:  # fmt: skip
     """Groups ``members[ptr[g] : ptr[g+1]]`` of chains; ``done`` is set where the scaled form was safe."""

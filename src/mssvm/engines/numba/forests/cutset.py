@@ -15,33 +15,33 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.engines.numba.forests.chain import Lanes, chains_down, chains_up, make_lanes, padded
 from mssvm.engines.numba.forests.forest import (
     MIXED,
-    Space,
-    make_space,
+    Workspace,
+    make_workspace,
     oriented,
     read_roles,
     sizes,
     solve_down,
     solve_up,
 )
-from mssvm.engines.numba.forests.scaled import Forest, Layout, Tables
+from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, Tables
 from mssvm.engines.numba.forests.tree import Rooted, power, power_weights
 
 
 class Cut(NamedTuple):
-    """Per topology g: the cut variable, its states, and which factors are edges of the rest or hang on one node."""
+    """Per topology g: the cut variable, its states, and which factors are edges of the rest or attached to one node."""
 
     variable: Ints
     states: Ints
     edge_factor: Ints  # at Forest.edge_ptr[g]
     edge_cut: Bools  # the factor holds the cut variable too
-    hang_ptr: Ints
-    hang_factor: Ints
-    hang_node: Ints
+    attached_ptr: Ints
+    attached_factor: Ints
+    attached_node: Ints
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def read_cut(
-    cut: Cut, forest: Forest, layout: Layout, b: int, allowed: Bools, output: Bools, equal: bool, space: Space
+    cut: Cut, forest: Forest, layout: BatchPtr, b: int, allowed: Bools, output: Bools, equal: bool, space: Workspace
 ) -> tuple[int, bool]:
     """Temperature mode of the rest, and whether eliminating the cut variable last is legal."""
     g = layout.topology_of[b]
@@ -60,7 +60,7 @@ def read_cut(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def plain_net(forest: Forest, g: int) -> Rooted:
-    """The rooted forest of topology g with room for the offsets of its tables and marginals."""
+    """The rooted forest of topology g with space for the offsets of its tables and marginals."""
     i, j = forest.node_ptr[g], forest.node_ptr[g + 1]
     m = forest.edge_ptr[g + 1] - forest.edge_ptr[g]
     return Rooted(
@@ -70,11 +70,11 @@ def plain_net(forest: Forest, g: int) -> Rooted:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def check_cuts(cut: Cut, forest: Forest, layout: Layout, allowed: Bools, output: Bools, ok: Bools) -> None:
+def check_cuts(cut: Cut, forest: Forest, layout: BatchPtr, allowed: Bools, output: Bools, ok: Bools) -> None:
     """Clear ``ok`` where different temperatures make conditioning wrong."""
-    which = np.flatnonzero(ok).astype(np.int64)
-    space = make_space(int(sizes(forest, layout, which)[0]), 1, False)
-    for b in which:
+    instances = np.flatnonzero(ok).astype(np.int64)
+    space = make_workspace(int(sizes(forest, layout, instances)[0]), 1, False)
+    for b in instances:
         g = layout.topology_of[b]
         mode, legal = read_cut(cut, forest, layout, int(b), allowed, output, False, space)
         ok[b] = legal
@@ -87,7 +87,7 @@ def check_cuts(cut: Cut, forest: Forest, layout: Layout, allowed: Bools, output:
 def place(
     cut: Cut,
     forest: Forest,
-    layout: Layout,
+    layout: BatchPtr,
     b: int,
     c: int,
     unary: Floats,
@@ -104,9 +104,9 @@ def place(
         at = layout.unary_ptr[v]
         for x in range(net.card[i]):
             u[net.at[i] + x] = unary[at + x] if allowed[at + x] else -np.inf
-    for h in range(cut.hang_ptr[g], cut.hang_ptr[g + 1]):
-        i = cut.hang_node[h]
-        at = layout.table_at[f0 + cut.hang_factor[h]] + c * net.card[i]
+    for h in range(cut.attached_ptr[g], cut.attached_ptr[g + 1]):
+        i = cut.attached_node[h]
+        at = layout.table_at[f0 + cut.attached_factor[h]] + c * net.card[i]
         for x in range(net.card[i]):
             u[net.at[i] + x] += raw[at + x]
     for e in range(len(net.table_at)):
@@ -117,14 +117,14 @@ def place(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def clear(cut: Cut, forest: Forest, layout: Layout, b: int, net: Rooted, mu_unary: Floats, mu_tables: Floats) -> None:
+def clear(cut: Cut, forest: Forest, layout: BatchPtr, b: int, net: Rooted, mu_unary: Floats, mu_tables: Floats) -> None:
     """Zero the marginals of instance b."""
     g = layout.topology_of[b]
     f0, e0 = layout.factor_ptr[b], forest.edge_ptr[g]
     mu_unary[layout.unary_ptr[layout.var_ptr[b]] : layout.unary_ptr[layout.var_ptr[b + 1]]] = 0.0
-    for h in range(cut.hang_ptr[g], cut.hang_ptr[g + 1]):
-        at = layout.mu_at[f0 + cut.hang_factor[h]]
-        mu_tables[at : at + cut.states[g] * net.card[cut.hang_node[h]]] = 0.0
+    for h in range(cut.attached_ptr[g], cut.attached_ptr[g + 1]):
+        at = layout.mu_at[f0 + cut.attached_factor[h]]
+        mu_tables[at : at + cut.states[g] * net.card[cut.attached_node[h]]] = 0.0
     for e in range(len(net.table_at)):
         at = layout.mu_at[f0 + cut.edge_factor[e0 + e]]
         size = net.card[forest.ends[e0 + e, 0]] * net.card[forest.ends[e0 + e, 1]]
@@ -133,14 +133,14 @@ def clear(cut: Cut, forest: Forest, layout: Layout, b: int, net: Rooted, mu_unar
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_cuts(
-    which: Ints, cut: Cut, forest: Forest, layout: Layout, unary: Floats, allowed: Bools, output: Bools,
+    instances: Ints, cut: Cut, forest: Forest, layout: BatchPtr, unary: Floats, allowed: Bools, output: Bools,
     eps_y: float, eps_h: float, ty: Tables, th: Tables, value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats,
 ) -> bool:  # fmt: skip
     """Value and (if wanted) marginals of the named instances; False if one of them is not exact here."""
-    n, widest = sizes(forest, layout, which)
-    space = make_space(n, widest, eps_y != eps_h)
+    n, widest = sizes(forest, layout, instances)
+    space = make_workspace(n, widest, eps_y != eps_h)
     local = np.zeros(n * widest)
-    for b in which:
+    for b in instances:
         g = layout.topology_of[b]
         v = layout.var_ptr[b] + cut.variable[g]
         at, states = layout.unary_ptr[v], cut.states[g]
@@ -177,24 +177,24 @@ def run_cuts(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _spread(
-    cut: Cut, layout: Layout, b: int, c: int, net: Rooted, local: Floats, mu_unary: Floats, mu_tables: Floats
+    cut: Cut, layout: BatchPtr, b: int, c: int, net: Rooted, local: Floats, mu_unary: Floats, mu_tables: Floats
 ) -> None:
-    """Add the node marginals given c to the variables and to the factors hanging on them."""
+    """Add the node marginals given c to the variables and to the factors attached to them."""
     g = layout.topology_of[b]
     for i in range(len(net.card)):
         at = layout.unary_ptr[layout.var_ptr[b] + i + (i >= cut.variable[g])]
         for x in range(net.card[i]):
             mu_unary[at + x] += local[net.at[i] + x]
-    for h in range(cut.hang_ptr[g], cut.hang_ptr[g + 1]):
-        i = cut.hang_node[h]
-        at = layout.mu_at[layout.factor_ptr[b] + cut.hang_factor[h]] + c * net.card[i]
+    for h in range(cut.attached_ptr[g], cut.attached_ptr[g + 1]):
+        i = cut.attached_node[h]
+        at = layout.mu_at[layout.factor_ptr[b] + cut.attached_factor[h]] + c * net.card[i]
         for x in range(net.card[i]):
             mu_tables[at + x] += local[net.at[i] + x]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_cut_chains(
-    ptr: Ints, members: Ints, cut: Cut, forest: Forest, layout: Layout, unary: Floats, allowed: Bools,
+    ptr: Ints, members: Ints, cut: Cut, forest: Forest, layout: BatchPtr, unary: Floats, allowed: Bools,
     eps: float, eps_cut: float, tables: Tables, value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats,
     done: Bools, given: Bools, low: Floats,
 ) -> None:  # fmt: skip
@@ -217,7 +217,7 @@ def run_cut_chains(
             first[lane] = layout.unary_ptr[layout.var_ptr[b] + (v == layout.var_ptr[b])]
         length = count.max()
         work = make_lanes(first, count, length, k, states)
-        extra, extra_mu = _hangers(group, cut, layout, length, work.begin)
+        extra, extra_mu = _attached(group, cut, layout, length, work.begin)
         e_at = layout.table_at[layout.factor_ptr[group[0]] + cut.edge_factor[forest.edge_ptr[g]]]
         values, share = np.full((lanes, states), -np.inf), np.zeros((lanes, states))
         result, safe, good = np.empty(lanes), np.empty(lanes, np.bool_), np.ones(lanes, np.bool_)
@@ -259,8 +259,8 @@ def weigh_states(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def add_cut_marginals(
-    group: Ints, real: int, cut: Cut, forest: Forest, layout: Layout, share: Floats, cut_at: Ints, length: int, k: int,
-    e: Floats, e_at: int, work: Lanes, extra_mu: Ints, mu_unary: Floats, mu_tables: Floats,
+    group: Ints, real: int, cut: Cut, forest: Forest, layout: BatchPtr, share: Floats, cut_at: Ints, length: int,
+    k: int, e: Floats, e_at: int, work: Lanes, extra_mu: Ints, mu_unary: Floats, mu_tables: Floats,
 ) -> None:  # fmt: skip
     """Marginals of the first ``real`` chains of a group, every state of the cut variable by its weight in ``share``."""
     lanes, states = share.shape
@@ -285,15 +285,15 @@ def add_cut_marginals(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _hangers(group: Ints, cut: Cut, layout: Layout, length: int, begin: Ints) -> tuple[Ints, Ints]:
-    """Where the tables and marginals hanging on the nodes lie, by (lane, position); no rows if none hang."""
+def _attached(group: Ints, cut: Cut, layout: BatchPtr, length: int, begin: Ints) -> tuple[Ints, Ints]:
+    """Where the tables and marginals attached to the nodes lie, by (lane, position); no rows if there are none."""
     g = layout.topology_of[group[0]]
-    lanes = len(group) if cut.hang_ptr[g + 1] > cut.hang_ptr[g] else 0
+    lanes = len(group) if cut.attached_ptr[g + 1] > cut.attached_ptr[g] else 0
     extra, extra_mu = np.zeros((lanes, length), np.int64), np.zeros((lanes, length), np.int64)
     for lane in range(lanes):
         b = group[lane]
         g = layout.topology_of[b]
-        for h in range(cut.hang_ptr[g], cut.hang_ptr[g + 1]):
-            f, t = layout.factor_ptr[b] + cut.hang_factor[h], begin[lane] + cut.hang_node[h]
+        for h in range(cut.attached_ptr[g], cut.attached_ptr[g + 1]):
+            f, t = layout.factor_ptr[b] + cut.attached_factor[h], begin[lane] + cut.attached_node[h]
             extra[lane, t], extra_mu[lane, t] = layout.table_at[f], layout.mu_at[f]
     return extra, extra_mu

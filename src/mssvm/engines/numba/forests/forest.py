@@ -12,15 +12,32 @@ from numba import njit
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.engines.numba.forests.rooting import plan_forest
-from mssvm.engines.numba.forests.scaled import Forest, Layout, Tables, exp_nodes, scaled_down, scaled_edges, scaled_up
-from mssvm.engines.numba.forests.tree import Rooted, Rows, downward, make_rows, plan_rows, power, power_weights, upward
+from mssvm.engines.numba.forests.scaled import (
+    BatchPtr,
+    Forest,
+    Tables,
+    exp_nodes,
+    scaled_down,
+    scaled_edges,
+    scaled_up,
+)
+from mssvm.engines.numba.forests.tree import (
+    Rooted,
+    TreeRows,
+    downward,
+    make_tree_rows,
+    plan_rows,
+    power,
+    power_weights,
+    upward,
+)
 
 MIXED, AT_Y, AT_H = 0, 1, 2  # temperatures of the free variables of an instance: both, only eps_y, only eps_h
 SCALED, ROBUST = 1, 2
 
 
-class Space(NamedTuple):
-    """Work space of one kernel call, sized for its largest instance."""
+class Workspace(NamedTuple):
+    """Workspace of one kernel call, sized for its largest instance."""
 
     u: Floats
     output: Bools
@@ -29,7 +46,7 @@ class Space(NamedTuple):
     s: Floats
     scale: Floats
     acc: Floats
-    rows: Rows
+    rows: TreeRows
     order: Ints
     parent: Ints
     edge: Ints
@@ -38,17 +55,17 @@ class Space(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def make_space(n: int, widest: int, mixed: bool) -> Space:
-    return Space(
+def make_workspace(n: int, widest: int, mixed: bool) -> Workspace:
+    return Workspace(
         np.zeros(n * widest), np.zeros(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n * widest), np.zeros(n * widest),
-        np.zeros(n), np.zeros(widest * widest), make_rows(n, widest, mixed), np.zeros(n, np.int64),
+        np.zeros(n), np.zeros(widest * widest), make_tree_rows(n, widest, mixed), np.zeros(n, np.int64),
         np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.int64),
     )  # fmt: skip
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def read_roles(
-    first: int, n: int, skip: int, unary_ptr: Ints, allowed: Bools, output: Bools, equal: bool, space: Space
+    first: int, n: int, skip: int, unary_ptr: Ints, allowed: Bools, output: Bools, equal: bool, space: Workspace
 ) -> int:
     """Copy the roles of n variables (without ``skip``) into ``space``; which temperatures the free ones have."""
     some_y, some_h = False, False
@@ -67,7 +84,7 @@ def read_roles(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def rooted(forest: Forest, layout: Layout, g: int, b: int) -> Rooted:
+def rooted(forest: Forest, layout: BatchPtr, g: int, b: int) -> Rooted:
     """The planned orientation of instance b (of topology g)."""
     i, j = forest.node_ptr[g], forest.node_ptr[g + 1]
     f, h = layout.factor_ptr[b], layout.factor_ptr[b + 1]
@@ -78,7 +95,7 @@ def rooted(forest: Forest, layout: Layout, g: int, b: int) -> Rooted:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def oriented(net: Rooted, ends: Ints, mode: int, space: Space) -> tuple[bool, Rooted]:
+def oriented(net: Rooted, ends: Ints, mode: int, space: Workspace) -> tuple[bool, Rooted]:
     """Whether the recursion is exact, and the orientation for it: as planned, or rooted at free outputs."""
     if mode != MIXED:
         space.free[:] = False
@@ -87,16 +104,16 @@ def oriented(net: Rooted, ends: Ints, mode: int, space: Space) -> tuple[bool, Ro
         return True, net
     n = len(net.order)
     first = space.output[:n] & space.free[:n]
-    turned = Rooted(
+    rerooted = Rooted(
         space.order[:n], space.parent[:n], space.edge[:n], space.flip[:n], net.card, net.at, net.table_at, net.mu_at
     )
-    plan_forest(n, ends, turned.order, turned.parent, turned.edge, turned.flip, space.degree, first)
-    return plan_rows(turned, space.output, space.free, space.rows), turned
+    plan_forest(n, ends, rerooted.order, rerooted.parent, rerooted.edge, rerooted.flip, space.degree, first)
+    return plan_rows(rerooted, space.output, space.free, space.rows), rerooted
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def solve_up(
-    net: Rooted, degree: Ints, mode: int, eps_y: float, eps_h: float, ty: Tables, th: Tables, space: Space
+    net: Rooted, degree: Ints, mode: int, eps_y: float, eps_h: float, ty: Tables, th: Tables, space: Workspace
 ) -> tuple[float, int]:
     """Value of one instance whose scores are in ``space.u``, and which recursion ran."""
     n = len(net.order)
@@ -134,7 +151,7 @@ def solve_up(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def solve_down(
-    net: Rooted, mode: int, eps_y: float, eps_h: float, ty: Tables, th: Tables, space: Space,
+    net: Rooted, mode: int, eps_y: float, eps_h: float, ty: Tables, th: Tables, space: Workspace,
     how: int, weight: float, mu_unary: Floats, mu_tables: Floats,
 ) -> None:  # fmt: skip
     """mu += weight * gradient of the value that ``solve_up`` just computed."""
@@ -164,10 +181,10 @@ def solve_down(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def sizes(forest: Forest, layout: Layout, which: Ints) -> tuple[int, int]:
+def sizes(forest: Forest, layout: BatchPtr, instances: Ints) -> tuple[int, int]:
     """Most nodes and most states among the named instances."""
     n, widest = 1, 1
-    for b in which:
+    for b in instances:
         g = layout.topology_of[b]
         n = max(n, forest.node_ptr[g + 1] - forest.node_ptr[g])
         for i in range(forest.node_ptr[g], forest.node_ptr[g + 1]):
@@ -176,11 +193,11 @@ def sizes(forest: Forest, layout: Layout, which: Ints) -> tuple[int, int]:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def check_forests(forest: Forest, layout: Layout, allowed: Bools, output: Bools, equal: bool, ok: Bools) -> None:
+def check_forests(forest: Forest, layout: BatchPtr, allowed: Bools, output: Bools, equal: bool, ok: Bools) -> None:
     """Clear ``ok`` where the temperatures are mixed and some hidden component touches three free outputs or more."""
-    which = np.flatnonzero(ok).astype(np.int64)
-    space = make_space(sizes(forest, layout, which)[0], 1, False)
-    for b in which:
+    instances = np.flatnonzero(ok).astype(np.int64)
+    space = make_workspace(sizes(forest, layout, instances)[0], 1, False)
+    for b in instances:
         g = layout.topology_of[b]
         first, last = layout.var_ptr[b], layout.var_ptr[b + 1]
         mode = read_roles(first, last - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, equal, space)
@@ -190,13 +207,13 @@ def check_forests(forest: Forest, layout: Layout, allowed: Bools, output: Bools,
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def read_modes(which: Ints, layout: Layout, allowed: Bools, output: Bools, mode: Ints) -> None:
+def read_modes(instances: Ints, layout: BatchPtr, allowed: Bools, output: Bools, mode: Ints) -> None:
     """``mode`` of the named instances when the two temperatures differ."""
     n = 1
-    for b in which:
+    for b in instances:
         n = max(n, layout.var_ptr[b + 1] - layout.var_ptr[b])
-    space = make_space(n, 1, False)
-    for b in which:
+    space = make_workspace(n, 1, False)
+    for b in instances:
         first = layout.var_ptr[b]
         mode[b] = read_roles(
             first, layout.var_ptr[b + 1] - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, False, space
@@ -205,13 +222,13 @@ def read_modes(which: Ints, layout: Layout, allowed: Bools, output: Bools, mode:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_forests(
-    which: Ints, forest: Forest, layout: Layout, unary: Floats, allowed: Bools, output: Bools,
+    instances: Ints, forest: Forest, layout: BatchPtr, unary: Floats, allowed: Bools, output: Bools,
     eps_y: float, eps_h: float, ty: Tables, th: Tables, value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats,
 ) -> bool:  # fmt: skip
     """Value and (if wanted) marginals of the named instances; False if one of them is not exact here."""
-    n, widest = sizes(forest, layout, which)
-    space = make_space(n, widest, eps_y != eps_h)
-    for b in which:
+    n, widest = sizes(forest, layout, instances)
+    space = make_workspace(n, widest, eps_y != eps_h)
+    for b in instances:
         g = layout.topology_of[b]
         first, last = layout.var_ptr[b], layout.var_ptr[b + 1]
         lo, hi = layout.unary_ptr[first], layout.unary_ptr[last]

@@ -39,7 +39,7 @@ class Forest(NamedTuple):
     ends: Ints  # (factor, 2) scopes
 
 
-class Layout(NamedTuple):
+class BatchPtr(NamedTuple):
     """Where the instances of a batch lie (see ``Batch``)."""
 
     topology_of: Ints

@@ -37,8 +37,8 @@ class Rooted(NamedTuple):
     mu_at: Ints
 
 
-class Rows(NamedTuple):
-    """Work space: per node the open output, the row count, and offsets of its rows and of its message."""
+class TreeRows(NamedTuple):
+    """Workspace: per node the open output, the row count, and offsets of its rows and of its message."""
 
     open: Ints
     width: Ints
@@ -54,12 +54,12 @@ class Rows(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def make_rows(n: int, widest: int, mixed: bool) -> Rows:
-    """Work space for instances of up to n nodes and ``widest`` states."""
+def make_tree_rows(n: int, widest: int, mixed: bool) -> TreeRows:
+    """Workspace for instances of up to n nodes and ``widest`` states."""
     k = widest + 1
     size = n * k * (k if mixed else 1) + k * k
     many = size + n * k
-    return Rows(
+    return TreeRows(
         np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64),
         np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(many), np.zeros(many),
         np.zeros(many, np.int64), np.zeros(2 * k),
@@ -67,7 +67,7 @@ def make_rows(n: int, widest: int, mixed: bool) -> Rows:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def plan_rows(net: Rooted, output: Bools, free: Bools, rows: Rows) -> bool:
+def plan_rows(net: Rooted, output: Bools, free: Bools, rows: TreeRows) -> bool:
     """Which output each node's rows carry; False if some hidden node would have to carry two.
 
     ``free``: more than one allowed state. An output opens only if free; outputs and clamped nodes close.
@@ -204,7 +204,7 @@ def _receive(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def upward(
-    net: Rooted, u: Floats, output: Bools, eps_y: float, eps_h: float, ty: Tables, th: Tables, rows: Rows
+    net: Rooted, u: Floats, output: Bools, eps_y: float, eps_h: float, ty: Tables, th: Tables, rows: TreeRows
 ) -> float:
     """Value of the instance; leaves in ``rows`` what the reverse sweep needs."""
     n = len(net.order)
@@ -256,7 +256,7 @@ def upward(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def downward(
-    net: Rooted, output: Bools, eps_y: float, eps_h: float, ty: Tables, th: Tables, rows: Rows,
+    net: Rooted, output: Bools, eps_y: float, eps_h: float, ty: Tables, th: Tables, rows: TreeRows,
     weight: float, mu_unary: Floats, mu_tables: Floats,
 ) -> None:  # fmt: skip
     """mu += weight * gradient of ``upward``'s value, by the reverse sweep."""
@@ -299,7 +299,7 @@ def downward(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _spread(rows: Rows, i: int, p: int, m: int, eps_y: float, above: Floats, g: Floats) -> None:
+def _spread(rows: TreeRows, i: int, p: int, m: int, eps_y: float, above: Floats, g: Floats) -> None:
     """g(w, x_p): the joint of node i's open output and its parent, from the parent's rows."""
     width = rows.width[i]
     g[: width * m] = 0.0

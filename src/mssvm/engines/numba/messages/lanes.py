@@ -34,7 +34,7 @@ def address(builder: Any, context: Any, array_type: Any, array: Any, at: Any) ->
     return builder.gep(context.make_array(array_type)(context, builder, array).data, [at])
 
 
-class Lanes:
+class VectorCode:
     """Emits operations on vectors of ``n`` numbers."""
 
     def __init__(self, builder: Any, n: int) -> None:

@@ -1,14 +1,7 @@
 """Log-space messages for factors of any order at any two temperatures: the one recursion, zeros included.
 
-For a factor a with outputs a_B and hidden a_A, cavities n_i = theta_i + sum of the other messages to i:
-
-    S_a = theta_a + sum_i n_i          R_a(x_B) = PS_{eps_h} over x_A of S_a
-    b_a = softmax_{eps_y}(R_a)(x_B) * exp((S_a - R_a) / eps_h)
-    output i   m_i(x_i) = PS_{eps_y} over the other outputs of R_a  -  n_i(x_i)
-    hidden i   m_i(x_i) = eps_h log b_a(x_i)  -  n_i(x_i)
-
-At eps_y = 0 the softmax is uniform over the maximisers of R_a. A state is dead while a message or score of -inf sits on
-it: the sum of the finite parts (``field``) and the number of -inf (``dead``) are kept apart, so that cavities never
+Names are those of the recursion in ``engines.messages``. A state is masked while a message or score of -inf sits on it:
+the sum of the finite parts (``field``) and the number of -inf (``masked``) are kept apart, so that cavities never
 subtract infinities.
 """
 
@@ -19,18 +12,18 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def collect_log(w, which, unary, m, field, dead):  # type: ignore[no-untyped-def]
-    """field_i = theta_i plus all finite messages to i; dead_i counts the infinite ones."""
-    for b in which:
+def collect_log(w, instances, unary, m, field, masked):  # type: ignore[no-untyped-def]
+    """field_i = theta_i plus all finite messages to i; masked_i counts the infinite ones."""
+    for b in instances:
         for e in range(w.state_ptr[w.var_ptr[b]], w.state_ptr[w.var_ptr[b + 1]]):
-            dead[e] = 1 if unary[e] == -np.inf else 0
-            field[e] = 0.0 if dead[e] else unary[e]
+            masked[e] = 1 if unary[e] == -np.inf else 0
+            field[e] = 0.0 if masked[e] else unary[e]
         for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
             at = w.state_ptr[w.scope[s]]
             for x in range(w.message_at[s + 1] - w.message_at[s]):
                 v = m[w.message_at[s] + x]
                 if v == -np.inf:
-                    dead[at + x] += 1
+                    masked[at + x] += 1
                 else:
                     field[at + x] += v
 
@@ -50,7 +43,7 @@ def power_sum_of(values, eps):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _scores(w, f, tables, at, field, dead, m, outputs, score, group, cavity):  # type: ignore[no-untyped-def]
+def _scores(w, f, tables, at, field, masked, m, outputs, score, group, cavity):  # type: ignore[no-untyped-def]
     """Fill S_a, the index of x_B of every entry, and the cavities; returns (entries, number of x_B)."""
     first, last = w.scope_ptr[f], w.scope_ptr[f + 1]
     size, groups = 1, 1
@@ -68,7 +61,7 @@ def _scores(w, f, tables, at, field, dead, m, outputs, score, group, cavity):  #
         for x in range(card):
             e, v = w.state_ptr[i] + x, m[base + x]
             lost = v == -np.inf
-            n = -np.inf if dead[e] - lost > 0 else field[e] - (0.0 if lost else v)
+            n = -np.inf if masked[e] - lost > 0 else field[e] - (0.0 if lost else v)
             cavity[offset + x] = n
             for t in range(x * stride, size, card * stride):
                 for lo in range(t, t + stride):
@@ -129,7 +122,7 @@ def _reduce(values, size, stride, card, eps, out):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def _accept(new, cavity, base, m, field, dead, at, card, damping, flood):  # type: ignore[no-untyped-def]
+def _accept(new, cavity, base, m, field, masked, at, card, damping, flooding):  # type: ignore[no-untyped-def]
     """Subtract the cavity, normalise, damp and store one message; returns its largest change."""
     top = -np.inf
     for x in range(card):
@@ -149,18 +142,18 @@ def _accept(new, cavity, base, m, field, dead, at, card, damping, flood):  # typ
         if v != old:
             d = abs(v - old)
             change = change if d <= change else d
-        if not flood:
-            dead[at + x] += (v == -np.inf) - (old == -np.inf)
+        if not flooding:
+            masked[at + x] += (v == -np.inf) - (old == -np.inf)
             field[at + x] += (0.0 if v == -np.inf else v) - (0.0 if old == -np.inf else old)
         m[base + x] = v
     return change
 
 
 @njit(cache=True, nogil=True)
-def update_factor(w, f, tables, at, field, dead, m, outputs, eps_y, eps_h, damping, flood, room, group):  # type: ignore[no-untyped-def]
+def update_factor(w, f, tables, at, field, masked, m, outputs, eps_y, eps_h, damping, flooding, work, group):  # type: ignore[no-untyped-def]
     """All messages of factor f; returns the largest change."""
-    score, partial, weight, cavity, new = room[0], room[1], room[2], room[3], room[4]
-    size, groups = _scores(w, f, tables, at, field, dead, m, outputs, score, group, cavity)
+    score, partial, weight, cavity, new = work[0], work[1], work[2], work[3], work[4]
+    size, groups = _scores(w, f, tables, at, field, masked, m, outputs, score, group, cavity)
     value = _partials(score, group, size, groups, eps_y, eps_h, partial, weight)
     if groups < size and value > -np.inf:
         for t in range(size):
@@ -178,15 +171,15 @@ def update_factor(w, f, tables, at, field, dead, m, outputs, eps_y, eps_h, dampi
             _reduce(partial, groups, group_stride, card, eps_y, new)
         else:
             _reduce(score, size, stride, card, eps_h, new)
-        d = _accept(new, cavity[offset:], base, m, field, dead, w.state_ptr[i], card, damping, flood)
+        d = _accept(new, cavity[offset:], base, m, field, masked, w.state_ptr[i], card, damping, flooding)
         change = change if d <= change else d
     return change
 
 
 @njit(cache=True, nogil=True)
-def _room(w, which):  # type: ignore[no-untyped-def]
+def _workspace(w, instances):  # type: ignore[no-untyped-def]
     size = 1
-    for b in which:
+    for b in instances:
         for f in range(w.factor_ptr[b], w.factor_ptr[b + 1]):
             entries = 1
             for s in range(w.scope_ptr[f], w.scope_ptr[f + 1]):
@@ -197,57 +190,43 @@ def _room(w, which):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def run_log(  # type: ignore[no-untyped-def]
-    w,
-    which,
-    tables,
-    unary,
-    field,
-    dead,
-    m,
-    outputs,
-    eps_y,
-    eps_h,
-    damping,
-    flood,
-    n_sweeps,
-    tolerance,
-    sweeps,
-    residual,
-):
+    w, instances, tables, unary, field, masked, m, outputs, eps_y, eps_h, damping, flooding, n_sweeps, tolerance,
+    sweeps, residual,
+):  # fmt: skip
     """Up to ``n_sweeps`` more sweeps of every named instance that has not converged; alternates directions."""
-    room, group = _room(w, which)
+    work, group = _workspace(w, instances)
     one = np.empty(1, dtype=np.int64)
-    for b in which:
+    for b in instances:
         one[0] = b
         first, last = w.factor_ptr[b], w.factor_ptr[b + 1]
         for _ in range(n_sweeps):
             if residual[b] <= tolerance:
                 break
             # Collected afresh: adding and subtracting large scores for many sweeps would drift.
-            collect_log(w, one, unary, m, field, dead)
+            collect_log(w, one, unary, m, field, masked)
             residual[b] = 0.0
             for e in range(last - first):
                 f = w.order[last - 1 - e] if sweeps[b] % 2 == 1 else w.order[first + e]
                 d = update_factor(
-                    w, f, tables, w.table_at[f], field, dead, m, outputs, eps_y, eps_h, damping, flood, room, group
+                    w, f, tables, w.table_at[f], field, masked, m, outputs, eps_y, eps_h, damping, flooding, work, group
                 )
                 residual[b] = residual[b] if d <= residual[b] else d
-            if flood:
-                collect_log(w, one, unary, m, field, dead)
+            if flooding:
+                collect_log(w, one, unary, m, field, masked)
             sweeps[b] += 1
 
 
 @njit(cache=True, nogil=True)
-def _node_belief(field, dead, lo, hi, eps, out):  # type: ignore[no-untyped-def]
+def _node_belief(field, masked, lo, hi, eps, out):  # type: ignore[no-untyped-def]
     """PS_eps of g_i and its weights, of which the first maximiser has all at eps = 0."""
     top, best = -np.inf, lo
     for e in range(lo, hi):
-        if dead[e] == 0 and field[e] > top:
+        if masked[e] == 0 and field[e] > top:
             top, best = field[e], e
     total = 0.0
     for e in range(lo, hi):
         v = 0.0
-        if dead[e] == 0:
+        if masked[e] == 0:
             v = np.exp((field[e] - top) / eps) if eps > 0.0 else 1.0 * (e == best)
         out[e - lo] = v
         total += v
@@ -260,18 +239,19 @@ def _node_belief(field, dead, lo, hi, eps, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def beliefs_log(  # type: ignore[no-untyped-def]
-    w, which, tables, unary, field, dead, m, outputs, eps_y, eps_h, mu_at, mu_unary, mu_tables, want_mu, value
+    w, instances, tables, unary, field, masked, m, outputs, eps_y, eps_h, mu_at, mu_unary, mu_tables, value
 ):
     """Region free energy sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i) and its beliefs, added to mu."""
-    room, group = _room(w, which)
-    score, partial, weight, cavity, belief = room[0], room[1], room[2], room[3], room[4]
+    want_mu = len(mu_unary) > 0
+    work, group = _workspace(w, instances)
+    score, partial, weight, cavity, belief = work[0], work[1], work[2], work[3], work[4]
     node = np.empty(w.widest)
-    collect_log(w, which, unary, m, field, dead)
-    for b in which:
+    collect_log(w, instances, unary, m, field, masked)
+    for b in instances:
         total, feasible = 0.0, True
         for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
             lo, hi = w.state_ptr[i], w.state_ptr[i + 1]
-            v = _node_belief(field, dead, lo, hi, eps_y if outputs[i] else eps_h, node)
+            v = _node_belief(field, masked, lo, hi, eps_y if outputs[i] else eps_h, node)
             degree = w.near_ptr[i + 1] - w.near_ptr[i]
             feasible &= v > -np.inf
             if degree != 1:
@@ -280,7 +260,7 @@ def beliefs_log(  # type: ignore[no-untyped-def]
                 for e in range(lo, hi):
                     mu_unary[e] += node[e - lo]
         for f in range(w.factor_ptr[b], w.factor_ptr[b + 1]):
-            size, groups = _scores(w, f, tables, w.table_at[f], field, dead, m, outputs, score, group, cavity)
+            size, groups = _scores(w, f, tables, w.table_at[f], field, masked, m, outputs, score, group, cavity)
             v = _partials(score, group, size, groups, eps_y, eps_h, partial, weight)
             total += v
             feasible &= v > -np.inf

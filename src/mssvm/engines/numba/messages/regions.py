@@ -24,7 +24,7 @@ def _around(w, s):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _settle_sites(w, b, free, unary, tables, z, room):  # type: ignore[no-untyped-def]
+def _move_sites(w, b, free, unary, tables, z, work):  # type: ignore[no-untyped-def]
     """One round of moves of single variables; returns whether any moved."""
     moved = False
     for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
@@ -33,16 +33,16 @@ def _settle_sites(w, b, free, unary, tables, z, room):  # type: ignore[no-untype
         at = w.state_ptr[i]
         card = w.state_ptr[i + 1] - at
         for x in range(card):
-            room[x] = unary[at + x]
+            work[x] = unary[at + x]
         for k in range(w.near_ptr[i], w.near_ptr[i + 1]):
             s = w.near[k]
             other, step, other_step = _around(w, s)
             entry = w.table_at[w.slot_factor[s]] + other_step * z[w.scope[other]]
             for x in range(card):
-                room[x] += tables[entry + step * x]
+                work[x] += tables[entry + step * x]
         best = z[i]
         for x in range(card):
-            if room[x] > room[best] + LEAST:
+            if work[x] > work[best] + LEAST:
                 best = x
         moved |= best != z[i]
         z[i] = best
@@ -67,14 +67,14 @@ def _region(w, root, free, z, mark, name, members):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _gains(w, members, mark, name, unary, tables, z, room):  # type: ignore[no-untyped-def]
-    """Score of the region and its border in every common state, into ``room``."""
+def _gains(w, members, mark, name, unary, tables, z, work):  # type: ignore[no-untyped-def]
+    """Score of the region and its border in every common state, into ``work``."""
     root = members[0]
     card = w.state_ptr[root + 1] - w.state_ptr[root]
-    room[:card] = 0.0
+    work[:card] = 0.0
     for i in members:
         for x in range(card):
-            room[x] += unary[w.state_ptr[i] + x]
+            work[x] += unary[w.state_ptr[i] + x]
         for k in range(w.near_ptr[i], w.near_ptr[i + 1]):
             s = w.near[k]
             other, step, other_step = _around(w, s)
@@ -82,36 +82,36 @@ def _gains(w, members, mark, name, unary, tables, z, room):  # type: ignore[no-u
             at = w.table_at[w.slot_factor[s]]
             if mark[j] != name:
                 for x in range(card):
-                    room[x] += tables[at + step * x + other_step * z[j]]
+                    work[x] += tables[at + step * x + other_step * z[j]]
             elif i < j:
                 for x in range(card):
-                    room[x] += tables[at + (step + other_step) * x]
+                    work[x] += tables[at + (step + other_step) * x]
     return card
 
 
 @njit(cache=True, nogil=True)
-def ascend_regions(w, which, free, unary, tables, z):  # type: ignore[no-untyped-def]
+def ascend_regions(w, instances, free, unary, tables, z):  # type: ignore[no-untyped-def]
     """Improve z in place by moves of variables and regions until none gains; returns the instances that changed."""
-    room = np.empty(w.widest)
-    out = np.empty(len(which), dtype=np.int64)
+    work = np.empty(w.widest)
+    out = np.empty(len(instances), dtype=np.int64)
     count = 0
     mark = np.full(len(free), -1, dtype=np.int64)
     name = 0
-    for b in which:
+    for b in instances:
         lo, hi = w.var_ptr[b], w.var_ptr[b + 1]
         members = np.empty(hi - lo, dtype=np.int64)
         before = z[lo:hi].copy()
         for _ in range(ROUNDS):
-            moved = _settle_sites(w, b, free, unary, tables, z, room)
+            moved = _move_sites(w, b, free, unary, tables, z, work)
             start = name
             for root in range(lo, hi):
                 if not free[root] or mark[root] >= start:
                     continue
                 n = _region(w, root, free, z, mark, name, members)
-                card = _gains(w, members[:n], mark, name, unary, tables, z, room)
+                card = _gains(w, members[:n], mark, name, unary, tables, z, work)
                 best = z[root]
                 for x in range(card):
-                    if room[x] > room[best] + LEAST:
+                    if work[x] > work[best] + LEAST:
                         best = x
                 if best != z[root]:
                     moved = True
@@ -124,18 +124,3 @@ def ascend_regions(w, which, free, unary, tables, z):  # type: ignore[no-untyped
             out[count] = b
             count += 1
     return out[:count]
-
-
-@njit(cache=True, nogil=True)
-def messages_at(w, which, tables, z, log_messages):  # type: ignore[no-untyped-def]
-    """The messages that variables held at z would send, each with its largest entry 0."""
-    for b in which:
-        for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
-            other, step, other_step = _around(w, s)
-            entry = w.table_at[w.slot_factor[s]] + other_step * z[w.scope[other]]
-            top = -np.inf
-            for x in range(w.message_at[s + 1] - w.message_at[s]):
-                log_messages[w.message_at[s] + x] = tables[entry + step * x]
-                top = max(top, tables[entry + step * x])
-            for x in range(w.message_at[s + 1] - w.message_at[s]):
-                log_messages[w.message_at[s] + x] -= top

@@ -10,8 +10,6 @@ up the unary and the tables at i: the caller keeps that from underflowing and no
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numba import njit
 
@@ -19,28 +17,9 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.engines.numba.forests.scaled import exp_neg
 from mssvm.engines.numba.messages.lanes import REGISTER
 from mssvm.engines.numba.messages.vector import update
+from mssvm.engines.numba.messages.wiring import MessageWiring
 
 FAST = {"reassoc", "contract", "nsz", "arcp"}
-
-
-class Wiring(NamedTuple):
-    """Index arrays of a ragged batch: factors have slots, a slot is one variable of a factor and holds one message.
-
-    ``order[factor_ptr[b] : factor_ptr[b+1]]`` is the sweep order, ``near[near_ptr[i] : near_ptr[i+1]]`` the slots of i.
-    """
-
-    var_ptr: Ints
-    factor_ptr: Ints
-    state_ptr: Ints
-    scope_ptr: Ints
-    scope: Ints
-    message_at: Ints
-    table_at: Ints
-    order: Ints
-    near_ptr: Ints
-    near: Ints
-    slot_factor: Ints
-    widest: int
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
@@ -70,9 +49,9 @@ def extremes(values: Floats, starts: Ints, sizes: Ints, top: Floats, low: Floats
 
 
 @njit(cache=True, nogil=True)
-def collect(w: Wiring, which: Ints, psi: Floats, m: Floats, g: Floats) -> None:
+def collect(w: MessageWiring, instances: Ints, psi: Floats, m: Floats, g: Floats) -> None:
     """g_i = psi_i times all messages to i."""
-    for b in which:
+    for b in instances:
         for e in range(w.state_ptr[w.var_ptr[b]], w.state_ptr[w.var_ptr[b + 1]]):
             g[e] = psi[e]
         for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
@@ -84,46 +63,25 @@ def collect(w: Wiring, which: Ints, psi: Floats, m: Floats, g: Floats) -> None:
 
 
 @njit(cache=True, nogil=True)
-def load(w: Wiring, which: Ints, log_messages: Floats, scale: float, m: Floats) -> None:
-    """Take over messages given in log space: exp(scale * message), or the message itself at scale 0."""
-    for b in which:
+def convert(w: MessageWiring, instances: Ints, source: Floats, scale: float, out: Floats) -> None:
+    """Messages out of log space, exp(scale * message), or into it at scale < 0, -scale * log(message); 0 copies."""
+    for b in instances:
         first, last = w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]
         for e in range(w.message_at[first], w.message_at[last]):
-            m[e] = np.exp(scale * log_messages[e]) if scale > 0.0 else log_messages[e]
+            if scale > 0.0:
+                out[e] = np.exp(scale * source[e])
+            elif scale < 0.0:
+                out[e] = -scale * np.log(source[e]) if source[e] > 0.0 else -np.inf
+            else:
+                out[e] = source[e]
 
 
 @njit(cache=True, nogil=True)
-def unload(w: Wiring, which: Ints, m: Floats, unit: float, log_messages: Floats) -> None:
-    """Give messages out in log space: unit * log(message)."""
-    for b in which:
-        first, last = w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]
-        for e in range(w.message_at[first], w.message_at[last]):
-            log_messages[e] = unit * np.log(m[e]) if m[e] > 0.0 else -np.inf
-
-
-@njit(cache=True, nogil=True)
-def even(w: Wiring, which: Ints, m: Floats) -> None:
+def uniform(w: MessageWiring, instances: Ints, m: Floats) -> None:
     """Constant messages."""
-    for b in which:
+    for b in instances:
         for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
             m[w.message_at[s] : w.message_at[s + 1]] = 1.0 / (w.message_at[s + 1] - w.message_at[s])
-
-
-@njit(cache=True, nogil=True)
-def logarithm(w: Wiring, which: Ints, unit: float, values: Floats) -> None:
-    """unit * log of the entries of the named instances, in place."""
-    for b in which:
-        for e in range(w.state_ptr[w.var_ptr[b]], w.state_ptr[w.var_ptr[b + 1]]):
-            values[e] = unit * np.log(values[e]) if values[e] > 0.0 else -np.inf
-
-
-@njit(cache=True, nogil=True)
-def bury(w: Wiring, which: Ints, dead: Ints, values: Floats) -> None:
-    """Put -inf where a state is dead."""
-    for b in which:
-        for e in range(w.state_ptr[w.var_ptr[b]], w.state_ptr[w.var_ptr[b + 1]]):
-            if dead[e] > 0:
-                values[e] = -np.inf
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
@@ -178,10 +136,10 @@ def _combine(table, cavity, other, to_first, maximum):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True)
-def update_plain(tables, at, g, g_out, gi, gj, m, mi, mj, ki, kj, max_i, max_j, damping, room):  # type: ignore[no-untyped-def]
+def update_plain(tables, at, g, g_out, gi, gj, m, mi, mj, ki, kj, max_i, max_j, damping, work):  # type: ignore[no-untyped-def]
     """Both messages of one factor for any cardinalities, kinds and damping; returns the largest change."""
     table = tables[at : at + ki * kj].reshape((ki, kj))
-    n_i, n_j, new_i, new_j = room[0, :ki], room[1, :kj], room[2, :ki], room[3, :kj]
+    n_i, n_j, new_i, new_j = work[0, :ki], work[1, :kj], work[2, :ki], work[3, :kj]
     for x in range(ki):
         n_i[x] = g[gi + x] / m[mi + x]
     for x in range(kj):
@@ -203,7 +161,7 @@ def update_plain(tables, at, g, g_out, gi, gj, m, mi, mj, ki, kj, max_i, max_j, 
 
 @njit(cache=True, nogil=True)
 def _sweep(  # type: ignore[no-untyped-def]
-    kk, w, b, reverse, tables, table_at, g, g_out, m, maximal, held, border, damping, room, peak
+    kk, w, b, reverse, tables, table_at, g, g_out, m, maximal, held, border, damping, work, peak
 ):
     """Update every factor of instance b; with ``held`` variables, only those at the ``border`` (with a held variable)
     or only those away from it."""
@@ -224,7 +182,7 @@ def _sweep(  # type: ignore[no-untyped-def]
             continue
         ki, kj = mj - mi, w.message_at[s + 2] - mj
         change = update_plain(
-            tables, table_at[f], g, g_out, gi, gj, m, mi, mj, ki, kj, maximal[i], maximal[j], damping, room
+            tables, table_at[f], g, g_out, gi, gj, m, mi, mj, ki, kj, maximal[i], maximal[j], damping, work
         )
         # Written so that a NaN counts as not converged.
         peak[0] = peak[0] if change <= peak[0] else change
@@ -236,45 +194,47 @@ def _sweep(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def run(  # type: ignore[no-untyped-def]
-    kk, w, which, tables, table_at, psi, g, m, maximal, held, damping, flood, n_sweeps, tolerance, sweeps, residual
-):
+    kk, w, instances, tables, table_at, psi, g, m, maximal, held, damping, flooding, n_sweeps, tolerance, sweeps,
+    residual,
+):  # fmt: skip
     """Up to ``n_sweeps`` more sweeps of every named instance that has not converged; alternates directions.
 
     Factors with a held variable are left alone: what that variable says never changes, see ``refresh``.
     """
-    room, peak = np.empty((4, w.widest)), np.empty(REGISTER)
-    unused = np.empty(len(g) if flood else 0)
+    work, peak = np.empty((4, w.widest)), np.empty(REGISTER)
+    unused = np.empty(len(g) if flooding else 0)
     one = np.empty(1, dtype=np.int64)
-    for b in which:
+    for b in instances:
         one[0] = b
         for _ in range(n_sweeps):
             if residual[b] <= tolerance:
                 break
-            out = unused if flood else g
+            out = unused if flooding else g
             reverse = sweeps[b] % 2 == 1
             residual[b] = _sweep(
-                kk, w, b, reverse, tables, table_at, g, out, m, maximal, held, False, damping, room, peak
+                kk, w, b, reverse, tables, table_at, g, out, m, maximal, held, False, damping, work, peak
             )
-            if flood:
+            if flooding:
                 collect(w, one, psi, m, g)
             sweeps[b] += 1
 
 
 @njit(cache=True, nogil=True)
-def refresh(kk, w, which, tables, table_at, g, m, held):  # type: ignore[no-untyped-def]
+def refresh(kk, w, instances, tables, table_at, g, m, held):  # type: ignore[no-untyped-def]
     """Sum-product messages of the factors with a held variable, to and from it: once before a run, as the constants
     that the others rest on, and once behind it, for beliefs."""
-    room, peak = np.empty((4, w.widest)), np.empty(REGISTER)
+    work, peak = np.empty((4, w.widest)), np.empty(REGISTER)
     maximal = np.zeros(len(held), dtype=np.bool_)
-    for b in which:
-        _sweep(kk, w, b, False, tables, table_at, g, g, m, maximal, held, True, 0.0, room, peak)
+    for b in instances:
+        _sweep(kk, w, b, False, tables, table_at, g, g, m, maximal, held, True, 0.0, work, peak)
 
 
 @njit(cache=True, nogil=True)
-def beliefs(w, which, tables, table_at, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, want_mu, value):  # type: ignore[no-untyped-def]
+def beliefs(w, instances, tables, table_at, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, value):  # type: ignore[no-untyped-def]
     """Sum-product beliefs and Bethe value sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i); marginals are added to mu."""
+    want_mu = len(mu_unary) > 0
     cavity = np.empty(w.widest)
-    for b in which:
+    for b in instances:
         total = 0.0
         for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
             lo, hi = w.state_ptr[i], w.state_ptr[i + 1]

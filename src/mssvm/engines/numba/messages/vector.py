@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from mssvm.engines.numba.messages.lanes import REGISTER, Lanes, address
+from mssvm.engines.numba.messages.lanes import REGISTER, VectorCode, address
 
 # Rows longer than this would not stay in registers.
 LONGEST = 32
@@ -61,7 +61,7 @@ def _body(
 ) -> None:
     *_, at, _, _, gi, gj, _, mi, mj, _ = args
     tables, g, g_out, m, peak = 5, 7, 8, 11, 14
-    lanes = Lanes(builder, n)
+    lanes = VectorCode(builder, n)
 
     def pointer(array: int, offset: Any) -> Any:
         return address(builder, context, sig.args[array], args[array], offset)

@@ -1,0 +1,95 @@
+"""Every name that stands for something, in one place: what estimators accept as strings, what files may hold, what the
+command line offers and what ``mssvm`` exports. Formats of data files are listed with their readers, engines with their
+package. Classes are given by module and name, and imported when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Entry(NamedTuple):
+    """A class by its home; ``settings`` are those that the name stands for, ``iterations`` what a solver calls its
+    number of iterations."""
+
+    module: str
+    name: str
+    settings: Mapping[str, Any] = NOTHING
+    iterations: str = ""
+
+    def load(self) -> Any:
+        """The class."""
+        return getattr(import_module(self.module), self.name)
+
+    def make(self, **settings: Any) -> Any:
+        """An object with these settings beside those of the name."""
+        return self.load()(**{**self.settings, **settings})
+
+
+class Member(NamedTuple):
+    """A row of the paper's Table 1: temperatures (None: a parameter) and the loss in training; the name on the command
+    line; whether there may be hidden variables."""
+
+    eps_y: float | None
+    eps_h: float | None
+    loss: str
+    command: str
+    hidden: bool = True
+
+
+MEMBERS = {  #                eps_y eps_h  Delta      command
+    "MSSVM":            Member(0.0,  1.0,  "hamming", "mssvm"),
+    "LSSVM":            Member(0.0,  0.0,  "hamming", "lssvm"),
+    "HCRF":             Member(1.0,  1.0,  "zero",    "hcrf"),
+    "LossAugmentedCRF": Member(1.0,  1.0,  "hamming", "lacrf"),
+    "EpsilonSSVM":      Member(None, None, "hamming", "epsilon"),
+    "UnifiedSSVM":      Member(None, None, "hamming", "unified"),
+    "SSVM":             Member(0.0,  0.0,  "hamming", "ssvm", hidden=False),
+    "CRF":              Member(1.0,  1.0,  "zero",    "crf", hidden=False),
+    "M3E":              Member(0.0,  1.0,  "hamming", "m3e"),
+    "ModLat":           Member(0.0,  0.0,  "hamming", "modlat"),
+}  # fmt: skip
+
+SOLVERS = {
+    "lbfgs": Entry("mssvm.optim", "LBFGS", iterations="max_iterations"),
+    "cccp": Entry("mssvm.optim", "CCCP", iterations="max_outer"),
+    "bcfw": Entry("mssvm.optim", "BCFW", iterations="max_passes"),
+    "cutting-plane": Entry("mssvm.optim", "CuttingPlane", iterations="max_rounds"),
+    "subgradient": Entry("mssvm.optim", "Subgradient", iterations="n_epochs"),
+    "adam": Entry("mssvm.optim", "Subgradient", {"n_epochs": 40, "scaling": "adam"}, "n_epochs"),
+}
+LOSSES = {
+    "hamming": Entry("mssvm.losses", "Hamming"),
+    "zero": Entry("mssvm.losses", "Zero"),
+    "weighted": Entry("mssvm.losses", "WeightedHamming"),
+    "table": Entry("mssvm.losses", "TableLoss"),
+}
+NAMED_LOSSES = ("hamming", "zero")  # the others need costs
+INFERENCES = {
+    "auto": Entry("mssvm.inference.auto", "Auto"),
+    "exact": Entry("mssvm.inference.exact", "Exact"),
+    "propagate": Entry("mssvm.inference.propagation", "Propagate"),
+}
+STRUCTURES = {
+    "chain": Entry("mssvm.structures", "Chain"),
+    "sequence": Entry("mssvm.structures", "SequenceClass"),
+    "grid": Entry("mssvm.structures", "Grid"),
+    "graph": Entry("mssvm.structures", "GraphModel"),
+    "factors": Entry("mssvm.structures", "FactorModel"),
+}
+WITHOUT_FILES = ("factors",)  # structures that no data file describes
+ENUMS = (Entry("mssvm.optim", "Scaling"), Entry("mssvm.optim", "Stopping"))
+
+# What settings were called in files of earlier versions.
+RENAMED: Mapping[str, Mapping[str, str]] = {"LBFGS": {"floors": "schedule"}}
+
+
+def classes_in_files() -> dict[str, Any]:
+    """The classes whose objects a model file may hold, by name."""
+    tables = (SOLVERS, LOSSES, INFERENCES, STRUCTURES)
+    return {entry.name: entry.load() for entry in (*(e for table in tables for e in table.values()), *ENUMS)}

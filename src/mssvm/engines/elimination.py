@@ -1,0 +1,277 @@
+"""Compiled plans of bucket elimination: what is eliminated when, from which inputs, into which message.
+
+Exact elimination is mini-bucket elimination with nothing split, so one compiler serves both: without a limit on table
+entries every variable is one step; with one the functions of a bucket are shared out to mini-buckets that respect it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Sized
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mssvm.core.arrays import Bools, Ints
+from mssvm.core.orders import Order, find_order
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, Topology, offsets
+from mssvm.engines.program import Program
+
+HIDDEN, OUTPUT, CLAMPED = 0, 1, 2
+
+
+class Function(NamedTuple):
+    """A table of the work vector: its axes with their strides, its entries, and whose message it is (-1: scores)."""
+
+    strides: dict[int, int]
+    at: int
+    size: int
+    source: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Predicted cost of one instance: induced width, bytes of workspace, table entries visited in one sweep."""
+
+    width: int
+    bytes: int
+    operations: int
+
+
+@dataclass(frozen=True, eq=False)
+class EliminationPlan:
+    """Exact elimination of one topology under one pattern (HIDDEN, OUTPUT or CLAMPED per variable).
+
+    The order is found at once; the program is compiled when first used, so that costs can be asked of any graph.
+    """
+
+    topology: Topology
+    pattern: bytes
+    order: Order
+
+    @classmethod
+    def of(cls, topology: Topology, pattern: bytes, restarts: int, seed: int) -> EliminationPlan:
+        groups = [[v for v, role in enumerate(pattern) if role == kind] for kind in (HIDDEN, OUTPUT)]
+        return cls(topology, pattern, find_order(topology.cards, topology.scopes, groups, restarts, seed))
+
+    def cost(self, marginals: bool) -> Cost:
+        """Bytes count slots and messages, twice when their gradients are wanted too."""
+        entries = self.order.messages + self._score_entries
+        return Cost(self.order.width, 8 * entries * (2 if marginals else 1), self.order.total)
+
+    @cached_property
+    def program(self) -> Program:
+        output = np.frombuffer(self.pattern, dtype=np.uint8) == OUTPUT
+        return compile_elimination(self.topology, self.order.variables, output)
+
+    @cached_property
+    def _score_entries(self) -> int:
+        cards, scopes = self.topology.cards, self.topology.scopes
+        return sum(prod(cards[v] for v in s if self.pattern[v] != CLAMPED) for s in scopes) + sum(cards)
+
+
+def pattern_of(batch: Batch, query: Query, eps_y: float, eps_h: float) -> NDArray[np.uint8]:
+    """The role of every variable; at equal temperatures the order is free, so hidden variables pass as outputs."""
+    roles = np.where(query.output, OUTPUT, HIDDEN) if eps_y != eps_h else np.full(batch.n_vars, OUTPUT)
+    return np.where(query.n_allowed(batch) == 1, CLAMPED, roles).astype(np.uint8)
+
+
+def compile_elimination(topology: Topology, order: Sequence[int], output: Bools, entries: int | None = None) -> Program:
+    """The program that eliminates the variables of ``order``; those it does not name are clamped.
+
+    ``entries`` bounds the table (with the eliminated variable) of a mini-bucket, None splits nothing, 0 leaves every
+    function alone in a mini-bucket of its own. A score whose own table exceeds ``entries`` stays whole.
+    """
+    return _Compiler(topology, order, entries).program(output)
+
+
+class _Compiler:
+    """Builds the flat arrays of ``Program`` from an order."""
+
+    def __init__(self, topology: Topology, order: Sequence[int], entries: int | None) -> None:
+        self.cards, self.scopes, self.order, self.entries = topology.cards, topology.scopes, order, entries
+        self.rank = {v: p for p, v in enumerate(order)}
+        self.buckets: list[list[Function]] = [[] for _ in order]
+        self.n_work = 1
+
+    def program(self, output: Bools) -> Program:
+        scores = self._scores()
+        n_slots = self.n_work
+        steps = self._steps()
+        return Program(
+            **scores,
+            **steps,
+            clamped=np.array([v not in self.rank for v in range(len(self.cards))], dtype=bool),
+            card=np.array(self.cards, dtype=np.int64)[steps["var"]],
+            output=output[steps["var"]].astype(np.int64),
+            n_slots=n_slots,
+            n_work=self.n_work,
+            n_hidden=sum(not output[v] for v in self.order),
+            max_axes=int(np.diff(steps["axis_ptr"]).max(initial=0)),
+            max_inputs=int(np.diff(steps["input_ptr"]).max(initial=1)),
+            max_card=max((self.cards[v] for v in self.order), default=1),
+        )
+
+    def _axes(self, variables: Iterable[int]) -> tuple[int, ...]:
+        """The unclamped ones in storage order: eliminated first comes last."""
+        rank = self.rank
+        return tuple(sorted((v for v in variables if v in rank), key=rank.__getitem__, reverse=True))
+
+    def _strides(self, variables: Sequence[int]) -> tuple[dict[int, int], int]:
+        """Strides of a C-ordered table over ``variables``, in their order, and its number of entries."""
+        strides, size = dict.fromkeys(variables, 1), 1
+        for v in reversed(variables):
+            strides[v] = size
+            size *= self.cards[v]
+        return strides, size
+
+    def _allocate(self, axes: tuple[int, ...], source: int = -1) -> Function:
+        """A table over ``axes``, entered in the bucket of its last axis; ``source`` is a step or -1."""
+        strides, size = self._strides(axes)
+        table = Function(strides, self.n_work, size, source)
+        self.n_work += size
+        if axes:
+            self.buckets[self.rank[axes[-1]]].append(table)
+        return table
+
+    def _scores(self) -> dict[str, Ints]:
+        """Where unary scores and tables are copied to, and in which arrangement."""
+        slots: dict[tuple[int, ...], int] = {(): 0}
+        arrangements: dict[tuple[tuple[int, int], ...], tuple[int, int]] = {}
+        index, n_index = [np.zeros(0, dtype=np.int64)], 0
+        slot, place, clamps = [], [], []
+        for scope in [*self.scopes, *((v,) for v in range(len(self.cards)))]:
+            axes = self._axes(scope)
+            if axes not in slots:
+                slots[axes] = self._allocate(axes).at
+            slot.append(slots[axes])
+        for scope in self.scopes:
+            strides, _ = self._strides(scope)
+            key = tuple((self.cards[v], strides[v]) for v in self._axes(scope))
+            if key not in arrangements:
+                index.append(_offsets_of(key))
+                arrangements[key] = n_index, len(index[-1])
+                n_index += len(index[-1])
+            place.append(arrangements[key])
+            clamps.append([(v, strides[v]) for v in scope if v not in self.rank])
+        return {
+            "unary_slot": _ints(slot[len(self.scopes) :]),
+            "factor_slot": _ints(slot[: len(self.scopes)]),
+            "entry_at": _ints([at for at, _ in place]),
+            "factor_size": _ints([size for _, size in place]),
+            "entry": np.concatenate(index),
+            "clamp_ptr": _offsets(clamps),
+            "clamp_var": _ints([v for c in clamps for v, _ in c]),
+            "clamp_stride": _ints([s for c in clamps for _, s in c]),
+        }
+
+    def _steps(self) -> dict[str, Ints]:
+        """Eliminate position by position, mini-bucket by mini-bucket; their messages enter later buckets."""
+        position_ptr, var, shift_at, messages = [0], list[int](), list[int](), list[Function]()
+        inputs, merged = list[list[Function]](), list[list[tuple[int, ...]]]()
+        levels, strides = list[int](), list[list[int]]()
+        for p, v in enumerate(self.order):
+            groups = self._mini_buckets(self.buckets[p])
+            for group in groups:
+                shift_at.append(-1 if len(groups) == 1 else self.n_work)
+                if len(groups) > 1:
+                    group.append(self._allocate((v,)))
+                axes = self._axes(set[int]().union(*(table.strides for table in group)) - {v})
+                blocks = _merge(axes, group)
+                rows = sorted((*_walk(table, blocks), table.at, table) for table in group)
+                levels += [level for level, _, _, _ in rows]
+                strides += [row for _, row, _, _ in rows]
+                inputs.append([table for _, _, _, table in rows])
+                messages.append(self._allocate(axes, len(var)))
+                merged.append(blocks)
+                var.append(v)
+            position_ptr.append(len(var))
+        flat = [table for row in inputs for table in row]
+        message_input = np.full(len(var), -1, dtype=np.int64)
+        sources = _ints([table.source for table in flat])
+        message_input[sources[sources >= 0]] = np.flatnonzero(sources >= 0)
+        return {
+            "position_ptr": _ints(position_ptr),
+            "var": _ints(var),
+            "shift_at": _ints(shift_at),
+            "message_at": _ints([table.at for table in messages]),
+            "message_size": _ints([table.size for table in messages]),
+            "message_input": message_input,
+            "separator_ptr": _offsets([table.strides for table in messages]),
+            "separator": _ints([v for table in messages for v in table.strides]),
+            "separator_stride": _ints([stride for table in messages for stride in table.strides.values()]),
+            "axis_ptr": _offsets(merged),
+            "axis_size": _ints([prod([self.cards[v] for v in block]) for blocks in merged for block in blocks]),
+            "input_ptr": _offsets(inputs),
+            "input_at": _ints([table.at for table in flat]),
+            "input_size": _ints([table.size for table in flat]),
+            "level": _ints(levels),
+            "stride_ptr": _offsets(strides),
+            "stride": _ints([x for row in strides for x in row]),
+        }
+
+    def _mini_buckets(self, bucket: list[Function]) -> list[list[Function]]:
+        """First fit, large functions first, each to the mini-bucket it enlarges least."""
+        if self.entries is None or len(bucket) == 1:
+            return [bucket]
+        groups: list[list[Function]] = []
+        scopes: list[set[int]] = []
+        sizes: list[int] = []
+        for table in sorted(bucket, key=lambda f: (-len(f.strides), f.at)):
+            best, best_growth = -1, self.entries + 1
+            for g, scope in enumerate(scopes):
+                growth = prod([self.cards[v] for v in table.strides if v not in scope])
+                if sizes[g] * growth <= self.entries and growth < best_growth:
+                    best, best_growth = g, growth
+            if best < 0:
+                groups.append([])
+                scopes.append(set())
+                sizes.append(1)
+                best_growth = table.size
+            groups[best].append(table)
+            scopes[best].update(table.strides)
+            sizes[best] *= best_growth
+        return groups
+
+
+def _walk(table: Function, blocks: list[tuple[int, ...]]) -> tuple[int, list[int]]:
+    """Level of an input, and how far one step along each merged axis moves in it."""
+    level, row = 0, []
+    for k, block in enumerate(blocks, start=1):
+        row.append(table.strides.get(block[-1], 0))
+        level = k if row[-1] else level
+    return level, row
+
+
+def _merge(axes: tuple[int, ...], inputs: list[Function]) -> list[tuple[int, ...]]:
+    """Runs of neighbouring axes that every input has together or not at all."""
+    merged: list[tuple[int, ...]] = []
+    previous: list[bool] | None = None
+    for v in axes:
+        members = [v in table.strides for table in inputs]
+        if members == previous:
+            merged[-1] += (v,)
+        else:
+            merged.append((v,))
+        previous = members
+    return merged
+
+
+def _offsets_of(axes: tuple[tuple[int, int], ...]) -> Ints:
+    """Offsets, in C order, of the entries of a table whose axes have the given sizes and strides."""
+    out = np.zeros(1, dtype=np.int64)
+    for size, stride in axes:
+        out = (out[:, None] + stride * np.arange(size, dtype=np.int64)).ravel()
+    return out
+
+
+def _ints(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def _offsets(rows: Iterable[Sized]) -> Ints:
+    return offsets(_ints([len(row) for row in rows]))

@@ -1,0 +1,95 @@
+"""Kernels that follow assignments back through the messages: decoding, and branch and bound over the outputs.
+
+A position's variable is judged by the rows of its steps at the states of the variables eliminated later; the messages
+must still hold scores (log space) where bounds are compared.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def _add_row(program, s, states, v0, lane, lanes, work, at, x):  # type: ignore[no-untyped-def]
+    """Add to x the scores of step s's states, its separator being as in ``states``; returns the message's entry."""
+    place = 0
+    for k in range(program.separator_ptr[s], program.separator_ptr[s + 1]):
+        place += states[v0 + program.separator[k]] * program.separator_stride[k]
+    i0, n_inputs = program.input_ptr[s], program.input_ptr[s + 1] - program.input_ptr[s]
+    a0, n_axes = program.axis_ptr[s], program.axis_ptr[s + 1] - program.axis_ptr[s]
+    for i in range(n_inputs):
+        at[i] = program.input_at[i0 + i]
+    rest = place
+    for d in range(n_axes - 1, -1, -1):
+        size = program.axis_size[a0 + d]
+        digit = rest % size
+        rest //= size
+        for i in range(n_inputs):
+            at[i] += digit * program.stride[program.stride_ptr[i0 + i] + d]
+    for i in range(n_inputs):
+        for j in range(program.card[s]):
+            x[j] += work[(at[i] + j) * lanes + lane]
+    return (program.message_at[s] + place) * lanes + lane
+
+
+@njit(cache=True, nogil=True)
+def decode(program, temperature, v0, lane, lanes, work, states):  # type: ignore[no-untyped-def]
+    """Back-substitution: the first maximiser of every variable at temperature zero, last eliminated first."""
+    at, x = np.zeros(program.max_inputs, dtype=np.int64), np.zeros(program.max_card)
+    for p in range(len(program.position_ptr) - 2, -1, -1):
+        first = program.position_ptr[p]
+        if temperature[first] > 0.0:
+            continue
+        x[:] = 0.0
+        for s in range(first, program.position_ptr[p + 1]):
+            _add_row(program, s, states, v0, lane, lanes, work, at, x)
+        states[v0 + program.var[first]] = np.argmax(x[: program.card[first]])
+
+
+@njit(cache=True, nogil=True)
+def _extend(program, p, bound, work, states, at, out):  # type: ignore[no-untyped-def]
+    """Bounds of a partial assignment of all later positions, extended by each state of position p's variable."""
+    first, last = program.position_ptr[p], program.position_ptr[p + 1]
+    out[:] = -np.inf
+    out[: program.card[first]] = bound
+    for s in range(first, last):
+        message = _add_row(program, s, states, 0, 0, 1, work, at, out)
+        for j in range(program.card[first]):
+            out[j] -= work[message]
+
+
+@njit(cache=True, nogil=True)
+def descend(program, work, states, depth, bound, open_bounds, lower, budget):  # type: ignore[no-untyped-def]
+    """Depth-first branch and bound over the outputs, last eliminated first, best state first.
+
+    ``open_bounds[d]`` holds the bounds of the untried states at depth d, ``bound[d]`` that of the assignment down to
+    it. Call with ``depth = -1`` to begin and with the depth returned to go on. Returns ``(depth, leaf)``: at a leaf
+    all outputs are assigned in ``states``; ``depth = -1`` without a leaf means that the tree is exhausted.
+    """
+    at = np.zeros(program.max_inputs, dtype=np.int64)
+    last = len(program.position_ptr) - 2
+    n_levels = last + 1 - program.n_hidden
+    if n_levels == 0:
+        return 0, True
+    if depth < 0:
+        depth = 0
+        _extend(program, last, bound[0], work, states, at, open_bounds[0])
+    elif depth == n_levels:
+        depth -= 1
+    for _ in range(budget):
+        best = np.argmax(open_bounds[depth])
+        f = open_bounds[depth, best]
+        if not f > lower:
+            depth -= 1
+            if depth < 0:
+                return -1, False
+            continue
+        open_bounds[depth, best] = -np.inf
+        states[program.var[program.position_ptr[last - depth]]] = best
+        depth += 1
+        bound[depth] = f
+        if depth == n_levels:
+            return depth, True
+        _extend(program, last - depth, f, work, states, at, open_bounds[depth])
+    return depth, False

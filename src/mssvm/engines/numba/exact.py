@@ -1,0 +1,192 @@
+"""Exact inference on CPUs: each instance by the cheapest method that is exact on it.
+
+    every variable has one allowed state             given states
+    pairwise forest, order of elimination legal      tree recursion   (kernels with run-time roles and masks)
+    one variable away from such a forest             conditioning
+    anything else                                    elimination      (compiled per topology and role pattern)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints, sum_by
+from mssvm.core.errors import UnsupportedError
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
+from mssvm.core.power import check_temperature
+from mssvm.core.threads import Workers
+from mssvm.core.topology import Batch
+from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls, spread
+from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
+from mssvm.engines.numba.forests.cutset_plan import CutsetPair, CutsetPlan, CutsetRoute
+from mssvm.engines.numba.forests.plan import ForestPlan
+
+
+class Route(Protocol):
+    """Some instances of a batch, bound to the method that is exact on them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def instances(self) -> Ints: ...
+
+    def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
+        """Write value and marginals of the instances."""
+        ...
+
+
+class NumbaPlan:
+    """Exact inference on one batch; ``settings`` bound memory and name the methods that may be used."""
+
+    def __init__(self, batch: Batch, settings: ExactSettings, workers: Workers, log_space: bool = False) -> None:
+        self.batch, self.settings, self.workers, self.log_space = batch, settings, workers, log_space
+
+    @cached_property
+    def _forests(self) -> ForestPlan:
+        return ForestPlan(self.batch)
+
+    @cached_property
+    def _cutsets(self) -> CutsetPlan:
+        return CutsetPlan(self.batch)
+
+    @cached_property
+    def _eliminations(self) -> EliminationPlanner:
+        return EliminationPlanner(self.batch, self.settings, self.workers, self.log_space)
+
+    def bind(
+        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
+    ) -> NumbaBound:
+        eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        query.check(self.batch)
+        routes: list[Route] = []
+        for name, mine in self._shares(query, eps_y, eps_h, instances):
+            if name == "given states":
+                routes.append(GivenStates(self.batch, query, mine))
+            elif name == "elimination":
+                routes.append(self._eliminations.bind(query, eps_y, eps_h, mine, marginals))
+            else:
+                plan = self._forests if name == "tree recursion" else self._cutsets
+                routes.append(plan.bind(query, eps_y, eps_h, mine, self.workers))
+        return NumbaBound(self.batch, query, (eps_y, eps_h), tuple(routes))
+
+    def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
+        plus, minus = self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h)
+        apart, first = TwoCalls(plus, minus), plus.routes[0] if len(plus.routes) == 1 else None
+        if isinstance(first, CutsetRoute) and self._cutsets.narrows_cuts(query, narrower):
+            return CutsetPair(first, narrower, apart)
+        return apart
+
+    def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
+        """Nothing worth counting where a fast path applies."""
+        n = len(self.batch)
+        costs = Costs(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n))
+        for name, mine in self._shares(query, eps_y, eps_h, None):
+            if name == "elimination":
+                self._eliminations.measure(query, eps_y, eps_h, mine, costs, marginals)
+        return costs
+
+    def _shares(
+        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None
+    ) -> Iterator[tuple[str, Ints]]:
+        """The methods, cheapest first, each with the instances that fall to it."""
+        left, methods = spread(instances, len(self.batch)), self.settings.methods
+        for name in METHODS:
+            if name not in methods or not left.any():
+                continue
+            able = left if name == "elimination" else self._able(name, query, eps_y, eps_h)
+            mine = np.flatnonzero(left & able)
+            if len(mine):
+                yield name, mine
+            left = left & ~able
+
+    def _able(self, name: str, query: Query, eps_y: float, eps_h: float) -> Bools:
+        """The instances on which a method is exact."""
+        if name == "given states":
+            given = np.ones(len(self.batch), dtype=bool)
+            given[self.batch.owner[query.n_allowed(self.batch) > 1]] = False
+            return given
+        return (self._forests if name == "tree recursion" else self._cutsets).supports(query, eps_y, eps_h)
+
+
+@dataclass(frozen=True, eq=False)
+class NumbaBound:
+    """The routes of a query, run one after the other into the same arrays."""
+
+    batch: Batch
+    query: Query
+    temperatures: tuple[float, float]
+    routes: tuple[Route, ...]
+
+    def __call__(self, theta: Potentials) -> Belief:
+        value, mu = self._infer(theta)
+        return Belief(value, mu, Status.exactly(value, self._methods))
+
+    def value(self, theta: Potentials) -> Floats:
+        return self._infer(theta)[0]
+
+    def decode(self, theta: Potentials) -> tuple[Floats, Ints]:
+        eps_y, eps_h = self.temperatures
+        if eps_y != 0.0:
+            raise UnsupportedError(f"decode needs eps_y = 0, got {eps_y}; decode the marginals of a call instead.")
+        value, mu = self._infer(theta)
+        batch, states = self.batch, segment_argmax(mu.unary, self.batch.unary_ptr)
+        free = self.query.n_allowed(batch) > 1
+        only = segment_argmax(self.query.allowed.astype(np.float64), batch.unary_ptr)
+        unknown = (~self.query.output & (eps_h > 0.0)) | (value == -np.inf)[batch.owner]
+        states = np.where(free, np.where(unknown, -1, states), only)
+        for route in self.routes:
+            if isinstance(route, EliminationRoute) and not route.marginals:
+                route.decode_into(theta, value, states)
+        return value, states
+
+    def _infer(self, theta: Potentials) -> tuple[Floats, Marginals]:
+        theta.check(self.batch)
+        value, mu = np.zeros(len(self.batch)), Marginals.zeros(self.batch)
+        for route in self.routes:
+            route.infer_into(theta, value, mu)
+        return value, mu
+
+    @cached_property
+    def _methods(self) -> tuple[str, ...]:
+        names = np.full(len(self.batch), "", dtype=object)
+        for route in self.routes:
+            names[route.instances] = route.name
+        return tuple(names)
+
+
+class GivenStates:
+    """Instances in which every variable has one allowed state: the value is theta(z) and mu its indicator.
+
+    U- of fully labelled data is of this kind. Nothing is left to infer, so only the entries to read are kept.
+    """
+
+    name = "given states"
+
+    def __init__(self, batch: Batch, query: Query, instances: Ints) -> None:
+        chosen = spread(instances, len(batch))
+        state = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr)
+        variables = np.flatnonzero(chosen[batch.owner])
+        inside = np.zeros(batch.n_factors, dtype=np.int64)
+        if batch.n_factors:
+            strides = np.concatenate([batch.topology(b).scope_strides for b in range(len(batch))])
+            inside = np.add.reduceat(state[batch.scope_vars] * strides, batch.scope_ptr[:-1])
+        owner = np.repeat(np.arange(len(batch)), np.diff(batch.factor_ptr))
+        factors = np.flatnonzero(chosen[owner])
+        self.instances = instances
+        self.unary, self.unary_owner = batch.unary_ptr[variables] + state[variables], batch.owner[variables]
+        self.tables, self.mu = (batch.table_at + inside)[factors], (batch.mu_at + inside)[factors]
+        self.table_owner = owner[factors]
+
+    def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
+        total = sum_by(self.unary_owner, theta.unary[self.unary], len(value))
+        total += sum_by(self.table_owner, theta.tables[self.tables], len(value))
+        value[self.instances] = total[self.instances]
+        feasible = total > -np.inf
+        mu.unary[self.unary[feasible[self.unary_owner]]] = 1.0
+        np.add.at(mu.tables, self.mu[feasible[self.table_owner]], 1.0)

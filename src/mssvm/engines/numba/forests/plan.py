@@ -1,0 +1,261 @@
+"""Exact nested power sums (paper eq. 5) on pairwise forests, chains above all: planned once, bound once, run often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import UnsupportedError
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.threads import Workers
+from mssvm.core.topology import Batch, Topology, offsets, spans
+from mssvm.engines.numba.forests.chain import LANES, run_chains
+from mssvm.engines.numba.forests.forest import AT_H, AT_Y, check_forests, read_modes, run_forests
+from mssvm.engines.numba.forests.rooting import plan_forest
+from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, Tables, exp_tables
+
+LANE_STATES = 48  # with more, one chain at a time is as fast
+CACHED = 1 << 15  # doubles of one buffer of a group of chains
+BLOCK = 64  # instances handed to a thread at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Rooting:
+    """A topology with every component rooted at its last node; ``valid`` only if it is a pairwise forest."""
+
+    valid: bool
+    order: Ints
+    parent: Ints
+    edge: Ints
+    flip: Bools
+    degree: Ints
+    ends: Ints
+
+    @classmethod
+    def of(cls, n: int, scopes: tuple[tuple[int, ...], ...]) -> Rooting:
+        pairwise = all(len(s) == 2 for s in scopes)
+        size = n if pairwise else 0
+        ends = np.array(scopes if pairwise else (), dtype=np.int64).reshape(-1, 2)
+        order, edge, degree = (np.zeros(size, dtype=np.int64) for _ in range(3))
+        parent, flip = np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=bool)
+        valid = pairwise and plan_forest(size, ends, order, parent, edge, flip, degree, np.zeros(size, dtype=bool))
+        return cls(bool(valid), order, parent, edge, flip, degree, ends)
+
+
+@lru_cache(4096)
+def rooting_of(topology: Topology) -> Rooting:
+    """The rooting of a topology, worked out once for all batches that hold it."""
+    return Rooting.of(topology.n_vars, topology.scopes)
+
+
+def stack_forests(rootings: list[Rooting], cards: list[Ints]) -> Forest:
+    """Concatenate rooted topologies with the cardinalities of their nodes; those not valid become empty."""
+    empty = np.zeros(0, dtype=np.int64)
+    some = [(r, c) if r.valid else (Rooting.of(0, ()), empty) for r, c in zip(rootings, cards, strict=True)]
+
+    def joined(parts: list[Ints]) -> Ints:
+        return np.concatenate([empty, *parts])
+
+    return Forest(
+        offsets(np.array([len(c) for _, c in some], dtype=np.int64)),
+        offsets(np.array([len(r.ends) for r, _ in some], dtype=np.int64)),
+        joined([c for _, c in some]),
+        joined([offsets(c)[:-1] for _, c in some]),
+        joined([r.order for r, _ in some]),
+        joined([r.parent for r, _ in some]),
+        joined([r.edge for r, _ in some]),
+        joined([r.flip.astype(np.int64) for r, _ in some]).astype(bool),
+        joined([r.degree for r, _ in some]),
+        np.concatenate([np.zeros((0, 2), dtype=np.int64), *[r.ends for r, _ in some]]),
+    )
+
+
+def layout_of(batch: Batch) -> BatchPtr:
+    return BatchPtr(
+        batch.topology_of, batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at
+    )
+
+
+def tables_of(batch: Batch, used: Ints, shapes: Ints, ok: Bools) -> tuple[Ints, Ints, Ints, Bools]:
+    """Starts of the tables of the factors ``used``, the first factor of each, each factor's table, and which factors
+    read a table in another shape than the first: it has no single transpose, so their instances are no longer ``ok``
+    and are left to general elimination."""
+    starts, first, inverse = np.unique(batch.table_at[used], return_index=True, return_inverse=True)
+    odd = np.any(shapes[used] != shapes[used][first][inverse], axis=1)
+    owner = np.repeat(np.arange(len(batch)), np.diff(batch.factor_ptr))
+    ok[owner[used[odd]]] = False
+    return starts, first, inverse, odd
+
+
+@dataclass(frozen=True, eq=False)
+class TableSet:
+    """Tables that a bound reads, by start, rows and columns; ``at`` exponentiates them at a temperature."""
+
+    starts: Ints
+    rows: Ints
+    cols: Ints
+
+    def at(self, raw: Floats, eps: float) -> Tables:
+        size = len(raw)
+        e, et = (np.empty(size if eps > 0.0 else 0) for _ in range(2))
+        tables = Tables(raw, e, et, np.empty(size), np.empty(size))
+        exp_tables(raw, self.starts, self.rows, self.cols, eps, e, et, tables.top, tables.span)
+        return tables
+
+    def at_both(self, raw: Floats, eps_y: float, eps_h: float) -> tuple[Tables, Tables]:
+        """The tables at the temperatures of outputs and of hidden variables."""
+        ty = self.at(raw, eps_y)
+        return ty, ty if eps_h == eps_y else self.at(raw, eps_h)
+
+
+def group_lanes(keys: tuple[Ints, ...], k: Ints, count: Ints) -> Ints:
+    """Cut sorted chains into groups of equal keys and of so many lanes that their beliefs stay in the cache."""
+    n = len(k)
+    new = np.zeros(max(n - 1, 0), dtype=bool)
+    for key in keys:
+        new |= np.diff(key) != 0
+    runs = np.concatenate([[0], np.flatnonzero(new) + 1, [n]])
+    ptr = []
+    for lo, hi in zip(runs[:-1].tolist(), runs[1:].tolist(), strict=True):
+        if hi > lo:
+            size = int(k[lo] * count[lo:hi].max())
+            parts = -(-(hi - lo) // max(32, min(LANES, CACHED // size // 8 * 8)))
+            ptr.append(lo + (hi - lo) * np.arange(parts) // parts)
+    return np.concatenate([*ptr, [n]]).astype(np.int64)
+
+
+def blocks(instances: Ints, size: int, threads: int) -> list[Ints]:
+    """The instances in one piece for one thread, else in blocks; each is computed on its own, so bits stay the same."""
+    if threads == 1 or len(instances) <= size:
+        return [instances]
+    return [instances[i : i + size] for i in range(0, len(instances), size)]
+
+
+class ForestPlan:
+    """Exact inference on pairwise forests in which every hidden component touches at most two free outputs.
+
+    Roles and masks are free where eps_y = eps_h, and where all free variables have one role.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch, self.layout = batch, layout_of(batch)
+        roots = [rooting_of(t) for t in batch.topologies]
+        self.forest = stack_forests(roots, [t.card_array for t in batch.topologies])
+        self.ok = np.array([r.valid for r in roots], dtype=bool)[batch.topology_of]
+        shapes = [
+            t.card_array[r.ends] if r.valid else np.zeros((t.n_factors, 2), dtype=np.int64)
+            for t, r in zip(batch.topologies, roots, strict=True)
+        ]
+        shape = np.concatenate([np.zeros((0, 2), dtype=np.int64), *[shapes[g] for g in batch.topology_of]])
+        used = np.flatnonzero(shape[:, 0] > 0)
+        starts, first, inverse, _ = tables_of(batch, used, shape, self.ok)
+        self.table_of = np.full(batch.n_factors, -1, dtype=np.int64)
+        self.table_of[used] = inverse
+        self.tables = TableSet(starts, shape[used][first, 0], shape[used][first, 1])
+
+    def supports(self, query: Query, eps_y: float, eps_h: float) -> Bools:
+        """Per instance: is it a pairwise forest on which these roles and temperatures are exact here?"""
+        ok = self.ok.copy()
+        if eps_y != eps_h and ok.any():
+            check_forests(self.forest, self.layout, query.allowed, query.output, False, ok)
+        return ok
+
+    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers) -> ForestRoute:
+        return ForestRoute(self, query, eps_y, eps_h, instances, workers)
+
+    @cached_property
+    def chain_states(self) -> Ints:
+        """States of the instances that are chains in order with one cardinality and one table; 0 elsewhere."""
+        batch = self.batch
+        per_topology = np.zeros(len(batch.topologies), dtype=np.int64)
+        for g, t in enumerate(batch.topologies):
+            path = t.n_vars > 1 and t.scopes == tuple((i, i + 1) for i in range(t.n_vars - 1))
+            if path and len(set(t.cards)) == 1 and t.cards[0] <= LANE_STATES:
+                per_topology[g] = t.cards[0]
+        states = per_topology[batch.topology_of]
+        chains = np.flatnonzero(states)
+        count = batch.factor_ptr[chains + 1] - batch.factor_ptr[chains]
+        at = batch.table_at[spans(batch.factor_ptr[chains], count)]
+        first = np.repeat(batch.table_at[batch.factor_ptr[chains]], count)
+        states[np.repeat(chains, count)[at != first]] = 0
+        return states
+
+    def lane_groups(self, chains: Ints) -> tuple[Ints, Ints]:
+        """The named chains in groups with the same states and table: group offsets and members."""
+        batch, k = self.batch, self.chain_states[chains]
+        at, count = batch.table_at[batch.factor_ptr[chains]], np.diff(batch.var_ptr)[chains]
+        order = np.lexsort((count, at, k))
+        return group_lanes((at[order], k[order]), k[order], count[order]), chains[order]
+
+
+class Lane(NamedTuple):
+    """Chains that run side by side at one temperature: group offsets and members."""
+
+    at_h: bool
+    ptr: Ints
+    members: Ints
+
+
+class ForestRoute:
+    """Forests at given roles, masks and temperatures: chains of one temperature side by side, others one by one."""
+
+    name = "tree recursion"
+
+    def __init__(
+        self, plan: ForestPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers
+    ) -> None:
+        self.plan, self.query, self.eps_y, self.eps_h = plan, query, eps_y, eps_h
+        self.instances, self.workers = instances, workers
+        self.tables = plan.tables if len(instances) == len(plan.batch) else self._read_tables()
+        self.lanes = self._lanes()
+
+    def _read_tables(self) -> TableSet:
+        ptr, every = self.plan.batch.factor_ptr, self.plan.tables
+        some = np.unique(self.plan.table_of[spans(ptr[self.instances], np.diff(ptr)[self.instances])])
+        return TableSet(every.starts[some], every.rows[some], every.cols[some])
+
+    def _lanes(self) -> list[Lane]:
+        """Chains all of whose free variables have one positive temperature."""
+        chains = self.instances[self.plan.chain_states[self.instances] > 0]
+        modes = np.full(len(self.plan.batch), AT_Y, dtype=np.int64)
+        if self.eps_y != self.eps_h:
+            read_modes(chains, self.plan.layout, self.query.allowed, self.query.output, modes)
+        out = []
+        for mode, eps in ((AT_Y, self.eps_y), (AT_H, self.eps_h)):
+            mine = chains[modes[chains] == mode]
+            if eps > 0.0 and len(mine):
+                out.append(Lane(mode == AT_H, *self.plan.lane_groups(mine)))
+        return out
+
+    def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
+        """Write value and marginals of the instances."""
+        plan, query, each = self.plan, self.query, self.workers.each
+        ty, th = self.tables.at_both(theta.tables, self.eps_y, self.eps_h)
+        done = np.zeros(len(value), dtype=bool)
+
+        def chains(lane: Lane, part: Ints) -> None:
+            run_chains(
+                lane.ptr[part[0] : part[-1] + 2], lane.members, plan.layout, plan.chain_states, theta.unary,
+                query.allowed, self.eps_h if lane.at_h else self.eps_y, th if lane.at_h else ty, value, True, mu.unary,
+                mu.tables, done,
+            )  # fmt: skip
+
+        def forests(part: Ints) -> bool:
+            exact: bool = run_forests(
+                part, plan.forest, plan.layout, theta.unary, query.allowed, query.output, self.eps_y, self.eps_h, ty,
+                th, value, True, mu.unary, mu.tables,
+            )  # fmt: skip
+            return exact
+
+        for lane in self.lanes:
+            parts = blocks(np.arange(len(lane.ptr) - 1), 1, self.workers.threads)
+            each(chains, [lane] * len(parts), parts)
+        rest = self.instances[~done[self.instances]] if self.lanes else self.instances
+        if len(rest) and not all(each(forests, blocks(rest, BLOCK, self.workers.threads))):
+            raise UnsupportedError(
+                "an instance is no forest whose hidden components touch at most two outputs; use general elimination."
+            )

@@ -1,0 +1,215 @@
+"""Message passing on CPUs: the plan of a batch, its potentials, and hidden trees given the outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.components import HiddenComponents
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.topology import Batch, offsets
+from mssvm.engines.base import Engine
+from mssvm.engines.messages import SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
+from mssvm.engines.numba.messages import conditional
+from mssvm.engines.numba.messages.regions import ascend_regions
+from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
+from mssvm.engines.numba.messages.scaled import extremes
+from mssvm.engines.numba.messages.wiring import MessageWiring, wire
+
+# Max-product is the same at any positive scale; this one keeps both range and precision.
+MAX_PRODUCT_RANGE = 100.0
+# Table entries looked at or exponentiated by one thread at a time.
+CHUNK = 1 << 16
+# Portions of instances a thread.
+BLOCKS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class NumbaMessagePlan:
+    """Wiring, distinct tables in order of first use, which instances are pairwise, the one cardinality or 0."""
+
+    batch: Batch
+    wiring: MessageWiring
+    table_starts: Ints
+    table_sizes: Ints
+    table_of: Ints
+    pairwise: Bools
+    one_card: int
+    engine: Engine
+
+    @classmethod
+    def of(cls, batch: Batch, engine: Engine) -> NumbaMessagePlan:
+        """Compile a batch."""
+        wiring = wire(batch)
+        order = wiring.order
+        starts, first, inverse = np.unique(batch.table_at[order], return_index=True, return_inverse=True)
+        by_use = np.argsort(first, kind="stable")
+        rank = np.empty(len(starts), dtype=np.int64)
+        rank[by_use] = np.arange(len(starts))
+        table_of = np.empty(batch.n_factors, dtype=np.int64)
+        table_of[order] = rank[inverse]
+        wide = np.bincount(batch.factor_owner, np.diff(batch.scope_ptr) != 2, minlength=len(batch))
+        sizes, cards = batch.table_sizes[order][first][by_use], np.unique(batch.cards)
+        one_card = int(cards[0]) if len(cards) == 1 else 0
+        return cls(batch, wiring, starts[by_use], sizes, table_of, wide == 0, one_card, engine)
+
+    @property
+    def n_messages(self) -> int:
+        return int(self.wiring.message_at[-1])
+
+    @cached_property
+    def chunks(self) -> list[slice]:
+        """Distinct tables in portions of about ``CHUNK`` entries."""
+        at, cuts = offsets(self.table_sizes), [0]
+        while cuts[-1] < len(at) - 1:
+            end = int(np.searchsorted(at, at[cuts[-1]] + CHUNK, side="right")) - 1
+            cuts.append(max(cuts[-1] + 1, end))
+        return [slice(first, last) for first, last in zip(cuts[:-1], cuts[1:], strict=True)]
+
+    def blocks(self, instances: Ints) -> list[Ints]:
+        """Instances in portions, a few a thread."""
+        count = BLOCKS * self.engine.threads if self.engine.threads > 1 else 1
+        return [part for part in np.array_split(instances, count) if len(part)]
+
+    def load(self, theta: Potentials, query: Query, noise: Floats) -> NumbaMessageModel:
+        unary = np.where(query.allowed, theta.unary, -np.inf)
+        return NumbaMessageModel(self, unary, with_noise(unary, noise), theta.tables, query.allowed)
+
+
+@dataclass(frozen=True, eq=False)
+class NumbaMessageModel:
+    """Potentials with forbidden states at -inf; ``noisy`` are the unaries with tie-breaking noise."""
+
+    plan: NumbaMessagePlan
+    unary: Floats
+    noisy: Floats
+    tables: Floats
+    allowed: Bools
+
+    def run(self) -> LogRun:
+        return LogRun(self)
+
+    @cached_property
+    def _table_ends(self) -> tuple[Floats, Floats]:
+        plan = self.plan
+        top, low = np.empty((2, len(plan.table_starts)))
+
+        def look(part: slice) -> None:
+            extremes(self.tables, plan.table_starts[part], plan.table_sizes[part], top[part], low[part])
+
+        plan.engine.each(look, plan.chunks)
+        return top, low
+
+    @property
+    def tops(self) -> Floats:
+        """Largest entry of every distinct table."""
+        return self._table_ends[0]
+
+    @cached_property
+    def unary_top(self) -> Floats:
+        """Largest score of every variable. Noise counts: at temperatures below it, it is all there is to the range."""
+        high, low = np.empty((2, self.plan.batch.n_vars))
+        extremes(self.noisy, self.plan.batch.unary_ptr[:-1], self.plan.batch.cards, high, low)
+        return high
+
+    @cached_property
+    def range(self) -> Floats:
+        batch, (top, low) = self.plan.batch, self._table_ends
+        unused, least = np.empty((2, batch.n_vars))
+        extremes(self.unary, batch.unary_ptr[:-1], batch.cards, unused, least)
+        if np.any(least == -np.inf):
+            kept = np.where(self.unary == -np.inf, np.repeat(self.unary_top, batch.cards), self.unary)
+            extremes(kept, batch.unary_ptr[:-1], batch.cards, unused, least)
+        with np.errstate(invalid="ignore"):
+            spread = (top - low)[self.plan.table_of[batch.slot_factor]]
+            around = self.unary_top - least + np.bincount(batch.scope_vars, weights=spread, minlength=batch.n_vars)
+        out = np.zeros(len(batch))
+        np.maximum.at(out, batch.owner, np.where(np.isnan(around), np.inf, around))
+        return out
+
+    def groups(self, instances: Ints, temperatures: Temperatures, scaled: bool) -> list[MessageGroup]:
+        safe, unit = self._safe(instances, temperatures) if scaled else (instances[:0], 1.0)
+        out = []
+        if len(safe):
+            tables = ScaledTables.of(self, unit)
+            out.append(MessageGroup(safe, unit, lambda noise: ScaledRun(self, tables, noise)))
+        rest = np.setdiff1d(instances, safe)
+        if len(rest):
+            out.append(MessageGroup(rest, temperatures.eps_h or 1.0, lambda noise: LogRun(self, noise)))
+        return out
+
+    def _safe(self, instances: Ints, temperatures: Temperatures) -> tuple[Ints, float]:
+        """The instances on which scaled probabilities cannot underflow, and the temperature they are scaled by."""
+        unit, limit = temperatures.eps_h, SAFE_RANGE * temperatures.eps_h
+        pairwise = instances[self.plan.pairwise[instances] & np.isfinite(self.range[instances])]
+        if 0.0 < temperatures.eps_y != unit or not len(pairwise):
+            return pairwise[:0], 1.0
+        if unit == 0.0:
+            # Per instance it would not matter; one unit for all keeps one set of tables, unless ranges differ wildly.
+            most = float(self.range[pairwise].max())
+            return pairwise[self.range[pairwise] >= 1e-9 * most], max(most / MAX_PRODUCT_RANGE, 1e-300)
+        return pairwise[self.range[pairwise] <= limit], unit
+
+    def relabel(self, instances: Ints, free: Bools, z: Ints) -> Ints:
+        return np.asarray(ascend_regions(self.plan.wiring, instances, free, self.unary, self.tables, z))
+
+    def given(self, components: HiddenComponents, eps_h: float) -> NumbaConditional:
+        return NumbaConditional(self, components, eps_h)
+
+
+@dataclass(frozen=True, eq=False)
+class NumbaConditional:
+    """Kernels of ``conditional`` on the potentials of a model."""
+
+    model: NumbaMessageModel
+    components: HiddenComponents
+    eps_h: float
+
+    def evaluate(self, instances: Ints, y: Ints, value: Floats) -> None:
+        m = self.model
+        conditional.evaluate(m.plan.wiring, self.components, instances, m.unary, m.tables, y, self.eps_h, value)
+
+    def marginals(self, instances: Ints, y: Ints, mu: Marginals) -> None:
+        m = self.model
+        conditional.marginals(
+            m.plan.wiring, self.components, instances, m.unary, m.tables, y, self.eps_h, m.plan.batch.mu_at, mu.unary,
+            mu.tables,
+        )  # fmt: skip
+
+    def ascend(self, instances: Ints, free: Bools, y: Ints) -> None:
+        none = np.zeros(0)
+        self.anneal(instances, free, y, none, none, 0, 0.0, none)
+
+    def anneal(
+        self, instances: Ints, free: Bools, y: Ints, hot: Floats, cold: Floats, rounds: int, budget: float,
+        draws: Floats,
+    ) -> None:  # fmt: skip
+        m = self.model
+        conditional.anneal(
+            m.plan.wiring, self.components, instances, free, m.unary, m.tables, y, self.eps_h, hot, cold, rounds,
+            budget, draws,
+        )  # fmt: skip
+
+    def tabulate(self, borders: Borders, instances: Ints, y: Ints, values: Floats) -> None:
+        m = self.model
+
+        def work(block: Ints) -> None:
+            conditional.tabulate(
+                m.plan.wiring, self.components, borders, block, m.unary, m.tables, y.copy(), self.eps_h, values
+            )
+
+        m.plan.engine.each(work, m.plan.blocks(instances))
+
+    def expect(self, borders: Borders, instances: Ints, y: Ints, weights: Floats, mu: Marginals) -> None:
+        m = self.model
+
+        def work(block: Ints) -> None:
+            conditional.expect(
+                m.plan.wiring, self.components, borders, block, m.unary, m.tables, y.copy(), self.eps_h, weights,
+                m.plan.batch.mu_at, mu.unary, mu.tables,
+            )  # fmt: skip
+
+        m.plan.engine.each(work, m.plan.blocks(instances))

@@ -1,0 +1,202 @@
+"""Messages in progress: scaled probabilities where they cannot underflow, log space elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.potentials import Marginals
+from mssvm.core.topology import offsets
+from mssvm.engines.messages import Schedule, Temperatures
+from mssvm.engines.numba.messages import log, scaled
+from mssvm.engines.numba.messages.vector import LONGEST
+
+if TYPE_CHECKING:
+    from mssvm.engines.numba.messages.plan import NumbaMessageModel
+
+# Below this many table entries a kernel made for one cardinality is not worth compiling.
+WORTH_COMPILING = 20_000
+_NO_MARGINALS = Marginals(np.zeros(0), np.zeros(0))
+
+
+@njit(cache=True, nogil=True)
+def _decode(w, instances, score, masked, allowed, y):  # type: ignore[no-untyped-def]
+    """First allowed state of the highest score, for every variable of the named instances."""
+    for b in instances:
+        for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
+            at = w.state_ptr[i]
+            best, top = -1, -np.inf
+            for x in range(w.state_ptr[i + 1] - at):
+                if allowed[at + x]:
+                    v = -np.inf if masked[at + x] > 0 else score[at + x]
+                    if best < 0 or v > top:
+                        best, top = x, v
+            y[i] = best
+
+
+@njit(cache=True, nogil=True)
+def _clamp(w, instances, outside, y, source, forbidden, out):  # type: ignore[no-untyped-def]
+    """Copy ``source``, with ``forbidden`` at every state of a variable outside except y."""
+    for b in instances:
+        for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
+            for x in range(w.state_ptr[i + 1] - w.state_ptr[i]):
+                e = w.state_ptr[i] + x
+                out[e] = forbidden if outside[i] and x != y[i] else source[e]
+
+
+class _NumbaRun:
+    """What both kinds share. ``field`` holds the unary with all messages to a variable, ``m`` the messages."""
+
+    forbidden: float
+
+    def __init__(self, model: NumbaMessageModel, unary: Floats) -> None:
+        self.model, self.w = model, model.plan.wiring
+        self.unary = self.open_unary = unary
+        self.field = np.empty(len(unary))
+        self.masked = np.zeros(len(unary), dtype=np.int64)
+        self.held = np.zeros(0, dtype=bool)
+        # Zeros are given out untouched: every thread is the first to write those of its instances.
+        self.m = np.zeros(model.plan.n_messages)
+        self.sweeps = np.zeros(len(model.plan.batch), dtype=np.int64)
+        self.residual = np.full(len(model.plan.batch), np.inf)
+
+    def decode(self, instances: Ints, y: Ints) -> None:
+        _decode(self.w, instances, self.field, self.masked, self.model.allowed, y)
+
+    def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
+        if self.unary is self.open_unary:
+            self.unary = np.empty(len(self.unary))
+        self.held = outside
+        _clamp(self.w, instances, outside, y, self.open_unary, self.forbidden, self.unary)
+
+    def _reset(self, instances: Ints) -> None:
+        self.sweeps[instances] = 0
+        self.residual[instances] = np.inf
+
+    def _convert(self, instances: Ints, messages: Floats, scale: float) -> Floats:
+        out = np.zeros(len(messages))
+        scaled.convert(self.w, instances, messages, scale, out)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledTables:
+    """exp((theta - max theta) / unit) of every distinct table, laid out in the order sweeps meet them, and of unaries
+    (``noisy_psi``: with tie-breaking noise); ``at`` and ``top`` are each factor's place and maximum."""
+
+    unit: float
+    entries: Floats
+    at: Ints
+    top: Floats
+    psi: Floats
+    noisy_psi: Floats
+
+    @classmethod
+    def of(cls, model: NumbaMessageModel, unit: float) -> ScaledTables:
+        plan, tops = model.plan, model.tops
+        at = offsets(plan.table_sizes)
+        entries, psi, noisy = np.empty(int(at[-1])), np.empty(len(model.unary)), np.empty(len(model.unary))
+
+        def exponentiate(part: slice) -> None:
+            out = entries[at[part.start] : at[part.stop]]
+            scaled.exponentiate(model.tables, plan.table_starts[part], plan.table_sizes[part], tops[part], unit, out)
+
+        def exponentiate_unary(scores: Floats, out: Floats) -> None:
+            shift = np.repeat(model.unary_top, plan.batch.cards)
+            with np.errstate(invalid="ignore"):
+                np.exp((scores - shift) / unit, out=out)
+
+        plan.engine.each(exponentiate, plan.chunks)
+        plan.engine.each(exponentiate_unary, (model.unary, model.noisy), (psi, noisy))
+        return cls(unit, entries, at[plan.table_of], tops[plan.table_of], psi, noisy)
+
+
+class ScaledRun(_NumbaRun):
+    """Pairwise factors, and one temperature (or none beside eps_y = 0) a run."""
+
+    forbidden = 0.0
+
+    def __init__(self, model: NumbaMessageModel, tables: ScaledTables, noise: bool = False) -> None:
+        super().__init__(model, tables.noisy_psi if noise else tables.psi)
+        self.tables, card = tables, model.plan.one_card
+        worth = 0 < card <= LONGEST and len(tables.at) * card**2 >= WORTH_COMPILING
+        self.kk = (0,) * card if worth else ()
+
+    def start(self, instances: Ints, messages: Floats | None) -> None:
+        if messages is None:
+            scaled.uniform(self.w, instances, self.m)
+        else:
+            scaled.convert(self.w, instances, messages, 1.0 / self.tables.unit, self.m)
+        scaled.collect(self.w, instances, self.unary, self.m, self.field)
+        self._refresh(instances)
+        self._reset(instances)
+
+    def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
+        maximal = temperatures.outputs & (temperatures.eps_y == 0.0)
+        scaled.run(
+            self.kk, self.w, instances, self.tables.entries, self.tables.at, self.unary, self.field, self.m, maximal,
+            self.held, schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps, self.residual,
+        )  # fmt: skip
+
+    def _refresh(self, instances: Ints) -> None:
+        """Bring messages at held variables up to date; sweeps pass them over."""
+        if len(self.held):
+            t = self.tables
+            scaled.refresh(self.kk, self.w, instances, t.entries, t.at, self.field, self.m, self.held)
+
+    def scores(self, instances: Ints) -> Floats:
+        self._refresh(instances)
+        out = np.zeros(len(self.field))
+        scaled.collect(self.w, instances, self.open_unary, self.m, out)
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.tables.unit * np.log(out))
+
+    def log_messages(self, instances: Ints) -> Floats:
+        return self._convert(instances, self.m, -self.tables.unit)
+
+    def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
+        self._refresh(instances)
+        into, t = mu or _NO_MARGINALS, self.tables
+        scaled.beliefs(
+            self.w, instances, t.entries, t.at, t.top, t.unit, self.field, self.m, self.model.unary_top,
+            self.model.plan.batch.mu_at, into.unary, into.tables, value,
+        )  # fmt: skip
+
+
+class LogRun(_NumbaRun):
+    """Factors of any order, any temperatures, any ranges, forbidden entries."""
+
+    forbidden = -np.inf
+
+    def __init__(self, model: NumbaMessageModel, noise: bool = False) -> None:
+        super().__init__(model, model.noisy if noise else model.unary)
+
+    def start(self, instances: Ints, messages: Floats | None) -> None:
+        scaled.convert(self.w, instances, np.zeros(len(self.m)) if messages is None else messages, 0.0, self.m)
+        self._reset(instances)
+
+    def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
+        t = temperatures
+        log.run_log(
+            self.w, instances, self.model.tables, self.unary, self.field, self.masked, self.m, t.outputs, t.eps_y,
+            t.eps_h, schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps, self.residual,
+        )  # fmt: skip
+
+    def scores(self, instances: Ints) -> Floats:
+        out, masked = np.zeros(len(self.field)), np.zeros(len(self.field), dtype=np.int64)
+        log.collect_log(self.w, instances, self.open_unary, self.m, out, masked)
+        return np.where(masked > 0, -np.inf, out)
+
+    def log_messages(self, instances: Ints) -> Floats:
+        return self._convert(instances, self.m, 0.0)
+
+    def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
+        into, t = mu or _NO_MARGINALS, temperatures
+        log.beliefs_log(
+            self.w, instances, self.model.tables, self.unary, self.field, self.masked, self.m, t.outputs, t.eps_y,
+            t.eps_h, self.model.plan.batch.mu_at, into.unary, into.tables, value,
+        )  # fmt: skip

@@ -1,0 +1,47 @@
+"""NumPy reference of linear features: Phi as one sparse matrix, its rows the states and then the table entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from mssvm.core.arrays import Floats
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.terms import Term
+from mssvm.core.topology import Batch, spans
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceFeatures:
+    """theta = Phi w + offset, and Phi^T mu."""
+
+    batch: Batch
+    phi: Any
+    offset: Potentials
+
+    def forward(self, w: Floats) -> Potentials:
+        theta = self.phi @ w
+        return Potentials(theta[: self.batch.n_states], theta[self.batch.n_states :]) + self.offset
+
+    def adjoint(self, mu: Marginals) -> Floats:
+        return np.asarray(self.phi.T @ np.concatenate([mu.unary, self.batch.fold(mu.tables)]))
+
+
+def linear(batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> ReferenceFeatures:
+    """``Engine.linear``, entry by entry: feature j of row r times its weight for state k adds to the score of k."""
+    phi: Any = sparse.csr_array((batch.n_states + batch.n_table_entries, n_weights))
+    for term in terms:
+        x = sparse.coo_array(term.features)
+        r, j = x.coords
+        first, states = np.arange(x.shape[1] + 1) * term.width, np.tile(np.arange(term.width), x.shape[1])
+        if term.active is not None:
+            first, states = term.active.first, term.active.states
+        sizes = np.diff(first)[j]
+        weight, entry = spans(first[j], sizes), np.repeat(np.arange(len(j)), sizes)
+        row = term.at[r][entry] + states[weight] + (batch.n_states if term.target == "tables" else 0)
+        phi = phi + sparse.csr_array((x.data[entry], (row, term.block[r][entry] + weight)), shape=phi.shape)
+    return ReferenceFeatures(batch, phi, offset or Potentials.zeros(batch))

@@ -1,0 +1,208 @@
+"""What to train and how: the parameters of an estimator as the objects below, read once and passed down only.
+
+Names become objects here, by the tables of ``core.registry``. "auto" means
+
+                                                exact inference          approximate inference
+    smooth members (eps_y > 0, eps_h > 0)       L-BFGS                   Subgradient (Adam, averaged)
+    members with a maximum                      L-BFGS with homotopy     Subgradient (Adam, averaged)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from os import cpu_count
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError
+from mssvm.core.registry import INFERENCES, LOSSES, NAMED_LOSSES, SOLVERS
+from mssvm.data.labels import Labels, LabelVocabulary
+from mssvm.engines.base import Engine
+from mssvm.inference.base import Inference
+from mssvm.losses.losses import Loss
+from mssvm.objectives.base import Objective
+from mssvm.objectives.training import TrainingProblem
+from mssvm.optim import Solution, Solver
+from mssvm.optim.alternate import Minimise
+from mssvm.structures import Chain, Structure
+
+PASS_OPERATIONS = 1e8  # table entries that exact inference may visit in one pass over the training data
+INSTANCE_OPERATIONS = 1e6  # and, however many instances there are, in one of them
+SUPPORTS = ("all", "seen")
+
+Strategy = Callable[[TrainingProblem, Floats, Minimise], Solution]
+"""How a member uses a solver: once on its problem, or by turns."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPlan:
+    """A training before its data are known. ``name`` is the member's, ``engine`` has the threads; the rest is as in the
+    estimators' parameters, with names replaced by objects where no data are needed for that."""
+
+    name: str
+    structure: Structure
+    objective: Objective
+    strategy: Strategy
+    solver: Any
+    max_iter: int | None
+    tol: float | None
+    inference: Any
+    memory_limit: int
+    engine: Engine
+    C: float
+    init: Any
+    n_init: int
+    class_weight: str | Mapping[Hashable, float] | None
+    classes: Iterable[Hashable] | None
+    missing_label: Hashable
+    penalties: Mapping[str, float] | None
+    only_seen: bool
+    may_hide: bool
+    rng: np.random.RandomState
+    verbose: bool
+
+    def solver_for(self, exact: bool, seed: int) -> Solver[Any]:
+        """The solver, once it is known whether inference is exact."""
+        return solver_of(self.solver, exact, self.max_iter, self.tol, seed)
+
+    def inference_for(self, n_instances: int) -> Inference:
+        """The inference, once it is known how many instances every pass visits."""
+        return inference_of(self.inference, self.memory_limit, 1, n_instances)
+
+
+def structure_of(structure: Any) -> Structure:
+    """A copy of the structure, so that later changes to the parameter leave a fitted model alone."""
+    if structure is None:
+        return Chain()
+    if not isinstance(structure, Structure):
+        raise InputError(f"structure must be a structure such as Chain() or Grid(), got {structure!r}.")
+    copy: Structure = clone(structure)
+    return copy
+
+
+def loss_of(loss: Any, default: str) -> Loss:
+    """A loss by name or as an object; None is the member's own."""
+    name = default if loss is None else loss
+    if isinstance(name, str):
+        if name not in NAMED_LOSSES:
+            raise InputError(f"loss must be one of {_listed(NAMED_LOSSES)} or a loss object, got {loss!r}.")
+        named: Loss = LOSSES[name].make()
+        return named
+    if not hasattr(loss, "delta"):
+        raise InputError(f"loss must be a name or an object with a method delta, got {loss!r}.")
+    given: Loss = loss
+    return given
+
+
+def threads_of(n_jobs: Any) -> int:
+    """Number of threads: None is one, negative numbers count back from all cores."""
+    if n_jobs is None:
+        return 1
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, (int, np.integer)) or n_jobs == 0:
+        raise InputError(f"n_jobs must be None or a whole number other than 0, got {n_jobs!r}.")
+    return int(n_jobs) if n_jobs > 0 else max(1, (cpu_count() or 1) + 1 + int(n_jobs))
+
+
+def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int = 0) -> Inference:
+    """Inference by name, or any inference object. Training visits its ``n_trained`` instances hundreds of times,
+    so there "auto" propagates fast, and is exact only where a pass over all of them is within ``PASS_OPERATIONS``."""
+    if callable(inference):
+        given: Inference = inference
+        return given
+    if not isinstance(inference, str) or inference not in INFERENCES:
+        raise InputError(f"inference must be {_listed(INFERENCES)} or an inference object, got {inference!r}.")
+    if isinstance(memory_limit, bool) or not isinstance(memory_limit, (int, np.integer)) or memory_limit < 1:
+        raise InputError(f"memory_limit must be a whole number of bytes >= 1, got {memory_limit!r}.")
+    limit = {} if inference == "propagate" else {"memory_limit": int(memory_limit)}
+    made = INFERENCES[inference].make(threads=threads, **limit)
+    if inference == "auto" and n_trained:
+        most = min(made.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
+        made = replace(made, operations_limit=most, effort="fast")
+    found: Inference = made
+    return found
+
+
+def solver_of(solver: Any, exact: bool, max_iter: Any, tol: Any, seed: int) -> Solver[Any]:
+    """A solver by name with the estimator's settings, or a solver object as it is."""
+    if isinstance(solver, Solver):
+        if max_iter is not None or tol is not None:
+            raise InputError("max_iter and tol belong to solvers given by name; set them in the solver object instead.")
+        return solver
+    name = ("lbfgs" if exact else "adam") if solver == "auto" else solver
+    if not isinstance(name, str) or name not in SOLVERS:
+        raise InputError(f"solver must be 'auto', one of {_listed(SOLVERS)}, or a solver object, got {solver!r}.")
+    known = SOLVERS[name]
+    settings: dict[str, Any] = {}
+    if max_iter is not None:
+        settings[known.iterations] = positive(max_iter, "max_iter", whole=True)
+    if tol is not None:
+        settings["tolerance"] = positive(tol, "tol")
+        if name == "lbfgs":
+            settings["gradient_tolerance"] = float(np.sqrt(settings["tolerance"]) / 10)
+    if hasattr(known.load(), "seed"):
+        settings["seed"] = seed
+    made: Solver[Any] = known.make(**settings)
+    return made
+
+
+def positive(value: Any, name: str, whole: bool = False) -> Any:
+    """A finite number > 0, or an error."""
+    kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not (np.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be a {'whole' if whole else 'finite'} number > 0, got {value!r}.")
+    return value
+
+
+def only_seen(support: Any) -> bool:
+    """Whether to keep only the weights whose feature and label were seen together."""
+    if support not in SUPPORTS:
+        raise InputError(f"support must be one of {_listed(SUPPORTS)}, got {support!r}.")
+    return bool(support == "seen")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def instance_weights(sample_weight: Any, n: int) -> Floats:
+    """One finite number >= 0 per instance."""
+    if sample_weight is None:
+        return np.ones(n)
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.shape != (n,) or not np.all(np.isfinite(weights)) or np.any(weights < 0):
+        raise InputError(f"sample_weight needs one finite number >= 0 for each of the {n} instances.")
+    if not weights.any():
+        raise InputError("every sample weight is zero; at least one instance must count.")
+    return weights
+
+
+def site_weights(given: Any, vocabulary: LabelVocabulary, labels: Labels) -> Floats:
+    """The weight of every site's label by the parameter ``class_weight``: the mean over a candidate set, 1 where it is
+    missing. "balanced" is sites / (classes * sites of the class), candidate sets counting in shares."""
+    weights = np.ones(vocabulary.n_classes)
+    if isinstance(given, str) and given == "balanced":
+        seen = labels.mask[labels.observed]
+        count = (seen / np.maximum(seen.sum(axis=1, keepdims=True), 1)).sum(axis=0)
+        weights = np.where(count > 0, count.sum() / (vocabulary.n_classes * np.maximum(count, 1e-300)), 1.0)
+    elif not hasattr(given, "items"):
+        raise InputError(f"class_weight must be None, 'balanced' or a dict, got {given!r}.")
+    else:
+        for label, weight in given.items():
+            weights[vocabulary.index(label, "class_weight")] = weight
+    if not np.all(np.isfinite(weights)) or np.any(weights < 0):
+        raise InputError("class_weight needs finite numbers >= 0.")
+    share = labels.mask / np.maximum(labels.mask.sum(axis=1, keepdims=True), 1)
+    return np.where(labels.observed, share @ weights, 1.0)
+
+
+def mean_per_instance(values: Floats, labels: Labels) -> Floats:
+    """Mean over the labelled sites of every instance, 1 where it has none."""
+    n = len(labels.ptr) - 1
+    owner = np.repeat(np.arange(n), np.diff(labels.ptr))
+    count = np.bincount(owner, weights=labels.observed, minlength=n)
+    total = np.bincount(owner, weights=values * labels.observed, minlength=n)
+    return np.where(count > 0, total / np.maximum(count, 1), 1.0)

@@ -1,0 +1,220 @@
+"""Answers of a fitted model: a request (inputs, roles, masks) goes to inference, a belief comes back.
+
+The k best outputs are found by partitioning (Lawler 1972), exactly wherever inference is, whatever the graph and the
+temperatures. The outputs other than the best one, y*, fall into disjoint sets: set t agrees with y* before output t and
+differs from it there. Each is a mask of allowed states, so its best member is one call of the same inference; taking
+the best of all sets and splitting that set further gives the next best, and so on. All instances and sets of a round
+run in one batch.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import InfeasibleError, InputError, UnsupportedError
+from mssvm.core.potentials import Belief, Potentials, Query
+from mssvm.core.topology import Batch
+from mssvm.data.labels import Labels, flat_sites
+from mssvm.engines.base import Bound
+from mssvm.inference.base import Planner
+from mssvm.models.base import Inputs, Model
+from mssvm.structures import Encoder
+from mssvm.structures.encoded import Encoded, Sites, to_query
+
+STATES_AT_ONCE = 1 << 20
+
+Predictor = Callable[[Planner, Inputs, Query], Bound]
+"""The maximising outputs of a query, their score, and hidden variables given them, as a function of the potentials."""
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionRequest:
+    """Instances to answer for (what is an output, hidden, allowed) and the fitted model that answers."""
+
+    encoded: Encoded
+    query: Query
+    model: Model[Any]
+    w: Floats
+    planner: Planner
+    predictor: Predictor
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    @cached_property
+    def theta(self) -> Potentials:
+        """The scores of the model."""
+        return self.model.forward(self.w, self.encoded.inputs)
+
+    @cached_property
+    def bound(self) -> Bound:
+        """The member's decoder, ready to be called with any scores."""
+        return self.predictor(self.planner, self.encoded.inputs, self.query)
+
+    def map(self) -> Belief:
+        """The best outputs (marginal MAP at the member's eps_h), and hidden variables given them."""
+        return _possible(self.bound(self.theta))
+
+    def states(self, sites: Sites, w: Floats | None = None) -> Ints:
+        """The predicted state of every site; hidden ones are the most probable given the best outputs."""
+        belief = self.map() if w is None else self.bound(self.model.forward(w, self.encoded.inputs))
+        return belief.decode(self.encoded.batch)[sites.vars]
+
+    def marginals(self, eps_y: float = 1.0, eps_h: float = 1.0) -> Floats:
+        """(sites, classes): probabilities of the labels, by default under p(y, h | x) ~ exp theta(x, y, h)."""
+        bound = self.planner(self.encoded.batch).bind(self.query, eps_y, eps_h)
+        return _possible(bound(self.theta)).mu.unary[self.encoded.states_at]
+
+    def restricted(self, mask: Bools) -> PredictionRequest:
+        """The same request with fewer labels allowed (mask over sites and classes)."""
+        return replace(self, query=self.query.restrict(self.encoded.over_states(mask)))
+
+    def variants(self, instances: Ints, query: Query) -> tuple[Belief, Ints]:
+        """The best answers of the named instances (repeats allowed) under another query, and their states."""
+        inputs = self.encoded.inputs.select(instances)
+        belief = self.predictor(self.planner, inputs, query)(self.model.forward(self.w, inputs))
+        return belief, belief.decode(inputs.batch)
+
+
+def request(
+    encoder: Encoder,
+    w: Floats,
+    planner: Planner,
+    predictor: Predictor,
+    X: Any,
+    hidden: Any = None,
+    given: Any = None,
+    allowed: Any = None,
+) -> PredictionRequest:
+    """Encode X and what is known about its labels."""
+    encoded, labels = encoder.encode(X), encoder.vocabulary
+    shapes = encoded.labels.shapes
+    clamped = None if given is None else labels.encode(given, shapes, "given")
+    permitted = None if allowed is None else labels.encode(allowed, shapes, "allowed")
+    mask = None if hidden is None else site_mask(hidden, encoded.labels)
+    query = to_query(encoded, mask, clamped, permitted)
+    return PredictionRequest(encoded, query, encoder.model, w, planner, predictor)
+
+
+def _possible(belief: Belief) -> Belief:
+    bad = np.flatnonzero(~np.isfinite(belief.value))
+    if len(bad):
+        reason = "no labelling satisfies the constraints; relax given, allowed or the structure."
+        raise InfeasibleError(reason, instance=int(bad[0]))
+    return belief
+
+
+def site_mask(hidden: Any, sites: Sites) -> Bools:
+    """One bool per site from a mask in the shape of y."""
+    if len(hidden) != len(sites.shapes):
+        raise InputError(f"hidden has {len(hidden)} instances and X has {len(sites.shapes)}; they must match.")
+    depth = len(sites.shapes[0])
+    flat: list[Any] = []
+    for b, item in enumerate(hidden):
+        values = flat_sites(item, depth, b, "hidden")
+        if len(values) != sites.ptr[b + 1] - sites.ptr[b] or not all(isinstance(v, (bool, np.bool_)) for v in values):
+            raise InputError("give True or False for each of its sites.", what="hidden", instance=b)
+        flat.extend(values)
+    return np.array(flat, dtype=bool)
+
+
+def agreement(states: Ints, labels: Labels, weight: Floats) -> float:
+    """Share of labelled sites whose prediction the label admits, weighted by instance."""
+    per_site = np.repeat(weight, np.diff(labels.ptr)) * labels.observed
+    total = per_site.sum()
+    if not total > 0:
+        raise InputError("score needs at least one labelled site of positive weight.")
+    return float((per_site * labels.mask[np.arange(len(states)), states]).sum() / total)
+
+
+# ----------------------------------------------------------------------------------------- the k best
+
+
+@dataclass(order=True)
+class Leaf:
+    """The best member of a set of outputs; ordered so that the best comes first."""
+
+    cost: float
+    number: int
+    states: Ints = field(compare=False)
+    allowed: Bools = field(compare=False)
+
+
+def k_best(request: PredictionRequest, k: int) -> list[list[tuple[float, Ints]]]:
+    """Per instance up to k pairs (score, states of all variables) of different outputs, best first."""
+    batch = request.encoded.batch
+    spans = [batch.state_span(b) for b in range(len(batch))]
+    heaps: list[list[Leaf]] = [[] for _ in spans]
+    found: list[list[tuple[float, Ints]]] = [[] for _ in spans]
+    sets = [(b, request.query.allowed[span]) for b, span in enumerate(spans)]
+    for _ in range(k):
+        sizes = np.array([len(mask) for _, mask in sets], dtype=np.int64)
+        call = (np.cumsum(sizes) - sizes) // STATES_AT_ONCE
+        for part in np.split(np.arange(len(sets)), np.flatnonzero(np.diff(call)) + 1):
+            _evaluate(request, [sets[s] for s in part], heaps)
+        sets = []
+        for b, heap in enumerate(heaps):
+            if heap:
+                leaf = heapq.heappop(heap)
+                found[b].append((-leaf.cost, leaf.states))
+                if len(found[b]) < k:
+                    sets += [(b, mask) for mask in _split(batch, request.query.output, b, leaf)]
+    return found
+
+
+def _evaluate(request: PredictionRequest, sets: list[tuple[int, Bools]], heaps: list[list[Leaf]]) -> None:
+    """Find the best member of every set and put it on its instance's heap."""
+    if not sets:
+        return
+    batch = request.encoded.batch
+    instances = np.array([b for b, _ in sets], dtype=np.int64)
+    roles = [request.query.output[batch.var_ptr[b] : batch.var_ptr[b + 1]] for b in instances]
+    query = Query(np.concatenate(roles), np.concatenate([mask for _, mask in sets]))
+    belief, states = request.variants(instances, query)
+    inexact = np.flatnonzero(~belief.status.exact)
+    if len(inexact):
+        raise UnsupportedError(
+            f"instance {int(instances[inexact[0]])}: the k best outputs need exact inference, which this structure and "
+            "member do not have here; use a chain or a tree without linked hidden variables, or raise memory_limit."
+        )
+    ends = np.cumsum([len(r) for r in roles])[:-1]
+    for (b, mask), value, part in zip(sets, belief.value, np.split(states, ends), strict=True):
+        if np.isfinite(value):
+            heapq.heappush(heaps[b], Leaf(-float(value), len(heaps[b]), part, mask))
+
+
+def _split(batch: Batch, output: Bools, b: int, leaf: Leaf) -> list[Bools]:
+    """The sets of outputs left in the leaf's set without its best member."""
+    first = int(batch.var_ptr[b])
+    at = batch.unary_ptr[first : int(batch.var_ptr[b + 1]) + 1] - batch.unary_ptr[first]
+    out = []
+    agreed = leaf.allowed.copy()
+    for i in np.flatnonzero(output[first : first + len(leaf.states)]):
+        best = int(at[i] + leaf.states[i])
+        if np.count_nonzero(agreed[at[i] : at[i + 1]]) > 1:
+            child = agreed.copy()
+            child[best] = False
+            out.append(child)
+        agreed[at[i] : at[i + 1]] = False
+        agreed[best] = True
+    return out
+
+
+def gap_to_second(request: PredictionRequest) -> Floats:
+    """Score of the best output minus that of the second best; inf where there is only one."""
+    pairs = k_best(request, 2)
+    return np.array([pair[0][0] - pair[1][0] if len(pair) > 1 else np.inf for pair in pairs])
+
+
+def check_k(k: object) -> int:
+    """A whole number >= 1, or an error."""
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+        raise InputError(f"k must be a whole number >= 1, got {k!r}.")
+    return int(k)

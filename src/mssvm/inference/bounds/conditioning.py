@@ -1,0 +1,85 @@
+"""Conditioning: hold a few variables at given states so that exact elimination of the others fits in small tables.
+
+Holding variables only removes terms from the nested power sum (paper eq. 5), so the value is a lower bound for every
+(eps_y, eps_h); at eps_y = 0 it is the maximum over a neighbourhood of the given outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log2
+
+import numpy as np
+
+from mssvm.core.arrays import Ints
+from mssvm.core.orders import adjacency, bits
+from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
+
+
+@dataclass(frozen=True, eq=False)
+class ConditionedElimination:
+    """Elimination along ``order`` with tables of at most ``entries`` entries, after holding enough variables.
+
+    ``holdable`` marks the variables that may be held.
+    """
+
+    instance: OneInstance
+    order: Sequence[int]
+    entries: int
+    holdable: int
+    eps_y: float
+    eps_h: float
+
+    @cached_property
+    def fits(self) -> bool:
+        """Whether holding every variable that may be held makes all tables small enough."""
+        return self.hold(None) is not None
+
+    def hold(self, rng: np.random.Generator | None) -> int | None:
+        """Randomly chosen variables to hold, as bits, so that every table fits; None if holding all does not do.
+
+        Without ``rng`` all that may be held are held.
+        """
+        topology = self.instance.topology
+        most = log2(self.entries) + 1e-9
+        bit_size = [log2(card) for card in topology.cards]
+        waiting = sum(1 << v for v in self.order)
+        adjacent = adjacency(topology.n_vars, topology.scopes, waiting)
+        held = self.holdable if rng is None else 0
+        for v in self.order:
+            waiting &= ~(1 << v)
+            if held >> v & 1:
+                continue
+            around = adjacent[v] & waiting & ~held
+            clique = around | (1 << v)
+            size = sum(bit_size[u] for u in bits(clique))
+            choices = list(bits(clique & self.holdable))
+            while size > most and choices:
+                u = choices.pop(int(rng.integers(len(choices))) if rng is not None else 0)
+                held |= 1 << u
+                size -= bit_size[u]
+            if size > most:
+                return None
+            around &= ~held
+            if not held >> v & 1:
+                for u in bits(around):
+                    adjacent[u] |= around & ~(1 << u)
+        return held
+
+    def relax(self, held: int, states: Ints) -> Relaxation:
+        """The elimination that is left when the held variables are at the given states."""
+        order = [v for v in self.order if not held >> v & 1]
+        relaxation = Relaxation(self.instance, order, self.entries, self.eps_y, self.eps_h)
+        relaxation.load(states)
+        return relaxation
+
+    def maximise(self, held: int, states: Ints) -> tuple[float, Ints]:
+        """Exact value, and the outputs improved by back-substitution (at eps_y = 0), the held ones staying."""
+        relaxation = self.relax(held, states)
+        value = relaxation.run()
+        found = states.copy()
+        if value > -np.inf:
+            relaxation.decode(found)
+        return value, found

@@ -1,0 +1,210 @@
+"""Weighted mini-bucket elimination of one instance: an upper bound on the nested power sum (paper eq. 5), made tight.
+
+Eliminating a variable from a product of functions that is too large is split by Hoelder's inequality,
+
+    PS_w [f_1 + .. + f_R]  <=  PS_{w_1} [f_1 + d_1] + .. + PS_{w_R} [f_R + d_R],     sum w_r = w,  sum_r d_r(x) = 0,
+
+which holds for any weights w_r >= 0 and any shifts d_r of the eliminated variable alone, so both can be chosen to make
+the bound tight: shifts by moment matching on the way, then shifts and weights together by L-BFGS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from time import monotonic
+
+import numpy as np
+from scipy.optimize import minimize
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.orders import find_order
+from mssvm.core.potentials import Potentials, Query, segment_argmax
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines.elimination import compile_elimination
+from mssvm.engines.numba import elimination as kernels
+
+# Where a temperature is zero, the bound is minimised at these instead, in turn: a max has no gradient to follow.
+SMOOTHING = (1.0, 0.3, 0.1, 0.03)
+
+
+@dataclass(frozen=True, eq=False)
+class OneInstance:
+    """One instance of a batch with its masks applied; variables with a single allowed state are clamped to it."""
+
+    topology: Topology
+    unary: Floats
+    tables: Floats
+    table_at: Ints
+    output: Bools
+    clamped: Bools
+    states: Ints
+
+    @classmethod
+    def of(cls, batch: Batch, b: int, theta: Potentials, query: Query) -> OneInstance:
+        span, rows = batch.state_span(b), slice(int(batch.var_ptr[b]), int(batch.var_ptr[b + 1]))
+        topology = batch.topology(b)
+        unary = np.where(query.allowed[span], theta.unary[span], -np.inf)
+        first = segment_argmax(query.allowed[span].astype(np.float64), topology.unary_ptr)
+        table_at = batch.table_at[batch.factor_ptr[b] : batch.factor_ptr[b + 1]]
+        clamped = query.n_allowed(batch)[rows] == 1
+        return cls(topology, unary, theta.tables, table_at, query.output[rows], clamped, first)
+
+    @cached_property
+    def free(self) -> tuple[Ints, Ints]:
+        """Unclamped hidden variables and unclamped outputs."""
+        return np.flatnonzero(~self.output & ~self.clamped), np.flatnonzero(self.output & ~self.clamped)
+
+    def order(self, one_group: bool, restarts: int = 8, seed: int = 0) -> tuple[int, ...]:
+        """An elimination order of the unclamped variables; hidden ones first unless temperatures are equal."""
+        hidden, outputs = (v.tolist() for v in self.free)
+        groups = [hidden + outputs] if one_group else [hidden, outputs]
+        return find_order(self.topology.cards, self.topology.scopes, groups, restarts, seed).variables
+
+    @cached_property
+    def layout(self) -> tuple[Ints, ...]:
+        """Offsets of variables, factors, states and tables, as kernels take them: this instance is the whole batch."""
+        ends = (np.array([0, n]) for n in (self.topology.n_vars, self.topology.n_factors))
+        return (*ends, self.topology.unary_ptr, self.table_at, self.table_at)
+
+    @cached_property
+    def everything_allowed(self) -> Bools:
+        return np.ones(len(self.unary), dtype=bool)
+
+
+class Relaxation:
+    """Mini-buckets of one instance with their weights and shifts; ``run`` is an upper bound.
+
+    The work vector is kept: ``shifts`` lie in it, and after ``run`` the messages, from which outputs are decoded.
+    """
+
+    def __init__(self, instance: OneInstance, order: Sequence[int], entries: int, eps_y: float, eps_h: float) -> None:
+        self.instance = instance
+        self.program = compile_elimination(instance.topology, order, instance.output, entries)
+        self.tau = np.where(self.program.output, eps_y, eps_h)
+        copies = np.diff(self.program.position_ptr)
+        self.weight = self.tau / np.repeat(copies, copies)
+        self.work = np.zeros(self.program.n_work)
+        self.load(instance.states)
+
+    @cached_property
+    def split(self) -> Ints:
+        """The steps of variables with several mini-buckets; without any the value is exact."""
+        return np.flatnonzero(self.program.shift_at >= 0)
+
+    @cached_property
+    def shift_index(self) -> Ints:
+        """Where the shifts lie in the work vector, step by step."""
+        starts, cards = self.program.shift_at[self.split], self.program.card[self.split]
+        ends = np.cumsum(cards)
+        return np.repeat(starts - ends + cards, cards) + np.arange(cards.sum())
+
+    @property
+    def exact(self) -> bool:
+        """No bucket was split, so the value is exact."""
+        return len(self.split) == 0
+
+    @property
+    def shifts(self) -> Floats:
+        return self.work[self.shift_index]
+
+    @shifts.setter
+    def shifts(self, values: Floats) -> None:
+        self.work[self.shift_index] = values
+
+    def load(self, states: Ints) -> None:
+        """Take the scores, with the variables outside the order at the given states; the shifts stay."""
+        i = self.instance
+        scores = i.unary, i.tables, i.everything_allowed, states
+        kernels.load(self.program, i.layout, scores, 0, 0, 1, self.work)
+
+    def run(self, match: bool = False) -> float:
+        """The bound; with ``match`` the shifts are first improved by moment matching, position by position."""
+        return float(kernels.bound(self.program, self.weight, match, self.work))
+
+    def decode(self, states: Ints) -> None:
+        """After ``run``: write the maximisers of the variables at temperature zero into ``states``."""
+        kernels.decode(self.program, self.tau, 0, 0, 1, self.work, states)
+
+    def improve(self, iterations: int, deadline: float = float("inf")) -> float:
+        """Match moments, then minimise over shifts and weights until the deadline (of the monotonic clock).
+
+        Keeps the best bound found and returns it.
+        """
+        best = self.run(match=True)
+        if self.exact or not iterations or best == -np.inf:
+            return best
+        base = self.shifts
+        kept = base, self.weight.copy()
+        stages = SMOOTHING if (self.tau[self.split] == 0.0).any() else (0.0,)
+        start = np.zeros(len(base) + len(self.split))
+        for smoothing in stages:
+            objective = _Objective(self, base, np.maximum(self.tau, smoothing), deadline)
+            start = objective.minimise(start, -(-iterations // len(stages)))
+            objective.set(start, self.tau)
+            value = self.run()
+            if value < best:
+                best, kept = value, (self.shifts, self.weight.copy())
+            if monotonic() >= deadline:
+                break
+        self.shifts, self.weight = kept
+        return self.run()
+
+
+class _Objective:
+    """The bound in shifts (around ``base``) and weights of the split steps, at temperatures ``tau``, and its gradient.
+
+    Parameters are changes of the shifts, of which only what sums to zero over the copies of a variable counts, and
+    logarithms of the copies' weights, of which only ratios count.
+    """
+
+    def __init__(self, relaxation: Relaxation, base: Floats, tau: Floats, deadline: float) -> None:
+        self.relaxation, self.base, self.tau, self.deadline = relaxation, base, tau, deadline
+        program, split = relaxation.program, relaxation.split
+        cards = program.card[split]
+        # Copies of one variable share an owner; their shifts of the same state, which must sum to zero, share a cell.
+        position = np.searchsorted(program.position_ptr, split, side="right")
+        _, first, self.owner = np.unique(position, return_index=True, return_inverse=True)
+        starts = np.cumsum(cards) - cards
+        self.cell = np.arange(len(base)) - np.repeat(starts - starts[first][self.owner], cards)
+        self.cell_size = np.bincount(self.cell)[self.cell]
+        self.grad, self.d_weight = np.zeros(program.n_work), np.zeros(len(program.var))
+
+    def _centred(self, x: Floats) -> Floats:
+        """Remove the mean over the copies of each variable and state."""
+        sums = np.bincount(self.cell, weights=x, minlength=len(x))
+        out: Floats = x - sums[self.cell] / self.cell_size
+        return out
+
+    def set(self, x: Floats, tau: Floats) -> None:
+        """Give the relaxation its shifts, and as weights ``tau`` times the softmax over each variable's copies."""
+        r, n = self.relaxation, len(self.base)
+        e = np.exp(np.clip(x[n:], -30.0, 30.0))
+        r.shifts = self.base + self._centred(x[:n])
+        r.weight = tau.copy()
+        r.weight[r.split] *= e / np.bincount(self.owner, weights=e)[self.owner]
+
+    def __call__(self, x: Floats) -> tuple[float, Floats]:
+        if monotonic() >= self.deadline:
+            raise _OutOfTimeError
+        self.set(x, self.tau)
+        r = self.relaxation
+        value, weight = r.run(), r.weight[r.split]
+        kernels.bound_gradient(r.program, r.weight, r.work, self.grad, self.d_weight)
+        slope = weight * self.d_weight[r.split]
+        mean = np.bincount(self.owner, weights=slope)[self.owner]
+        d_log = slope - weight / np.maximum(self.tau[r.split], 1e-300) * mean
+        return value, np.concatenate([self._centred(self.grad[r.shift_index]), d_log])
+
+    def minimise(self, start: Floats, iterations: int) -> Floats:
+        best = [start]
+        try:
+            options, keep = {"maxiter": iterations}, lambda x: best.append(x.copy())
+            return np.asarray(minimize(self, start, jac=True, method="L-BFGS-B", options=options, callback=keep).x)
+        except _OutOfTimeError:
+            return best[-1]
+
+
+class _OutOfTimeError(Exception):
+    """Leaves the minimiser; never seen outside this module."""

@@ -1,5 +1,0 @@
-"""Exact inference."""
-
-from mssvm.inference.exact.exact import Exact
-
-__all__ = ["Exact"]

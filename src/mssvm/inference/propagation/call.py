@@ -1,0 +1,158 @@
+"""One call of propagation: what has become of every instance so far, and sums at positive eps_y."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.potentials import Belief, Marginals, Potentials, Status
+from mssvm.core.topology import spans
+from mssvm.engines.messages import Conditional, MessageRun, Temperatures
+from mssvm.inference.propagation.effort import messages_at
+from mssvm.inference.propagation.search import OutputSearch
+
+if TYPE_CHECKING:
+    from mssvm.inference.propagation.plan import MessageTask, PropagationBound
+
+# Instances need different numbers of sweeps: with so many blocks a thread, none waits long for another.
+BLOCKS = 4
+
+
+class PropagationCall:
+    """Values, marginals and the report in progress; blocks of instances write their part.
+
+    During a search ``value`` and ``y`` are the best so far. Every instance is computed on its own, so that the split
+    into blocks changes no bit.
+    """
+
+    def __init__(
+        self, bound: PropagationBound, theta: Potentials, candidates: Sequence[Ints], messages: Floats | None
+    ) -> None:
+        batch, n = bound.batch, len(bound.batch)
+        self.bound, self.theta, self.candidates, self.messages = bound, theta, candidates, messages
+        self.effort, self.tolerance = bound.effort, bound.effort.schedule.tolerance
+        self.model = bound.plan.messages.load(theta, bound.query, bound.noise)
+        self.value, self.mu = np.zeros(n), Marginals.zeros(batch)
+        self.y = np.full(batch.n_vars, -1, dtype=np.int64)
+        self.exact, self.converged = np.zeros((2, n), dtype=bool)
+        self.sweeps, self.residual = np.zeros(n, dtype=np.int64), np.full(n, np.inf)
+        self.lower, self.upper = np.full((2, n), np.nan)
+        self.method = np.full(n, "", dtype=object)
+        self.kept = np.zeros(bound.plan.message_ptr[-1]) if bound.plan.settings.keep_messages else None
+
+    def answer(self, task: MessageTask) -> None:
+        """Everything about the instances of one task."""
+        t, instances, merged = task.temperatures, task.instances, None
+        conditional = None if task.components is None else self.model.given(task.components, t.eps_h)
+        if task.merging is not None and conditional is not None:
+            if t.eps_y > 0.0:
+                self._sum_merged(task, conditional)
+                instances = np.setdiff1d(instances, task.merging.instances)
+            else:
+                merged = task.merging.load(self.theta, conditional)
+        if t.eps_y == 0.0:
+            self.value[instances] = -np.inf
+            self.method[instances] = "mixed-product"
+        for group in self.model.groups(instances, t, self.bound.plan.settings.scaled):
+            if conditional is not None and t.eps_y == 0.0:
+                # A search has its own messages for every block, which should not be many.
+                self._blocks(OutputSearch(self, task, group, conditional, merged).run, group.instances, 1)
+            else:
+                run = self._hold_clamped(group.run(False), group.instances)
+                self._blocks(partial(self._sum, run, t), group.instances, BLOCKS)
+
+    def belief(self) -> Belief:
+        """The result. An instance of value -inf has weight zero everywhere, as with ``power_sum``."""
+        batch, none = self.bound.batch, self.value == -np.inf
+        if none.any():
+            self.mu.unary[none[batch.owner][batch.state_var]] = 0.0
+            self.mu.tables[none[batch.mu_owner]] = 0.0
+        lower, upper = (np.where(self.exact, self.value, end) for end in (self.lower, self.upper))
+        method = tuple(str(m) for m in self.method)
+        status = Status(method, self.exact, self.converged, self.sweeps, self.residual, lower, upper)
+        return Belief(self.value, self.mu, status, {} if self.kept is None else {"messages": self.kept})
+
+    def keep(self, run: MessageRun, instances: Ints) -> None:
+        """Keep the messages of a run, if that is wanted."""
+        if self.kept is not None:
+            rows = self.message_rows(instances)
+            self.kept[rows] = run.log_messages(instances)[rows]
+
+    def message_rows(self, instances: Ints) -> Ints:
+        """Entries of log-messages of the named instances."""
+        ptr = self.bound.plan.message_ptr
+        return spans(ptr[instances], np.diff(ptr)[instances])
+
+    def _blocks(self, work: Callable[[Ints], None], instances: Ints, n_blocks: int) -> None:
+        engine = self.bound.plan.engine
+        count = n_blocks * engine.threads if engine.threads > 1 else 1
+        engine.each(work, [block for block in np.array_split(instances, count) if len(block)])
+
+    # --- eps_y > 0 ---------------------------------------------------------------------------------------------------
+
+    def _hold_clamped(self, run: MessageRun, instances: Ints) -> MessageRun:
+        """``run`` told of the variables with one allowed state, as a search is of those whose states it tries."""
+        if not self.bound.free.all():
+            run.hold(instances, ~self.bound.free, self.bound.only_state)
+        return run
+
+    def _sum(self, run: MessageRun, t: Temperatures, instances: Ints) -> None:
+        forest = self.bound.forest[instances]
+        run.start(instances, self.messages)
+        self._converge(run, instances, instances[~forest & (self.messages is None)], t)
+        self._try_regions(run, instances[~forest], t)
+        run.beliefs(instances, t, self.value, self.mu)
+        self.keep(run, instances)
+        self.method[instances] = "sum-product" if t.eps_y == t.eps_h else "two-temperature propagation"
+        self.exact[instances] = forest & self.converged[instances] & (t.eps_y == t.eps_h)
+
+    def _converge(self, run: MessageRun, instances: Ints, loopy: Ints, t: Temperatures) -> None:
+        self.effort.converge(run, instances, loopy, t)
+        self.sweeps[instances] += run.sweeps[instances]
+        self.residual[instances] = run.residual[instances]
+        self.converged[instances] = run.residual[instances] <= self.tolerance
+
+    def _try_regions(self, run: MessageRun, loopy: Ints, t: Temperatures) -> None:
+        """A second run from the decoded states improved by regions; per instance, the higher value decides.
+
+        Sums given y are left alone: their value is compared with that of other y, found without this.
+        """
+        bound = self.bound
+        pairwise = loopy[bound.plan.pairwise[loopy] & bound.has_output[loopy]]
+        if self.messages is not None or not len(pairwise) or "regions" not in self.effort.starts:
+            return
+        first, second = np.zeros((2, len(self.value)))
+        run.beliefs(pairwise, t, first, None)
+        z = np.zeros(bound.batch.n_vars, dtype=np.int64)
+        run.decode(pairwise, z)
+        moved = self.model.relabel(pairwise, bound.free, z)
+        before, arrays = run.log_messages(moved), (run.residual, self.residual, self.converged)
+        known = [a[moved].copy() for a in arrays]
+        run.start(moved, messages_at(self.bound.batch, self.theta, moved, z))
+        self._converge(run, moved, moved[:0], t)
+        run.beliefs(moved, t, second, None)
+        back = ~(second[moved] > first[moved])
+        run.start(moved[back], before)
+        for a, b in zip(arrays, known, strict=True):
+            a[moved[back]] = b[back]
+
+    def _sum_merged(self, task: MessageTask, conditional: Conditional) -> None:
+        """Sum-product at eps_y over merged regions."""
+        merging, batch = task.merging, self.bound.batch
+        assert merging is not None
+        run, beliefs = merging.load(self.theta, conditional).run(), Marginals.zeros(merging.batch)
+        t = Temperatures.one(batch.n_vars, task.temperatures.eps_y)
+
+        def work(block: Ints) -> None:
+            run.start(block, None)
+            self._converge(run, block, block[~merging.forest[block]], t)
+            run.beliefs(block, t, self.value, beliefs)
+            self.exact[block] = merging.forest[block] & self.converged[block]
+
+        self._blocks(work, merging.instances, BLOCKS)
+        merging.expect(beliefs, conditional, self.mu)
+        self.method[merging.instances] = "sum-product over merged regions"

@@ -1,0 +1,121 @@
+"""What propagation may try and cost, and how messages are run to convergence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from mssvm.core.arrays import AnyArray, Floats, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Potentials
+from mssvm.core.topology import Batch, offsets, spans
+from mssvm.engines.messages import MessageRun, Schedule, Temperatures
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is tried: which starts, how often, and what merging and local search may cost.
+
+    The first decoded y of a run is judged after ``first_check`` sweeps, later ones each time their number has doubled;
+    relabelled regions are judged before any sweep if ``judge_moves``. Cold starts on cycles begin with a ``warm_up`` of
+    damped updates of all messages at once; sums that do not converge are tried again with damping if ``retry``. Hidden
+    components are summed out into at most ``merge_entries`` table entries an instance, by ``merge_work`` operations.
+    """
+
+    starts: tuple[str, ...]
+    sweeps: int
+    merge_entries: float
+    merge_work: float
+    first_check: int = 2
+    judge_moves: bool = True
+    warm_up: int = 10
+    retry: bool = True
+    restarts: int = 0
+    flips: int = 0
+    gibbs: int = 0
+    rounds: int = 0
+    budget: float = 0.0
+    schedule: Schedule = field(default_factory=Schedule)
+
+    @classmethod
+    def of(cls, level: int | str) -> Effort:
+        """One of the names, or a number: 0, 1, 2 are the names, each step above 2 doubles the restarts."""
+        names = list(EFFORTS)
+        if isinstance(level, str) and level in EFFORTS:
+            return EFFORTS[level]
+        if not isinstance(level, int) or isinstance(level, bool) or level < 0:
+            raise InputError(f"effort is {level!r}; it must be 'fast', 'normal', 'careful' or a whole number >= 0.")
+        effort, more = EFFORTS[names[min(level, 2)]], 2 ** max(0, level - 2)
+        return replace(effort, restarts=effort.restarts * more, gibbs=effort.gibbs * more)
+
+    def warm(self, run: MessageRun, instances: Ints, temperatures: Temperatures) -> None:
+        """The damped warm-up of a cold start on graphs with cycles.
+
+        On strongly coupled grids the first sweep in a fixed order drags the states of one corner across the whole
+        graph, and messages converge there. Damped updates of all at once let every region form its own opinion first.
+        """
+        if len(instances):
+            gentle = replace(self.schedule, damping=max(0.5, self.schedule.damping), flooding=True)
+            run.advance(instances, temperatures, self.warm_up, gentle)
+
+    def converge(self, run: MessageRun, instances: Ints, loopy: Ints, temperatures: Temperatures) -> None:
+        """Sweep from the messages present to convergence, the ``loopy`` instances after a warm-up; on ``retry``, from
+        uniform messages with damping where it does not come.
+
+        U- and the judgement of a y both come through here, so that the same y has the same value in both.
+        """
+        self.warm(run, loopy, temperatures)
+        run.advance(instances, temperatures, self.sweeps, self.schedule)
+        stuck = instances[~(run.residual[instances] <= self.schedule.tolerance)]
+        if self.retry and len(stuck) and self.schedule.damping < 0.5:
+            before = run.sweeps[stuck]
+            run.start(stuck, None)
+            run.sweeps[stuck] = before
+            run.advance(stuck, temperatures, self.sweeps, replace(self.schedule, damping=0.5))
+
+
+EFFORTS = {
+    "fast": Effort(
+        ("marginals", "regions"), 12, 4096.0, 1e5, first_check=12, judge_moves=False, warm_up=6, retry=False
+    ),
+    "normal": Effort(("sum_first", "regions", "cold", "damped"), 200, 65536.0, 2e6, flips=20),
+    "careful": Effort(
+        ("sum_first", "cold", "damped", "annealed", "joint", "regions"), 500, 1e6, 5e7, restarts=3, flips=100, gibbs=6,
+        rounds=300, budget=2e7,
+    ),
+}  # fmt: skip
+
+
+def messages_at(batch: Batch, theta: Potentials, instances: Ints, z: Ints) -> Floats:
+    """The log-messages m_j(x_j) = theta_ij(z_i, x_j) that variables at z would send; pairwise factors only."""
+    first = batch.scope_ptr[batch.factor_ptr]
+    slot = spans(first[instances], first[instances + 1] - first[instances])
+    factor = batch.slot_factor[slot]
+    other = 2 * batch.scope_ptr[factor] + 1 - slot
+    card, other_card = batch.cards[batch.scope_vars[slot]], batch.cards[batch.scope_vars[other]]
+    step, other_step = np.where(slot < other, other_card, 1), np.where(slot < other, 1, card)
+    entry = batch.table_at[factor] + other_step * z[batch.scope_vars[other]]
+    at = offsets(card)
+    sent = theta.tables[np.repeat(entry - step * at[:-1], card) + np.repeat(step, card) * np.arange(at[-1])]
+    message_at, out = offsets(batch.cards[batch.scope_vars]), np.zeros(int(batch.cards[batch.scope_vars].sum()))
+    if len(slot):
+        out[spans(message_at[slot], card)] = sent - np.repeat(np.maximum.reduceat(sent, at[:-1]), card)
+    return out
+
+
+def uniforms(position: Ints, seed: int, stream: int) -> Floats:
+    """Numbers in (0, 1) at places of a pseudo-random sequence (SplitMix64), one sequence a seed and stream."""
+    word = _mixed(np.array([seed % (1 << 64)], dtype=np.uint64) + _STEP)
+    word = _mixed((word ^ np.uint64(stream)) + _STEP)
+    mixed = _mixed(word + (position.astype(np.uint64) + np.uint64(1)) * _STEP)
+    return ((mixed >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mixed(z: AnyArray) -> AnyArray:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))

@@ -1,0 +1,160 @@
+"""Linear models that train some of their weights only: others are known (``FixedWeights``) or left out, as zero.
+
+Weights are left out (``ActiveWeights``) of terms with sparse features. Features of which many states are active are
+stored whole, because a loop over all states is faster than one over a list; the weights that this adds get no gradient
+and stay zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.terms import ActiveStates, Term
+from mssvm.engines.base import Engine, Features
+from mssvm.models.base import BoundOnDemand
+from mssvm.models.layout import WeightLayout
+from mssvm.models.linear import LinearInputs, LinearModel
+
+WHOLE_FROM = 0.2  # share of a feature's states from which it is stored whole
+
+
+@dataclass(frozen=True, eq=False)
+class PartialFeatures:
+    """Features of a model in terms of the weights that train: v = expand(w) acts, its gradient is restricted."""
+
+    features: Features
+    weights: FixedWeights | ActiveWeights
+
+    def forward(self, w: Floats) -> Potentials:
+        return self.features.forward(self.weights.expand(w))
+
+    def adjoint(self, mu: Marginals) -> Floats:
+        return self.weights.restrict(self.features.adjoint(mu))
+
+
+@dataclass(frozen=True, eq=False)
+class FixedWeights(BoundOnDemand):
+    """theta = Phi(x) v with v = ``values`` where these are no NaN, w elsewhere.
+
+    Known weights get no gradient, so solvers leave them.
+    """
+
+    model: LinearModel
+    values: Floats
+
+    def __post_init__(self) -> None:
+        if self.values.shape != (self.model.n_weights,) or np.isinf(self.values).any():
+            raise InputError(f"fixed weights need one finite number or NaN for each of {self.model.n_weights} weights.")
+
+    @property
+    def n_weights(self) -> int:
+        return self.model.n_weights
+
+    @property
+    def gradient_size(self) -> int:
+        return self.model.gradient_size
+
+    @property
+    def layout(self) -> WeightLayout | None:
+        return self.model.layout
+
+    @cached_property
+    def known(self) -> Bools:
+        return ~np.isnan(self.values)
+
+    def fill(self, w: Floats) -> Floats:
+        """The weights that act: ``w`` with the known ones put in."""
+        return np.where(self.known, self.values, w)
+
+    expand = fill
+
+    def restrict(self, gradient: Floats) -> Floats:
+        return np.where(self.known, 0.0, gradient)
+
+    def bind(self, inputs: LinearInputs, engine: Engine) -> Features:
+        return PartialFeatures(self.model.bind(inputs, engine), self)
+
+
+@dataclass(frozen=True, eq=False)
+class ActiveWeights(BoundOnDemand):
+    """``model`` is over the weights stored, numbers ``stored`` of all ``n_all``; of these ``active`` are free."""
+
+    model: LinearModel | FixedWeights
+    n_all: int
+    stored: Ints
+    active: Ints
+
+    @classmethod
+    def of(
+        cls, model: LinearModel | FixedWeights, inputs: LinearInputs, keep: Bools, whole_from: float = WHOLE_FROM
+    ) -> ActiveWeights:
+        """``model`` without the weights where ``keep`` is False; only ``has_optional_weights`` terms may have any."""
+        whole = keep.copy()
+        for term in inputs.terms:
+            if has_optional_weights(term):
+                table = whole[term.block[0] : term.block[0] + term.block_size].reshape(-1, term.width)
+                table[table.mean(axis=1) >= whole_from] = True
+        stored = np.flatnonzero(whole)
+        smaller = LinearModel(len(stored))
+        known = FixedWeights(smaller, model.values[stored]) if isinstance(model, FixedWeights) else smaller
+        return cls(known, model.n_weights, stored, np.flatnonzero(keep[stored]))
+
+    @property
+    def n_weights(self) -> int:
+        return len(self.active)
+
+    @property
+    def gradient_size(self) -> int:
+        return 2 * self.model.gradient_size + len(self.active)
+
+    def take(self, values: AnyArray) -> Any:
+        """The entries of the free weights among those of all weights."""
+        if np.shape(values) != (self.n_all,):
+            raise InputError(f"there are {self.n_all} weights, but the array has shape {np.shape(values)}.")
+        return values[self.stored[self.active]]
+
+    def fill(self, w: Floats) -> Floats:
+        """All weights: ``w`` where free, known ones put in, 0 elsewhere."""
+        out = np.zeros(self.n_all)
+        out[self.stored] = self.model.fill(self.expand(w))
+        return out
+
+    def expand(self, w: Floats) -> Floats:
+        """The stored weights: ``w`` where free, 0 elsewhere."""
+        out = np.zeros(len(self.stored))
+        out[self.active] = w
+        return out
+
+    def restrict(self, gradient: Floats) -> Floats:
+        return gradient[self.active]
+
+    def inputs(self, x: LinearInputs) -> LinearInputs:
+        """The features of ``x`` for the weights stored; ``bind`` takes inputs of this kind."""
+        return replace(x, terms=tuple(self._term(term) for term in x.terms))
+
+    def bind(self, inputs: LinearInputs, engine: Engine) -> Features:
+        return PartialFeatures(self.model.bind(inputs, engine), self)
+
+    def _term(self, term: Term) -> Term:
+        first = np.searchsorted(self.stored, term.block)
+        count = np.searchsorted(self.stored, term.block + term.block_size) - first
+        if np.all(count == term.block_size):
+            return replace(term, block=first)
+        if not has_optional_weights(term):
+            raise InputError("weights can be left out only where a term has one block and sparse features.")
+        mine = self.stored[first[0] : first[0] + count[0]] - term.block[0]
+        starts = np.searchsorted(mine, np.arange(term.features.shape[1] + 1) * term.width)
+        return replace(term, block=first, active=ActiveStates(starts.astype(np.int64), mine % term.width))
+
+
+def has_optional_weights(term: Term) -> bool:
+    """Whether some weights of the term may be left out."""
+    return term.one_block and sparse.issparse(term.features)

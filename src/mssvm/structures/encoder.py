@@ -1,0 +1,368 @@
+"""What a structure compiles to: an ``Encoder`` that holds everything built once and turns X into batches.
+
+    encoder, parsed = structure.compile(X, vocabulary)   at fit: schemas of features learned, and X itself parsed
+    encoded = encoder.assemble(parsed)
+    encoded = encoder.encode(X)                           at prediction
+    theta = encoder.model.forward(w, encoded.inputs)      theta = Phi(x) w (paper eq. 1), with named weights
+
+Batches are laid out by index arithmetic over their different topologies, never instance by instance.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import InputError, MssvmWarning
+from mssvm.core.potentials import Potentials
+from mssvm.core.terms import Target, Term, fused
+from mssvm.core.topology import Batch, Topology, offsets, spans
+from mssvm.data.features import FeatureRows, FeatureSchema
+from mssvm.data.labels import LabelVocabulary
+from mssvm.models.layout import WeightLayout
+from mssvm.models.linear import LinearInputs, LinearModel
+from mssvm.models.partial import FixedWeights
+from mssvm.structures.encoded import Encoded, Sites
+
+if TYPE_CHECKING:
+    from mssvm.structures.base import Structure
+
+LARGE_WEIGHTS = 1 << 31  # bytes of one weight vector; solvers keep several
+NONE = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """What a structure learned from X: a schema of features per source, and the names of types it met."""
+
+    features: Mapping[str, FeatureSchema]
+    types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of a site (0 where sites have none)."""
+        return self.features["node"].n_features if "node" in self.features else 0
+
+    def types_of(self, what: str) -> tuple[str, ...]:
+        """Names of the types; the one type of untyped things is the empty name."""
+        return self.types.get(what, ("",))
+
+    def to_json(self) -> dict[str, Any]:
+        features = {name: part.to_json() for name, part in self.features.items()}
+        return {"features": features, "types": {name: list(types) for name, types in self.types.items()}}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Schema:
+        features = {name: FeatureSchema.from_json(part) for name, part in data["features"].items()}
+        return cls(features, {name: tuple(types) for name, types in data["types"].items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Parsed:
+    """X with its features as matrices, and what the topology of every instance depends on."""
+
+    rows: Mapping[str, FeatureRows]
+    keys: Sequence[Hashable]
+
+
+@dataclass(frozen=True)
+class WeightBlock:
+    """Named weights (n_features, states...) that act on every member of a group of variables or factors.
+
+    ``axes`` says of every state axis whether it is "label" or "hidden"; ``source`` names the features, None is one
+    constant feature. ``rows`` names where a topology keeps the feature row of each member (None: rows in order).
+    """
+
+    name: str
+    group: str
+    axes: tuple[str, ...]
+    cards: tuple[int, ...]
+    source: str | None = None
+    rows: str | None = None
+
+    @property
+    def width(self) -> int:
+        return prod(self.cards)
+
+
+@dataclass(frozen=True, eq=False)
+class HardConstraint:
+    """Joint states (a mask of the shape of the group's tables) that no member of the group may take."""
+
+    group: str
+    mask: Bools
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedTopology:
+    """One topology: the states of its variables, those that carry labels (in the ``shape`` of y), and named groups.
+
+    A group lists the scopes of its members: rows of one number are variables, longer ones factors. ``sizes`` is the
+    number of feature rows expected from each source; ``rows`` see ``WeightBlock``.
+    """
+
+    cards: Ints
+    labels: Ints
+    shape: tuple[int, ...]
+    groups: Mapping[str, Ints]
+    sizes: Mapping[str, int]
+    rows: Mapping[str, Ints] = field(default_factory=dict)
+    hidden_shape: tuple[int, ...] | None = None
+
+    @cached_property
+    def hidden(self) -> Ints:
+        """The other variables."""
+        return np.setdiff1d(np.arange(len(self.cards)), self.labels)
+
+    @cached_property
+    def variables(self) -> dict[str, Ints]:
+        return {name: scopes[:, 0] for name, scopes in self.groups.items() if scopes.shape[1] == 1}
+
+    @cached_property
+    def factors(self) -> dict[str, Ints]:
+        """Numbers of the factors of each group, which follow each other in the graph."""
+        sizes = {name: len(scopes) for name, scopes in self.groups.items() if scopes.shape[1] > 1 and len(scopes)}
+        ends = accumulate(sizes.values())
+        return {name: np.arange(end - sizes[name], end) for name, end in zip(sizes, ends, strict=True)}
+
+    @cached_property
+    def graph(self) -> Topology:
+        scopes = [tuple(scope) for name in self.factors for scope in self.groups[name].tolist()]
+        return Topology(tuple(self.cards.tolist()), tuple(scopes))
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One weight by name: its block, its feature, and the states (labels; numbers of hidden states) it belongs to."""
+
+    block: str
+    feature: str
+    states: tuple[Hashable, ...]
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """A structure with the features and labels it learned; blocks, layout, model and constraints are made once."""
+
+    structure: Structure
+    schema: Schema
+    vocabulary: LabelVocabulary
+
+    @cached_property
+    def blocks(self) -> tuple[WeightBlock, ...]:
+        """The weights."""
+        return self.structure.blocks(self.schema, self.vocabulary)
+
+    @cached_property
+    def constraints(self) -> tuple[HardConstraint, ...]:
+        """What can never be."""
+        return tuple(self.structure.constraints(self.schema, self.vocabulary))
+
+    @cached_property
+    def layout(self) -> WeightLayout:
+        """The blocks as consecutive stretches of w."""
+        sizes: dict[str | None, int] = {name: part.n_features for name, part in self.schema.features.items()}
+        layout = WeightLayout.of({b.name: (1 if b.source is None else sizes[b.source], b.width) for b in self.blocks})
+        warn_if_large(layout.n_weights)
+        return layout
+
+    @cached_property
+    def model(self) -> LinearModel | FixedWeights:
+        """theta = Phi(x) w with named weights; known ones (the structure's parameter ``fixed``) put in."""
+        model, fixed = LinearModel.named(self.layout), self.structure.fixed
+        if fixed is not None and not isinstance(fixed, Mapping):
+            raise InputError(f"fixed must map names of blocks to weights, got {type(fixed).__name__}.")
+        return FixedWeights(model, self._known(fixed)) if fixed else model
+
+    @cached_property
+    def hidden_weights(self) -> Bools:
+        """The weights that touch hidden variables: those that a start at zero would leave symmetric."""
+        return self.layout.per_weight({b.name: float("hidden" in b.axes) for b in self.blocks}, 0.0) > 0
+
+    @property
+    def n_features(self) -> int:
+        return self.schema.n_features
+
+    def encode(self, X: Sequence[Any]) -> Encoded:
+        """New X as a batch."""
+        return self.assemble(self.structure.parse(X, self.schema))
+
+    def assemble(self, parsed: Parsed) -> Encoded:
+        """Parsed X as a batch."""
+        numbers: dict[Hashable, int] = {}
+        kind_of = np.array([numbers.setdefault(key, len(numbers)) for key in parsed.keys], dtype=np.int64)
+        frames = Frames(tuple(self.structure.topology(key, self) for key in numbers), kind_of)
+        frames.check(parsed)
+        batch = frames.batch({block.group for block in self.blocks if block.source is not None})
+        terms = []
+        for block in self.blocks:
+            target, at = frames.locate(batch, block.group)
+            if len(at):
+                features = frames.features(parsed.rows, block, len(at))
+                terms.append(Term(target, features, at, block.width, np.asarray(self.layout[block.name].start)))
+        allowed, offset = frames.constrain(batch, self.constraints)
+        labels = frames.sites(batch, [(k.labels, k.shape) for k in frames.kinds])
+        hidden = frames.sites(batch, [(k.hidden, k.hidden_shape or (len(k.hidden),)) for k in frames.kinds])
+        inputs = LinearInputs(batch, fused(terms), offset)
+        return Encoded(inputs, labels, hidden, self.vocabulary.n_classes, allowed)
+
+    def weights(self, w: Floats) -> Iterator[Weight]:
+        """Every weight with its name."""
+        for block in self.blocks:
+            values = self.layout.view(w, block.name).reshape(-1, *block.cards)
+            features = self._feature_names(block)
+            axes = zip(block.axes, block.cards, strict=True)
+            states = [self.vocabulary.classes if axis == "label" else range(card) for axis, card in axes]
+            for index in np.ndindex(values.shape):
+                named = tuple(names[k] for names, k in zip(states, index[1:], strict=True))
+                yield Weight(block.name, features[index[0]], named, float(values[index]))
+
+    def _feature_names(self, block: WeightBlock) -> tuple[str, ...]:
+        return ("1",) if block.source is None else self.schema.features[block.source].names
+
+    def _known(self, fixed: Mapping[str, Any]) -> Floats:
+        """The known weights, NaN where free."""
+        values = np.full(self.layout.n_weights, np.nan)
+        blocks = {block.name: block for block in self.blocks}
+        for name, given in fixed.items():
+            view = self.layout.view(values, name)  # raises on an unknown name
+            table = view.reshape(-1, *blocks[name].cards)
+            if isinstance(given, Mapping):
+                for key, value in given.items():
+                    table[self._locate(key, blocks[name])] = value
+                continue
+            array = np.asarray(given, dtype=np.float64)
+            if array.shape not in ((), table.shape, table.shape[1:]):
+                raise InputError(f"fixed[{name!r}] has shape {array.shape}; the weights have {table.shape}.")
+            table[...] = array
+        return values
+
+    def _locate(self, key: Any, block: WeightBlock) -> tuple[int, ...]:
+        """Position (feature, states...) of a weight by name; the feature may be left out where there is only one."""
+        parts = key if isinstance(key, tuple) else (key,)
+        features, where = self._feature_names(block), f"fixed[{block.name!r}]"
+        if len(features) == 1 and len(parts) == len(block.cards):
+            parts = (features[0], *parts)
+        if len(parts) != 1 + len(block.cards) or parts[0] not in features:
+            axes = ", ".join(block.axes)
+            raise InputError(f"{where} names {key!r}; a weight is (feature, {axes}) with a known feature.")
+        states = zip(block.axes, block.cards, parts[1:], strict=True)
+        return features.index(parts[0]), *(state_index(*state, self.vocabulary, where) for state in states)
+
+
+def warn_if_large(n_weights: int, limit: int = LARGE_WEIGHTS) -> None:
+    """Say what a model of so many weights will need."""
+    if n_weights * 8 > limit:
+        warnings.warn(
+            f"the model has {n_weights:,} weights, {n_weights * 8 / 2**30:.1f} GiB for each of the several vectors "
+            "that training keeps; fewer features, classes or hidden states need less.",
+            MssvmWarning,
+            stacklevel=2,
+        )
+
+
+def state_index(axis: str, card: int, state: Any, vocabulary: LabelVocabulary, where: str) -> int:
+    """The number of a state named in a parameter: a label, or the number of a hidden state."""
+    if axis == "label":
+        return vocabulary.index(state, where)
+    if isinstance(state, (int, np.integer)) and 0 <= state < card:
+        return int(state)
+    raise InputError(f"{where} names hidden state {state!r}; they run from 0 to {card - 1}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """The topologies of a batch: ``kinds[kind_of[b]]`` is that of instance b."""
+
+    kinds: tuple[GroupedTopology, ...]
+    kind_of: Ints
+
+    def check(self, parsed: Parsed) -> None:
+        """Raise unless every instance has the rows of features that its topology needs, and a site to label."""
+        for name, rows in parsed.rows.items():
+            expected = np.array([kind.sizes[name] for kind in self.kinds], dtype=np.int64)[self.kind_of]
+            for b in np.flatnonzero(rows.sizes != expected)[:1].tolist():
+                reason = f"{int(rows.sizes[b])} rows of {name} features where there should be {int(expected[b])}."
+                raise InputError(reason, instance=b)
+        empty = np.array([not len(kind.labels) for kind in self.kinds], dtype=bool)[self.kind_of]
+        for b in np.flatnonzero(empty)[:1].tolist():
+            raise InputError("there is no site to label; leave empty instances out.", instance=b)
+
+    def gather(self, parts: Sequence[Ints], shift: Ints) -> Ints:
+        """``parts[kind of b] + shift[b]`` of all instances one after the other."""
+        ptr = offsets(np.array([len(p) for p in parts], dtype=np.int64))
+        flat = np.concatenate([NONE, *parts])
+        sizes = np.diff(ptr)[self.kind_of]
+        return np.asarray(flat[spans(ptr[:-1][self.kind_of], sizes)] + np.repeat(shift, sizes))
+
+    @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """Names of all groups of factors, in order of first use."""
+        return tuple(dict.fromkeys(name for kind in self.kinds for name in kind.factors))
+
+    def batch(self, own: set[str]) -> Batch:
+        """Factors of one group share one table; those of the groups ``own`` have one each."""
+        graphs = [self.kinds[k].graph for k in self.kind_of]
+        group = [
+            np.concatenate([NONE, *(np.full(len(m), self.groups.index(name)) for name, m in kind.factors.items())])
+            for kind in self.kinds
+        ]
+        ids = self.gather(group, np.zeros(len(graphs), dtype=np.int64))
+        apart = np.array([name in own for name in self.groups], dtype=bool)
+        if apart.any():
+            ids = np.where(apart[ids], len(self.groups) + np.arange(len(ids)), ids)
+        ptr = offsets(np.array([len(g) for g in group], dtype=np.int64)[self.kind_of])
+        return Batch.build(graphs, [ids[a:b] for a, b in zip(ptr[:-1], ptr[1:], strict=True)])
+
+    def sites(self, batch: Batch, parts: Sequence[tuple[Ints, tuple[int, ...]]]) -> Sites:
+        """Some variables of every topology, in their shape, as sites of the batch."""
+        sizes = np.array([len(variables) for variables, _ in parts], dtype=np.int64)[self.kind_of]
+        variables = self.gather([variables for variables, _ in parts], batch.var_ptr[:-1])
+        return Sites(variables, offsets(sizes), tuple(parts[k][1] for k in self.kind_of))
+
+    def locate(self, batch: Batch, group: str) -> tuple[Target, Ints]:
+        """Where the members of a group lie: variables by their states, factors by their (different) tables."""
+        if group not in self.groups:
+            variables = [kind.variables.get(group, NONE) for kind in self.kinds]
+            return "unary", batch.unary_ptr[self.gather(variables, batch.var_ptr[:-1])]
+        members = self.gather([k.factors.get(group, NONE) for k in self.kinds], batch.factor_ptr[:-1])
+        at = batch.table_at[members]
+        # A tied group has one table; more than one only where every factor has its own.
+        return "tables", at[:1] if len(at) and np.all(at == at[0]) else at
+
+    def features(self, rows: Mapping[str, FeatureRows], block: WeightBlock, n: int) -> Any:
+        """The features of the ``n`` members of the block's group."""
+        if block.source is None:
+            return np.ones((n, 1))
+        source = rows[block.source]
+        if block.rows is None:
+            return source.matrix
+        chosen = self.gather([kind.rows.get(block.rows, NONE) for kind in self.kinds], source.ptr[:-1])
+        whole = len(chosen) == source.matrix.shape[0] and np.array_equal(chosen, np.arange(len(chosen)))
+        return source.matrix if whole else source.matrix[chosen]
+
+    def constrain(self, batch: Batch, constraints: Sequence[HardConstraint]) -> tuple[Bools | None, Potentials | None]:
+        """Forbidden states of variables as a mask of what is allowed, entries of tables as -inf in the offset."""
+        allowed: Bools | None = None
+        offset: Potentials | None = None
+        for constraint in constraints:
+            target, at = self.locate(batch, constraint.group)
+            entries = (at[:, None] + np.flatnonzero(constraint.mask)).ravel()
+            if not len(entries):
+                continue
+            if target == "unary":
+                allowed = np.ones(batch.n_states, dtype=bool) if allowed is None else allowed
+                allowed[entries] = False
+            else:
+                offset = Potentials.zeros(batch) if offset is None else offset
+                offset.tables[entries] = -np.inf
+        return allowed, offset
