@@ -14,9 +14,8 @@ import pytest
 from mssvm.cli import main
 from mssvm.cli.live import LiveLine
 from mssvm.inference.enumerate import Enumerate
-from mssvm.uai import UaiModel, read_model, write_evidence, write_query, write_uai
+from mssvm.uai import SearchProgress, UaiModel, read_model, write_evidence, write_query, write_uai
 from mssvm.uai.files import read_mar
-from mssvm.uai.search import SearchProgress
 
 DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="MSSVM_DATA is absent")

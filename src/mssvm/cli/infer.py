@@ -17,17 +17,11 @@ from mssvm.uai import Effort, UaiTask, answer, read_evidence, read_model, read_q
 
 
 class TaskName(StrEnum):
-    PR = "PR"
-    MAR = "MAR"
-    MAP = "MAP"
-    MMAP = "MMAP"
+    PR, MAR, MAP, MMAP = "PR", "MAR", "MAP", "MMAP"
 
 
 class MethodName(StrEnum):
-    auto = "auto"
-    exact = "exact"
-    bp = "bp"
-    bound = "bound"
+    auto, exact, bp, bound = "auto", "exact", "bp", "bound"
 
 
 def infer(

@@ -6,7 +6,7 @@ import sys
 from time import monotonic
 from types import TracebackType
 
-from mssvm.uai.search import SearchProgress
+from mssvm.uai import SearchProgress
 
 
 class LiveLine:

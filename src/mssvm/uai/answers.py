@@ -17,10 +17,9 @@ from mssvm.engines.program import Call
 from mssvm.inference.bounds import Bounded, MiniBucket
 from mssvm.inference.enumerate import score
 from mssvm.inference.propagation import Propagate
-from mssvm.uai.anytime import Anytime
+from mssvm.uai.anytime import TOLERANCE, Anytime, SearchProgress, SearchResult
 from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr
 from mssvm.uai.model import UaiTask
-from mssvm.uai.search import TOLERANCE, SearchProgress, SearchResult
 
 # Exact elimination visits table entries at about this rate; only used to decide whether it fits in the time limit.
 SECONDS_PER_ENTRY = 1e-7
