@@ -13,7 +13,7 @@ import typer
 
 from mssvm.cli.live import LiveLine
 from mssvm.core.errors import InputError
-from mssvm.uai import Effort, UaiTask, answer, read_evidence, read_model, read_query
+from mssvm.uai import AnswerLimits, UaiTask, answer, read_evidence, read_model, read_query
 
 
 class TaskName(StrEnum):
@@ -44,7 +44,7 @@ def infer(
         raise InputError("time-limit and memory-limit must be finite numbers.")
     asked = _read(model, task, evid, query)
     with LiveLine(f"{task.value} {model.name}") as line:
-        found = answer(asked, method.value, Effort(time_limit, int(memory_limit * (1 << 30)), seed, line.update))
+        found = answer(asked, method.value, AnswerLimits(time_limit, int(memory_limit * (1 << 30)), seed, line.update))
     fields = {**found.fields(asked), "seconds": monotonic() - began}
     print(json.dumps(fields) if json_output else found.solution(asked))
 
