@@ -17,8 +17,7 @@ from mssvm.inference.bounds import relaxation
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.exact import Exact
-from mssvm.uai.anytime import Anytime
-from mssvm.uai.search import AnytimeSearch, Blocks, BranchAndBound, SearchProgress
+from mssvm.uai.anytime import Anytime, AnytimeSearch, Blocks, BranchAndBound, SearchProgress
 
 
 def grid(rng: np.random.Generator, rows: int, columns: int, zeros: float = 0.0) -> tuple[Batch, Potentials, Query]:
@@ -55,7 +54,7 @@ def test_branch_and_bound_alone_is_exact() -> None:
     for _ in range(10):
         batch, theta, query = grid(rng, 3, 3)
         value = Enumerate()(batch, theta, query, 0.0, 1.0).value[0]
-        search = AnytimeSearch(OneInstance.of(batch, 0, theta, query), 1.0, ibound=3)
+        search = AnytimeSearch(Anytime(ibound=3), OneInstance.of(batch, 0, theta, query), 1.0)
         search.entries = 8
         relaxed = Relaxation(search.instance, search.orders[0], 4, 0.0, 1.0)
         relaxed.run()
@@ -148,7 +147,7 @@ def test_blocks_escape_infeasible_outputs() -> None:
     batch = Batch.build([Topology((2,) * n, tuple((i, (i + 1) % n) for i in range(n)))])
     theta = Potentials(np.linspace(0.0, 1.0, batch.n_states), np.tile([0.0, -np.inf, -np.inf, 0.0], n))
     query = Query.of(batch, np.arange(n) % 3 != 0)
-    search = AnytimeSearch(OneInstance.of(batch, 0, theta, query), 1.0, ibound=3)
+    search = AnytimeSearch(Anytime(ibound=3), OneInstance.of(batch, 0, theta, query), 1.0)
     search.best = np.arange(n) % 2
     Blocks(search).run(monotonic() + 5.0, max_kicks=50)
     assert search.lower == pytest.approx(Enumerate()(batch, theta, query, 0.0, 1.0).value[0])

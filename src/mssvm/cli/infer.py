@@ -13,22 +13,16 @@ import typer
 
 from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
-from mssvm.uai import Effort, UaiTask, answer, read_evidence, read_model, read_query
-from mssvm.uai.search import SearchProgress
+from mssvm.uai import AnswerLimits, UaiTask, answer, read_evidence, read_model, read_query
+from mssvm.uai.anytime import SearchProgress
 
 
 class TaskName(StrEnum):
-    PR = "PR"
-    MAR = "MAR"
-    MAP = "MAP"
-    MMAP = "MMAP"
+    PR, MAR, MAP, MMAP = "PR", "MAR", "MAP", "MMAP"
 
 
 class MethodName(StrEnum):
-    auto = "auto"
-    exact = "exact"
-    bp = "bp"
-    bound = "bound"
+    auto, exact, bp, bound = "auto", "exact", "bp", "bound"
 
 
 def infer(
@@ -51,8 +45,8 @@ def infer(
         raise InputError("time-limit and memory-limit must be finite numbers.")
     asked = _read(model, task, evid, query)
     with ProgressLine(f"{task.value} {model.name}", quiet=0.0, terminal_only=True) as line:
-        effort = Effort(time_limit, int(memory_limit * (1 << 30)), seed, lambda at: line.say(_where(at)))
-        found = answer(asked, method.value, effort)
+        limits = AnswerLimits(time_limit, int(memory_limit * (1 << 30)), seed, lambda at: line.say(_where(at)))
+        found = answer(asked, method.value, limits)
     fields = {**found.fields(asked), "seconds": monotonic() - began}
     print(json.dumps(fields) if json_output else found.solution(asked))
 

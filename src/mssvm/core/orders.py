@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import log2, prod
 
 import numpy as np
+from numpy.random import Generator
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
@@ -21,6 +22,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 RESTART_BUDGET = 4000
 # No machine holds tables this large, so the greedy search stops being choosy and only the sweeps may still help.
 HOPELESS = 1 << 64
+Sets = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,7 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def find_order(
-    cards: Sequence[int],
-    scopes: Sequence[Sequence[int]],
-    groups: Sequence[Sequence[int]],
-    restarts: int = 8,
-    seed: int = 0,
-) -> Order:
+def find_order(cards: Sequence[int], scopes: Sets, groups: Sets, restarts: int = 8, seed: int = 0) -> Order:
     """The best order found that eliminates ``groups`` one after the other.
 
     ``scopes`` name variables of any kind; those in no group (clamped ones) are left out of the graph. Candidates
@@ -92,28 +88,19 @@ def find_order(
     smallest largest table, then the fewest table entries in total.
     """
     adjacent = adjacency(len(cards), scopes, sum(1 << v for group in groups for v in group))
-    steps: list[tuple[int, int]] = []
-    largest = total = 0
-    for group in groups:
-        if not group:
-            continue
-        best = _search(cards, adjacent, list(group), restarts, seed)
-        adjacent = best.adjacent
-        steps += best.steps
-        largest = max(largest, best.largest)
-        total += best.total
-    separators = tuple(tuple(bits(around)) for _, around in steps)
-    return Order(
-        variables=tuple(v for v, _ in steps),
-        separators=separators,
-        width=max((len(s) for s in separators), default=0),
-        largest=largest,
-        total=total,
-        messages=sum(prod(cards[a] for a in s) for s in separators),
-    )
+    found = []
+    for group in filter(len, groups):
+        found.append(_search(cards, adjacent, list(group), restarts, seed))
+        adjacent = found[-1].adjacent
+    variables = tuple(v for trial in found for v, _ in trial.steps)
+    separators = tuple(tuple(bits(around)) for trial in found for _, around in trial.steps)
+    width = max((len(s) for s in separators), default=0)
+    messages = sum(prod(cards[a] for a in s) for s in separators)
+    largest, total = max((t.largest for t in found), default=0), sum(t.total for t in found)
+    return Order(variables, separators, width, largest, total, messages)
 
 
-def adjacency(n: int, scopes: Sequence[Sequence[int]], present: int) -> list[int]:
+def adjacency(n: int, scopes: Sets, present: int) -> list[int]:
     """Neighbours of each of n variables as bits, within the variables ``present`` (bits)."""
     adjacent = [0] * n
     for scope in scopes:
@@ -146,10 +133,10 @@ def _search(cards: Sequence[int], adjacent: list[int], group: list[int], restart
     return best
 
 
-Cost = Callable[[list[int], int], float]
+Price = Callable[[list[int], int], float]
 
 
-def _fill_cost(weights: Sequence[float]) -> Cost:
+def _fill_cost(weights: Sequence[float]) -> Price:
     """Sum of weight products over the pairs of neighbours that elimination would join (each pair twice)."""
     classes: dict[float, int] = {}
     for v, w in enumerate(weights):
@@ -167,18 +154,13 @@ def _fill_cost(weights: Sequence[float]) -> Cost:
     return cost
 
 
-def _size_cost(weights: Sequence[float]) -> Cost:
+def _size_cost(weights: Sequence[float]) -> Price:
     """Log2 of the clique's table entries."""
     return lambda adjacent, v: weights[v] + sum(weights[a] for a in bits(adjacent[v]))
 
 
 def _greedy(
-    cards: Sequence[int],
-    adjacent: list[int],
-    group: list[int],
-    cost: Cost,
-    rng: np.random.Generator | None,
-    bar: _Trial | None,
+    cards: Sequence[int], adjacent: list[int], group: list[int], cost: Price, rng: Generator | None, bar: _Trial | None
 ) -> _Trial | None:
     """Eliminate the cheapest variable each time; ties by index or at random; None once worse than ``bar``."""
     trial = _Trial(list(adjacent), [])

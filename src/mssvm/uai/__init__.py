@@ -1,13 +1,12 @@
 """UAI and libDAI files and anytime marginal MAP: what ``mssvm infer`` is.
 
 ``files`` reads and writes models, evidence, queries and solutions (``tokens`` guards against broken ones); ``model``
-turns a model into one instance for inference and a task about it into temperatures and a query; ``search`` and
-``anytime`` are marginal MAP within a time limit; ``answers`` answers a task exactly, by propagation and search, or by
-bounds.
+turns a model into one instance for inference and a task about it into temperatures and a query; ``anytime`` is
+marginal MAP within a time limit; ``answers`` answers a task exactly, by propagation and search, or by bounds.
 """
 
-from mssvm.uai.answers import Answer, Effort, answer
-from mssvm.uai.anytime import Anytime
+from mssvm.uai.answers import Answer, AnswerLimits, answer
+from mssvm.uai.anytime import Anytime, SearchProgress, SearchResult
 from mssvm.uai.files import (
     read_evidence,
     read_fg,
@@ -23,21 +22,7 @@ from mssvm.uai.model import UaiModel, UaiProblem, UaiTask
 from mssvm.uai.tokens import Limits
 
 __all__ = [
-    "Answer",
-    "Anytime",
-    "Effort",
-    "Limits",
-    "UaiModel",
-    "UaiProblem",
-    "UaiTask",
-    "answer",
-    "read_evidence",
-    "read_fg",
-    "read_model",
-    "read_query",
-    "read_uai",
-    "write_evidence",
-    "write_fg",
-    "write_query",
-    "write_uai",
-]
+    "Answer", "AnswerLimits", "Anytime", "Limits", "SearchProgress", "SearchResult", "UaiModel", "UaiProblem",
+    "UaiTask", "answer", "read_evidence", "read_fg", "read_model", "read_query", "read_uai", "write_evidence",
+    "write_fg", "write_query", "write_uai",
+]  # fmt: skip

@@ -16,10 +16,9 @@ from mssvm.inference.bounds import Bounded, MiniBucket
 from mssvm.inference.enumerate import score
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation import Propagate
-from mssvm.uai.anytime import Anytime
+from mssvm.uai.anytime import TOLERANCE, Anytime, SearchProgress, SearchResult
 from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr
 from mssvm.uai.model import UaiTask
-from mssvm.uai.search import TOLERANCE, SearchProgress, SearchResult
 
 # Exact elimination visits table entries at about this rate; only used to decide whether it fits in the time limit.
 SECONDS_PER_ENTRY = 1e-7
@@ -31,7 +30,7 @@ BOUND_IBOUND = 12
 
 
 @dataclass(frozen=True)
-class Effort:
+class AnswerLimits:
     """Limits of one answer (seconds, bytes), the seed of random choices, and whom to tell about progress."""
 
     time_limit: float
@@ -81,9 +80,9 @@ class Answer:
         }
 
 
-def answer(task: UaiTask, method: str, effort: Effort) -> Answer:
+def answer(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
     """The answer of a method of ``METHODS``, the model's constant factors included; raises if nothing is possible."""
-    found, constant = METHODS[method](task, effort), task.problem.constant
+    found, constant = METHODS[method](task, limits), task.problem.constant
     found = replace(found, value=found.value + constant, lower=found.lower + constant, upper=found.upper + constant)
     if found.value == -np.inf:
         raise InfeasibleError(
@@ -94,31 +93,31 @@ def answer(task: UaiTask, method: str, effort: Effort) -> Answer:
     return found
 
 
-def exact(task: UaiTask, effort: Effort) -> Answer:
+def exact(task: UaiTask, limits: AnswerLimits) -> Answer:
     """Bucket elimination within the memory limit."""
-    return _eliminated(task, effort, _plan(task, effort)[0])
+    return _eliminated(task, limits, _plan(task, limits)[0])
 
 
-def _plan(task: UaiTask, effort: Effort) -> tuple[ExactPlan, Costs]:
+def _plan(task: UaiTask, limits: AnswerLimits) -> tuple[ExactPlan, Costs]:
     """A plan of elimination that fits the memory limit, if one is found, and what it will cost."""
     for restarts in RESTARTS:
-        plan = _elimination(effort, restarts).plan(task.problem.batch)
+        plan = _elimination(limits, restarts).plan(task.problem.batch)
         costs = plan.costs(task.query, task.eps_y, task.eps_h, marginals=task.name == "MAR")
-        if costs.bytes[0] <= effort.memory_limit:
+        if costs.bytes[0] <= limits.memory_limit:
             break
     return plan, costs
 
 
-def _elimination(effort: Effort, restarts: int) -> Exact:
-    return Exact(effort.memory_limit, restarts=restarts, seed=effort.seed, methods=("elimination",))
+def _elimination(limits: AnswerLimits, restarts: int) -> Exact:
+    return Exact(limits.memory_limit, restarts=restarts, seed=limits.seed, methods=("elimination",))
 
 
-def _eliminated(task: UaiTask, effort: Effort, plan: ExactPlan) -> Answer:
+def _eliminated(task: UaiTask, limits: AnswerLimits, plan: ExactPlan) -> Answer:
     theta, states, marginals = task.problem.theta, None, None
     bound = plan.bind(task.query, task.eps_y, task.eps_h, marginals=task.name == "MAR")
     if task.maximises:
         states = bound.decode(theta)[1]
-        value = _evaluate(task, states, effort)
+        value = _evaluate(task, states, limits)
     elif task.name == "MAR":
         belief = bound(theta)
         value, marginals = float(belief.value[0]), _per_variable(task, belief.mu)
@@ -127,34 +126,34 @@ def _eliminated(task: UaiTask, effort: Effort, plan: ExactPlan) -> Answer:
     return Answer(value, True, True, value, value, "elimination", states, marginals)
 
 
-def bp(task: UaiTask, effort: Effort) -> Answer:
+def bp(task: UaiTask, limits: AnswerLimits) -> Answer:
     """Belief propagation; for MAP and marginal MAP it starts an anytime search. Tables stay small throughout."""
     if task.maximises:
-        return _searched(task, effort)
+        return _searched(task, limits)
     p = task.problem
-    propagate = replace(_propagation(effort.seed), max_sweeps=1000)
-    upper = MiniBucket(SMALL, seed=effort.seed, time_limit=0.5 * effort.time_limit)
-    belief = Bounded(propagate, upper, SMALL, effort.seed)(p.batch, p.theta, task.query, 1.0, 1.0, bound=True)
+    propagate = replace(_propagation(limits.seed), max_sweeps=1000)
+    upper = MiniBucket(SMALL, seed=limits.seed, time_limit=0.5 * limits.time_limit)
+    belief = Bounded(propagate, upper, SMALL, limits.seed)(p.batch, p.theta, task.query, 1.0, 1.0, bound=True)
     return _from_belief(task, belief)
 
 
-def bound(task: UaiTask, effort: Effort) -> Answer:
+def bound(task: UaiTask, limits: AnswerLimits) -> Answer:
     """The mini-bucket bound; its own back-substitution is the assignment of MAP and marginal MAP."""
     p, name = task.problem, "mini-bucket bound"
-    mini_bucket = MiniBucket(BOUND_IBOUND, seed=effort.seed, time_limit=effort.time_limit)
+    mini_bucket = MiniBucket(BOUND_IBOUND, seed=limits.seed, time_limit=limits.time_limit)
     upper = float(mini_bucket(p.batch, p.theta, task.query, task.eps_y, task.eps_h)[0])
     if task.maximises:
         value, found = -np.inf, None
-        for seconds in (0.0, effort.time_limit):
+        for seconds in (0.0, limits.time_limit):
             # Outputs that the bound suggests may be impossible; only then is a search worth its time.
             if value == -np.inf < upper or found is None:
-                search = Anytime(seconds, BOUND_IBOUND, seed=effort.seed, report=effort.report)
+                search = Anytime(seconds, BOUND_IBOUND, seed=limits.seed, report=limits.report)
                 found = search.search(p.batch, 0, p.theta, task.query, task.eps_h)
-                value = _evaluate(task, found.states, effort)
+                value = _evaluate(task, found.states, limits)
         assert found is not None
         upper = min(upper, found.upper)
         return Answer(value, _closed(value, upper), True, value, upper, name, found.states)
-    propagate = _propagation(effort.seed)
+    propagate = _propagation(limits.seed)
     belief = propagate(p.batch, p.theta, task.query, 1.0, 1.0)
     lower = float(Bounded(propagate, ibound=BOUND_IBOUND).lower(p.batch, p.theta, task.query, 1.0, 1.0, belief)[0])
     close = task.name == "PR" and _closed(lower, upper)
@@ -162,41 +161,42 @@ def bound(task: UaiTask, effort: Effort) -> Answer:
     return Answer(upper, close, bool(belief.status.converged[0]), lower, upper, name, None, marginals)
 
 
-def auto(task: UaiTask, effort: Effort) -> Answer:
+def auto(task: UaiTask, limits: AnswerLimits) -> Answer:
     """Exact if it fits in memory and time, else propagation and search."""
-    plan, costs = _plan(task, effort)
+    plan, costs = _plan(task, limits)
     seconds = costs.operations[0] * SECONDS_PER_ENTRY
-    if costs.bytes[0] <= effort.memory_limit and seconds <= effort.time_limit:
+    if costs.bytes[0] <= limits.memory_limit and seconds <= limits.time_limit:
         try:
-            return _eliminated(task, effort, plan)
+            return _eliminated(task, limits, plan)
         except KeyboardInterrupt:
-            effort = replace(effort, time_limit=0.0)
-    return bp(task, effort)
+            limits = replace(limits, time_limit=0.0)
+    return bp(task, limits)
 
 
-METHODS: Mapping[str, Callable[[UaiTask, Effort], Answer]] = {"auto": auto, "exact": exact, "bp": bp, "bound": bound}
+Method = Callable[[UaiTask, AnswerLimits], Answer]
+METHODS: Mapping[str, Method] = {"auto": auto, "exact": exact, "bp": bp, "bound": bound}
 
 
-def _searched(task: UaiTask, effort: Effort) -> Answer:
+def _searched(task: UaiTask, limits: AnswerLimits) -> Answer:
     p = task.problem
-    starts = tuple(_propagation(effort.seed, start) for start in ("sum_first", "annealed"))
-    search = Anytime(effort.time_limit, SMALL, effort.memory_limit, effort.seed, starts, effort.report)
+    starts = tuple(_propagation(limits.seed, start) for start in ("sum_first", "annealed"))
+    search = Anytime(limits.time_limit, SMALL, limits.memory_limit, limits.seed, starts, limits.report)
     found = search.search(p.batch, 0, p.theta, task.query, task.eps_h)
-    value, lower = (found.value, found.value) if found.evaluated else _revalued(task, found, effort)
+    value, lower = (found.value, found.value) if found.evaluated else _revalued(task, found, limits)
     return Answer(value, found.proven, found.proven, lower, found.upper, "propagation and search", found.states)
 
 
-def _revalued(task: UaiTask, found: SearchResult, effort: Effort) -> tuple[float, float]:
+def _revalued(task: UaiTask, found: SearchResult, limits: AnswerLimits) -> tuple[float, float]:
     """Value and lower bound of outputs whose hidden part is too wide for small tables.
 
     Exact if memory allows; else an estimate by propagation, which is no bound.
     """
     try:
-        value = _evaluate(task, found.states, effort)
+        value = _evaluate(task, found.states, limits)
         return value, value
     except MemoryLimitError:
         p, query = task.problem, _given(task, found.states)
-        belief = _propagation(effort.seed)(p.batch, p.theta, query, task.eps_h, task.eps_h)
+        belief = _propagation(limits.seed)(p.batch, p.theta, query, task.eps_h, task.eps_h)
         return float(belief.value[0]), float("nan")
 
 
@@ -205,14 +205,14 @@ def _propagation(seed: int, *starts: str) -> Propagate:
     return Propagate("normal", merging=False, max_sweeps=100, seed=seed, starts=starts or None)
 
 
-def _evaluate(task: UaiTask, states: Ints, effort: Effort) -> float:
+def _evaluate(task: UaiTask, states: Ints, limits: AnswerLimits) -> float:
     """Exact value of an assignment: its score for MAP, the hidden variables summed out for marginal MAP."""
     p = task.problem
     if (states[task.query.output] < 0).any():
         return float("-inf")
     if task.name == "MAP":
         return float(score(p.batch, p.theta, states)[0])
-    plan = _elimination(effort, RESTARTS[0]).plan(p.batch)
+    plan = _elimination(limits, RESTARTS[0]).plan(p.batch)
     return float(plan.bind(_given(task, states), 0.0, task.eps_h, marginals=False).value(p.theta)[0])
 
 

@@ -11,7 +11,7 @@ from numba import njit
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Marginals
 from mssvm.engines.numba.elimination.assignments import decode
-from mssvm.engines.numba.elimination.rows import clear, load, store
+from mssvm.engines.numba.elimination.rows import load, store
 from mssvm.engines.numba.elimination.sweeps import forward_sweep, reverse_sweep, scratch_of
 from mssvm.engines.program import Call, Program
 
@@ -48,35 +48,24 @@ class EliminationKernels:
     max_spread: float = MAX_SPREAD
     workspace: Workspace = field(default_factory=Workspace, repr=False, compare=False)
 
-    def run(self, program: Program, call: Call, instances: Ints, value: Floats, mu: Marginals | None) -> None:
-        """Write value and marginals of ``instances``."""
-        self._call(program, call, instances, value, mu, NO_INTS)
-
-    def decode(self, program: Program, call: Call, instances: Ints, value: Floats, states: Ints) -> None:
-        """Write value and maximising states of ``instances`` by back-substitution."""
-        self._call(program, call, instances, value, None, states)
-
-    def _call(
-        self, program: Program, call: Call, instances: Ints, value: Floats, mu: Marginals | None, states: Ints
+    def run(
+        self, program: Program, call: Call, instances: Ints, value: Floats, mu: Marginals | None, states: Ints = NO_INTS
     ) -> None:
+        """Write value and, where wanted, marginals and maximising states of ``instances``."""
         batch, theta = call.batch, call.theta
         most = max(1, min(LANES, CACHED_ENTRIES // program.n_work))
         lanes = -(-len(instances) // -(-len(instances) // most))  # groups of equal size, not one small remainder
         vectors = self.workspace.of(1 if mu is None else 2, program.n_work * lanes)
-        _run(
-            program,
-            (batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at),
-            (theta.unary, theta.tables, call.allowed, call.first),
-            np.where(program.output, call.eps_y, call.eps_h),
-            self.max_spread,
-            instances,
-            lanes,
-            value,
-            vectors[0],
-            vectors[1] if mu is not None else NO_FLOATS,
-            (mu.unary, mu.tables) if mu is not None else (NO_FLOATS, NO_FLOATS),
-            states,
-        )
+        layout = batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at
+        scores = theta.unary, theta.tables, call.allowed, call.first
+        temperature = np.where(program.output, call.eps_y, call.eps_h)
+        grad, out = (NO_FLOATS, (NO_FLOATS, NO_FLOATS)) if mu is None else (vectors[1], (mu.unary, mu.tables))
+        fixed = program, layout, scores, temperature, self.max_spread
+        _run(*fixed, instances, lanes, value, vectors[0], grad, out, states)
+
+    def decode(self, program: Program, call: Call, instances: Ints, value: Floats, states: Ints) -> None:
+        """Write value and maximising states of ``instances`` by back-substitution, without marginals."""
+        self.run(program, call, instances, value, None, states)
 
 
 @njit(cache=True, nogil=True)
@@ -103,7 +92,6 @@ def _run(program, layout, scores, temperature, max_spread, instances, lanes, val
         if len(grad):
             reverse_sweep(program, temperature, n, scaled, total, work, grad, scratch)
             for lane in range(n):
-                clear(program, layout, group[lane], mu_unary, mu_tables)
                 store(program, layout, scores, group[lane], lane, n, grad, mu_unary, mu_tables)
 
 

@@ -41,21 +41,8 @@ def _clamp_offset(program, f, first, v0):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def clear(program, layout, b, mu_unary, mu_tables):  # type: ignore[no-untyped-def]
-    var_ptr, factor_ptr, unary_ptr, _, mu_at = layout
-    mu_unary[unary_ptr[var_ptr[b]] : unary_ptr[var_ptr[b + 1]]] = 0.0
-    for f in range(len(program.factor_slot)):
-        size = program.factor_size[f]
-        for c in range(program.clamp_ptr[f], program.clamp_ptr[f + 1]):
-            v = var_ptr[b] + program.clamp_var[c]
-            size *= unary_ptr[v + 1] - unary_ptr[v]
-        start = mu_at[factor_ptr[b] + f]
-        mu_tables[start : start + size] = 0.0
-
-
-@njit(cache=True, nogil=True)
 def store(program, layout, scores, b, lane, lanes, grad, mu_unary, mu_tables):  # type: ignore[no-untyped-def]
-    """Add the gradients of the slots to the marginals they belong to: the adjoint of ``load``."""
+    """Write the gradients of the slots to the marginals they belong to: the adjoint of ``load``."""
     var_ptr, factor_ptr, unary_ptr, _, mu_at = layout
     _, _, _, first = scores
     v0, f0 = var_ptr[b], factor_ptr[b]
@@ -63,11 +50,18 @@ def store(program, layout, scores, b, lane, lanes, grad, mu_unary, mu_tables):  
         p = unary_ptr[v0 + v]
         slot = program.unary_slot[v]
         if program.clamped[v]:
+            mu_unary[p : unary_ptr[v0 + v + 1]] = 0.0
             mu_unary[p + first[v0 + v]] = grad[slot * lanes + lane]
         else:
             for k in range(unary_ptr[v0 + v + 1] - p):
                 mu_unary[p + k] = grad[(slot + k) * lanes + lane]
     for f in range(len(program.factor_slot)):
+        size = program.factor_size[f]
+        for c in range(program.clamp_ptr[f], program.clamp_ptr[f + 1]):
+            v = v0 + program.clamp_var[c]
+            size *= unary_ptr[v + 1] - unary_ptr[v]
+        mu_tables[mu_at[f0 + f] : mu_at[f0 + f] + size] = 0.0
+    for f in range(len(program.factor_slot)):  # factors that share a table are summed, so all are cleared before
         target = mu_at[f0 + f] + _clamp_offset(program, f, first, v0)
         slot, index = program.factor_slot[f], program.entry_at[f]
         for k in range(program.factor_size[f]):
