@@ -14,7 +14,7 @@ from mssvm.core.topology import Batch, offsets
 from mssvm.engines.base import Engine
 from mssvm.engines.messages import SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
 from mssvm.engines.numba.messages import conditional
-from mssvm.engines.numba.messages.regions import ascend_regions
+from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
 from mssvm.engines.numba.messages.scaled import extremes
 from mssvm.engines.numba.messages.wiring import MessageWiring, wire
@@ -153,8 +153,11 @@ class NumbaMessageModel:
             return pairwise[self.range[pairwise] >= 1e-9 * most], max(most / MAX_PRODUCT_RANGE, 1e-300)
         return pairwise[self.range[pairwise] <= limit], unit
 
-    def relabel(self, instances: Ints, free: Bools, z: Ints) -> Ints:
-        return np.asarray(ascend_regions(self.plan.wiring, instances, free, self.unary, self.tables, z))
+    def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
+        moved = np.asarray(ascend_regions(self.plan.wiring, instances, free, self.unary, self.tables, z))
+        messages = np.zeros(self.plan.n_messages)
+        messages_at(self.plan.wiring, moved, self.tables, z, messages)
+        return moved, messages
 
     def given(self, components: HiddenComponents, eps_h: float) -> NumbaConditional:
         return NumbaConditional(self, components, eps_h)
