@@ -121,7 +121,7 @@ class PropagationCall:
         Sums given y are left alone: their value is compared with that of other y, found without this.
         """
         bound = self.bound
-        pairwise = loopy[bound.plan.pairwise[loopy] & bound.has_output[loopy]]
+        pairwise = loopy[bound.batch.pairwise[loopy] & bound.has_output[loopy]]
         if self.messages is not None or not len(pairwise) or "regions" not in self.effort.starts:
             return
         first, second = np.zeros((2, len(self.value)))

@@ -175,7 +175,7 @@ class BlockSearch:
         return run
 
     def _movable(self, instances: Ints) -> Ints:
-        return instances[~self.bound.forest[instances] & self.bound.plan.pairwise[instances]]
+        return instances[~self.bound.forest[instances] & self.batch.pairwise[instances]]
 
     def _marginals(self, instances: Ints) -> None:
         movable = self._movable(instances)

@@ -29,14 +29,13 @@ BLOCKS = 4
 
 @dataclass(frozen=True, eq=False)
 class NumbaMessagePlan:
-    """Wiring, distinct tables in order of first use, which instances are pairwise, the one cardinality or 0."""
+    """Wiring, distinct tables in order of first use, the one cardinality or 0."""
 
     batch: Batch
     wiring: MessageWiring
     table_starts: Ints
     table_sizes: Ints
     table_of: Ints
-    pairwise: Bools
     one_card: int
     engine: Engine
 
@@ -51,10 +50,9 @@ class NumbaMessagePlan:
         rank[by_use] = np.arange(len(starts))
         table_of = np.empty(batch.n_factors, dtype=np.int64)
         table_of[order] = rank[inverse]
-        wide = np.bincount(batch.factor_owner, np.diff(batch.scope_ptr) != 2, minlength=len(batch))
         sizes, cards = batch.table_sizes[order][first][by_use], np.unique(batch.cards)
         one_card = int(cards[0]) if len(cards) == 1 else 0
-        return cls(batch, wiring, starts[by_use], sizes, table_of, wide == 0, one_card, engine)
+        return cls(batch, wiring, starts[by_use], sizes, table_of, one_card, engine)
 
     @property
     def n_messages(self) -> int:
@@ -144,7 +142,7 @@ class NumbaMessageModel:
     def _safe(self, instances: Ints, temperatures: Temperatures) -> tuple[Ints, float]:
         """The instances on which scaled probabilities cannot underflow, and the temperature they are scaled by."""
         unit, limit = temperatures.eps_h, SAFE_RANGE * temperatures.eps_h
-        pairwise = instances[self.plan.pairwise[instances] & np.isfinite(self.range[instances])]
+        pairwise = instances[self.plan.batch.pairwise[instances] & np.isfinite(self.range[instances])]
         if 0.0 < temperatures.eps_y != unit or not len(pairwise):
             return pairwise[:0], 1.0
         if unit == 0.0:
