@@ -81,8 +81,11 @@ def test_a_region_moves_although_no_variable_of_it_gains_alone() -> None:
 
 def test_messages_of_given_states_are_rows_and_columns_of_the_tables() -> None:
     batch, theta = grid((2, 3, 2, 3, 3) * ROWS, 5)
-    z = np.array([np.random.default_rng(1).integers(c) for c in batch.cards])
-    sent = loaded(batch, theta, Query.all_outputs(batch)).messages_at(np.arange(2), z)
+    z = np.zeros(batch.n_vars, dtype=np.int64)
+    moved, sent = loaded(batch, theta, Query.all_outputs(batch)).relabel(
+        np.arange(2), np.ones(batch.n_vars, dtype=bool), z
+    )
+    assert len(moved) == 2 and len(set(z.tolist())) > 1
     want = []
     for i, j, at in zip(*batch.scope_vars.reshape(-1, 2).T, batch.table_at, strict=True):
         shape = (int(batch.cards[i]), int(batch.cards[j]))
