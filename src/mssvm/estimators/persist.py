@@ -23,7 +23,7 @@ from mssvm.core.errors import InputError, MssvmError, MssvmWarning
 from mssvm.core.files import Reader, Writer, replacing
 from mssvm.core.registry import MEMBERS, RENAMED, classes_in_files
 from mssvm.data.labels import MISSING, LabelVocabulary
-from mssvm.optim import Row
+from mssvm.optim.solution import Row, records
 from mssvm.structures import Schema
 
 FORMAT = 1
@@ -144,11 +144,6 @@ def _names() -> dict[str, Any]:
 def _by_name(found: Mapping[str, Any], name: str) -> Any:
     """A figure of the training, which earlier versions may have called otherwise."""
     return found[name] if name in found else found[FORMERLY[name]]
-
-
-def records(columns: Mapping[str, AnyArray]) -> Any:
-    """Columns as a record array."""
-    return np.rec.fromarrays(list(columns.values()), dtype=[(name, c.dtype) for name, c in columns.items()])
 
 
 def _digest(text: str, tensors: dict[str, AnyArray]) -> str:
