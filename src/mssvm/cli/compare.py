@@ -80,10 +80,7 @@ def compare(
         print(json.dumps(_fields(found)))
         return parts
     console = Console()
-    result = result_table(found)
-    shown = of_report(result, result.caption, ON_PAGE_ONLY)
-    shown.caption = Text(result.note)
-    console.print(shown)
+    console.print(of_report(result_table(found), without=ON_PAGE_ONLY))
     if html is not None:
         console.print(Text(f"Page: {html}"))
     return parts

@@ -70,8 +70,10 @@ def columns(title: str, names: Iterable[str], rows: Iterable[Iterable[Any]], n_l
     return table
 
 
-def of_report(table: ReportTable, title: str, without: Container[str] = ()) -> Table:
+def of_report(table: ReportTable, prefix: str = "", without: Container[str] = ()) -> Table:
     """A table of a page on the terminal, without some of its columns."""
     shown = [k for k, heading in enumerate(table.header) if heading not in without]
     rows = ([row[k] for k in shown] for row in table.rows)
-    return columns(title, [table.header[k] for k in shown], rows, table.n_labels)
+    made = columns(prefix + table.caption, [table.header[k] for k in shown], rows, table.n_labels)
+    made.caption = None if prefix else Text(table.note)
+    return made

@@ -51,6 +51,6 @@ def _cores() -> int:
 def _show(console: Console, section: Section) -> None:
     for item in section.items:
         if isinstance(item, ReportTable):
-            console.print(of_report(item, f"{section.title}. {item.caption}"))
+            console.print(of_report(item, f"{section.title}. "))
     for claim in section.claims:
         console.print(f"[bold]Claim {claim.number}[/bold] {claim.verdict}: {claim.text}", highlight=False)

@@ -10,7 +10,6 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save as to_bytes
 
+import mssvm
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError, MssvmError, MssvmWarning
 from mssvm.core.files import Reader, Writer, replacing
@@ -40,7 +40,7 @@ def save(estimator: Any, path: str | Path) -> None:
     text = json.dumps(
         {
             "format": FORMAT,
-            "mssvm": _version(),
+            "mssvm": mssvm.__version__,
             "member": type(estimator).__name__,
             "parameters": parameters,
             "omitted": omitted,
@@ -153,10 +153,3 @@ def _digest(text: str, tensors: dict[str, AnyArray]) -> str:
         digest.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
         digest.update(np.ascontiguousarray(tensor).tobytes())
     return digest.hexdigest()
-
-
-def _version() -> str:
-    try:
-        return version("mssvm")
-    except PackageNotFoundError:
-        return "unknown"
