@@ -23,9 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from mssvm.inference.bounds import Decomposition, MiniBucket
-from mssvm.uai import read_evidence, read_model, read_query
+from mssvm.uai import UaiTask, read_evidence, read_model, read_query
 from mssvm.uai.files import read_mar
-from mssvm.uai.task import Task
 
 DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 # Prints the answer, then the peak resident memory of the process in KiB on standard error.
@@ -117,7 +116,7 @@ def run_bounds(only: str) -> None:
             continue
         model = read_model(case.model)
         evidence = read_evidence(case.evidence, model) if case.evidence else {}
-        task = Task.of("MMAP", model, evidence, read_query(case.query, model))
+        task = UaiTask.of("MMAP", model, evidence, read_query(case.query, model))
         line = f"{case.name:36s} optimum {case.optimum:11.5f}"
         for name, bound in (("mini-bucket", MiniBucket(ibound=12)), ("decomposition", Decomposition())):
             began = time.perf_counter()

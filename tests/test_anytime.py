@@ -18,7 +18,7 @@ from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.exact import Exact
 from mssvm.uai.anytime import Anytime
-from mssvm.uai.search import Blocks, Progress, Search, Tree
+from mssvm.uai.search import AnytimeSearch, Blocks, BranchAndBound, SearchProgress
 
 
 def grid(rng: np.random.Generator, rows: int, columns: int, zeros: float = 0.0) -> tuple[Batch, Potentials, Query]:
@@ -55,14 +55,14 @@ def test_branch_and_bound_alone_is_exact() -> None:
     for _ in range(10):
         batch, theta, query = grid(rng, 3, 3)
         value = Enumerate()(batch, theta, query, 0.0, 1.0).value[0]
-        search = Search(OneInstance.of(batch, 0, theta, query), 1.0, ibound=3)
+        search = AnytimeSearch(OneInstance.of(batch, 0, theta, query), 1.0, ibound=3)
         search.entries = 8
         relaxed = Relaxation(search.instance, search.orders[0], 4, 0.0, 1.0)
         relaxed.run()
         search.evaluator = Relaxation(
             search.evaluator.instance, search.evaluator.instance.order(False), 1 << 20, 0.0, 1.0
         )
-        tree = Tree(search, relaxed)
+        tree = BranchAndBound(search, relaxed)
         tree.run(monotonic() + 60.0)
         assert search.proven
         assert search.lower == pytest.approx(value)
@@ -71,7 +71,7 @@ def test_branch_and_bound_alone_is_exact() -> None:
 def test_incumbent_and_bound_only_improve_and_enclose_the_optimum() -> None:
     batch, theta, query = grid(np.random.default_rng(2), 8, 8)
     value = Exact()(batch, theta, query, 0.0, 1.0).value[0]
-    told: list[Progress] = []
+    told: list[SearchProgress] = []
     found = Anytime(time_limit=4.0, ibound=6, report=told.append).search(batch, 0, theta, query, 1.0)
     lower, upper = [p.lower for p in told], [p.upper for p in told]
     assert len(told) > 2
@@ -115,7 +115,7 @@ def test_no_table_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_interruption_returns_the_best_so_far() -> None:
     batch, theta, query = grid(np.random.default_rng(4), 8, 8)
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: SearchProgress) -> None:
         if progress.lower > -np.inf:
             raise KeyboardInterrupt
 
@@ -148,7 +148,7 @@ def test_blocks_escape_infeasible_outputs() -> None:
     batch = Batch.build([Topology((2,) * n, tuple((i, (i + 1) % n) for i in range(n)))])
     theta = Potentials(np.linspace(0.0, 1.0, batch.n_states), np.tile([0.0, -np.inf, -np.inf, 0.0], n))
     query = Query.of(batch, np.arange(n) % 3 != 0)
-    search = Search(OneInstance.of(batch, 0, theta, query), 1.0, ibound=3)
+    search = AnytimeSearch(OneInstance.of(batch, 0, theta, query), 1.0, ibound=3)
     search.best = np.arange(n) % 2
     Blocks(search).run(monotonic() + 5.0, max_kicks=50)
     assert search.lower == pytest.approx(Enumerate()(batch, theta, query, 0.0, 1.0).value[0])

@@ -14,7 +14,7 @@ import pytest
 from mssvm.cli import main
 from mssvm.core.progress import ProgressLine
 from mssvm.inference.enumerate import Enumerate
-from mssvm.uai import FactorModel, read_model, write_evidence, write_query, write_uai
+from mssvm.uai import UaiModel, read_model, write_evidence, write_query, write_uai
 from mssvm.uai.files import read_mar
 
 DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> Path:
     scopes += [*zip(at[:-1].ravel().tolist(), at[1:].ravel().tolist(), strict=True), ()]
     tables = [np.exp(rng.normal(size=2 ** len(scope))) for scope in scopes]
     tables[10][1] = 0.0
-    write_uai(tmp_path / "m.uai", FactorModel((2,) * 9, tuple(scopes), tuple(tables)))
+    write_uai(tmp_path / "m.uai", UaiModel((2,) * 9, tuple(scopes), tuple(tables)))
     write_evidence(tmp_path / "m.evid", {4: 1})
     write_query(tmp_path / "m.query", [7, 0, 4, 2])
     return tmp_path
@@ -154,7 +154,7 @@ def test_refusals(files: Path, capsys: pytest.CaptureFixture[str], arguments: li
 def test_too_little_memory_for_exact_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     n = 22
     scopes = tuple((i, j) for i in range(n) for j in range(i))
-    write_uai(tmp_path / "dense.uai", FactorModel((2,) * n, scopes, tuple(np.ones(4) for _ in scopes)))
+    write_uai(tmp_path / "dense.uai", UaiModel((2,) * n, scopes, tuple(np.ones(4) for _ in scopes)))
     arguments = ["infer", str(tmp_path / "dense.uai"), "--task", "PR", "--method", "exact", "--memory-limit", "0.01"]
     assert main(arguments) == 2
     assert "memory_limit" in capsys.readouterr().err
@@ -199,7 +199,7 @@ def test_a_hidden_part_too_wide_for_small_tables(
     n = 20
     scopes = tuple((i, j) for i in range(n) for j in range(i))
     tables = tuple(np.exp(0.2 * rng.normal(size=4)) for _ in scopes)
-    write_uai(tmp_path / "wide.uai", FactorModel((2,) * n, scopes, tables))
+    write_uai(tmp_path / "wide.uai", UaiModel((2,) * n, scopes, tables))
     write_query(tmp_path / "wide.query", [3, 4])
     model, query = str(tmp_path / "wide.uai"), str(tmp_path / "wide.query")
     arguments = ["infer", model, "--task", "MMAP", "--query", query, "--json"]

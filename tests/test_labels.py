@@ -129,6 +129,17 @@ def test_what_does_not_fit_is_named(y: Any, shapes: Any, words: str) -> None:
     assert words in str(caught.value)
 
 
+def test_errors_say_by_fields_which_instance_and_site() -> None:
+    with pytest.raises(InputError) as caught:
+        LabelVocabulary(("a", "b")).encode([["a"], ["a", "z"]], [(1,), (2,)])
+    for error in (caught.value, copy.copy(caught.value)):
+        assert (error.instance, error.site) == (1, 1)
+        assert str(error) == f"y, instance 1, site 1: {error.reason}" and error.reason.startswith("label 'z' is not")
+    plain = InputError("no place.")
+    assert (str(plain), plain.instance, plain.site) == ("no place.", None, None)
+    assert str(InputError("empty.", what="edge", instance=3)) == "edge, instance 3: empty."
+
+
 def test_classes_that_cannot_be_are_refused() -> None:
     for classes, words in ((("a", "a"), "twice"), (("a", None), "missing"), ((), "no classes"), ((1, -1), "missing")):
         with pytest.raises(InputError, match=words):

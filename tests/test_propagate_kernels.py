@@ -19,7 +19,7 @@ from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
 from mssvm.engines.numba.messages.scaled import exponentiate
 from mssvm.inference.enumerate import Enumerate, entries
 from mssvm.inference.propagation.propagate import Propagate
-from mssvm.uai.libdai import read_fg
+from mssvm.uai import read_fg
 
 
 def loaded(batch: Batch, theta: Potentials, query: Query) -> NumbaMessageModel:

@@ -461,6 +461,16 @@ def test_no_instances_make_an_empty_batch(case: tuple[Structure, list[Any]]) -> 
         structure.compile([], LABELS)
 
 
+def test_factors_that_some_instances_lack() -> None:
+    X = [FactorInput("vv", {"u": [(0,), (1,)], "p": []}), FactorInput("vv", {"u": [], "p": [(0, 1)]})]
+    batch, theta, w = encoded(FactorModel(), X)
+
+    def by_hand(i: int, y: list[Any], h: list[int]) -> float:
+        return w("p", "1", *y) if i else w("u", "1", y[0]) + w("u", "1", y[1])
+
+    check_all(batch, theta, by_hand)
+
+
 def test_what_is_built_is_built_once() -> None:
     encoder = compiled(Chain(hidden=2, fixed={"bias": 0.0}), sequences())
     assert encoder.blocks is encoder.blocks and encoder.model is encoder.model and encoder.layout is encoder.layout

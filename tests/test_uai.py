@@ -13,8 +13,8 @@ from mssvm.core.errors import InputError, MssvmError
 from mssvm.core.potentials import Query
 from mssvm.inference.enumerate import Enumerate, score
 from mssvm.uai import (
-    FactorModel,
     Limits,
+    UaiModel,
     read_evidence,
     read_fg,
     read_model,
@@ -51,14 +51,14 @@ MODEL = """MARKOV
 """
 
 
-def random_model(rng: np.random.Generator, n: int = 5, kind: str = "MARKOV") -> FactorModel:
+def random_model(rng: np.random.Generator, n: int = 5, kind: str = "MARKOV") -> UaiModel:
     cards = tuple(int(c) for c in rng.integers(1, 4, n))
     scopes = [tuple(int(v) for v in rng.permutation(n)[: rng.integers(0, 4)]) for _ in range(6)]
     tables = [rng.random(int(np.prod([cards[v] for v in s]))) * (rng.random() < 0.8) for s in scopes]
-    return FactorModel(cards, tuple(scopes), tuple(tables), kind)
+    return UaiModel(cards, tuple(scopes), tuple(tables), kind)
 
 
-def same(a: FactorModel, b: FactorModel) -> bool:
+def same(a: UaiModel, b: UaiModel) -> bool:
     return (
         (a.cards, a.scopes, a.kind) == (b.cards, b.scopes, b.kind)
         and len(a.tables) == len(b.tables)

@@ -15,6 +15,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from mssvm._moved import install
 from mssvm.core import errors
 from mssvm.core.registry import MEMBERS, STRUCTURES
 
@@ -63,6 +64,8 @@ __all__ = [
     "UnifiedSSVM", "__version__", "cross_val_predict", "engines", "errors", "features", "inference", "load", "losses",
     "metrics", "solvers",
 ]  # fmt: skip
+
+install()
 
 
 def __getattr__(name: str) -> Any:

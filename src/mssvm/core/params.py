@@ -1,6 +1,6 @@
 """Settings objects as scikit-learn sees parameters: losses, solvers and inference that a search can reach into.
 
-    SSVM(loss=Hamming()).set_params(loss__scale=2.0)        GridSearchCV(SSVM(loss=Hamming()), {"loss__scale": [1, 2]})
+SSVM(loss=Hamming()).set_params(loss__scale=2.0)        GridSearchCV(SSVM(loss=Hamming()), {"loss__scale": [1, 2]})
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import count
 from typing import Any, Literal
@@ -53,16 +53,15 @@ class FeatureSchema:
 
     @classmethod
     def learn(cls, items: Sequence[Any], what: str = "X") -> tuple[FeatureSchema, FeatureRows]:
-        """The space of ``items`` (one entry per instance) and their rows."""
+        """The schema of ``items`` (one entry per instance) and their rows."""
         if not len(items):
             raise InputError(f"{what} is empty; there must be at least one instance.")
         kind = kind_of(items, what)
         if kind == "named":
             table: defaultdict[str, int] = defaultdict(count().__next__)
-            rows = _named(items, table.__getitem__, what)
-            space = cls(kind, max(len(table), 1), tuple(table), what)
-            return space, FeatureRows(_resized(rows.matrix, space.n_features), rows.ptr)
-        rows = _stack(items, kind, what)
+            rows = _named(items, table, what)
+            return cls(kind, max(len(table), 1), tuple(table), what), rows
+        rows = _stack(items, what)
         if rows.matrix.shape[1] == 0:
             raise InputError(f"{what} has no features; give every site at least one (a constant 1 will do).")
         return cls(kind, int(rows.matrix.shape[1]), (), what), rows
@@ -77,14 +76,11 @@ class FeatureSchema:
         if "named" in (kind, self.kind) and kind != self.kind:
             raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")
         if kind == "named":
-            rows = _named(items, self._table.__getitem__, self.what)
-            return FeatureRows(_resized(rows.matrix, self.n_features), rows.ptr)
-        rows = _stack(items, kind, self.what)
-        if rows.matrix.shape[1] != self.n_features:
-            raise InputError(
-                f"{self.what} has {rows.matrix.shape[1]} features per site, "
-                f"but the model learned from {self.n_features}."
-            )
+            return _named(items, self._table, self.what)
+        rows = _stack(items, self.what)
+        n = rows.matrix.shape[1]
+        if n != self.n_features:
+            raise InputError(f"{self.what} has {n} features per site, but the model learned from {self.n_features}.")
         return self._as_learned(rows)
 
     @property
@@ -93,12 +89,7 @@ class FeatureSchema:
         return self.vocabulary or tuple(f"x{j}" for j in range(self.n_features))
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "n_features": self.n_features,
-            "vocabulary": list(self.vocabulary),
-            "what": self.what,
-        }
+        return {**asdict(self), "vocabulary": list(self.vocabulary)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FeatureSchema:
@@ -113,11 +104,8 @@ class FeatureSchema:
             return FeatureRows(sparse.csr_array(rows.matrix), rows.ptr)
         if self.kind == "dense" and sparse.issparse(rows.matrix):
             size = rows.matrix.shape[0] * rows.matrix.shape[1] * 8 / 2**20
-            warnings.warn(
-                f"sparse features are made dense ({size:.1f} MiB) because the model learned from dense ones.",
-                MssvmWarning,
-                stacklevel=2,
-            )
+            told = f"sparse features are made dense ({size:.1f} MiB) because the model learned from dense ones."
+            warnings.warn(told, MssvmWarning, stacklevel=2)
             return FeatureRows(rows.matrix.toarray(), rows.ptr)
         return rows
 
@@ -156,19 +144,15 @@ def _any_string(sites: Iterable[Any]) -> bool:
     return any(isinstance(v, str) for site in sites if isinstance(site, (list, tuple)) for v in site)
 
 
-def _stack(items: Sequence[Any], kind: Kind, what: str) -> FeatureRows:
+def _stack(items: Sequence[Any], what: str) -> FeatureRows:
     """Numeric rows of all instances under each other, checked."""
-    parts: list[Any] = []
-    for b, item in enumerate(items):
-        parts.append(item if sparse.issparse(item) else _numbers(item, b, what))
-    widths = {part.shape[1] for part in parts if part.shape[0]}
-    if len(widths) > 1:
-        first = next(part.shape[1] for part in parts if part.shape[0])
-        b = next(b for b, part in enumerate(parts) if part.shape[0] and part.shape[1] != first)
-        reason = f"{parts[b].shape[1]} features per site, but the instances before have {first}."
-        raise InputError(reason, what=what, instance=b)
+    parts: list[Any] = [item if sparse.issparse(item) else _numbers(item, b, what) for b, item in enumerate(items)]
+    width = next((part.shape[1] for part in parts if part.shape[0]), parts[0].shape[1])
+    for b, part in enumerate(parts):
+        if part.shape[0] and part.shape[1] != width:
+            reason = f"{part.shape[1]} features per site, but the instances before have {width}."
+            raise InputError(reason, what=what, instance=b)
     ptr = offsets(np.array([part.shape[0] for part in parts], dtype=np.int64))
-    width = widths.pop() if widths else parts[0].shape[1]
     parts = [part for part in parts if part.shape[0]]
     matrix: Any
     if any(sparse.issparse(part) for part in parts):
@@ -236,10 +220,10 @@ class _Known(dict[str, int]):
 
 
 class _Named:
-    """Compressed rows of named features in the making; ``number`` gives a name its column, or -1 to leave it out."""
+    """Compressed rows of named features in the making; ``table`` gives a name its column, or -1 to leave it out."""
 
-    def __init__(self, number: Callable[[str], int]) -> None:
-        self.number = number
+    def __init__(self, table: Mapping[str, int]) -> None:
+        self.number = table.__getitem__
         self.columns: list[int] = []
         self.places: list[int] = []  # of the values that are not 1
         self.values: list[float] = []
@@ -274,9 +258,9 @@ class _Named:
             self.columns.append(self.number(name))
 
 
-def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> FeatureRows:
+def _named(items: Sequence[Any], table: Mapping[str, int], what: str) -> FeatureRows:
     """All sites of all instances as compressed rows."""
-    made = _Named(number)
+    made = _Named(table)
     ends = [0]
     for b, sites in enumerate(items):
         for s, site in enumerate(sites):
@@ -292,11 +276,7 @@ def _named(items: Sequence[Any], number: Callable[[str], int], what: str) -> Fea
     known = columns >= 0
     indptr = offsets(known.astype(np.int64))[np.array(ends)]
     columns, data = columns[known], data[known]
-    matrix = sparse.csr_array((data, columns, indptr), shape=(len(ends) - 1, int(columns.max(initial=0)) + 1))
+    matrix = sparse.csr_array((data, columns, indptr), shape=(len(ends) - 1, max(len(table), 1)))
     check_finite(matrix, ptr, what)
     matrix.sum_duplicates()
     return FeatureRows(matrix, ptr)
-
-
-def _resized(matrix: Any, n_features: int) -> Any:
-    return sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], n_features))

@@ -28,8 +28,7 @@ class Graph:
     edge_types: Sequence[Hashable] | None = None
 
     def __post_init__(self) -> None:
-        n = self.nodes.shape[0] if hasattr(self.nodes, "shape") else len(self.nodes)
-        edges = _table(self.edges, "edges")
+        n, edges = len(self), _table(self.edges, "edges")
         if edges.shape[1] != 2:
             raise InputError(f"edges has shape {np.shape(self.edges)}; it needs two node numbers per row.")
         _check_scopes(edges, n, "edge", "node")
@@ -51,13 +50,9 @@ class Graph:
 
     @classmethod
     def from_adjacency(
-        cls,
-        nodes: Any,
-        adjacency: Any,
-        directed: bool = False,
-        weights: bool = False,
+        cls, nodes: Any, adjacency: Any, directed: bool = False, weights: bool = False,
         node_types: Sequence[Hashable] | None = None,
-    ) -> Graph:
+    ) -> Graph:  # fmt: skip
         """From a square (sparse or dense) matrix whose nonzeros are edges.
 
         Unless ``directed`` the matrix must be symmetric and each edge is taken once, from the lower to the higher
@@ -76,25 +71,16 @@ class Graph:
 
     @classmethod
     def from_networkx(
-        cls,
-        graph: Any,
-        features: str = "x",
-        edge_features: str | None = None,
-        node_type: str | None = None,
+        cls, graph: Any, features: str = "x", edge_features: str | None = None, node_type: str | None = None,
         edge_type: str | None = None,
-    ) -> Graph:
+    ) -> Graph:  # fmt: skip
         """From a networkx graph whose nodes and edges carry the named attributes; nodes keep the graph's order."""
         number = {node: i for i, node in enumerate(graph.nodes)}
-        nodes = _attributes(graph.nodes(data=True), features, "node")
-        pairs = [(number[a], number[b]) for a, b in graph.edges()]
+        pairs = np.array([(number[a], number[b]) for a, b in graph.edges()], dtype=np.int64).reshape(-1, 2)
         links = [(f"({a!r}, {b!r})", data) for a, b, data in graph.edges(data=True)]
-        return cls(
-            nodes,
-            np.array(pairs, dtype=np.int64).reshape(-1, 2),
-            None if edge_features is None else _attributes(links, edge_features, "edge"),
-            None if node_type is None else _attributes(graph.nodes(data=True), node_type, "node"),
-            None if edge_type is None else _attributes(links, edge_type, "edge"),
-        )
+        nodes, node_types = (_attributes(graph.nodes(data=True), name, "node") for name in (features, node_type))
+        edge_x, edge_types = (_attributes(links, name, "edge") for name in (edge_features, edge_type))
+        return cls(nodes, pairs, edge_x, node_types, edge_types)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,10 +149,11 @@ def _check_scopes(scopes: Ints, n: int, of: str, what: str) -> None:
         raise InputError(f"{of} {r} names a {what} twice: {tuple(scopes[r].tolist())}; the {what}s must differ.")
 
 
-def _attributes(entries: Any, name: str, what: str) -> list[Any]:
-    out = []
+def _attributes(entries: Any, name: str | None, what: str) -> list[Any] | None:
+    """The named attribute of all nodes or edges; None is none."""
+    if name is None:
+        return None
     for who, data in entries:
         if name not in data:
             raise InputError(f"{what} {who} has no attribute {name!r}; set it, or name another attribute.")
-        out.append(data[name])
-    return out
+    return [data[name] for _, data in entries]

@@ -76,6 +76,15 @@ class Labels:
         return Labels(self.observed[sites], self.mask[sites], offsets(sizes))
 
 
+class _Codes(dict[Hashable, int]):
+    """States by label, -1 for what stands for a missing one; NaN is not equal to itself, so it is never found."""
+
+    def __missing__(self, label: Hashable) -> int:
+        if label != label:
+            return -1
+        raise KeyError(label)
+
+
 @dataclass(frozen=True, eq=False)
 class LabelVocabulary:
     """The classes in a fixed order; states of label variables are positions in ``classes``."""
@@ -106,13 +115,10 @@ class LabelVocabulary:
         if classes is not None:
             return cls(tuple(classes), missing_label)
         check_sequence(y)
-        arrays = plain_array(y, depth)
-        if arrays is not None:
-            values: Iterable[Any] = np.unique(arrays).tolist()
-        else:
-            values = list(chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y)))
-            with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at
-                values = dict.fromkeys(values)
+        sites = chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y))
+        values: Iterable[Any] = [value for value in sites if value == value]  # without NaN
+        with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at
+            values = dict.fromkeys(values)
         found = chain.from_iterable(_labels_in(value, missing_label) for value in values)
         return cls(ordered(dict.fromkeys(found)), missing_label)
 
@@ -155,19 +161,14 @@ class LabelVocabulary:
             raise InputError(f"{what} has {len(y)} instances and X has {len(shapes)}; they must match.")
         depth = len(shapes[0]) if len(shapes) else 0
         ptr = offsets(np.array([prod(shape) for shape in shapes], dtype=np.int64))
-        values = plain_array(y, depth)
-        if values is None:
-            parts = [flat_sites(item, depth, b, what, shapes[b]) for b, item in enumerate(y)]
-            flat: list[Any] = list(chain.from_iterable(parts))
-            try:
-                codes = np.fromiter(map(self._lookup.__getitem__, flat), np.int64, len(flat))
-            except (KeyError, TypeError):
-                return self._encode_slowly(flat, ptr, what)
-        else:
-            for b, (item, shape) in enumerate(zip(y, shapes, strict=True)):
-                if depth and item.shape != shape:
-                    _mismatch(item.shape, shape, b, what)
-            codes = self._array_codes(values, ptr, what)
+
+        def sites() -> Iterable[Any]:
+            return chain.from_iterable(flat_sites(item, depth, b, what, shapes[b]) for b, item in enumerate(y))
+
+        try:
+            codes = np.fromiter(map(self._lookup.__getitem__, sites()), np.int64, int(ptr[-1]))
+        except (KeyError, TypeError):
+            return self._encode_slowly(list(sites()), ptr, what)
         mask = np.zeros((len(codes), self.n_classes), dtype=bool)
         mask[np.arange(len(codes)), codes] = True
         mask[codes < 0] = True
@@ -178,22 +179,8 @@ class LabelVocabulary:
         return np.asarray(self.array[states])
 
     @cached_property
-    def _lookup(self) -> dict[Hashable, int]:
-        marks: dict[Hashable, int] = {None: -1, MISSING: -1}
-        if self.missing_label is not None:
-            marks[self.missing_label] = -1
-        return {**marks, **self.table}
-
-    def _array_codes(self, values: AnyArray, ptr: Ints, what: str) -> Ints:
-        """Classes of an array of plain labels, -1 where missing, looking at every different label once."""
-        found, inverse = np.unique(values, return_inverse=True)
-        codes = np.full(len(found), -1, dtype=np.int64)
-        for k, value in enumerate(found.tolist()):
-            if not is_missing(value, self.missing_label):
-                if value not in self.table:
-                    self._refuse(value, int(np.flatnonzero(inverse.ravel() == k)[0]), ptr, what)
-                codes[k] = self.table[value]
-        return codes[inverse.ravel()]
+    def _lookup(self) -> _Codes:
+        return _Codes({**dict.fromkeys((None, MISSING, self.missing_label), -1), **self.table})
 
     def _encode_slowly(self, flat: list[Any], ptr: Ints, what: str) -> Labels:
         """One site at a time: candidate sets, NaN, and the words for what is wrong."""
@@ -237,21 +224,15 @@ def is_missing(value: Any, missing_label: Hashable = None) -> bool:
 
 def ordered(labels: Iterable[Hashable]) -> tuple[Hashable, ...]:
     """Labels in ascending order; labels that do not compare are grouped by type first, then by value or by repr."""
-    values = list(labels)
-    try:
-        return tuple(sorted(values))  # type: ignore[type-var]
-    except TypeError:
-        pass
+    values: list[Any] = list(labels)
+    with suppress(TypeError):
+        return tuple(sorted(values))
     groups: dict[str, list[Any]] = {}
     for value in values:
         groups.setdefault("number" if isinstance(value, (int, float)) else type(value).__name__, []).append(value)
-    out: list[Hashable] = []
-    for name in sorted(groups):
-        try:
-            out.extend(sorted(groups[name]))
-        except TypeError:
-            out.extend(sorted(groups[name], key=repr))
-    return tuple(out)
+    if len(groups) == 1:
+        return tuple(sorted(values, key=repr))
+    return tuple(chain.from_iterable(ordered(groups[name]) for name in sorted(groups)))
 
 
 def _labels_in(value: Any, missing_label: Hashable) -> Iterable[Hashable]:
@@ -289,18 +270,6 @@ def check_sequence(y: Any, what: str = "y") -> None:
         raise InputError(f"{what} must be a sequence with the labels of every instance, got {type(y).__name__}.")
 
 
-def plain_array(y: Any, depth: int) -> AnyArray | None:
-    """All labels as one flat array, if every instance is an array of plain numbers or strings of one kind."""
-    if depth == 0:
-        return y.ravel() if isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind in "iubfU" else None
-    kinds = set()
-    for item in y:
-        if not isinstance(item, np.ndarray) or item.ndim != depth or item.dtype.kind not in "iubfU":
-            return None
-        kinds.add("i" if item.dtype.kind in "iu" else item.dtype.kind)
-    return np.concatenate([item.ravel() for item in y]) if len(kinds) == 1 else None
-
-
 def flat_sites(item: Any, depth: int, b: int, what: str = "y", shape: tuple[int, ...] | None = None) -> list[Any]:
     """The sites of one instance in C order; with ``shape`` there must be as many."""
     if depth == 0:
@@ -313,6 +282,8 @@ def flat_sites(item: Any, depth: int, b: int, what: str = "y", shape: tuple[int,
         if item.ndim < depth:
             reason = f"expected {depth} axes of labels, got an array of {item.shape}."
             raise InputError(reason, what=what, instance=b)
+        if shape is not None and item.shape[:depth] != shape:
+            _mismatch(item.shape[:depth], shape, b, what)
         sites: list[Any] = item.reshape(-1, *item.shape[depth:]).tolist()
     elif depth == 1:
         sites = list(item)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -30,33 +30,39 @@ class Rates:
         precision, recall = right / max(predicted, 1), right / max(true, 1)
         return cls(precision, recall, 2 * right / max(predicted + true, 1), true)
 
-    def to_json(self) -> dict[str, float]:
-        return {"precision": self.precision, "recall": self.recall, "f1": self.f1, "support": self.support}
-
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Counts of one evaluation; ``sites`` are the labelled ones. ``spans`` is None unless the labels are BIO tags."""
+    """Counts of one evaluation: labelled and unlabelled sites, and labelled ones predicted right, per instance.
 
-    n_instances: int
-    n_sites: int
+    ``spans`` is None unless the labels are BIO tags.
+    """
+
+    right: Ints
+    labelled: Ints
     n_unlabelled: int
-    n_right: int
-    right_per_instance: Ints
-    sites_per_instance: Ints
     by_class: dict[Hashable, Rates]
     spans: Rates | None
 
     @property
+    def n_instances(self) -> int:
+        return len(self.labelled)
+
+    @property
+    def n_sites(self) -> int:
+        """Labelled sites."""
+        return int(self.labelled.sum())
+
+    @property
     def accuracy(self) -> float:
         """Share of labelled sites predicted right; any candidate is right."""
-        return self.n_right / max(self.n_sites, 1)
+        return int(self.right.sum()) / max(self.n_sites, 1)
 
     @property
     def whole(self) -> float:
         """Share of instances with a label whose labelled sites are all right."""
-        counted = self.sites_per_instance > 0
-        return float(np.mean((self.right_per_instance == self.sites_per_instance)[counted])) if counted.any() else 0.0
+        counted = self.labelled > 0
+        return float(np.mean((self.right == self.labelled)[counted])) if counted.any() else 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -65,35 +71,24 @@ class Scores:
             "n_instances": self.n_instances,
             "n_sites": self.n_sites,
             "n_unlabelled": self.n_unlabelled,
-            "by_class": {str(label): rates.to_json() for label, rates in self.by_class.items()},
-            "span_f1": None if self.spans is None else self.spans.to_json(),
+            "by_class": {str(label): asdict(rates) for label, rates in self.by_class.items()},
+            "span_f1": None if self.spans is None else asdict(self.spans),
         }
 
 
-def evaluate(space: LabelVocabulary, truth: Labels, states: Ints) -> Scores:
+def evaluate(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> Scores:
     """Scores of predicted states of all sites. Candidate sets count in the accuracy, single labels per class."""
     right = truth.observed & truth.mask[np.arange(len(states)), states]
-    owner = np.repeat(np.arange(len(truth.ptr) - 1), np.diff(truth.ptr))
     n = len(truth.ptr) - 1
-    single = truth.single
+    owner = np.repeat(np.arange(n), np.diff(truth.ptr))
+    counts = [np.bincount(owner, marked, n).astype(np.int64) for marked in (right, truth.observed)]
+    said, true = states[truth.single], truth.states[truth.single]
     by_class = {
-        label: Rates.of(
-            int((single & (truth.states == k) & (states == k)).sum()),
-            int((single & (states == k)).sum()),
-            int((single & (truth.states == k)).sum()),
-        )
-        for k, label in enumerate(space.classes)
+        label: Rates.of(int(((true == k) & (said == k)).sum()), int((said == k).sum()), int((true == k).sum()))
+        for k, label in enumerate(vocabulary.classes)
     }
-    return Scores(
-        n,
-        int(truth.observed.sum()),
-        int((~truth.observed).sum()),
-        int(right.sum()),
-        np.bincount(owner, right, n).astype(np.int64),
-        np.bincount(owner, truth.observed, n).astype(np.int64),
-        by_class,
-        _spans(space, truth, states) if is_bio(space.classes) else None,
-    )
+    chunks = _spans(vocabulary, truth, states) if is_bio(vocabulary.classes) else None
+    return Scores(counts[0], counts[1], int((~truth.observed).sum()), by_class, chunks)
 
 
 def is_bio(classes: Iterable[Hashable]) -> bool:
@@ -118,14 +113,14 @@ def spans(tags: Sequence[str | None]) -> list[Span]:
     return out
 
 
-def _spans(space: LabelVocabulary, truth: Labels, states: Ints) -> Rates:
+def _spans(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> Rates:
     """Exact matches of chunks; those that touch a site whose label is not known for sure are left out on both sides."""
     right = predicted = true = 0
     for first, end in zip(truth.ptr[:-1], truth.ptr[1:], strict=True):
         known = truth.single[first:end]
         here = range(int(first), int(end))
-        gold = [str(space.classes[int(truth.states[s])]) if truth.single[s] else None for s in here]
-        said = [str(space.classes[int(states[s])]) for s in here]
+        gold = [str(vocabulary.classes[int(truth.states[s])]) if truth.single[s] else None for s in here]
+        said = [str(vocabulary.classes[int(states[s])]) for s in here]
         ours = {span for span in spans(said) if _sure(span, said, known)}
         theirs = {span for span in spans(gold) if _sure(span, gold, known)}
         right, predicted, true = right + len(ours & theirs), predicted + len(ours), true + len(theirs)

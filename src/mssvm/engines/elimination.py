@@ -13,10 +13,12 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mssvm.core.arrays import Bools, Ints
 from mssvm.core.orders import Order, find_order
-from mssvm.core.topology import Topology, offsets
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, Topology, offsets
 from mssvm.engines.program import Program
 
 HIDDEN, OUTPUT, CLAMPED = 0, 1, 2
@@ -70,6 +72,12 @@ class EliminationPlan:
     def _score_entries(self) -> int:
         cards, scopes = self.topology.cards, self.topology.scopes
         return sum(prod(cards[v] for v in s if self.pattern[v] != CLAMPED) for s in scopes) + sum(cards)
+
+
+def pattern_of(batch: Batch, query: Query, eps_y: float, eps_h: float) -> NDArray[np.uint8]:
+    """The role of every variable; at equal temperatures the order is free, so hidden variables pass as outputs."""
+    roles = np.where(query.output, OUTPUT, HIDDEN) if eps_y != eps_h else np.full(batch.n_vars, OUTPUT)
+    return np.where(query.n_allowed(batch) == 1, CLAMPED, roles).astype(np.uint8)
 
 
 def compile_elimination(topology: Topology, order: Sequence[int], output: Bools, entries: int | None = None) -> Program:

@@ -28,8 +28,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.components import HiddenComponents
+from mssvm.core.components import HiddenComponents, hidden_components
 from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.topology import Batch
 
 # exp(-600) leaves room for products of a table entry, a cavity and a normaliser in double precision.
 SAFE_RANGE = 600.0
@@ -121,8 +122,8 @@ class Conditional(Protocol):
     ) -> None:  # fmt: skip
         """Gibbs sampling of exp(Q(y) / t) in rounds over the ``free`` outputs, then ``ascend``.
 
-        t falls geometrically from hot[b] to cold[b], in fewer rounds where all would take more than ``budget``
-        operations. Every instance uses ``draws``, numbers in (0, 1), in order from the first.
+        t falls geometrically from hot[b] to cold[b], in fewer rounds (or none) where all would take more than
+        ``budget`` operations. Every instance uses ``draws``, numbers in (0, 1), in order from the first.
         """
 
     def tabulate(self, borders: Borders, instances: Ints, y: Ints, values: Floats) -> None:
@@ -157,15 +158,11 @@ class MessageModel(Protocol):
 
     def groups(self, instances: Ints, temperatures: Temperatures, scaled: bool) -> list[MessageGroup]:
         """Instances sorted by kernel, for runs at one temperature, or at eps_y = 0 and eps_h. Only log space is used
-        unless ``scaled`` probabilities are allowed. With noise, theta_i is theta_i + NOISE * noise * (1 + |theta_i|).
-        """
+        unless ``scaled`` probabilities are allowed."""
 
     def relabel(self, instances: Ints, free: Bools, z: Ints) -> Ints:
         """Raise theta(z) by moves of single free variables and of whole regions (connected ones of equal state) until
-        none gains; the instances that changed. Pairwise factors only."""
-
-    def messages_at(self, instances: Ints, z: Ints) -> Floats:
-        """The log-messages m_j(x_j) = theta_ij(z_i, x_j) that variables at z would send. Pairwise factors only."""
+        none gains; the instances that changed. Pairwise factors only. An engine may leave this out and name none."""
 
     def given(self, components: HiddenComponents, eps_h: float) -> Conditional: ...
 
@@ -175,3 +172,30 @@ class MessagePlan(Protocol):
 
     def load(self, theta: Potentials, query: Query, noise: Floats) -> MessageModel:
         """Take potentials over into the engine; ``noise``: numbers in (0, 1), one a state, that break ties."""
+
+
+def with_noise(unary: Floats, noise: Floats) -> Floats:
+    """Scores with tie-breaking noise."""
+    return np.asarray(unary + NOISE * noise * (1.0 + np.abs(np.where(unary == -np.inf, 0.0, unary))))
+
+
+def sweep_order(batch: Batch) -> Ints:
+    """Factors by the place of their farthest variable, breadth first: on a forest one sweep each way is enough.
+
+    With cycles the given numbering serves instead where it keeps neighbours about as close.
+    """
+    n, scope, first = len(batch), batch.scope_vars, batch.scope_ptr[:-1]
+    found = hidden_components(batch, np.zeros(batch.n_vars, dtype=bool))
+    place, natural = np.empty(batch.n_vars, dtype=np.int64), np.arange(batch.n_vars)
+    place[found.visit] = natural
+    step = np.flatnonzero(np.diff(batch.slot_factor, prepend=-1) == 0)
+    owner = batch.factor_owner[batch.slot_factor[step]]
+    reach, numbered = np.zeros((2, n), dtype=np.int64)
+    np.maximum.at(reach, owner, np.abs(place[scope[step]] - place[scope[step - 1]]))
+    np.maximum.at(numbered, owner, np.abs(scope[step] - scope[step - 1]))
+    cycles = np.bincount(owner, minlength=n) > np.diff(batch.var_ptr) - np.diff(found.ptr)
+    # Neighbours in memory: on a grid the numbering of its rows is as good a wave and kinder to the cache.
+    place = np.where((cycles & (numbered <= 1.5 * reach))[batch.owner], natural, place)[scope]
+    if not len(first):
+        return first
+    return np.lexsort((np.minimum.reduceat(place, first), np.maximum.reduceat(place, first), batch.factor_owner))

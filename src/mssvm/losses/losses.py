@@ -49,24 +49,39 @@ class Zero(Settings):
         return Potentials.zeros(batch)
 
 
+class ScaledLoss(Settings):
+    """What losses share: a ``scale``, and ``normalize`` to divide by the number of outputs of the instance."""
+
+    normalize: bool
+    scale: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.scale) and self.scale >= 0.0):
+            raise InputError(f"the scale of a loss must be a finite number >= 0, got {self.scale!r}.")
+
+    def per_variable(self, batch: Batch, output: Bools) -> Floats:
+        """Factor that multiplies the loss of each variable."""
+        if not self.normalize:
+            return np.full(batch.n_vars, self.scale)
+        count = np.bincount(batch.owner, weights=output, minlength=len(batch))
+        return (self.scale / np.maximum(count, 1.0))[batch.owner]
+
+
 @dataclass(frozen=True)
-class Hamming(Settings):
+class Hamming(ScaledLoss):
     """Number of wrong outputs times ``scale``; ``normalize`` divides by the number of outputs of the instance."""
 
     normalize: bool = False
     scale: float = 1.0
 
-    def __post_init__(self) -> None:
-        _check_scale(self.scale)
-
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
-        per_site = np.where(output, site_weight, 0.0) * _per_instance(batch, output, self.normalize, self.scale)
+        per_site = np.where(output, site_weight, 0.0) * self.per_variable(batch, output)
         unary = np.where(truth, 0.0, per_site[batch.state_var])
         return Potentials(unary, np.zeros(batch.n_table_entries))
 
 
 @dataclass(frozen=True, eq=False)
-class WeightedHamming(Settings):
+class WeightedHamming(ScaledLoss):
     """A cost for every pair (truth, prediction): a square matrix, or one weight per true class.
 
     A vector c means cost[s, y] = c[s] for y != s. ``cost`` may also be a mapping from number of states to matrix or
@@ -78,7 +93,7 @@ class WeightedHamming(Settings):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_scale(self.scale)
+        super().__post_init__()
         sizes = list(self.matrices)  # raises on unusable costs
         if isinstance(self.cost, Mapping) and list(self.cost) != sizes:
             raise InputError("WeightedHamming: every key of cost must be the number of states of its matrix.")
@@ -91,7 +106,7 @@ class WeightedHamming(Settings):
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
         unary = np.zeros(batch.n_states)
-        scale = site_weight * _per_instance(batch, output, self.normalize, self.scale)
+        scale = site_weight * self.per_variable(batch, output)
         for card in np.unique(batch.cards[output]).tolist():
             if card not in self.matrices:
                 known = ", ".join(str(k) for k in self.matrices)
@@ -106,7 +121,7 @@ class WeightedHamming(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class TableLoss(Settings):
+class TableLoss(ScaledLoss):
     """A loss on the model's factors (pairs, boundaries, cliques), optionally with one on single sites.
 
     ``costs`` maps the shape of a factor's table to an array of that shape twice over, cost[truth..., prediction...],
@@ -123,13 +138,10 @@ class TableLoss(Settings):
     normalize: bool = False
     scale: float = 1.0
 
-    def __post_init__(self) -> None:
-        _check_scale(self.scale)
-
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
         base = self.sites.delta(batch, output, truth, site_weight)
         tables = base.tables.copy()
-        per_site = _per_instance(batch, output, self.normalize, self.scale)
+        per_site = self.per_variable(batch, output)
         for cost, shape, factors in self._groups(batch):
             at = batch.scope_ptr[factors][:, None] + np.arange(len(shape))
             scope = batch.scope_vars[at]
@@ -154,19 +166,6 @@ class TableLoss(Settings):
                 if cost is not None:
                     found.setdefault((id(cost), shape), (cost, []))[1].append(starts + f)
         return [(_square(cost, shape), shape, np.concatenate(parts)) for (_, shape), (cost, parts) in found.items()]
-
-
-def _check_scale(scale: float) -> None:
-    if not (np.isfinite(scale) and scale >= 0.0):
-        raise InputError(f"the scale of a loss must be a finite number >= 0, got {scale!r}.")
-
-
-def _per_instance(batch: Batch, output: Bools, normalize: bool, scale: float) -> Floats:
-    """Factor that multiplies the loss of each variable: the scale, divided by the outputs of its instance if asked."""
-    if not normalize:
-        return np.full(batch.n_vars, scale)
-    count = np.bincount(batch.owner, weights=output, minlength=len(batch))
-    return (scale / np.maximum(count, 1.0))[batch.owner]
 
 
 def _matrix(cost: Floats) -> Floats:

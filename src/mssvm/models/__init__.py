@@ -5,19 +5,9 @@ and ``adjoint(mu)``. ``linear`` holds the inputs (terms of features on a batch, 
 ``partial`` the same with some weights known or left out, ``layout`` the names of weights.
 """
 
-from mssvm.engines.base import Features
 from mssvm.models.base import Inputs, Model
 from mssvm.models.layout import WeightLayout
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights
 
-__all__ = [
-    "ActiveWeights",
-    "Features",
-    "FixedWeights",
-    "Inputs",
-    "LinearInputs",
-    "LinearModel",
-    "Model",
-    "WeightLayout",
-]
+__all__ = ["ActiveWeights", "FixedWeights", "Inputs", "LinearInputs", "LinearModel", "Model", "WeightLayout"]

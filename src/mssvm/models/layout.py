@@ -48,9 +48,7 @@ class WeightLayout:
         """Groups of the given shapes one after the other."""
         for name, shape in shapes.items():
             if len(shape) < 2 or min(shape) < 1:
-                raise InputError(
-                    f"weight group {name!r} has shape {shape}; it needs (n_features, width), after any copies."
-                )
+                raise InputError(f"weight group {name!r} has shape {shape}; it needs ([copies,] n_features, width).")
         starts = accumulate((prod(shape) for shape in shapes.values()), initial=0)
         return cls(tuple(WeightGroup(n, a, tuple(s)) for (n, s), a in zip(shapes.items(), starts, strict=False)))
 

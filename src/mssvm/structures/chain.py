@@ -66,10 +66,8 @@ class Chain(Pairwise):
 
     def frame(self, key: Any, schema: Schema) -> Frame:
         n = int(key)
-        at = np.arange(n)
-        marks = {"first": at[:1], "last": at[-1:]}
-        zeros = np.zeros(n, dtype=np.int64)
-        return Frame((n,), np.stack([at[:-1], at[1:]], axis=1), zeros, zeros[1:], marks)
+        at, zeros = np.arange(n)[:, None], np.zeros(n, dtype=np.int64)
+        return Frame((n,), np.hstack([at[:-1], at[1:]]), zeros, zeros[1:], {"first": at[:1], "last": at[-1:]})
 
     def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
         out = super().blocks(schema, vocabulary)

@@ -128,13 +128,9 @@ def to_query(
 
 
 def to_sample(
-    encoded: Encoded,
-    labels: Labels,
-    weight: Floats | None = None,
-    site_weight: Floats | None = None,
-    allowed: Labels | None = None,
-    loss: Loss | None = None,
-) -> Sample:
+    encoded: Encoded, labels: Labels, weight: Floats | None = None, site_weight: Floats | None = None,
+    allowed: Labels | None = None, loss: Loss | None = None,
+) -> Sample:  # fmt: skip
     """The training sample: missing sites become hidden, candidate sets become truth masks (paper section 3).
 
     ``weight`` is per instance; ``site_weight`` is per label site and scales that site's loss. Where the ``loss`` needs

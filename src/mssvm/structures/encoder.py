@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -102,20 +103,40 @@ class HardConstraint:
 
 @dataclass(frozen=True, eq=False)
 class GroupedTopology:
-    """One topology: its graph, the user's sites, and groups of variables and factors by name (local numbers).
+    """One topology: the states of its variables, those that carry labels (in the ``shape`` of y), and named groups.
 
-    ``sizes`` is the number of feature rows expected from each source; ``rows`` see ``WeightBlock``.
+    A group lists the scopes of its members: rows of one number are variables, longer ones factors. ``sizes`` is the
+    number of feature rows expected from each source; ``rows`` see ``WeightBlock``.
     """
 
-    graph: Topology
+    cards: Ints
     labels: Ints
-    hidden: Ints
     shape: tuple[int, ...]
-    hidden_shape: tuple[int, ...]
-    variables: Mapping[str, Ints]
-    factors: Mapping[str, Ints]
+    groups: Mapping[str, Ints]
     sizes: Mapping[str, int]
     rows: Mapping[str, Ints] = field(default_factory=dict)
+    hidden_shape: tuple[int, ...] | None = None
+
+    @cached_property
+    def hidden(self) -> Ints:
+        """The other variables."""
+        return np.setdiff1d(np.arange(len(self.cards)), self.labels)
+
+    @cached_property
+    def variables(self) -> dict[str, Ints]:
+        return {name: scopes[:, 0] for name, scopes in self.groups.items() if scopes.shape[1] == 1}
+
+    @cached_property
+    def factors(self) -> dict[str, Ints]:
+        """Numbers of the factors of each group, which follow each other in the graph."""
+        sizes = {name: len(scopes) for name, scopes in self.groups.items() if scopes.shape[1] > 1 and len(scopes)}
+        ends = accumulate(sizes.values())
+        return {name: np.arange(end - sizes[name], end) for name, end in zip(sizes, ends, strict=True)}
+
+    @cached_property
+    def graph(self) -> Topology:
+        scopes = [tuple(scope) for name in self.factors for scope in self.groups[name].tolist()]
+        return Topology(tuple(self.cards.tolist()), tuple(scopes))
 
 
 @dataclass(frozen=True)
@@ -189,8 +210,8 @@ class Encoder:
                 features = frames.features(parsed.rows, block, len(at))
                 terms.append(Term(target, features, at, block.width, np.asarray(self.layout[block.name].start)))
         allowed, offset = frames.constrain(batch, self.constraints)
-        labels = frames.sites(batch, [k.labels for k in frames.kinds], [k.shape for k in frames.kinds])
-        hidden = frames.sites(batch, [k.hidden for k in frames.kinds], [k.hidden_shape for k in frames.kinds])
+        labels = frames.sites(batch, [(k.labels, k.shape) for k in frames.kinds])
+        hidden = frames.sites(batch, [(k.hidden, k.hidden_shape or (len(k.hidden),)) for k in frames.kinds])
         inputs = LinearInputs(batch, tuple(terms), offset)
         return Encoded(inputs, labels, hidden, self.vocabulary.n_classes, allowed)
 
@@ -291,12 +312,10 @@ class Frames:
     def batch(self, own: set[str]) -> Batch:
         """Factors of one group share one table; those of the groups ``own`` have one each."""
         graphs = [self.kinds[k].graph for k in self.kind_of]
-        group = []
-        for kind in self.kinds:
-            of = np.zeros(kind.graph.n_factors, dtype=np.int64)
-            for name, members in kind.factors.items():
-                of[members] = self.groups.index(name)
-            group.append(of)
+        group = [
+            np.concatenate([NONE, *(np.full(len(m), self.groups.index(name)) for name, m in kind.factors.items())])
+            for kind in self.kinds
+        ]
         ids = self.gather(group, np.zeros(len(graphs), dtype=np.int64))
         apart = np.array([name in own for name in self.groups], dtype=bool)
         if apart.any():
@@ -304,10 +323,11 @@ class Frames:
         ptr = offsets(np.array([len(g) for g in group], dtype=np.int64)[self.kind_of])
         return Batch.build(graphs, [ids[a:b] for a, b in zip(ptr[:-1], ptr[1:], strict=True)])
 
-    def sites(self, batch: Batch, parts: Sequence[Ints], shapes: Sequence[tuple[int, ...]]) -> Sites:
-        sizes = np.array([len(p) for p in parts], dtype=np.int64)[self.kind_of]
-        variables = self.gather(parts, batch.var_ptr[:-1])
-        return Sites(variables, offsets(sizes), tuple(shapes[k] for k in self.kind_of))
+    def sites(self, batch: Batch, parts: Sequence[tuple[Ints, tuple[int, ...]]]) -> Sites:
+        """Some variables of every topology, in their shape, as sites of the batch."""
+        sizes = np.array([len(variables) for variables, _ in parts], dtype=np.int64)[self.kind_of]
+        variables = self.gather([variables for variables, _ in parts], batch.var_ptr[:-1])
+        return Sites(variables, offsets(sizes), tuple(parts[k][1] for k in self.kind_of))
 
     def locate(self, batch: Batch, group: str) -> tuple[Target, Ints]:
         """Where the members of a group lie: variables by their states, factors by their (different) tables."""

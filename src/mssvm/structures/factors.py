@@ -17,7 +17,6 @@ from mssvm.data.graphs import FactorInput
 from mssvm.data.labels import LabelVocabulary
 from mssvm.structures.base import Raw, Structure, check_count, label_mask
 from mssvm.structures.encoder import Encoder, GroupedTopology, HardConstraint, Schema, WeightBlock, state_index
-from mssvm.structures.pairwise import TopologyBuilder
 
 
 @dataclass(eq=False, repr=False)
@@ -118,26 +117,18 @@ class FactorModel(Structure):
         kinds, packed = key
         schema, n_classes = encoder.schema, encoder.vocabulary.n_classes
         cards = np.array([self._hidden.get(kind, n_classes) for kind in kinds], dtype=np.int64)
-        is_hidden = np.array([kind in self._hidden for kind in kinds], dtype=bool)
-        build = TopologyBuilder(cards)
-        variables: dict[str, Ints] = {}
-        sizes = dict.fromkeys(schema.features, 0)
+        groups: dict[str, Ints] = {}
         for name, order, raw in packed:
             scopes = np.frombuffer(raw, dtype=np.int64).reshape(-1, order)
-            if f"factor:{name}" in sizes:
-                sizes[f"factor:{name}"] = len(scopes)
             learned = schema.types.get(f"axes of {name}", ())
             if len(scopes) and (here := self._joined(kinds, scopes[0].tolist())) != learned:
                 raise InputError(f"factors {name!r} join {here}, but the model learned {learned}.")
-            if order == 1:
-                variables[f"factor:{name}"] = scopes[:, 0]
-            else:
-                build.add(f"factor:{name}", scopes)
+            groups[f"factor:{name}"] = scopes
+        sizes = {source: len(groups.get(source, ())) for source in schema.features}
         for kind in set(kinds):
-            variables[f"variable:{kind}"] = np.flatnonzero(np.array([k == kind for k in kinds]))
-        sites, hidden = np.flatnonzero(~is_hidden), np.flatnonzero(is_hidden)
-        shapes = (len(sites),), (len(hidden),)
-        return GroupedTopology(build.graph(), sites, hidden, *shapes, variables, build.factors, sizes)
+            groups[f"variable:{kind}"] = np.flatnonzero(np.array([k == kind for k in kinds]))[:, None]
+        labels = np.flatnonzero(np.array([kind not in self._hidden for kind in kinds], dtype=bool))
+        return GroupedTopology(cards, labels, (len(labels),), groups, sizes)
 
 
 def _rows(X: Sequence[FactorInput], name: str) -> list[Any]:

@@ -30,15 +30,14 @@ from scipy import sparse
 
 from mssvm.core.arrays import Bools, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.topology import Topology
 from mssvm.data.labels import LabelVocabulary
 from mssvm.structures.base import Structure, check_count, check_flag
-from mssvm.structures.encoder import NONE, Encoder, GroupedTopology, HardConstraint, Schema, WeightBlock
+from mssvm.structures.encoder import Encoder, GroupedTopology, HardConstraint, Schema, WeightBlock
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """Sites and edges of one topology; types are positions in the schema's lists of types."""
+    """Sites and edges of one topology, and ``marks``: further groups. Types are positions in the schema's lists."""
 
     shape: tuple[int, ...]
     edges: Ints
@@ -119,71 +118,39 @@ class Pairwise(Structure):
     # ------------------------------------------------------------------------------------- topology
 
     def topology(self, key: Any, encoder: Encoder) -> GroupedTopology:
-        schema = encoder.schema
-        frame = self.frame(key, schema)
+        frame = self.frame(key, encoder.schema)
         n, edges = len(frame.node_type), frame.edges
+        nodes, links = (
+            {t: np.flatnonzero(of == c) for c, t in enumerate(encoder.schema.types_of(kind))}
+            for kind, of in (("node", frame.node_type), ("edge", frame.edge_type))
+        )
+        rows = {tag("node", t): chosen for t, chosen in nodes.items()}
+        groups = {**frame.marks, **{name: chosen[:, None] for name, chosen in rows.items()}}
         constrained = {constraint.group for constraint in encoder.constraints}
-        build = TopologyBuilder(np.full(n, encoder.vocabulary.n_classes))
-        variables: dict[str, Ints] = {}
-        rows: dict[str, Ints] = {}
-        for c, t in enumerate(schema.types_of("node")):
-            variables[tag("node", t)] = rows[tag("node", t)] = np.flatnonzero(frame.node_type == c)
-        of_type = {t: np.flatnonzero(frame.edge_type == c) for c, t in enumerate(schema.types_of("edge"))}
-        for t, chosen in of_type.items():
+        for t, chosen in links.items():
             rows[tag("edge", t)] = chosen
             rows[tag("left", t)], rows[tag("right", t)] = edges[chosen, 0], edges[chosen, 1]
             if self._direct or tag("edge", t) in constrained:
-                build.add(tag("edge", t), edges[chosen])
-        hidden_shape: tuple[int, ...] = (0,)
+                groups[tag("edge", t)] = edges[chosen]
         if self.hidden and self.linked:
-            below = build.variables(n, self.hidden)
-            hidden_shape = frame.shape
-            for c, t in enumerate(schema.types_of("node")):
-                chosen = np.flatnonzero(frame.node_type == c)
-                variables[tag("hidden", t)] = below[chosen]
-                build.add(tag("attach", t), np.stack([chosen, below[chosen]], axis=1))
-            for t, chosen in of_type.items():
-                build.add(tag("hidden.edge", t), below[edges[chosen]])
+            for t, chosen in nodes.items():
+                groups[tag("hidden", t)] = n + chosen[:, None]
+                groups[tag("attach", t)] = np.stack([chosen, n + chosen], axis=1)
+            groups.update({tag("hidden.edge", t): n + edges[chosen] for t, chosen in links.items()})
         elif self.hidden:
-            between = build.variables(len(edges), self.hidden)
-            hidden_shape = (len(edges),)
-            for t, chosen in of_type.items():
-                variables[tag("between", t)] = between[chosen]
-                build.add(tag("left", t), np.stack([edges[chosen, 0], between[chosen]], axis=1))
-                build.add(tag("right", t), np.stack([between[chosen], edges[chosen, 1]], axis=1))
-        variables.update(frame.marks)
-        sites, hidden, sizes = np.arange(n), np.arange(n, len(build.cards)), {"node": n, "edge": len(edges)}
-        shapes = frame.shape, hidden_shape
-        return GroupedTopology(build.graph(), sites, hidden, *shapes, variables, build.factors, sizes, rows)
+            for t, chosen in links.items():
+                groups[tag("between", t)] = n + chosen[:, None]
+                groups[tag("left", t)] = np.stack([edges[chosen, 0], n + chosen], axis=1)
+                groups[tag("right", t)] = np.stack([n + chosen, edges[chosen, 1]], axis=1)
+        n_hidden = 0 if not self.hidden else n if self.linked else len(edges)
+        cards = np.repeat([encoder.vocabulary.n_classes, self.hidden], [n, n_hidden])
+        below = frame.shape if self.hidden and self.linked else None
+        return GroupedTopology(cards, np.arange(n), frame.shape, groups, {"node": n, "edge": len(edges)}, rows, below)
 
 
 def _pair(name: str, group: str, axes: tuple[str, ...]) -> list[BlockTemplate]:
     """A table for all pairs of the type, and one per edge feature."""
     return [(name, group, axes, None, None), (f"{name}.x", group, axes, "edge", "edge")]
-
-
-class TopologyBuilder:
-    """Variables and groups of factors, collected into a graph."""
-
-    def __init__(self, cards: Ints) -> None:
-        self.cards = cards
-        self.factors: dict[str, Ints] = {}
-        self._scopes: list[tuple[int, ...]] = []
-
-    def variables(self, n: int, card: int) -> Ints:
-        """Numbers of n new variables."""
-        first = len(self.cards)
-        self.cards = np.concatenate([self.cards, np.full(n, card)])
-        return np.arange(first, first + n)
-
-    def add(self, group: str, scopes: Ints) -> None:
-        """One factor per row of ``scopes``."""
-        first = len(self._scopes)
-        self._scopes.extend(map(tuple, scopes.tolist()))
-        self.factors[group] = np.arange(first, len(self._scopes)) if len(scopes) else NONE
-
-    def graph(self) -> Topology:
-        return Topology(tuple(self.cards.tolist()), tuple(self._scopes))
 
 
 def tag(name: str, kind: str) -> str:

@@ -16,7 +16,6 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.errors import InputError
-from mssvm.core.topology import Topology
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import LabelVocabulary
 from mssvm.structures.base import Raw, Structure, check_count, check_flag
@@ -85,12 +84,10 @@ class SequenceClass(Structure):
         return out if self.pool is None else (*out, WeightBlock("pooled", "label", ("label",), (n,), "pooled"))
 
     def topology(self, key: Any, encoder: Encoder) -> GroupedTopology:
-        n = int(key)
-        states = np.arange(1, n + 1)
+        n, n_classes = int(key), encoder.vocabulary.n_classes
+        states, label = np.arange(1, n + 1)[:, None], np.zeros((n, 1), dtype=np.int64)
         # Transitions first: their one shared table then precedes the others, which lie side by side.
-        scopes = [(0, t, t + 1) for t in range(1, n)] + [(0, t) for t in range(1, n + 1)]
-        graph = Topology((encoder.vocabulary.n_classes, *([self.hidden] * n)), tuple(scopes))
-        variables = {"label": np.arange(1), "state": states}
-        first = max(n - 1, 0)
-        factors = {"transition": np.arange(first), "label_state": np.arange(first, first + n)}
-        return GroupedTopology(graph, np.arange(1), states, (), (n,), variables, factors, {"node": n, "pooled": 1})
+        groups = {"transition": np.hstack([label[1:], states[:-1], states[1:]]), "state": states}
+        groups |= {"label_state": np.hstack([label, states]), "label": np.zeros((1, 1), dtype=np.int64)}
+        cards = np.repeat([n_classes, self.hidden], [1, n])
+        return GroupedTopology(cards, np.arange(1), (), groups, {"node": n, "pooled": 1})

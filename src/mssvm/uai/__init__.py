@@ -1,14 +1,36 @@
-"""UAI and libDAI files and anytime marginal MAP: what ``mssvm infer`` is."""
+"""UAI and libDAI files and anytime marginal MAP: what ``mssvm infer`` is.
 
-from mssvm.uai.files import read_evidence, read_query, read_uai, write_evidence, write_query, write_uai
-from mssvm.uai.libdai import read_fg, read_model, write_fg
-from mssvm.uai.model import FactorModel, Problem
+``files`` reads and writes models, evidence, queries and solutions (``tokens`` guards against broken ones); ``model``
+turns a model into one instance for inference and a task about it into temperatures and a query; ``search`` and
+``anytime`` are marginal MAP within a time limit; ``answers`` answers a task exactly, by propagation and search, or by
+bounds.
+"""
+
+from mssvm.uai.answers import Answer, Effort, answer
+from mssvm.uai.anytime import Anytime
+from mssvm.uai.files import (
+    read_evidence,
+    read_fg,
+    read_model,
+    read_query,
+    read_uai,
+    write_evidence,
+    write_fg,
+    write_query,
+    write_uai,
+)
+from mssvm.uai.model import UaiModel, UaiProblem, UaiTask
 from mssvm.uai.tokens import Limits
 
 __all__ = [
-    "FactorModel",
+    "Answer",
+    "Anytime",
+    "Effort",
     "Limits",
-    "Problem",
+    "UaiModel",
+    "UaiProblem",
+    "UaiTask",
+    "answer",
     "read_evidence",
     "read_fg",
     "read_model",

@@ -1,4 +1,4 @@
-"""Marginal MAP within a time limit, as an inference: the search of ``anytime_search`` on every instance of a batch."""
+"""Marginal MAP within a time limit, as an inference: the search of ``search`` on every instance of a batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mssvm.core.topology import Batch
 from mssvm.inference.base import Inference
 from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.exact import Exact
-from mssvm.uai.search import Found, Progress, Search, warm
+from mssvm.uai.search import AnytimeSearch, SearchProgress, SearchResult, warm
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Anytime:
     memory_limit: int = 4 << 30
     seed: int = 0
     starts: tuple[Inference, ...] = ()
-    report: Callable[[Progress], None] | None = field(default=None, compare=False)
+    report: Callable[[SearchProgress], None] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not (self.time_limit >= 0.0 and 1 <= self.ibound <= 32):
             raise InputError(f"time_limit must be >= 0 and ibound 1 to 32, got {self.time_limit} and {self.ibound}.")
 
-    def search(self, batch: Batch, b: int, theta: Potentials, query: Query, eps_h: float) -> Found:
+    def search(self, batch: Batch, b: int, theta: Potentials, query: Query, eps_h: float) -> SearchResult:
         """The search on instance b; what has to be compiled for it is compiled before its time begins."""
         warm(self.starts)
         one = batch.select([b])
@@ -48,7 +48,7 @@ class Anytime:
         scores = Potentials(theta.unary[batch.state_span(b)], tables)
         starts = tuple(lambda s=start: s(one, scores, alone, 0.0, eps_h).decode(one) for start in self.starts)
         instance = OneInstance.of(one, 0, scores, alone)
-        return Search(instance, eps_h, self.ibound, self.time_limit, self.seed, starts, self.report).run()
+        return AnytimeSearch(instance, eps_h, self.ibound, self.time_limit, self.seed, starts, self.report).run()
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
         if eps_y != 0.0:
@@ -63,10 +63,9 @@ class Anytime:
         return replace(belief, status=_status(belief.value, found))
 
 
-def _status(value: Floats, found: list[Found]) -> Status:
+def _status(value: Floats, found: list[SearchResult]) -> Status:
     n = len(found)
     proven = np.array([f.proven for f in found], dtype=bool)
     upper = np.array([f.upper for f in found])
-    return Status(
-        ("anytime search",) * n, proven, proven, np.ones(n, dtype=np.int64), upper - value, value.copy(), upper
-    )
+    sweeps = np.ones(n, dtype=np.int64)
+    return Status(("anytime search",) * n, proven, proven, sweeps, upper - value, value.copy(), upper)

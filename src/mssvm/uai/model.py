@@ -1,4 +1,4 @@
-"""A discrete factor model as files describe it, p(x) ~ prod_a f_a(x_a), and its way into a ``Batch``."""
+"""A factor model as files describe it, p(x) ~ prod_a f_a(x_a), its way into a ``Batch``, and tasks about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mssvm.core.topology import Batch, Topology
 
 
 @dataclass(frozen=True, eq=False)
-class FactorModel:
+class UaiModel:
     """Nonnegative tables, C-ordered in scope order; scopes of any order, also empty.
 
     ``labels`` are the names that variables carry in the file (0 .. n-1 unless the format allows others).
@@ -38,7 +38,7 @@ class FactorModel:
     def n_vars(self) -> int:
         return len(self.cards)
 
-    def problem(self) -> Problem:
+    def problem(self) -> UaiProblem:
         """theta = log tables; factors of order one become unaries, of order zero the constant."""
         unary = [np.zeros(card) for card in self.cards]
         constant = 0.0
@@ -56,11 +56,11 @@ class FactorModel:
                 tables.append(log_table)
         batch = Batch.build([Topology(self.cards, tuple(scopes))])
         theta = Potentials(np.concatenate([np.zeros(0), *unary]), np.concatenate([np.zeros(0), *tables]))
-        return Problem(batch, theta, constant)
+        return UaiProblem(batch, theta, constant)
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class UaiProblem:
     """One instance ready for inference; ``constant`` is to be added to every value."""
 
     batch: Batch
@@ -74,3 +74,27 @@ class Problem:
         variables = np.fromiter(evidence.keys(), dtype=np.int64, count=len(evidence))
         states = np.fromiter(evidence.values(), dtype=np.int64, count=len(evidence))
         return Query.of(self.batch, output).clamp(self.batch, variables, states)
+
+
+@dataclass(frozen=True, eq=False)
+class UaiTask:
+    """PR and MAR sum over everything; MAP maximises over everything, MMAP over ``asked`` with the rest summed."""
+
+    name: str
+    problem: UaiProblem
+    query: Query
+    asked: tuple[int, ...]
+    eps_y: float
+    eps_h: float
+
+    @classmethod
+    def of(cls, name: str, model: UaiModel, evidence: Mapping[int, int], asked: Sequence[int] = ()) -> UaiTask:
+        problem = model.problem()
+        everything = tuple(range(model.n_vars))
+        outputs = {"PR": (), "MAR": (), "MAP": everything}.get(name, tuple(asked))
+        eps_y, eps_h = {"PR": (1.0, 1.0), "MAR": (1.0, 1.0), "MAP": (0.0, 0.0)}.get(name, (0.0, 1.0))
+        return cls(name, problem, problem.query(outputs, evidence), outputs, eps_y, eps_h)
+
+    @property
+    def maximises(self) -> bool:
+        return self.eps_y == 0.0

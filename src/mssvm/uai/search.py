@@ -39,7 +39,7 @@ TIGHTEN_ITERATIONS = (24, 80, 400)
 
 
 @dataclass(frozen=True)
-class Progress:
+class SearchProgress:
     """Where a search stands: called back whenever one of the bounds improves."""
 
     seconds: float
@@ -49,7 +49,7 @@ class Progress:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SearchResult:
     """Outcome of a search: ``states`` of the outputs (hidden: -1), their value, and an upper bound on any value.
 
     ``evaluated`` says that ``value`` is exact for these outputs; otherwise it is itself an upper bound on their value.
@@ -64,7 +64,7 @@ class Found:
     seconds: float
 
 
-class Search:
+class AnytimeSearch:
     """One search on one instance; ``run`` may be interrupted by a signal and then returns what it has."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Search:
         time_limit: float = 20.0,
         seed: int = 0,
         starts: tuple[Callable[[], Ints], ...] = (),
-        report: Callable[[Progress], None] | None = None,
+        report: Callable[[SearchProgress], None] | None = None,
     ) -> None:
         self.instance, self.eps_h, self.entries = instance, eps_h, 1 << ibound
         self.rng = np.random.default_rng(seed)
@@ -108,7 +108,7 @@ class Search:
     def _late(self, deadline: float | None = None) -> bool:
         return monotonic() >= (self.deadline if deadline is None else min(deadline, self.deadline))
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         interrupted = False
         try:
             self._search()
@@ -116,7 +116,7 @@ class Search:
             interrupted = True
         states = np.where(self.instance.output, self.best, -1)
         seconds = monotonic() - self.began
-        return Found(
+        return SearchResult(
             states, self.lower, max(self.upper, self.lower), self.evaluator.exact, self.proven, interrupted, seconds
         )
 
@@ -143,12 +143,13 @@ class Search:
             began = monotonic()
             self._tighten(relaxation, began + effort * (self.deadline - began), iterations)
             # A tree may take as long as its bound did; the last one may take all that is left.
-            until = monotonic() + 2.0 * (monotonic() - began)
-            self._branch(Tree(self, relaxation), blocks, until if effort != TIGHTEN_SHARES[-1] else self.deadline)
+            last = effort == TIGHTEN_SHARES[-1]
+            until = self.deadline if last else monotonic() + 2.0 * (monotonic() - began)
+            self._branch(BranchAndBound(self, relaxation), blocks, until)
             if self.proven or self._late():
                 return
 
-    def _branch(self, tree: Tree, blocks: Blocks, deadline: float) -> None:
+    def _branch(self, tree: BranchAndBound, blocks: Blocks, deadline: float) -> None:
         while not self.proven and not self._late(deadline) and not tree.done:
             tree.run(monotonic() + SLICE_SECONDS)
             if not tree.done:
@@ -182,13 +183,13 @@ class Search:
 
     def _tell(self) -> None:
         if self.report is not None:
-            self.report(Progress(monotonic() - self.began, self.lower, self.upper, self.phase))
+            self.report(SearchProgress(monotonic() - self.began, self.lower, self.upper, self.phase))
 
 
 class Blocks:
     """Local search over large exact neighbourhoods, with kicks out of local optima."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: AnytimeSearch) -> None:
         self.search = search
         self.soft = _softened(search.instance)
         self.current = search.best.copy()
@@ -239,10 +240,10 @@ class Blocks:
                 self.current[v] = s.rng.choice(np.flatnonzero(s.instance.unary[span] > -np.inf))
 
 
-class Tree:
+class BranchAndBound:
     """Depth-first branch and bound; resumes where the last slice stopped."""
 
-    def __init__(self, search: Search, relaxation: Relaxation) -> None:
+    def __init__(self, search: AnytimeSearch, relaxation: Relaxation) -> None:
         self.search, self.relaxation = search, relaxation
         program = relaxation.program
         n_levels = len(program.position_ptr) - 1 - program.n_hidden

@@ -27,16 +27,16 @@ class Limits:
 class Tokens:
     """A cursor over the tokens of a text; ``#`` starts a comment that ends with its line."""
 
-    def __init__(self, text: str, name: str) -> None:
-        self.name = name
+    def __init__(self, text: str, name: str, limits: Limits) -> None:
+        self.name, self.limits = name, limits
         self._text = _COMMENT.sub("", text)
         self._tokens = self._text.split()
         self.at = 0
 
     @classmethod
-    def open(cls, path: str | Path, limits: Limits) -> Tokens:
+    def open(cls, path: str | Path, limits: Limits | None) -> Tokens:
         """Read a whole file, or raise ``InputError`` if it cannot be read or is larger than the limit."""
-        path = Path(path)
+        path, limits = Path(path), limits or Limits()
         try:
             size = path.stat().st_size
             if size > limits.file_bytes:
@@ -44,7 +44,7 @@ class Tokens:
             raw = path.read_bytes()
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
-        return cls(raw.decode("utf-8", errors="replace"), path.name)
+        return cls(raw.decode("utf-8", errors="replace"), path.name, limits)
 
     @property
     def left(self) -> int:

@@ -151,7 +151,7 @@ def parse(text: str, fail: Fail) -> dict[str, Any]:
         record = json.loads(text)
     except ValueError as error:
         reason = str(error).split(":")[0].lower() if isinstance(error, json.JSONDecodeError) else str(error)
-        fail(f"this is not JSON ({reason}); every line must hold one object such as {{\"x\": ..., \"y\": ...}}")
+        fail(f'this is not JSON ({reason}); every line must hold one object such as {{"x": ..., "y": ...}}')
     except RecursionError:
         fail("the JSON is nested too deeply; every line must hold one plain instance")
     if not isinstance(record, dict):

@@ -12,6 +12,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import spans
 from mssvm.engines.messages import Conditional, MessageRun, Temperatures
+from mssvm.inference.propagation.effort import messages_at
 from mssvm.inference.propagation.search import OutputSearch
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class PropagationCall:
         moved = self.model.relabel(pairwise, bound.free, z)
         before, arrays = run.log_messages(moved), (run.residual, self.residual, self.converged)
         known = [a[moved].copy() for a in arrays]
-        run.start(moved, self.model.messages_at(moved, z))
+        run.start(moved, messages_at(self.bound.batch, self.theta, moved, z))
         self._converge(run, moved, moved[:0], t)
         run.beliefs(moved, t, second, None)
         back = ~(second[moved] > first[moved])

@@ -26,7 +26,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import segment_argmax
 from mssvm.core.topology import spans
 from mssvm.engines.messages import Conditional, MessageGroup, MessageModel, MessageRun, Schedule, Temperatures
-from mssvm.inference.propagation.effort import uniforms
+from mssvm.inference.propagation.effort import messages_at, uniforms
 
 if TYPE_CHECKING:
     from mssvm.inference.propagation.call import PropagationCall
@@ -193,7 +193,7 @@ class BlockSearch:
         self._copy(loopy, self.call.y, self.y)
         moved = self.model.relabel(loopy, self.bound.free, self.y)
         if len(moved):
-            messages = self.model.messages_at(moved, self.y)
+            messages = messages_at(self.batch, self.call.theta, moved, self.y)
             if self.effort.judge_moves:
                 self._judge(moved)
             run = self.new_run(True)

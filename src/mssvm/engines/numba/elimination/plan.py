@@ -16,7 +16,7 @@ from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import Costs, ExactSettings, in_bytes, too_large
-from mssvm.engines.elimination import CLAMPED, HIDDEN, OUTPUT, EliminationPlan
+from mssvm.engines.elimination import EliminationPlan, pattern_of
 from mssvm.engines.numba.elimination.kernels import EliminationKernels
 from mssvm.engines.program import Call, Program
 
@@ -63,8 +63,7 @@ class EliminationPlanner:
     ) -> Iterator[tuple[EliminationPlan, Ints]]:
         """Instances that share a plan: same topology, same variables clamped and, unless eps_y = eps_h, same roles."""
         batch, settings = self.batch, self.settings
-        roles = np.where(query.output, OUTPUT, HIDDEN) if eps_y != eps_h else np.full(batch.n_vars, OUTPUT)
-        pattern = np.where(query.n_allowed(batch) == 1, CLAMPED, roles).astype(np.uint8)
+        pattern = pattern_of(batch, query, eps_y, eps_h)
         for g, topology in enumerate(batch.topologies):
             members = instances[batch.topology_of[instances] == g]
             if not len(members):

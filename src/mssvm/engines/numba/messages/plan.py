@@ -12,9 +12,9 @@ from mssvm.core.components import HiddenComponents
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, offsets
 from mssvm.engines.base import Engine
-from mssvm.engines.messages import NOISE, SAFE_RANGE, Borders, MessageGroup, Temperatures
+from mssvm.engines.messages import SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
 from mssvm.engines.numba.messages import conditional
-from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
+from mssvm.engines.numba.messages.regions import ascend_regions
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
 from mssvm.engines.numba.messages.scaled import extremes
 from mssvm.engines.numba.messages.wiring import MessageWiring, wire
@@ -76,8 +76,7 @@ class NumbaMessagePlan:
 
     def load(self, theta: Potentials, query: Query, noise: Floats) -> NumbaMessageModel:
         unary = np.where(query.allowed, theta.unary, -np.inf)
-        noisy = unary + NOISE * noise * (1.0 + np.abs(np.where(unary == -np.inf, 0.0, unary)))
-        return NumbaMessageModel(self, unary, noisy, theta.tables, query.allowed)
+        return NumbaMessageModel(self, unary, with_noise(unary, noise), theta.tables, query.allowed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,11 +155,6 @@ class NumbaMessageModel:
 
     def relabel(self, instances: Ints, free: Bools, z: Ints) -> Ints:
         return np.asarray(ascend_regions(self.plan.wiring, instances, free, self.unary, self.tables, z))
-
-    def messages_at(self, instances: Ints, z: Ints) -> Floats:
-        out = np.zeros(self.plan.n_messages)
-        messages_at(self.plan.wiring, instances, self.tables, z, out)
-        return out
 
     def given(self, components: HiddenComponents, eps_h: float) -> NumbaConditional:
         return NumbaConditional(self, components, eps_h)

@@ -1,6 +1,6 @@
-"""The engine protocol in plain NumPy, short enough to be read as its definition and slow enough to be used for that.
+"""Exact inference in plain NumPy.
 
-Exact inference eliminates one variable after the other from a list of tables, hidden variables before outputs:
+It eliminates one variable after the other from a list of tables, hidden variables before outputs:
 
     message(rest) = PS_eps over x_v of the sum of all tables that hold v,      eps = eps_y for outputs, eps_h for hidden
 
@@ -9,12 +9,9 @@ and the derivative of each power sum, its weights, carries the gradient back to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import starmap
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -22,38 +19,11 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.power import check_temperature, power_sum
-from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Costs, Each, ExactSettings, Features, Pair, TwoCalls, too_large
-from mssvm.engines.reference_features import linear
+from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, too_large
 
 Table = tuple[tuple[int, ...], Floats]
 """Scores over the variables of a scope, one axis each."""
-
-
-@dataclass(frozen=True)
-class ReferenceEngine:
-    """Everything one instance and one table at a time."""
-
-    threads: int = 1
-    name = "reference"
-
-    @property
-    def each(self) -> Each:
-        return _in_turn
-
-    def exact(self, batch: Batch, settings: ExactSettings) -> ReferencePlan:
-        return ReferencePlan(batch, settings)
-
-    def messages(self, batch: Batch) -> Any:
-        raise NotImplementedError
-
-    def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
-        return linear(batch, terms, offset, n_weights)
-
-
-def _in_turn(function: Any, *columns: Any) -> list[Any]:
-    return list(starmap(function, zip(*columns, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,45 @@
+"""The engine protocol in plain NumPy, short enough to be read as its definition and slow enough to be used for that.
+
+``exact`` eliminates one variable after the other from a list of tables, ``messages`` passes messages one factor at a
+time, ``features`` is one sparse matrix. Everything else (what is asked, in which order, what is kept) is inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from typing import Any
+
+from mssvm.core.potentials import Potentials
+from mssvm.core.terms import Term
+from mssvm.core.topology import Batch
+from mssvm.engines.base import Each, ExactSettings, Features
+from mssvm.engines.reference.exact import ReferencePlan
+from mssvm.engines.reference.features import linear
+from mssvm.engines.reference.messages import ReferenceMessagePlan
+
+
+@dataclass(frozen=True)
+class ReferenceEngine:
+    """Everything one instance and one table at a time."""
+
+    threads: int = 1
+    name = "reference"
+
+    @property
+    def each(self) -> Each:
+        return _in_turn
+
+    def exact(self, batch: Batch, settings: ExactSettings) -> ReferencePlan:
+        return ReferencePlan(batch, settings)
+
+    def messages(self, batch: Batch) -> ReferenceMessagePlan:
+        return ReferenceMessagePlan(batch)
+
+    def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
+        return linear(batch, terms, offset, n_weights)
+
+
+def _in_turn(function: Any, *columns: Any) -> list[Any]:
+    return list(starmap(function, zip(*columns, strict=True)))

@@ -1,0 +1,338 @@
+"""Message passing in plain NumPy, one factor and one variable at a time: the definition of ``engines.messages``.
+
+Messages lie one per slot (a variable of a factor). Cavities are summed afresh, so that no infinity is ever subtracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.components import HiddenComponents
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.power import power_sum
+from mssvm.core.topology import Batch, offsets
+from mssvm.engines.messages import Borders, MessageGroup, Schedule, Temperatures, sweep_order, with_noise
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceMessagePlan:
+    """Where things lie in a batch."""
+
+    batch: Batch
+
+    @cached_property
+    def order(self) -> Ints:
+        return sweep_order(self.batch)
+
+    @cached_property
+    def slots(self) -> list[Ints]:
+        """The slots of every variable."""
+        return [np.flatnonzero(self.batch.scope_vars == i) for i in range(self.batch.n_vars)]
+
+    @cached_property
+    def message_at(self) -> Ints:
+        return offsets(self.batch.cards[self.batch.scope_vars])
+
+    def load(self, theta: Potentials, query: Query, noise: Floats) -> ReferenceMessageModel:
+        unary = np.where(query.allowed, theta.unary, -np.inf)
+        return ReferenceMessageModel(self, unary, with_noise(unary, noise), theta.tables, query.allowed)
+
+    def variables(self, instances: Iterable[int]) -> Iterator[int]:
+        for b in instances:
+            yield from range(self.batch.var_ptr[b], self.batch.var_ptr[b + 1])
+
+    def factors(self, instances: Iterable[int]) -> Iterator[int]:
+        for b in instances:
+            yield from range(self.batch.factor_ptr[b], self.batch.factor_ptr[b + 1])
+
+    def states(self, i: int) -> slice:
+        return slice(self.batch.unary_ptr[i], self.batch.unary_ptr[i + 1])
+
+    def scope(self, f: int) -> Ints:
+        return self.batch.scope_vars[self.batch.scope_ptr[f] : self.batch.scope_ptr[f + 1]]
+
+    def part(self, array: Floats, at: Ints, f: int, keep: tuple[int, ...], y: Ints | None = None) -> Floats:
+        """The part of factor f's table (at ``at[f]`` of an array) with every variable but ``keep`` at y: a view with
+        axes in the order of ``keep``."""
+        scope = self.scope(f).tolist()
+        table = array[at[f] : at[f] + self.batch.table_sizes[f]].reshape(self.batch.cards[scope])
+        view = table[(*(slice(None) if v in keep or y is None else y[v] for v in scope), ...)]
+        return view.transpose(np.argsort(np.argsort([scope.index(v) for v in keep])))
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceMessageModel:
+    """Potentials with forbidden states at -inf; ``noisy`` are the unaries with tie-breaking noise."""
+
+    plan: ReferenceMessagePlan
+    unary: Floats
+    noisy: Floats
+    tables: Floats
+    allowed: Bools
+
+    @cached_property
+    def range(self) -> Floats:
+        plan, batch, out = self.plan, self.plan.batch, np.zeros(len(self.plan.batch))
+        with np.errstate(invalid="ignore"):
+            for i in range(batch.n_vars):
+                scores = self.unary[plan.states(i)]
+                total = np.ptp(scores[scores > -np.inf]) if np.any(scores > -np.inf) else np.inf
+                for s in plan.slots[i]:
+                    total += np.ptp(self.table(int(batch.slot_factor[s])))
+                out[batch.owner[i]] = np.fmax(out[batch.owner[i]], np.inf if np.isnan(total) else total)
+        return out
+
+    def table(self, f: int) -> Floats:
+        return self.plan.part(self.tables, self.plan.batch.table_at, f, tuple(self.plan.scope(f)))
+
+    def run(self) -> ReferenceRun:
+        return ReferenceRun(self, self.unary)
+
+    def groups(self, instances: Ints, temperatures: Temperatures, scaled: bool) -> list[MessageGroup]:
+        if not len(instances):
+            return []
+        scores = {False: self.unary, True: self.noisy}
+        return [MessageGroup(instances, temperatures.eps_h or 1.0, lambda noise: ReferenceRun(self, scores[noise]))]
+
+    def relabel(self, instances: Ints, free: Bools, z: Ints) -> Ints:
+        """No moves of regions here: a search has its other starts."""
+        return instances[:0]
+
+    def given(self, components: HiddenComponents, eps_h: float) -> ReferenceConditional:
+        return ReferenceConditional(self, components, eps_h)
+
+
+class ReferenceRun:
+    """Messages in log space, the largest entry of each 0."""
+
+    def __init__(self, model: ReferenceMessageModel, unary: Floats) -> None:
+        self.model, self.plan, self.unary, self.open_unary = model, model.plan, unary.copy(), unary
+        self.m = np.zeros(int(self.plan.message_at[-1]))
+        self.sweeps = np.zeros(len(self.plan.batch), dtype=np.int64)
+        self.residual = np.full(len(self.plan.batch), np.inf)
+
+    def _message(self, s: int) -> slice:
+        return slice(self.plan.message_at[s], self.plan.message_at[s + 1])
+
+    def _field(self, i: int, unary: Floats, m: Floats, without: int = -1) -> Floats:
+        """theta_i plus all messages to i (but that of one slot)."""
+        return sum((m[self._message(s)] for s in self.plan.slots[i] if s != without), unary[self.plan.states(i)])
+
+    def start(self, instances: Ints, messages: Floats | None) -> None:
+        for f in self.plan.factors(instances):
+            at = slice(*self.plan.message_at[self.plan.batch.scope_ptr[f : f + 2]])
+            self.m[at] = 0.0 if messages is None else messages[at]
+        self.sweeps[instances], self.residual[instances] = 0, np.inf
+
+    def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
+        for i in self.plan.variables(instances):
+            at = self.plan.states(i)
+            other = np.arange(self.plan.batch.cards[i]) != y[i]
+            self.unary[at] = np.where(outside[i] & other, -np.inf, self.open_unary[at])
+
+    def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
+        batch = self.plan.batch
+        for b in instances:
+            order = self.plan.order[batch.factor_ptr[b] : batch.factor_ptr[b + 1]]
+            for _ in range(n_sweeps):
+                if self.residual[b] <= schedule.tolerance:
+                    break
+                seen = self.m.copy() if schedule.flooding else self.m
+                ordered = order[::-1] if self.sweeps[b] % 2 else order
+                changes = [self._update(f, seen, temperatures, schedule.damping) for f in ordered]
+                self.residual[b] = max(changes, default=0.0)
+                self.sweeps[b] += 1
+
+    def _factor(self, f: int, m: Floats, t: Temperatures) -> tuple[list[Floats], Floats, Floats, Floats, Floats]:
+        """Cavities n_i; S_a, R_a and PS_{eps_y} R_a with summed axes of length one; eps_h log b_a."""
+        scope, first = self.plan.scope(f), int(self.plan.batch.scope_ptr[f])
+        cavities = [self._field(i, self.unary, m, first + k) for k, i in enumerate(scope)]
+        axes = [n.reshape([-1 if d == k else 1 for d in range(len(scope))]) for k, n in enumerate(cavities)]
+        scores = sum(axes, self.model.table(f))
+        partial = _power_sum_over(scores, t.eps_h, np.flatnonzero(~t.outputs[scope]))
+        top = _power_sum_over(partial, t.eps_y, range(scores.ndim))
+        with np.errstate(invalid="ignore"):
+            if partial.size == 1:
+                share = np.zeros(partial.shape)
+            elif t.eps_y > 0.0:
+                share = (partial - top) * (t.eps_h / t.eps_y)
+            else:
+                share = np.where(partial == top, 0.0, -np.inf)
+            belief = np.where(scores > -np.inf, scores - partial + share, -np.inf)
+        return cavities, scores, partial, top, belief
+
+    def _update(self, f: int, m: Floats, t: Temperatures, damping: float) -> float:
+        """All messages of a factor; returns the largest change."""
+        cavities, _, partial, _, belief = self._factor(f, m, t)
+        change = 0.0
+        for k, i in enumerate(self.plan.scope(f)):
+            others = [d for d in range(partial.ndim) if d != k]
+            to_i = _power_sum_over(partial if t.outputs[i] else belief, t.eps_y if t.outputs[i] else t.eps_h, others)
+            known, at = cavities[k] > -np.inf, self._message(int(self.plan.batch.scope_ptr[f]) + k)
+            new, old = np.full(len(known), -np.inf), self.m[at].copy()
+            new[known] = to_i.ravel()[known] - cavities[k][known]
+            new = np.where(known & (new.max() > -np.inf), new - max(new.max(), -1e300), 0.0)
+            finite = (new > -np.inf) & (old > -np.inf)
+            new[finite] = (1.0 - damping) * new[finite] + damping * old[finite]
+            self.m[at] = new
+            moved = new != old
+            change = max(change, *np.where(finite[moved], np.abs(new[moved] - old[moved]), np.inf), 0.0)
+        return change
+
+    def decode(self, instances: Ints, y: Ints) -> None:
+        for i in self.plan.variables(instances):
+            allowed = np.flatnonzero(self.model.allowed[self.plan.states(i)])
+            y[i] = allowed[np.argmax(self._field(i, self.unary, self.m)[allowed])] if len(allowed) else -1
+
+    def scores(self, instances: Ints) -> Floats:
+        out = np.zeros(len(self.unary))
+        for i in self.plan.variables(instances):
+            out[self.plan.states(i)] = self._field(i, self.open_unary, self.m)
+        return out
+
+    def log_messages(self, instances: Ints) -> Floats:
+        mine = np.isin(self.plan.batch.factor_owner[self.plan.batch.slot_factor], instances)
+        return np.where(np.repeat(mine, np.diff(self.plan.message_at)), self.m, 0.0)
+
+    def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
+        plan, t = self.plan, temperatures
+        value[instances] = 0.0
+        for i in plan.variables(instances):
+            top, weights = power_sum(self._field(i, self.unary, self.m), t.eps_y if t.outputs[i] else t.eps_h)
+            # An infeasible variable makes its instance infeasible, whatever its degree.
+            value[plan.batch.owner[i]] += (1 - len(plan.slots[i])) * top if top > -np.inf else -np.inf
+            if mu is not None:
+                mu.unary[plan.states(i)] += weights
+        for f in plan.factors(instances):
+            _, scores, partial, top, _ = self._factor(f, self.m, t)
+            value[plan.batch.factor_owner[f]] += float(top.item())
+            if mu is not None and top > -np.inf:
+                with np.errstate(invalid="ignore"):
+                    b = np.exp((partial - top) / t.eps_y) if t.eps_y > 0.0 else 1.0 * (partial == top)
+                    b = b * np.exp((scores - partial) / t.eps_h) if partial.size < scores.size else b
+                b = np.where(scores > -np.inf, b, 0.0)
+                plan.part(mu.tables, plan.batch.mu_at, f, tuple(plan.scope(f)))[...] += b / b.sum()
+
+
+def _power_sum_over(table: Floats, eps: float, axes: Iterable[int]) -> Floats:
+    """PS_eps over some axes jointly, which stay with length one."""
+    over = set(axes)
+    rest = [d for d in range(table.ndim) if d not in over]
+    flat = table.transpose([*rest, *over]).reshape([*(table.shape[d] for d in rest), -1])
+    return power_sum(flat, eps)[0].reshape([1 if d in over else table.shape[d] for d in range(table.ndim)])
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceConditional:
+    """Hidden trees given the outputs, by the tree recursion; its weights are conditional marginals."""
+
+    model: ReferenceMessageModel
+    components: HiddenComponents
+    eps_h: float
+
+    def _component(self, c: int, y: Ints, weight: float = 0.0, mu: Marginals | None = None) -> float:
+        """PS_{eps_h} over component c given y; adds ``weight`` times its marginals to ``mu``."""
+        plan, g, batch = self.model.plan, self.components, self.model.plan.batch
+        members = g.visit[g.member_ptr[c] : g.member_ptr[c + 1]].tolist()
+        at_border = [(h, int(batch.slot_factor[s])) for h in members for s in plan.slots[h]]
+        at_border = [(h, f) for h, f in at_border if g.inside[f] == 1]
+        acc = {h: self.model.unary[plan.states(h)].copy() for h in members}
+        for h, f in at_border:
+            acc[h] += plan.part(self.model.tables, batch.table_at, f, (h,), y)
+        given_parent = {}
+        for h in members[:0:-1]:
+            f, p = int(g.up[h]), int(g.parent[h])
+            table = plan.part(self.model.tables, batch.table_at, f, (h, p), y)
+            message, given_parent[h] = power_sum(acc[h][:, None] + table, self.eps_h, axis=0)
+            acc[p] += message
+        value, root = power_sum(acc[members[0]], self.eps_h)
+        if mu is not None:
+            belief = {members[0]: weight * root}
+            for h in members[1:]:
+                f, p = int(g.up[h]), int(g.parent[h])
+                joint = given_parent[h] * belief[p]
+                belief[h] = joint.sum(axis=1)
+                plan.part(mu.tables, batch.mu_at, f, (h, p), y)[...] += joint
+            for h in members:
+                mu.unary[plan.states(h)] += belief[h]
+            for h, f in at_border:
+                plan.part(mu.tables, batch.mu_at, f, (h,), y)[...] += belief[h]
+        return float(value)
+
+    def _outside(self, b: int) -> tuple[list[int], list[int]]:
+        """Variables and factors of b that hold no hidden variable."""
+        plan, g = self.model.plan, self.components
+        given = [i for i in plan.variables([b]) if g.outside[i]]
+        return given, [f for f in plan.factors([b]) if g.inside[f] == 0]
+
+    def evaluate(self, instances: Ints, y: Ints, value: Floats) -> None:
+        plan, g = self.model.plan, self.components
+        for b in instances:
+            given, factors = self._outside(b)
+            total = sum(self.model.unary[plan.batch.unary_ptr[i] + y[i]] for i in given)
+            total += sum(plan.part(self.model.tables, plan.batch.table_at, f, (), y) for f in factors)
+            total += sum(self._component(c, y) for c in range(g.ptr[b], g.ptr[b + 1])) if g.forest[b] else np.nan
+            value[b] = total
+
+    def marginals(self, instances: Ints, y: Ints, mu: Marginals) -> None:
+        plan, g = self.model.plan, self.components
+        for b in instances[g.forest[instances]]:
+            given, factors = self._outside(b)
+            mu.unary[[plan.batch.unary_ptr[i] + y[i] for i in given]] += 1.0
+            for f in factors:
+                plan.part(mu.tables, plan.batch.mu_at, f, (), y)[...] += 1.0
+            for c in range(g.ptr[b], g.ptr[b + 1]):
+                self._component(c, y, 1.0, mu)
+
+    def _options(self, b: int, i: int, y: Ints) -> Floats:
+        """Q(y with y_i = x) for every state x."""
+        old, out, value = y[i], [], np.zeros(len(self.model.plan.batch))
+        for x in range(self.model.plan.batch.cards[i]):
+            y[i] = x
+            self.evaluate(np.array([b]), y, value)
+            out.append(value[b])
+        y[i] = old
+        return np.array(out)
+
+    def ascend(self, instances: Ints, free: Bools, y: Ints) -> None:
+        for b in instances[self.components.forest[instances]]:
+            moving = True
+            while moving:
+                moving = False
+                for i in [i for i in self.model.plan.variables([b]) if free[i]]:
+                    q = self._options(b, i, y)
+                    best, now = q.max(), q[y[i]]
+                    if best > now and best - now > 1e-11 * (1.0 + abs(best)):
+                        y[i], moving = int(np.argmax(q)), True
+
+    def anneal(
+        self, instances: Ints, free: Bools, y: Ints, hot: Floats, cold: Floats, rounds: int, budget: float,
+        draws: Floats,
+    ) -> None:  # fmt: skip
+        """No rounds of sampling here, however large the budget: only the ascent behind them."""
+        self.ascend(instances, free, y)
+
+    def _border_states(self, borders: Borders, instances: Ints, y: Ints) -> Iterator[tuple[int, int, Ints, Ints]]:
+        """Component, entry, border and y for every border state."""
+        g, cards = self.components, self.model.plan.batch.cards
+        for b in instances:
+            for c in range(g.ptr[b], g.ptr[b + 1]):
+                around, here = borders.var[borders.ptr[c] : borders.ptr[c + 1]], y.copy()
+                for k, state in enumerate(np.ndindex(*cards[around])):
+                    here[around] = state
+                    yield c, int(borders.entry_ptr[c]) + k, around, here
+
+    def tabulate(self, borders: Borders, instances: Ints, y: Ints, values: Floats) -> None:
+        for c, entry, around, here in self._border_states(borders, instances, y):
+            allowed = np.all(self.model.unary[self.model.plan.batch.unary_ptr[around] + here[around]] > -np.inf)
+            values[entry] = self._component(c, here) if allowed else 0.0
+
+    def expect(self, borders: Borders, instances: Ints, y: Ints, weights: Floats, mu: Marginals) -> None:
+        for c, entry, _, here in self._border_states(borders, instances, y):
+            if weights[entry] > 0.0:
+                self._component(c, here, float(weights[entry]), mu)

@@ -1,0 +1,244 @@
+"""How ``mssvm infer`` answers: exactly, by propagation and search, by bounds, or by whichever fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite, log
+
+import numpy as np
+
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.errors import InfeasibleError, MemoryLimitError
+from mssvm.core.potentials import Belief, Marginals, Query
+from mssvm.engines.base import Costs, ExactPlan
+from mssvm.inference.bounds import Bounded, MiniBucket
+from mssvm.inference.enumerate import score
+from mssvm.inference.exact import Exact
+from mssvm.inference.propagation import Propagate
+from mssvm.uai.anytime import Anytime
+from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr
+from mssvm.uai.model import UaiTask
+from mssvm.uai.search import TOLERANCE, SearchProgress, SearchResult
+
+# Exact elimination visits table entries at about this rate; only used to decide whether it fits in the time limit.
+SECONDS_PER_ENTRY = 1e-7
+# Restarts of the search for an elimination order: the second number only where the first found none that fits.
+RESTARTS = (8, 40)
+# Searches and propagation never build a table of more than 2**SMALL entries.
+SMALL = 14
+BOUND_IBOUND = 12
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Limits of one answer (seconds, bytes), the seed of random choices, and whom to tell about progress."""
+
+    time_limit: float
+    memory_limit: int
+    seed: int
+    report: Callable[[SearchProgress], None] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """``value`` in nats, of ``states`` where there are any; ``lower`` <= optimum <= ``upper`` unless NaN."""
+
+    value: float
+    exact: bool
+    converged: bool
+    lower: float
+    upper: float
+    method: str
+    states: Ints | None = None
+    marginals: list[Floats] | None = None
+
+    def solution(self, task: UaiTask) -> str:
+        """In the UAI solution format."""
+        if task.name == "PR":
+            return format_pr(self.value / log(10.0))
+        if self.marginals is not None:
+            return format_mar(self.marginals)
+        assert self.states is not None
+        if task.name == "MAP":
+            return format_map(self.states)
+        return format_mmap([(v, int(self.states[v])) for v in task.asked])
+
+    def fields(self, task: UaiTask) -> dict[str, object]:
+        """As what a JSON object holds; bounds that are not known are null."""
+        states, marginals = self.states, self.marginals
+        return {
+            "task": task.name,
+            "value_ln": self.value,
+            "value_log10": self.value / log(10.0),
+            "assignment": None if states is None else [[v, int(states[v])] for v in task.asked],
+            "marginals": None if marginals is None else [[float(x) for x in p] for p in marginals],
+            "exact": self.exact,
+            "converged": self.converged,
+            "lower_bound_ln": self.lower if isfinite(self.lower) else None,
+            "upper_bound_ln": self.upper if isfinite(self.upper) else None,
+            "method": self.method,
+        }
+
+
+def answer(task: UaiTask, method: str, effort: Effort) -> Answer:
+    """The answer of a method of ``METHODS``, the model's constant factors included; raises if nothing is possible."""
+    found, constant = METHODS[method](task, effort), task.problem.constant
+    found = replace(found, value=found.value + constant, lower=found.lower + constant, upper=found.upper + constant)
+    if found.value == -np.inf:
+        raise InfeasibleError(
+            "no assignment has positive probability under this model and evidence."
+            if found.exact or found.upper == -np.inf
+            else "no assignment of positive probability was found in the time given; raise --time-limit."
+        )
+    return found
+
+
+def exact(task: UaiTask, effort: Effort) -> Answer:
+    """Bucket elimination within the memory limit."""
+    return _eliminated(task, effort, _plan(task, effort)[0])
+
+
+def _plan(task: UaiTask, effort: Effort) -> tuple[ExactPlan, Costs]:
+    """A plan of elimination that fits the memory limit, if one is found, and what it will cost."""
+    for restarts in RESTARTS:
+        plan = _elimination(effort, restarts).plan(task.problem.batch)
+        costs = plan.costs(task.query, task.eps_y, task.eps_h, marginals=task.name == "MAR")
+        if costs.bytes[0] <= effort.memory_limit:
+            break
+    return plan, costs
+
+
+def _elimination(effort: Effort, restarts: int) -> Exact:
+    return Exact(effort.memory_limit, restarts=restarts, seed=effort.seed, methods=("elimination",))
+
+
+def _eliminated(task: UaiTask, effort: Effort, plan: ExactPlan) -> Answer:
+    theta, states, marginals = task.problem.theta, None, None
+    bound = plan.bind(task.query, task.eps_y, task.eps_h, marginals=task.name == "MAR")
+    if task.maximises:
+        states = bound.decode(theta)[1]
+        value = _evaluate(task, states, effort)
+    elif task.name == "MAR":
+        belief = bound(theta)
+        value, marginals = float(belief.value[0]), _per_variable(task, belief.mu)
+    else:
+        value = float(bound.value(theta)[0])
+    return Answer(value, True, True, value, value, "elimination", states, marginals)
+
+
+def bp(task: UaiTask, effort: Effort) -> Answer:
+    """Belief propagation; for MAP and marginal MAP it starts an anytime search. Tables stay small throughout."""
+    if task.maximises:
+        return _searched(task, effort)
+    p = task.problem
+    propagate = replace(_propagation(effort.seed), max_sweeps=1000)
+    upper = MiniBucket(SMALL, seed=effort.seed, time_limit=0.5 * effort.time_limit)
+    belief = Bounded(propagate, upper, SMALL, effort.seed)(p.batch, p.theta, task.query, 1.0, 1.0, bound=True)
+    return _from_belief(task, belief)
+
+
+def bound(task: UaiTask, effort: Effort) -> Answer:
+    """The mini-bucket bound; its own back-substitution is the assignment of MAP and marginal MAP."""
+    p, name = task.problem, "mini-bucket bound"
+    mini_bucket = MiniBucket(BOUND_IBOUND, seed=effort.seed, time_limit=effort.time_limit)
+    upper = float(mini_bucket(p.batch, p.theta, task.query, task.eps_y, task.eps_h)[0])
+    if task.maximises:
+        value, found = -np.inf, None
+        for seconds in (0.0, effort.time_limit):
+            # Outputs that the bound suggests may be impossible; only then is a search worth its time.
+            if value == -np.inf < upper or found is None:
+                search = Anytime(seconds, BOUND_IBOUND, seed=effort.seed, report=effort.report)
+                found = search.search(p.batch, 0, p.theta, task.query, task.eps_h)
+                value = _evaluate(task, found.states, effort)
+        assert found is not None
+        upper = min(upper, found.upper)
+        return Answer(value, _closed(value, upper), True, value, upper, name, found.states)
+    propagate = _propagation(effort.seed)
+    belief = propagate(p.batch, p.theta, task.query, 1.0, 1.0)
+    lower = float(Bounded(propagate, ibound=BOUND_IBOUND).lower(p.batch, p.theta, task.query, 1.0, 1.0, belief)[0])
+    close = task.name == "PR" and _closed(lower, upper)
+    marginals = _per_variable(task, belief.mu)
+    return Answer(upper, close, bool(belief.status.converged[0]), lower, upper, name, None, marginals)
+
+
+def auto(task: UaiTask, effort: Effort) -> Answer:
+    """Exact if it fits in memory and time, else propagation and search."""
+    plan, costs = _plan(task, effort)
+    seconds = costs.operations[0] * SECONDS_PER_ENTRY
+    if costs.bytes[0] <= effort.memory_limit and seconds <= effort.time_limit:
+        try:
+            return _eliminated(task, effort, plan)
+        except KeyboardInterrupt:
+            effort = replace(effort, time_limit=0.0)
+    return bp(task, effort)
+
+
+METHODS: Mapping[str, Callable[[UaiTask, Effort], Answer]] = {"auto": auto, "exact": exact, "bp": bp, "bound": bound}
+
+
+def _searched(task: UaiTask, effort: Effort) -> Answer:
+    p = task.problem
+    starts = tuple(_propagation(effort.seed, start) for start in ("sum_first", "annealed"))
+    search = Anytime(effort.time_limit, SMALL, effort.memory_limit, effort.seed, starts, effort.report)
+    found = search.search(p.batch, 0, p.theta, task.query, task.eps_h)
+    value, lower = (found.value, found.value) if found.evaluated else _revalued(task, found, effort)
+    return Answer(value, found.proven, found.proven, lower, found.upper, "propagation and search", found.states)
+
+
+def _revalued(task: UaiTask, found: SearchResult, effort: Effort) -> tuple[float, float]:
+    """Value and lower bound of outputs whose hidden part is too wide for small tables.
+
+    Exact if memory allows; else an estimate by propagation, which is no bound.
+    """
+    try:
+        value = _evaluate(task, found.states, effort)
+        return value, value
+    except MemoryLimitError:
+        p, query = task.problem, _given(task, found.states)
+        belief = _propagation(effort.seed)(p.batch, p.theta, query, task.eps_h, task.eps_h)
+        return float(belief.value[0]), float("nan")
+
+
+def _propagation(seed: int, *starts: str) -> Propagate:
+    """Messages on the model's own factors: nothing is merged, so no table is larger than the model's."""
+    return Propagate("normal", merging=False, max_sweeps=100, seed=seed, starts=starts or None)
+
+
+def _evaluate(task: UaiTask, states: Ints, effort: Effort) -> float:
+    """Exact value of an assignment: its score for MAP, the hidden variables summed out for marginal MAP."""
+    p = task.problem
+    if (states[task.query.output] < 0).any():
+        return float("-inf")
+    if task.name == "MAP":
+        return float(score(p.batch, p.theta, states)[0])
+    plan = _elimination(effort, RESTARTS[0]).plan(p.batch)
+    return float(plan.bind(_given(task, states), 0.0, task.eps_h, marginals=False).value(p.theta)[0])
+
+
+def _given(task: UaiTask, states: Ints) -> Query:
+    outputs = np.flatnonzero(task.query.output)
+    return task.query.clamp(task.problem.batch, outputs, states[outputs])
+
+
+def _from_belief(task: UaiTask, belief: Belief) -> Answer:
+    status = belief.status
+    lower, upper = float(status.lower[0]), float(status.upper[0])
+    known = bool(status.exact[0]) or (task.name == "PR" and _closed(lower, upper))
+    # An estimate outside its certificate is certainly wrong; the nearest end is not.
+    value = min(max(float(belief.value[0]), lower), upper)
+    marginals = _per_variable(task, belief.mu)
+    return Answer(value, known, bool(status.converged[0]), lower, upper, status.method[0], None, marginals)
+
+
+def _closed(lower: float, upper: float) -> bool:
+    """Whether a certificate leaves nothing open but rounding."""
+    return upper <= lower + TOLERANCE * max(1.0, abs(lower))
+
+
+def _per_variable(task: UaiTask, mu: Marginals | None) -> list[Floats] | None:
+    """The marginal of every variable, where the task asks for marginals."""
+    if task.name != "MAR" or mu is None:
+        return None
+    batch = task.problem.batch
+    return np.split(mu.unary, batch.unary_ptr[1:-1]) if batch.n_vars else []
