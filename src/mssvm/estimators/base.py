@@ -27,10 +27,8 @@ from mssvm.inference.base import Planner, plan_of
 from mssvm.losses.losses import Loss, Zero
 from mssvm.models.base import Inputs
 from mssvm.objectives.base import Objective
-from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified
-from mssvm.optim import Callback, Checkpoint, Row, Solution, Validation
-from mssvm.optim.alternate import Minimise
+from mssvm.optim import Callback, Checkpoint, Validation
 from mssvm.structures import Encoder, Schema, Structure, Weight
 
 SECTION = "Parameters\n----------\n"
@@ -174,8 +172,7 @@ class StructuredEstimator(BaseEstimator):
     def _objective(self, loss: Loss) -> Objective:
         return Unified(self.eps_y, self.eps_h, loss)
 
-    def _strategy(self, problem: TrainingProblem, w0: Floats, minimise: Minimise) -> Solution:
-        return minimise(problem, w0)
+    _strategy: plan.Strategy | None = None  # one call of the solver, unless a member takes turns
 
     def _predictor(self, planner: Planner, inputs: Inputs, query: Query) -> Bound:
         """argmax_y PS_h[eps_h] theta: the decoder for which the objective bounds the loss (paper Lemma 1)."""
@@ -220,7 +217,7 @@ class StructuredEstimator(BaseEstimator):
         follow = Following(self._predictor, callback, validation, checkpoint, time_limit)
         self.coef_, solution, self.training_ = Training(data, follow).run(self.coef_ if again else None)
         self.encoder_ = data.encoder
-        self.history_ = persist.records({name: solution.column(name) for name in Row._fields})
+        self.history_ = solution.history
         self.n_iter_ = len(solution.trace)
         self.objective_ = self.training_["objective"]
         self.status_ = diagnosis.sentence(self.training_)

@@ -53,19 +53,14 @@ class PredictionRequest:
         """The scores of the model."""
         return self.model.forward(self.w, self.encoded.inputs)
 
-    @cached_property
-    def bound(self) -> Bound:
-        """The member's decoder, ready to be called with any scores."""
-        return self.predictor(self.planner, self.encoded.inputs, self.query)
-
     def map(self) -> Belief:
         """The best outputs (marginal MAP at the member's eps_h), and hidden variables given them."""
-        return _possible(self.bound(self.theta))
+        return _possible(self.predictor(self.planner, self.encoded.inputs, self.query)(self.theta))
 
-    def states(self, sites: Sites, w: Floats | None = None) -> Ints:
+    def states(self, sites: Sites) -> Ints:
         """The predicted state of every site; hidden ones are the most probable given the best outputs."""
-        belief = self.map() if w is None else self.bound(self.model.forward(w, self.encoded.inputs))
-        return belief.decode(self.encoded.batch)[sites.vars]
+        belief = self.predictor(self.planner, self.encoded.inputs, self.query)(self.theta)
+        return _possible(belief).decode(self.encoded.batch)[sites.vars]
 
     def marginals(self, eps_y: float = 1.0, eps_h: float = 1.0) -> Floats:
         """(sites, classes): probabilities of the labels, by default under p(y, h | x) ~ exp theta(x, y, h)."""

@@ -219,7 +219,9 @@ class Training:
             for w0 in starts(init, self.problem, hidden, plan.n_init, plan.rng, self.regulariser):
                 self.seed = int(plan.rng.randint(LARGEST_SEED))
                 self._start = len(solutions) + 1
-                solutions.append(plan.strategy(self.problem, w0, self.minimise))
+                by_turns = plan.strategy
+                minimised = by_turns(self.problem, w0, self.minimise) if by_turns else self.minimise(self.problem, w0)
+                solutions.append(minimised)
                 if solutions[-1].outcome.cut_short:
                     break
         best = best_of(solutions)
@@ -268,10 +270,12 @@ class Training:
         with held.naming():
             held_out = request(encoder, np.zeros(encoder.layout.n_weights), self.planner, decode, held.X, held.hidden)
             truth = encoder.vocabulary.encode(held.y, held_out.encoded.labels.shapes)
-        ones, sites = np.ones(len(held_out)), held_out.encoded.labels
+        inputs, sites, ones = held_out.encoded.inputs, held_out.encoded.labels, np.ones(len(held_out))
+        bound = decode(self.planner, inputs, held_out.query)
 
         def score(w: Floats) -> float:
-            return agreement(held_out.states(sites, self.whole(w)), truth, ones)
+            belief = bound(encoder.model.forward(self.whole(w), inputs))
+            return agreement(belief.decode(inputs.batch)[sites.vars], truth, ones)
 
         return Validation(score, held.patience, held.every)
 
