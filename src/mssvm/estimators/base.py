@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,7 +22,7 @@ from mssvm.engines.base import Bound
 from mssvm.estimators import diagnosis, persist, plan, prediction
 from mssvm.estimators.prediction import PredictionRequest
 from mssvm.estimators.training import Following, HeldOut, Training, TrainingData
-from mssvm.inference.base import Planner, plan_of
+from mssvm.inference.base import Planner
 from mssvm.losses.losses import Loss, Zero
 from mssvm.models.base import Inputs
 from mssvm.objectives.base import Objective
@@ -345,7 +344,7 @@ class StructuredEstimator(BaseEstimator):
         check_is_fitted(self, "coef_")
         engine = engine_of(self.engine, plan.threads_of(self.n_jobs))
         inference = plan.inference_of(self.inference, self.memory_limit, engine.threads)
-        known = (self.encoder_, self.coef_, partial(plan_of, inference, engine=engine), self._predictor)
+        known = (self.encoder_, self.coef_, Planner(inference, engine), self._predictor)
         return prediction.request(*known, X, hidden, given, allowed)
 
     # ------------------------------------------------------------------------------------- looking inside

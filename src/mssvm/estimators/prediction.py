@@ -51,7 +51,7 @@ class PredictionRequest:
     @cached_property
     def theta(self) -> Potentials:
         """The scores of the model."""
-        return self.model.forward(self.w, self.encoded.inputs)
+        return self.model.bind(self.encoded.inputs, self.planner.engine).forward(self.w)
 
     def map(self) -> Belief:
         """The best outputs (marginal MAP at the member's eps_h), and hidden variables given them."""
@@ -74,7 +74,8 @@ class PredictionRequest:
     def variants(self, instances: Ints, query: Query) -> tuple[Belief, Ints]:
         """The best answers of the named instances (repeats allowed) under another query, and their states."""
         inputs = self.encoded.inputs.select(instances)
-        belief = self.predictor(self.planner, inputs, query)(self.model.forward(self.w, inputs))
+        theta = self.model.bind(inputs, self.planner.engine).forward(self.w)
+        belief = self.predictor(self.planner, inputs, query)(theta)
         return belief, belief.decode(inputs.batch)
 
 
