@@ -413,8 +413,9 @@ class TestFollowing:
             clone(model).set_params(C=2.0).fit(X, Y_THIN, checkpoint=tmp_path / "run")
 
     def test_a_time_limit_keeps_the_best_so_far(self):
-        model = ms.LSSVM(ms.Chain(hidden=2), solver="subgradient", max_iter=10**6, n_init=3, random_state=0)
-        model.fit(X, Y_THIN, time_limit=0.3)
+        endless = Subgradient(n_epochs=10**6, rate=0.1)
+        model = ms.LSSVM(ms.Chain(hidden=2), solver=endless, n_init=3, random_state=0)
+        model.fit(X, Y_THIN, time_limit=1.0)
         assert model.training_["outcome"] == "time" and len(model.training_["restarts"]) == 1
         assert model.objective_ == model.history_["objective"].min() < model.history_["objective"][0]
         assert "time limit" in model.diagnose()
