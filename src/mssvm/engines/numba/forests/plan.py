@@ -13,14 +13,18 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology, offsets, spans
-from mssvm.engines.numba.forests.chain import LANES, run_chains
+from mssvm.engines.numba.forests.chain import LANES
 from mssvm.engines.numba.forests.forest import AT_H, AT_Y, check_forests, read_modes, run_forests
+from mssvm.engines.numba.forests.lanes import Family, max_lanes, sum_lanes
 from mssvm.engines.numba.forests.rooting import plan_forest
 from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, Tables, exp_tables
+from mssvm.engines.numba.vector import WIDTH
 
 LANE_STATES = 48  # with more, one chain at a time is as fast
 CACHED = 1 << 15  # doubles of one buffer of a group of chains
 BLOCK = 64  # instances handed to a thread at a time
+FEWEST = 3  # instances that are worth a register of eight
+NOTHING = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,40 +172,93 @@ class ForestPlan:
         return ForestRoute(self, query, eps_y, eps_h, instances, workers)
 
     @cached_property
-    def chain_states(self) -> Ints:
-        """States of the instances that are chains in order with one cardinality and one table; 0 elsewhere."""
-        batch = self.batch
-        per_topology = np.zeros(len(batch.topologies), dtype=np.int64)
-        for g, t in enumerate(batch.topologies):
-            path = t.n_vars > 1 and t.scopes == tuple((i, i + 1) for i in range(t.n_vars - 1))
-            if path and len(set(t.cards)) == 1 and t.cards[0] <= LANE_STATES:
-                per_topology[g] = t.cards[0]
-        states = per_topology[batch.topology_of]
-        chains = np.flatnonzero(states)
-        count = batch.factor_ptr[chains + 1] - batch.factor_ptr[chains]
-        at = batch.table_at[spans(batch.factor_ptr[chains], count)]
-        first = np.repeat(batch.table_at[batch.factor_ptr[chains]], count)
-        states[np.repeat(chains, count)[at != first]] = 0
-        return states
+    def _reading(self) -> list[tuple[Ints, Ints, bytes]]:
+        """Per topology: the factors to the parents by position from the leaves to the roots (-1 at a root), the
+        positions of the parents counted from the end, and both with cardinalities read from the root."""
+        out = []
+        for t in self.batch.topologies:
+            r = rooting_of(t)
+            if not r.valid or not t.n_vars:
+                out.append((NOTHING, NOTHING, b""))
+                continue
+            position = np.empty(t.n_vars, dtype=np.int64)
+            position[r.order] = np.arange(t.n_vars)
+            parent = r.parent[r.order]
+            distance = np.where(parent < 0, -1, t.n_vars - 1 - position[parent])
+            factor = np.where(parent < 0, -1, r.edge[r.order])
+            read = np.stack([t.card_array[r.order], distance, r.flip[r.order]], axis=1)[::-1]
+            out.append((factor, distance, np.ascontiguousarray(read).tobytes()))
+        return out
 
-    def lane_groups(self, chains: Ints) -> tuple[Ints, Ints]:
-        """The named chains in groups with the same states and table: group offsets and members."""
-        batch, k = self.batch, self.chain_states[chains]
-        at, count = batch.table_at[batch.factor_ptr[chains]], np.diff(batch.var_ptr)[chains]
-        order = np.lexsort((count, at, k))
-        return group_lanes((at[order], k[order]), k[order], count[order]), chains[order]
+    def families(self, instances: Ints) -> list[LaneGroup]:
+        """Instances that can run side by side: one forest read from the root, some ending sooner, the same tables."""
+        batch, found = self.batch, dict[tuple[int, bytes], list[_Members]]()
+        for g in np.argsort([-t.n_vars for t in batch.topologies], kind="stable").tolist():
+            mine = instances[batch.topology_of[instances] == g]
+            factor, _, reading = self._reading[g]
+            if not len(mine) or not reading:
+                continue
+            edges = factor[factor >= 0]
+            tables = batch.table_at[batch.factor_ptr[mine][:, None] + edges]
+            kinds, of = np.unique(tables, axis=0, return_inverse=True) if len(edges) else (tables[:1], 0 * mine)
+            for k, row in enumerate(kinds):
+                key = (int(row[-1]) if len(row) else -1, reading[:24])
+                same = [m for m in found.get(key, []) if m.reading.startswith(reading) and m.ends_with(row)]
+                if not same:
+                    same = [_Members(g, reading, row, [])]
+                    found.setdefault(key, []).append(same[0])
+                same[0].instances.append(mine[of.ravel() == k])
+        groups = [m for members in found.values() for m in members if sum(map(len, m.instances)) >= FEWEST]
+        return [self._group(m) for m in groups]
+
+    def _group(self, members: _Members) -> LaneGroup:
+        topology = self.batch.topologies[members.topology]
+        r, factor = rooting_of(topology), self._reading[members.topology][0]
+        n, card = topology.n_vars, topology.card_array[r.order]
+        distance = self._reading[members.topology][1]
+        parent = np.where(distance < 0, -1, n - 1 - distance)
+        sent = np.where(parent < 0, 0, card[parent])
+        table = np.full(n, -1, dtype=np.int64)
+        start, table[factor >= 0] = np.unique(members.tables, return_inverse=True)
+        positions = [np.flatnonzero(table == k) for k in range(len(start))]
+        ends = topology.card_array[r.ends[[factor[p[0]] for p in positions]]].reshape(-1, 2)
+        only = (parent >= 0) & (np.bincount(parent[parent >= 0], minlength=n)[parent] == 1)
+        family = Family(
+            card, offsets(card)[:-1], parent, only, r.degree[r.order], r.flip[r.order], offsets(sent)[:-1], table,
+            offsets(np.array([len(p) for p in positions], dtype=np.int64)), np.concatenate([NOTHING, *positions]),
+            int(card.sum()), int(sent.sum()),
+        )  # fmt: skip
+        chosen = np.concatenate(members.instances)
+        ptr = np.append(np.arange(0, len(chosen), WIDTH), len(chosen))
+        return LaneGroup(family, start, np.ascontiguousarray(ends[:, 0]), np.ascontiguousarray(ends[:, 1]), ptr, chosen)
 
 
-class Lane(NamedTuple):
-    """Chains that run side by side at one temperature: group offsets and members."""
+@dataclass(frozen=True, eq=False)
+class _Members:
+    """Instances of a family while they are collected: the longest topology, its reading, its tables by position."""
 
-    at_h: bool
+    topology: int
+    reading: bytes
+    tables: Ints
+    instances: list[Ints]
+
+    def ends_with(self, tables: Ints) -> bool:
+        return len(tables) == 0 or np.array_equal(self.tables[-len(tables) :], tables)
+
+
+class LaneGroup(NamedTuple):
+    """Instances that run side by side: their family, the tables it reads, registers of instances."""
+
+    family: Family
+    start: Ints
+    rows: Ints
+    cols: Ints
     ptr: Ints
     members: Ints
 
 
 class ForestRoute:
-    """Forests at given roles, masks and temperatures: chains of one temperature side by side, others one by one."""
+    """Forests at given roles, masks and temperatures: those of one temperature side by side, others one by one."""
 
     name = "tree recursion"
 
@@ -218,44 +275,48 @@ class ForestRoute:
         some = np.unique(self.plan.table_of[spans(ptr[self.instances], np.diff(ptr)[self.instances])])
         return TableSet(every.starts[some], every.rows[some], every.cols[some])
 
-    def _lanes(self) -> list[Lane]:
-        """Chains all of whose free variables have one positive temperature."""
-        chains = self.instances[self.plan.chain_states[self.instances] > 0]
+    def _lanes(self) -> list[tuple[bool, LaneGroup]]:
+        """Instances all of whose free variables have one temperature, side by side; whether it is eps_h."""
         modes = np.full(len(self.plan.batch), AT_Y, dtype=np.int64)
         if self.eps_y != self.eps_h:
-            read_modes(chains, self.plan.layout, self.query.allowed, self.query.output, modes)
-        out = []
-        for mode, eps in ((AT_Y, self.eps_y), (AT_H, self.eps_h)):
-            mine = chains[modes[chains] == mode]
-            if eps > 0.0 and len(mine):
-                out.append(Lane(mode == AT_H, *self.plan.lane_groups(mine)))
-        return out
+            read_modes(self.instances, self.plan.layout, self.query.allowed, self.query.output, modes)
+        return [
+            (mode == AT_H, group)
+            for mode in (AT_Y, AT_H)
+            for group in self.plan.families(self.instances[modes[self.instances] == mode])
+        ]
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances."""
         plan, query, each = self.plan, self.query, self.workers.each
+        forest, layout = plan.forest, plan.layout
         ty, th = self.tables.at_both(theta.tables, self.eps_y, self.eps_h)
         done = np.zeros(len(value), dtype=bool)
 
-        def chains(lane: Lane, part: Ints) -> None:
-            run_chains(
-                lane.ptr[part[0] : part[-1] + 2], lane.members, plan.layout, plan.chain_states, theta.unary,
-                query.allowed, self.eps_h if lane.at_h else self.eps_y, th if lane.at_h else ty, value, True, mu.unary,
-                mu.tables, done,
-            )  # fmt: skip
+        def side_by_side(at_h: bool, group: LaneGroup, part: Ints) -> None:
+            f, start, rows, cols, ptr, members = group
+            tables, eps = (th, self.eps_h) if at_h else (ty, self.eps_y)
+            where = (ptr[part[0] : part[-1] + 2], members, f, forest.order, forest.edge, forest.node_ptr, layout, start)
+            if eps > 0.0:
+                sum_lanes(
+                    *where, rows, cols, tables, theta.unary, query.allowed, eps, value, mu.unary, mu.tables, done
+                )
+            else:
+                max_lanes(*where, rows, cols, tables.raw, theta.unary, query.allowed, value, mu.unary, mu.tables)
+                done[members[ptr[part[0]] : ptr[part[-1] + 1]]] = True
 
-        def forests(part: Ints) -> bool:
+        def one_by_one(part: Ints) -> bool:
             exact: bool = run_forests(
-                part, plan.forest, plan.layout, theta.unary, query.allowed, query.output, self.eps_y, self.eps_h, ty,
-                th, value, True, mu.unary, mu.tables,
+                part, forest, layout, theta.unary, query.allowed, query.output, self.eps_y, self.eps_h, ty, th, value,
+                True, mu.unary, mu.tables,
             )  # fmt: skip
             return exact
 
-        for lane in self.lanes:
-            parts = blocks(np.arange(len(lane.ptr) - 1), 1, self.workers.threads)
-            each(chains, [lane] * len(parts), parts)
+        for at_h, group in self.lanes:
+            parts = blocks(np.arange(len(group.ptr) - 1), BLOCK // WIDTH, self.workers.threads)
+            each(side_by_side, [at_h] * len(parts), [group] * len(parts), parts)
         rest = self.instances[~done[self.instances]] if self.lanes else self.instances
-        if len(rest) and not all(each(forests, blocks(rest, BLOCK, self.workers.threads))):
+        if len(rest) and not all(each(one_by_one, blocks(rest, BLOCK, self.workers.threads))):
             raise UnsupportedError(
                 "an instance is no forest whose hidden components touch at most two outputs; use general elimination."
             )
