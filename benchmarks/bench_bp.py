@@ -4,10 +4,10 @@
     python benchmarks/bench_bp.py --scaling 1 2 4 8 16 [--output FILE]
 
 Everything a call does is timed: checks, exponentiation of the tables, sweeps with their convergence checks; only the
-plan, which depends on the graphs alone and is kept between calls, is made before. Rates on one core use processor time,
-so that other processes count little; threads and the peer use wall time. Repeats are interleaved and the best of each
-is kept. PYTHON is an interpreter in which PGMax is installed. FILE is benchmarks/results/bp.json or bp_scaling.json
-unless given.
+plan, which depends on graphs and query alone and is kept between calls, is made before. Rates on one core use
+processor time, so that other processes count little; threads and the peer use wall time. Repeats are interleaved and
+the best of each is kept. PYTHON is an interpreter in which PGMax is installed. FILE is benchmarks/results/bp.json or
+bp_scaling.json unless given.
 
 What reading allows: a directed message needs its table once, so at most bandwidth / (8 S^2) messages a second can be
 had by code that reads a table for every message. The kernels read it once for both directions, which would allow twice
@@ -166,14 +166,10 @@ def scaling(counts: list[int], repeats: int) -> dict[str, Any]:
     """Sum-product to convergence on a batch of 32 grids, with different numbers of threads."""
     batch, theta = grid(20, 40, 5, count=32)
     query = Query.of(batch, np.zeros(batch.n_vars, dtype=bool))
-    methods = {t: Propagate("normal", threads=t) for t in counts}
-    times = best(
-        {str(t): (lambda m=m: m(batch, theta, query, 1.0, 1.0)) for t, m in methods.items()},
-        repeats,
-        time.perf_counter,
-    )
-    first = methods[counts[0]](batch, theta, query, 1.0, 1.0).mu.unary
-    same = all(np.array_equal(first, m(batch, theta, query, 1.0, 1.0).mu.unary) for m in methods.values())
+    bounds = {t: Propagate("normal", threads=t).plan(batch).bind(query, 1.0, 1.0) for t in counts}
+    times = best({str(t): (lambda b=b: b(theta)) for t, b in bounds.items()}, repeats, time.perf_counter)
+    first = bounds[counts[0]](theta).mu.unary
+    same = all(np.array_equal(first, bound(theta).mu.unary) for bound in bounds.values())
     ratios = {t: times[str(counts[0])] / seconds for t, seconds in times.items()}
     print(
         f"batch of 32 grids 20x40, 5 states: {counts[0]} thread {1e3 * times[str(counts[0])]:.0f} ms; "

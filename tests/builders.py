@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology, spans
-from mssvm.inference.base import plan_of
+from mssvm.engines import engine_of
+from mssvm.inference.base import Planner, plan_of
 from mssvm.inference.enumerate import entries
 from mssvm.objectives.sample import Sample
 
@@ -327,4 +327,4 @@ class On:
 
 def parts_of(objective: Any, inference: Any, sample: Sample, delta: Potentials) -> Any:
     """An objective bound to a sample."""
-    return objective.bind(sample, delta, plan_of(inference, sample.batch), partial(plan_of, inference))
+    return objective.bind(sample, delta, plan_of(inference, sample.batch), Planner(inference, engine_of()))

@@ -6,14 +6,17 @@ import itertools
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import mssvm as ms
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, MssvmWarning, UnsupportedError
 from mssvm.core.progress import ProgressLine
+from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.estimators.training import TrainingLine
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.propagation.propagate import Propagate
-from mssvm.optim import BCFW, LBFGS, Row, Subgradient
+from mssvm.objectives.training import TrainingProblem
+from mssvm.optim import BCFW, LBFGS, Checkpoint, Row, Subgradient, Validation, checkpoints_of
 from ragged import QUICK, same, sequences, thinned
 
 X, Y = sequences(30)
@@ -353,3 +356,97 @@ def test_latent_classifier_finds_prototypes():
 def test_solver_objects_pass_through():
     model = ms.CRF(solver=Subgradient(n_epochs=2, rate=0.1)).fit(X, Y)
     assert "All 2 epochs" in model.training_["message"]
+
+
+class TestFollowing:
+    def test_a_callback_sees_every_row_and_stops(self):
+        rows = []
+
+        def callback(row, w):
+            rows.append((row, w))
+            return row.iteration == 3
+
+        model = ms.CRF().fit(X, Y, callback=callback)
+        assert model.training_["outcome"] == "stopped" and len(rows) == model.n_iter_ == 4
+        assert all(w.shape == model.coef_.shape for _, w in rows)
+
+    def test_callbacks_and_scores_see_all_weights_whatever_the_support(self):
+        named = [[["bias", f"f{v}"] for v in y] for y in Y]
+        seen = []
+        score = Validation(lambda w: -float(w @ w), patience=2)
+        model = ms.CRF(support="seen", max_iter=5).fit(
+            named, Y, callback=lambda row, w: seen.append(len(w)), validation=score
+        )
+        assert set(seen) == {len(model.coef_)} and model.training_["outcome"] == "early"
+
+    def test_held_out_data_stop_training_at_their_best_score(self):
+        X_held, Y_held = sequences(12, seed=5)
+        held = ms.HeldOut(X_held, Y_held, patience=3)
+        scores = []
+
+        def callback(row, w):
+            probe = ms.CRF(max_iter=1).fit(X, Y)
+            probe.coef_ = w
+            scores.append(probe.score(X_held, Y_held))
+
+        model = ms.CRF(C=100.0).fit(X, Y, validation=held, callback=callback)
+        assert model.training_["outcome"] == "early"
+        assert model.score(X_held, Y_held) == max(scores) and len(scores) == scores.index(max(scores)) + 4
+        pair = ms.CRF(C=100.0).fit(X, Y, validation=(X_held, Y_held))
+        assert pair.score(X_held, Y_held) >= max(scores)
+
+    def test_a_checkpoint_is_resumed(self, tmp_path):
+        model = ms.LSSVM(ms.Chain(hidden=2), n_init=2, solver="subgradient", **QUICK)
+        whole = clone(model).fit(X, Y_THIN)
+        file = Checkpoint(tmp_path / "run", every_seconds=0.0)
+
+        def press(row, w):
+            if row.iteration == 4:
+                raise KeyboardInterrupt
+
+        cut = clone(model).fit(X, Y_THIN, checkpoint=file, callback=press)
+        assert cut.training_["outcome"] == "interrupted" and len(cut.training_["restarts"]) == 1
+        assert [p.name for p in checkpoints_of(tmp_path / "run")] == ["run-1"]
+        resumed = clone(model).fit(X, Y_THIN, checkpoint=file)
+        assert np.array_equal(resumed.coef_, whole.coef_) and len(resumed.training_["restarts"]) == 2
+        with pytest.raises(InputError, match="another solver, problem or start"):
+            clone(model).set_params(C=2.0).fit(X, Y_THIN, checkpoint=tmp_path / "run")
+
+    def test_a_time_limit_keeps_the_best_so_far(self):
+        endless = Subgradient(n_epochs=10**6, rate=0.1)
+        model = ms.LSSVM(ms.Chain(hidden=2), solver=endless, n_init=3, random_state=0)
+        model.fit(X, Y_THIN, time_limit=1.0)
+        assert model.training_["outcome"] == "time" and len(model.training_["restarts"]) == 1
+        assert model.objective_ == model.history_["objective"].min() < model.history_["objective"][0]
+        assert "time limit" in model.diagnose()
+        with pytest.raises(InputError, match="time_limit must be"):
+            model.fit(X, Y_THIN, time_limit=0)
+
+    def test_the_pass_that_picks_the_solver_is_not_made_twice(self, monkeypatch):
+        calls = []
+        difference = TrainingProblem.difference
+
+        def counted(self, w, instances=None):
+            calls.append(self.temperatures)
+            return difference(self, w, instances)
+
+        monkeypatch.setattr(TrainingProblem, "difference", counted)
+        model = ms.CRF(max_iter=4).fit(X, Y)
+        assert len(calls) * len(X) == model.history_["plus_calls"][-1]
+
+
+def test_an_engine_of_ones_own_runs_everything():
+    class Counting(NumbaEngine):
+        calls = 0
+
+        def exact(self, *args, **kwargs):
+            Counting.calls += 1
+            return super().exact(*args, **kwargs)
+
+    model = ms.MSSVM(ms.Chain(hidden=2), engine=Counting(1), **QUICK).fit(X, Y_THIN)
+    trained = Counting.calls
+    assert trained > 0
+    assert same(model.predict(X), ms.MSSVM(ms.Chain(hidden=2), **QUICK).fit(X, Y_THIN).predict(X))
+    assert Counting.calls > trained
+    with pytest.raises(InputError, match="engine must be one of"):
+        ms.CRF(engine="steam").fit(X, Y)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -14,8 +13,9 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.power import power_sum
 from mssvm.core.terms import table_term
 from mssvm.core.topology import Batch, Topology
+from mssvm.engines import engine_of
 from mssvm.inference.auto import Auto
-from mssvm.inference.base import plan_of
+from mssvm.inference.base import Planner
 from mssvm.inference.enumerate import entries
 from mssvm.inference.exact import Exact
 from mssvm.losses.losses import Hamming, Zero
@@ -92,7 +92,7 @@ def test_decoder_maximises_the_score_and_the_objective_bounds_its_loss(alpha):
         sample = sample_of(seed)
         w = np.random.default_rng(seed).normal(size=N_WEIGHTS)
         objective, inference = RenyiMargin(alpha), Exact()
-        parts = objective.decoder(sample.batch, sample.query, partial(plan_of, inference))
+        parts = objective.decoder(sample.batch, sample.query, Planner(inference, engine_of()))
         belief = parts.decode(DenseModel(N_WEIGHTS).forward(w, sample.inputs))
         decoded = belief.decode(sample.batch)
         bound = TrainingProblem(objective, DenseModel(N_WEIGHTS), sample, inference).difference(w).values

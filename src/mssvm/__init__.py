@@ -4,7 +4,9 @@ import mssvm as ms
 clf = ms.MSSVM(ms.Chain(hidden=4), C=1.0).fit(X, y)       # y may hold ms.MISSING, and sets of candidate labels
 clf.predict(X); clf.predict_marginals(X); clf.score(X, y); clf.save("m.safetensors"); ms.load("m.safetensors")
 
-Names are imported when they are first used, so that ``import mssvm`` itself is quick.
+``ms.solvers``, ``ms.losses``, ``ms.inference`` and ``ms.engines`` hold what the parameters of the same names take,
+``ms.metrics`` and ``ms.features`` what goes with data. Names are imported when they are first used, so that
+``import mssvm`` itself is quick.
 """
 
 from __future__ import annotations
@@ -15,9 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from mssvm._moved import install
 from mssvm.core import errors
+from mssvm.core.registry import MEMBERS, STRUCTURES
 
 if TYPE_CHECKING:
-    from mssvm.data.graphs import Graph
+    from mssvm import engines, inference, losses
+    from mssvm import optim as solvers
+    from mssvm.data import features, metrics
+    from mssvm.data.graphs import FactorInput, Graph
     from mssvm.data.labels import MISSING
     from mssvm.estimators import (
         CRF,
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
         MSSVM,
         SSVM,
         EpsilonSSVM,
+        HeldOut,
         LatentClassifier,
         LossAugmentedCRF,
         ModLat,
@@ -36,38 +43,27 @@ if TYPE_CHECKING:
     )
     from mssvm.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass
 
-_MEMBERS = ("CRF", "HCRF", "LSSVM", "M3E", "MSSVM", "SSVM", "EpsilonSSVM", "LossAugmentedCRF", "ModLat", "UnifiedSSVM")
 _HOMES = {
-    **dict.fromkeys((*_MEMBERS, "LatentClassifier", "cross_val_predict", "load"), "mssvm.estimators"),
-    **dict.fromkeys(("Chain", "FactorModel", "GraphModel", "Grid", "SequenceClass"), "mssvm.structures"),
+    **dict.fromkeys((*MEMBERS, "HeldOut", "LatentClassifier", "cross_val_predict", "load"), "mssvm.estimators"),
+    **{entry.name: entry.module for entry in STRUCTURES.values()},
     "MISSING": "mssvm.data.labels",
-    "Graph": "mssvm.data.graphs",
+    **dict.fromkeys(("FactorInput", "Graph"), "mssvm.data.graphs"),
+}
+_DOORS = {
+    "engines": "mssvm.engines",
+    "features": "mssvm.data.features",
+    "inference": "mssvm.inference",
+    "losses": "mssvm.losses",
+    "metrics": "mssvm.data.metrics",
+    "solvers": "mssvm.optim",
 }
 
 __all__ = [
-    "CRF",
-    "HCRF",
-    "LSSVM",
-    "M3E",
-    "MISSING",
-    "MSSVM",
-    "SSVM",
-    "Chain",
-    "EpsilonSSVM",
-    "FactorModel",
-    "Graph",
-    "GraphModel",
-    "Grid",
-    "LatentClassifier",
-    "LossAugmentedCRF",
-    "ModLat",
-    "SequenceClass",
-    "UnifiedSSVM",
-    "__version__",
-    "cross_val_predict",
-    "errors",
-    "load",
-]
+    "CRF", "HCRF", "LSSVM", "M3E", "MISSING", "MSSVM", "SSVM", "Chain", "EpsilonSSVM", "FactorInput", "FactorModel",
+    "Graph", "GraphModel", "Grid", "HeldOut", "LatentClassifier", "LossAugmentedCRF", "ModLat", "SequenceClass",
+    "UnifiedSSVM", "__version__", "cross_val_predict", "engines", "errors", "features", "inference", "load", "losses",
+    "metrics", "solvers",
+]  # fmt: skip
 
 install()
 
@@ -78,9 +74,9 @@ def __getattr__(name: str) -> Any:
             return version("mssvm")
         except PackageNotFoundError:
             return "unknown"
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _DOORS:
         raise AttributeError(f"module 'mssvm' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = import_module(_DOORS[name]) if name in _DOORS else getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from mssvm.cli import options as o
+from mssvm.cli.output import columns, pairs
 from mssvm.data.dataset import Dataset, n_sites
 from mssvm.data.metrics import is_bio
 from mssvm.data.readers import check as check_file
@@ -89,15 +88,6 @@ def _flat(values: Any, depth: int) -> Any:
 def _show(console: Console, fields: dict[str, Any], name: str) -> None:
     if not fields:
         return
-    table = Table(title=Text(name), show_header=False, min_width=min(len(name), 78))
-    for key, value in fields.items():
-        if key not in ("classes", "bio_tags"):
-            table.add_row(key, str(value))
-    console.print(table)
-    counts = Table(title="Labels")
-    counts.add_column("class")
-    counts.add_column("sites", justify="right")
-    for label, n in fields["classes"].items():
-        counts.add_row(Text(label), str(n))
+    console.print(pairs(name, ((k, v) for k, v in fields.items() if k not in ("classes", "bio_tags"))))
     if fields["classes"]:
-        console.print(counts)
+        console.print(columns("Labels", ("class", "sites"), fields["classes"].items()))

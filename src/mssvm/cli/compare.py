@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from mssvm.cli import options as o
-from mssvm.cli.output import check_target, output
+from mssvm.cli.output import check_target, of_report, output
 from mssvm.cli.versions import versions
 from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
@@ -21,7 +20,6 @@ from mssvm.experiments.comparison import Comparison
 from mssvm.experiments.comparison import compare as run
 from mssvm.experiments.statistics import Estimate
 from mssvm.report import Section, page
-from mssvm.report import Table as ReportTable
 
 SHARES = (0.25, 0.5, 1.0)
 WITHOUT_HIDDEN = [member.command for member in MEMBERS.values() if not member.hidden]
@@ -82,20 +80,10 @@ def compare(
         print(json.dumps(_fields(found)))
         return parts
     console = Console()
-    console.print(_table(result_table(found)))
+    console.print(of_report(result_table(found), without=ON_PAGE_ONLY))
     if html is not None:
         console.print(Text(f"Page: {html}"))
     return parts
-
-
-def _table(table: ReportTable) -> Table:
-    out = Table(title=Text(table.caption), caption=Text(table.note))
-    shown = [k for k, heading in enumerate(table.header) if heading not in ON_PAGE_ONLY]
-    for k in shown:
-        out.add_column(table.header[k], justify="left" if k < table.n_labels else "right")
-    for row in table.rows:
-        out.add_row(*(Text(row[k]) for k in shown))
-    return out
 
 
 def _fields(found: Comparison) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from mssvm.cli import options as o
+from mssvm.cli.output import columns, pairs
 from mssvm.core.progress import ProgressLine
 from mssvm.data.dataset import Dataset, n_sites
 from mssvm.data.metrics import Scores
@@ -87,25 +87,22 @@ def _hidden(data: Dataset, part: range) -> Any:
 
 
 def _summary(found: Scores, name: str) -> Table:
-    title = f"Labels of {name}"
-    table = Table(title=Text(title), show_header=False, min_width=min(len(title), 78))
-    table.add_row("accuracy", f"{found.accuracy:.2%}")
-    table.add_row("labelled sites", f"{found.n_sites}")
-    table.add_row("unlabelled sites", f"{found.n_unlabelled}")
-    table.add_row("instances all right", f"{found.whole:.2%} of {found.n_instances}")
+    rows = [
+        ("accuracy", f"{found.accuracy:.2%}"),
+        ("labelled sites", f"{found.n_sites}"),
+        ("unlabelled sites", f"{found.n_unlabelled}"),
+        ("instances all right", f"{found.whole:.2%} of {found.n_instances}"),
+    ]
     if found.spans is not None:
         spans = found.spans
-        table.add_row("span F1", f"{spans.f1:.2%} (precision {spans.precision:.2%}, recall {spans.recall:.2%})")
-        table.add_row("spans", f"{spans.support}")
-    return table
+        rows.append(("span F1", f"{spans.f1:.2%} (precision {spans.precision:.2%}, recall {spans.recall:.2%})"))
+        rows.append(("spans", f"{spans.support}"))
+    return pairs(f"Labels of {name}", rows)
 
 
 def _classes(found: Scores) -> Table:
-    table = Table(title="By class")
-    table.add_column("class")
-    for heading in ("precision", "recall", "F1", "sites"):
-        table.add_column(heading, justify="right")
-    for label, rates in found.by_class.items():
-        figures = (f"{rates.precision:.2%}", f"{rates.recall:.2%}", f"{rates.f1:.2%}", f"{rates.support}")
-        table.add_row(Text(str(label)), *figures)
-    return table
+    rows = (
+        (label, f"{rates.precision:.2%}", f"{rates.recall:.2%}", f"{rates.f1:.2%}", rates.support)
+        for label, rates in found.by_class.items()
+    )
+    return columns("By class", ("class", "precision", "recall", "F1", "sites"), rows)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mssvm.cli import options as o
+from mssvm.cli.output import columns, pairs
 from mssvm.data.labels import plain
 
 
@@ -34,26 +35,23 @@ def inspect(
     console.print(_summary(estimator, model.name))
     for line in estimator.diagnose().splitlines():
         console.print(Text(line))
-    table = Table(title=f"The {len(weights)} largest of {len(estimator.coef_)} weights")
-    for heading in ("block", "feature", "states"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("weight", justify="right")
-    for row in weights:
-        table.add_row(Text(row.block), Text(row.feature), Text(" ".join(map(str, row.states))), f"{row.value:+.4f}")
-    console.print(table)
+    title = f"The {len(weights)} largest of {len(estimator.coef_)} weights"
+    rows = ((w.block, w.feature, " ".join(map(str, w.states)), f"{w.value:+.4f}") for w in weights)
+    console.print(columns(title, ("block", "feature", "states", "weight"), rows, 3))
 
 
 def _summary(estimator: Any, name: str) -> Table:
-    table = Table(title=Text(name), show_header=False, min_width=min(len(name), 78))
-    table.add_row("method", type(estimator).__name__)
-    table.add_row("temperatures", f"eps_y {estimator.eps_y:g}, eps_h {estimator.eps_h:g}")
-    table.add_row("structure", Text(repr(estimator.structure_)))
-    table.add_row("classes", Text(", ".join(str(c) for c in estimator.labels_.classes)))
-    table.add_row("features", str(estimator.n_features_in_))
-    table.add_row("C", f"{estimator.C:g}")
-    table.add_row("solver", f"{estimator.solver}, {estimator.n_iter_} iterations recorded")
-    table.add_row("inference", str(estimator.inference))
-    return table
+    rows = {
+        "method": type(estimator).__name__,
+        "temperatures": f"eps_y {estimator.eps_y:g}, eps_h {estimator.eps_h:g}",
+        "structure": repr(estimator.structure_),
+        "classes": ", ".join(str(c) for c in estimator.labels_.classes),
+        "features": estimator.n_features_in_,
+        "C": f"{estimator.C:g}",
+        "solver": f"{estimator.solver}, {estimator.n_iter_} iterations recorded",
+        "inference": estimator.inference,
+    }
+    return pairs(name, rows.items())
 
 
 def _fields(estimator: Any, weights: list[Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from mssvm.cli.output import of_report
 from mssvm.experiments.catalogue import EXPERIMENTS
 from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.reproduce import reproduce as run
@@ -51,11 +51,6 @@ def _cores() -> int:
 def _show(console: Console, section: Section) -> None:
     for item in section.items:
         if isinstance(item, ReportTable):
-            table = Table(title=f"{section.title}. {item.caption}")
-            for k, heading in enumerate(item.header):
-                table.add_column(heading, justify="left" if k < item.n_labels else "right")
-            for row in item.rows:
-                table.add_row(*row)
-            console.print(table)
+            console.print(of_report(item, f"{section.title}. "))
     for claim in section.claims:
         console.print(f"[bold]Claim {claim.number}[/bold] {claim.verdict}: {claim.text}", highlight=False)

@@ -24,7 +24,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mssvm.core.arrays import Floats, Ints, sum_by
+from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.errors import InputError
 
 
@@ -211,6 +211,13 @@ class Batch:
     def slot_factor(self) -> Ints:
         """Factor of each entry of ``scope_vars`` (a slot: one variable of one factor)."""
         return np.repeat(np.arange(self.n_factors), np.diff(self.scope_ptr))
+
+    @cached_property
+    def pairwise(self) -> Bools:
+        """Which instances have factors of order two only."""
+        wide = np.diff(self.scope_ptr) != 2
+        found: Bools = np.bincount(self.factor_owner[wide], minlength=len(self)) == 0
+        return found
 
     @cached_property
     def mu_source(self) -> Ints:

@@ -160,9 +160,10 @@ class MessageModel(Protocol):
         """Instances sorted by kernel, for runs at one temperature, or at eps_y = 0 and eps_h. Only log space is used
         unless ``scaled`` probabilities are allowed."""
 
-    def relabel(self, instances: Ints, free: Bools, z: Ints) -> Ints:
+    def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
         """Raise theta(z) by moves of single free variables and of whole regions (connected ones of equal state) until
-        none gains; the instances that changed. Pairwise factors only. An engine may leave this out and name none."""
+        none gains. The instances that changed, and the log-messages m_j(x_j) = theta_ij(z_i, x_j) that variables at z
+        would send. Pairwise factors only; an engine may leave this out and name no instance."""
 
     def given(self, components: HiddenComponents, eps_h: float) -> Conditional: ...
 

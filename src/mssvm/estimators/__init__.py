@@ -23,18 +23,6 @@ from mssvm.estimators.selection import cross_val_predict
 from mssvm.estimators.training import HeldOut
 
 __all__ = [
-    "CRF",
-    "HCRF",
-    "LSSVM",
-    "M3E",
-    "MSSVM",
-    "SSVM",
-    "EpsilonSSVM",
-    "HeldOut",
-    "LatentClassifier",
-    "LossAugmentedCRF",
-    "ModLat",
-    "UnifiedSSVM",
-    "cross_val_predict",
-    "load",
-]
+    "CRF", "HCRF", "LSSVM", "M3E", "MSSVM", "SSVM", "EpsilonSSVM", "HeldOut", "LatentClassifier", "LossAugmentedCRF",
+    "ModLat", "UnifiedSSVM", "cross_val_predict", "load",
+]  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,14 +22,12 @@ from mssvm.engines.base import Bound
 from mssvm.estimators import diagnosis, persist, plan, prediction
 from mssvm.estimators.prediction import PredictionRequest
 from mssvm.estimators.training import Following, HeldOut, Training, TrainingData
-from mssvm.inference.base import Planner, plan_of
+from mssvm.inference.base import Planner
 from mssvm.losses.losses import Loss, Zero
 from mssvm.models.base import Inputs
 from mssvm.objectives.base import Objective
-from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified
-from mssvm.optim import Callback, Checkpoint, Row, Solution, Validation
-from mssvm.optim.alternate import Minimise
+from mssvm.optim import Callback, Checkpoint, Validation
 from mssvm.structures import Encoder, Schema, Structure, Weight
 
 SECTION = "Parameters\n----------\n"
@@ -174,8 +171,7 @@ class StructuredEstimator(BaseEstimator):
     def _objective(self, loss: Loss) -> Objective:
         return Unified(self.eps_y, self.eps_h, loss)
 
-    def _strategy(self, problem: TrainingProblem, w0: Floats, minimise: Minimise) -> Solution:
-        return minimise(problem, w0)
+    _strategy: plan.Strategy | None = None  # one call of the solver, unless a member takes turns
 
     def _predictor(self, planner: Planner, inputs: Inputs, query: Query) -> Bound:
         """argmax_y PS_h[eps_h] theta: the decoder for which the objective bounds the loss (paper Lemma 1)."""
@@ -220,7 +216,7 @@ class StructuredEstimator(BaseEstimator):
         follow = Following(self._predictor, callback, validation, checkpoint, time_limit)
         self.coef_, solution, self.training_ = Training(data, follow).run(self.coef_ if again else None)
         self.encoder_ = data.encoder
-        self.history_ = persist.records({name: solution.column(name) for name in Row._fields})
+        self.history_ = solution.history
         self.n_iter_ = len(solution.trace)
         self.objective_ = self.training_["objective"]
         self.status_ = diagnosis.sentence(self.training_)
@@ -348,7 +344,7 @@ class StructuredEstimator(BaseEstimator):
         check_is_fitted(self, "coef_")
         engine = engine_of(self.engine, plan.threads_of(self.n_jobs))
         inference = plan.inference_of(self.inference, self.memory_limit, engine.threads)
-        known = (self.encoder_, self.coef_, partial(plan_of, inference, engine=engine), self._predictor)
+        known = (self.encoder_, self.coef_, Planner(inference, engine), self._predictor)
         return prediction.request(*known, X, hidden, given, allowed)
 
     # ------------------------------------------------------------------------------------- looking inside

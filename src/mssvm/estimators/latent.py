@@ -14,6 +14,9 @@ from mssvm.core.arrays import AnyArray, Floats
 from mssvm.estimators.members import UnifiedSSVM
 from mssvm.structures import SequenceClass
 
+# Parameters that are those of the structured estimators.
+AS_THERE = ("eps_y", "eps_h", "C", "solver", "engine", "max_iter", "tol", "n_init", "random_state", "n_jobs", "verbose")
+
 
 class LatentClassifier(ClassifierMixin, BaseEstimator):
     """A multiclass classifier whose classes have several prototypes, chosen by a hidden variable that is never seen.
@@ -79,20 +82,10 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
         margin = self.eps_y == 0 if self.margin is None else bool(self.margin)
         self.model_ = UnifiedSSVM(
             SequenceClass(hidden=self.hidden),
-            eps_y=self.eps_y,
-            eps_h=self.eps_h,
             loss="hamming" if margin else "zero",
-            C=self.C,
             class_weight=self._weights_by_state(),
             classes=range(len(self.classes_)),
-            solver=self.solver,
-            engine=self.engine,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            n_init=self.n_init,
-            random_state=self.random_state,
-            n_jobs=self.n_jobs,
-            verbose=self.verbose,
+            **{name: getattr(self, name) for name in AS_THERE},
         )
         self.model_.fit(_rows(X), states, weight)
         self.coef_ = self.model_.coef_

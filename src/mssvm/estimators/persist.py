@@ -10,7 +10,6 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,13 @@ import numpy as np
 import safetensors
 from safetensors.numpy import save as to_bytes
 
+import mssvm
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError, MssvmError, MssvmWarning
 from mssvm.core.files import Reader, Writer, replacing
 from mssvm.core.registry import MEMBERS, RENAMED, classes_in_files
 from mssvm.data.labels import MISSING, LabelVocabulary
-from mssvm.optim import Row
+from mssvm.optim.solution import Row, records
 from mssvm.structures import Schema
 
 FORMAT = 1
@@ -40,7 +40,7 @@ def save(estimator: Any, path: str | Path) -> None:
     text = json.dumps(
         {
             "format": FORMAT,
-            "mssvm": _version(),
+            "mssvm": mssvm.__version__,
             "member": type(estimator).__name__,
             "parameters": parameters,
             "omitted": omitted,
@@ -146,11 +146,6 @@ def _by_name(found: Mapping[str, Any], name: str) -> Any:
     return found[name] if name in found else found[FORMERLY[name]]
 
 
-def records(columns: Mapping[str, AnyArray]) -> Any:
-    """Columns as a record array."""
-    return np.rec.fromarrays(list(columns.values()), dtype=[(name, c.dtype) for name, c in columns.items()])
-
-
 def _digest(text: str, tensors: dict[str, AnyArray]) -> str:
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
@@ -158,10 +153,3 @@ def _digest(text: str, tensors: dict[str, AnyArray]) -> str:
         digest.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
         digest.update(np.ascontiguousarray(tensor).tobytes())
     return digest.hexdigest()
-
-
-def _version() -> str:
-    try:
-        return version("mssvm")
-    except PackageNotFoundError:
-        return "unknown"

@@ -46,7 +46,7 @@ class TrainingPlan:
     name: str
     structure: Structure
     objective: Objective
-    strategy: Strategy
+    strategy: Strategy | None
     solver: Any
     max_iter: int | None
     tol: float | None

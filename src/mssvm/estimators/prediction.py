@@ -51,21 +51,16 @@ class PredictionRequest:
     @cached_property
     def theta(self) -> Potentials:
         """The scores of the model."""
-        return self.model.forward(self.w, self.encoded.inputs)
-
-    @cached_property
-    def bound(self) -> Bound:
-        """The member's decoder, ready to be called with any scores."""
-        return self.predictor(self.planner, self.encoded.inputs, self.query)
+        return self.model.bind(self.encoded.inputs, self.planner.engine).forward(self.w)
 
     def map(self) -> Belief:
         """The best outputs (marginal MAP at the member's eps_h), and hidden variables given them."""
-        return _possible(self.bound(self.theta))
+        return _possible(self.predictor(self.planner, self.encoded.inputs, self.query)(self.theta))
 
-    def states(self, sites: Sites, w: Floats | None = None) -> Ints:
+    def states(self, sites: Sites) -> Ints:
         """The predicted state of every site; hidden ones are the most probable given the best outputs."""
-        belief = self.map() if w is None else self.bound(self.model.forward(w, self.encoded.inputs))
-        return belief.decode(self.encoded.batch)[sites.vars]
+        belief = self.predictor(self.planner, self.encoded.inputs, self.query)(self.theta)
+        return _possible(belief).decode(self.encoded.batch)[sites.vars]
 
     def marginals(self, eps_y: float = 1.0, eps_h: float = 1.0) -> Floats:
         """(sites, classes): probabilities of the labels, by default under p(y, h | x) ~ exp theta(x, y, h)."""
@@ -79,7 +74,8 @@ class PredictionRequest:
     def variants(self, instances: Ints, query: Query) -> tuple[Belief, Ints]:
         """The best answers of the named instances (repeats allowed) under another query, and their states."""
         inputs = self.encoded.inputs.select(instances)
-        belief = self.predictor(self.planner, inputs, query)(self.model.forward(self.w, inputs))
+        theta = self.model.bind(inputs, self.planner.engine).forward(self.w)
+        belief = self.predictor(self.planner, inputs, query)(theta)
         return belief, belief.decode(inputs.batch)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,22 +14,21 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals
+from mssvm.core.potentials import Marginals, Status
 from mssvm.core.progress import ProgressLine, left
 from mssvm.core.registry import SOLVERS
 from mssvm.core.terms import Term
-from mssvm.core.topology import Batch, spans
+from mssvm.core.topology import spans
 from mssvm.data.labels import Labels, LabelVocabulary
-from mssvm.engines.base import Plan
 from mssvm.estimators.plan import TrainingPlan, instance_weights, mean_per_instance, site_weights
 from mssvm.estimators.prediction import Predictor, agreement, request
-from mssvm.inference.base import plan_of
+from mssvm.inference.base import Planner
 from mssvm.losses.losses import Zero, inputs_for
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample
-from mssvm.objectives.training import TrainingProblem
+from mssvm.objectives.training import Block, TrainingProblem
 from mssvm.optim import Callback, Checkpoint, Regulariser, Row, Solution, Solver, Validation, best_of, starts
 from mssvm.optim.starts import LARGEST_SEED
 from mssvm.structures import Encoder
@@ -201,9 +201,9 @@ class Training:
         self.validation = self._validation()
         self._lines: list[TrainingLine] = []
 
-    def planner(self, batch: Batch) -> Plan:
-        """The training's inference on its engine."""
-        return plan_of(self.inference, batch, self.plan.engine)
+    @property
+    def planner(self) -> Planner:
+        return Planner(self.inference, self.plan.engine)
 
     def run(self, warm: Floats | None) -> tuple[Floats, Solution, dict[str, Any]]:
         """Minimise from every start and keep the lowest: all weights, the solution, and figures about the training."""
@@ -219,7 +219,9 @@ class Training:
             for w0 in starts(init, self.problem, hidden, plan.n_init, plan.rng, self.regulariser):
                 self.seed = int(plan.rng.randint(LARGEST_SEED))
                 self._start = len(solutions) + 1
-                solutions.append(plan.strategy(self.problem, w0, self.minimise))
+                by_turns = plan.strategy
+                minimised = by_turns(self.problem, w0, self.minimise) if by_turns else self.minimise(self.problem, w0)
+                solutions.append(minimised)
                 if solutions[-1].outcome.cut_short:
                     break
         best = best_of(solutions)
@@ -268,10 +270,13 @@ class Training:
         with held.naming():
             held_out = request(encoder, np.zeros(encoder.layout.n_weights), self.planner, decode, held.X, held.hidden)
             truth = encoder.vocabulary.encode(held.y, held_out.encoded.labels.shapes)
-        ones, sites = np.ones(len(held_out)), held_out.encoded.labels
+        inputs, sites, ones = held_out.encoded.inputs, held_out.encoded.labels, np.ones(len(held_out))
+        features = encoder.model.bind(inputs, self.planner.engine)
+        bound = decode(self.planner, inputs, held_out.query)
 
         def score(w: Floats) -> float:
-            return agreement(held_out.states(sites, self.whole(w)), truth, ones)
+            belief = bound(features.forward(self.whole(w)))
+            return agreement(belief.decode(inputs.batch)[sites.vars], truth, ones)
 
         return Validation(score, held.patience, held.every)
 
@@ -302,28 +307,33 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
 
 
 def _closing_pass(training: Training, w: Floats) -> dict[str, Any]:
-    """Inference once more: which methods ran, and given the labels how much each hidden state is used."""
+    """Inference once more, block by block: which methods ran, and how much each hidden state is used given labels."""
     problem, encoded = training.problem, training.data.encoded
-    sample = problem.sample
-    theta = problem.model.forward(w, sample.inputs)
-    plan = training.planner(sample.batch)
-    free = plan.bind(sample.query, *problem.temperatures)(theta)
-    beliefs = [free]
-    usage: list[list[float]] = []
-    if len(encoded.hidden) or not free.status.exact.all():
-        given = plan.bind(sample.truth_query, *problem.temperatures)(theta)
-        beliefs.append(given)
-        kept = np.flatnonzero(training.data.sample.labelled)
-        hidden = encoded.hidden.select(kept, encoded.batch, sample.batch)
-        cards = sample.batch.cards[hidden.vars]
-        for card in np.unique(cards).tolist():
-            members = hidden.vars[cards == card]
-            mu = given.mu.unary[sample.batch.unary_ptr[members][:, None] + np.arange(card)]
-            usage.append([float(p) for p in mu.mean(axis=0)])
-    methods, counts = np.unique(np.asarray(free.status.method, dtype=str), return_counts=True)
+    labelled = np.flatnonzero(training.data.sample.labelled)
+    hidden = encoded.hidden.select(labelled, encoded.batch, problem.sample.batch).mask(problem.sample.batch.n_vars)
+
+    def look(block: Block) -> tuple[list[Status], dict[int, tuple[Floats, int]]]:
+        theta, sample = block.features.forward(w), block.sample
+        beliefs, usage = [block.plan.bind(sample.query, *problem.temperatures)(theta)], {}
+        if len(encoded.hidden) or not beliefs[0].status.exact.all():
+            beliefs.append(block.plan.bind(sample.truth_query, *problem.temperatures)(theta))
+        first = int(problem.sample.batch.var_ptr[block.first])
+        mine = np.flatnonzero(hidden[first : first + sample.batch.n_vars])
+        for card in np.unique(sample.batch.cards[mine]).tolist():
+            members = mine[sample.batch.cards[mine] == card]
+            mu = beliefs[-1].mu.unary[sample.batch.unary_ptr[members][:, None] + np.arange(card)]
+            usage[card] = mu.sum(axis=0), len(members)
+        return [belief.status for belief in beliefs], usage
+
+    found = problem.engine.each(look, problem.blocks)
+    every = [status for statuses, _ in found for status in statuses]
+    methods = Counter(name for statuses, _ in found for name in statuses[0].method)
+    cards = sorted({card for _, usage in found for card in usage})
+    parts = {card: [usage[card] for _, usage in found if card in usage] for card in cards}
+    means = [sum(total for total, _ in parts[card]) / sum(n for _, n in parts[card]) for card in cards]
     return {
-        "methods": {str(m): int(c) for m, c in zip(methods, counts, strict=True)},
-        "exact": all(bool(belief.status.exact.all()) for belief in beliefs),
-        "converged_share": float(np.concatenate([belief.status.converged for belief in beliefs]).mean()),
-        "hidden_usage": usage,
+        "methods": {name: methods[name] for name in sorted(methods)},
+        "exact": all(bool(status.exact.all()) for status in every),
+        "converged_share": float(np.concatenate([status.converged for status in every]).mean()),
+        "hidden_usage": [[float(p) for p in np.asarray(mean)] for mean in means],
     }

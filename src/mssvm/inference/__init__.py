@@ -4,3 +4,23 @@
 the second elsewhere, ``Enumerate`` is brute force; ``bounds`` certifies any of them from both sides. Each is a set of
 settings that plans a batch on an engine (``base``): plan once, bind a query once, run on many potentials.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "Auto": "mssvm.inference.auto",
+    "Bounded": "mssvm.inference.bounds",
+    "Enumerate": "mssvm.inference.enumerate",
+    "Exact": "mssvm.inference.exact",
+    "Propagate": "mssvm.inference.propagation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The settings by name, imported when first asked for: their kernels need not be loaded before."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mssvm.inference' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mssvm.core.arrays import Bools, Ints
+from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
@@ -16,7 +17,7 @@ from mssvm.inference.propagation.propagate import Propagate
 
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(Settings):
     """``Exact`` for instances whose elimination fits the limits, ``Propagate`` for the others; ``Status.method`` tells.
 
     Parameters

@@ -19,9 +19,6 @@ from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Bound, Engine, Pair, Plan, TwoCalls, spread
 
-Planner = Callable[[Batch], Plan]
-"""An inference on an engine: what objectives and predictions plan their batches with."""
-
 
 class Inference(Protocol):
     """Callable computing PS_{outputs}[eps_y] PS_{hidden}[eps_h] theta for every instance of a batch."""
@@ -33,6 +30,17 @@ def plan_of(inference: Inference, batch: Batch, engine: Engine | None = None) ->
     """The plan of an inference on a batch; one without a method ``plan`` is called anew with every potentials."""
     plan: Callable[[Batch, Engine | None], Plan] | None = getattr(inference, "plan", None)
     return CalledAnew(inference, batch) if plan is None else plan(batch, engine)
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """An inference on an engine: what objectives and predictions plan their batches with."""
+
+    inference: Inference
+    engine: Engine
+
+    def __call__(self, batch: Batch) -> Plan:
+        return plan_of(self.inference, batch, self.engine)
 
 
 @dataclass(frozen=True, eq=False)

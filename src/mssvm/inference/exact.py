@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
@@ -11,7 +12,7 @@ from mssvm.engines.base import METHODS, Engine, ExactPlan, ExactSettings
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Settings):
     """PS_{outputs}[eps_y] PS_{hidden}[eps_h] theta without approximation, or a MemoryLimitError before allocating.
 
     Parameters

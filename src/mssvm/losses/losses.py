@@ -69,7 +69,7 @@ class ScaledLoss(Settings):
 
 @dataclass(frozen=True)
 class Hamming(ScaledLoss):
-    """Number of wrong outputs; ``normalize`` divides by the number of outputs of the instance."""
+    """Number of wrong outputs times ``scale``; ``normalize`` divides by the number of outputs of the instance."""
 
     normalize: bool = False
     scale: float = 1.0
@@ -85,7 +85,7 @@ class WeightedHamming(ScaledLoss):
     """A cost for every pair (truth, prediction): a square matrix, or one weight per true class.
 
     A vector c means cost[s, y] = c[s] for y != s. ``cost`` may also be a mapping from number of states to matrix or
-    vector, for models whose outputs differ in it.
+    vector, for models whose outputs differ in it. ``scale`` and ``normalize`` as in ``Hamming``.
     """
 
     cost: AnyArray | Mapping[int, AnyArray]
@@ -127,7 +127,8 @@ class TableLoss(ScaledLoss):
     ``costs`` maps the shape of a factor's table to an array of that shape twice over, cost[truth..., prediction...],
     or is a function of (graph, factor) that returns such an array or None. Factors without a cost, and factors that
     touch a hidden variable, carry no loss. A factor's loss is multiplied by the weights of its sites. The loss differs
-    between instances, so these factors get tables of their own (``inputs_for``).
+    between instances, so these factors get tables of their own (``inputs_for``). ``sites`` is the loss on single sites,
+    ``scale`` and ``normalize`` are as in ``Hamming``.
     """
 
     needs_own_tables: ClassVar[bool] = True

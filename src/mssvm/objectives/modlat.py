@@ -22,7 +22,7 @@ from mssvm.core.arrays import Bools, Floats, sum_by
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Bound, Engine, Plan
+from mssvm.engines.base import Bound, Engine, Features, Plan
 from mssvm.inference.base import Inference, Planner, plan_of
 from mssvm.losses import Hamming, Loss, Zero
 from mssvm.models.base import Model
@@ -76,10 +76,14 @@ class ModLatProblems:
         return ~self.sample.query.output[self.sample.batch.state_var]
 
     def _conditional(self, theta: Floats) -> Belief:
-        return self._conditional_bound(self.model.forward(theta, self.sample.inputs))
+        return self._conditional_bound(self._features.forward(theta))
 
     def _joint(self, w: Floats) -> Belief:
-        return self._joint_bound(self.model.forward(w, self.sample.inputs))
+        return self._joint_bound(self._features.forward(w))
+
+    @cached_property
+    def _features(self) -> Features:
+        return self.model.bind(self.sample.inputs, self.engine)
 
     @cached_property
     def _plan(self) -> Plan:

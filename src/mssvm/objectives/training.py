@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial, reduce
+from functools import cached_property, lru_cache, reduce
 from operator import methodcaller
 from typing import Any
 
@@ -19,7 +19,7 @@ from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.core.potentials import Belief, Marginals, Potentials
 from mssvm.engines import engine_of
 from mssvm.engines.base import Engine, Features, Plan
-from mssvm.inference.base import Inference, Planner, plan_of
+from mssvm.inference.base import Inference, Planner
 from mssvm.models.base import Model
 from mssvm.objectives.base import Objective, Parts
 from mssvm.objectives.problem import Part
@@ -135,7 +135,12 @@ class TrainingProblem:
     def _blocks(self) -> Blocks:
         # A block makes one dense gradient, which must not cost more than the block itself.
         states = max(BLOCK_STATES, self.model.gradient_size // 4)
-        return Blocks(self, partial(plan_of, self.inference, engine=self.engine), states)
+        return Blocks(self, Planner(self.inference, self.engine), states)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The sample in the blocks that sums are taken over."""
+        return self._blocks.all
 
     @cached_property
     def _bound(self) -> list[BoundBlock]:

@@ -12,12 +12,14 @@ Both parts are one call of the same inference with different masks.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from mssvm.core.arrays import Bools
 from mssvm.core.potentials import Belief, Marginals, Potentials
 from mssvm.core.power import check_temperature
+from mssvm.core.registry import LOSSES, MEMBERS
 from mssvm.engines.base import Pair, Plan
 from mssvm.inference.base import Planner
 from mssvm.losses import Hamming, Loss, Zero
@@ -97,24 +99,17 @@ def _take(sample: Sample, belief: Belief, other: Belief, instances: Bools) -> Be
     return replace(belief, value=np.where(instances, other.value, belief.value), mu=mu)
 
 
-def lssvm(loss: Loss | None = None) -> Unified:
-    """Latent structured SVM: max over outputs and hidden (paper eq. 4)."""
-    return Unified(0.0, 0.0, loss or Hamming())
+def of_member(name: str, loss: Loss | None = None) -> Unified:
+    """The objective of a member by its row of the paper's Table 1; without a loss, with the row's own."""
+    row = MEMBERS[name]
+    assert row.eps_y is not None and row.eps_h is not None, f"{name} has temperatures of its own"
+    return Unified(row.eps_y, row.eps_h, loss or LOSSES[row.loss].make())
 
 
-def mssvm(loss: Loss | None = None) -> Unified:
-    """Marginal structured SVM: max over outputs, sum over hidden (paper eq. 3)."""
-    return Unified(0.0, 1.0, loss or Hamming())
-
-
-def hcrf() -> Unified:
-    """Hidden conditional random field: negative conditional log-likelihood; no loss."""
-    return Unified(1.0, 1.0, Zero())
-
-
-def loss_augmented_likelihood(loss: Loss | None = None) -> Unified:
-    """Likelihood with the loss inside the partition function; without hidden variables, softmax-margin."""
-    return Unified(1.0, 1.0, loss or Hamming())
+lssvm = partial(of_member, "LSSVM")
+mssvm = partial(of_member, "MSSVM")
+hcrf = partial(of_member, "HCRF")
+loss_augmented_likelihood = partial(of_member, "LossAugmentedCRF")
 
 
 def eps_extension(eps: float, loss: Loss | None = None) -> Unified:

@@ -22,27 +22,7 @@ from mssvm.optim.starts import hcrf_start, random_start, starts, zero_start
 from mssvm.optim.subgradient import Scaling, Stopping, Subgradient
 
 __all__ = [
-    "BCFW",
-    "CCCP",
-    "LBFGS",
-    "Callback",
-    "Certificate",
-    "Checkpoint",
-    "CuttingPlane",
-    "Outcome",
-    "Regulariser",
-    "Row",
-    "Scaling",
-    "Solution",
-    "Solver",
-    "Stopping",
-    "Subgradient",
-    "Validation",
-    "alternate",
-    "best_of",
-    "checkpoints_of",
-    "hcrf_start",
-    "random_start",
-    "starts",
-    "zero_start",
-]
+    "BCFW", "CCCP", "LBFGS", "Callback", "Certificate", "Checkpoint", "CuttingPlane", "Outcome", "Regulariser", "Row",
+    "Scaling", "Solution", "Solver", "Stopping", "Subgradient", "Validation", "alternate", "best_of",
+    "checkpoints_of", "hcrf_start", "random_start", "starts", "zero_start",
+]  # fmt: skip

@@ -47,26 +47,23 @@ def checkpoints_of(path: str | Path) -> list[Path]:
 class Saver:
     """The checkpoint of one run, which its fingerprint tells from others."""
 
-    checkpoint: Checkpoint | None
+    checkpoint: Checkpoint
     fingerprint: str
     always: bool = False
     last: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
     def path(self) -> Path:
-        assert self.checkpoint is not None
         return Path(self.checkpoint.path)
 
     @property
     def due(self) -> bool:
         """Whether the state between two iterations should be saved now."""
-        if self.checkpoint is None:
-            return False
         return self.always or time.monotonic() - self.last >= self.checkpoint.every_seconds
 
     def load(self) -> dict[str, Any] | None:
         """What was saved, or None where there is nothing; refuses a file that belongs to another run."""
-        if self.checkpoint is None or not self.path.exists():
+        if not self.path.exists():
             return None
         header, arrays = _read(self.path)
         if header.get("fingerprint") != self.fingerprint:

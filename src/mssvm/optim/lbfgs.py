@@ -139,7 +139,8 @@ class _Stage:
 
     def __call__(self, w: Floats) -> tuple[float, Floats]:
         run = self.run
-        part = run.difference(w) if self._problem is run.problem else run.count(self._problem.difference(w))
+        known = run.known(w) if self._problem is run.problem else None
+        part = run.count(known or self._problem.difference(w))
         value = run.regulariser.value(w) + part.total
         self._at, self._gradient = w.copy(), part.gradient
         if self._fresh:

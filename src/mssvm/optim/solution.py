@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mssvm.core.arrays import Floats
+from mssvm.core.arrays import AnyArray, Floats
 from mssvm.objectives.problem import Part
 
 
@@ -113,12 +113,22 @@ class Solution:
         return np.array([getattr(row, name) for row in self.trace], dtype=np.float64)
 
     @property
+    def history(self) -> Any:
+        """The trace as a record array."""
+        return records({name: self.column(name) for name in Row._fields})
+
+    @property
     def plus_calls(self) -> int:
         return self.trace[-1].plus_calls if self.trace else 0
 
     @property
     def minus_calls(self) -> int:
         return self.trace[-1].minus_calls if self.trace else 0
+
+
+def records(columns: Mapping[str, AnyArray]) -> Any:
+    """Columns as a record array."""
+    return np.rec.fromarrays(list(columns.values()), dtype=[(name, c.dtype) for name, c in columns.items()])
 
 
 def best_of(solutions: Sequence[Solution]) -> Solution:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-from mssvm.core.arrays import Floats, Ints
+from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
 from mssvm.objectives.problem import Part, Problem
@@ -109,11 +109,9 @@ class SolverRun:
         if self.time_left <= 0 and self.rows and not self._ended:
             raise Stop(Outcome.TIME, f"The time limit was reached after {len(self.rows)} recorded iterations.")
 
-    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
-        """plus - minus at the target temperatures, counted; what is known at the start is not computed again."""
-        if self._first is not None and instances is None and np.array_equal(w, self.w0):
-            return self.count(self._first)
-        return self.count(self.problem.difference(w, instances))
+    def known(self, w: Floats) -> Part | None:
+        """The difference at the target temperatures where it need not be computed again: at the start."""
+        return self._first if self._first is not None and np.array_equal(w, self.w0) else None
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
         """plus_i and its coordinates, counted."""
@@ -123,7 +121,7 @@ class SolverRun:
 
     def objective(self, w: Floats) -> tuple[float, Part]:
         """R(w) + loss(w) at the target temperatures, by one pass over all instances."""
-        part = self.difference(w)
+        part = self.count(self.known(w) or self.problem.difference(w))
         return self.regulariser.value(w) + part.total, part
 
     def gradient_norm(self, w: Floats, loss_gradient: Floats) -> float:
@@ -310,22 +308,25 @@ class Solver(Settings, ABC, Generic[S]):
         checkpoint file is resumed. ``first`` is ``problem.difference(w0)`` for a caller who has it."""
         watch = Watch(callback, validation, float("inf") if time_limit is None else time_limit)
         run = SolverRun(problem, w0, regulariser, watch, first)
-        saver = Saver(checkpoint, run.fingerprint(self) if checkpoint else "", self.long_steps)
-        state, end = self._resume(run, saver)
+        saver = Saver(checkpoint, run.fingerprint(self), self.long_steps) if checkpoint else None
+        state: S | None = None
+        end: Stop | None = None
+        if saver is not None:
+            state, end = self._resume(run, saver)
         try:
             # Vectors are too short for BLAS threads to help, and blocks of instances run in threads of their own.
             with _blas().limit(limits=1, user_api="blas"):
                 if state is None:
                     state = self.begin(run, warm or {})
                 while end is None:
-                    if saver.due:
+                    if saver is not None and saver.due:
                         saver.save(run.dump(), state)
                     self.step(run, state)
         except Stop as stop:
             end = stop
         except KeyboardInterrupt:
             end = Stop(Outcome.INTERRUPTED, f"Interrupted after {len(run.rows)} recorded iterations.")
-        if checkpoint and state is not None:
+        if saver is not None and state is not None:
             if not end.outcome.cut_short:
                 saver.save(run.dump(), state, end.outcome.value, end.message)
             elif (kept := self.suspended(run, state)) is not None:

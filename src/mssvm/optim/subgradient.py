@@ -179,7 +179,7 @@ class Subgradient(Solver[SubgradientState]):
         """One visit to every instance, in random order."""
         n = run.problem.n_instances
         for instances in self._batches(n, state.rng):
-            part = run.difference(state.w, instances)
+            part = run.count(run.problem.difference(state.w, instances))
             total = run.regulariser.gradient(state.w) + part.gradient * (n / len(instances))
             self._move(run, state, total / run.problem.n_sites)
         state.epoch += 1

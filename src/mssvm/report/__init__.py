@@ -6,15 +6,6 @@ from mssvm.report.page import page
 from mssvm.report.pictures import label_picture, scalar_picture
 
 __all__ = [
-    "Claim",
-    "Figure",
-    "Section",
-    "Series",
-    "Table",
-    "Text",
-    "heat_map",
-    "label_picture",
-    "line_chart",
-    "page",
+    "Claim", "Figure", "Section", "Series", "Table", "Text", "heat_map", "label_picture", "line_chart", "page",
     "scalar_picture",
-]
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Line charts and heat maps as SVG text. Colours are CSS classes, so that the page can set them for light and dark."""
+"""Line charts, bars and heat maps as SVG text. Colours are CSS classes, which the page sets for light and dark."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from math import ceil, floor, isfinite, log10
 WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 34, 46
 N_STYLES = 6
+BAR_WIDTH, BAR_LEFT, BAR_RIGHT, BAR_TOP = 620, 120, 52, 42
+BAR, GAP, LONGEST = 11, 12, 16
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,33 @@ def heat_map(
                     f'<text class="{size} m" x="{x + cell_w / 2 - 1}" y="{y + 18 + 15 * row}">{escape(line)}</text>'
                 )
     return svg(left + cell_w * len(columns) + 8, top + cell_h * len(rows) + 8, title, parts)
+
+
+def bar_chart(title: str, groups: Sequence[str], series: Sequence[tuple[str, Sequence[float]]]) -> str:
+    """Horizontal bars with their values in percent at their ends, and a legend above."""
+    parts = [f'<text class="t" x="8" y="18">{escape(title)}</text>']
+    for k, (name, _) in enumerate(series):
+        x = BAR_LEFT + k * 130
+        parts.append(f'<rect class="p c{k % N_STYLES}" x="{x}" y="28" width="10" height="9"/>')
+        parts.append(f'<text class="k" x="{x + 15}" y="37">{escape(name)}</text>')
+    room = BAR_WIDTH - BAR_LEFT - BAR_RIGHT
+    height = BAR_TOP + 8
+    for g, group in enumerate(groups):
+        top = height
+        shown = group if len(group) <= LONGEST else group[: LONGEST - 1] + "…"
+        middle = top + len(series) * BAR / 2 + 4
+        parts.append(f'<text class="k e" x="{BAR_LEFT - 8}" y="{middle:g}">{escape(shown)}</text>')
+        for k, (_, values) in enumerate(series):
+            y, width = top + k * BAR, max(room * values[g], 0.5)
+            parts.append(
+                f'<rect class="p c{k % N_STYLES}" x="{BAR_LEFT}" y="{y}" width="{width:.1f}" height="{BAR - 2}"/>'
+            )
+            parts.append(
+                f'<text class="k s" x="{BAR_LEFT + width + 6:.1f}" y="{y + BAR - 2}">{100 * values[g]:.1f}</text>'
+            )
+        height = top + len(series) * BAR + GAP
+    parts.append(f'<line class="g" x1="{BAR_LEFT}" x2="{BAR_LEFT}" y1="{BAR_TOP}" y2="{height}"/>')
+    return svg(BAR_WIDTH, height, title, parts)
 
 
 def diverging(share: float) -> str:

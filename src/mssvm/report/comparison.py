@@ -11,11 +11,9 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.data.dataset import Dataset, n_sites
 from mssvm.experiments.comparison import Comparison
 from mssvm.experiments.statistics import Estimate
-from mssvm.report.bars import bar_chart
-from mssvm.report.charts import Series, line_chart
+from mssvm.report.charts import Series, bar_chart, line_chart
 from mssvm.report.model import Figure, Section, Table, Text
-from mssvm.report.pictures import label_picture, scalar_picture
-from mssvm.report.strip import enlarged, strip
+from mssvm.report.pictures import enlarged, label_picture, scalar_picture, strip
 
 MOST_CLASSES = 14
 MOST_PICTURES = 4

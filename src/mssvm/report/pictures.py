@@ -1,17 +1,23 @@
-"""Images as SVG: one rectangle per run of equal pixels in a row, so that no binary data is embedded."""
+"""Images as SVG, alone and in rows: one rectangle per run of equal pixels, so that no binary data is embedded."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from html import escape
 
 import numpy as np
 
-from mssvm.core.arrays import Floats, Ints
+from mssvm.core.arrays import AnyArray, Floats, Ints
+from mssvm.report.charts import svg
 
 # Colours that differ in lightness too, so that they can be told apart in print; negative labels mean "not observed".
 PALETTE = ("#2b4c7e", "#7fb069", "#e6aa68", "#ca3c25", "#f2e394", "#8e6c8a", "#4fb0c6", "#555555")
 UNSEEN = "#e8e8e8"
 CELL = 7
+SIDE = 150  # units of the drawing that a small picture is enlarged to
+SPACE = 10
+_DRAWING = re.compile(r'<svg viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>(.*)</svg>', re.DOTALL)
 
 
 def label_picture(title: str, labels: Ints) -> str:
@@ -43,3 +49,21 @@ def _picture(title: str, colours: np.ndarray[tuple[int, ...], np.dtype[np.object
             parts.append(f'<rect {place} fill="{colours[i, a]}"/>')
     head = f'<svg viewBox="0 0 {width} {height}" role="img" shape-rendering="crispEdges" style="max-width:{width}px">'
     return f"{head}<title>{escape(title)}</title>{''.join(parts)}</svg>"
+
+
+def enlarged(values: AnyArray) -> AnyArray:
+    """Every pixel repeated, so that a small picture has room for its title."""
+    times = max(1, round(SIDE / (CELL * values.shape[1])))
+    return np.kron(values, np.ones((times, times), dtype=values.dtype))
+
+
+def strip(title: str, drawings: Sequence[str]) -> str:
+    """Drawings of this package side by side."""
+    parts, at, height = [], 0.0, 0.0
+    for drawing in drawings:
+        found = _DRAWING.fullmatch(drawing)
+        assert found is not None, "a strip is made of drawings of this package"
+        parts.append(f'<g shape-rendering="crispEdges" transform="translate({at:g})">{found[3]}</g>')
+        at += float(found[1]) + SPACE
+        height = max(height, float(found[2]))
+    return svg(at - SPACE, height, title, parts)

@@ -99,9 +99,9 @@ class ReferenceMessageModel:
         scores = {False: self.unary, True: self.noisy}
         return [MessageGroup(instances, temperatures.eps_h or 1.0, lambda noise: ReferenceRun(self, scores[noise]))]
 
-    def relabel(self, instances: Ints, free: Bools, z: Ints) -> Ints:
+    def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
         """No moves of regions here: a search has its other starts."""
-        return instances[:0]
+        return instances[:0], np.zeros(int(self.plan.message_at[-1]))
 
     def given(self, components: HiddenComponents, eps_h: float) -> ReferenceConditional:
         return ReferenceConditional(self, components, eps_h)

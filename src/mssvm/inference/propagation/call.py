@@ -12,7 +12,6 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import spans
 from mssvm.engines.messages import Conditional, MessageRun, Temperatures
-from mssvm.inference.propagation.effort import messages_at
 from mssvm.inference.propagation.search import OutputSearch
 
 if TYPE_CHECKING:
@@ -122,17 +121,17 @@ class PropagationCall:
         Sums given y are left alone: their value is compared with that of other y, found without this.
         """
         bound = self.bound
-        pairwise = loopy[bound.plan.pairwise[loopy] & bound.has_output[loopy]]
+        pairwise = loopy[bound.batch.pairwise[loopy] & bound.has_output[loopy]]
         if self.messages is not None or not len(pairwise) or "regions" not in self.effort.starts:
             return
         first, second = np.zeros((2, len(self.value)))
         run.beliefs(pairwise, t, first, None)
         z = np.zeros(bound.batch.n_vars, dtype=np.int64)
         run.decode(pairwise, z)
-        moved = self.model.relabel(pairwise, bound.free, z)
+        moved, messages = self.model.relabel(pairwise, bound.free, z)
         before, arrays = run.log_messages(moved), (run.residual, self.residual, self.converged)
         known = [a[moved].copy() for a in arrays]
-        run.start(moved, messages_at(self.bound.batch, self.theta, moved, z))
+        run.start(moved, messages)
         self._converge(run, moved, moved[:0], t)
         run.beliefs(moved, t, second, None)
         back = ~(second[moved] > first[moved])

@@ -8,8 +8,6 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Potentials
-from mssvm.core.topology import Batch, offsets, spans
 from mssvm.engines.messages import MessageRun, Schedule, Temperatures
 
 
@@ -85,23 +83,6 @@ EFFORTS = {
         rounds=300, budget=2e7,
     ),
 }  # fmt: skip
-
-
-def messages_at(batch: Batch, theta: Potentials, instances: Ints, z: Ints) -> Floats:
-    """The log-messages m_j(x_j) = theta_ij(z_i, x_j) that variables at z would send; pairwise factors only."""
-    first = batch.scope_ptr[batch.factor_ptr]
-    slot = spans(first[instances], first[instances + 1] - first[instances])
-    factor = batch.slot_factor[slot]
-    other = 2 * batch.scope_ptr[factor] + 1 - slot
-    card, other_card = batch.cards[batch.scope_vars[slot]], batch.cards[batch.scope_vars[other]]
-    step, other_step = np.where(slot < other, other_card, 1), np.where(slot < other, 1, card)
-    entry = batch.table_at[factor] + other_step * z[batch.scope_vars[other]]
-    at = offsets(card)
-    sent = theta.tables[np.repeat(entry - step * at[:-1], card) + np.repeat(step, card) * np.arange(at[-1])]
-    message_at, out = offsets(batch.cards[batch.scope_vars]), np.zeros(int(batch.cards[batch.scope_vars].sum()))
-    if len(slot):
-        out[spans(message_at[slot], card)] = sent - np.repeat(np.maximum.reduceat(sent, at[:-1]), card)
-    return out
 
 
 def uniforms(position: Ints, seed: int, stream: int) -> Floats:

@@ -54,13 +54,6 @@ class PropagationPlan:
         return self.engine.messages(self.batch)
 
     @cached_property
-    def pairwise(self) -> Bools:
-        """Which instances have factors of order two only."""
-        wide = np.diff(self.batch.scope_ptr) != 2
-        found: Bools = np.bincount(self.batch.factor_owner[wide], minlength=len(self.batch)) == 0
-        return found
-
-    @cached_property
     def message_ptr(self) -> Ints:
         """Where the log-messages of every instance lie."""
         return offsets(self.batch.cards[self.batch.scope_vars])[self.batch.scope_ptr[self.batch.factor_ptr]]

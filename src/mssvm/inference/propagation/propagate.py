@@ -15,6 +15,7 @@ from functools import cached_property
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
+from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
@@ -26,12 +27,14 @@ from mssvm.inference.propagation.search import STARTS
 
 
 @dataclass(frozen=True)
-class Propagate:
+class Propagate(Settings):
     """Approximate inference by messages; ``effort`` is the one dial: "fast", "normal", "careful", or a number.
 
     The numbers 0, 1, 2 are the three names; each step above 2 doubles the restarts of "careful". ``threads`` changes
     the time, never the result. ``scaled=False`` forces the log-space kernel. ``starts`` and ``max_sweeps`` override the
-    effort.
+    effort. ``schedule`` is the order of messages ("sequential" or "flooding"), ``damping`` the share of the old message
+    that is kept, ``tolerance`` the change below which they have converged, ``seed`` that of random starts. ``merging``
+    lets small hidden components become one variable; ``keep_messages`` starts from those of the last call.
     """
 
     effort: int | str = "normal"

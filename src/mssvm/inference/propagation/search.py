@@ -26,7 +26,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import segment_argmax
 from mssvm.core.topology import spans
 from mssvm.engines.messages import Conditional, MessageGroup, MessageModel, MessageRun, Schedule, Temperatures
-from mssvm.inference.propagation.effort import messages_at, uniforms
+from mssvm.inference.propagation.effort import uniforms
 
 if TYPE_CHECKING:
     from mssvm.inference.propagation.call import PropagationCall
@@ -74,6 +74,7 @@ class BlockSearch:
         self.y = np.zeros(self.batch.n_vars, dtype=np.int64)
         self.judged, self.held_at = np.full((2, self.batch.n_vars), -1, dtype=np.int64)
         self.held: MessageRun | None = None
+        self.rows = spans(self.batch.var_ptr[instances], np.diff(self.batch.var_ptr)[instances])
 
     def run(self) -> None:
         for y in self.call.candidates:
@@ -92,6 +93,8 @@ class BlockSearch:
     def _rows(self, instances: Ints) -> Ints:
         """Variables of the named instances."""
         ptr = self.batch.var_ptr
+        if len(instances) == len(self.instances):
+            return self.rows
         return spans(ptr[instances], ptr[instances + 1] - ptr[instances])
 
     # --- judging -----------------------------------------------------------------------------------------------------
@@ -112,7 +115,9 @@ class BlockSearch:
         rows = self._rows(instances)
         new = rows[(last[rows] != y[rows]) & (self.components.outside[rows] | (last[rows] < 0))]
         last[rows] = y[rows]
-        return instances[np.isin(instances, self.batch.owner[new])]
+        changed = np.zeros(len(self.batch), dtype=bool)
+        changed[self.batch.owner[new]] = True
+        return instances[changed[instances]]
 
     def _copy(self, instances: Ints, source: Ints, y: Ints) -> None:
         rows = self._rows(instances)
@@ -170,7 +175,7 @@ class BlockSearch:
         return run
 
     def _movable(self, instances: Ints) -> Ints:
-        return instances[~self.bound.forest[instances] & self.bound.plan.pairwise[instances]]
+        return instances[~self.bound.forest[instances] & self.batch.pairwise[instances]]
 
     def _marginals(self, instances: Ints) -> None:
         movable = self._movable(instances)
@@ -191,9 +196,8 @@ class BlockSearch:
     def _regions(self, instances: Ints) -> None:
         loopy = self._movable(instances)
         self._copy(loopy, self.call.y, self.y)
-        moved = self.model.relabel(loopy, self.bound.free, self.y)
+        moved, messages = self.model.relabel(loopy, self.bound.free, self.y)
         if len(moved):
-            messages = messages_at(self.batch, self.call.theta, moved, self.y)
             if self.effort.judge_moves:
                 self._judge(moved)
             run = self.new_run(True)
@@ -310,15 +314,17 @@ class BlockSearch:
         with np.errstate(invalid="ignore"):
             gain = np.where(movable, score[at[:-1] + target] - score[at[:-1] + y], 0.0)
         left, n = int(np.ceil(share * np.count_nonzero(gain > 1e-9))), 0
-        scope, factor = graph.scope_flat, np.repeat(np.arange(graph.n_factors), np.diff(graph.scope_ptr))
-        blocked = np.zeros(hi - lo, dtype=bool)
+        near, blocked = np.argsort(graph.scope_flat, kind="stable"), np.zeros(hi - lo, dtype=bool)
+        factor = np.searchsorted(graph.scope_ptr, near, side="right") - 1
+        factor_ptr = np.searchsorted(graph.scope_flat[near], np.arange(hi - lo + 1))
         for k in np.argsort(-gain, kind="stable"):
             if n == left or not gain[k] > 1e-9:
                 break
             if not blocked[k]:
                 y[k] = target[k]
                 n += 1
-                blocked[scope[np.isin(factor, factor[scope == k])]] = True
+                for f in factor[factor_ptr[k] : factor_ptr[k + 1]]:
+                    blocked[list(graph.scopes[f])] = True
         return n
 
     # --- the answer --------------------------------------------------------------------------------------------------

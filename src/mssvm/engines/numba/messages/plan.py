@@ -14,7 +14,7 @@ from mssvm.core.topology import Batch, offsets
 from mssvm.engines.base import Engine
 from mssvm.engines.messages import SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
 from mssvm.engines.numba.messages import conditional
-from mssvm.engines.numba.messages.regions import ascend_regions
+from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
 from mssvm.engines.numba.messages.scaled import extremes
 from mssvm.engines.numba.messages.wiring import MessageWiring, wire
@@ -29,14 +29,13 @@ BLOCKS = 4
 
 @dataclass(frozen=True, eq=False)
 class NumbaMessagePlan:
-    """Wiring, distinct tables in order of first use, which instances are pairwise, the one cardinality or 0."""
+    """Wiring, distinct tables in order of first use, the one cardinality or 0."""
 
     batch: Batch
     wiring: MessageWiring
     table_starts: Ints
     table_sizes: Ints
     table_of: Ints
-    pairwise: Bools
     one_card: int
     engine: Engine
 
@@ -51,10 +50,9 @@ class NumbaMessagePlan:
         rank[by_use] = np.arange(len(starts))
         table_of = np.empty(batch.n_factors, dtype=np.int64)
         table_of[order] = rank[inverse]
-        wide = np.bincount(batch.factor_owner, np.diff(batch.scope_ptr) != 2, minlength=len(batch))
         sizes, cards = batch.table_sizes[order][first][by_use], np.unique(batch.cards)
         one_card = int(cards[0]) if len(cards) == 1 else 0
-        return cls(batch, wiring, starts[by_use], sizes, table_of, wide == 0, one_card, engine)
+        return cls(batch, wiring, starts[by_use], sizes, table_of, one_card, engine)
 
     @property
     def n_messages(self) -> int:
@@ -144,7 +142,7 @@ class NumbaMessageModel:
     def _safe(self, instances: Ints, temperatures: Temperatures) -> tuple[Ints, float]:
         """The instances on which scaled probabilities cannot underflow, and the temperature they are scaled by."""
         unit, limit = temperatures.eps_h, SAFE_RANGE * temperatures.eps_h
-        pairwise = instances[self.plan.pairwise[instances] & np.isfinite(self.range[instances])]
+        pairwise = instances[self.plan.batch.pairwise[instances] & np.isfinite(self.range[instances])]
         if 0.0 < temperatures.eps_y != unit or not len(pairwise):
             return pairwise[:0], 1.0
         if unit == 0.0:
@@ -153,8 +151,11 @@ class NumbaMessageModel:
             return pairwise[self.range[pairwise] >= 1e-9 * most], max(most / MAX_PRODUCT_RANGE, 1e-300)
         return pairwise[self.range[pairwise] <= limit], unit
 
-    def relabel(self, instances: Ints, free: Bools, z: Ints) -> Ints:
-        return np.asarray(ascend_regions(self.plan.wiring, instances, free, self.unary, self.tables, z))
+    def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
+        moved = np.asarray(ascend_regions(self.plan.wiring, instances, free, self.unary, self.tables, z))
+        messages = np.zeros(self.plan.n_messages)
+        messages_at(self.plan.wiring, moved, self.tables, z, messages)
+        return moved, messages
 
     def given(self, components: HiddenComponents, eps_h: float) -> NumbaConditional:
         return NumbaConditional(self, components, eps_h)

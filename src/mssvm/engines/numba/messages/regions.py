@@ -124,3 +124,18 @@ def ascend_regions(w, instances, free, unary, tables, z):  # type: ignore[no-unt
             out[count] = b
             count += 1
     return out[:count]
+
+
+@njit(cache=True, nogil=True)
+def messages_at(w, instances, tables, z, log_messages):  # type: ignore[no-untyped-def]
+    """The messages that variables held at z would send, each with its largest entry 0."""
+    for b in instances:
+        for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
+            other, step, other_step = _around(w, s)
+            entry = w.table_at[w.slot_factor[s]] + other_step * z[w.scope[other]]
+            top = -np.inf
+            for x in range(w.message_at[s + 1] - w.message_at[s]):
+                log_messages[w.message_at[s] + x] = tables[entry + step * x]
+                top = max(top, tables[entry + step * x])
+            for x in range(w.message_at[s + 1] - w.message_at[s]):
+                log_messages[w.message_at[s] + x] -= top
