@@ -13,9 +13,10 @@ from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.terms import Term, fused, node_term, table_term
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines import engine_of, reference_features
+from mssvm.engines import engine_of
 from mssvm.engines.base import Features
 from mssvm.engines.numba.features import LinearFeatures
+from mssvm.engines.reference import features as reference_features
 from mssvm.models.layout import WeightLayout
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights
