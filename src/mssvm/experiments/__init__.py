@@ -2,6 +2,6 @@
 
 ``protocol`` reads what is fixed in ``protocol.toml``; ``simulate``, ``segmentation`` and ``msrc`` make data as users
 give them, ``members`` trains the estimators that are compared. One file a table or figure has its trial and its part of
-the report, on the common ground of ``collect`` (looking up trials, claims) and ``statistics``; ``catalogue`` lists them,
+the report, on the ground of ``collect`` (looking up trials, claims) and ``statistics``; ``catalogue`` lists them,
 ``trials`` runs and stores them, ``reproduce`` does it all. ``comparison`` is ``mssvm compare``.
 """
