@@ -11,7 +11,7 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def _add_row(program, s, states, v0, lane, lanes, work, at, x):  # type: ignore[no-untyped-def]
+def _add_row(program, s, states, v0, lane, lanes, work, at, x):
     """Add to x the scores of step s's states, its separator being as in ``states``; returns the message's entry."""
     place = 0
     for k in range(program.separator_ptr[s], program.separator_ptr[s + 1]):
@@ -34,7 +34,7 @@ def _add_row(program, s, states, v0, lane, lanes, work, at, x):  # type: ignore[
 
 
 @njit(cache=True, nogil=True)
-def decode(program, temperature, v0, lane, lanes, work, states):  # type: ignore[no-untyped-def]
+def decode(program, temperature, v0, lane, lanes, work, states):
     """Back-substitution: the first maximiser of every variable at temperature zero, last eliminated first."""
     at, x = np.zeros(program.max_inputs, dtype=np.int64), np.zeros(program.max_card)
     for p in range(len(program.position_ptr) - 2, -1, -1):
@@ -48,7 +48,7 @@ def decode(program, temperature, v0, lane, lanes, work, states):  # type: ignore
 
 
 @njit(cache=True, nogil=True)
-def _extend(program, p, bound, work, states, at, out):  # type: ignore[no-untyped-def]
+def _extend(program, p, bound, work, states, at, out):
     """Bounds of a partial assignment of all later positions, extended by each state of position p's variable."""
     first, last = program.position_ptr[p], program.position_ptr[p + 1]
     out[:] = -np.inf
@@ -60,7 +60,7 @@ def _extend(program, p, bound, work, states, at, out):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True)
-def descend(program, work, states, depth, bound, open_bounds, lower, budget):  # type: ignore[no-untyped-def]
+def descend(program, work, states, depth, bound, open_bounds, lower, budget):
     """Depth-first branch and bound over the outputs, last eliminated first, best state first.
 
     ``open_bounds[d]`` holds the bounds of the untried states at depth d, ``bound[d]`` that of the assignment down to

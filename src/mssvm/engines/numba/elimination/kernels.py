@@ -69,7 +69,7 @@ class EliminationKernels:
 
 
 @njit(cache=True, nogil=True)
-def _run(program, layout, scores, temperature, max_spread, instances, lanes, value, work, grad, mu, states):  # type: ignore[no-untyped-def]
+def _run(program, layout, scores, temperature, max_spread, instances, lanes, value, work, grad, mu, states):
     var_ptr, first = layout[0], scores[3]
     mu_unary, mu_tables = mu
     scaled = np.zeros(len(program.var), dtype=np.bool_)
@@ -96,7 +96,7 @@ def _run(program, layout, scores, temperature, max_spread, instances, lanes, val
 
 
 @njit(cache=True, nogil=True)
-def bound(program, temperature, match, work):  # type: ignore[no-untyped-def]
+def bound(program, temperature, match, work):
     """Value of one loaded instance in log space; ``work`` keeps its scores and shifts and gets its messages."""
     scaled, total = np.zeros(len(program.var), dtype=np.bool_), np.zeros(1)
     forward_sweep(program, temperature, 0.0, match, 1, work, scratch_of(program, 1), scaled, total)
@@ -104,7 +104,7 @@ def bound(program, temperature, match, work):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def bound_gradient(program, temperature, work, grad, d_temperature):  # type: ignore[no-untyped-def]
+def bound_gradient(program, temperature, work, grad, d_temperature):
     """After ``bound``: the derivatives of a feasible instance's value in ``work`` and in the steps' temperatures.
 
     d PS_w(x) / d w = (PS_w(x) - E[x]) / w; every table is an input of one step, so its gradient holds the weights of E.
@@ -119,7 +119,7 @@ def bound_gradient(program, temperature, work, grad, d_temperature):  # type: ig
 
 
 @njit(cache=True, nogil=True)
-def _product(grad, work, at, size):  # type: ignore[no-untyped-def]
+def _product(grad, work, at, size):
     """Inner product of a table with its gradient; what is impossible has weight zero."""
     total = 0.0
     for k in range(at, at + size):

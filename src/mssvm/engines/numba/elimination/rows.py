@@ -10,7 +10,7 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def load(program, layout, scores, b, lane, lanes, work):  # type: ignore[no-untyped-def]
+def load(program, layout, scores, b, lane, lanes, work):
     """Copy the instance's scores into their slots; forbidden states become -inf."""
     var_ptr, factor_ptr, unary_ptr, table_at, _ = layout
     unary, tables, allowed, first = scores
@@ -33,7 +33,7 @@ def load(program, layout, scores, b, lane, lanes, work):  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True)
-def _clamp_offset(program, f, first, v0):  # type: ignore[no-untyped-def]
+def _clamp_offset(program, f, first, v0):
     offset = 0
     for c in range(program.clamp_ptr[f], program.clamp_ptr[f + 1]):
         offset += first[v0 + program.clamp_var[c]] * program.clamp_stride[c]
@@ -41,7 +41,7 @@ def _clamp_offset(program, f, first, v0):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def store(program, layout, scores, b, lane, lanes, grad, mu_unary, mu_tables):  # type: ignore[no-untyped-def]
+def store(program, layout, scores, b, lane, lanes, grad, mu_unary, mu_tables):
     """Write the gradients of the slots to the marginals they belong to: the adjoint of ``load``."""
     var_ptr, factor_ptr, unary_ptr, _, mu_at = layout
     _, _, _, first = scores
@@ -69,7 +69,7 @@ def store(program, layout, scores, b, lane, lanes, grad, mu_unary, mu_tables):  
 
 
 @njit(cache=True, nogil=True)
-def prepare(place, size, lanes, eps, max_spread, work, domain, shift):  # type: ignore[no-untyped-def]
+def prepare(place, size, lanes, eps, max_spread, work, domain, shift):
     """Bring a step's inputs to one domain; returns whether that is scaled probabilities.
 
     An input of domain 0 holds scores; one of domain t > 0 holds x with score t * log x + shift. With ``max_spread`` of
@@ -102,7 +102,7 @@ def prepare(place, size, lanes, eps, max_spread, work, domain, shift):  # type: 
 
 
 @njit(cache=True, nogil=True)
-def _convert(x, lanes, domain, target, high, shift):  # type: ignore[no-untyped-def]
+def _convert(x, lanes, domain, target, high, shift):
     """Rewrite an input of one domain in another; in a domain t > 0 its greatest entry becomes 1.
 
     Lanes without a feasible entry (greatest entry 0 or -inf) stay as they are.
@@ -130,7 +130,7 @@ def _convert(x, lanes, domain, target, high, shift):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
-def reduce_rows(x, n, card, lanes, eps, scaled, out, at):  # type: ignore[no-untyped-def]
+def reduce_rows(x, n, card, lanes, eps, scaled, out, at):
     """Write each lane's power sum of each of n rows, or its plain sum if the rows hold scaled probabilities."""
     # Unsigned indices spare the test for negative ones; counting on spares the division of a stepped range.
     one, step = np.uint64(1), np.uint64(lanes)
@@ -159,7 +159,7 @@ def reduce_rows(x, n, card, lanes, eps, scaled, out, at):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True)
-def weigh_rows(x, n, card, lanes, eps, scaled, grad, at):  # type: ignore[no-untyped-def]
+def weigh_rows(x, n, card, lanes, eps, scaled, grad, at):
     """Replace each lane's rows by their power sums' gradients times ``grad`` (at eps = 0: at the first maximiser)."""
     one, step = np.uint64(1), np.uint64(lanes)
     row, source = np.uint64(0), np.uint64(at)
@@ -183,7 +183,7 @@ def weigh_rows(x, n, card, lanes, eps, scaled, grad, at):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True)
-def _exponentiate(x, first, card, step, eps):  # type: ignore[no-untyped-def]
+def _exponentiate(x, first, card, step, eps):
     """Scores of one lane's row to unnormalised weights."""
     k, best = first, first
     for _ in range(card):
@@ -199,7 +199,7 @@ def _exponentiate(x, first, card, step, eps):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def add_moments(x, n, card, eps, moments):  # type: ignore[no-untyped-def]
+def add_moments(x, n, card, eps, moments):
     """Take n rows of scores into every state's running PS_eps: its greatest score and the sum of exponentials."""
     top, total = moments
     for r in range(n):

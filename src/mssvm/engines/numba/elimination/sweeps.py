@@ -20,7 +20,7 @@ BLOCK = 512
 
 
 @njit(cache=True, nogil=True)
-def forward_sweep(program, temperature, max_spread, match, lanes, work, scratch, scaled, total):  # type: ignore[no-untyped-def]
+def forward_sweep(program, temperature, max_spread, match, lanes, work, scratch, scaled, total):
     """All steps in elimination order; leaves each lane's value in ``total``.
 
     With ``match`` (one lane, log space) the shifts of every split bucket are improved before it is eliminated.
@@ -56,7 +56,7 @@ def forward_sweep(program, temperature, max_spread, match, lanes, work, scratch,
 
 
 @njit(cache=True, nogil=True)
-def _match(program, first, last, temperature, work, scratch):  # type: ignore[no-untyped-def]
+def _match(program, first, last, temperature, work, scratch):
     """Shift scores between the mini-buckets of one variable until their moments agree; the shifts sum to zero.
 
     The moment of a state is the power sum over everything else at the step's temperature. A state that one mini-bucket
@@ -83,7 +83,7 @@ def _match(program, first, last, temperature, work, scratch):  # type: ignore[no
 
 
 @njit(cache=True, nogil=True)
-def reverse_sweep(program, temperature, lanes, scaled, total, work, grad, scratch):  # type: ignore[no-untyped-def]
+def reverse_sweep(program, temperature, lanes, scaled, total, work, grad, scratch):
     """Gradient of the value, the constant plus the roots' messages, in every entry; zero in an infeasible lane."""
     grad[: program.n_work * lanes] = 0.0
     for lane in range(lanes):
@@ -98,7 +98,7 @@ def reverse_sweep(program, temperature, lanes, scaled, total, work, grad, scratc
 
 
 @njit(cache=True, nogil=True)
-def scratch_of(program, lanes):  # type: ignore[no-untyped-def]
+def scratch_of(program, lanes):
     """Partial scores per level, their gradients, one block of clique entries, odometer digits, input positions."""
     rows = np.zeros((program.max_axes + 2, program.max_card * lanes))
     block = np.zeros(max(BLOCK, program.max_card * lanes))
@@ -107,7 +107,7 @@ def scratch_of(program, lanes):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _bucket(program, s, lanes):  # type: ignore[no-untyped-def]
+def _bucket(program, s, lanes):
     """What a sweep over step s needs, in units of the interleaved work vector.
 
     Lanes, number of states, sizes of the axes, and per input its place, level and strides; the inputs
@@ -124,7 +124,7 @@ def _bucket(program, s, lanes):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _next_axis(size, digit):  # type: ignore[no-untyped-def]
+def _next_axis(size, digit):
     """The separator axis (of all but the last) that the odometer moves next, or -1 at the end."""
     for d in range(len(size) - 2, -1, -1):
         if digit[d] + 1 < size[d]:
@@ -133,7 +133,7 @@ def _next_axis(size, digit):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _advance(axis, stride, digit, at):  # type: ignore[no-untyped-def]
+def _advance(axis, stride, digit, at):
     """Move the odometer one step along ``axis``; the axes inside it, now at their ends, return to zero."""
     n_inputs, n_axes = stride.shape
     for i in range(n_inputs):
@@ -147,7 +147,7 @@ def _advance(axis, stride, digit, at):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _start(place, length, scaled, rows, digit, at):  # type: ignore[no-untyped-def]
+def _start(place, length, scaled, rows, digit, at):
     digit[:] = 0
     for j in range(length):
         rows[0, j] = 1.0 if scaled else 0.0
@@ -156,7 +156,7 @@ def _start(place, length, scaled, rows, digit, at):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _combine_rows(first, n_axes, length, level, inner, scaled, work, rows, at):  # type: ignore[no-untyped-def]
+def _combine_rows(first, n_axes, length, level, inner, scaled, work, rows, at):
     """rows[d + 1] = rows[d] combined with the inputs of level d, for the levels from ``first`` to the last but one."""
     for d in range(first, n_axes):
         for j in range(length):
@@ -171,7 +171,7 @@ def _combine_rows(first, n_axes, length, level, inner, scaled, work, rows, at): 
 
 
 @njit(cache=True, nogil=True)
-def _combine_block(begin, n, length, n_inputs, inner, scaled, row, work, block, at):  # type: ignore[no-untyped-def]
+def _combine_block(begin, n, length, n_inputs, inner, scaled, row, work, block, at):
     """Combine ``row`` with the innermost inputs at separator positions ``begin .. begin + n``."""
     k = np.uint64(0)
     start = at[inner] + np.uint64(begin * length)
@@ -194,7 +194,7 @@ def _combine_block(begin, n, length, n_inputs, inner, scaled, row, work, block, 
 
 
 @njit(cache=True, nogil=True)
-def _forward(bucket, message, eps, scaled, work, scratch, moments):  # type: ignore[no-untyped-def]
+def _forward(bucket, message, eps, scaled, work, scratch, moments):
     """The message of a step: the power sum of its bucket over the eliminated variable.
 
     With ``moments`` nothing is written but the power sums over everything else (``add_moments``); None compiles to a
@@ -227,7 +227,7 @@ def _forward(bucket, message, eps, scaled, work, scratch, moments):  # type: ign
 
 
 @njit(cache=True, nogil=True)
-def _flush(first, n_axes, length, level, inner, grad, sums, at):  # type: ignore[no-untyped-def]
+def _flush(first, n_axes, length, level, inner, grad, sums, at):
     """Adjoint of ``_combine_rows``: hand the gradients of finished rows to their inputs and to the row above."""
     for d in range(n_axes - 1, first - 1, -1):
         for i in range(inner):
@@ -240,7 +240,7 @@ def _flush(first, n_axes, length, level, inner, grad, sums, at):  # type: ignore
 
 
 @njit(cache=True, nogil=True)
-def _reverse(bucket, message, eps, scaled, work, grad, scratch):  # type: ignore[no-untyped-def]
+def _reverse(bucket, message, eps, scaled, work, grad, scratch):
     """Pass the gradient of a step's message on to its inputs, recomputing the local weights."""
     lanes, card, size, place, level, stride, inner = bucket
     length = card * lanes
@@ -279,7 +279,7 @@ def _reverse(bucket, message, eps, scaled, work, grad, scratch):  # type: ignore
 
 
 @njit(cache=True, nogil=True)
-def _any(x, start, n):  # type: ignore[no-untyped-def]
+def _any(x, start, n):
     found = False
     for k in range(start, start + n):
         found |= x[k] != 0.0
@@ -287,7 +287,7 @@ def _any(x, start, n):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _spread(begin, n, length, n_inputs, inner, block, grad, row, at):  # type: ignore[no-untyped-def]
+def _spread(begin, n, length, n_inputs, inner, block, grad, row, at):
     """Adjoint of ``_combine_block``."""
     for i in range(inner, n_inputs):
         start = at[i] + np.uint64(begin * length)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +15,9 @@ from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology, offsets, spans
 from mssvm.engines.numba.forests.chain import LANES
-from mssvm.engines.numba.forests.forest import AT_H, AT_Y, check_forests, read_modes, run_forests
+from mssvm.engines.numba.forests.forest import AT_H, AT_Y, MIXED, check_forests, read_modes, run_forests
 from mssvm.engines.numba.forests.lanes import Family, max_lanes, sum_lanes
+from mssvm.engines.numba.forests.links import run_links
 from mssvm.engines.numba.forests.rooting import plan_forest
 from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, Tables, exp_tables
 from mssvm.engines.numba.vector import WIDTH
@@ -54,6 +56,45 @@ class Rooting:
 def rooting_of(topology: Topology) -> Rooting:
     """The rooting of a topology, worked out once for all batches that hold it."""
     return Rooting.of(topology.n_vars, topology.scopes)
+
+
+class LinkPath(NamedTuple):
+    """A chain of labels joined by links of other variables: y - h - y - ... - y, by variables and factors in order."""
+
+    labels: Ints
+    links: Ints
+    left: Ints  # factors y - h
+    right: Ints  # factors h - y
+    flips: tuple[bool, bool]  # whether tables of either kind have their axes the other way round
+    states: tuple[int, int]
+
+
+@lru_cache(4096)
+def link_path(topology: Topology) -> LinkPath | None:
+    """The topology as labels and links in turn, or None if it is not made so."""
+    n, near = topology.n_vars, [list[tuple[int, int]]() for _ in range(topology.n_vars)]
+    if n < 3 or n % 2 == 0 or topology.n_factors != n - 1 or any(len(s) != 2 for s in topology.scopes):
+        return None
+    for f, (i, j) in enumerate(topology.scopes):
+        near[i].append((j, f))
+        near[j].append((i, f))
+    ends = [v for v in range(n) if len(near[v]) == 1]
+    if len(ends) != 2 or max(map(len, near)) > 2:
+        return None
+    path, factors = [ends[0]], list[int]()
+    while len(path) < n:
+        step = [(u, f) for u, f in near[path[-1]] if not factors or f != factors[-1]]
+        if not step:
+            return None
+        path.append(step[0][0])
+        factors.append(step[0][1])
+    cards = topology.card_array[path]
+    flips = [topology.scopes[f][0] != path[k] for k, f in enumerate(factors)]
+    alike = len({*cards[::2]}) == len({*cards[1::2]}) == len({*flips[::2]}) == len({*flips[1::2]}) == 1
+    if not alike:
+        return None
+    at, by = np.array(path), np.array(factors)
+    return LinkPath(at[::2], at[1::2], by[::2], by[1::2], (flips[0], flips[1]), (int(cards[0]), int(cards[1])))
 
 
 def stack_forests(rootings: list[Rooting], cards: list[Ints]) -> Forest:
@@ -233,6 +274,32 @@ class ForestPlan:
         return LaneGroup(family, start, np.ascontiguousarray(ends[:, 0]), np.ascontiguousarray(ends[:, 1]), ptr, chosen)
 
 
+    def link_groups(self, instances: Ints, query: Query) -> list[LinkGroup]:
+        """Chains of labels and hidden links among the instances, of one topology and the same tables each."""
+        batch, out, hidden = self.batch, list[LinkGroup](), ~query.output | (query.n_allowed(self.batch) == 1)
+        for g, topology in enumerate(batch.topologies):
+            mine, path = instances[batch.topology_of[instances] == g], link_path(topology)
+            if path is None or len(mine) < FEWEST:
+                continue
+            left, right = (batch.table_at[batch.factor_ptr[mine][:, None] + f] for f in (path.left, path.right))
+            fits = (left == left[:, :1]).all(1) & (right == right[:, :1]).all(1)
+            fits &= hidden[batch.var_ptr[mine][:, None] + path.links].all(1)
+            kinds, of = np.unique(np.stack([left[:, 0], right[:, 0]], axis=1), axis=0, return_inverse=True)
+            for k in range(len(kinds)):
+                chosen = mine[fits & (of.ravel() == k)]
+                if len(chosen) >= FEWEST:
+                    out.append(LinkGroup(path, np.append(np.arange(0, len(chosen), WIDTH), len(chosen)), chosen))
+        return out
+
+
+class LinkGroup(NamedTuple):
+    """Chains of labels and links that run side by side."""
+
+    path: LinkPath
+    ptr: Ints
+    members: Ints
+
+
 @dataclass(frozen=True, eq=False)
 class _Members:
     """Instances of a family while they are collected: the longest topology, its reading, its tables by position."""
@@ -268,23 +335,23 @@ class ForestRoute:
         self.plan, self.query, self.eps_y, self.eps_h = plan, query, eps_y, eps_h
         self.instances, self.workers = instances, workers
         self.tables = plan.tables if len(instances) == len(plan.batch) else self._read_tables()
-        self.lanes = self._lanes()
+        self.lanes, self.links = self._lanes()
 
     def _read_tables(self) -> TableSet:
         ptr, every = self.plan.batch.factor_ptr, self.plan.tables
         some = np.unique(self.plan.table_of[spans(ptr[self.instances], np.diff(ptr)[self.instances])])
         return TableSet(every.starts[some], every.rows[some], every.cols[some])
 
-    def _lanes(self) -> list[tuple[bool, LaneGroup]]:
-        """Instances all of whose free variables have one temperature, side by side; whether it is eps_h."""
-        modes = np.full(len(self.plan.batch), AT_Y, dtype=np.int64)
+    def _lanes(self) -> tuple[list[tuple[bool, LaneGroup]], list[LinkGroup]]:
+        """What runs side by side: instances all of whose free variables have one temperature (and whether it is
+        eps_h), and chains of labels and hidden links at two."""
+        plan, modes = self.plan, np.full(len(self.plan.batch), AT_Y, dtype=np.int64)
         if self.eps_y != self.eps_h:
-            read_modes(self.instances, self.plan.layout, self.query.allowed, self.query.output, modes)
-        return [
-            (mode == AT_H, group)
-            for mode in (AT_Y, AT_H)
-            for group in self.plan.families(self.instances[modes[self.instances] == mode])
-        ]
+            read_modes(self.instances, plan.layout, self.query.allowed, self.query.output, modes)
+        mine = modes[self.instances]
+        one = [(m == AT_H, group) for m in (AT_Y, AT_H) for group in plan.families(self.instances[mine == m])]
+        mixed = self.instances[mine == MIXED] if self.eps_h > 0.0 else NOTHING
+        return one, plan.link_groups(mixed, self.query) if len(mixed) else []
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances."""
@@ -305,6 +372,17 @@ class ForestRoute:
                 max_lanes(*where, rows, cols, tables.raw, theta.unary, query.allowed, value, mu.unary, mu.tables)
                 done[members[ptr[part[0]] : ptr[part[-1] + 1]]] = True
 
+        ratio = log2(self.eps_h / self.eps_y) if self.eps_y > 0.0 < self.eps_h else -1.0
+        squarings = int(ratio) if ratio >= 0.0 and ratio == int(ratio) else -1
+
+        def chains(group: LinkGroup, part: Ints) -> None:
+            path, ptr = group.path, group.ptr[part[0] : part[-1] + 2]
+            run_links(
+                ptr, group.members, path.labels, path.links, path.left[0], path.right[0], path.flips, *path.states,
+                layout, th, theta.unary, query.allowed, query.output, self.eps_y, self.eps_h, squarings, value,
+                mu.unary, mu.tables, done,
+            )  # fmt: skip
+
         def one_by_one(part: Ints) -> bool:
             exact: bool = run_forests(
                 part, forest, layout, theta.unary, query.allowed, query.output, self.eps_y, self.eps_h, ty, th, value,
@@ -315,7 +393,10 @@ class ForestRoute:
         for at_h, group in self.lanes:
             parts = blocks(np.arange(len(group.ptr) - 1), BLOCK // WIDTH, self.workers.threads)
             each(side_by_side, [at_h] * len(parts), [group] * len(parts), parts)
-        rest = self.instances[~done[self.instances]] if self.lanes else self.instances
+        for linked in self.links:
+            parts = blocks(np.arange(len(linked.ptr) - 1), BLOCK // WIDTH, self.workers.threads)
+            each(chains, [linked] * len(parts), parts)
+        rest = self.instances[~done[self.instances]]
         if len(rest) and not all(each(one_by_one, blocks(rest, BLOCK, self.workers.threads))):
             raise UnsupportedError(
                 "an instance is no forest whose hidden components touch at most two outputs; use general elimination."

@@ -18,7 +18,7 @@ from mssvm.engines.numba.messages.log import power_sum_of
 
 
 @njit(cache=True, nogil=True)
-def slice_of(w, f, y, i, j):  # type: ignore[no-untyped-def]
+def slice_of(w, f, y, i, j):
     """Entry of factor f's table with i and j at state 0 and all others at y, and the strides of i and j."""
     entry, stride, step_i, step_j = 0, 1, 0, 0
     for s in range(w.scope_ptr[f + 1] - 1, w.scope_ptr[f] - 1, -1):
@@ -34,7 +34,7 @@ def slice_of(w, f, y, i, j):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _component_value(w, g, c, unary, tables, y, eps, acc, work):  # type: ignore[no-untyped-def]
+def _component_value(w, g, c, unary, tables, y, eps, acc, work):
     """PS_{eps_h} over component c given y; leaves the upward sums of every member in ``acc``."""
     for k in range(g.member_ptr[c], g.member_ptr[c + 1]):
         h = g.visit[k]
@@ -65,7 +65,7 @@ def _component_value(w, g, c, unary, tables, y, eps, acc, work):  # type: ignore
 
 
 @njit(cache=True, nogil=True)
-def evaluate(w, g, instances, unary, tables, y, eps, value):  # type: ignore[no-untyped-def]
+def evaluate(w, g, instances, unary, tables, y, eps, value):
     """Q(y) of every named instance whose hidden components are trees; NaN elsewhere."""
     work, acc = np.empty(w.widest), np.empty(len(unary))
     for b in instances:
@@ -85,7 +85,7 @@ def evaluate(w, g, instances, unary, tables, y, eps, value):  # type: ignore[no-
 
 
 @njit(cache=True, nogil=True)
-def _softmax(values, eps, weight):  # type: ignore[no-untyped-def]
+def _softmax(values, eps, weight):
     """Turn scores into ``weight`` times their softmax, in place.
 
     Scores are compared with the largest, not with their power sum, whose rounding a tiny eps would magnify.
@@ -101,7 +101,7 @@ def _softmax(values, eps, weight):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _component_marginals(w, g, c, unary, tables, y, eps, weight, acc, belief, work, mu_at, mu_unary, mu_tables):  # type: ignore[no-untyped-def]
+def _component_marginals(w, g, c, unary, tables, y, eps, weight, acc, belief, work, mu_at, mu_unary, mu_tables):
     """Add ``weight`` times the marginals of component c given y."""
     if _component_value(w, g, c, unary, tables, y, eps, acc, work) == -np.inf:
         return
@@ -138,7 +138,7 @@ def _component_marginals(w, g, c, unary, tables, y, eps, weight, acc, belief, wo
 
 
 @njit(cache=True, nogil=True)
-def marginals(w, g, instances, unary, tables, y, eps, mu_at, mu_unary, mu_tables):  # type: ignore[no-untyped-def]
+def marginals(w, g, instances, unary, tables, y, eps, mu_at, mu_unary, mu_tables):
     """Add the point mass on y times the marginals of h given y."""
     work, acc, belief = np.empty(w.widest), np.empty(len(unary)), np.empty(len(unary))
     for b in instances:
@@ -155,7 +155,7 @@ def marginals(w, g, instances, unary, tables, y, eps, mu_at, mu_unary, mu_tables
 
 
 @njit(cache=True, nogil=True)
-def _options(w, g, i, unary, tables, y, eps, acc, work, stamp, out):  # type: ignore[no-untyped-def]
+def _options(w, g, i, unary, tables, y, eps, acc, work, stamp, out):
     """Q(y with y_i = x) for every state x, up to a constant; -inf where x is not allowed."""
     kept = y[i]
     at = w.state_ptr[i]
@@ -185,7 +185,7 @@ def _options(w, g, i, unary, tables, y, eps, acc, work, stamp, out):  # type: ig
 
 
 @njit(cache=True, nogil=True)
-def _ascend(w, g, b, free, unary, tables, y, eps, acc, work, stamp, out):  # type: ignore[no-untyped-def]
+def _ascend(w, g, b, free, unary, tables, y, eps, acc, work, stamp, out):
     lo, hi = w.var_ptr[b], w.var_ptr[b + 1]
     quiet, i = 0, lo
     while quiet < hi - lo:
@@ -204,7 +204,7 @@ def _ascend(w, g, b, free, unary, tables, y, eps, acc, work, stamp, out):  # typ
 
 
 @njit(cache=True, nogil=True)
-def _flip_cost(w, g, b, free):  # type: ignore[no-untyped-def]
+def _flip_cost(w, g, b, free):
     """Operations of one round over all outputs, roughly: states tried times members of the components touched."""
     total = 1.0
     for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
@@ -224,7 +224,7 @@ def _flip_cost(w, g, b, free):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _draw(out, card, t, draw):  # type: ignore[no-untyped-def]
+def _draw(out, card, t, draw):
     """A state with probability ~ exp(out / t)."""
     top = -np.inf
     for x in range(card):
@@ -242,7 +242,7 @@ def _draw(out, card, t, draw):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def anneal(w, g, instances, free, unary, tables, y, eps, hot, cold, rounds, budget, draws):  # type: ignore[no-untyped-def]
+def anneal(w, g, instances, free, unary, tables, y, eps, hot, cold, rounds, budget, draws):
     """Gibbs rounds at temperatures falling geometrically from ``hot[b]`` to ``cold[b]``, then coordinate ascent."""
     work, out, acc = np.empty(w.widest), np.empty(w.widest), np.empty(len(unary))
     stamp = np.zeros(len(g.tree) + 1, dtype=np.int64)
@@ -265,7 +265,7 @@ def anneal(w, g, instances, free, unary, tables, y, eps, hot, cold, rounds, budg
 
 
 @njit(cache=True, nogil=True)
-def _next(w, members, y):  # type: ignore[no-untyped-def]
+def _next(w, members, y):
     """Advance the states of the border like an odometer, the last one fastest."""
     for k in range(len(members) - 1, -1, -1):
         v = members[k]
@@ -276,7 +276,7 @@ def _next(w, members, y):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def tabulate(w, g, borders, instances, unary, tables, y, eps, values):  # type: ignore[no-untyped-def]
+def tabulate(w, g, borders, instances, unary, tables, y, eps, values):
     """V_c of every component of the named instances; ``y`` is overwritten at the border."""
     work, acc = np.empty(w.widest), np.empty(len(unary))
     for b in instances:
@@ -293,7 +293,7 @@ def tabulate(w, g, borders, instances, unary, tables, y, eps, values):  # type: 
 
 
 @njit(cache=True, nogil=True)
-def expect(w, g, borders, instances, unary, tables, y, eps, weights, mu_at, mu_unary, mu_tables):  # type: ignore[no-untyped-def]
+def expect(w, g, borders, instances, unary, tables, y, eps, weights, mu_at, mu_unary, mu_tables):
     """Add the expectation over the border of the marginals given it; ``y`` is overwritten at the border."""
     work, acc, belief = np.empty(w.widest), np.empty(len(unary)), np.empty(len(unary))
     for b in instances:

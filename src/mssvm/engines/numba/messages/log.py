@@ -12,7 +12,7 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def collect_log(w, instances, unary, m, field, masked):  # type: ignore[no-untyped-def]
+def collect_log(w, instances, unary, m, field, masked):
     """field_i = theta_i plus all finite messages to i; masked_i counts the infinite ones."""
     for b in instances:
         for e in range(w.state_ptr[w.var_ptr[b]], w.state_ptr[w.var_ptr[b + 1]]):
@@ -29,7 +29,7 @@ def collect_log(w, instances, unary, m, field, masked):  # type: ignore[no-untyp
 
 
 @njit(cache=True, nogil=True)
-def power_sum_of(values, eps):  # type: ignore[no-untyped-def]
+def power_sum_of(values, eps):
     """PS_eps of a vector (maximum at eps = 0)."""
     top = -np.inf
     for v in values:
@@ -43,7 +43,7 @@ def power_sum_of(values, eps):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _scores(w, f, tables, at, field, masked, m, outputs, score, group, cavity):  # type: ignore[no-untyped-def]
+def _scores(w, f, tables, at, field, masked, m, outputs, score, group, cavity):
     """Fill S_a, the index of x_B of every entry, and the cavities; returns (entries, number of x_B)."""
     first, last = w.scope_ptr[f], w.scope_ptr[f + 1]
     size, groups = 1, 1
@@ -75,7 +75,7 @@ def _scores(w, f, tables, at, field, masked, m, outputs, score, group, cavity): 
 
 
 @njit(cache=True, nogil=True)
-def _partials(score, group, size, groups, eps_y, eps_h, partial, weight):  # type: ignore[no-untyped-def]
+def _partials(score, group, size, groups, eps_y, eps_h, partial, weight):
     """R_a into ``partial`` and eps_h log softmax_{eps_y}(R_a) into ``weight``; returns PS_{eps_y}(R_a)."""
     if groups == size:
         for t in range(size):
@@ -105,7 +105,7 @@ def _partials(score, group, size, groups, eps_y, eps_h, partial, weight):  # typ
 
 
 @njit(cache=True, nogil=True)
-def _reduce(values, size, stride, card, eps, out):  # type: ignore[no-untyped-def]
+def _reduce(values, size, stride, card, eps, out):
     """PS_eps over everything but one axis of a C-ordered table."""
     for x in range(card):
         top = -np.inf
@@ -122,7 +122,7 @@ def _reduce(values, size, stride, card, eps, out):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def _accept(new, cavity, base, m, field, masked, at, card, damping, flooding):  # type: ignore[no-untyped-def]
+def _accept(new, cavity, base, m, field, masked, at, card, damping, flooding):
     """Subtract the cavity, normalise, damp and store one message; returns its largest change."""
     top = -np.inf
     for x in range(card):
@@ -150,7 +150,7 @@ def _accept(new, cavity, base, m, field, masked, at, card, damping, flooding):  
 
 
 @njit(cache=True, nogil=True)
-def update_factor(w, f, tables, at, field, masked, m, outputs, eps_y, eps_h, damping, flooding, work, group):  # type: ignore[no-untyped-def]
+def update_factor(w, f, tables, at, field, masked, m, outputs, eps_y, eps_h, damping, flooding, work, group):
     """All messages of factor f; returns the largest change."""
     score, partial, weight, cavity, new = work[0], work[1], work[2], work[3], work[4]
     size, groups = _scores(w, f, tables, at, field, masked, m, outputs, score, group, cavity)
@@ -177,7 +177,7 @@ def update_factor(w, f, tables, at, field, masked, m, outputs, eps_y, eps_h, dam
 
 
 @njit(cache=True, nogil=True)
-def _workspace(w, instances):  # type: ignore[no-untyped-def]
+def _workspace(w, instances):
     size = 1
     for b in instances:
         for f in range(w.factor_ptr[b], w.factor_ptr[b + 1]):
@@ -189,7 +189,7 @@ def _workspace(w, instances):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def run_log(  # type: ignore[no-untyped-def]
+def run_log(
     w, instances, tables, unary, field, masked, m, outputs, eps_y, eps_h, damping, flooding, n_sweeps, tolerance,
     sweeps, residual,
 ):  # fmt: skip
@@ -217,7 +217,7 @@ def run_log(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _node_belief(field, masked, lo, hi, eps, out):  # type: ignore[no-untyped-def]
+def _node_belief(field, masked, lo, hi, eps, out):
     """PS_eps of g_i and its weights, of which the first maximiser has all at eps = 0."""
     top, best = -np.inf, lo
     for e in range(lo, hi):
@@ -238,7 +238,7 @@ def _node_belief(field, masked, lo, hi, eps, out):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def beliefs_log(  # type: ignore[no-untyped-def]
+def beliefs_log(
     w, instances, tables, unary, field, masked, m, outputs, eps_y, eps_h, mu_at, mu_unary, mu_tables, value
 ):
     """Region free energy sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i) and its beliefs, added to mu."""
@@ -272,7 +272,7 @@ def beliefs_log(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _factor_belief(score, group, size, groups, eps_y, eps_h, partial, value, out):  # type: ignore[no-untyped-def]
+def _factor_belief(score, group, size, groups, eps_y, eps_h, partial, value, out):
     """b_a = softmax_{eps_y}(R_a) * exp((S_a - R_a) / eps_h), normalised."""
     total = 0.0
     for t in range(size):

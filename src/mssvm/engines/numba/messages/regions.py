@@ -15,7 +15,7 @@ LEAST = 1e-9
 
 
 @njit(cache=True, nogil=True)
-def _around(w, s):  # type: ignore[no-untyped-def]
+def _around(w, s):
     """The other slot of a pairwise factor, and the strides of slot s and of the other in its table."""
     f = w.slot_factor[s]
     first = w.scope_ptr[f]
@@ -24,7 +24,7 @@ def _around(w, s):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _move_sites(w, b, free, unary, tables, z, work):  # type: ignore[no-untyped-def]
+def _move_sites(w, b, free, unary, tables, z, work):
     """One round of moves of single variables; returns whether any moved."""
     moved = False
     for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
@@ -50,7 +50,7 @@ def _move_sites(w, b, free, unary, tables, z, work):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
-def _region(w, root, free, z, mark, name, members):  # type: ignore[no-untyped-def]
+def _region(w, root, free, z, mark, name, members):
     """Collect the connected free variables that share the state and the number of states of ``root``."""
     card = w.state_ptr[root + 1] - w.state_ptr[root]
     mark[root], members[0] = name, root
@@ -67,7 +67,7 @@ def _region(w, root, free, z, mark, name, members):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _gains(w, members, mark, name, unary, tables, z, work):  # type: ignore[no-untyped-def]
+def _gains(w, members, mark, name, unary, tables, z, work):
     """Score of the region and its border in every common state, into ``work``."""
     root = members[0]
     card = w.state_ptr[root + 1] - w.state_ptr[root]
@@ -90,7 +90,7 @@ def _gains(w, members, mark, name, unary, tables, z, work):  # type: ignore[no-u
 
 
 @njit(cache=True, nogil=True)
-def ascend_regions(w, instances, free, unary, tables, z):  # type: ignore[no-untyped-def]
+def ascend_regions(w, instances, free, unary, tables, z):
     """Improve z in place by moves of variables and regions until none gains; returns the instances that changed."""
     work = np.empty(w.widest)
     out = np.empty(len(instances), dtype=np.int64)
@@ -127,7 +127,7 @@ def ascend_regions(w, instances, free, unary, tables, z):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True)
-def messages_at(w, instances, tables, z, log_messages):  # type: ignore[no-untyped-def]
+def messages_at(w, instances, tables, z, log_messages):
     """The messages that variables held at z would send, each with its largest entry 0."""
     for b in instances:
         for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):

@@ -24,7 +24,7 @@ _NO_MARGINALS = Marginals(np.zeros(0), np.zeros(0))
 
 
 @njit(cache=True, nogil=True)
-def _decode(w, instances, score, masked, allowed, y):  # type: ignore[no-untyped-def]
+def _decode(w, instances, score, masked, allowed, y):
     """First allowed state of the highest score, for every variable of the named instances."""
     for b in instances:
         for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
@@ -39,7 +39,7 @@ def _decode(w, instances, score, masked, allowed, y):  # type: ignore[no-untyped
 
 
 @njit(cache=True, nogil=True)
-def _clamp(w, instances, outside, y, source, forbidden, out):  # type: ignore[no-untyped-def]
+def _clamp(w, instances, outside, y, source, forbidden, out):
     """Copy ``source``, with ``forbidden`` at every state of a variable outside except y."""
     for b in instances:
         for i in range(w.var_ptr[b], w.var_ptr[b + 1]):

@@ -85,7 +85,7 @@ def uniform(w: MessageWiring, instances: Ints, m: Floats) -> None:
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _store(new, old_at, m, cavity, g, g_at, damping):  # type: ignore[no-untyped-def]
+def _store(new, old_at, m, cavity, g, g_at, damping):
     """Normalise, damp geometrically, write message and product; returns the largest change."""
     n = len(new)
     for _ in range(2 if damping > 0.0 else 1):
@@ -112,7 +112,7 @@ def _store(new, old_at, m, cavity, g, g_at, damping):  # type: ignore[no-untyped
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _combine(table, cavity, other, to_first, maximum):  # type: ignore[no-untyped-def]
+def _combine(table, cavity, other, to_first, maximum):
     """Sum or maximum of table times cavity over the variable the message comes from, into ``other``."""
     if to_first:
         for r in range(len(other)):
@@ -136,7 +136,7 @@ def _combine(table, cavity, other, to_first, maximum):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True)
-def update_plain(tables, at, g, g_out, gi, gj, m, mi, mj, ki, kj, max_i, max_j, damping, work):  # type: ignore[no-untyped-def]
+def update_plain(tables, at, g, g_out, gi, gj, m, mi, mj, ki, kj, max_i, max_j, damping, work):
     """Both messages of one factor for any cardinalities, kinds and damping; returns the largest change."""
     table = tables[at : at + ki * kj].reshape((ki, kj))
     n_i, n_j, new_i, new_j = work[0, :ki], work[1, :kj], work[2, :ki], work[3, :kj]
@@ -160,7 +160,7 @@ def update_plain(tables, at, g, g_out, gi, gj, m, mi, mj, ki, kj, max_i, max_j, 
 
 
 @njit(cache=True, nogil=True)
-def _sweep(  # type: ignore[no-untyped-def]
+def _sweep(
     kk, w, b, reverse, tables, table_at, g, g_out, m, maximal, held, border, damping, work, peak
 ):
     """Update every factor of instance b; with ``held`` variables, only those at the ``border`` (with a held variable)
@@ -193,7 +193,7 @@ def _sweep(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def run(  # type: ignore[no-untyped-def]
+def run(
     kk, w, instances, tables, table_at, psi, g, m, maximal, held, damping, flooding, n_sweeps, tolerance, sweeps,
     residual,
 ):  # fmt: skip
@@ -220,7 +220,7 @@ def run(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def refresh(kk, w, instances, tables, table_at, g, m, held):  # type: ignore[no-untyped-def]
+def refresh(kk, w, instances, tables, table_at, g, m, held):
     """Sum-product messages of the factors with a held variable, to and from it: once before a run, as the constants
     that the others rest on, and once behind it, for beliefs."""
     work, peak = np.empty((4, w.widest)), np.empty(REGISTER)
@@ -230,7 +230,7 @@ def refresh(kk, w, instances, tables, table_at, g, m, held):  # type: ignore[no-
 
 
 @njit(cache=True, nogil=True)
-def beliefs(w, instances, tables, table_at, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, value):  # type: ignore[no-untyped-def]
+def beliefs(w, instances, tables, table_at, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, value):
     """Sum-product beliefs and Bethe value sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i); marginals are added to mu."""
     want_mu = len(mu_unary) > 0
     cavity = np.empty(w.widest)

@@ -1,0 +1,96 @@
+"""Instances side by side in registers, forests that end sooner or later and chains of labels and links, by NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.numba.exact import NumbaBound
+from mssvm.engines.numba.forests.plan import ForestRoute
+from mssvm.engines.reference import ReferenceEngine
+from mssvm.inference.exact import Exact
+
+
+def linked(n: int, k: int, h: int, seed: int) -> tuple[Topology, list[int], np.ndarray]:
+    """Labels and links in turn, their variables and the axes of their tables in any order; its label variables."""
+    rng = np.random.default_rng(seed)
+    at, (one, two) = rng.permutation(2 * n - 1), rng.random(2) < 0.5
+    cards = np.empty(2 * n - 1, dtype=int)
+    cards[at[:n]], cards[at[n:]] = k, h
+    left = [(at[t], at[n + t]) for t in range(n - 1)]
+    right = [(at[n + t], at[t + 1]) for t in range(n - 1)]
+    scopes = [s[::-1] if one else s for s in left] + [s[::-1] if two else s for s in right]
+    return Topology(tuple(cards), tuple(scopes)), [2 * one] * (n - 1) + [1 + 2 * two] * (n - 1), at[:n]
+
+
+def comb(n: int) -> tuple[Topology, list[int]]:
+    """A chain with a leaf at every node."""
+    scopes = [(2 * t, 2 * t + 2) for t in range(n - 1)] + [(2 * t + 1, 2 * t) for t in range(n)]
+    return Topology((3, 2) * n, tuple(scopes)), [0] * (n - 1) + [1] * n
+
+
+def path(n: int) -> tuple[Topology, list[int]]:
+    """Nodes of three and of two states in turn, one table for each way."""
+    scopes = [(t, t + 1) for t in range(n - 1)]
+    turns = [(n - t) % 2 for t in range(n)]
+    return Topology(tuple(3 if turn else 2 for turn in turns), tuple(scopes)), turns[:-1]
+
+
+def drawn(batch: Batch, seed: int, output: np.ndarray) -> tuple[Potentials, Query]:
+    rng = np.random.default_rng(seed)
+    allowed = rng.random(batch.n_states) < 0.8
+    allowed[batch.unary_ptr[:-1]] = True
+    theta = Potentials(3 * rng.normal(size=batch.n_states), 2 * rng.normal(size=batch.n_table_entries))
+    return theta, Query(output, allowed)
+
+
+def assert_by_numpy(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> NumbaBound:
+    plan, bound = Exact().plan(batch, ReferenceEngine()), Exact().plan(batch).bind(query, eps_y, eps_h)
+    got, want = bound(theta), plan.bind(query, eps_y, eps_h)(theta)
+    threaded = Exact().plan(batch, NumbaEngine(3)).bind(query, eps_y, eps_h)(theta)
+    for ours, theirs, other in (
+        (got.value, want.value, threaded.value),
+        (got.mu.unary, want.mu.unary, threaded.mu.unary),
+        (got.mu.tables, want.mu.tables, threaded.mu.tables),
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(ours, other)
+    assert isinstance(bound, NumbaBound)
+    return bound
+
+
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(0, 1), (0, 0.5), (0.5, 1), (0.3, 1), (1, 0.5), (0.03125, 1), (1e-3, 1)])
+@pytest.mark.parametrize("seed", range(5))
+def test_labels_and_links_at_two_temperatures(seed: int, eps_y: float, eps_h: float) -> None:
+    rng = np.random.default_rng(seed)
+    k, h = int(rng.integers(2, 5)), int(rng.integers(1, 4))
+    chains = [linked(int(n), k, h, int(n)) for n in np.repeat(rng.integers(2, 5, 3), 9)]
+    batch = Batch.build([c[0] for c in chains], [c[1] for c in chains])
+    output = np.zeros(batch.n_vars, dtype=bool)
+    for b, (_, _, labels) in enumerate(chains):
+        output[batch.var_ptr[b] + labels] = rng.random(len(labels)) < 0.6  # the others are missing
+    bound = assert_by_numpy(batch, *drawn(batch, seed, output), eps_y, eps_h)
+    routes = [route for route in bound.routes if isinstance(route, ForestRoute)]
+    assert sum(len(group.members) for route in routes for group in route.links) >= 10
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.05, 1.0])
+@pytest.mark.parametrize("forests", [[comb(3)] * 9, [path(n) for n in (7, 7, 6, 2, 1, 3, 5, 4, 2, 7, 3)]])
+def test_forests_that_end_sooner_run_beside_longer_ones(forests: list[tuple[Topology, list[int]]], eps: float) -> None:
+    batch = Batch.build([t for t, _ in forests], [ids for _, ids in forests])
+    theta, query = drawn(batch, 7, np.ones(batch.n_vars, dtype=bool))
+    bound = assert_by_numpy(batch, theta, query, eps, eps)
+    routes = [route for route in bound.routes if isinstance(route, ForestRoute)]
+    assert sum(len(group.members) for _, group in routes[0].lanes) >= len(forests) - 1
+    assert len(routes[0].lanes) == 1
+
+
+def test_ranges_that_are_not_safe_leave_the_registers() -> None:
+    batch = Batch.build([linked(3, 2, 2, 0)[0]] * 9, [linked(3, 2, 2, 0)[1]] * 9)
+    theta, query = drawn(batch, 1, np.ones(batch.n_vars, dtype=bool))
+    theta.unary[batch.state_span(4)] *= 1e4
+    for eps_y, eps_h in ((1.0, 1.0), (0.5, 1.0)):
+        assert_by_numpy(batch, theta, query, eps_y, eps_h)
