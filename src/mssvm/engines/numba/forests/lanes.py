@@ -18,12 +18,15 @@ import numpy as np
 from numba import njit
 
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.engines.numba.forests.scaled import SPAN, BatchPtr, Tables
+from mssvm.engines.numba.forests.scaled import BatchPtr, Tables
 from mssvm.engines.numba.vector import WIDTH, above, load, splat, store, vexp, vlog, vmax, where
 
 L = WIDTH
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 NONE = -1e300
+TINY = 1e-300
+# A sum above this is not made of what underflow left over: whatever was lost is 50 orders of magnitude below it.
+SMALLEST = 1e-200
 
 
 class Family(NamedTuple):
@@ -33,7 +36,6 @@ class Family(NamedTuple):
     at: Ints  # first register of each position
     parent: Ints  # -1 at a root
     only: Bools  # the position is its parent's only child
-    degree: Ints
     flip: Bools  # the first axis of the position's table is the parent's
     message: Ints  # first register of the message to the parent
     table: Ints  # slot of the table to the parent, -1 at a root
@@ -97,39 +99,35 @@ def read(
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def exponentiate(f: Family, eps: float, wide: float, e: Floats, b: Floats) -> Any:
-    """exp((score - max) / eps) of every position in ``e`` and ``b``; the sum of the maxima, and a register that is
-    positive where a range is too wide for scaled probabilities."""
-    total, unsafe, low, inv = splat(0.0), splat(0.0), splat(NONE / 2), 1.0 / eps
+def exponentiate(f: Family, eps: float, e: Floats, b: Floats) -> Any:
+    """exp((score - max) / eps) of every position in ``e`` and ``b``; the sum of the maxima."""
+    total, inv = splat(0.0), 1.0 / eps
     for p in range(len(f.card)):
         o, k = f.at[p] * L, f.card[p]
         hi = load(e, o)
         for x in range(1, k):
             hi = vmax(hi, load(e, o + L * x))
-        lo = hi
         for x in range(k):
-            v = load(e, o + L * x)
-            lo = where(above(lo, v) * above(v, low), v, lo)
-            v = vexp((v - hi) * inv)
+            v = vexp((load(e, o + L * x) - hi) * inv)
             store(e, o + L * x, v)
             store(b, o + L * x, v)
-        unsafe = vmax(unsafe, above((hi - lo) + splat(f.degree[p] * wide), splat(SPAN * eps)))
-        unsafe = vmax(unsafe, above(low, hi))
         total = total + hi
-    return total, unsafe
+    return total
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def upward(
     f: Family, start: Ints, A: Floats, At: Floats, ragged: bool, first: Floats, b: Floats, s: Floats, scale: Floats
 ) -> Any:
-    """Messages from the leaves to the roots; the sum of the logarithms of the scales."""
-    logs, one = splat(0.0), splat(1.0)
+    """Messages from the leaves to the roots; the sum of the logarithms of the scales, and the smallest scale."""
+    logs, one, least = splat(0.0), splat(1.0), splat(1.0)
     for p in range(len(f.card)):
         o, k, q = f.at[p] * L, f.card[p], f.parent[p]
         z = load(b, o)
         for x in range(1, k):
             z = z + load(b, o + L * x)
+        least = where(above(least, z), z, least)
+        z = vmax(z, splat(TINY))
         inv = one / z
         logs = logs + vlog(z)
         store(scale, p * L, inv)
@@ -144,7 +142,7 @@ def upward(
                     store(s, m + L * x, where(absent, one, load(s, m + L * x)))
             for x in range(c):
                 store(b, u + L * x, load(b, u + L * x) * load(s, m + L * x))
-    return logs
+    return logs, least
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -166,7 +164,7 @@ def downward(
             if f.only[p]:
                 r = load(e, u + L * x) * load(t, u + L * x) * inv
             else:
-                r = load(b, u + L * x) * load(t, u + L * x) / load(s, m + L * x)
+                r = load(b, u + L * x) * load(t, u + L * x) / vmax(load(s, m + L * x), splat(TINY))
             store(s, m + L * x, r)
         if ragged and p < first.max():
             absent = above(load(first, 0), splat(p + 0.0))
@@ -237,21 +235,19 @@ def sum_lanes(
     e, b, t, s = np.empty(f.size * L), np.empty(f.size * L), np.empty(f.size * L), np.empty(f.n_messages * L)
     scale, first, place = np.empty(n * L), np.empty(L), np.empty((n, L), np.int64)
     largest = 0
-    wide = 0.0
     for k in range(len(start)):
         largest = max(largest, rows[k] * cols[k])
-        wide = max(wide, tables.span[start[k]])
-    G, group, out, bad = np.empty(largest * L), np.empty(L, np.int64), np.empty(L), np.empty(L)
+    G, group, out, lows = np.empty(largest * L), np.empty(L, np.int64), np.empty(L), np.empty(L)
     for index in range(len(ptr) - 1):
         real = ptr[index + 1] - ptr[index]
         for lane in range(L):
             group[lane] = members[ptr[index] + min(lane, real - 1)]
         read(f, group, first, order, node_ptr, layout, unary, allowed, place, e)
         ragged = first.max() > 0.0
-        total, unsafe = exponentiate(f, eps, wide, e, b)
-        logs = upward(f, start, tables.e, tables.et, ragged, first, b, s, scale)
+        total = exponentiate(f, eps, e, b)
+        logs, least = upward(f, start, tables.e, tables.et, ragged, first, b, s, scale)
         store(out, 0, total + logs * eps)
-        store(bad, 0, unsafe)
+        store(lows, 0, least)
         for lane in range(real):
             v = out[lane]
             for p in range(int(first[lane]), n):
@@ -260,7 +256,7 @@ def sum_lanes(
             for p in range(int(first[lane])):
                 v -= eps * np.log(f.card[p] + 0.0)
             value[group[lane]] = v
-            done[group[lane]] = bad[lane] == 0.0
+            done[group[lane]] = lows[lane] > SMALLEST and v > NONE / 2
         downward(f, start, tables.e, tables.et, ragged, first, e, b, s, scale, t)
         for k in range(len(start)):
             outer(f, k, rows[k], cols[k], b, s, G)

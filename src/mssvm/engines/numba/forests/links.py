@@ -15,13 +15,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from mssvm.engines.numba.forests.scaled import SPAN
+from mssvm.engines.numba.forests.lanes import NONE, SMALLEST, TINY
 from mssvm.engines.numba.vector import WIDTH, above, load, splat, store, vexp, vlog, vmax, where
 
 L = WIDTH
 FAST = {"reassoc", "contract", "nsz", "arcp"}
-NONE = -1e300
-TINY = 1e-300
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
@@ -37,35 +35,28 @@ def power(x, p, squarings):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def exponentiate(at, n, k, inv, wide, e, peak, unsafe):
+def exponentiate(at, n, k, inv, e, peak):
     """exp((score - peak) / eps) of n positions of k states from register ``at`` on; the largest scores are added up."""
-    low = splat(NONE / 2)
-    total, bad = load(peak, 0), load(unsafe, 0)
+    total = load(peak, 0)
     for t in range(n):
         o = (at + t * k) * L
         hi = load(e, o)
         for x in range(1, k):
             hi = vmax(hi, load(e, o + L * x))
-        lo = hi
         for x in range(k):
-            v = load(e, o + L * x)
-            lo = where(above(lo, v) * above(v, low), v, lo)
-            store(e, o + L * x, vexp((v - hi) * inv))
-        bad = vmax(bad, above((hi - lo) + splat(wide), splat(SPAN / inv)))
-        bad = vmax(bad, above(low, hi))
+            store(e, o + L * x, vexp((load(e, o + L * x) - hi) * inv))
         total = total + hi
     store(peak, 0, total)
-    store(unsafe, 0, bad)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def forward(T, K, H, p, squarings, A, B, e, g_at, role, W, col, X, R):
-    """W of every link, and at the end the weights of the rows of the last label in ``X``; the sum of log scales.
+    """W of every link, and the weights of the rows of the last label in ``X``; the logs of the scales, the smallest.
 
     ``col`` keeps, for outputs, 1 / max_r Z and 1 / sum_r (Z / max)^p of every label.
     """
     one, zero = splat(1.0), splat(0.0)
-    logs = zero
+    logs, least = zero, one
     inv_p = 1.0 / p
     for t in range(T):
         out = load(role, t * L)
@@ -87,11 +78,12 @@ def forward(T, K, H, p, squarings, A, B, e, g_at, role, W, col, X, R):
                         z = z + load(W, w0 + (r * H + h) * L) * B[h * K + y]
                     store(R, r * L, z)
                     m = vmax(m, z)
-                inv = one / vmax(m, splat(TINY))
+                inv = where(m, one / vmax(m, splat(TINY)), zero)
                 s = zero
                 for r in range(K):
                     z = load(R, r * L) * inv
                     s = s + z * power(z, p, squarings)
+                s = vmax(s, splat(TINY))
                 c = (t * K + y) * 2 * L
                 store(col, c, inv)
                 store(col, c + L, one / s)
@@ -108,7 +100,7 @@ def forward(T, K, H, p, squarings, A, B, e, g_at, role, W, col, X, R):
                         store(R, r * L, load(R, r * L) + load(W, w0 + (r * H + h) * L) * b)
                 for r in range(K):
                     store(X, r * L, where(out, load(X, r * L), load(R, r * L)))
-            return logs
+            return logs, least
         w1, total = t * K * H * L, zero
         for h in range(H):
             gh = load(e, g_at + (t * H + h) * L)
@@ -135,12 +127,14 @@ def forward(T, K, H, p, squarings, A, B, e, g_at, role, W, col, X, R):
                 v = v * gh
                 total = total + v
                 store(W, w1 + (r * H + h) * L, v)
+        least = where(above(least, total), total, least)
+        total = vmax(total, splat(TINY))
         inv = one / total
         logs = logs + vlog(total)
         for i in range(K * H):
             store(W, w1 + i * L, load(W, w1 + i * L) * inv)
         store(col, (T * K * 2 + t) * L, inv)
-    return logs
+    return logs, least
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -288,7 +282,7 @@ def finish(K, p, squarings, X):
     inv = one / s
     for r in range(K):
         store(X, r * L, load(X, r * L) * inv)
-    return vlog(vmax(m, splat(TINY))) + vlog(s) * (1.0 / p)
+    return vlog(vmax(m, splat(TINY))) + vlog(s) * (1.0 / p), m
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -348,9 +342,10 @@ def write(
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def forward_max(T, K, H, A, B, e, g_at, role, W, col, X, R):
-    """The recursion with a maximum over rows; ``col`` keeps the best row of every label. The log of the maximum."""
+    """The recursion with a maximum over rows; ``col`` keeps the best row of every label. The log of the maximum, and
+    the smallest scale."""
     one, zero = splat(1.0), splat(0.0)
-    logs = zero
+    logs, least = zero, one
     for t in range(T):
         out = load(role, t * L)
         eo, w0 = t * K * L, (t - 1) * K * H * L
@@ -398,6 +393,8 @@ def forward_max(T, K, H, A, B, e, g_at, role, W, col, X, R):
                 total = total + v
                 store(W, t * K * H * L + (r * H + h) * L, v)
         if t < T - 1:
+            least = where(above(least, total), total, least)
+            total = vmax(total, splat(TINY))
             inv = one / total
             logs = logs + vlog(total)
             for i in range(K * H):
@@ -407,7 +404,7 @@ def forward_max(T, K, H, A, B, e, g_at, role, W, col, X, R):
     m = load(X, 0)
     for r in range(1, K):
         m = vmax(m, load(X, r * L))
-    return logs + vlog(vmax(m, splat(TINY)))
+    return logs + vlog(vmax(m, splat(TINY))), where(above(least, m), m, least)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -489,30 +486,33 @@ def run_links(
     b_at = layout.table_at[layout.factor_ptr[b0] + first_right]
     A = oriented(tables.raw, a_at, K, H, flips[0], tables.top[a_at], eps_h)
     B = oriented(tables.raw, b_at, H, K, flips[1], tables.top[b_at], eps_h)
-    wide = tables.span[a_at] + tables.span[b_at]
     g_at = T * K * L
     n = T * K + (T - 1) * H
     e, mu = np.empty(n * L), np.empty(n * L)
     W, col = np.empty((T - 1) * K * H * L), np.empty((T * K * 2 + T) * L)
     X, R, D, D0 = np.empty(K * L), np.empty((K + H) * L), np.empty(K * H * L), np.empty(K * H * L)
     Q, left, right = np.empty(2 * H * H * L), np.empty(K * H * L), np.empty(K * H * L)
-    role, peak, unsafe, out = np.empty(T * L), np.empty(L), np.empty(L), np.empty(L)
+    role, peak, lows, out = np.empty(T * L), np.empty(L), np.empty(L), np.empty(L)
     group, good = np.empty(L, np.int64), np.empty(L, np.bool_)
     for index in range(len(ptr) - 1):
         real = ptr[index + 1] - ptr[index]
         for lane in range(L):
             group[lane] = members[ptr[index] + min(lane, real - 1)]
         read(group, T, K, H, labels, links, layout, unary, allowed, output, e, g_at, role)
-        peak[:], unsafe[:] = 0.0, 0.0
-        exponentiate(0, T, K, 1.0 / eps_h, wide, e, peak, unsafe)
-        exponentiate(T * K, T - 1, H, 1.0 / eps_h, wide, e, peak, unsafe)
+        peak[:] = 0.0
+        exponentiate(0, T, K, 1.0 / eps_h, e, peak)
+        exponentiate(T * K, T - 1, H, 1.0 / eps_h, e, peak)
         if p > 0.0:
-            logs = forward(T, K, H, p, squarings, A, B, e, g_at, role, W, col, X, R)
-            store(out, 0, logs + finish(K, p, squarings, X))
+            logs, least = forward(T, K, H, p, squarings, A, B, e, g_at, role, W, col, X, R)
+            rest, m = finish(K, p, squarings, X)
+            store(out, 0, logs + rest)
+            store(lows, 0, where(above(least, m), m, least))
         else:
-            store(out, 0, forward_max(T, K, H, A, B, e, g_at, role, W, col, X, R))
+            logs, least = forward_max(T, K, H, A, B, e, g_at, role, W, col, X, R)
+            store(out, 0, logs)
+            store(lows, 0, least)
         for lane in range(real):
-            good[lane] = unsafe[lane] == 0.0
+            good[lane] = lows[lane] > SMALLEST and peak[lane] > NONE / 2
             done[group[lane]] = good[lane]
             value[group[lane]] = peak[lane] + eps_h * out[lane] + (T - 1) * (tables.top[a_at] + tables.top[b_at])
         left[:], right[:] = 0.0, 0.0

@@ -265,7 +265,7 @@ class ForestPlan:
         ends = topology.card_array[r.ends[[factor[p[0]] for p in positions]]].reshape(-1, 2)
         only = (parent >= 0) & (np.bincount(parent[parent >= 0], minlength=n)[parent] == 1)
         family = Family(
-            card, offsets(card)[:-1], parent, only, r.degree[r.order], r.flip[r.order], offsets(sent)[:-1], table,
+            card, offsets(card)[:-1], parent, only, r.flip[r.order], offsets(sent)[:-1], table,
             offsets(np.array([len(p) for p in positions], dtype=np.int64)), np.concatenate([NOTHING, *positions]),
             int(card.sum()), int(sent.sum()),
         )  # fmt: skip
