@@ -256,14 +256,14 @@ def test_pinned_settings_leave_the_kept_trials_valid_until_they_change():
 
 
 def test_pinned_settings_are_those_of_the_library_when_they_were_pinned():
-    """Every setting that the constructors take is named, and for now all of them are the defaults."""
+    """Every setting that the constructors take is named; all but the schedule are still the defaults."""
     protocol = Protocol.load()
     assert protocol.inference("exact") == Exact()
     for name in ("fast", "normal"):
         pinned = protocol.inference(name)
         assert replace(pinned, starts=None, max_sweeps=None) == Propagate(effort=name)
         assert pinned.budget() == Propagate(effort=name).budget()
-    assert protocol.solver("chain", "LB", "M") == LBFGS()
+    assert protocol.solver("chain", "LB", "M") == LBFGS(schedule=(1.0, 0.3, 0.1, 0.03))
     assert protocol.solver("chain", "CCCP+BCFW", "M") == CCCP(BCFW(max_passes=100), tolerance=1e-4)
     for name in ("M3E", "ModLat"):
         own = protocol.tree["pinned"]["members"][name]

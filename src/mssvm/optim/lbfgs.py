@@ -47,7 +47,7 @@ class LBFGS(Solver[LBFGSState]):
     ``floors`` is the former name of ``schedule``.
     """
 
-    schedule: Sequence[float] = (1 / 2, 1 / 8, 1 / 32)
+    schedule: Sequence[float] = (1, 1 / 4, 1 / 16, 1 / 32)
     max_iterations: int = 200
     tolerance: float = 1e-8
     gradient_tolerance: float = 1e-5
