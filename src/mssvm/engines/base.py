@@ -79,7 +79,7 @@ class Plan(Protocol):
         ...
 
 
-METHODS = ("given states", "tree recursion", "conditioning", "elimination")
+METHODS = ("given states", "side by side", "tree recursion", "conditioning", "elimination")
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,8 @@ class Protocol:
     def inference(self, name: str, **changes: Any) -> Inference:
         """Exact inference, or propagation at the effort of the given name, with every setting pinned."""
         pinned = self.tree["pinned"][name] | changes
-        return Exact(**pinned) if name == "exact" else Propagate(**(pinned | {"starts": tuple(pinned["starts"])}))
+        listed = {key: tuple(value) for key, value in pinned.items() if isinstance(value, list)}
+        return Exact(**(pinned | listed)) if name == "exact" else Propagate(**(pinned | listed))
 
     def fingerprint(self, name: str, params: Params) -> str:
         """Changes whenever a setting that can change this trial does; not with the number of trials, nor with lists of

@@ -20,7 +20,8 @@ class Exact(Settings):
     memory_limit : bytes of workspace that an instance may need.
     threads : threads of the engine where none is given; results do not depend on it.
     restarts, seed : of the search for elimination orders.
-    methods : those that an engine may choose from, cheapest first.
+    methods : those that an engine may choose from, cheapest first; without "side by side" every instance is computed
+        alone, more slowly, and its result does not depend on the last bits of anything else in the batch.
     """
 
     memory_limit: int = 4 << 30

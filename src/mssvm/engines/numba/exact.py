@@ -1,7 +1,8 @@
 """Exact inference on CPUs: each instance by the cheapest method that is exact on it.
 
     every variable has one allowed state             given states
-    pairwise forest, order of elimination legal      tree recursion   (kernels with run-time roles and masks)
+    pairwise forest, order of elimination legal      tree recursion   (kernels with run-time roles and masks), eight
+                                                                      instances side by side where they are alike
     one variable away from such a forest             conditioning
     anything else                                    elimination      (compiled per topology and role pattern)
 """
@@ -49,7 +50,7 @@ class NumbaPlan:
 
     @cached_property
     def _forests(self) -> ForestPlan:
-        return ForestPlan(self.batch)
+        return ForestPlan(self.batch, "side by side" in self.settings.methods)
 
     @cached_property
     def _cutsets(self) -> CutsetPlan:
@@ -97,7 +98,7 @@ class NumbaPlan:
         """The methods, cheapest first, each with the instances that fall to it."""
         left, methods = spread(instances, len(self.batch)), self.settings.methods
         for name in METHODS:
-            if name not in methods or not left.any():
+            if name not in methods or name == "side by side" or not left.any():
                 continue
             able = left if name == "elimination" else self._able(name, query, eps_y, eps_h)
             mine = np.flatnonzero(left & able)

@@ -186,8 +186,8 @@ class ForestPlan:
     Roles and masks are free where eps_y = eps_h, and where all free variables have one role.
     """
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch, self.layout = batch, layout_of(batch)
+    def __init__(self, batch: Batch, side_by_side: bool = True) -> None:
+        self.batch, self.layout, self.side_by_side = batch, layout_of(batch), side_by_side
         roots = [rooting_of(t) for t in batch.topologies]
         self.forest = stack_forests(roots, [t.card_array for t in batch.topologies])
         self.ok = np.array([r.valid for r in roots], dtype=bool)[batch.topology_of]
@@ -346,6 +346,8 @@ class ForestRoute:
         """What runs side by side: instances all of whose free variables have one temperature (and whether it is
         eps_h), and chains of labels and hidden links at two."""
         plan, modes = self.plan, np.full(len(self.plan.batch), AT_Y, dtype=np.int64)
+        if not plan.side_by_side:
+            return [], []
         if self.eps_y != self.eps_h:
             read_modes(self.instances, plan.layout, self.query.allowed, self.query.output, modes)
         mine = modes[self.instances]
