@@ -19,6 +19,7 @@ ELIMINATION = Exact(methods=ROUTES[-1:])
 # A new engine or method is one row here: its name, and how to build it for a number of threads.
 METHODS: dict[str, Callable[[int], Inference]] = {
     "numba": lambda threads: On(Exact(), NumbaEngine(threads)),
+    "numba, one by one": lambda threads: On(Exact(methods=("given states", *ROUTES[2:])), NumbaEngine(threads)),
     "numba, conditioning": lambda threads: On(Exact(methods=("conditioning", "elimination")), NumbaEngine(threads)),
     "numba, elimination": lambda threads: On(ELIMINATION, NumbaEngine(threads)),
     "numba, elimination in log space": lambda threads: On(ELIMINATION, NumbaEngine(threads, log_space=True)),

@@ -132,10 +132,10 @@ class TrainingProblem:
         return lru_cache(SINGLES)(compute)
 
     @cached_property
-    def _blocks(self) -> Blocks:
+    def _blocks(self) -> SampleBlocks:
         # A block makes one dense gradient, which must not cost more than the block itself.
         states = max(BLOCK_STATES, self.model.gradient_size // 4)
-        return Blocks(self, Planner(self.inference, self.engine), states)
+        return SampleBlocks(self, Planner(self.inference, self.engine), states)
 
     @property
     def blocks(self) -> list[Block]:
@@ -174,7 +174,7 @@ class Block:
     first: int
 
 
-class Blocks:
+class SampleBlocks:
     """The sample cut into fixed blocks, a function of the data alone, and single instances on demand; shared by all
     temperatures (``at`` holds the problems at those asked for so far)."""
 

@@ -13,10 +13,10 @@ import numpy as np
 from numba import njit
 
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.engines.numba.forests.scaled import BatchPtr, Tables, exp_neg
+from mssvm.engines.numba.forests.scaled import Tables, exp_neg
 
 LANES = 128
-SAFE = 250.0  # (range of a chain's scores + twice the range of the table) / eps up to instances nothing can underflow
+SAFE = 250.0  # (range of a chain's scores + twice the range of the table) / eps up to which nothing can underflow
 DRIFT = 125.0  # how far, in logs, the size of a belief may drift before it is rescaled
 
 
@@ -280,34 +280,3 @@ def padded(group: Ints) -> Ints:
     for lane in range(len(out)):
         out[lane] = group[min(lane, n - 1)]
     return out
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def run_chains(
-    ptr: Ints, members: Ints, layout: BatchPtr, k_of: Ints, unary: Floats, allowed: Bools, eps: float, tables: Tables,
-    value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats, done: Bools,
-) -> None:  # fmt: skip
-    """Groups ``members[ptr[g] : ptr[g+1]]`` of chains; ``done`` is set where the scaled form was safe."""
-    none = np.zeros((0, 0), np.int64)
-    for g in range(len(ptr) - 1):
-        real, group = ptr[g + 1] - ptr[g], padded(members[ptr[g] : ptr[g + 1]])
-        lanes, k = len(group), k_of[group[0]]
-        e_at = layout.table_at[layout.factor_ptr[group[0]]]
-        count = layout.var_ptr[group + 1] - layout.var_ptr[group]
-        length = count.max()
-        work = make_lanes(layout.unary_ptr[layout.var_ptr[group]], count, length, k, 1)
-        result, safe, weight = np.empty(lanes), np.empty(lanes, np.bool_), np.ones(lanes)
-        weight[real:] = 0.0
-        chains_up(0, length, k, eps, unary, allowed, none, 0, tables, e_at, work, result, safe)
-        for lane in range(real):
-            done[group[lane]], value[group[lane]] = safe[lane], result[lane]
-        if not want:
-            continue
-        for b in group:
-            mu_unary[layout.unary_ptr[layout.var_ptr[b]] : layout.unary_ptr[layout.var_ptr[b + 1]]] = 0.0
-        acc = np.empty((k * k, lanes))
-        chains_down(0, length, k, tables.e, e_at, work, acc, weight, mu_unary, none, 0, mu_tables)
-        for lane in range(real):
-            at = layout.mu_at[layout.factor_ptr[group[lane]]]
-            for j in range(k * k):
-                mu_tables[at + j] = acc[j, lane]

@@ -15,7 +15,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.engines.numba.forests.chain import Lanes, chains_down, chains_up, make_lanes, padded
 from mssvm.engines.numba.forests.forest import (
     MIXED,
-    Workspace,
+    TreeSpace,
     make_workspace,
     oriented,
     read_roles,
@@ -41,7 +41,7 @@ class Cut(NamedTuple):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def read_cut(
-    cut: Cut, forest: Forest, layout: BatchPtr, b: int, allowed: Bools, output: Bools, equal: bool, space: Workspace
+    cut: Cut, forest: Forest, layout: BatchPtr, b: int, allowed: Bools, output: Bools, equal: bool, space: TreeSpace
 ) -> tuple[int, bool]:
     """Temperature mode of the rest, and whether eliminating the cut variable last is legal."""
     g = layout.topology_of[b]

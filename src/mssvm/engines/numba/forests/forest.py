@@ -36,7 +36,7 @@ MIXED, AT_Y, AT_H = 0, 1, 2  # temperatures of the free variables of an instance
 SCALED, ROBUST = 1, 2
 
 
-class Workspace(NamedTuple):
+class TreeSpace(NamedTuple):
     """Workspace of one kernel call, sized for its largest instance."""
 
     u: Floats
@@ -55,8 +55,8 @@ class Workspace(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def make_workspace(n: int, widest: int, mixed: bool) -> Workspace:
-    return Workspace(
+def make_workspace(n: int, widest: int, mixed: bool) -> TreeSpace:
+    return TreeSpace(
         np.zeros(n * widest), np.zeros(n, np.bool_), np.zeros(n, np.bool_), np.zeros(n * widest), np.zeros(n * widest),
         np.zeros(n), np.zeros(widest * widest), make_tree_rows(n, widest, mixed), np.zeros(n, np.int64),
         np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros(n, np.int64),
@@ -65,7 +65,7 @@ def make_workspace(n: int, widest: int, mixed: bool) -> Workspace:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def read_roles(
-    first: int, n: int, skip: int, unary_ptr: Ints, allowed: Bools, output: Bools, equal: bool, space: Workspace
+    first: int, n: int, skip: int, unary_ptr: Ints, allowed: Bools, output: Bools, equal: bool, space: TreeSpace
 ) -> int:
     """Copy the roles of n variables (without ``skip``) into ``space``; which temperatures the free ones have."""
     some_y, some_h = False, False
@@ -95,7 +95,7 @@ def rooted(forest: Forest, layout: BatchPtr, g: int, b: int) -> Rooted:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def oriented(net: Rooted, ends: Ints, mode: int, space: Workspace) -> tuple[bool, Rooted]:
+def oriented(net: Rooted, ends: Ints, mode: int, space: TreeSpace) -> tuple[bool, Rooted]:
     """Whether the recursion is exact, and the orientation for it: as planned, or rooted at free outputs."""
     if mode != MIXED:
         space.free[:] = False
@@ -113,7 +113,7 @@ def oriented(net: Rooted, ends: Ints, mode: int, space: Workspace) -> tuple[bool
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def solve_up(
-    net: Rooted, degree: Ints, mode: int, eps_y: float, eps_h: float, ty: Tables, th: Tables, space: Workspace
+    net: Rooted, degree: Ints, mode: int, eps_y: float, eps_h: float, ty: Tables, th: Tables, space: TreeSpace
 ) -> tuple[float, int]:
     """Value of one instance whose scores are in ``space.u``, and which recursion ran."""
     n = len(net.order)
@@ -151,7 +151,7 @@ def solve_up(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def solve_down(
-    net: Rooted, mode: int, eps_y: float, eps_h: float, ty: Tables, th: Tables, space: Workspace,
+    net: Rooted, mode: int, eps_y: float, eps_h: float, ty: Tables, th: Tables, space: TreeSpace,
     how: int, weight: float, mu_unary: Floats, mu_tables: Floats,
 ) -> None:  # fmt: skip
     """mu += weight * gradient of the value that ``solve_up`` just computed."""
