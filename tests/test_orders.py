@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders import grid_scopes
-from mssvm.core.orders import HOPELESS, Order, find_order
+from mssvm.core.orders import HOPELESS, Order, Room, find_order, find_order_within
 
 
 def checkerboard(n: int) -> list[list[int]]:
@@ -17,22 +17,22 @@ def checkerboard(n: int) -> list[list[int]]:
 
 
 def replay(order: Order, cards: list[int], scopes: list[tuple[int, ...]]) -> None:
-    """Eliminate with plain sets and compare separators and sizes."""
+    """Eliminate with plain sets and compare widths and sizes."""
     around: dict[int, set[int]] = {v: set() for v in order.variables}
     for scope in scopes:
         for v in scope:
             if v in around:
                 around[v] |= {u for u in scope if u != v and u in around}
-    sizes = []
-    for v, separator in zip(order.variables, order.separators, strict=True):
-        assert set(separator) == around[v]
-        sizes.append(cards[v] * prod(cards[u] for u in separator))
-        for u in separator:
-            around[u] = (around[u] | around[v]) - {u, v}
+    sizes, separators = [], []
+    for v in order.variables:
+        separators.append(around.pop(v))
+        sizes.append(cards[v] * prod(cards[u] for u in separators[-1]))
+        for u in separators[-1]:
+            around[u] = (around[u] | separators[-1]) - {u, v}
     assert order.largest == max(sizes, default=0)
     assert order.total == sum(sizes)
-    assert order.width == max(map(len, order.separators), default=0)
-    assert order.messages == sum(prod(cards[u] for u in s) for s in order.separators)
+    assert order.width == max(map(len, separators), default=0)
+    assert order.messages == sum(prod(cards[u] for u in s) for s in separators)
 
 
 def simple_min_fill(n: int, scopes: list[tuple[int, ...]], groups: list[list[int]]) -> int:
@@ -63,6 +63,17 @@ def test_random_orders_are_valid(seed: int) -> None:
     assert sorted(order.variables[len(groups[0]) :]) == groups[1]
     replay(order, cards, scopes)
     assert order == find_order(cards, scopes, groups, seed=seed)
+    enough = Room(float(order.total), float(order.messages))
+    assert find_order_within(enough, cards, scopes, groups, seed=seed) == order
+    if order.width > 0:
+        # A bound that refuses says so of every order: the best of all has no fewer entries in all than the largest.
+        assert find_order_within(Room(0.5 * least_total(cards, scopes, groups), np.inf), cards, scopes, groups) is None
+
+
+def least_total(cards: list[int], scopes: list[tuple[int, ...]], groups: list[list[int]]) -> int:
+    """A number of entries that every order needs: every variable has a clique, and every scope is in one."""
+    present = {v for group in groups for v in group}
+    return max(prod(cards[v] for v in s if v in present) for s in scopes)
 
 
 @pytest.mark.parametrize(("rows", "columns", "width"), [(6, 6, 6), (4, 10, 4), (20, 40, 22)])
@@ -94,3 +105,15 @@ def test_hopeless_graph_is_quick_and_exact_about_its_size() -> None:
     order = find_order([10] * n, [(i, j) for i in range(n) for j in range(i)], [list(range(n))])
     assert order.largest == 10**n > HOPELESS
     assert order.width == n - 1
+
+
+@pytest.mark.parametrize("roles", [False, True])
+def test_images_are_refused_without_a_search(roles: bool) -> None:
+    """A grid of 200 x 200, whole or with most of its pixels hidden, has no order within any machine."""
+    n = 200
+    output = np.random.default_rng(0).random(n * n) < 0.15
+    groups = [np.flatnonzero(~output).tolist(), np.flatnonzero(output).tolist()] if roles else [list(range(n * n))]
+    assert find_order_within(Room(2e8, 2.0**27), [2] * n * n, grid_scopes(n, n), groups) is None
+    long = [2] * 6 * n
+    order = find_order_within(Room(2e8, 2.0**27), long, grid_scopes(6, n), [list(range(6 * n))])
+    assert order is not None and order.width <= 7

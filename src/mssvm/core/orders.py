@@ -1,82 +1,118 @@
 """Elimination orders: weighted min-fill and other greedy or sweeping candidates, the best one kept.
 
 The nested power sum (paper eq. 5) is a sequence of eliminations in which every variable of an earlier group (hidden)
-precedes those of a later group (outputs). What remains of the graph after a whole group is eliminated does not
-depend on the order inside the group, so groups are searched one after the other without loss.
-Neighbour sets are the bits of Python integers: fill counts are a few word operations a neighbour.
+precedes those of a later group (outputs). What remains of the graph after a whole group is eliminated does not depend
+on the order inside the group: the border of each of its connected components has become a clique. So groups are
+searched one after the other without loss, and borders bound what any order takes before one is searched.
+
+Images have no order that fits any machine, so orders may be asked for within limits (``Room``): bounds come first,
+and a candidate is dropped at the variable that leads it beyond the limits.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import log2, prod
+from heapq import heappop, heappush
+from itertools import chain
+from math import inf, log2, prod
+from typing import NamedTuple
 
 import numpy as np
-from numpy.random import Generator
+from numba import njit
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
+from mssvm.core.arrays import Bools, Floats, Ints
+
 # Work allowed for random restarts, in variables visited: a count, not a time, so that orders are reproducible.
 RESTART_BUDGET = 4000
-# No machine holds tables this large, so the greedy search stops being choosy and only the sweeps may still help.
+# No machine holds tables this large, so a greedy search led beyond it takes the other variables as they come.
 HOPELESS = 1 << 64
+# Borders that would become cliques of more edges are not searched beyond.
+MOST_EDGES = 1 << 25
+# The part of a large graph that is searched first has so many variables.
+BALL = 4096
+# A first candidate beyond the limits by a larger factor is not worth others.
+NEAR = 16.0
+# Of sums of logarithms.
+ROUNDING = 1e-6
 Sets = Sequence[Sequence[int]]
+
+
+class Room(NamedTuple):
+    """What an order may take: table entries of all cliques together (operations), and of all messages (memory)."""
+
+    total: float = inf
+    messages: float = inf
 
 
 @dataclass(frozen=True)
 class Order:
-    """Variables in elimination order, with the variables left in each one's message (its separator).
-
-    ``largest`` and ``total`` count table entries of the cliques (variable and separator), ``messages`` those of
-    all messages; they are Python integers and do not overflow however wide the order is.
-    """
+    """Variables in elimination order. A clique is a variable and those in its message; ``width`` is the most variables
+    in a message, ``largest`` and ``total`` count table entries of the cliques, ``messages`` those of all messages: in
+    Python integers, which do not overflow however wide the order is."""
 
     variables: tuple[int, ...]
-    separators: tuple[tuple[int, ...], ...]
     width: int
     largest: int
     total: int
     messages: int
 
 
-@dataclass
+class _Graph(NamedTuple):
+    """Neighbours ``near[ptr[v] : ptr[v+1]]``; log2 cardinalities as ``weight``; ``kind``: their places in ``kinds``."""
+
+    ptr: Ints
+    near: Ints
+    weight: Floats
+    kind: Ints
+    kinds: Floats
+
+    def joined(self, present: Bools, one: Ints, two: Ints) -> _Graph:
+        """The part within the variables ``present``, with edges added, each given in both directions."""
+        rows = np.repeat(np.arange(len(present)), np.diff(self.ptr))
+        one, two = np.append(rows, one), np.append(self.near, two)
+        inside = present[one] & present[two]
+        one, two = one[inside], two[inside]
+        ptr, near = _rows(one, two, np.append(0, np.cumsum(np.bincount(one, minlength=len(present)))))
+        return self._replace(ptr=ptr, near=near)
+
+    def separators(self, order: Ints, most: float) -> Ints:
+        """How many variables of every kind are in the message of each variable of ``order``; those it does not name
+        come after. Empty where a clique has more than ``most`` bits."""
+        place = np.full(len(self.kind), -1, dtype=np.int64)
+        later = np.append(order, np.flatnonzero(~_mask(len(place), order) & (np.diff(self.ptr) > 0)))
+        place[later] = np.arange(len(later))
+        counts, bits = np.zeros((len(order), len(self.kinds)), dtype=np.int64), self.weight[order]
+        wiring, scratch = (self.ptr, self.near, self.weight, self.kind), np.full((3, len(order)), -1)
+        fits: bool = _count(wiring, later, place, scratch, counts, bits, most + ROUNDING)
+        return counts if fits else counts[:0]
+
+
+@dataclass(frozen=True, eq=False)
 class _Trial:
-    """One candidate order of one group: eliminated variables, separators as bits, and the remaining graph."""
+    """A candidate order of a group and what it takes, in floats: exact where that matters."""
 
-    adjacent: list[int]
-    steps: list[tuple[int, int]]
-    largest: int = 0
-    total: int = 0
-    fill_edges: int = 0
+    order: Ints
+    largest: float
+    total: float
+    messages: float
 
-    def eliminate(self, v: int, cards: Sequence[int]) -> bool:
-        """Remove v and join its neighbours; returns whether an edge was added."""
-        around = self.adjacent[v]
-        size = cards[v] * prod(cards[a] for a in bits(around))
-        filled = 0
-        for a in bits(around):
-            joined = (self.adjacent[a] | around) & ~((1 << a) | (1 << v))
-            filled += (joined & ~self.adjacent[a]).bit_count()
-            self.adjacent[a] = joined
-        self.steps.append((v, around))
-        self.largest = max(self.largest, size)
-        self.total += size
-        self.fill_edges += filled
-        return filled > 0
+    @classmethod
+    def worst(cls) -> _Trial:
+        return cls(np.zeros(0, dtype=np.int64), inf, inf, inf)
 
     @property
-    def rank(self) -> tuple[int, int]:
+    def rank(self) -> tuple[float, float]:
         return self.largest, self.total
 
+    def within(self, room: Room) -> bool:
+        return self.total <= room.total and self.messages <= room.messages
 
-def bits(mask: int) -> Iterator[int]:
-    """Positions of the set bits of a non-negative integer, ascending."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+
+NONE: Ints = np.zeros(0, dtype=np.int64)
+_ANY = Room()
 
 
 def find_order(cards: Sequence[int], scopes: Sets, groups: Sets, restarts: int = 8, seed: int = 0) -> Order:
@@ -87,134 +123,437 @@ def find_order(cards: Sequence[int], scopes: Sets, groups: Sets, restarts: int =
     own order, and ``restarts`` runs of min-fill with random tie-breaking (fewer on large graphs). The best has the
     smallest largest table, then the fewest table entries in total.
     """
-    adjacent = adjacency(len(cards), scopes, sum(1 << v for group in groups for v in group))
-    found = []
-    for group in filter(len, groups):
-        found.append(_search(cards, adjacent, list(group), restarts, seed))
-        adjacent = found[-1].adjacent
-    variables = tuple(v for trial in found for v, _ in trial.steps)
-    separators = tuple(tuple(bits(around)) for trial in found for _, around in trial.steps)
-    width = max((len(s) for s in separators), default=0)
-    messages = sum(prod(cards[a] for a in s) for s in separators)
-    largest, total = max((t.largest for t in found), default=0), sum(t.total for t in found)
-    return Order(variables, separators, width, largest, total, messages)
+    order = find_order_within(_ANY, cards, scopes, groups, restarts, seed)
+    assert order is not None, "without limits there is always an order"
+    return order
 
 
-def adjacency(n: int, scopes: Sets, present: int) -> list[int]:
-    """Neighbours of each of n variables as bits, within the variables ``present`` (bits)."""
-    adjacent = [0] * n
-    for scope in scopes:
-        clique = sum(1 << v for v in scope) & present
-        for v in bits(clique):
-            adjacent[v] |= clique & ~(1 << v)
-    return adjacent
+def find_order_within(
+    room: Room, cards: Sequence[int], scopes: Sets, groups: Sets, restarts: int = 8, seed: int = 0
+) -> Order | None:
+    """The best order found of those within ``room``; None where a bound says that there is none, or none was found.
+
+    An order of a graph is one of any part of it, with tables no larger: where none is found for a part around one
+    variable, a large graph is given up.
+    """
+    flat = np.fromiter(chain.from_iterable(scopes), dtype=np.int64)
+    sizes = np.fromiter(map(len, scopes), dtype=np.int64)
+    return Orders(cards, flat, sizes, groups, restarts, seed).find(room)
 
 
-def _search(cards: Sequence[int], adjacent: list[int], group: list[int], restarts: int, seed: int) -> _Trial:
-    weights = [log2(c) if c > 1 else 0.0 for c in cards]
-    cost = _fill_cost(weights)
-    best = _greedy(cards, adjacent, group, cost, None, None)
-    assert best is not None
-    if best.fill_edges == 0:
-        return best  # a perfect elimination order: no other has smaller tables
-    rng = np.random.default_rng(seed)
+class Orders:
+    """The search for orders that eliminate ``groups`` one after the other, in a graph given by flat scopes."""
+
+    def __init__(
+        self, cards: Sequence[int] | Ints, scopes: Ints, scope_sizes: Ints, groups: Sequence[Sequence[int] | Ints],
+        restarts: int = 8, seed: int = 0,
+    ) -> None:  # fmt: skip
+        self.groups = [np.sort(np.array(group, dtype=np.int64)) for group in groups if len(group)]
+        self.restarts, self.seed, n = restarts, seed, len(cards)
+        kinds, kind = np.unique(np.array(cards, dtype=np.float64), return_inverse=True)
+        present = _mask(n, np.concatenate([NONE, *self.groups]))
+        of, ones, twos = np.repeat(np.arange(len(scope_sizes)), scope_sizes), [NONE], [NONE]
+        for apart in range(1, int(scope_sizes.max(initial=1))):
+            same = of[apart:] == of[:-apart]
+            ones.append(scopes[:-apart][same])
+            twos.append(scopes[apart:][same])
+        weight = np.where(present, np.log2(kinds)[kind], 0.0)
+        bare = _Graph(np.zeros(n + 1, dtype=np.int64), NONE, weight, kind, kinds)
+        self.graph = bare.joined(present, np.concatenate(ones + twos), np.concatenate(twos + ones))
+
+    def find(self, room: Room = _ANY) -> Order | None:
+        """The best order found of those within ``room``, or None."""
+        ball = NONE
+        if room != _ANY and self.groups and len(self.graph.kind) > BALL:
+            ball = _ball(self.graph.ptr, self.graph.near, int(self.groups[0][len(self.groups[0]) // 2]), BALL)
+        if len(ball):
+            part = _mask(len(self.graph.kind), ball)
+            groups = [g for g in (group[part[group]] for group in self.groups) if len(g)]
+            if self._search(room, self.graph.joined(part, NONE, NONE), groups) is None:
+                return None
+        order = self._search(room, self.graph, self.groups)
+        return None if order is None else _measured(self.graph, order)
+
+    def _search(self, room: Room, graph: _Graph, groups: list[Ints]) -> Ints | None:
+        """The best order of a graph, group by group."""
+        found, limited, n = [NONE], room != _ANY, len(graph.kind)
+        if limited and _least_clique(graph.ptr, graph.near, graph.weight) > log2(max(room.total, 1.0)) + ROUNDING:
+            return None
+        for k, group in enumerate(groups):
+            inside = _mask(n, group)
+            border = _Borders(*_borders(graph.ptr, graph.near, graph.weight, inside))
+            if limited and not border.admitted(room, graph.weight):
+                return None
+            trial = _search(graph, group, room, self.restarts, self.seed)
+            if trial is None:
+                return None
+            found.append(trial.order)
+            room = Room(room.total - trial.total, room.messages - trial.messages)
+            if k + 1 < len(groups):
+                if border.n_edges > MOST_EDGES:
+                    found += groups[k + 1 :]
+                    break
+                graph = graph.joined(~inside, *_cliques(border.ptr, border.var, border.n_edges))
+        return np.concatenate(found)
+
+
+class _Borders(NamedTuple):
+    """Variables ``var[ptr[c] : ptr[c+1]]`` next to component c of a group, and the ``least`` bits of its members."""
+
+    ptr: Ints
+    var: Ints
+    least: Floats
+
+    @property
+    def n_edges(self) -> int:
+        sizes = np.diff(self.ptr)
+        return int((sizes * (sizes - 1)).sum())
+
+    def admitted(self, room: Room, weight: Floats) -> bool:
+        """Whether there is room for the last clique of every component: its last member and its whole border."""
+        bits = np.append(0.0, np.cumsum(weight[self.var]))
+        bits = np.minimum(bits[self.ptr[1:]] - bits[self.ptr[:-1]], 1000.0) - ROUNDING
+        return bool((2.0 ** (bits + self.least)).sum() <= room.total and (2.0**bits).sum() <= room.messages)
+
+
+def _search(graph: _Graph, group: Ints, room: Room, restarts: int, seed: int) -> _Trial | None:
+    """The best order of a group within ``room``, or None; without limits there is always one."""
+    # What is not nearly found at first is not found by other ways either.
+    near = Room(NEAR * room.total, NEAR * room.messages)
+    best, perfect = _greedy(graph, group, near, _Trial.worst(), False, 0)
+    if perfect or best is None:
+        return best if best is None or best.within(room) else None  # without new edges no other has smaller tables
     trials: list[Callable[[_Trial], _Trial | None]] = [
-        lambda bar: _fixed(cards, adjacent, _sweep(adjacent, group), bar),
-        lambda bar: _fixed(cards, adjacent, sorted(group), bar),
+        lambda bar: _fixed(graph, _sweep(graph, group), bar),
+        lambda bar: _fixed(graph, group, bar),
     ]
     if best.largest <= HOPELESS:
         tries = min(restarts, RESTART_BUDGET // len(group))
-        trials.append(lambda bar: _greedy(cards, adjacent, group, _size_cost(weights), None, bar))
-        trials += [lambda bar: _greedy(cards, adjacent, group, cost, rng, bar)] * tries
+        trials.append(lambda bar: _greedy(graph, group, near, bar, True, 0)[0])
+        for k in range(tries):
+            trials.append(lambda bar, k=k: _greedy(graph, group, near, bar, False, 1 + seed * restarts + k)[0])  # type: ignore[misc]
     for trial in trials:
-        found = trial(best)
-        if found is not None and found.rank < best.rank:
-            best = found
-    return best
+        best = trial(best) or best
+    return best if best.within(room) else None
 
 
-Price = Callable[[list[int], int], float]
-
-
-def _fill_cost(weights: Sequence[float]) -> Price:
-    """Sum of weight products over the pairs of neighbours that elimination would join (each pair twice)."""
-    classes: dict[float, int] = {}
-    for v, w in enumerate(weights):
-        classes[w] = classes.get(w, 0) | (1 << v)
-
-    def cost(adjacent: list[int], v: int) -> float:
-        around = adjacent[v]
-        total = 0.0
-        for a in bits(around):
-            missing = around & ~adjacent[a] & ~(1 << a)
-            if missing:
-                total += weights[a] * sum(w * (missing & members).bit_count() for w, members in classes.items())
-        return total
-
-    return cost
-
-
-def _size_cost(weights: Sequence[float]) -> Price:
-    """Log2 of the clique's table entries."""
-    return lambda adjacent, v: weights[v] + sum(weights[a] for a in bits(adjacent[v]))
+def _mask(n: int, members: Ints) -> Bools:
+    out = np.zeros(n, dtype=bool)
+    out[members] = True
+    return out
 
 
 def _greedy(
-    cards: Sequence[int], adjacent: list[int], group: list[int], cost: Price, rng: Generator | None, bar: _Trial | None
-) -> _Trial | None:
-    """Eliminate the cheapest variable each time; ties by index or at random; None once worse than ``bar``."""
-    trial = _Trial(list(adjacent), [])
-    waiting = sum(1 << v for v in group)
-    current = {v: cost(trial.adjacent, v) for v in group}
-
-    def entry(v: int) -> tuple[float, float, int]:
-        return current[v], float(rng.random()) if rng is not None else 0.0, v
-
-    heap = [entry(v) for v in group]
-    heapq.heapify(heap)
-    while waiting:
-        price, _, v = heapq.heappop(heap)
-        if not waiting >> v & 1 or price != current[v]:
-            continue  # an outdated entry: the variable was eliminated or has been pushed again
-        waiting ^= 1 << v
-        around = trial.adjacent[v]
-        changed = around
-        if trial.eliminate(v, cards):
-            # A new edge also changes the fill of whoever is next to both its ends.
-            for a in bits(around):
-                changed |= trial.adjacent[a]
-        if bar is not None and trial.rank >= bar.rank:
-            return None
-        if trial.largest > HOPELESS:
-            for a in bits(waiting):
-                trial.eliminate(a, cards)
-            return trial
-        for a in bits(changed & waiting):
-            if not around >> a & 1 and (trial.adjacent[a] & around).bit_count() < 2:
-                continue
-            fresh = cost(trial.adjacent, a)
-            if fresh != current[a]:
-                current[a] = fresh
-                heapq.heappush(heap, entry(a))
-    return trial
+    graph: _Graph, group: Ints, room: Room, bar: _Trial, by_size: bool, shuffle: int
+) -> tuple[_Trial | None, bool]:
+    """The cheapest variable first: by fill, or by the size of its clique; ties by index or, shuffled, at random. None
+    once worse than ``bar`` or beyond ``room``. Also returned: whether no edge had to be added."""
+    sizes = np.diff(graph.ptr)
+    pool = np.empty(2 * len(graph.near) + 64, dtype=np.int32)
+    pool[: len(graph.near)] = graph.near
+    order, filled = _greedy_order(
+        graph.ptr[:-1].copy(), sizes, sizes.copy(), pool, len(graph.near), graph.weight, graph.kind, graph.kinds,
+        group, by_size, shuffle, bar.rank, room, float(HOPELESS),
+    )  # fmt: skip
+    trial = _fixed(graph, order, bar) if len(order) else None
+    return trial, trial is not None and not filled
 
 
-def _fixed(cards: Sequence[int], adjacent: list[int], order: Sequence[int], bar: _Trial) -> _Trial | None:
-    """Eliminate in the given order; None once worse than ``bar``."""
-    trial = _Trial(list(adjacent), [])
-    for v in order:
-        trial.eliminate(v, cards)
-        if trial.rank >= bar.rank:
-            return None
-    return trial
+def _fixed(graph: _Graph, order: Ints, bar: _Trial) -> _Trial | None:
+    """What a given order takes; None if it is not better than ``bar``."""
+    counts = graph.separators(order, log2(max(bar.largest, 1.0)))
+    if not len(counts):
+        return None
+    with np.errstate(over="ignore"):
+        entries = np.prod(graph.kinds**counts, axis=1)
+        cliques = entries * graph.kinds[graph.kind[order]]
+        trial = _Trial(order, float(cliques.max()), float(cliques.sum()), float(entries.sum()))
+    return trial if trial.rank < bar.rank else None
 
 
-def _sweep(adjacent: list[int], group: list[int]) -> list[int]:
+def _sweep(graph: _Graph, group: Ints) -> Ints:
     """Reverse Cuthill-McKee order: a front moving through the graph, near-optimal on long grids."""
-    place = {v: k for k, v in enumerate(group)}
-    inside = sum(1 << v for v in group)
-    rows = [list(map(place.__getitem__, bits(adjacent[v] & inside))) for v in group]
-    ptr = np.cumsum([0] + [len(r) for r in rows])
-    flat = np.array([c for r in rows for c in r], dtype=np.int32)
-    matrix = csr_matrix((np.ones(len(flat), dtype=np.int8), flat, ptr.astype(np.int32)), shape=(len(group),) * 2)
-    return [group[int(k)] for k in reverse_cuthill_mckee(matrix, symmetric_mode=True)]
+    n = len(graph.kind)
+    matrix = csr_matrix((np.ones(len(graph.near), dtype=np.int8), graph.near, graph.ptr), shape=(n, n))[group][:, group]
+    return np.asarray(group[reverse_cuthill_mckee(matrix, symmetric_mode=True)])
+
+
+def _measured(graph: _Graph, order: Ints) -> Order:
+    """The order with its exact figures."""
+    counts = graph.separators(order, inf)
+    rows, times = np.unique(np.column_stack([graph.kind[order], counts]), axis=0, return_counts=True)
+    kinds = [int(c) for c in graph.kinds]
+    messages = [prod(c**k for c, k in zip(kinds, row[1:], strict=True)) for row in rows.tolist()]
+    cliques = [kinds[row[0]] * entries for row, entries in zip(rows.tolist(), messages, strict=True)]
+    return Order(
+        tuple(order.tolist()),
+        int(counts.sum(axis=1).max(initial=0)),
+        max(cliques, default=0),
+        sum(k * c for k, c in zip(times.tolist(), cliques, strict=True)),
+        sum(k * m for k, m in zip(times.tolist(), messages, strict=True)),
+    )
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _rows(one, two, ptr):  # type: ignore[no-untyped-def]
+    """Rows of a graph from edges in both directions (``ptr``: their numbers), each kept once."""
+    n, near = len(ptr) - 1, np.empty(len(two), dtype=np.int64)
+    for e in range(len(one)):
+        near[ptr[one[e]]] = two[e]
+        ptr[one[e]] += 1
+    seen, begin, at = np.empty(n, dtype=np.int64), 0, 0
+    seen[:] = -1
+    for v in range(n):
+        end, ptr[v] = ptr[v], at
+        for e in range(begin, end):
+            if seen[near[e]] != v:
+                seen[near[e]] = v
+                near[at] = near[e]
+                at += 1
+        begin = end
+    ptr[n] = at
+    return ptr, near[:at]
+
+
+@njit(cache=True, nogil=True)
+def _count(wiring, later, place, scratch, counts, bits, most):  # type: ignore[no-untyped-def]
+    """The kernel of ``_Graph.separators``. ``later`` are all variables in order, ``place`` is its inverse.
+
+    A variable's message goes to the next variable in it (its parent); w is in the messages of its earlier neighbours
+    and of their ancestors before w, so no edge has to be added (Gilbert, Ng and Peyton 1994).
+    """
+    (ptr, near, weight, kind), (parent, above, seen), m = wiring, scratch, len(bits)
+    for i in range(len(later)):
+        v = later[i]
+        for e in range(ptr[v], ptr[v + 1]):
+            j = place[near[e]]
+            while 0 <= j < m and j < i:  # to the root of what came before, by the shortcuts of ``above``
+                up = above[j]
+                above[j] = i
+                if up < 0:
+                    parent[j] = i
+                j = up
+        for e in range(ptr[v], ptr[v + 1]):
+            j = place[near[e]]
+            while 0 <= j < m and j < i and seen[j] != i:
+                seen[j] = i
+                counts[j, kind[v]] += 1
+                bits[j] += weight[v]
+                if bits[j] > most:
+                    return False
+                j = parent[j]
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _least_clique(ptr, near, weight):  # type: ignore[no-untyped-def]
+    """Bits of the largest clique of any order, at least: the most that a variable and its neighbours have left when
+    the smallest such clique is taken away each time (degeneracy)."""
+    bits, gone = weight.copy(), np.zeros(len(weight), dtype=np.bool_)
+    heap = [(0.0, 0) for _ in range(0)]
+    for v in range(len(bits)):
+        for e in range(ptr[v], ptr[v + 1]):
+            bits[v] += weight[near[e]]
+        heappush(heap, (bits[v], v))
+    least = 0.0
+    while len(heap) > 0:
+        value, v = heappop(heap)
+        if gone[v] or value != bits[v]:
+            continue
+        gone[v] = True
+        if value > least:
+            least = value
+        for e in range(ptr[v], ptr[v + 1]):
+            a = near[e]
+            if not gone[a]:
+                bits[a] -= weight[v]
+                heappush(heap, (bits[a], a))
+    return least
+
+
+@njit(cache=True, nogil=True)
+def _ball(ptr, near, centre, most):  # type: ignore[no-untyped-def]
+    """Up to ``most`` variables around one, breadth first."""
+    found, seen = np.empty(most, dtype=np.int64), np.zeros(len(ptr), dtype=np.bool_)
+    found[0], seen[centre], head, tail = centre, True, 0, 1
+    while head < tail:
+        for e in range(ptr[found[head]], ptr[found[head] + 1]):
+            if tail < most and not seen[near[e]]:
+                seen[near[e]] = True
+                found[tail] = near[e]
+                tail += 1
+        head += 1
+    return found[:tail]
+
+
+@njit(cache=True, nogil=True)
+def _borders(ptr, near, weight, inside):  # type: ignore[no-untyped-def]
+    """Components of the variables ``inside``, as ``_Borders``."""
+    n = len(inside)
+    seen, touched = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
+    queue, out, least = np.empty(n, dtype=np.int64), np.zeros(n + 1, dtype=np.int64), np.empty(n)
+    border, at, count = np.empty(len(near), dtype=np.int64), 0, 0
+    for root in range(n):
+        if not inside[root] or seen[root]:
+            continue
+        seen[root], queue[0], head, tail, least[count] = True, root, 0, 1, weight[root]
+        count += 1
+        while head < tail:
+            v = queue[head]
+            head += 1
+            if weight[v] < least[count - 1]:
+                least[count - 1] = weight[v]
+            for e in range(ptr[v], ptr[v + 1]):
+                a = near[e]
+                if inside[a] and not seen[a]:
+                    seen[a], queue[tail] = True, a
+                    tail += 1
+                elif not inside[a] and touched[a] != count:
+                    touched[a], border[at] = count, a
+                    at += 1
+        out[count] = at
+    return out[: count + 1], border[:at], least[:count]
+
+
+@njit(cache=True, nogil=True)
+def _cliques(ptr, border, n_edges):  # type: ignore[no-untyped-def]
+    """The edges, in both directions, that join all variables of every border."""
+    one, two, at = np.empty(n_edges, dtype=np.int64), np.empty(n_edges, dtype=np.int64), 0
+    for c in range(len(ptr) - 1):
+        for i in range(ptr[c], ptr[c + 1]):
+            for j in range(ptr[c], ptr[c + 1]):
+                if i != j:
+                    one[at], two[at] = border[i], border[j]
+                    at += 1
+    return one, two
+
+
+@njit(cache=True, nogil=True)
+def _price(v, by_size, start, size, pool, weight, kind, bits, have, hits, stamp, token):  # type: ignore[no-untyped-def]
+    """Bits of the clique of v, or the weight products of the pairs of its neighbours not joined yet, each twice."""
+    around = pool[start[v] : start[v] + size[v]]
+    if by_size:
+        total = weight[v]
+        for a in around:
+            total += weight[a]
+        return total
+    for k in range(len(bits)):
+        have[k] = 0
+    for a in around:
+        stamp[a] = token
+        have[kind[a]] += 1
+    total = 0.0
+    for a in around:
+        for k in range(len(bits)):
+            hits[k] = 0
+        for b in pool[start[a] : start[a] + size[a]]:
+            if stamp[b] == token:
+                hits[kind[b]] += 1
+        hits[kind[a]] += 1
+        missing = 0.0
+        for k in range(len(bits)):
+            missing += bits[k] * (have[k] - hits[k])
+        total += weight[a] * missing
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _join(a, v, around, start, size, space, pool, end, stamp, token):  # type: ignore[no-untyped-def]
+    """Take v from the neighbours of a and add those ``around`` v; returns the pool, its end, and how many are new."""
+    n, s = 0, start[a]
+    for e in range(s, s + size[a]):
+        stamp[pool[e]] = token
+        if pool[e] != v:
+            pool[s + n] = pool[e]
+            n += 1
+    old = n
+    stamp[a] = token
+    if n + len(around) > space[a]:
+        space[a] = 2 * (n + len(around))
+        if end + space[a] > len(pool):
+            larger = np.empty(2 * len(pool) + space[a], dtype=pool.dtype)
+            for e in range(end):
+                larger[e] = pool[e]
+            pool = larger
+        for e in range(n):
+            pool[end + e] = pool[s + e]
+        start[a], s, end = end, end, end + space[a]
+    for b in around:
+        if stamp[b] != token:
+            pool[s + n] = b
+            n += 1
+    size[a] = n
+    return pool, end, n - old
+
+
+@njit(cache=True, nogil=True)
+def _greedy_order(  # type: ignore[no-untyped-def]
+    start, size, space, pool, end, weight, kind, kinds, group, by_size, shuffle, bar, room, hopeless
+):
+    """The order of ``_greedy`` and whether edges were added; empty where it is dropped. Beyond ``hopeless`` the rest
+    is taken as it comes. Neighbours are ``pool[start[v] : start[v] + size[v]]``, with ``space`` for more."""
+    n, bits = len(kind), np.log2(kinds)
+    stamp, token = np.zeros(n, dtype=np.int64), 0
+    have, hits = np.zeros(len(kinds), dtype=np.int64), np.zeros(len(kinds), dtype=np.int64)
+    met, times = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    waiting, current = np.zeros(n, dtype=np.bool_), np.zeros(n)
+    random, heap, changed = np.uint64(shuffle), [(0.0, np.uint64(0), 0) for _ in range(0)], [0 for _ in range(0)]
+    order, done, filled, largest, total, messages = np.empty(len(group), dtype=np.int64), 0, False, 0.0, 0.0, 0.0
+    for v in group:
+        waiting[v] = True
+        changed.append(v)
+        current[v] = -1.0
+    while True:
+        for a in changed:
+            token += 1
+            price = _price(a, by_size, start, size, pool, weight, kind, bits, have, hits, stamp, token)
+            if price != current[a]:
+                current[a] = price
+                if shuffle:
+                    random = random * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+                heappush(heap, (price, random >> np.uint64(33) if shuffle else random, a))
+        changed.clear()
+        if done == len(group):
+            return order, filled
+        price, _, v = heappop(heap)
+        while not waiting[v] or price != current[v]:
+            price, _, v = heappop(heap)
+        waiting[v], order[done] = False, v
+        done += 1
+        around = pool[start[v] : start[v] + size[v]].copy()
+        clique = kinds[kind[v]]
+        for a in around:
+            clique *= kinds[kind[a]]
+        largest, total, messages = max(largest, clique), total + clique, messages + clique / kinds[kind[v]]
+        over = largest > bar[0] or (largest == bar[0] and total >= bar[1])
+        if over or total > room.total or messages > room.messages:
+            return order[:0], filled
+        if largest > hopeless:
+            for a in group:
+                if waiting[a]:
+                    order[done] = a
+                    done += 1
+            return order, True
+        grown = 0
+        for a in around:
+            token += 1
+            pool, end, new = _join(a, v, around, start, size, space, pool, end, stamp, token)
+            grown += new
+            if waiting[a]:
+                changed.append(a)
+            met[a] = done
+        if grown == 0:
+            continue
+        filled = True
+        # A new edge also changes the fill of whoever is next to both its ends.
+        token += 1
+        for a in around:
+            for b in pool[start[a] : start[a] + size[a]]:
+                if met[b] != done and waiting[b]:
+                    times[b] = times[b] + 1 if stamp[b] == token else 1
+                    stamp[b] = token
+                    if times[b] == 2:
+                        changed.append(b)

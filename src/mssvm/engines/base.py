@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import log2
+from math import inf, log2
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -85,12 +85,16 @@ METHODS = ("given states", "side by side", "tree recursion", "conditioning", "el
 @dataclass(frozen=True)
 class ExactSettings:
     """What exact inference may do: bytes of workspace, restarts and seed of the search for elimination orders, and
-    the methods that an engine which has several may choose from (one that has not ignores them)."""
+    the methods that an engine which has several may choose from (one that has not ignores them).
+
+    Under a finite ``operations_limit`` costs that are beyond it or beyond ``memory_limit`` need not be worked out: they
+    may be given as infinite."""
 
     memory_limit: int = 4 << 30
     restarts: int = 8
     seed: int = 0
     methods: tuple[str, ...] = METHODS
+    operations_limit: float = inf
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mssvm.core.arrays import Bools, Ints
-from mssvm.core.orders import Order, find_order
+from mssvm.core.orders import Order, Orders, Room
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology, offsets
 from mssvm.engines.program import Program
@@ -54,9 +54,13 @@ class EliminationPlan:
     order: Order
 
     @classmethod
-    def of(cls, topology: Topology, pattern: bytes, restarts: int, seed: int) -> EliminationPlan:
-        groups = [[v for v, role in enumerate(pattern) if role == kind] for kind in (HIDDEN, OUTPUT)]
-        return cls(topology, pattern, find_order(topology.cards, topology.scopes, groups, restarts, seed))
+    def of(cls, topology: Topology, pattern: bytes, restarts: int, seed: int, room: Room) -> EliminationPlan | None:
+        """The plan with the best order found within ``room``, if there is one."""
+        roles = np.frombuffer(pattern, dtype=np.uint8)
+        groups = [np.flatnonzero(roles == kind) for kind in (HIDDEN, OUTPUT)]
+        sizes = np.diff(topology.scope_ptr)
+        order = Orders(topology.card_array, topology.scope_flat, sizes, groups, restarts, seed).find(room)
+        return None if order is None else cls(topology, pattern, order)
 
     def cost(self, marginals: bool) -> Cost:
         """Bytes count slots and messages, twice when their gradients are wanted too."""

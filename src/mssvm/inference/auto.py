@@ -11,8 +11,7 @@ from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
-from mssvm.engines.base import Bound, Engine, ExactPlan, Pair, Plan, TwoCalls, spread
-from mssvm.inference.exact import Exact
+from mssvm.engines.base import Bound, Engine, ExactPlan, ExactSettings, Pair, Plan, TwoCalls, spread
 from mssvm.inference.propagation.propagate import Propagate
 
 
@@ -37,7 +36,8 @@ class Auto(Settings):
 
     def plan(self, batch: Batch, engine: Engine | None = None) -> AutoPlan:
         engine = engine or engine_of("auto", self.threads)
-        return AutoPlan(self, batch, engine, Exact(self.memory_limit).plan(batch, engine))
+        settings = ExactSettings(self.memory_limit, operations_limit=self.operations_limit)
+        return AutoPlan(self, batch, engine, engine.exact(batch, settings))
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
         return self.plan(batch).bind(query, eps_y, eps_h)(theta)

@@ -6,7 +6,7 @@ Holding variables only removes terms from the nested power sum (paper eq. 5), so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log2
@@ -14,7 +14,6 @@ from math import log2
 import numpy as np
 
 from mssvm.core.arrays import Ints
-from mssvm.core.orders import adjacency, bits
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 
 
@@ -46,7 +45,7 @@ class ConditionedElimination:
         most = log2(self.entries) + 1e-9
         bit_size = [log2(card) for card in topology.cards]
         waiting = sum(1 << v for v in self.order)
-        adjacent = adjacency(topology.n_vars, topology.scopes, waiting)
+        adjacent = _adjacency(topology.n_vars, topology.scopes, waiting)
         held = self.holdable if rng is None else 0
         for v in self.order:
             waiting &= ~(1 << v)
@@ -54,8 +53,8 @@ class ConditionedElimination:
                 continue
             around = adjacent[v] & waiting & ~held
             clique = around | (1 << v)
-            size = sum(bit_size[u] for u in bits(clique))
-            choices = list(bits(clique & self.holdable))
+            size = sum(bit_size[u] for u in _bits(clique))
+            choices = list(_bits(clique & self.holdable))
             while size > most and choices:
                 u = choices.pop(int(rng.integers(len(choices))) if rng is not None else 0)
                 held |= 1 << u
@@ -64,7 +63,7 @@ class ConditionedElimination:
                 return None
             around &= ~held
             if not held >> v & 1:
-                for u in bits(around):
+                for u in _bits(around):
                     adjacent[u] |= around & ~(1 << u)
         return held
 
@@ -83,3 +82,21 @@ class ConditionedElimination:
         if value > -np.inf:
             relaxation.decode(found)
         return value, found
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """Positions of the set bits of a non-negative integer, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _adjacency(n: int, scopes: Sequence[Sequence[int]], present: int) -> list[int]:
+    """Neighbours of each of n variables as bits, within the variables ``present`` (bits)."""
+    adjacent = [0] * n
+    for scope in scopes:
+        clique = sum(1 << v for v in scope) & present
+        for v in _bits(clique):
+            adjacent[v] |= clique & ~(1 << v)
+    return adjacent

@@ -7,11 +7,12 @@ are equal the order is free. The reverse sweep through the power sums gives mu =
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
+from mssvm.core.orders import Room
 from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
@@ -24,9 +25,9 @@ CHUNK = 32  # instances handed to a thread at a time
 
 
 @lru_cache(1024)
-def plan_of(topology: Topology, pattern: bytes, restarts: int, seed: int) -> EliminationPlan:
-    """The plan of a topology and role pattern, found once for all batches that hold them."""
-    return EliminationPlan.of(topology, pattern, restarts, seed)
+def plan_of(topology: Topology, pattern: bytes, restarts: int, seed: int, room: Room) -> EliminationPlan | None:
+    """The plan of a topology and role pattern, if one was found in ``room``; once for all batches that hold them."""
+    return EliminationPlan.of(topology, pattern, restarts, seed, room)
 
 
 class EliminationPlanner:
@@ -39,8 +40,11 @@ class EliminationPlanner:
     def measure(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints, costs: Costs, marginals: bool
     ) -> None:
-        """Enter what the named instances would take, from orders alone."""
-        for plan, members in self.groups(query, eps_y, eps_h, instances):
+        """Enter what the named instances would take, from orders alone; infinity where none within limits is found."""
+        for plan, members in self.groups(query, eps_y, eps_h, instances, self._room):
+            if plan is None:
+                costs.bytes[members] = costs.operations[members] = np.inf
+                continue
             cost = plan.cost(marginals)
             costs.width[members], costs.bytes[members] = cost.width, float(cost.bytes)
             costs.operations[members] = float(cost.operations)
@@ -50,7 +54,7 @@ class EliminationPlanner:
     ) -> EliminationRoute:
         """Compiled programs; raises before more memory than allowed would be needed."""
         threads, jobs = self.workers.threads, []
-        for plan, members in self.groups(query, eps_y, eps_h, instances):
+        for plan, members in self._planned(query, eps_y, eps_h, instances):
             needed = self._admit(plan, query, (eps_y, eps_h), members, marginals)
             threads = max(1, min(threads, self.settings.memory_limit // needed))
             program = plan.program
@@ -58,9 +62,27 @@ class EliminationPlanner:
         workers = self.workers if threads == self.workers.threads else Workers(threads)
         return EliminationRoute(self, query, (eps_y, eps_h), instances, jobs, workers, marginals)
 
-    def groups(
+    @cached_property
+    def _room(self) -> Room:
+        """What orders may take, where costs beyond the limits need not be known."""
+        limits = self.settings
+        return Room(limits.operations_limit, limits.memory_limit / 8) if limits.operations_limit < np.inf else Room()
+
+    def _planned(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints
     ) -> Iterator[tuple[EliminationPlan, Ints]]:
+        """Instances with a plan, whatever it takes: within limits if there is one, as measured."""
+        for limited, members in self.groups(query, eps_y, eps_h, instances, self._room):
+            if limited is not None:
+                yield limited, members
+            else:
+                for plan, _ in self.groups(query, eps_y, eps_h, members, Room()):
+                    assert plan is not None, "without limits there is always an order"
+                    yield plan, members
+
+    def groups(
+        self, query: Query, eps_y: float, eps_h: float, instances: Ints, room: Room
+    ) -> Iterator[tuple[EliminationPlan | None, Ints]]:
         """Instances that share a plan: same topology, same variables clamped and, unless eps_y = eps_h, same roles."""
         batch, settings = self.batch, self.settings
         pattern = pattern_of(batch, query, eps_y, eps_h)
@@ -71,7 +93,8 @@ class EliminationPlanner:
             rows = pattern[batch.var_ptr[members][:, None] + np.arange(topology.n_vars)]
             kinds, of = np.unique(rows, axis=0, return_inverse=True) if topology.n_vars else (rows[:1], 0 * members)
             for k, kind in enumerate(kinds):
-                yield plan_of(topology, kind.tobytes(), settings.restarts, settings.seed), members[of.ravel() == k]
+                plan = plan_of(topology, kind.tobytes(), settings.restarts, settings.seed, room)
+                yield plan, members[of.ravel() == k]
 
     def _admit(
         self, plan: EliminationPlan, query: Query, eps: tuple[float, float], members: Ints, marginals: bool
@@ -82,7 +105,7 @@ class EliminationPlanner:
             return max(1, cost.bytes)
         advice = ""
         if eps_y != eps_h:
-            free = next(self.groups(query, eps_h, eps_h, members[:1]))[0].cost(marginals)
+            free = next(self._planned(query, eps_h, eps_h, members[:1]))[0].cost(marginals)
             if free.bytes <= limit:
                 advice = f", or set eps_y = eps_h (free order: width {free.width}, {in_bytes(free.bytes)})"
         raise too_large(int(members[0]), cost.width, cost.bytes, limit, advice)
