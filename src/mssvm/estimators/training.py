@@ -116,7 +116,8 @@ class TrainingData:
         sparse: list[Term] = []
         others: list[Term] = []
         for term in self.encoded.inputs.terms:
-            mine = term.target == "unary" and has_optional_weights(term) and of_labels[batch.state_var[term.at]].all()
+            mine = term.target == "unary" and has_optional_weights(term)
+            mine = mine and bool(of_labels[batch.state_var[term.at[term.at >= 0]]].all())
             (sparse if mine else others).append(term)
         keep = np.ones(self.encoder.model.n_weights, dtype=bool)
         for terms, kept in ((sparse, False), (others, True)):

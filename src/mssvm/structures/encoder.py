@@ -23,7 +23,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.potentials import Potentials
-from mssvm.core.terms import Target, Term, fused
+from mssvm.core.terms import Target, Term, fused, ones
 from mssvm.core.topology import Batch, Topology, gather, offsets
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import LabelVocabulary
@@ -207,7 +207,7 @@ class Encoder:
         terms = []
         for block, (target, at), chosen in zip(self.blocks, layout.places, layout.rows, strict=True):
             if len(at):
-                features = np.ones((len(at), 1))
+                features = ones(len(at))
                 if block.source is not None:
                     matrix = parsed.rows[block.source].matrix
                     features = matrix if chosen is None else matrix[chosen]
@@ -346,15 +346,19 @@ class Frames:
         # A tied group has one table; more than one only where every factor has its own.
         return "tables", at[:1] if len(at) and np.all(at == at[0]) else at
 
-    def rows(self, block: WeightBlock) -> Ints | None:
-        """The rows of the block's source that the members of its group have as features; None: all, in order."""
+    def rows(self, block: WeightBlock, at: Ints) -> tuple[Ints | None, Ints]:
+        """The rows of the block's source that the members of its group, at the places ``at``, have as features (None:
+        all), and the places of these rows."""
         if block.source is None or block.rows is None:
-            return None
+            return None, at
         sizes = np.array([kind.sizes[block.source] for kind in self.kinds], dtype=np.int64)[self.kind_of]
-        first = np.cumsum(sizes) - sizes
+        n, first = int(sizes.sum()), np.cumsum(sizes) - sizes
         chosen = gather([kind.rows.get(block.rows, NONE) for kind in self.kinds], self.kind_of, first)
-        whole = len(chosen) == sizes.sum() and np.array_equal(chosen, np.arange(len(chosen)))
-        return None if whole else chosen
+        if 2 * len(chosen) < n or np.any(chosen[1:] <= chosen[:-1]):
+            return chosen, at
+        places = np.full(n, -1, dtype=np.int64)
+        places[chosen] = at
+        return None, places
 
     def constrain(self, batch: Batch, constraints: Sequence[HardConstraint]) -> tuple[Bools | None, Potentials | None]:
         """Forbidden states of variables as a mask of what is allowed, entries of tables as -inf in the offset."""
@@ -393,10 +397,14 @@ class Layout:
         batch = frames.batch({block.group for block in blocks if block.source is not None})
         labels = frames.sites(batch, [(k.labels, k.shape) for k in frames.kinds])
         hidden = frames.sites(batch, [(k.hidden, k.hidden_shape or (len(k.hidden),)) for k in frames.kinds])
-        places = {block.group: frames.locate(batch, block.group) for block in blocks}
-        rows = tuple(frames.rows(block) for block in blocks)
-        where = tuple(places[block.group] for block in blocks)
-        return cls(frames, batch, where, rows, labels, hidden, *frames.constrain(batch, constraints))
+        places, rows = [], []
+        for block in blocks:
+            target, at = frames.locate(batch, block.group)
+            chosen, at = frames.rows(block, at)
+            places.append((target, at))
+            rows.append(chosen)
+        limits = frames.constrain(batch, constraints)
+        return cls(frames, batch, tuple(places), tuple(rows), labels, hidden, *limits)
 
 
 def _variables(kind: GroupedTopology) -> int:
