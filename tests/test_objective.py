@@ -234,7 +234,7 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("everything", [True, False], ids=["nothing is allowed", "labels contradict"])
 @pytest.mark.parametrize("part", ["plus", "minus", "difference"])
 def test_an_instance_without_an_allowed_assignment_is_named(part: str, everything: bool, monkeypatch) -> None:
-    monkeypatch.setattr(training, "BLOCK_STATES", 8)
+    monkeypatch.setattr(training, "BLOCK_STATES", 4)
     batch = Batch.build([Topology((2, 2), ((0, 1),))] * 5)
     offset = Potentials.zeros(batch)
     offset.tables[12:16] = -np.inf if everything else [-np.inf, 0.0, 0.0, 0.0]

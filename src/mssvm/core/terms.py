@@ -3,7 +3,8 @@
     theta[at[r] : at[r] + width] += features[r] @ w[block[r] : block[r] + d * width].reshape(d, width)
 
 Equal blocks tie weights, different blocks untie them. Features of nodes and of edges, and indicators of joint states
-(one feature that is 1), are all of this form. Sparse features may have weights for some states only (``ActiveStates``).
+(one feature that is 1), are all of this form. A row whose place is -1 adds nothing, so that terms may share one matrix.
+Sparse features may have weights for some states only (``ActiveStates``).
 Terms are plain arrays; ``Engine.linear`` turns them into a map and its transpose.
 """
 
@@ -17,11 +18,12 @@ from typing import Any, Literal
 import numpy as np
 from scipy import sparse
 
-from mssvm.core.arrays import Floats, Ints
+from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.topology import Batch, spans
 
 Target = Literal["unary", "tables"]
+MOST_32 = np.iinfo(np.int32).max
 LARGE = 1 << 14  # multiplications of a term that is not fused with others
 
 
@@ -39,7 +41,7 @@ class Term:
 
     target: Target
     features: Any
-    at: Ints
+    at: AnyArray
     width: int
     block: Ints
     active: ActiveStates | None = None
@@ -49,14 +51,19 @@ class Term:
             raise InputError(f"a term adds to 'unary' or 'tables', not to {self.target!r}.")
         rows = self.features
         rows = rows.tocsr().astype(np.float64, copy=False) if sparse.issparse(rows) else _dense(rows)
-        at = np.ascontiguousarray(self.at, dtype=np.int64)
-        block = np.ascontiguousarray(np.broadcast_to(np.asarray(self.block, dtype=np.int64), at.shape))
-        if at.ndim != 1 or rows.shape[0] != len(at):
+        at = np.asarray(self.at)
+        at = np.ascontiguousarray(at, dtype=np.int32 if at.max(initial=0) <= MOST_32 else np.int64)
+        block = np.asarray(self.block, dtype=np.int64)
+        # One block for all rows takes no memory, whoever made it so.
+        one = block.size == 1 or not any(block.strides)
+        block = np.broadcast_to(block.ravel()[:1], at.shape) if one else np.ascontiguousarray(block)
+        if at.ndim != 1 or rows.shape[0] != len(at) or block.shape != at.shape:
             raise InputError(f"a term has features for {rows.shape[0]} rows but places for {at.shape}.")
-        if not np.all(np.isfinite(rows.data if sparse.issparse(rows) else rows)):
+        if not _finite(rows.data if sparse.issparse(rows) else rows):
             raise InputError("features hold NaN or inf; every feature must be a finite number.")
-        if len(block) and block.min() < 0:
-            raise InputError(f"a block of weights starts at {block.min()}; it must start at 0 or later.")
+        low = block[:1] if one else block
+        if low.min(initial=0) < 0:
+            raise InputError(f"a block of weights starts at {low.min()}; it must start at 0 or later.")
         if self.active is not None and not (sparse.issparse(rows) and len(self.active.first) == rows.shape[1] + 1):
             raise InputError("weights for some states only need sparse features, and a list of states for each.")
         for name, value in (("features", rows), ("at", at), ("block", block), ("width", int(self.width))):
@@ -69,16 +76,27 @@ class Term:
     @cached_property
     def reach(self) -> int:
         """Number of weights that the term needs to exist."""
-        return int(self.block.max(initial=-self.block_size)) + self.block_size
+        starts = self.block[:1] if self.one_block else self.block
+        return int(starts.max(initial=-self.block_size)) + self.block_size
 
     @cached_property
     def one_block(self) -> bool:
         """Whether all rows share one block of weights."""
-        return len(self.block) > 0 and bool(np.all(self.block == self.block[0]))
+        block = self.block
+        return len(block) > 0 and (not any(block.strides) or bool(np.all(block == block[0])))
 
     @cached_property
-    def _by_place(self) -> tuple[Ints, Ints]:
-        """Rows in order of place, and their places."""
+    def constant(self) -> bool:
+        """Whether every row is the single feature 1."""
+        rows = self.features
+        return not sparse.issparse(rows) and rows.shape[1] == 1 and bool(np.all(_seen_once(rows) == 1.0))
+
+    @cached_property
+    def _by_place(self) -> tuple[AnyArray | None, AnyArray]:
+        """Rows in order of place (None: as they are) and their places; rows that add nothing follow the one before."""
+        places = np.maximum.accumulate(self.at)
+        if np.all((places == self.at) | (self.at < 0)):
+            return None, self.at if self.at.min(initial=0) >= 0 else places
         order = np.argsort(self.at, kind="stable")
         return order, self.at[order]
 
@@ -87,9 +105,12 @@ class Term:
         order, places = self._by_place
         first = np.searchsorted(places, old)
         count = np.searchsorted(places, old + sizes) - first
-        rows = order[spans(first, count)]
-        at = self.at[rows] + np.repeat(new - old, count)
-        return Term(self.target, _take(self.features, rows), at, self.width, self.block[rows], self.active)
+        rows = spans(first, count)
+        rows = rows if order is None else order[rows]
+        at = self.at[rows]
+        at = np.where(at < 0, -1, at + np.repeat(new - old, count))
+        block = self.block[:1] if self.one_block else self.block[rows]
+        return Term(self.target, _take(self.features, rows), at, self.width, block, self.active)
 
 
 def fused(terms: Sequence[Term]) -> tuple[Term, ...]:
@@ -108,10 +129,21 @@ def _joined(terms: Sequence[Term]) -> Term:
 
 
 def _dense(rows: Any) -> Floats:
-    out = np.ascontiguousarray(rows, dtype=np.float64)
+    out = np.asarray(rows, dtype=np.float64)
     if out.ndim != 2:
         raise InputError(f"features need two axes (rows, features), got shape {out.shape}.")
-    return out
+    return np.ascontiguousarray(out) if any(out.strides) else out
+
+
+def _seen_once(rows: Floats) -> Floats:
+    """The rows, or the one that all of them are."""
+    return rows if any(rows.strides) else rows[:1]
+
+
+def _finite(values: Any) -> bool:
+    """A finite sum proves every entry finite, without an array of answers."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(_seen_once(values).sum()) or np.isfinite(values).all())
 
 
 def _take(features: Any, rows: Ints) -> Any:
@@ -143,8 +175,13 @@ def table_term(batch: Batch, features: Any = None, block: int | Ints = 0, factor
     width = _one_size(batch.table_sizes[chosen], "factors", "table entries")
     _, first = np.unique(batch.table_at[chosen], return_index=True)
     at = batch.table_at[chosen[np.sort(first)]]
-    rows = np.ones((len(at), 1)) if features is None else features
+    rows = ones(len(at)) if features is None else features
     return Term("tables", rows, at, width, np.asarray(block))
+
+
+def ones(n: int) -> Floats:
+    """The single feature 1 in every row, in no memory."""
+    return np.broadcast_to(np.ones((1, 1)), (n, 1))
 
 
 def _one_size(sizes: Ints, of: str, what: str) -> int:

@@ -21,10 +21,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats, Ints, sum_by
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints, sum_by
 from mssvm.core.errors import InputError
 
 
@@ -36,8 +37,8 @@ class Topology:
     scopes: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cards", tuple(int(c) for c in self.cards))
-        object.__setattr__(self, "scopes", tuple(tuple(int(v) for v in s) for s in self.scopes))
+        object.__setattr__(self, "cards", tuple(map(int, self.cards)))
+        object.__setattr__(self, "scopes", tuple(tuple(map(int, s)) for s in self.scopes))
         for i, card in enumerate(self.cards):
             if card < 1:
                 raise InputError(f"variable {i} has {card} states; every variable needs at least one.")
@@ -73,26 +74,41 @@ class Topology:
 
     @cached_property
     def scope_ptr(self) -> Ints:
-        return offsets(np.array([len(s) for s in self.scopes], dtype=np.int64))
+        return offsets(np.fromiter(map(len, self.scopes), np.int64, self.n_factors))
 
     @cached_property
     def scope_flat(self) -> Ints:
-        return np.array([v for s in self.scopes for v in s], dtype=np.int64)
+        return np.fromiter(chain.from_iterable(self.scopes), np.int64)
 
     @cached_property
     def scope_strides(self) -> Ints:
         """Step in a factor's table for each variable of its scope, aligned with ``scope_flat``."""
-        steps = [np.cumprod([1, *self.table_shape(f)[:0:-1]])[::-1] for f in range(self.n_factors)]
-        return _concat([np.asarray(s, dtype=np.int64) for s in steps])
+        cards, size = self._scope_cards, np.diff(self.scope_ptr)
+        from_end = np.repeat(self.scope_ptr[1:], size) - 1 - np.arange(len(cards))
+        steps = np.ones(len(cards), dtype=np.int64)
+        for at in range(1, int(size.max(initial=1))):
+            here = np.flatnonzero(from_end == at)
+            steps[here] = steps[here + 1] * cards[here + 1]
+        return steps
 
     @cached_property
     def table_sizes(self) -> Ints:
-        return np.array([int(np.prod([self.cards[v] for v in s])) for s in self.scopes], dtype=np.int64)
+        return np.multiply.reduceat(self._scope_cards, self.scope_ptr[:-1]) if self.scopes else self.scope_flat
 
     @cached_property
     def shape_ids(self) -> Ints:
         """A number for every factor, equal for factors whose tables have the same shape."""
-        return np.array([hash(self.table_shape(f)) for f in range(self.n_factors)], dtype=np.int64)
+        if not self.scopes:
+            return self.scope_flat
+        place = np.arange(len(self.scope_flat)) - np.repeat(self.scope_ptr[:-1], np.diff(self.scope_ptr))
+        with np.errstate(over="ignore"):
+            mixed = (self._scope_cards + 1) * np.int64(0x5851F42D4C957F2D) ** (place + 1)
+        return np.add.reduceat(mixed, self.scope_ptr[:-1])
+
+    @property
+    def _scope_cards(self) -> Ints:
+        """Cardinalities of the variables in ``scope_flat``."""
+        return self.card_array[self.scope_flat]
 
     def table_shape(self, factor: int) -> tuple[int, ...]:
         return tuple(self.cards[v] for v in self.scopes[factor])
@@ -109,6 +125,17 @@ def spans(starts: Ints, sizes: Ints) -> Ints:
     """Concatenated ranges ``starts[k] .. starts[k] + sizes[k]`` as one index array."""
     total = offsets(sizes)
     return np.repeat(starts - total[:-1], sizes) + np.arange(total[-1])
+
+
+def gather(parts: Sequence[Ints], of: Ints, shift: Ints | None = None) -> Ints:
+    """``parts[of[b]]``, plus ``shift[b]`` where given, for every b, one after the other."""
+    if len(parts) == 1:
+        once = np.asarray(parts[0], dtype=np.int64)
+        return np.tile(once, len(of)) if shift is None else (shift[:, None] + once).ravel()
+    sizes = np.array([len(part) for part in parts], dtype=np.int64)
+    here = sizes[of]
+    found: Ints = _concat(parts)[spans((np.cumsum(sizes) - sizes)[of], here)]
+    return found if shift is None else found + np.repeat(shift, here)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,27 +161,32 @@ class Batch:
         """
         unique: dict[Topology, int] = {}
         topology_of = np.array([unique.setdefault(g, len(unique)) for g in graphs], dtype=np.int64)
-        kinds = tuple(unique)
-        var_ptr = offsets(np.array([g.n_vars for g in graphs], dtype=np.int64))
-        factor_ptr = offsets(np.array([g.n_factors for g in graphs], dtype=np.int64))
-        cards = _concat([g.card_array for g in graphs])
-        sizes = _concat([g.table_sizes for g in graphs])
         if table_ids is None:
-            ids = np.arange(len(sizes), dtype=np.int64)
+            return cls.of_kinds(tuple(unique), topology_of)
+        if len(table_ids) != len(graphs):
+            raise InputError(f"table_ids has {len(table_ids)} rows for {len(graphs)} instances.")
+        for b, (row, graph) in enumerate(zip(table_ids, graphs, strict=True)):
+            if len(row) != graph.n_factors:
+                raise InputError(f"instance {b}: {len(row)} table ids for {graph.n_factors} factors.")
+        return cls.of_kinds(tuple(unique), topology_of, _concat([np.asarray(row, dtype=np.int64) for row in table_ids]))
+
+    @classmethod
+    def of_kinds(cls, kinds: tuple[Topology, ...], topology_of: Ints, table_ids: Ints | None = None) -> Batch:
+        """``build`` of instances ``kinds[topology_of[b]]``, kinds all different; table ids of all factors in a row."""
+        var_ptr = offsets(np.array([g.n_vars for g in kinds], dtype=np.int64)[topology_of])
+        factor_ptr = offsets(np.array([g.n_factors for g in kinds], dtype=np.int64)[topology_of])
+        unary_ptr = offsets(gather([g.card_array for g in kinds], topology_of))
+        sizes = gather([g.table_sizes for g in kinds], topology_of)
+        if table_ids is None:
+            table_at = offsets(sizes)
+            mu_at, n_table, n_mu, table_at = table_at[:-1], int(table_at[-1]), int(table_at[-1]), table_at[:-1]
         else:
-            if len(table_ids) != len(graphs):
-                raise InputError(f"table_ids has {len(table_ids)} rows for {len(graphs)} instances.")
-            for b, (row, graph) in enumerate(zip(table_ids, graphs, strict=True)):
-                if len(row) != graph.n_factors:
-                    raise InputError(f"instance {b}: {len(row)} table ids for {graph.n_factors} factors.")
-            ids = _concat([np.asarray(row, dtype=np.int64) for row in table_ids])
-            _check_tied(ids, _concat([kinds[k].shape_ids for k in topology_of]))
-        table_at, n_table = _place(ids, sizes)
-        owner = np.repeat(np.arange(len(graphs)), np.diff(factor_ptr))
-        named, number = np.unique(ids, return_inverse=True)
-        mu_ids = number + owner * len(named)
-        mu_at, n_mu = _place(mu_ids, sizes)
-        return cls(kinds, topology_of, var_ptr, factor_ptr, offsets(cards), table_at, mu_at, n_table, n_mu)
+            first, number = by_first_use(table_ids)
+            _check_tied(table_ids, gather([g.shape_ids for g in kinds], topology_of), first, number)
+            table_at, n_table = _place(first, number, sizes)
+            owner = np.repeat(np.arange(len(topology_of)), np.diff(factor_ptr))
+            mu_at, n_mu = _place(*by_first_use(number + owner * len(first)), sizes)
+        return cls(kinds, topology_of, var_ptr, factor_ptr, unary_ptr, table_at, mu_at, n_table, n_mu)
 
     def __len__(self) -> int:
         return len(self.topology_of)
@@ -184,9 +216,9 @@ class Batch:
         return np.repeat(np.arange(len(self)), np.diff(self.var_ptr))
 
     @cached_property
-    def state_var(self) -> Ints:
+    def state_var(self) -> AnyArray:
         """Variable of each entry of an array of length S."""
-        return np.repeat(np.arange(self.n_vars), self.cards)
+        return np.repeat(np.arange(self.n_vars, dtype=np.int32), self.cards)
 
     @cached_property
     def factor_owner(self) -> Ints:
@@ -195,17 +227,17 @@ class Batch:
 
     @cached_property
     def table_sizes(self) -> Ints:
-        return _concat([self.topology(b).table_sizes for b in range(len(self))])
+        return gather([g.table_sizes for g in self.topologies], self.topology_of)
 
     @cached_property
     def scope_ptr(self) -> Ints:
         """Scope of factor f of the batch: ``scope_vars[scope_ptr[f] : scope_ptr[f+1]]``."""
-        return offsets(_concat([np.diff(self.topology(b).scope_ptr) for b in range(len(self))]))
+        return offsets(gather([np.diff(g.scope_ptr) for g in self.topologies], self.topology_of))
 
     @cached_property
     def scope_vars(self) -> Ints:
         """Variables of every factor's scope, numbered within the batch."""
-        return _concat([self.topology(b).scope_flat + self.var_ptr[b] for b in range(len(self))])
+        return gather([g.scope_flat for g in self.topologies], self.topology_of, self.var_ptr[:-1])
 
     @cached_property
     def slot_factor(self) -> Ints:
@@ -222,16 +254,19 @@ class Batch:
     @cached_property
     def mu_source(self) -> Ints:
         """For every entry of ``Marginals.tables`` the entry of ``Potentials.tables`` it is a marginal of."""
-        out = np.zeros(self.n_mu_entries, dtype=np.int64)
-        out[spans(self.mu_at, self.table_sizes)] = spans(self.table_at, self.table_sizes)
-        return out
+        first = self._mu_first
+        return spans(self.table_at[first], self.table_sizes[first])
 
     @cached_property
     def mu_owner(self) -> Ints:
         """Instance of each entry of ``Marginals.tables``."""
-        out = np.zeros(self.n_mu_entries, dtype=np.int64)
-        out[spans(self.mu_at, self.table_sizes)] = np.repeat(self.factor_owner, self.table_sizes)
-        return out
+        first = self._mu_first
+        return np.repeat(self.factor_owner[first], self.table_sizes[first])
+
+    @property
+    def _mu_first(self) -> Ints:
+        """The first factor of every marginal in ``Marginals.tables``, in the order in which they lie there."""
+        return by_first_use(self.mu_at)[0]
 
     @cached_property
     def tables_shared_across_instances(self) -> bool:
@@ -249,28 +284,42 @@ class Batch:
 
     def select(self, which: Sequence[int] | Ints) -> Batch:
         """The sub-batch of the named instances; tables are renumbered in order of first use."""
-        graphs = [self.topology(int(b)) for b in which]
-        rows = [self.table_at[self.factor_ptr[b] : self.factor_ptr[b + 1]] for b in which]
-        return Batch.build(graphs, rows)
+        chosen = np.asarray(which, dtype=np.int64)
+        first, topology_of = by_first_use(self.topology_of[chosen])
+        kinds = tuple(self.topologies[k] for k in self.topology_of[chosen[first]])
+        factors = spans(self.factor_ptr[chosen], np.diff(self.factor_ptr)[chosen])
+        return Batch.of_kinds(kinds, topology_of, self.table_at[factors])
 
 
 def _concat(parts: Sequence[Ints]) -> Ints:
     return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, dtype=np.int64)
 
 
-def _place(ids: Ints, sizes: Ints) -> tuple[Ints, int]:
-    """Offsets of blocks named by ``ids`` in order of first appearance, and their total size."""
-    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    starts = np.zeros(len(first), dtype=np.int64)
-    at = offsets(sizes[first][order])
-    starts[order] = at[:-1]
-    return starts[inverse], int(at[-1])
+def by_first_use(ids: Ints) -> tuple[Ints, Ints]:
+    """Different ids numbered in order of first use: where each is met first, and the number of every entry."""
+    n = len(ids)
+    span = int(ids.max(initial=-1)) + 1
+    if span > 4 * n + 1024 or ids.min(initial=0) < 0:  # a table would cost more than sorting
+        _, first, number = np.unique(ids, return_index=True, return_inverse=True)
+        order = np.argsort(first, kind="stable")
+        place = np.empty(len(first), dtype=np.int64)
+        place[order] = np.arange(len(first))
+        return first[order], place[number]
+    table = np.full(span, -1, dtype=np.int64)
+    table[ids[::-1]] = np.arange(n - 1, -1, -1)
+    first = np.sort(table[table >= 0])
+    table[ids[first]] = np.arange(len(first))
+    return first, table[ids]
 
 
-def _check_tied(ids: Ints, shape_ids: Ints) -> None:
+def _place(first: Ints, number: Ints, sizes: Ints) -> tuple[Ints, int]:
+    """Offsets of blocks in order of first use, and their total size."""
+    at = offsets(sizes[first])
+    return at[number], int(at[-1])
+
+
+def _check_tied(ids: Ints, shape_ids: Ints, first: Ints, number: Ints) -> None:
     """Raise if factors of different table shapes name the same table."""
-    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
-    bad = np.flatnonzero(shape_ids != shape_ids[first][inverse])
+    bad = np.flatnonzero(shape_ids != shape_ids[first][number])
     if len(bad):
         raise InputError(f"factor {int(bad[0])} shares table {int(ids[bad[0]])} with a factor of another shape.")

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import count
+from itertools import chain, count
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +28,11 @@ from mssvm.core.topology import offsets
 from mssvm.data.labels import short
 
 Kind = Literal["dense", "sparse", "named"]
+Part = tuple[AnyArray, AnyArray, AnyArray]
+"""Columns (-1: none) and values of features of some sites, and how many each site has."""
+
+NUMBERS = {float, int, np.float64, np.float32, np.int64}
+SITES_AT_ONCE = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +64,7 @@ class FeatureSchema:
         kind = kind_of(items, what)
         if kind == "named":
             table: defaultdict[str, int] = defaultdict(count().__next__)
-            rows = _named(items, table, what)
+            rows = _Columns(table).rows(items, what)
             return cls(kind, max(len(table), 1), tuple(table), what), rows
         rows = _stack(items, what)
         if rows.matrix.shape[1] == 0:
@@ -76,7 +81,7 @@ class FeatureSchema:
         if "named" in (kind, self.kind) and kind != self.kind:
             raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")
         if kind == "named":
-            return _named(items, self._table, self.what)
+            return self._columns.rows(items, self.what)
         rows = _stack(items, self.what)
         n = rows.matrix.shape[1]
         if n != self.n_features:
@@ -96,8 +101,8 @@ class FeatureSchema:
         return cls(data["kind"], int(data["n_features"]), tuple(data["vocabulary"]), str(data["what"]))
 
     @cached_property
-    def _table(self) -> _Known:
-        return _Known((name, j) for j, name in enumerate(self.vocabulary))
+    def _columns(self) -> _Columns:
+        return _Columns(_Known((name, j) for j, name in enumerate(self.vocabulary)))
 
     def _as_learned(self, rows: FeatureRows) -> FeatureRows:
         if self.kind == "sparse" and not sparse.issparse(rows.matrix):
@@ -115,6 +120,8 @@ _TOLD = {"dense": "arrays", "sparse": "sparse matrices", "named": "named feature
 
 def kind_of(items: Sequence[Any], what: str) -> Kind:
     """Whether the instances hold arrays, sparse matrices or named features; names and numbers do not mix."""
+    if set(map(type, items)) == {list} and {type(item[0]) for item in items if item} == {dict}:
+        return "named"  # the common case, sooner told
     kinds = {_kind(item, b, what) for b, item in enumerate(items)} - {None}
     if "named" in kinds and len(kinds) > 1:
         raise InputError(f"{what} mixes named features with arrays; use one kind for all instances.")
@@ -219,64 +226,122 @@ class _Known(dict[str, int]):
         return -1
 
 
+class _Indicators(dict[tuple[str, str], int]):
+    """Columns of the indicators ``name:value`` by (name, value); those in use are remembered, others cost nothing."""
+
+    def __init__(self, table: Mapping[str, int]) -> None:
+        super().__init__()
+        self.table = table
+
+    def __missing__(self, pair: tuple[str, str]) -> int:
+        column = self.table[f"{pair[0]}:{pair[1]}"]
+        if column >= 0:
+            self[pair] = column
+        return column
+
+
+class _Columns:
+    """The columns of names: ``table`` gives a name its column, or -1 to leave it out."""
+
+    def __init__(self, table: Mapping[str, int]) -> None:
+        self.table, self.indicators = table, _Indicators(table)
+
+    def rows(self, items: Sequence[Any], what: str) -> FeatureRows:
+        """All sites of all instances as compressed rows."""
+        ptr = offsets(np.fromiter(map(len, items), np.int64, len(items)))
+        ends = np.searchsorted(ptr, np.arange(SITES_AT_ONCE, ptr[-1], SITES_AT_ONCE))
+        cuts = sorted({0, *ends.tolist(), len(items)})
+        parts = [self._part(items, a, b, what) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        columns, data, counts = (np.concatenate([part[k] for part in parts]) for k in range(3))
+        if (columns < 0).any():
+            known = columns >= 0
+            indptr = offsets(known.astype(np.int64))[offsets(counts)]
+            columns, data = columns[known], data[known]
+        else:
+            indptr = offsets(counts)
+        if len(columns) <= np.iinfo(np.int32).max:
+            indptr = indptr.astype(np.int32)
+        matrix = sparse.csr_array((data, columns, indptr), shape=(len(counts), max(len(self.table), 1)))
+        check_finite(matrix, ptr, what)
+        matrix.sum_duplicates()
+        return FeatureRows(matrix, ptr)
+
+    def _part(self, items: Sequence[Any], a: int, b: int, what: str) -> Part:
+        sites = list(chain.from_iterable(items[a:b]))
+        found = self._in_bulk(sites)
+        return found if found is not None else self._one_by_one(items, a, b, what)
+
+    def _in_bulk(self, sites: list[Any]) -> Part | None:
+        """Sites of the common kinds, by loops inside the interpreter; None where a site is of another kind."""
+        kinds = set(map(type, sites))
+        if not (kinds <= {list, tuple} or kinds == {dict}):
+            return None
+        names = list(chain.from_iterable(sites))
+        if not set(map(type, names)) <= {str}:
+            return None
+        n, counts = len(names), np.fromiter(map(len, sites), np.int32, len(sites))
+        if kinds != {dict}:
+            return np.fromiter(map(self.table.__getitem__, names), np.int32, n), np.ones(n), counts
+        values = list(chain.from_iterable(map(dict.values, sites)))
+        types = set(map(type, values))
+        if types <= NUMBERS:
+            return np.fromiter(map(self.table.__getitem__, names), np.int32, n), np.array(values, np.float64), counts
+        if types == {str}:
+            pairs = zip(names, values, strict=True)
+            return np.fromiter(map(self.indicators.__getitem__, pairs), np.int32, n), np.ones(n), counts
+        if not types <= NUMBERS | {str, bool}:
+            return None
+        table, indicators = self.table, self.indicators
+        columns = [
+            indicators[name, value] if value.__class__ is str else -1 if value is False else table[name]
+            for name, value in zip(names, values, strict=True)
+        ]
+        data = [1.0 if value.__class__ is str else value for value in values]
+        return np.array(columns, np.int32), np.array(data, np.float64), counts
+
+    def _one_by_one(self, items: Sequence[Any], first: int, last: int, what: str) -> Part:
+        made, counts = _Named(self.table), []
+        for b in range(first, last):
+            for s, site in enumerate(items[b]):
+                before = len(made.columns)
+                try:
+                    made.add(site)
+                except (TypeError, ValueError, AttributeError):
+                    reason = f"{short(site)} is neither a dict of named features nor an iterable of strings."
+                    raise InputError(reason, what=what, instance=b, site=s) from None
+                counts.append(len(made.columns) - before)
+        return np.array(made.columns, np.int32), np.array(made.values, np.float64), np.array(counts, np.int32)
+
+
 class _Named:
-    """Compressed rows of named features in the making; ``table`` gives a name its column, or -1 to leave it out."""
+    """Columns and values of named features of any kind, site by site."""
 
     def __init__(self, table: Mapping[str, int]) -> None:
         self.number = table.__getitem__
         self.columns: list[int] = []
-        self.places: list[int] = []  # of the values that are not 1
         self.values: list[float] = []
 
     def add(self, site: Any) -> None:
         """The features of one site."""
         if isinstance(site, Mapping):
-            if set(map(type, site.values())) == {str}:
-                self.columns.extend(map(self.number, [f"{name}:{value}" for name, value in site.items()]))
-            else:
-                for name, value in site.items():
-                    self._add_value(str(name), value)
+            for name, value in site.items():
+                self._add_value(str(name), value)
             return
         # Sets iterate in an order that changes from run to run, and columns are numbered by first use.
         names = sorted(site) if isinstance(site, (set, frozenset)) else list(site)
         if not all(isinstance(name, str) for name in names):
             raise TypeError
         self.columns.extend(map(self.number, names))
+        self.values.extend([1.0] * len(names))
 
     def _add_value(self, name: str, value: Any) -> None:
         if isinstance(value, str):
-            self.columns.append(self.number(f"{name}:{value}"))
+            self.add((f"{name}:{value}",))
         elif isinstance(value, Mapping):
             for inner, part in value.items():
                 self._add_value(f"{name}:{inner}", part)
         elif isinstance(value, (list, tuple, set, frozenset)):
             self.add([f"{name}:{part}" for part in (sorted(value) if isinstance(value, (set, frozenset)) else value)])
         elif value is not False:
-            if value is not True:
-                self.places.append(len(self.columns))
-                self.values.append(float(value))
+            self.values.append(float(value))
             self.columns.append(self.number(name))
-
-
-def _named(items: Sequence[Any], table: Mapping[str, int], what: str) -> FeatureRows:
-    """All sites of all instances as compressed rows."""
-    made = _Named(table)
-    ends = [0]
-    for b, sites in enumerate(items):
-        for s, site in enumerate(sites):
-            try:
-                made.add(site)
-            except (TypeError, ValueError, AttributeError):
-                reason = f"{short(site)} is neither a dict of named features nor an iterable of strings."
-                raise InputError(reason, what=what, instance=b, site=s) from None
-            ends.append(len(made.columns))
-    ptr = offsets(np.array([len(sites) for sites in items], dtype=np.int64))
-    columns, data = np.array(made.columns, dtype=np.int64), np.ones(len(made.columns))
-    data[np.array(made.places, dtype=np.int64)] = made.values
-    known = columns >= 0
-    indptr = offsets(known.astype(np.int64))[np.array(ends)]
-    columns, data = columns[known], data[known]
-    matrix = sparse.csr_array((data, columns, indptr), shape=(len(ends) - 1, max(len(table), 1)))
-    check_finite(matrix, ptr, what)
-    matrix.sum_duplicates()
-    return FeatureRows(matrix, ptr)

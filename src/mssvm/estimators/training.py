@@ -28,7 +28,7 @@ from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample
-from mssvm.objectives.training import Block, TrainingProblem
+from mssvm.objectives.training import BoundBlock, TrainingProblem
 from mssvm.optim import Callback, Checkpoint, Regulariser, Row, Solution, Solver, Validation, best_of, starts
 from mssvm.optim.starts import LARGEST_SEED
 from mssvm.structures import Encoder
@@ -116,7 +116,8 @@ class TrainingData:
         sparse: list[Term] = []
         others: list[Term] = []
         for term in self.encoded.inputs.terms:
-            mine = term.target == "unary" and has_optional_weights(term) and of_labels[batch.state_var[term.at]].all()
+            mine = term.target == "unary" and has_optional_weights(term)
+            mine = mine and bool(of_labels[batch.state_var[term.at[term.at >= 0]]].all())
             (sparse if mine else others).append(term)
         keep = np.ones(self.encoder.model.n_weights, dtype=bool)
         for terms, kept in ((sparse, False), (others, True)):
@@ -312,12 +313,12 @@ def _closing_pass(training: Training, w: Floats) -> dict[str, Any]:
     labelled = np.flatnonzero(training.data.sample.labelled)
     hidden = encoded.hidden.select(labelled, encoded.batch, problem.sample.batch).mask(problem.sample.batch.n_vars)
 
-    def look(block: Block) -> tuple[list[Status], dict[int, tuple[Floats, int]]]:
-        theta, sample = block.features.forward(w), block.sample
-        beliefs, usage = [block.plan.bind(sample.query, *problem.temperatures)(theta)], {}
+    def look(bound: BoundBlock) -> tuple[list[Status], dict[int, tuple[Floats, int]]]:
+        theta, sample = bound.theta(w), bound.block.sample
+        beliefs, usage = [bound.plain[0](theta)], {}
         if len(encoded.hidden) or not beliefs[0].status.exact.all():
-            beliefs.append(block.plan.bind(sample.truth_query, *problem.temperatures)(theta))
-        first = int(problem.sample.batch.var_ptr[block.first])
+            beliefs.append(bound.plain[1](theta))
+        first = int(problem.sample.batch.var_ptr[bound.block.first])
         mine = np.flatnonzero(hidden[first : first + sample.batch.n_vars])
         for card in np.unique(sample.batch.cards[mine]).tolist():
             members = mine[sample.batch.cards[mine] == card]
@@ -325,7 +326,7 @@ def _closing_pass(training: Training, w: Floats) -> dict[str, Any]:
             usage[card] = mu.sum(axis=0), len(members)
         return [belief.status for belief in beliefs], usage
 
-    found = problem.engine.each(look, problem.blocks)
+    found = problem.engine.each(look, problem.bound)
     every = [status for statuses, _ in found for status in statuses]
     methods = Counter(name for statuses, _ in found for name in statuses[0].method)
     cards = sorted({card for _, usage in found for card in usage})

@@ -103,10 +103,15 @@ def _check_places(batch: Batch, term: Term, number: int) -> None:
     else:
         starts, first = np.unique(batch.table_at, return_index=True)
         ends = starts + batch.table_sizes[first]
-    inside = np.searchsorted(starts, term.at, side="right") - 1
-    bad = inside < 0
-    if len(starts):
-        bad |= term.at + term.width > ends[inside]
+    at = term.at
+    if len(at) == len(starts) and np.array_equal(at, starts):
+        bad = at + term.width > ends
+    else:
+        inside = np.searchsorted(starts, at, side="right") - 1
+        bad = inside < 0
+        if len(starts):
+            bad |= at + term.width > ends[inside]
+        bad &= at != -1
     if bad.any():
         what = "one variable's states" if term.target == "unary" else "one table"
         raise InputError(f"term {number}, row {int(np.flatnonzero(bad)[0])}: its place is not inside {what}.")

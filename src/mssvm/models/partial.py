@@ -144,15 +144,16 @@ class ActiveWeights(BoundOnDemand):
         return PartialFeatures(self.model.bind(inputs, engine), self)
 
     def _term(self, term: Term) -> Term:
-        first = np.searchsorted(self.stored, term.block)
-        count = np.searchsorted(self.stored, term.block + term.block_size) - first
+        starts = term.block[:1] if term.one_block else term.block
+        first = np.searchsorted(self.stored, starts)
+        count = np.searchsorted(self.stored, starts + term.block_size) - first
         if np.all(count == term.block_size):
             return replace(term, block=first)
         if not has_optional_weights(term):
             raise InputError("weights can be left out only where a term has one block and sparse features.")
         mine = self.stored[first[0] : first[0] + count[0]] - term.block[0]
-        starts = np.searchsorted(mine, np.arange(term.features.shape[1] + 1) * term.width)
-        return replace(term, block=first, active=ActiveStates(starts.astype(np.int64), mine % term.width))
+        begin = np.searchsorted(mine, np.arange(term.features.shape[1] + 1) * term.width)
+        return replace(term, block=first, active=ActiveStates(begin.astype(np.int64), mine % term.width))
 
 
 def has_optional_weights(term: Term) -> bool:

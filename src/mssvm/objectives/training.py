@@ -14,19 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.core.potentials import Belief, Marginals, Potentials
+from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
-from mssvm.engines.base import Engine, Features, Plan
+from mssvm.engines.base import Bound, Engine, Features, Plan
 from mssvm.inference.base import Inference, Planner
+from mssvm.losses import Zero
 from mssvm.models.base import Model
 from mssvm.objectives.base import Objective, Parts
 from mssvm.objectives.problem import Part
 from mssvm.objectives.sample import Sample
-from mssvm.objectives.unified import hcrf
+from mssvm.objectives.unified import Unified, UnifiedParts, hcrf
 
-BLOCK_STATES = 1 << 15
+BLOCK_STATES = 1 << 16
+WHOLE = 4  # blocks up to which a sample stays in one piece, which the engine spreads over its threads itself
 SINGLES = 1 << 14  # instances of which what single evaluations need is remembered
 
 
@@ -134,16 +137,13 @@ class TrainingProblem:
     @cached_property
     def _blocks(self) -> SampleBlocks:
         # A block makes one dense gradient, which must not cost more than the block itself.
-        states = max(BLOCK_STATES, self.model.gradient_size // 4)
+        states, n_states = max(BLOCK_STATES, self.model.gradient_size // 4), self.sample.batch.n_states
+        states = n_states if n_states <= WHOLE * states else states
         return SampleBlocks(self, Planner(self.inference, self.engine), states)
 
-    @property
-    def blocks(self) -> list[Block]:
-        """The sample in the blocks that sums are taken over."""
-        return self._blocks.all
-
     @cached_property
-    def _bound(self) -> list[BoundBlock]:
+    def bound(self) -> list[BoundBlock]:
+        """The blocks with the objective bound to them."""
         return [self._bind(block) for block in self._blocks.all]
 
     @cached_property
@@ -153,10 +153,12 @@ class TrainingProblem:
 
     def _bind(self, block: Block) -> BoundBlock:
         parts = self.objective.bind(block.sample, block.delta, block.plan, self._blocks.planner)
-        return BoundBlock(block, parts, self.C * block.sample.weight)
+        one = block.sample.truth_query.n_allowed(block.batch) == 1
+        single = isinstance(self.objective, Unified) and bool(np.all(one))
+        return BoundBlock(block, parts, self.C * block.sample.weight, self.temperatures, single)
 
     def _sum(self, evaluate: Any, instances: Ints | None) -> Part:
-        blocks = self._bound if instances is None else [self._single(int(i)) for i in instances]
+        blocks = self.bound if instances is None else [self._single(int(i)) for i in instances]
         if not blocks:
             return Part(np.zeros(0), 0.0, np.zeros(self.n_weights))
         parts: list[Part] = self.engine.each(evaluate, blocks)
@@ -173,6 +175,10 @@ class Block:
     plan: Plan
     first: int
 
+    @property
+    def batch(self) -> Batch:
+        return self.sample.batch
+
 
 class SampleBlocks:
     """The sample cut into fixed blocks, a function of the data alone, and single instances on demand; shared by all
@@ -187,20 +193,51 @@ class SampleBlocks:
 
     def _block(self, ids: Ints) -> Block:
         sample = self.sample if len(ids) == len(self.sample) else self.sample.select(ids)
-        delta = self.loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
+        if isinstance(self.loss, Zero):
+            sizes = sample.batch.n_states, sample.batch.n_table_entries
+            delta = Potentials(*(np.broadcast_to(0.0, n) for n in sizes))
+        else:
+            delta = self.loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
         if sample.extra_loss is not None:
             delta = replace(delta, unary=delta.unary + sample.extra_loss)
         features = self.model.bind(sample.inputs, self.engine)
         return Block(sample, delta, features, self.planner(sample.batch), int(ids[0]))
 
 
+class LinearMinus:
+    """U- of single labels with nothing hidden, a linear function: <mu, theta> with constant marginals mu."""
+
+    def __init__(self, batch: Batch, mu: Marginals, gradient: Floats) -> None:
+        self.states, entries = np.flatnonzero(mu.unary), np.flatnonzero(mu.tables)
+        self.owner = batch.owner  # a label marks one state of every variable
+        self.tables, self.table_owner = batch.mu_source[entries], batch.mu_owner[entries]
+        self.count = mu.tables[entries]
+        self.gradient = gradient
+
+    def value(self, theta: Potentials, n: int) -> Floats:
+        """Of every instance."""
+        scores = self.count * theta.tables[self.tables]
+        return sum_by(self.owner, theta.unary[self.states], n) + sum_by(self.table_owner, scores, n)
+
+
 @dataclass(frozen=True, eq=False)
 class BoundBlock:
-    """A block with the objective bound to it at a pair of temperatures: ready to be evaluated at any w."""
+    """A block with the objective bound to it at a pair of temperatures: ready to be evaluated at any w. ``single``:
+    what is subtracted is the score of single labels, nothing being hidden."""
 
     block: Block
     parts: Parts
     scale: Floats
+    temperatures: tuple[float, float]
+    single: bool = False
+
+    @cached_property
+    def plain(self) -> tuple[Bound, Bound]:
+        """Inference without a loss under the queries of U+ and U-."""
+        if isinstance(self.parts, UnifiedParts):
+            return self.parts.pair.plus, self.parts.pair.minus
+        sample, plan = self.block.sample, self.block.plan
+        return plan.bind(sample.query, *self.temperatures), plan.bind(sample.truth_query, *self.temperatures)
 
     def theta(self, w: Floats) -> Potentials:
         return self.block.features.forward(w)
@@ -218,8 +255,23 @@ class BoundBlock:
         self._check(belief.value)
         return self._part_of(belief, 0, minus=len(self.scale))
 
+    @cached_property
+    def _minus(self) -> LinearMinus:
+        mu = self.parts.minus(Potentials.zeros(self.block.batch)).mu
+        return LinearMinus(self.block.batch, mu, self._gradient(mu))
+
     def difference(self, w: Floats) -> Part:
-        found, n = self.parts.difference(self.theta(w)), len(self.scale)
+        theta, n = self.theta(w), len(self.scale)
+        if self.single:
+            minus = self._minus.value(theta, n)
+            self._check(minus)
+            belief, floored = self.parts.plus(theta)
+            self._check(belief.value)
+            value, status = belief.value - minus, belief.status
+            gradient = self._gradient(belief.mu) - self._minus.gradient
+            known = n + int(status.converged.sum()), floored, bool(status.exact.all())
+            return Part(value, float(self.scale @ value), gradient, n, n, *known)
+        found = self.parts.difference(theta)
         self._check(found.minus)
         self._check(found.plus)
         value = found.plus - found.minus
@@ -236,7 +288,7 @@ class BoundBlock:
         if np.all(scale == scale[0]):
             gradient: Floats = scale[0] * features.adjoint(mu)
             return gradient
-        return features.adjoint(mu.scaled(self.block.sample.batch, scale))
+        return features.adjoint(mu.scaled(self.block.batch, scale))
 
     def _check(self, value: Floats) -> None:
         """Raise unless every instance has an allowed assignment."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,11 @@ class Sites:
         """One entry per site, further axes kept: a list of arrays in the user's shapes, or one array if ``scalar``."""
         if self.scalar:
             return values
-        parts = zip(self.ptr[:-1], self.ptr[1:], self.shapes, strict=True)
-        return [values[a:b].reshape(*shape, *values.shape[1:]) for a, b, shape in parts]
+        parts = [values[a:b] for a, b in pairwise(self.ptr.tolist())]
+        if len(self.shapes) and len(self.shapes[0]) == 1:
+            return parts
+        more = values.shape[1:]
+        return [part.reshape(*shape, *more) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def mask(self, n_vars: int) -> Bools:
         """These sites as a mask over the variables of the batch."""

@@ -23,10 +23,11 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.potentials import Potentials
-from mssvm.core.terms import Target, Term, fused
-from mssvm.core.topology import Batch, Topology, offsets, spans
+from mssvm.core.terms import Target, Term, fused, ones
+from mssvm.core.topology import Batch, Topology, gather, offsets
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import LabelVocabulary
+from mssvm.inference.remember import Recent
 from mssvm.models.layout import WeightLayout
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import FixedWeights
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 LARGE_WEIGHTS = 1 << 31  # bytes of one weight vector; solvers keep several
 NONE = np.zeros(0, dtype=np.int64)
+FEW = 16  # instances of a batch whose layout is kept for the next of the same topologies
+KEPT = 1 << 20  # variables of topologies, and states of layouts, that are kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,22 +201,33 @@ class Encoder:
 
     def assemble(self, parsed: Parsed) -> Encoded:
         """Parsed X as a batch."""
-        numbers: dict[Hashable, int] = {}
-        kind_of = np.array([numbers.setdefault(key, len(numbers)) for key in parsed.keys], dtype=np.int64)
-        frames = Frames(tuple(self.structure.topology(key, self) for key in numbers), kind_of)
-        frames.check(parsed)
-        batch = frames.batch({block.group for block in self.blocks if block.source is not None})
+        keys = tuple(parsed.keys)
+        layout = self._layouts.get(keys, self._lay_out) if len(keys) <= FEW else self._lay_out(keys)
+        layout.frames.check(parsed)
         terms = []
-        for block in self.blocks:
-            target, at = frames.locate(batch, block.group)
+        for block, (target, at), chosen in zip(self.blocks, layout.places, layout.rows, strict=True):
             if len(at):
-                features = frames.features(parsed.rows, block, len(at))
+                features = ones(len(at))
+                if block.source is not None:
+                    matrix = parsed.rows[block.source].matrix
+                    features = matrix if chosen is None else matrix[chosen]
                 terms.append(Term(target, features, at, block.width, np.asarray(self.layout[block.name].start)))
-        allowed, offset = frames.constrain(batch, self.constraints)
-        labels = frames.sites(batch, [(k.labels, k.shape) for k in frames.kinds])
-        hidden = frames.sites(batch, [(k.hidden, k.hidden_shape or (len(k.hidden),)) for k in frames.kinds])
-        inputs = LinearInputs(batch, fused(terms), offset)
-        return Encoded(inputs, labels, hidden, self.vocabulary.n_classes, allowed)
+        inputs = LinearInputs(layout.batch, fused(terms), layout.offset)
+        return Encoded(inputs, layout.labels, layout.hidden, self.vocabulary.n_classes, layout.allowed)
+
+    def _lay_out(self, keys: tuple[Hashable, ...]) -> Layout:
+        numbers: dict[Hashable, int] = {}
+        kind_of = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+        kinds = [self._topologies.get(key, lambda key: self.structure.topology(key, self)) for key in numbers]
+        return Layout.of(Frames(tuple(kinds), kind_of), self.blocks, self.constraints)
+
+    @cached_property
+    def _topologies(self) -> Recent[Hashable, GroupedTopology]:
+        return Recent(KEPT, _variables)
+
+    @cached_property
+    def _layouts(self) -> Recent[tuple[Hashable, ...], Layout]:
+        return Recent(KEPT, _states)
 
     def weights(self, w: Floats) -> Iterator[Weight]:
         """Every weight with its name."""
@@ -297,13 +311,6 @@ class Frames:
         for b in np.flatnonzero(empty)[:1].tolist():
             raise InputError("there is no site to label; leave empty instances out.", instance=b)
 
-    def gather(self, parts: Sequence[Ints], shift: Ints) -> Ints:
-        """``parts[kind of b] + shift[b]`` of all instances one after the other."""
-        ptr = offsets(np.array([len(p) for p in parts], dtype=np.int64))
-        flat = np.concatenate([NONE, *parts])
-        sizes = np.diff(ptr)[self.kind_of]
-        return np.asarray(flat[spans(ptr[:-1][self.kind_of], sizes)] + np.repeat(shift, sizes))
-
     @cached_property
     def groups(self) -> tuple[str, ...]:
         """Names of all groups of factors, in order of first use."""
@@ -311,44 +318,47 @@ class Frames:
 
     def batch(self, own: set[str]) -> Batch:
         """Factors of one group share one table; those of the groups ``own`` have one each."""
-        graphs = [self.kinds[k].graph for k in self.kind_of]
+        graphs: dict[Topology, int] = {}
+        number = np.array([graphs.setdefault(kind.graph, len(graphs)) for kind in self.kinds], dtype=np.int64)
         group = [
             np.concatenate([NONE, *(np.full(len(m), self.groups.index(name)) for name, m in kind.factors.items())])
             for kind in self.kinds
         ]
-        ids = self.gather(group, np.zeros(len(graphs), dtype=np.int64))
+        ids = gather(group, self.kind_of)
         apart = np.array([name in own for name in self.groups], dtype=bool)
         if apart.any():
             ids = np.where(apart[ids], len(self.groups) + np.arange(len(ids)), ids)
-        ptr = offsets(np.array([len(g) for g in group], dtype=np.int64)[self.kind_of])
-        return Batch.build(graphs, [ids[a:b] for a, b in zip(ptr[:-1], ptr[1:], strict=True)])
+        return Batch.of_kinds(tuple(graphs), number[self.kind_of], ids)
 
     def sites(self, batch: Batch, parts: Sequence[tuple[Ints, tuple[int, ...]]]) -> Sites:
         """Some variables of every topology, in their shape, as sites of the batch."""
         sizes = np.array([len(variables) for variables, _ in parts], dtype=np.int64)[self.kind_of]
-        variables = self.gather([variables for variables, _ in parts], batch.var_ptr[:-1])
+        variables = gather([variables for variables, _ in parts], self.kind_of, batch.var_ptr[:-1])
         return Sites(variables, offsets(sizes), tuple(parts[k][1] for k in self.kind_of))
 
     def locate(self, batch: Batch, group: str) -> tuple[Target, Ints]:
         """Where the members of a group lie: variables by their states, factors by their (different) tables."""
         if group not in self.groups:
             variables = [kind.variables.get(group, NONE) for kind in self.kinds]
-            return "unary", batch.unary_ptr[self.gather(variables, batch.var_ptr[:-1])]
-        members = self.gather([k.factors.get(group, NONE) for k in self.kinds], batch.factor_ptr[:-1])
+            return "unary", batch.unary_ptr[gather(variables, self.kind_of, batch.var_ptr[:-1])]
+        members = gather([k.factors.get(group, NONE) for k in self.kinds], self.kind_of, batch.factor_ptr[:-1])
         at = batch.table_at[members]
         # A tied group has one table; more than one only where every factor has its own.
         return "tables", at[:1] if len(at) and np.all(at == at[0]) else at
 
-    def features(self, rows: Mapping[str, FeatureRows], block: WeightBlock, n: int) -> Any:
-        """The features of the ``n`` members of the block's group."""
-        if block.source is None:
-            return np.ones((n, 1))
-        source = rows[block.source]
-        if block.rows is None:
-            return source.matrix
-        chosen = self.gather([kind.rows.get(block.rows, NONE) for kind in self.kinds], source.ptr[:-1])
-        whole = len(chosen) == source.matrix.shape[0] and np.array_equal(chosen, np.arange(len(chosen)))
-        return source.matrix if whole else source.matrix[chosen]
+    def rows(self, block: WeightBlock, at: Ints) -> tuple[Ints | None, Ints]:
+        """The rows of the block's source that the members of its group, at the places ``at``, have as features (None:
+        all), and the places of these rows."""
+        if block.source is None or block.rows is None:
+            return None, at
+        sizes = np.array([kind.sizes[block.source] for kind in self.kinds], dtype=np.int64)[self.kind_of]
+        n, first = int(sizes.sum()), np.cumsum(sizes) - sizes
+        chosen = gather([kind.rows.get(block.rows, NONE) for kind in self.kinds], self.kind_of, first)
+        if 2 * len(chosen) < n or np.any(chosen[1:] <= chosen[:-1]):
+            return chosen, at
+        places = np.full(n, -1, dtype=np.int64)
+        places[chosen] = at
+        return None, places
 
     def constrain(self, batch: Batch, constraints: Sequence[HardConstraint]) -> tuple[Bools | None, Potentials | None]:
         """Forbidden states of variables as a mask of what is allowed, entries of tables as -inf in the offset."""
@@ -366,3 +376,40 @@ class Frames:
                 offset = Potentials.zeros(batch) if offset is None else offset
                 offset.tables[entries] = -np.inf
         return allowed, offset
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Instances of some topologies as a batch, before their features are known: per block of weights the places of its
+    group's members and the rows of features that they take (``Frames``)."""
+
+    frames: Frames
+    batch: Batch
+    places: tuple[tuple[Target, Ints], ...]
+    rows: tuple[Ints | None, ...]
+    labels: Sites
+    hidden: Sites
+    allowed: Bools | None
+    offset: Potentials | None
+
+    @classmethod
+    def of(cls, frames: Frames, blocks: Sequence[WeightBlock], constraints: Sequence[HardConstraint]) -> Layout:
+        batch = frames.batch({block.group for block in blocks if block.source is not None})
+        labels = frames.sites(batch, [(k.labels, k.shape) for k in frames.kinds])
+        hidden = frames.sites(batch, [(k.hidden, k.hidden_shape or (len(k.hidden),)) for k in frames.kinds])
+        places, rows = [], []
+        for block in blocks:
+            target, at = frames.locate(batch, block.group)
+            chosen, at = frames.rows(block, at)
+            places.append((target, at))
+            rows.append(chosen)
+        limits = frames.constrain(batch, constraints)
+        return cls(frames, batch, tuple(places), tuple(rows), labels, hidden, *limits)
+
+
+def _variables(kind: GroupedTopology) -> int:
+    return len(kind.cards)
+
+
+def _states(layout: Layout) -> int:
+    return layout.batch.n_states

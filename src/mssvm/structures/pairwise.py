@@ -182,6 +182,8 @@ def split(item: Any, b: int, axes: int = 2) -> tuple[Any, Any]:
 
     An instance with edge features is ``{"x": ..., "edge_x": ...}`` or a tuple of arrays with ``axes`` axes.
     """
+    if type(item) is list:
+        return item, None
     if isinstance(item, Mapping):
         if "x" not in item or any(name not in ("x", "edge_x") for name in item):
             raise InputError(f"a dict needs the key 'x' and may have 'edge_x', got {sorted(item)}.", instance=b)

@@ -8,7 +8,7 @@ chooses the loop (or BLAS) for every term once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numba import njit
@@ -31,10 +31,18 @@ class LinearFeatures:
         self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int, blas_from: int = BLAS_FROM
     ) -> None:
         self.batch, self.offset, self.n_weights = batch, offset, n_weights
-        # Marginals of tables that lie where the tables lie have nothing to fold.
-        folded = batch.tables_shared_across_instances or not np.array_equal(batch.mu_at, batch.table_at)
-        self.mu_source = batch.mu_source if folded else None
         self.products = [(term.target == "unary", *_products(term, blas_from)) for term in terms]
+
+    @cached_property
+    def _fold(self) -> Callable[[Floats], Floats]:
+        """Marginals of tables as tables: summed over the instances that share one."""
+        batch = self.batch
+        if not batch.tables_shared_across_instances and np.array_equal(batch.mu_at, batch.table_at):
+            return lambda tables: tables
+        n, source = batch.n_table_entries, batch.mu_source
+        if n and len(source) % n == 0 and np.all(source.reshape(-1, n) == np.arange(n)):
+            return lambda tables: np.asarray(tables.reshape(-1, n).sum(axis=0))
+        return lambda tables: sum_by(source, tables, n)
 
     def forward(self, w: Floats) -> Potentials:
         if w.shape != (self.n_weights,):
@@ -55,8 +63,7 @@ class LinearFeatures:
                 f"marginals have shapes {mu.unary.shape} and {tables.shape}; "
                 f"the batch needs ({batch.n_states},) and ({batch.n_mu_entries},)."
             )
-        if self.mu_source is not None:
-            tables = sum_by(self.mu_source, tables, batch.n_table_entries)
+        tables = self._fold(tables)
         gradient = np.zeros(self.n_weights)
         for on_unary, _, adjoint in self.products:
             adjoint(mu.unary if on_unary else tables, gradient)
@@ -65,7 +72,7 @@ class LinearFeatures:
 
 def _products(term: Term, blas_from: int) -> tuple[Product, Product]:
     """theta += x W and gradient += x^T mu of one term."""
-    rows, place = term.features, (term.at, term.block, term.width)
+    rows, place = term.features, (term.at, term.block[:1] if term.one_block else term.block, term.width)
     if sparse.issparse(rows):
         matrix = rows.data, rows.indices, rows.indptr
         if term.active is None:
@@ -76,6 +83,8 @@ def _products(term: Term, blas_from: int) -> tuple[Product, Product]:
     if rows.shape[1] >= 2 and len(term.at) * term.block_size >= blas_from and term.one_block:
         product = BlasProduct(term)
         return product.forward, product.adjoint
+    if term.constant:
+        return partial(constant_forward, *place), partial(constant_adjoint, *place)
     return partial(dense_forward, rows, *place), partial(dense_adjoint, rows, *place)
 
 
@@ -100,114 +109,152 @@ class BlasProduct:
         if self.side_by_side is not None:
             rows = mu[self.side_by_side].reshape(-1, self.width)
         else:
-            rows = np.empty((len(self.at), self.width))
+            rows = np.zeros((len(self.at), self.width))
             gather_rows(mu, self.at, rows)
         gradient[self.block] += (self.rows.T @ rows).ravel()
 
 
+# In the loops below unsigned indices spare the compiler the case of negative ones, which keeps it from vectorising.
+# One block of weights for all rows is given as an array of one.
+
+
 @njit(cache=True, nogil=True)
-def dense_forward(x: Floats, at: Ints, block: Ints, width: int, w: Floats, out: Floats) -> None:
+def constant_forward(at: AnyArray, block: Ints, width: int, w: Floats, out: Floats) -> None:
+    """out[at[r] + k] += w[block[r] + k]."""
+    step = 1 if len(block) > 1 else 0
+    for r in range(at.shape[0]):
+        if at[r] >= 0:
+            target, source = at[r], block[r * step]
+            for k in range(width):
+                out[np.uintp(target + k)] += w[np.uintp(source + k)]
+
+
+@njit(cache=True, nogil=True)
+def constant_adjoint(at: AnyArray, block: Ints, width: int, mu: Floats, out: Floats) -> None:
+    """out[block[r] + k] += mu[at[r] + k]."""
+    step = 1 if len(block) > 1 else 0
+    for r in range(at.shape[0]):
+        if at[r] >= 0:
+            source, target = at[r], block[r * step]
+            for k in range(width):
+                out[np.uintp(target + k)] += mu[np.uintp(source + k)]
+
+
+@njit(cache=True, nogil=True)
+def dense_forward(x: Floats, at: AnyArray, block: Ints, width: int, w: Floats, out: Floats) -> None:
     """out[at[r] + k] += sum_j x[r, j] w[block[r] + j width + k]."""
+    step = 1 if len(block) > 1 else 0
     for r in range(x.shape[0]):
-        target = out[at[r] : at[r] + width]
+        if at[r] < 0:
+            continue
         for j in range(x.shape[1]):
             value = x[r, j]
             if value != 0.0:
-                source = w[block[r] + j * width : block[r] + (j + 1) * width]
+                target, source = at[r], block[r * step] + j * width
                 for k in range(width):
-                    target[k] += value * source[k]
+                    out[np.uintp(target + k)] += value * w[np.uintp(source + k)]
 
 
 @njit(cache=True, nogil=True)
-def dense_adjoint(x: Floats, at: Ints, block: Ints, width: int, mu: Floats, out: Floats) -> None:
+def dense_adjoint(x: Floats, at: AnyArray, block: Ints, width: int, mu: Floats, out: Floats) -> None:
     """out[block[r] + j width + k] += x[r, j] mu[at[r] + k]."""
+    step = 1 if len(block) > 1 else 0
     for r in range(x.shape[0]):
-        source = mu[at[r] : at[r] + width]
+        if at[r] < 0:
+            continue
         for j in range(x.shape[1]):
             value = x[r, j]
             if value != 0.0:
-                target = out[block[r] + j * width : block[r] + (j + 1) * width]
+                source, target = at[r], block[r * step] + j * width
                 for k in range(width):
-                    target[k] += value * source[k]
+                    out[np.uintp(target + k)] += value * mu[np.uintp(source + k)]
 
 
 @njit(cache=True, nogil=True)
 def sparse_forward(
-    data: Floats, indices: AnyArray, ptr: AnyArray, at: Ints, block: Ints, width: int, w: Floats, out: Floats
+    data: Floats, indices: AnyArray, ptr: AnyArray, at: AnyArray, block: Ints, width: int, w: Floats, out: Floats
 ) -> None:
     """``dense_forward`` for rows in compressed form."""
+    step = 1 if len(block) > 1 else 0
     for r in range(at.shape[0]):
-        target = out[at[r] : at[r] + width]
+        if at[r] < 0:
+            continue
         for e in range(ptr[r], ptr[r + 1]):
-            first = block[r] + indices[e] * width
-            source = w[first : first + width]
+            value, target, source = data[e], at[r], block[r * step] + indices[e] * width
             for k in range(width):
-                target[k] += data[e] * source[k]
+                out[np.uintp(target + k)] += value * w[np.uintp(source + k)]
 
 
 @njit(cache=True, nogil=True)
 def sparse_adjoint(
-    data: Floats, indices: AnyArray, ptr: AnyArray, at: Ints, block: Ints, width: int, mu: Floats, out: Floats
+    data: Floats, indices: AnyArray, ptr: AnyArray, at: AnyArray, block: Ints, width: int, mu: Floats, out: Floats
 ) -> None:
     """``dense_adjoint`` for rows in compressed form."""
+    step = 1 if len(block) > 1 else 0
     for r in range(at.shape[0]):
-        source = mu[at[r] : at[r] + width]
+        if at[r] < 0:
+            continue
         for e in range(ptr[r], ptr[r + 1]):
-            first = block[r] + indices[e] * width
-            target = out[first : first + width]
+            value, source, target = data[e], at[r], block[r * step] + indices[e] * width
             for k in range(width):
-                target[k] += data[e] * source[k]
+                out[np.uintp(target + k)] += value * mu[np.uintp(source + k)]
 
 
 @njit(cache=True, nogil=True)
 def listed_forward(
-    data: Floats, indices: AnyArray, ptr: AnyArray, at: Ints, block: Ints, width: int, first: Ints, states: Ints,
+    data: Floats, indices: AnyArray, ptr: AnyArray, at: AnyArray, block: Ints, width: int, first: Ints, states: Ints,
     w: Floats, out: Floats,
 ) -> None:  # fmt: skip
     """``sparse_forward`` where feature j has weights for ``states[first[j] : first[j + 1]]`` only, in this order."""
+    step = 1 if len(block) > 1 else 0
     for r in range(at.shape[0]):
-        target = out[at[r] : at[r] + width]
+        if at[r] < 0:
+            continue
         for e in range(ptr[r], ptr[r + 1]):
             value, a, b = data[e], first[indices[e]], first[indices[e] + 1]
-            source = w[block[r] + a : block[r] + b]
+            target, source = at[r], block[r * step] + a
             if b - a == width:
                 for k in range(width):
-                    target[k] += value * source[k]
+                    out[np.uintp(target + k)] += value * w[np.uintp(source + k)]
             else:
                 for q in range(b - a):
-                    target[states[a + q]] += value * source[q]
+                    out[target + states[a + q]] += value * w[source + q]
 
 
 @njit(cache=True, nogil=True)
 def listed_adjoint(
-    data: Floats, indices: AnyArray, ptr: AnyArray, at: Ints, block: Ints, width: int, first: Ints, states: Ints,
+    data: Floats, indices: AnyArray, ptr: AnyArray, at: AnyArray, block: Ints, width: int, first: Ints, states: Ints,
     mu: Floats, out: Floats,
 ) -> None:  # fmt: skip
     """The transpose of ``listed_forward``."""
+    step = 1 if len(block) > 1 else 0
     for r in range(at.shape[0]):
-        source = mu[at[r] : at[r] + width]
+        if at[r] < 0:
+            continue
         for e in range(ptr[r], ptr[r + 1]):
             value, a, b = data[e], first[indices[e]], first[indices[e] + 1]
-            target = out[block[r] + a : block[r] + b]
+            source, target = at[r], block[r * step] + a
             if b - a == width:
                 for k in range(width):
-                    target[k] += value * source[k]
+                    out[np.uintp(target + k)] += value * mu[np.uintp(source + k)]
             else:
                 for q in range(b - a):
-                    target[q] += value * source[states[a + q]]
+                    out[target + q] += value * mu[source + states[a + q]]
 
 
 @njit(cache=True, nogil=True)
-def scatter_rows(rows: Floats, at: Ints, out: Floats) -> None:
+def scatter_rows(rows: Floats, at: AnyArray, out: Floats) -> None:
     """out[at[r] + k] += rows[r, k]."""
     for r in range(rows.shape[0]):
-        for k in range(rows.shape[1]):
-            out[at[r] + k] += rows[r, k]
+        if at[r] >= 0:
+            for k in range(rows.shape[1]):
+                out[np.uintp(at[r] + k)] += rows[r, k]
 
 
 @njit(cache=True, nogil=True)
-def gather_rows(values: Floats, at: Ints, rows: Floats) -> None:
+def gather_rows(values: Floats, at: AnyArray, rows: Floats) -> None:
     """rows[r, k] = values[at[r] + k]."""
     for r in range(rows.shape[0]):
-        for k in range(rows.shape[1]):
-            rows[r, k] = values[at[r] + k]
+        if at[r] >= 0:
+            for k in range(rows.shape[1]):
+                rows[r, k] = values[np.uintp(at[r] + k)]

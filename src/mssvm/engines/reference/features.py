@@ -35,7 +35,7 @@ def linear(batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_wei
     """``Engine.linear``, entry by entry: feature j of row r times its weight for state k adds to the score of k."""
     phi: Any = sparse.csr_array((batch.n_states + batch.n_table_entries, n_weights))
     for term in terms:
-        x = sparse.coo_array(term.features)
+        x = sparse.coo_array(term.features * (term.at >= 0)[:, None])
         r, j = x.coords
         first, states = np.arange(x.shape[1] + 1) * term.width, np.tile(np.arange(term.width), x.shape[1])
         if term.active is not None:
