@@ -1,0 +1,100 @@
+"""Scaling over threads through the public API, and whether every number of threads gives the same bits.
+
+    python benchmarks/bench_threads.py [--threads 1 2 4 8 16] [--json PATH]
+
+Training: 20 iterations on hidden chains. Prediction: belief propagation on batches of grids. Wall time, best of three.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mssvm as ms
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines.numba.engine import NumbaEngine
+
+
+def chains(n: int, length: int = 40, k: int = 10, d: int = 50, missing: float = 0.3) -> tuple[list[Any], list[Any]]:
+    rng = np.random.default_rng(0)
+    mean = 0.5 * rng.normal(size=(k, d))
+    y = rng.integers(k, size=(n, length))
+    X = list(mean[y] + rng.normal(size=(n, length, d)))
+    gone = rng.random((n, length)) < missing
+    return X, [[None if g else int(v) for v, g in zip(row, out, strict=True)] for row, out in zip(y, gone, strict=True)]
+
+
+def grids(n: int, rows: int, columns: int, k: int) -> tuple[Batch, Potentials, Query]:
+    at = np.arange(rows * columns).reshape(rows, columns)
+    ends = [(at[:, :-1], at[:, 1:]), (at[:-1], at[1:])]
+    scopes = [(int(a), int(b)) for one, two in ends for a, b in zip(one.ravel(), two.ravel(), strict=True)]
+    batch = Batch.build([Topology((k,) * at.size, tuple(scopes))] * n, [[0] * len(scopes)] * n)
+    rng = np.random.default_rng(1)
+    theta = Potentials(rng.normal(size=batch.n_states), 0.3 * rng.normal(size=k * k))
+    return batch, theta, Query.of(batch, rng.random(batch.n_vars) < 0.5)
+
+
+def timed(run: Any, repeats: int = 3) -> tuple[float, Any]:
+    run()
+    times, out = [], None
+    for _ in range(repeats):
+        start = time.perf_counter()
+        out = run()
+        times.append(time.perf_counter() - start)
+    return min(times), out
+
+
+def rows() -> dict[str, Any]:
+    X, y = chains(4000)
+
+    def fit(member: Any, threads: int) -> Any:
+        model = member(ms.Chain(hidden=2), n_jobs=threads, random_state=0, solver=ms.solvers.LBFGS(max_iterations=5))
+        return model.fit(X, y).coef_
+
+    def propagate(case: tuple[Batch, Potentials, Query], eps: tuple[float, float], threads: int) -> Any:
+        batch, theta, query = case
+        bounds.setdefault((id(case), eps, threads), None)
+        if bounds[id(case), eps, threads] is None:
+            settings = ms.inference.Propagate("fast", max_sweeps=20, tolerance=0.0, merging=False)
+            bounds[id(case), eps, threads] = settings.plan(batch, NumbaEngine(threads)).bind(query, *eps)
+        return bounds[id(case), eps, threads](theta).mu.unary
+
+    bounds: dict[Any, Any] = {}
+    small, many, large = grids(32, 20, 40, 5), grids(512, 20, 40, 5), grids(16, 100, 100, 21)
+    return {
+        "HCRF, 4000 hidden chains, fit": lambda t: fit(ms.HCRF, t),
+        "MSSVM, 4000 hidden chains, fit": lambda t: fit(ms.MSSVM, t),
+        "sum-product, 32 grids 20x40": lambda t: propagate(small, (1.0, 1.0), t),
+        "sum-product, 512 grids 20x40": lambda t: propagate(many, (1.0, 1.0), t),
+        "sum-product, 16 grids 100x100, 21 states": lambda t: propagate(large, (1.0, 1.0), t),
+        "mixed-product, 512 grids 20x40": lambda t: propagate(many, (0.0, 1.0), t),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    out: dict[str, Any] = {}
+    for name, run in rows().items():
+        found = {t: timed(lambda t=t, run=run: run(t)) for t in args.threads}
+        first = found[args.threads[0]]
+        same = all(np.array_equal(first[1], answer) for _, answer in found.values())
+        out[name] = {"seconds": {t: round(s, 4) for t, (s, _) in found.items()}, "same bits": same}
+        speed = ", ".join(f"{t}: {first[0] / s:.2f}" for t, (s, _) in found.items())
+        print(f"{name}: {first[0]:.3f} s on {args.threads[0]} thread; speed-up {speed}; same bits: {same}", flush=True)
+        if args.json:
+            args.json.write_text(json.dumps(out, indent=1))
+
+
+if __name__ == "__main__":
+    main()
