@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -97,6 +98,77 @@ def test_vector_kernels_equal_plain_ones(card: int, kind: str, schedule: Schedul
         run.advance(which, mode, 5, schedule)
     np.testing.assert_allclose(vector.m, plain.m, rtol=1e-11)
     np.testing.assert_allclose(vector.residual, plain.residual, rtol=1e-6, atol=1e-14)
+
+
+def tied_model(cards: tuple[int, ...], count: int, seed: int) -> tuple[Batch, Query, NumbaMessageModel]:
+    """Grids with the same tables, each with its own masks and roles."""
+    rng = np.random.default_rng(seed)
+    scopes = tuple(s if rng.random() < 0.5 else s[::-1] for s in grid_scopes(3, 4))
+    batch = Batch.build([Topology(cards, scopes)] * count, [list(range(len(scopes)))] * count)
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    allowed = np.ones(batch.n_states, dtype=bool)
+    allowed[batch.unary_ptr[:-1][rng.random(batch.n_vars) < 0.3]] = False
+    query = Query(rng.random(batch.n_vars) < 0.5, allowed)
+    return batch, query, loaded(batch, theta, query)
+
+
+def abreast_and_alone(model: NumbaMessageModel) -> tuple[ScaledRun, ScaledRun]:
+    tables = ScaledTables.of(model, 0.8)
+    abreast, alone = ScaledRun(model, tables), ScaledRun(model, tables)
+    assert np.all(abreast.family_of >= 0)
+    alone.family_of = np.full_like(alone.family_of, -1)
+    return abreast, alone
+
+
+SCHEDULES = [Schedule(), Schedule(0.5), Schedule(0.3), Schedule(flooding=True), Schedule(0.5, True)]
+
+
+@pytest.mark.parametrize("cards", [(2,) * 12, (3,) * 12, (5,) * 12, (7,) * 12, MIXED_CARDS])
+@pytest.mark.parametrize("kind", ["sum", "max", "mixed", "same roles"])
+@pytest.mark.parametrize("held", [False, True])
+def test_instances_abreast_equal_instances_alone(cards: tuple[int, ...], kind: str, held: bool) -> None:
+    """More instances than lanes, some of which converge before others; messages, products, sweeps and residuals."""
+    count = 11
+    batch, query, model = tied_model(cards, count, len(cards) + sum(cards))
+    roles = query.output if kind != "same roles" else np.tile(query.output[:12], count)
+    mode = modes(query, 0.8)[kind] if kind in ("sum", "max") else Temperatures(roles, 0.0, 0.8)
+    rng, every = np.random.default_rng(9), np.arange(count)
+    y = (rng.random((batch.n_vars, max(cards))) * (np.arange(max(cards)) < batch.cards[:, None])).argmax(axis=1)
+    y[~model.allowed[batch.unary_ptr[:-1] + y]] = 1
+    outside = rng.random(batch.n_vars) < 0.3
+    for schedule in SCHEDULES:
+        runs = abreast_and_alone(model)
+        for run in runs:
+            if held:
+                run.hold(every, outside, y)
+            run.start(every, None)
+            run.advance(np.array([1, 4, 9]), mode, 1, schedule)
+            run.advance(every, mode, 9, replace(schedule, tolerance=1e-3))
+            run.advance(every[::-1], mode, 8, replace(schedule, tolerance=1e-6))
+        a, b = runs
+        np.testing.assert_array_equal(a.sweeps, b.sweeps)
+        np.testing.assert_allclose(a.m, b.m, rtol=1e-9, atol=1e-300)
+        np.testing.assert_allclose(a.field, b.field, rtol=1e-9, atol=1e-300)
+        np.testing.assert_allclose(a.residual, b.residual, rtol=1e-6, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ["sum", "mixed"])
+def test_lanes_do_not_meet(kind: str) -> None:
+    """The same bits alone, among others, and next to an instance without any allowed state."""
+    batch, query, model = tied_model((3,) * 12, 11, 5)
+    mode, every = modes(query, 0.8)[kind], np.arange(11)
+    model.unary[batch.state_span(6)] = -np.inf
+    tables = ScaledTables.of(model, 0.8)
+    together, apart = ScaledRun(model, tables), ScaledRun(model, tables)
+    for run, blocks in ((together, [every]), (apart, [every[k : k + 1] for k in every])):
+        for block in blocks:
+            run.start(block, None)
+            run.advance(block, mode, 40, Schedule(tolerance=1e-6))
+    assert len(set(together.sweeps)) > 2 and together.sweeps[6] == 40
+    np.testing.assert_array_equal(together.sweeps, apart.sweeps)
+    np.testing.assert_array_equal(together.m, apart.m)
+    np.testing.assert_array_equal(together.residual, apart.residual)
+    assert np.isfinite(np.delete(together.residual, 6)).all() and not together.residual[6] <= 1e-6
 
 
 def test_exponentiated_tables() -> None:

@@ -21,7 +21,7 @@ _intrinsic: Any = intrinsic
 FAST = ("reassoc", "contract", "nsz", "arcp")
 
 _I32 = ir.IntType(32)
-_VECTOR, _BITS = ir.VectorType(ir.DoubleType(), WIDTH), ir.VectorType(ir.IntType(64), WIDTH)
+VECTOR, _BITS = ir.VectorType(ir.DoubleType(), WIDTH), ir.VectorType(ir.IntType(64), WIDTH)
 _INDEX = ir.VectorType(_I32, WIDTH)
 
 
@@ -38,41 +38,41 @@ REGISTER = Register()
 @register_model(Register)
 class _Model(models.PrimitiveModel):
     def __init__(self, dmm: Any, fe_type: Any) -> None:
-        super().__init__(dmm, fe_type, _VECTOR)
+        super().__init__(dmm, fe_type, VECTOR)
 
 
-def _const(x: float) -> Any:
-    return ir.Constant(_VECTOR, [x] * WIDTH)
+def constant(x: float) -> Any:
+    return ir.Constant(VECTOR, [x] * WIDTH)
 
 
 def _bits(x: int) -> Any:
     return ir.Constant(_BITS, [x] * WIDTH)
 
 
-def _splat(builder: Any, x: Any) -> Any:
-    nothing = ir.Constant(_VECTOR, ir.Undefined)
+def spread(builder: Any, x: Any) -> Any:
+    nothing = ir.Constant(VECTOR, ir.Undefined)
     first = builder.insert_element(nothing, x, ir.Constant(_I32, 0))
     return builder.shuffle_vector(first, nothing, ir.Constant(_INDEX, [0] * WIDTH))
 
 
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
+def pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
     data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [at]), _VECTOR.as_pointer())
+    return builder.bitcast(builder.gep(data, [at]), VECTOR.as_pointer())
 
 
-def _read(builder: Any, pointer: Any) -> Any:
-    out = builder.load(pointer)
+def read(builder: Any, place: Any) -> Any:
+    out = builder.load(place)
     out.align = 8
     return out
 
 
-def _write(builder: Any, value: Any, pointer: Any) -> None:
-    builder.store(value, pointer).align = 8
+def write(builder: Any, value: Any, place: Any) -> None:
+    builder.store(value, place).align = 8
 
 
-def _unary(builder: Any, name: str, x: Any) -> Any:
-    kind = ir.FunctionType(_VECTOR, [_VECTOR])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{WIDTH}f64"), [x])
+def call(builder: Any, name: str, *x: Any) -> Any:
+    kind = ir.FunctionType(VECTOR, [VECTOR] * len(x))
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{WIDTH}f64"), x)
 
 
 @_intrinsic
@@ -80,7 +80,7 @@ def load(typing: Any, array: Any, at: Any) -> Any:
     """The eight numbers of ``array`` from entry ``at`` on."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _read(builder, _pointer(context, builder, signature.args[0], args[0], args[1]))
+        return read(builder, pointer(context, builder, signature.args[0], args[0], args[1]))
 
     return REGISTER(array, types.intp), code
 
@@ -90,7 +90,7 @@ def store(typing: Any, array: Any, at: Any, x: Any) -> Any:
     """Write eight numbers into ``array`` from entry ``at`` on."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _write(builder, args[2], _pointer(context, builder, signature.args[0], args[0], args[1]))
+        write(builder, args[2], pointer(context, builder, signature.args[0], args[0], args[1]))
         return context.get_dummy_value()
 
     return types.void(array, types.intp, REGISTER), code
@@ -101,7 +101,7 @@ def splat(typing: Any, x: Any) -> Any:
     """The number ``x`` in every lane."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _splat(builder, args[0])
+        return spread(builder, args[0])
 
     return REGISTER(types.float64), code
 
@@ -119,7 +119,7 @@ def _arithmetic(op: Any, name: str) -> None:
         return typer
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pair = [x if isinstance(t, Register) else _splat(builder, x) for x, t in zip(args, signature.args, strict=True)]
+        pair = [x if isinstance(t, Register) else spread(builder, x) for x, t in zip(args, signature.args, strict=True)]
         return getattr(builder, name)(*pair, flags=FAST)
 
     for a, b in ((Register, Register), (Register, types.Float), (types.Float, Register)):
@@ -128,6 +128,21 @@ def _arithmetic(op: Any, name: str) -> None:
 
 for _op, _name in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul"), (operator.truediv, "fdiv")):
     _arithmetic(_op, _name)
+
+
+def _exactly(name: str) -> Any:
+    """An operation that is rounded by itself: the same bits whatever it is compiled together with."""
+
+    def operation(typing: Any, a: Any, b: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return getattr(builder, name)(*args)
+
+        return REGISTER(REGISTER, REGISTER), code
+
+    return _intrinsic(operation)
+
+
+plus, minus, times, over = (_exactly(name) for name in ("fadd", "fsub", "fmul", "fdiv"))
 
 
 @_intrinsic
@@ -143,7 +158,7 @@ def where(typing: Any, mask: Any, a: Any, b: Any) -> Any:
     """``a`` where ``mask`` is above zero, ``b`` elsewhere."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.select(builder.fcmp_ordered(">", args[0], _const(0.0)), args[1], args[2])
+        return builder.select(builder.fcmp_ordered(">", args[0], constant(0.0)), args[1], args[2])
 
     return REGISTER(REGISTER, REGISTER, REGISTER), code
 
@@ -153,7 +168,7 @@ def above(typing: Any, a: Any, b: Any) -> Any:
     """1 where a > b, 0 elsewhere."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.select(builder.fcmp_ordered(">", args[0], args[1]), _const(1.0), _const(0.0))
+        return builder.select(builder.fcmp_ordered(">", args[0], args[1]), constant(1.0), constant(0.0))
 
     return REGISTER(REGISTER, REGISTER), code
 
@@ -161,7 +176,7 @@ def above(typing: Any, a: Any, b: Any) -> Any:
 @_intrinsic
 def vabs(typing: Any, a: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _unary(builder, "fabs", args[0])
+        return call(builder, "fabs", args[0])
 
     return REGISTER(REGISTER), code
 
@@ -171,7 +186,7 @@ def total(typing: Any, a: Any) -> Any:
     """The sum of the lanes, always in the same order."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.DoubleType(), [ir.DoubleType(), _VECTOR])
+        kind = ir.FunctionType(ir.DoubleType(), [ir.DoubleType(), VECTOR])
         add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{WIDTH}f64")
         return builder.call(add, [ir.Constant(ir.DoubleType(), -0.0), args[0]], fastmath=FAST)
 
@@ -179,9 +194,9 @@ def total(typing: Any, a: Any) -> Any:
 
 
 def _polynomial(builder: Any, coefficients: list[float], x: Any) -> Any:
-    out = _const(coefficients[0])
+    out = constant(coefficients[0])
     for c in coefficients[1:]:
-        out = builder.fadd(builder.fmul(out, x, flags=FAST), _const(c), flags=FAST)
+        out = builder.fadd(builder.fmul(out, x, flags=FAST), constant(c), flags=FAST)
     return out
 
 
@@ -190,18 +205,18 @@ def vexp(typing: Any, a: Any) -> Any:
     """exp, exact to two units in the last place; 0 below -708."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        low, contract = _const(-708.0), ("contract",)
+        low, contract = constant(-708.0), ("contract",)
         inside = builder.fcmp_ordered(">", args[0], low)
         x = builder.select(inside, args[0], low)
-        n = _unary(builder, "rint", builder.fmul(x, _const(1.4426950408889634)))
-        r = builder.fsub(x, builder.fmul(n, _const(6.93147180369123816490e-01), flags=contract), flags=contract)
-        r = builder.fsub(r, builder.fmul(n, _const(1.90821492927058770002e-10), flags=contract), flags=contract)
+        n = call(builder, "rint", builder.fmul(x, constant(1.4426950408889634)))
+        r = builder.fsub(x, builder.fmul(n, constant(6.93147180369123816490e-01), flags=contract), flags=contract)
+        r = builder.fsub(r, builder.fmul(n, constant(1.90821492927058770002e-10), flags=contract), flags=contract)
         factorials = [1.0]
         for k in range(1, 13):
             factorials.append(factorials[-1] / k)
         p = _polynomial(builder, factorials[::-1], r)
         scale = builder.shl(builder.add(builder.fptosi(n, _BITS), _bits(1023)), _bits(52))
-        return builder.select(inside, builder.fmul(p, builder.bitcast(scale, _VECTOR)), _const(0.0))
+        return builder.select(inside, builder.fmul(p, builder.bitcast(scale, VECTOR)), constant(0.0))
 
     return REGISTER(REGISTER), code
 
@@ -213,12 +228,107 @@ def vlog(typing: Any, a: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         x = builder.bitcast(args[0], _BITS)
         e = builder.ashr(builder.sub(x, _bits(0x3FE8000000000000)), _bits(52))  # mantissas in [0.75, 1.5)
-        m = builder.bitcast(builder.sub(x, builder.shl(e, _bits(52))), _VECTOR)
-        f = builder.fsub(m, _const(1.0))
-        s = builder.fdiv(f, builder.fadd(f, _const(2.0)))
+        m = builder.bitcast(builder.sub(x, builder.shl(e, _bits(52))), VECTOR)
+        f = builder.fsub(m, constant(1.0))
+        s = builder.fdiv(f, builder.fadd(f, constant(2.0)))
         series = _polynomial(builder, [1 / k for k in range(23, 0, -2)], builder.fmul(s, s))
-        rest = builder.fmul(builder.fmul(s, _const(2.0)), series, flags=FAST)
-        whole = builder.fmul(builder.sitofp(e, _VECTOR), _const(0.6931471805599453), flags=FAST)
+        rest = builder.fmul(builder.fmul(s, constant(2.0)), series, flags=FAST)
+        whole = builder.fmul(builder.sitofp(e, VECTOR), constant(0.6931471805599453), flags=FAST)
         return builder.fadd(whole, rest, flags=FAST)
 
     return REGISTER(REGISTER), code
+
+
+@_intrinsic
+def vsqrt(typing: Any, a: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return call(builder, "sqrt", args[0])
+
+    return REGISTER(REGISTER), code
+
+
+@_intrinsic
+def same(typing: Any, a: Any, b: Any) -> Any:
+    """1 where a = b, 0 elsewhere."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.select(builder.fcmp_ordered("==", args[0], args[1]), constant(1.0), constant(0.0))
+
+    return REGISTER(REGISTER, REGISTER), code
+
+
+@_intrinsic
+def mask_of(typing: Any, word: Any) -> Any:
+    """1 in the lanes whose byte of a 64-bit ``word`` is not zero, 0 elsewhere."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.select(lanes_set(builder, args[0]), constant(1.0), constant(0.0))
+
+    return REGISTER(types.uint64), code
+
+
+def lanes_set(builder: Any, word: Any) -> Any:
+    kind = ir.VectorType(ir.IntType(8), WIDTH)
+    return builder.icmp_unsigned("!=", builder.bitcast(word, kind), ir.Constant(kind, [0] * WIDTH))
+
+
+# --- eight rows side by side and back ---------------------------------------------------------------------------------
+
+_TWO = ([0, 8, 2, 10, 4, 12, 6, 14], [1, 9, 3, 11, 5, 13, 7, 15])
+_FOUR = ([0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15])
+_EIGHT = ([0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])
+
+
+def _transpose(builder: Any, rows: list[Any]) -> list[Any]:
+    for step, (low, high) in ((1, _TWO), (2, _FOUR), (4, _EIGHT)):
+        out = list(rows)
+        for k in range(WIDTH):
+            if not k & step:
+                for at, index in ((k, low), (k + step, high)):
+                    out[at] = builder.shuffle_vector(rows[k], rows[k + step], ir.Constant(_INDEX, index))
+        rows = out
+    return rows
+
+
+def _starts(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> list[Any]:
+    """The eight numbers of an array of integers, plus ``offset``."""
+    data = context.make_array(array_type)(context, builder, array).data
+    places = [builder.gep(data, [ir.Constant(offset.type, k)]) for k in range(WIDTH)]
+    return [builder.add(builder.load(p), offset) for p in places]
+
+
+@_intrinsic
+def gather(typing: Any, rows: Any, starts: Any, at: Any, lanes: Any, to: Any, word: Any) -> Any:
+    """Entries ``starts[l] + at`` to ``+ 8`` of ``rows`` into lane l of eight registers of ``lanes`` from entry ``to``
+    on, in the lanes whose byte of ``word`` is not zero."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        places = _starts(context, builder, signature.args[1], args[1], args[2])
+        found = [read(builder, pointer(context, builder, signature.args[0], args[0], p)) for p in places]
+        chosen = lanes_set(builder, args[5])
+        for k, value in enumerate(_transpose(builder, found)):
+            place = builder.add(args[4], ir.Constant(args[4].type, WIDTH * k))
+            into = pointer(context, builder, signature.args[3], args[3], place)
+            write(builder, builder.select(chosen, value, read(builder, into)), into)
+        return context.get_dummy_value()
+
+    return types.void(rows, starts, types.intp, lanes, types.intp, types.uint64), code
+
+
+@_intrinsic
+def scatter(typing: Any, lanes: Any, at: Any, rows: Any, starts: Any, to: Any, word: Any) -> Any:
+    """The way back from ``gather``: lane l of eight registers to entries ``starts[l] + to`` to ``+ 8`` of ``rows``."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        found = []
+        for k in range(WIDTH):
+            place = builder.add(args[1], ir.Constant(args[1].type, WIDTH * k))
+            found.append(read(builder, pointer(context, builder, signature.args[0], args[0], place)))
+        places = _starts(context, builder, signature.args[3], args[3], args[4])
+        for k, (place, value) in enumerate(zip(places, _transpose(builder, found), strict=True)):
+            lane = builder.and_(args[5], ir.Constant(args[5].type, 0xFF << (8 * k)))
+            with builder.if_then(builder.icmp_unsigned("!=", lane, ir.Constant(lane.type, 0))):
+                write(builder, value, pointer(context, builder, signature.args[2], args[2], place))
+        return context.get_dummy_value()
+
+    return types.void(lanes, types.intp, rows, starts, types.intp, types.uint64), code

@@ -14,6 +14,7 @@ from mssvm.core.topology import Batch, offsets
 from mssvm.engines.base import Engine
 from mssvm.engines.messages import SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
 from mssvm.engines.numba.messages import conditional
+from mssvm.engines.numba.messages.abreast import Family, families
 from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
 from mssvm.engines.numba.messages.scaled import extremes
@@ -66,6 +67,16 @@ class NumbaMessagePlan:
             end = int(np.searchsorted(at, at[cuts[-1]] + CHUNK, side="right")) - 1
             cuts.append(max(cuts[-1] + 1, end))
         return [slice(first, last) for first, last in zip(cuts[:-1], cuts[1:], strict=True)]
+
+    @cached_property
+    def table_at(self) -> Ints:
+        """Where the table of every factor begins when distinct tables lie one behind the other."""
+        return offsets(self.table_sizes)[self.table_of]
+
+    @cached_property
+    def families(self) -> tuple[list[Family], Ints]:
+        """Instances that can run abreast."""
+        return families(self.batch, self.wiring, self.table_at)
 
     def blocks(self, instances: Ints) -> list[Ints]:
         """Instances in portions, a few a thread."""

@@ -12,7 +12,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Marginals
 from mssvm.core.topology import offsets
 from mssvm.engines.messages import Schedule, Temperatures
-from mssvm.engines.numba.messages import log, scaled
+from mssvm.engines.numba.messages import abreast, log, scaled
 from mssvm.engines.numba.messages.vector import LONGEST
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class ScaledTables:
 
         plan.engine.each(exponentiate, plan.chunks)
         plan.engine.each(exponentiate_unary, (model.unary, model.noisy), (psi, noisy))
-        return cls(unit, entries, at[plan.table_of], tops[plan.table_of], psi, noisy)
+        return cls(unit, entries, plan.table_at, tops[plan.table_of], psi, noisy)
 
 
 class ScaledRun(_NumbaRun):
@@ -123,7 +123,9 @@ class ScaledRun(_NumbaRun):
     def __init__(self, model: NumbaMessageModel, tables: ScaledTables, noise: bool = False) -> None:
         super().__init__(model, tables.noisy_psi if noise else tables.psi)
         self.tables, card = tables, model.plan.one_card
-        worth = 0 < card <= LONGEST and len(tables.at) * card**2 >= WORTH_COMPILING
+        self.families, self.family_of = model.plan.families
+        alone = self.family_of[model.plan.batch.factor_owner] < 0
+        worth = 0 < card <= LONGEST and np.count_nonzero(alone) * card**2 >= WORTH_COMPILING
         self.kk = (0,) * card if worth else ()
 
     def start(self, instances: Ints, messages: Floats | None) -> None:
@@ -137,16 +139,32 @@ class ScaledRun(_NumbaRun):
 
     def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
         maximal = temperatures.outputs & (temperatures.eps_y == 0.0)
-        scaled.run(
-            self.kk, self.w, instances, self.tables.entries, self.tables.at, self.unary, self.field, self.m, maximal,
-            self.held, schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps, self.residual,
-        )  # fmt: skip
+        alone = self._abreast(instances, maximal, False, n_sweeps, schedule)
+        if len(alone):
+            scaled.run(
+                self.kk, self.w, alone, self.tables.entries, self.tables.at, self.unary, self.field, self.m, maximal,
+                self.held, schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps,
+                self.residual,
+            )  # fmt: skip
 
     def _refresh(self, instances: Ints) -> None:
         """Bring messages at held variables up to date; sweeps pass them over."""
         if len(self.held):
             t = self.tables
-            scaled.refresh(self.kk, self.w, instances, t.entries, t.at, self.field, self.m, self.held)
+            alone = self._abreast(instances, self.held, True, 1, Schedule())
+            if len(alone):
+                scaled.refresh(self.kk, self.w, alone, t.entries, t.at, self.field, self.m, self.held)
+
+    def _abreast(self, instances: Ints, maximal: Bools, border: bool, n_sweeps: int, schedule: Schedule) -> Ints:
+        """Run the families among the instances; returns the others."""
+        of = self.family_of[instances]
+        for k in np.unique(of[of >= 0]):
+            abreast.run(
+                self.families[k], self.w, instances[of == k], self.tables.entries, self.unary, self.field, self.m,
+                maximal, self.held, border, schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance,
+                self.sweeps, self.residual,
+            )  # fmt: skip
+        return instances[of < 0]
 
     def scores(self, instances: Ints) -> Floats:
         self._refresh(instances)

@@ -1,0 +1,279 @@
+"""Code of the messages of one pairwise factor for eight instances abreast.
+
+``sum_product``, ``max_product`` and ``both_product`` multiply a table of any shape by a vector of registers. ``update``
+is the whole of ``abreast`` for two variables with the same small number of states: everything stays in registers, and a
+number of the table that is read once serves both directions.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from mssvm.engines.numba.vector import REGISTER, VECTOR, WIDTH, call, constant, lanes_set, pointer, read, spread, write
+
+# The most states that ``update`` is made for: with more, registers do not suffice.
+SQUARES = 5
+# Roles of i and j in the lanes: both summed, both maximal, one of the two maximal or none, anything.
+KINDS = ("sum", "max", "only i", "only j", "both")
+_I64 = ir.IntType(64)
+_intrinsic: Any = intrinsic
+Values = list[Any]
+
+# --- a table times a vector of registers ------------------------------------------------------------------------------
+
+# Registers of results at a time.
+BLOCK = 5
+
+
+def larger(builder: Any, a: Any, b: Any) -> Any:
+    """Lane by lane; if in doubt (NaN) b."""
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+def join(builder: Any, before: Any, a: Any, b: Any, kind: str, most: Any) -> Any:
+    """before + a b, the larger of before and a b, or that where ``most`` is set; the same bits in every kind."""
+    if kind == "sum":
+        return call(builder, "fmuladd", a, b, before)
+    most_of = larger(builder, before, builder.fmul(a, b))
+    return most_of if kind == "max" else builder.select(most, most_of, call(builder, "fmuladd", a, b, before))
+
+
+def _product(kind: str) -> Any:
+    """``product(most, room, x, n, table, at, down, across, y, m)``: y_k = sum_j x_j table[at + j down + k across] for n
+    registers from entry x of ``room`` on and m registers from entry y on; returns the sum of y. ``kind``: "sum", "max"
+    (maxima in place of sums), or "both" (maxima in the lanes where the register ``most`` is positive)."""
+
+    def product(
+        typing: Any, most: Any, room: Any, x: Any, n: Any, table: Any, at: Any, down: Any, across: Any, y: Any, m: Any
+    ) -> Any:
+        size = types.intp
+
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return _Product(context, builder, signature, args, kind).emit()
+
+        return REGISTER(REGISTER, room, size, size, table, size, size, size, size, size), code
+
+    return _intrinsic(product)
+
+
+class _Product:
+    """Code of ``_product``: blocks of ``BLOCK`` results, and what is left in one shorter block."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, kind: str) -> None:
+        most, self.room, self.x, self.n, self.table, self.at, self.down, self.across, self.y, self.m = args
+        self.context, self.builder, self.types, self.kind = context, builder, signature.args, kind
+        self.most = builder.fcmp_ordered(">", most, constant(0.0))
+        self.total = cgutils.alloca_once(builder, VECTOR)
+        self.sums = [cgutils.alloca_once(builder, VECTOR) for _ in range(BLOCK)]
+
+    def emit(self) -> Any:
+        builder, integer = self.builder, self.m.type
+        builder.store(constant(0.0), self.total)
+        whole = builder.udiv(self.m, ir.Constant(integer, BLOCK))
+        with cgutils.for_range(builder, whole) as loop:
+            self._block(builder.mul(loop.index, ir.Constant(integer, BLOCK)), BLOCK)
+        done = builder.mul(whole, ir.Constant(integer, BLOCK))
+        end = builder.append_basic_block("end")
+        choice = builder.switch(builder.sub(self.m, done), end)
+        for count in range(1, BLOCK):
+            block = builder.append_basic_block("rest")
+            choice.add_case(ir.Constant(integer, count), block)
+            builder.position_at_end(block)
+            self._block(done, count)
+            builder.branch(end)
+        builder.position_at_end(end)
+        return builder.load(self.total)
+
+    def _block(self, first: Any, count: int) -> None:
+        """Results from number ``first`` on."""
+        builder, integer = self.builder, self.m.type
+        column = builder.add(self.at, builder.mul(first, self.across))
+        columns = [column]
+        for _ in range(1, count):
+            columns.append(builder.add(columns[-1], self.across))
+        value, numbers = self._terms(ir.Constant(integer, 0), columns)
+        for k, number in enumerate(numbers):
+            builder.store(builder.fmul(value, number), self.sums[k])
+        with cgutils.for_range(builder, self.n, start=ir.Constant(integer, 1)) as loop:
+            row = builder.mul(loop.index, self.down)
+            value, numbers = self._terms(loop.index, [builder.add(c, row) for c in columns])
+            for k, number in enumerate(numbers):
+                before = builder.load(self.sums[k])
+                builder.store(join(builder, before, value, number, self.kind, self.most), self.sums[k])
+        total = builder.load(self.total)
+        for k in range(count):
+            value = builder.load(self.sums[k])
+            write(builder, value, self._register(self.y, builder.add(first, ir.Constant(integer, k))))
+            total = builder.fadd(total, value)
+        builder.store(total, self.total)
+
+    def _terms(self, j: Any, entries: list[Any]) -> tuple[Any, Values]:
+        builder = self.builder
+        value = read(builder, self._register(self.x, j))
+        data = self.context.make_array(self.types[4])(self.context, builder, self.table).data
+        return value, [spread(builder, builder.load(builder.gep(data, [e]))) for e in entries]
+
+    def _register(self, start: Any, k: Any) -> Any:
+        place = self.builder.add(start, self.builder.mul(k, ir.Constant(k.type, WIDTH)))
+        return pointer(self.context, self.builder, self.types[1], self.room, place)
+
+
+sum_product, max_product, both_product = (_product(kind) for kind in ("sum", "max", "both"))
+
+
+# --- small square tables ----------------------------------------------------------------------------------------------
+
+
+@_intrinsic
+def update(
+    typing: Any, n: Any, tables: Any, at: Any, g: Any, g_out: Any, gi: Any, gj: Any, m: Any, mi: Any, mj: Any, ri: Any,
+    rj: Any, fixed: Any, damped: Any, peak: Any,
+) -> Any:  # fmt: skip
+    """Both messages between variables of ``n`` states; ``damped``: by 1/2. Returns the largest change so far."""
+    size, word, flag = types.intp, types.uint64, types.boolean
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        peak = cgutils.alloca_once_value(builder, args[-1])
+        kind = _kind(builder, args[10], args[11])
+        end = builder.append_basic_block("end")
+        choice = builder.switch(builder.add(builder.mul(args[0], ir.Constant(_I64, len(KINDS))), kind), end)
+        for states in range(2, SQUARES + 1):
+            for number, name in enumerate(KINDS):
+                block = builder.append_basic_block(name)
+                choice.add_case(ir.Constant(_I64, len(KINDS) * states + number), block)
+                builder.position_at_end(block)
+                _Square(context, builder, signature, args, states, peak).emit(name)
+                builder.branch(end)
+        builder.position_at_end(end)
+        return builder.load(peak)
+
+    out = REGISTER(size, tables, size, g, g_out, size, size, m, size, size, word, word, word, flag, REGISTER)
+    return out, code
+
+
+def _kind(builder: Any, ri: Any, rj: Any) -> Any:
+    """Which of ``KINDS`` serves all lanes."""
+    none, every = ir.Constant(_I64, 0), ir.Constant(_I64, 0x0101010101010101)
+    out, both = ir.Constant(_I64, 4), builder.and_(ri, rj)
+    for number, (word, value) in enumerate(((builder.or_(both, ri), none), (builder.or_(both, rj), none))):
+        out = builder.select(builder.icmp_unsigned("==", word, value), ir.Constant(_I64, 3 - number), out)
+    out = builder.select(builder.icmp_unsigned("==", both, every), ir.Constant(_I64, 1), out)
+    return builder.select(builder.icmp_unsigned("==", builder.or_(ri, rj), none), ir.Constant(_I64, 0), out)
+
+
+class _Square:
+    """Code of ``update`` for n states."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, n: int, peak: Any) -> None:
+        _, self.tables, self.at, self.g, self.g_out, *self.states, self.m, mi, mj, ri, rj, fixed, damped, _ = args
+        self.messages, self.fixed, self.damped = (mi, mj), fixed, damped
+        self.context, self.builder, self.types, self.n, self.peak = context, builder, signature.args, n, peak
+        self.most = lanes_set(builder, builder.and_(ri, rj))
+        self.only_i = lanes_set(builder, builder.and_(ri, builder.not_(rj)))
+        self.only_j = lanes_set(builder, builder.and_(rj, builder.not_(ri)))
+
+    def emit(self, kind: str) -> None:
+        b = self.builder
+        old = [self._vector(7, self.m, at) for at in self.messages]
+        cavity = [
+            [b.fdiv(x, y) for x, y in zip(self._vector(3, self.g, at), message, strict=True)]
+            for at, message in zip(self.states, old, strict=True)
+        ]
+        new = self._products(cavity, kind) if kind in ("sum", "max") else self._mixed(cavity, kind)
+        new = [self._normal(v) for v in new]
+        rooms = [[cgutils.alloca_once_value(b, x) for x in v] for v in new]
+        with b.if_then(self.damped):
+            for room, before in zip(rooms, old, strict=True):
+                roots = [call(b, "sqrt", b.fmul(b.load(r), x)) for r, x in zip(room, before, strict=True)]
+                for r, x in zip(room, self._normal(roots), strict=True):
+                    b.store(x, r)
+        new = [[b.load(r) for r in room] for room in rooms]
+        with b.if_else(b.icmp_unsigned("!=", self.fixed, ir.Constant(_I64, 0))) as (some, none):
+            with some:
+                self._store(new, old, cavity, lanes_set(b, self.fixed))
+            with none:
+                self._store(new, old, cavity, None)
+
+    def _products(self, cavity: list[Values], kind: str) -> list[Values]:
+        """To i and to j, every number of the table read once."""
+        out: list[Values] = [[None] * self.n, [None] * self.n]
+        for x in range(self.n):
+            for y in range(self.n):
+                entry = self._entry(x, y)
+                for side, k, source in ((0, x, cavity[1][y]), (1, y, cavity[0][x])):
+                    out[side][k] = self._join(out[side][k], entry, source, kind)
+        return out
+
+    def _mixed(self, cavity: list[Values], kind: str) -> list[Values]:
+        """In the lanes where one of the two is maximal, it tells the other its best state."""
+        b, (n_i, n_j) = self.builder, cavity
+        if kind == "only i":
+            to_i = self._toward(0, n_j, "sum")
+            return [to_i, self._toward(1, self._point(self.only_i, n_i, to_i), "sum")]
+        to_j = self._toward(1, n_i, "sum" if kind == "only j" else "both")
+        told = self._point(self.only_j, n_j, to_j)
+        if kind == "only j":
+            return [self._toward(0, told, "sum"), to_j]
+        to_i = self._toward(0, told, "both")
+        again = self._toward(1, self._point(self.only_i, n_i, to_i), "sum")
+        return [to_i, [b.select(self.only_i, x, y) for x, y in zip(again, to_j, strict=True)]]
+
+    def _toward(self, side: int, source: Values, kind: str) -> Values:
+        out: Values = [None] * self.n
+        for k in range(self.n):
+            for x, value in enumerate(source):
+                out[k] = self._join(out[k], self._entry(x, k) if side else self._entry(k, x), value, kind)
+        return out
+
+    def _point(self, chosen: Any, cavity: Values, message: Values) -> Values:
+        """1 at the first largest cavity times message and 0 elsewhere in the ``chosen`` lanes, the cavity in others."""
+        b, zero, one = self.builder, constant(0.0), constant(1.0)
+        product = [b.fmul(x, y) for x, y in zip(cavity, message, strict=True)]
+        top = reduce(lambda x, y: larger(b, x, y), product)
+        left, out = one, []
+        for x, value in zip(cavity, product, strict=True):
+            hit = b.select(b.fcmp_ordered("==", value, top), left, zero)
+            left = b.fsub(left, hit)
+            out.append(b.select(chosen, hit, x))
+        return out
+
+    def _normal(self, value: Values) -> Values:
+        b = self.builder
+        scale = b.fdiv(constant(1.0), reduce(b.fadd, value))
+        return [b.fmul(x, scale) for x in value]
+
+    def _store(self, new: list[Values], old: list[Values], cavity: list[Values], fixed: Any) -> None:
+        b, peak = self.builder, self.builder.load(self.peak)
+        for side in range(2):
+            for k in range(self.n):
+                value, before = new[side][k], old[side][k]
+                product = b.fmul(cavity[side][k], value)
+                into = self._place(4, self.g_out, self.states[side], k)
+                if fixed is not None:
+                    value, product = b.select(fixed, before, value), b.select(fixed, read(b, into), product)
+                change = call(b, "fabs", b.fsub(value, before))
+                peak = larger(b, peak, change)
+                write(b, value, self._place(7, self.m, self.messages[side], k))
+                write(b, product, into)
+        b.store(peak, self.peak)
+
+    def _join(self, before: Any, a: Any, b: Any, kind: str) -> Any:
+        return self.builder.fmul(a, b) if before is None else join(self.builder, before, a, b, kind, self.most)
+
+    def _entry(self, x: int, y: int) -> Any:
+        data = self.context.make_array(self.types[1])(self.context, self.builder, self.tables).data
+        place = self.builder.add(self.at, ir.Constant(_I64, x * self.n + y))
+        return spread(self.builder, self.builder.load(self.builder.gep(data, [place])))
+
+    def _vector(self, kind: int, array: Any, at: Any) -> Values:
+        return [read(self.builder, self._place(kind, array, at, k)) for k in range(self.n)]
+
+    def _place(self, kind: int, array: Any, at: Any, k: int) -> Any:
+        place = self.builder.add(at, ir.Constant(_I64, WIDTH * k))
+        return pointer(self.context, self.builder, self.types[kind], array, place)
