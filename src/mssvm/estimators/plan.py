@@ -30,7 +30,7 @@ from mssvm.optim import Solution, Solver
 from mssvm.optim.alternate import Minimise
 from mssvm.structures import Chain, Structure
 
-PASS_OPERATIONS = 1e8  # table entries that exact inference may visit in one pass over the training data
+PASS_OPERATIONS = 1e7  # table entries that exact inference may visit in one pass over the training data
 INSTANCE_OPERATIONS = 1e6  # and, however many instances there are, in one of them
 SUPPORTS = ("all", "seen")
 
