@@ -90,7 +90,7 @@ class TestAnswers:
         request = hcrf._request([x])
         belief = Enumerate()(request.encoded.batch, request.theta, request.query, 1.0, 1.0)
         p = hcrf.predict_marginals([x])[0]
-        np.testing.assert_allclose(p, belief.mu.unary[request.encoded.states_at])
+        np.testing.assert_allclose(p, request.encoded.over_sites(belief.mu.unary))
         assert hcrf.predict([x], decode="marginal")[0].tolist() == hcrf.classes_[p.argmax(axis=1)].tolist()
 
     def test_given_labels_stay_and_the_rest_follows(self, mssvm):

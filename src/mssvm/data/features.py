@@ -273,16 +273,21 @@ class _Columns:
 
     def _in_bulk(self, sites: list[Any]) -> Part | None:
         """Sites of the common kinds, by loops inside the interpreter; None where a site is of another kind."""
-        kinds = set(map(type, sites))
-        if not (kinds <= {list, tuple} or kinds == {dict}):
+        if not sites:
+            return None
+        named = type(sites[0]) is dict
+        if not named and not set(map(type, sites)) <= {list, tuple}:
+            return None
+        try:
+            values = list(chain.from_iterable(map(dict.values, sites))) if named else []
+        except TypeError:
             return None
         names = list(chain.from_iterable(sites))
         if not set(map(type, names)) <= {str}:
             return None
         n, counts = len(names), np.fromiter(map(len, sites), np.int32, len(sites))
-        if kinds != {dict}:
+        if not named:
             return np.fromiter(map(self.table.__getitem__, names), np.int32, n), np.ones(n), counts
-        values = list(chain.from_iterable(map(dict.values, sites)))
         types = set(map(type, values))
         if types <= NUMBERS:
             return np.fromiter(map(self.table.__getitem__, names), np.int32, n), np.array(values, np.float64), counts

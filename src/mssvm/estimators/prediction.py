@@ -59,13 +59,15 @@ class PredictionRequest:
 
     def states(self, sites: Sites) -> Ints:
         """The predicted state of every site; hidden ones are the most probable given the best outputs."""
-        belief = self.predictor(self.planner, self.encoded.inputs, self.query)(self.theta)
-        return _possible(belief).decode(self.encoded.batch)[sites.vars]
+        belief = self.map()
+        if sites is self.encoded.labels:
+            return np.asarray(self.encoded.over_sites(belief.mu.unary).argmax(axis=1))
+        return belief.decode(self.encoded.batch)[sites.vars]
 
     def marginals(self, eps_y: float = 1.0, eps_h: float = 1.0) -> Floats:
         """(sites, classes): probabilities of the labels, by default under p(y, h | x) ~ exp theta(x, y, h)."""
         bound = self.planner(self.encoded.batch).bind(self.query, eps_y, eps_h)
-        return _possible(bound(self.theta)).mu.unary[self.encoded.states_at]
+        return self.encoded.over_sites(_possible(bound(self.theta)).mu.unary)
 
     def restricted(self, mask: Bools) -> PredictionRequest:
         """The same request with fewer labels allowed (mask over sites and classes)."""

@@ -125,7 +125,7 @@ class TrainingData:
                 starts = np.unique(term.block)
                 keep[spans(starts, np.full(len(starts), term.block_size))] = kept
         given = np.zeros(batch.n_states)
-        given[self.encoded.states_at] = labels.mask & labels.observed[:, None]
+        given[self.encoded.states_at] = (labels.mask & labels.observed[:, None]).ravel()
         met = LinearInputs(batch, tuple(replace(term, features=abs(term.features)) for term in sparse))
         count = LinearModel(len(keep)).adjoint(Marginals(given, np.zeros(batch.n_mu_entries)), met)
         model = self.encoder.model

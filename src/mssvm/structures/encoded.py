@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -84,10 +83,17 @@ class Encoded:
     def batch(self) -> Batch:
         return self.inputs.batch
 
-    @cached_property
-    def states_at(self) -> Ints:
-        """(sites, classes): where each class of each label site lies in an array over the states of the batch."""
-        return self.batch.unary_ptr[self.labels.vars][:, None] + np.arange(self.n_classes)
+    @property
+    def states_at(self) -> slice | Ints:
+        """Where the classes of the label sites lie, site by site, in an array over the states of the batch."""
+        first, k = self.batch.unary_ptr[self.labels.vars], self.n_classes
+        if len(first) and np.array_equal(first, np.arange(first[0], first[0] + k * len(first), k)):
+            return slice(int(first[0]), int(first[0]) + k * len(first))
+        return (first[:, None] + np.arange(k)).ravel()
+
+    def over_sites(self, values: AnyArray) -> AnyArray:
+        """An array over the states of the batch as (sites, classes)."""
+        return values[self.states_at].reshape(-1, self.n_classes)
 
     def select(self, instances: Sequence[int] | Ints) -> Encoded:
         """The named instances."""
@@ -103,7 +109,7 @@ class Encoded:
     def over_states(self, mask: Bools) -> Bools:
         """A mask (sites, classes) as a mask over the states of the batch, True on all other variables."""
         out = np.ones(self.batch.n_states, dtype=bool)
-        out[self.states_at] = mask
+        out[self.states_at] = mask.ravel()
         return out
 
 
@@ -127,7 +133,8 @@ def to_query(
     for name, labels in (("allowed", allowed), ("given", given)):
         if labels is not None:
             query = query.restrict(encoded.over_states(_mask(encoded, labels, name)))
-    _check(encoded, query, "given" if given is not None else "allowed")
+    if encoded.allowed is not None or allowed is not None or given is not None:
+        _check(encoded, query, "given" if given is not None else "allowed")
     return query
 
 
