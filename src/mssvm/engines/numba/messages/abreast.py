@@ -82,13 +82,13 @@ def _family(w: MessageWiring, table_at: Ints, b: int) -> Family:
 
 
 @njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
-def _divide(g, gi, m, mi, n, room, out):  # type: ignore[no-untyped-def]
+def _divide(g, gi, m, mi, n, room, out):
     for x in range(n):
         store(room, out + L * x, over(load(g, gi + L * x), load(m, mi + L * x)))
 
 
 @njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
-def _point(chosen, room, cavity, message, n, out):  # type: ignore[no-untyped-def]
+def _point(chosen, room, cavity, message, n, out):
     """1 at the first largest cavity times message and 0 elsewhere in the ``chosen`` lanes, the cavity in the others."""
     top = times(load(room, cavity), load(room, message))
     for x in range(1, n):
@@ -102,7 +102,7 @@ def _point(chosen, room, cavity, message, n, out):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
-def _store(room, new, total, n, m, mi, cavity, g, gi, damping, fixed, some_fixed, peak):  # type: ignore[no-untyped-def]
+def _store(room, new, total, n, m, mi, cavity, g, gi, damping, fixed, some_fixed, peak):
     """Normalise, damp geometrically, write message and product, except in the ``fixed`` lanes; returns the largest
     change so far."""
     scale = over(splat(1.0), total)
@@ -131,7 +131,7 @@ def _store(room, new, total, n, m, mi, cavity, g, gi, damping, fixed, some_fixed
 
 
 @njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
-def _combine(tables, at, ki, kj, ri, rj, room, size):  # type: ignore[no-untyped-def]
+def _combine(tables, at, ki, kj, ri, rj, room, size):
     """Messages of one factor, not normalised, from the cavities; returns their sums."""
     n_i, n_j, to_i, to_j, w, again = 0, size, 2 * size, 3 * size, 4 * size, 5 * size
     none = splat(0.0)
@@ -159,7 +159,7 @@ def _combine(tables, at, ki, kj, ri, rj, room, size):  # type: ignore[no-untyped
 
 
 @njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
-def _sweep(  # type: ignore[no-untyped-def]
+def _sweep(
     steps, reverse, tables, g, g_out, m, roles, held, skip, idle, damping, room, size, peaks
 ):
     """Update every factor; not in the lanes where a variable is held, or with ``skip`` at ``EVERY``, only there."""
@@ -190,7 +190,7 @@ def _sweep(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _collect(steps, psi, m, g):  # type: ignore[no-untyped-def]
+def _collect(steps, psi, m, g):
     """g_i = psi_i times all messages to i."""
     g[:] = psi
     for e in range(len(steps)):
@@ -201,7 +201,7 @@ def _collect(steps, psi, m, g):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _read(rows, starts, n, lanes, word):  # type: ignore[no-untyped-def]
+def _read(rows, starts, n, lanes, word):
     """n numbers of every instance into its lane."""
     whole = n - n % L
     for e in range(0, whole, L):
@@ -213,7 +213,7 @@ def _read(rows, starts, n, lanes, word):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _write(lanes, n, rows, starts, word):  # type: ignore[no-untyped-def]
+def _write(lanes, n, rows, starts, word):
     whole = n - n % L
     for e in range(0, whole, L):
         scatter(lanes, e * L, rows, starts, e, word)
@@ -224,7 +224,7 @@ def _write(lanes, n, rows, starts, word):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _mark(flags, first, n, lane, words):  # type: ignore[no-untyped-def]
+def _mark(flags, first, n, lane, words):
     """Byte ``lane`` of every variable's word."""
     shift = uint64(8 * lane)
     for i in range(n if len(words) else 0):
@@ -232,7 +232,7 @@ def _mark(flags, first, n, lane, words):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _next(queue, at, live, reverse, border, n_sweeps, tolerance, sweeps, residual):  # type: ignore[no-untyped-def]
+def _next(queue, at, live, reverse, border, n_sweeps, tolerance, sweeps, residual):
     """The place of the next instance that can join, or the length of the queue, or -1 if one has to wait for a sweep
     in its direction."""
     while at < len(queue) and not border and (n_sweeps == 0 or residual[queue[at]] <= tolerance):
@@ -243,7 +243,7 @@ def _next(queue, at, live, reverse, border, n_sweeps, tolerance, sweeps, residua
 
 
 @njit(cache=True, nogil=True)
-def _room(n):  # type: ignore[no-untyped-def]
+def _room(n):
     """n registers, none of which lies across two lines of the cache."""
     numbers = np.empty((n + 1) * L)
     skip = -(numbers.ctypes.data // 8) % L
@@ -251,7 +251,7 @@ def _room(n):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def run(  # type: ignore[no-untyped-def]
+def run(
     family, w, queue, tables, psi, g, m, maximal, held, border, damping, flooding, n_sweeps, tolerance, sweeps, residual
 ):
     """As ``scaled.run`` for instances of one family; or, with ``border``, as ``scaled.refresh``."""
