@@ -124,3 +124,22 @@ def test_new_data_of_another_kind_is_refused() -> None:
         names.encode([np.ones((2, 2))])
     with pytest.raises(InputError, match="3 features per site, but the model learned from 2"):
         numbers.encode([np.ones((2, 3))])
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        {"a": 1.0, "b": 0, "c": np.float64(2.5)},
+        {"a": "x", "b": "y"},
+        {"a": "x", "b": False, "c": True, "d": 0.0, "e": 3},
+        ["a", "b", "a"],
+    ],
+    ids=["numbers", "text", "mixed", "indicators"],
+)
+def test_sites_in_bulk_and_one_by_one_are_the_same(site: Any) -> None:
+    """A set among the sites sends its part the slow way."""
+    bulk, rows = FeatureSchema.learn([[site, site], [site]])
+    slow, slow_rows = FeatureSchema.learn([[site, site], [site], [{"z"}]])
+    assert slow.vocabulary == (*bulk.vocabulary, "z")
+    assert named_rows(bulk, rows) == named_rows(slow, slow_rows)[:3]
+    assert named_rows(bulk, bulk.encode([[site, {"new": 1.0} if isinstance(site, dict) else ["new"]]]))[1] == {}

@@ -237,3 +237,22 @@ def test_bad_terms_are_refused() -> None:
         LinearModel(8).adjoint(Marginals.zeros(batch), x)
     with pytest.raises(InputError, match="has shape"):
         LinearModel(9).forward(np.zeros(8), x)
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, sparse.csr_array])
+def test_rows_without_a_place_add_nothing(wrap: Callable[..., object]) -> None:
+    """The same as without these rows, also in selections; consecutive instances share the matrix."""
+    rng = np.random.default_rng(0)
+    batch = Batch.build([Topology((2,) * 5, ())] * 6)
+    rows, used = rng.normal(size=(batch.n_vars, 3)), np.arange(batch.n_vars) % 5 != 0
+    at = np.where(used, batch.unary_ptr[:-1], -1)
+    some = LinearInputs(batch, (Term("unary", wrap(rows), at, 2, np.asarray(0)),))
+    fewer = LinearInputs(batch, (Term("unary", wrap(rows[used]), at[used], 2, np.asarray(0)),))
+    model, w, mu = LinearModel(6), rng.normal(size=6), Marginals(rng.normal(size=batch.n_states), np.zeros(0))
+    for chosen in (np.arange(6), np.arange(2, 5), np.array([4, 0, 4])):
+        one, two = some.select(chosen), fewer.select(chosen)
+        part = Marginals(mu.unary[: one.batch.n_states], mu.tables)
+        np.testing.assert_allclose(model.forward(w, one).unary, model.forward(w, two).unary, atol=1e-14)
+        np.testing.assert_allclose(model.adjoint(part, one), model.adjoint(part, two), atol=1e-14)
+    if wrap is np.asarray:
+        assert np.shares_memory(some.select(np.arange(2, 5)).terms[0].features, some.terms[0].features)
