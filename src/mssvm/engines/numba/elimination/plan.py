@@ -90,11 +90,11 @@ class EliminationPlanner:
             members = instances[batch.topology_of[instances] == g]
             if not len(members):
                 continue
-            rows = pattern[batch.var_ptr[members][:, None] + np.arange(topology.n_vars)]
-            kinds, of = np.unique(rows, axis=0, return_inverse=True) if topology.n_vars else (rows[:1], 0 * members)
-            for k, kind in enumerate(kinds):
-                plan = plan_of(topology, kind.tobytes(), settings.restarts, settings.seed, room)
-                yield plan, members[of.ravel() == k]
+            alike: dict[bytes, list[int]] = {}
+            for b in members:
+                alike.setdefault(pattern[batch.var_ptr[b] : batch.var_ptr[b + 1]].tobytes(), []).append(int(b))
+            for kind in sorted(alike):
+                yield plan_of(topology, kind, settings.restarts, settings.seed, room), np.array(alike[kind])
 
     def _admit(
         self, plan: EliminationPlan, query: Query, eps: tuple[float, float], members: Ints, marginals: bool
