@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint
+.PHONY: install demo test lint bench bench-sweeps
 
 install: $(STAMP)
 
@@ -34,3 +34,11 @@ lint: $(STAMP)
 
 test: lint
 	$(PY) -m pytest -q
+
+# On a quiet machine. Options: make bench BENCH="--rows crf-fit hcrf-iteration --repeats 3", or BENCH=--quick.
+bench: $(STAMP)
+	$(PY) benchmarks/bench.py $(BENCH)
+	@case "$(BENCH)" in *--quick*|*--output*|*--list*) ;; *) $(PY) benchmarks/bench_table.py ;; esac
+
+bench-sweeps: $(STAMP)
+	$(PY) benchmarks/bench_sweeps.py $(BENCH)

@@ -1,5 +1,5 @@
 // What the machine allows for sum-product sweeps on grids of S states: 8 grids side by side in vector registers, scaled
-// probabilities, one table for all pairs in a direction. Build: -O3 -march=native (benchmarks/limits.py).
+// probabilities, one table for all pairs in a direction. Build: -O3 -march=native (benchmarks/c_loops.py).
 //
 // messages [node][from: left, up, right, down][S][8], scores [node][S][8] are exponentials already. A sweep goes forward
 // and back through the nodes and sends every directed message once; gap is the largest change in the last sweep.

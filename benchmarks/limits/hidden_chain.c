@@ -1,5 +1,5 @@
 // What the machine allows for chains of K labels with hidden variables of H states: 8 instances side by side in vector
-// registers, scaled probabilities, tied tables, no masks, one length. Build: -O3 -march=native (benchmarks/limits.py).
+// registers, scaled probabilities, tied tables, no masks, one length. Build: -O3 -march=native (benchmarks/c_loops.py).
 //
 //   links   y_t - h_t - y_{t+1}, the scores v_t on h_t: left (K x H), right (H x K); as Chain(hidden=H) builds it
 //   leaves  y_t - y_{t+1} with one table (K x K), and h_t, with scores v_t, hanging on y_t by a table leaf (K x H)
@@ -25,13 +25,13 @@ typedef double vec __attribute__((vector_size(8 * L)));
 typedef int64_t ivec __attribute__((vector_size(8 * L)));
 
 INLINE vec all(double x) { return (vec){} + x; }
-INLINE vec select(ivec mask, vec a, vec b) { return (vec)((mask & (ivec)a) | (~mask & (ivec)b)); }
-INLINE vec larger(vec a, vec b) { return select(a > b, a, b); }
+INLINE vec pick(ivec mask, vec a, vec b) { return (vec)((mask & (ivec)a) | (~mask & (ivec)b)); }
+INLINE vec larger(vec a, vec b) { return pick(a > b, a, b); }
 
 INLINE vec exp8(vec x) {  // x <= 0 or a little above; 0 below -708
     x = larger(x, all(-708.0));
     vec y = x * 1.4426950408889634;
-    ivec n = __builtin_convertvector(y + select(y < 0, all(-0.5), all(0.5)), ivec);
+    ivec n = __builtin_convertvector(y + pick(y < 0, all(-0.5), all(0.5)), ivec);
     vec k = __builtin_convertvector(n, vec);
     vec r = x - k * 6.93147180369123816490e-01 - k * 1.90821492927058770002e-10;
     vec p = all(2.5052108385441720e-08);
@@ -46,7 +46,7 @@ INLINE vec log8(vec x) {  // x > 0 and normal
     ivec bits = (ivec)x, e = (bits >> 52) - 1023;
     vec m = (vec)((bits & 0xfffffffffffffLL) | 0x3ff0000000000000LL);
     ivec high = m > 1.5;
-    m = select(high, m * 0.5, m);
+    m = pick(high, m * 0.5, m);
     e -= high;  // a true lane is -1
     vec f = m - 1.0, s = f / (2.0 + f), z = s * s, p = all(1.0 / 23);
     p = p * z + 1.0 / 21; p = p * z + 1.0 / 19; p = p * z + 1.0 / 17; p = p * z + 1.0 / 15; p = p * z + 1.0 / 13;
@@ -199,8 +199,7 @@ void leaves(int n, int T, const double *u, const double *v, const double *table,
                 for (int k = 0; k < K; k++) x[k] *= beta[k] * inv[t];
                 times_table(x, At, beta);
             }
-            int from = t ? t : 0;
-            if (last - from >= CHUNK || !t) { add_pairs(G, a, e, from, last); last = from; }
+            if (last - t >= CHUNK || !t) { add_pairs(G, a, e, t, last); last = t; }
         }
         lanes_out(q, T * K, mu_y + (long)first * T * K);
         lanes_out(qh, T * H, mu_h + (long)first * T * H);
@@ -294,6 +293,7 @@ INLINE void back_power(vec *z, const vec *p, const vec *g, const vec *P, const v
     for (int k = 0; k < K; k++) c0[k] = c1[k] = all(0.0);
     for (int j = 0; j < K; j++) {
         vec s = all(0.0), l0 = all(0.0), l1 = all(0.0);
+#pragma GCC unroll 16
         for (int k = 0; k < K; k++) {
             s += P[j * K + k] * z[k];
             vec w = p[j] * S[j * K + k] * z[k];
@@ -308,11 +308,21 @@ INLINE void back_power(vec *z, const vec *p, const vec *g, const vec *P, const v
     qh[0] = h0; qh[1] = h1;
 }
 
+// P = M^(2^d) and S = P / M by squaring
+INLINE void powers_of_two(const vec *M, int d, vec *P, vec *S) {
+    for (int i = 0; i < K * K; i++) {
+        vec p = M[i], s = p;
+        for (int r = 1; r < d; r++) { p *= p; s *= p; }
+        P[i] = s * M[i]; S[i] = s;
+    }
+}
+
 void links(int n, int T, const double *u, const double *v, const double *left, const double *right, double eps,
            double *value, double *mu_y, double *mu_h, double *g_left, double *g_right) {
     double Lf[K * H], R[H * K], ie = 1 / eps, lmax = top(left, K * H), rmax = top(right, H * K);
     for (int i = 0; i < K * H; i++) { Lf[i] = exp(left[i] - lmax); R[i] = exp(right[i] - rmax); }
-    int sum = eps == 1.0;
+    int sum = eps == 1.0, doublings = 0;
+    for (int d = 1; d < 10; d++) if (ie == 1 << d) doublings = d;
     vec *a = vectors((long)T * K), *e = vectors((long)T * K), *g = vectors((long)T * H), *c = vectors((long)T * H),
         *q = vectors((long)T * K), *qh = vectors((long)T * H), *inv = vectors(T),
         *P = vectors(sum ? 1 : (long)T * K * K), *S = vectors(sum ? 1 : (long)T * K * K), GL[K][H], GR[H][K];
@@ -337,12 +347,14 @@ void links(int n, int T, const double *u, const double *v, const double *left, c
                 } else {
                     vec M[K][K], *Pt = P + (long)t * K * K, *St = S + (long)t * K * K;
                     through(gt, Lf, R, M);
-                    for (int k = 0; k < K; k++) in[k] = all(0.0);
-                    for (int j = 0; j < K; j++) for (int k = 0; k < K; k++) {
-                        St[j * K + k] = exp8(log8(M[j][k]) * (ie - 1));
-                        Pt[j * K + k] = St[j * K + k] * M[j][k];
-                        in[k] += before[j] * Pt[j * K + k];
+                    if (doublings) powers_of_two(&M[0][0], doublings, Pt, St);
+                    else for (int i = 0; i < K * K; i++) {
+                        vec m = (&M[0][0])[i];
+                        St[i] = exp8(log8(m) * (ie - 1));
+                        Pt[i] = St[i] * m;
                     }
+                    for (int k = 0; k < K; k++) in[k] = before[0] * Pt[k];
+                    for (int j = 1; j < K; j++) for (int k = 0; k < K; k++) in[k] += before[j] * Pt[j * K + k];
                     for (int k = 0; k < K; k++) in[k] *= x[k];
                 }
             } else for (int k = 0; k < K; k++) in[k] = x[k];
@@ -350,7 +362,6 @@ void links(int n, int T, const double *u, const double *v, const double *left, c
             multiply(&norm, s);
             inv[t] = 1.0 / s;
             for (int k = 0; k < K; k++) p[k] = in[k] * inv[t];
-            if (sum && t) { c[(t - 1) * H] *= inv[t]; c[(t - 1) * H + 1] *= inv[t]; }
         }
         val += eps * total(&norm);
         for (int l = 0; l < L; l++) value[first + l] = val[l];
@@ -361,14 +372,9 @@ void links(int n, int T, const double *u, const double *v, const double *left, c
             for (int k = 0; k < K; k++) { q[t * K + k] = p[k] * beta[k]; x[k] *= beta[k]; }
             if (!t) break;
             vec *gt = g + (t - 1) * H, *ht = qh + (t - 1) * H;
-            if (sum) {
-                back_sum(x, p - K, gt, c + (t - 1) * H, Lf, R, ht, beta, GL, GR);
-                // p is not yet scaled by this site's normaliser, c is
-                for (int k = 0; k < K; k++) beta[k] *= inv[t];
-            } else {
-                for (int k = 0; k < K; k++) x[k] *= inv[t];
-                back_power(x, p - K, gt, P + (long)t * K * K, S + (long)t * K * K, Lf, R, ht, beta, GL, GR);
-            }
+            for (int k = 0; k < K; k++) x[k] *= inv[t];
+            if (sum) back_sum(x, p - K, gt, c + (t - 1) * H, Lf, R, ht, beta, GL, GR);
+            else back_power(x, p - K, gt, P + (long)t * K * K, S + (long)t * K * K, Lf, R, ht, beta, GL, GR);
         }
         lanes_out(q, T * K, mu_y + (long)first * T * K);
         lanes_out(qh, (T - 1) * H, mu_h + (long)first * (T - 1) * H);

@@ -1,0 +1,104 @@
+"""Write the README's table of speed from what ``bench.py`` measured.
+
+    python benchmarks/bench_table.py [--results benchmarks/results/bench.json] [--readme README.md] [--check]
+
+Everything between the two marker lines of the README is replaced; without results, by the sentence that there are none.
+With --check nothing is written, and the exit code says whether the README agrees with the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+NOTHING = "No measurements are kept at the moment; `make bench` makes them."
+
+
+def number(value: float) -> str:
+    """Three digits that count, without exponents."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def figures(entry: dict[str, Any]) -> str:
+    """A contestant's figure by wall time, and by processor time where that is another one."""
+    if "failed" in entry:
+        return "not run"
+    wall, cpu = number(entry["figure_wall"]), number(entry["figure_cpu"])
+    return wall if wall == cpu else f"{wall} ({cpu})"
+
+
+def line(row: dict[str, Any]) -> str:
+    """What, ours with the unit, the others, and what was wanted."""
+    wanted = "; ".join(f"{w['text']}: {verdict(w)}" for w in row.get("wanted", ()))
+    if "failed" in row:
+        return f"| {row['what']} | failed: {row['failed']} | | {wanted} |"
+    (first, ours), *others = row["contestants"].items()
+    name = "" if first == "mssvm" else f"{first.removeprefix('mssvm, ')} "
+    right = f", {100 * ours['answer']['accuracy']:.1f}% right" if len(row["contestants"]) == 1 and _scored(ours) else ""
+    beside = "; ".join(f"{who} {figures(entry)}" for who, entry in others)
+    return f"| {row['what']} | {name}{figures(ours)} {row['unit']}{right} | {beside} | {wanted} |"
+
+
+def _scored(entry: dict[str, Any]) -> bool:
+    return "accuracy" in entry["answer"]
+
+
+def verdict(wanted: dict[str, Any]) -> str:
+    if wanted["met"] is None:
+        return "not compared"
+    reached = "" if wanted["value"] is None else f" ({number(wanted['value'])})"
+    return f"{'met' if wanted['met'] else '**not met**'}{reached}"
+
+
+def table(tree: dict[str, Any]) -> str:
+    """All rows, then the machine and the peers that did not run."""
+    on = tree["machine"]
+    lines = ["| what | mssvm | beside it | wanted |", "|---|---|---|---|"]
+    lines += [line(row) for row in tree["rows"].values()]
+    absent = "; ".join(f"{name} ({why})" for name, why in sorted(tree["peers_not_run"].items()))
+    about = (
+        "Best of several runs, contestants in turn, by wall time (by processor time in brackets where it differs), on "
+        f"{on['cores']} cores of {on['processor']}, Python {on['python']}, Numba {on['numba']}. C is a loop written by "
+        f"hand for that work alone (`benchmarks/limits`). Peers that were not run: {absent}."
+    )
+    return "\n".join([*lines, "", about])
+
+
+def text_of(results: Path) -> str:
+    if not results.is_file():
+        return NOTHING
+    tree = json.loads(results.read_text("utf-8"))
+    if tree["quick"]:
+        raise SystemExit(f"{results} comes from a quick run, whose times mean nothing.")
+    return table(tree)
+
+
+def replaced(readme: str, text: str) -> str:
+    head, rest = readme.split(BEGIN)
+    _, tail = rest.split(END)
+    return f"{head}{BEGIN}\n{text}\n{END}{tail}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "bench.json")
+    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    before = args.readme.read_text("utf-8")
+    after = replaced(before, text_of(args.results))
+    if args.check:
+        return int(before != after)
+    args.readme.write_text(after, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
