@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -192,7 +193,7 @@ def test_resuming_gives_the_same_model(tmp_path: Path, capsys: pytest.CaptureFix
     arguments = ["fit", data, "--solver", "subgradient", "--max-iter", 10, "--hidden", 2]
     assert run(capsys, *arguments, "-o", tmp_path / "whole.st")[0] == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["mssvm.cli.fit"], "SAVED_EVERY", 0.0)
+        patch.setattr(import_module("mssvm.cli.fit"), "SAVED_EVERY", 0.0)
         steps = []
 
         def stop(self: ProgressLine, text: str) -> None:

@@ -12,7 +12,6 @@ clf.predict(X); clf.predict_marginals(X); clf.score(X, y); clf.save("m.safetenso
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from mssvm._moved import install
@@ -70,6 +69,8 @@ install()
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version  # half of the time to import this module
+
         try:
             return version("mssvm")
         except PackageNotFoundError:

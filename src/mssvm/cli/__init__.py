@@ -5,29 +5,32 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from mssvm.cli.check import check
-from mssvm.cli.compare import compare
-from mssvm.cli.demo import demo
-from mssvm.cli.evaluate import evaluate
-from mssvm.cli.fit import fit
-from mssvm.cli.infer import infer
-from mssvm.cli.inspect import inspect
-from mssvm.cli.predict import predict
-from mssvm.cli.reproduce import reproduce
 from mssvm.cli.versions import versions
 from mssvm.core.errors import MssvmError
+from mssvm.core.garbage import uncollected
 
 # The base of usage errors in whichever click this typer brings along: BadParameter < UsageError < ClickException.
 Usage: Any = typer.BadParameter.__mro__[2]
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+COMMANDS = ("fit", "predict", "evaluate", "compare", "inspect", "check", "demo", "infer", "reproduce")
 
 
-@app.callback(invoke_without_command=True)
+def app(arguments: list[str] | None = None, standalone_mode: bool = True) -> Any:
+    """Run the command line, with the one command that is called for: the others take longer to import than to help."""
+    given = sys.argv[1:] if arguments is None else arguments
+    line = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    line.callback(invoke_without_command=True)(about)
+    with uncollected():
+        for name in given[:1] if given and given[0] in COMMANDS else COMMANDS:
+            line.command()(getattr(import_module(f"mssvm.cli.{name}"), name))
+    return line(given, standalone_mode=standalone_mode)
+
+
 def about(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Name the versions of what matters, and stop.")] = False,
@@ -37,11 +40,6 @@ def about(
         print("\n".join(f"{name} {number}" for name, number in versions().items()))
     elif context.invoked_subcommand is None:
         print(context.get_help())
-
-
-for command in (fit, predict, evaluate, compare, inspect, check, demo, infer):
-    app.command()(command)
-app.command()(reproduce)
 
 
 def main(arguments: list[str] | None = None) -> int:

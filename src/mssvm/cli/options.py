@@ -73,9 +73,9 @@ def progress(path: Path, doing: str) -> ProgressLine:
 
 def telling_of_kernels(line: ProgressLine) -> AbstractContextManager[None]:
     """While it lasts, the line says which kernels are being compiled."""
-    from mssvm.engines.numba.compiling import compiling
+    from mssvm.engines.numba.compiling import compiling, sentence
 
-    return compiling(lambda kernel: line.say(f"compiling {kernel} (only the first time)"))
+    return compiling(lambda kernel: line.say(sentence(kernel)))
 
 
 def reading(form: str | None, structure: str | None, unlabelled: bool = False, colour: str = "#ffffff") -> Options:

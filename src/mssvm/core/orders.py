@@ -19,11 +19,11 @@ from math import inf, log2, prod
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.jit import njit
 
 # Work allowed for random restarts, in variables visited: a count, not a time, so that orders are reproducible.
 RESTART_BUDGET = 4000

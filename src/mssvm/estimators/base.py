@@ -19,6 +19,7 @@ from mssvm.core.registry import MEMBERS, Member
 from mssvm.data.labels import LabelVocabulary
 from mssvm.engines import engine_of
 from mssvm.engines.base import Bound
+from mssvm.engines.numba.compiling import tells_of_compiling
 from mssvm.estimators import diagnosis, persist, plan, prediction
 from mssvm.estimators.prediction import PredictionRequest
 from mssvm.estimators.training import Following, HeldOut, Training, TrainingData
@@ -179,6 +180,7 @@ class StructuredEstimator(BaseEstimator):
 
     # ------------------------------------------------------------------------------------- learning
 
+    @tells_of_compiling
     def fit(
         self,
         X: Any,
@@ -273,6 +275,7 @@ class StructuredEstimator(BaseEstimator):
 
     # ------------------------------------------------------------------------------------- asking
 
+    @tells_of_compiling
     def predict(
         self, X: Any, *, decode: str = "map", hidden: Any = None, given: Any = None, allowed: Any = None
     ) -> Any:
@@ -290,6 +293,7 @@ class StructuredEstimator(BaseEstimator):
         states = request.states(sites) if decode == "map" else request.marginals().argmax(axis=1)
         return sites.split(self.labels_.decode(states))
 
+    @tells_of_compiling
     def predict_marginals(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
         """Probability of every class (last axis, in the order of ``classes_``) at every site.
 
@@ -299,11 +303,13 @@ class StructuredEstimator(BaseEstimator):
         request = self._request(X, hidden, given, allowed)
         return request.encoded.labels.split(request.marginals())
 
+    @tells_of_compiling
     def predict_hidden(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
         """States of the structure's hidden variables, each the most probable given the predicted outputs."""
         request = self._request(X, hidden, given, allowed)
         return request.encoded.hidden.split(request.states(request.encoded.hidden))
 
+    @tells_of_compiling
     def predict_topk(
         self, X: Any, k: int = 5, *, hidden: Any = None, given: Any = None, allowed: Any = None
     ) -> tuple[list[list[Any]], list[Floats]]:
@@ -322,6 +328,7 @@ class StructuredEstimator(BaseEstimator):
             scores.append(np.array([score for score, _ in found]))
         return labels, scores
 
+    @tells_of_compiling
     def decision_gap(self, X: Any, y: Any = None) -> Floats:
         """How far the best output is ahead: of the second best, or of the best output that agrees with y (then >= 0).
 

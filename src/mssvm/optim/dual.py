@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import UnsupportedError
+from mssvm.core.jit import njit
 from mssvm.optim.solution import Certificate
 from mssvm.optim.solver import SolverRun
 

@@ -7,10 +7,10 @@ import zlib
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
+from mssvm.core.jit import njit
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type

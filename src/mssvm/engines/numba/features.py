@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
 import numpy as np
-from numba import njit
 from scipy import sparse
 
 from mssvm.core.arrays import AnyArray, Floats, Ints, sum_by
 from mssvm.core.errors import InputError
+from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.terms import Term
 from mssvm.core.topology import Batch

@@ -7,7 +7,8 @@ must still hold scores (log space) where bounds are compared.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from mssvm.core.jit import njit
 
 
 @njit(cache=True, nogil=True)

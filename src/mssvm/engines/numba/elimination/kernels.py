@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from threading import local
 
 import numpy as np
-from numba import njit
 
 from mssvm.core.arrays import Floats, Ints
+from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals
 from mssvm.engines.numba.elimination.assignments import decode
 from mssvm.engines.numba.elimination.rows import load, store

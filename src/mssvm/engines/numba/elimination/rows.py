@@ -6,7 +6,8 @@ The work vector holds ``lanes`` instances interleaved: entry k of instance ``lan
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from mssvm.core.jit import njit
 
 
 @njit(cache=True, nogil=True)

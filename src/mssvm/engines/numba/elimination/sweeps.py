@@ -12,8 +12,8 @@ inputs permits, else in log space, where the work vector keeps all scores and me
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from mssvm.core.jit import njit
 from mssvm.engines.numba.elimination.rows import add_moments, prepare, reduce_rows, weigh_rows
 
 BLOCK = 512

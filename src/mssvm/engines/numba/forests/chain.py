@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.jit import njit
 from mssvm.engines.numba.forests.scaled import Tables, exp_neg
 
 LANES = 128

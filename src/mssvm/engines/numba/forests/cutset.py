@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.jit import njit
 from mssvm.engines.numba.forests.chain import Lanes, chains_down, chains_up, make_lanes, padded
 from mssvm.engines.numba.forests.forest import (
     MIXED,

@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.jit import njit
 from mssvm.engines.numba.forests.scaled import BatchPtr, Tables
 from mssvm.engines.numba.vector import WIDTH, above, load, splat, store, vexp, vlog, vmax, where
 

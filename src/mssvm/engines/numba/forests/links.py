@@ -13,8 +13,8 @@ output there is one row. Outputs at eps_y = 0 are the limit of large p: a maximu
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from mssvm.core.jit import njit
 from mssvm.engines.numba.forests.lanes import NONE, SMALLEST, TINY
 from mssvm.engines.numba.vector import WIDTH, above, load, splat, store, vexp, vlog, vmax, where
 

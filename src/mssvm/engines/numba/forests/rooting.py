@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from mssvm.core.arrays import Bools, Ints
+from mssvm.core.jit import njit
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

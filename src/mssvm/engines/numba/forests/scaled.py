@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.jit import njit
 
 SPAN = 600.0
 _LOG2E = 1.4426950408889634

@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.jit import njit
 from mssvm.engines.numba.forests.scaled import Tables, exp_neg, vec_mat
 
 TINY = 1e-200  # below it, terms flushed to zero could matter and an entry is redone in logs

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, uint64
+from numba import uint64
 
 from mssvm.core.arrays import Ints
+from mssvm.core.jit import njit
 from mssvm.core.topology import Batch
 from mssvm.engines.numba.messages.products import SQUARES, both_product, max_product, sum_product, update
 from mssvm.engines.numba.messages.wiring import MessageWiring

@@ -12,8 +12,8 @@ outputs at its border, a component becomes a factor over them:
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from mssvm.core.jit import njit
 from mssvm.engines.numba.messages.log import power_sum_of
 
 

@@ -8,7 +8,8 @@ subtract infinities.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from mssvm.core.jit import njit
 
 
 @njit(cache=True, nogil=True)

@@ -8,7 +8,8 @@ For graphs of pairwise factors; states of the same number are taken to mean the 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from mssvm.core.jit import njit
 
 ROUNDS = 20
 LEAST = 1e-9

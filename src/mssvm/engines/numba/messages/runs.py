@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals
 from mssvm.core.topology import offsets
 from mssvm.engines.messages import Schedule, Temperatures

@@ -11,9 +11,9 @@ up the unary and the tables at i: the caller keeps that from underflowing and no
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from mssvm.core.arrays import Floats, Ints
+from mssvm.core.jit import njit
 from mssvm.engines.numba.forests.scaled import exp_neg
 from mssvm.engines.numba.messages.lanes import REGISTER
 from mssvm.engines.numba.messages.vector import update

@@ -1,0 +1,259 @@
+"""The package's own ``njit``: kernels compiled fast, and kept on disk under a name that no edit or upgrade makes wrong.
+
+Numba's decorator recompiles a kernel when its own file changes, not when a kernel that it calls does, and it fails
+where no directory can be written. Here compiled code is named by a digest of all sources that its module imports from
+the package, in a directory named by the versions of what compiles; where nothing can be written it stays in memory.
+
+Numba also optimises and assembles every callee by itself, with a door for Python, before it does all of that again in
+the caller. Here a kernel that is compiled because another calls it stays intermediate code, which the caller takes in;
+it is compiled for itself if Python ever calls it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+import numpy
+from numba.core import sigutils
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _CacheLocator
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import CPUDispatcher
+from numba.misc.appdirs import AppDirs
+
+from mssvm.core.garbage import uncollected
+
+_config: Any = numba.config
+PACKAGE = Path(__file__).parents[1]
+KEPT = "kernels"  # how the directories of compiled code begin
+UNUSED = 30 * 86400.0  # seconds after which the directory of other versions is removed
+_IMPORTS = re.compile(r"^\s*(?:from (mssvm[\w.]*) import (\([^)]*\)|[^\n#]*)|import (mssvm[\w.]*))", re.MULTILINE)
+
+
+def njit(*, cache: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function as ``numba.njit`` with the same options does; ``cache=False`` keeps nothing on disk."""
+
+    def kernel(function: Callable[..., Any]) -> Any:
+        if _config.DISABLE_JIT:
+            return function
+        return Kernel(function, targetoptions={"nopython": True, "boundscheck": None, **options}, kept=cache)
+
+    return kernel
+
+
+class _Within(JITCodeLibrary):
+    """Code of a kernel that only other kernels call: neither optimised nor assembled for itself."""
+
+    def _optimize_final_module(self) -> None:
+        """The caller's module is optimised as a whole."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+
+class _Compiler(Compiler):
+    """Numba's own, with less to do for kernels within kernels."""
+
+    def define_pipelines(self) -> Any:
+        state = self.state
+        state.flags.no_cfunc_wrapper = True
+        if _is_within(state.typingctx):
+            state.flags.no_cpython_wrapper = state.flags.no_compile = True
+            state.library = _Within(state.targetctx.codegen(), state.func_id.func_qualname)
+        return super().define_pipelines()
+
+
+def _is_within(typing: Any) -> bool:
+    # While the types of a kernel are inferred, the kernels that it calls are compiled.
+    return len(typing.callstack) > 0
+
+
+class Kernel(CPUDispatcher):
+    """A function compiled for the types of its arguments when they are first met."""
+
+    def __init__(self, py_func: Any, locals: Any = None, targetoptions: Any = None, *, kept: bool = False) -> None:
+        super().__init__(py_func, locals, targetoptions, _Compiler)
+        self._kept = kept
+
+    def compile(self, sig: Any) -> Any:
+        with global_compiler_lock:  # nobody else infers types meanwhile
+            if self._kept:
+                self._kept, self._cache = False, _cache_of(self.py_func)
+            types = tuple(sigutils.normalize_signature(sig)[0])
+            if types in self.overloads and not _is_within(self.typingctx) and _only_within(self.overloads[types]):
+                del self.overloads[types]
+            with uncollected():
+                return super().compile(sig)
+
+    def add_overload(self, cres: Any) -> None:
+        """Make the result known, to Python only if it is for Python."""
+        if not _only_within(cres):
+            super().add_overload(cres)
+            return
+        # Callers find code by the identity of what Python would call.
+        cres = cres._replace(entry_point=object())
+        self.targetctx.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
+        self.overloads[tuple(cres.signature.args)] = cres
+
+
+def _only_within(cres: Any) -> bool:
+    return isinstance(cres.library, _Within)
+
+
+class _Locator(_CacheLocator):
+    def __init__(self, file: str, path: Path, digest: str) -> None:
+        self._py_file, self._path, self._digest = file, path, digest
+
+    def get_cache_path(self) -> str:
+        return str(self._path)
+
+    def get_source_stamp(self) -> str:
+        return self._digest
+
+    def get_disambiguator(self) -> str:
+        return self._digest
+
+
+class _CacheImpl(CompileResultCacheImpl):
+    def __init__(self, function: Any) -> None:
+        path, file = directory(), function.__code__.co_filename
+        if path is None:
+            raise OSError("no directory can be written")
+        self._lineno = function.__code__.co_firstlineno
+        self._locator = _Locator(file, path, digest_of(_unedited(sources_of(Path(file)))))
+        name = re.sub(r"[<>]", "", f"{function.__module__}.{function.__qualname__}")
+        self._filename_base = f"{name}-{self._locator.get_disambiguator()}"
+
+
+class _KernelCache(FunctionCache):
+    """Numba's files, in a directory of their own; whatever is wrong with them, they are only not used."""
+
+    _impl_class = _CacheImpl
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # a damaged file can fail in any way
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if _only_within(data):
+            return
+        with suppress(OSError):  # a full disk or a directory that went away: the code is in memory
+            super().save_overload(sig, data)
+            self._forget_others()
+
+    def _forget_others(self) -> None:
+        """Remove what was compiled from other sources of the same kernel."""
+        base = self._impl.filename_base
+        for file in Path(self.cache_path).glob(f"{base.rpartition('-')[0]}-*"):
+            if not file.name.startswith(base):
+                file.unlink(missing_ok=True)
+
+
+def _cache_of(function: Any) -> Any:
+    try:
+        return _KernelCache(function)
+    except OSError:
+        return NullCache()
+
+
+@cache
+def directory() -> Path | None:
+    """Where compiled kernels are kept: where Numba is told to, in the package, or with the user's files; or nowhere."""
+    parts = (f"{module.__name__}{module.__version__}" for module in (numba, llvmlite, numpy))
+    versions = "-".join([KEPT, sys.implementation.cache_tag or "python", *parts])
+    for place in _places():
+        path = place / versions
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path).close()
+        except OSError:
+            continue
+        _prune(place, path)
+        return path
+    return None
+
+
+def _places() -> Iterator[Path]:
+    # Of several installations outside the package every one has its own.
+    name = hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:12]
+    if _config.CACHE_DIR:
+        yield Path(_config.CACHE_DIR) / f"mssvm_{name}"
+    yield PACKAGE / "__pycache__"
+    yield Path(AppDirs(appname="mssvm", appauthor=False).user_cache_dir) / name
+
+
+def _prune(place: Path, used: Path) -> None:
+    """Remove directories of other versions that nothing was written to for long."""
+    for path in place.glob(f"{KEPT}-*"):
+        if path != used and time.time() - path.stat().st_mtime > UNUSED:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+Stamp = tuple[int, int]
+
+
+def sources_of(file: Path, package: Path = PACKAGE) -> dict[Path, Stamp]:
+    """A source file and all others of the package that it imports, directly or through others."""
+    found: dict[Path, Stamp] = {}
+    waiting = [file]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found[path] = _stamp(path)
+            waiting += _read(path, found[path], package)[1]
+    return found
+
+
+def digest_of(sources: dict[Path, Stamp]) -> str:
+    """A digest of what the files hold."""
+    total = hashlib.sha256()
+    for path, stamp in sorted(sources.items()):
+        total.update(_read(path, stamp)[0])
+    return total.hexdigest()[:16]
+
+
+def _stamp(path: Path) -> Stamp:
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_size
+
+
+@cache
+def _read(path: Path, stamp: Stamp, package: Path = PACKAGE) -> tuple[bytes, tuple[Path, ...]]:
+    """Digest of a source file, and the files of the modules that it imports from the package."""
+    content, out = path.read_bytes(), list[Path]()
+    for source, names, plain in _IMPORTS.findall(content.decode()):
+        base = package.joinpath(*(source or plain).split(".")[1:])
+        modules = (base, *(base / name for name in re.findall(r"\w+", names)))
+        out += [file for module in modules for file in (module.with_suffix(".py"), module / "__init__.py")]
+    return hashlib.sha256(content).digest(), tuple(file for file in out if file.is_file())
+
+
+# What the files were when their modules were about to be imported.
+_FILES = (Path(at, name) for at, _, names in os.walk(PACKAGE) for name in names if name.endswith(".py"))
+_AT_START = {path: _stamp(path) for path in _FILES}
+
+
+def _unedited(sources: dict[Path, Stamp]) -> dict[Path, Stamp]:
+    """The sources, unless the code in memory may come from what they were before."""
+    if any(_AT_START.get(path) != stamp for path, stamp in sources.items()):
+        raise OSError("sources were edited after they were imported")
+    return sources
