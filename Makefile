@@ -33,7 +33,7 @@ lint: $(STAMP)
 	$(VENV)/bin/lint-imports
 
 test: lint
-	$(PY) -m pytest -q
+	$(PY) -m pytest -q -n auto
 
 # On a quiet machine. Options: make bench BENCH="--rows crf-fit hcrf-iteration --repeats 3", or BENCH=--quick.
 bench: $(STAMP)
