@@ -144,7 +144,7 @@ class TrainingProblem:
     @cached_property
     def bound(self) -> list[BoundBlock]:
         """The blocks with the objective bound to them."""
-        return [self._bind(block) for block in self._blocks.all]
+        return list(map(self._bind, self._blocks.all))
 
     @cached_property
     def _single(self) -> Callable[[int], BoundBlock]:

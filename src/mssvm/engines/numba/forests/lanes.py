@@ -45,6 +45,15 @@ class Family(NamedTuple):
     n_messages: int
 
 
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def store_five(y: Floats, o: int, a: Any, b: Any, c: Any, d: Any, e: Any) -> None:
+    store(y, o, a)
+    store(y, o + L, b)
+    store(y, o + 2 * L, c)
+    store(y, o + 3 * L, d)
+    store(y, o + 4 * L, e)
+
+
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
 def push(x: Floats, at: int, n: int, A: Floats, a: int, m: int, y: Floats, to: int) -> None:
     """y_k = sum_j x_j A[a + j m + k]: m numbers from n."""
@@ -58,11 +67,7 @@ def push(x: Floats, at: int, n: int, A: Floats, a: int, m: int, y: Floats, to: i
             s0, s1, s2 = s0 + q * A[r], s1 + q * A[r + 1], s2 + q * A[r + 2]
             s3, s4 = s3 + q * A[r + 3], s4 + q * A[r + 4]
         o = to + L * k
-        store(y, o, s0)
-        store(y, o + L, s1)
-        store(y, o + 2 * L, s2)
-        store(y, o + 3 * L, s3)
-        store(y, o + 4 * L, s4)
+        store_five(y, o, s0, s1, s2, s3, s4)
         k += 5
     while k < m:
         s = load(x, at) * A[a + k]
@@ -194,11 +199,7 @@ def outer(f: Family, k: int, rows: int, cols: int, b: Floats, s: Floats, G: Floa
                         c0, c1, c2 = c0 + z * load(s, w), c1 + z * load(s, w + L), c2 + z * load(s, w + 2 * L)
                         c3, c4 = c3 + z * load(s, w + 3 * L), c4 + z * load(s, w + 4 * L)
                 o = (i * cols + j) * L
-                store(G, o, c0)
-                store(G, o + L, c1)
-                store(G, o + 2 * L, c2)
-                store(G, o + 3 * L, c3)
-                store(G, o + 4 * L, c4)
+                store_five(G, o, c0, c1, c2, c3, c4)
                 j += 5
             else:
                 for n in range(lo, hi):
@@ -285,11 +286,7 @@ def push_max(x: Floats, at: int, n: int, A: Floats, a: int, m: int, y: Floats, t
             s0, s1, s2 = vmax(s0, q + A[r]), vmax(s1, q + A[r + 1]), vmax(s2, q + A[r + 2])
             s3, s4 = vmax(s3, q + A[r + 3]), vmax(s4, q + A[r + 4])
         o = to + L * k
-        store(y, o, s0)
-        store(y, o + L, s1)
-        store(y, o + 2 * L, s2)
-        store(y, o + 3 * L, s3)
-        store(y, o + 4 * L, s4)
+        store_five(y, o, s0, s1, s2, s3, s4)
         k += 5
     while k < m:
         s = load(x, at) + A[a + k]
