@@ -112,24 +112,27 @@ def best(actions: dict[str, Callable[[], object]], repeats: int, clock: Callable
 
 
 def modes(batch: Batch) -> dict[str, Temperatures]:
+    """The three products; mixed-product with the same roles in every instance, of a batch also with different ones."""
     half, n = np.random.default_rng(1).random(batch.n_vars) < 0.5, batch.n_vars
-    mixed = Temperatures(half, 0.0, 1.0)
-    return {"sum": Temperatures.one(n, 1.0), "max": Temperatures.one(n, 0.0), "mixed": mixed}
+    alike = np.tile(half[: n // len(batch)], len(batch))
+    out = {"sum": Temperatures.one(n, 1.0), "max": Temperatures.one(n, 0.0), "mixed": Temperatures(alike, 0.0, 1.0)}
+    return out if len(batch) == 1 else out | {"mixed_roles_differ": Temperatures(half, 0.0, 1.0)}
 
 
-def compare(height: int, width: int, card: int, n: int, shared: bool, repeats: int) -> dict[str, float]:
+def compare(height: int, width: int, card: int, n: int, shared: bool, repeats: int, count: int = 1) -> dict[str, float]:
     """Millions of directed messages a second of the three products, and times against sum-product."""
-    batch, theta = grid(height, width, card, shared=shared)
+    batch, theta = grid(height, width, card, count, shared)
     query, plan = Query.all_outputs(batch), engine_of().messages(batch)
     total = 2 * batch.n_factors * n
     runs = {name: (lambda m=mode: sweeps(batch, plan, theta, query, n, m)) for name, mode in modes(batch).items()}
     times = best(runs, repeats, time.process_time)
     out = {name: total / t / 1e6 for name, t in times.items()}
-    out |= {f"{name}_time": times[name] / times["sum"] for name in ("max", "mixed")}
-    label = f"{height}x{width}, {card} states, {'one shared table' if shared else 'one table an edge'}, {n} sweeps"
+    out |= {f"{name}_time": times[name] / times["sum"] for name in list(runs)[1:]}
+    table = "one shared table" if shared else "one table an edge"
+    label = f"{f'{count} grids ' if count > 1 else ''}{height}x{width}, {card} states, {table}, {n} sweeps"
     print(
-        f"{label}: sum {out['sum']:.1f}, max {out['max']:.1f}, mixed {out['mixed']:.1f} M messages/s; "
-        f"time against sum: max {out['max_time']:.2f}, mixed {out['mixed_time']:.2f}",
+        f"{label}: {', '.join(f'{name} {out[name]:.1f}' for name in runs)} M messages/s; time against sum: "
+        + ", ".join(f"{name} {out[f'{name}_time']:.2f}" for name in list(runs)[1:]),
         flush=True,
     )
     return out
@@ -198,6 +201,9 @@ def everything(args: argparse.Namespace) -> dict[str, Any]:
     out: dict[str, Any] = {"unit": "millions of directed messages a second on one core; times against sum-product"}
     out["20x40, 5 states"] = compare(20, 40, 5, 50, False, args.repeats)
     out["20x40, 5 states, shared table"] = compare(20, 40, 5, 50, True, args.repeats)
+    for card in (2, 5, 10):
+        name = f"32 grids 20x40, {card} states, shared table"
+        out[name] = compare(20, 40, card, 50, True, args.repeats, count=32)
     out["100x100, 21 states"] = compare(100, 100, 21, 50, False, few)
     out["100x100, 21 states, shared table"] = compare(100, 100, 21, 50, True, few)
     out["bandwidth"] = [bandwidth(args.repeats, n) for n in (10, 50)]

@@ -40,8 +40,10 @@ from mssvm.engines.numba.vector import (
 L = WIDTH
 EVERY = np.uint64(0x0101010101010101)
 NONE = np.uint64(0)
-# Instances that are worth a register of eight.
-FEWEST = 3
+# Instances that are worth a register of eight: with at most SQUARES states, and with more.
+FEWEST, FEWEST_WIDE = 3, 6
+# With more states one instance at a time is as fast.
+WIDEST = 12
 
 
 class Family(NamedTuple):
@@ -57,10 +59,13 @@ class Family(NamedTuple):
 def families(batch: Batch, w: MessageWiring, table_at: Ints) -> tuple[list[Family], Ints]:
     """The families of a batch, and which one every instance belongs to (-1: none)."""
     members: dict[tuple[int, bytes], list[int]] = {}
-    for b in np.flatnonzero(batch.pairwise & (np.diff(batch.factor_ptr) > 0)):
+    widest = np.zeros(len(batch), dtype=np.int64)
+    np.maximum.at(widest, batch.owner, batch.cards)
+    for b in np.flatnonzero(batch.pairwise & (np.diff(batch.factor_ptr) > 0) & (widest <= WIDEST)):
         row = table_at[batch.factor_ptr[b] : batch.factor_ptr[b + 1]]
         members.setdefault((int(batch.topology_of[b]), row.tobytes()), []).append(int(b))
-    chosen = [instances for instances in members.values() if len(instances) >= FEWEST]
+    fewest = np.where(widest <= SQUARES, FEWEST, FEWEST_WIDE)
+    chosen = [instances for instances in members.values() if len(instances) >= fewest[instances[0]]]
     family_of = np.full(len(batch), -1, dtype=np.int64)
     for k, instances in enumerate(chosen):
         family_of[instances] = k
@@ -82,13 +87,13 @@ def _family(w: MessageWiring, table_at: Ints, b: int) -> Family:
     return Family(np.stack(columns, axis=1), int(last - first), int(w.state_ptr[last] - states), int(n_messages))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def _divide(g, gi, m, mi, n, room, out):
     for x in range(n):
         store(room, out + L * x, over(load(g, gi + L * x), load(m, mi + L * x)))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def _point(chosen, room, cavity, message, n, out):
     """1 at the first largest cavity times message and 0 elsewhere in the ``chosen`` lanes, the cavity in the others."""
     top = times(load(room, cavity), load(room, message))
@@ -102,7 +107,7 @@ def _point(chosen, room, cavity, message, n, out):
         store(room, out + L * x, where(chosen, hit, v))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def _store(room, new, total, n, m, mi, cavity, g, gi, damping, fixed, some_fixed, peak):
     """Normalise, damp geometrically, write message and product, except in the ``fixed`` lanes; returns the largest
     change so far."""
@@ -131,7 +136,15 @@ def _store(room, new, total, n, m, mi, cavity, g, gi, damping, fixed, some_fixed
     return peak
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _either(both, room, x, n, table, at, down, across, y, m):
+    """A product with maxima in the lanes of ``both``, if any."""
+    if both == NONE:
+        return sum_product(splat(0.0), room, x, n, table, at, down, across, y, m)
+    return both_product(mask_of(both), room, x, n, table, at, down, across, y, m)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def _combine(tables, at, ki, kj, ri, rj, room, size):
     """Messages of one factor, not normalised, from the cavities; returns their sums."""
     n_i, n_j, to_i, to_j, w, again = 0, size, 2 * size, 3 * size, 4 * size, 5 * size
@@ -143,13 +156,13 @@ def _combine(tables, at, ki, kj, ri, rj, room, size):
         s_i = max_product(none, room, n_j, kj, tables, at, 1, kj, to_i, ki)
         s_j = max_product(none, room, n_i, ki, tables, at, kj, 1, to_j, kj)
     else:
-        most, source = mask_of(ri & rj), n_j
-        s_j = both_product(most, room, n_i, ki, tables, at, kj, 1, to_j, kj)
+        both, source = ri & rj, n_j
+        s_j = _either(both, room, n_i, ki, tables, at, kj, 1, to_j, kj)
         if (rj & ~ri) != NONE:
             # A maximal j tells a summed i its best state, with what i has told it.
             _point(mask_of(rj & ~ri), room, n_j, to_j, kj, w)
             source = w
-        s_i = both_product(most, room, source, kj, tables, at, 1, kj, to_i, ki)
+        s_i = _either(both, room, source, kj, tables, at, 1, kj, to_i, ki)
         if (ri & ~rj) != NONE:
             best = mask_of(ri & ~rj)
             _point(best, room, n_i, to_i, ki, w)
@@ -159,7 +172,7 @@ def _combine(tables, at, ki, kj, ri, rj, room, size):
     return s_i, s_j
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _sweep(
     steps, reverse, tables, g, g_out, m, roles, held, skip, idle, damping, room, size, peaks
 ):
@@ -193,7 +206,8 @@ def _sweep(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _collect(steps, psi, m, g):
     """g_i = psi_i times all messages to i."""
-    g[:] = psi
+    for e in range(0, len(psi), L):
+        store(g, e, load(psi, e))
     for e in range(len(steps)):
         for side in range(2):
             at, mt = steps[e, 2 + side] * L, steps[e, 4 + side] * L

@@ -185,7 +185,7 @@ class _Square:
             [b.fdiv(x, y) for x, y in zip(self._vector(3, self.g, at), message, strict=True)]
             for at, message in zip(self.states, old, strict=True)
         ]
-        new = self._products(cavity, kind) if kind in ("sum", "max") else self._mixed(cavity, kind)
+        new = self._mixed(cavity) if kind == "both" else self._plain(cavity, kind)
         new = [self._normal(v) for v in new]
         rooms = [[cgutils.alloca_once_value(b, x) for x in v] for v in new]
         with b.if_then(self.damped):
@@ -200,35 +200,53 @@ class _Square:
             with none:
                 self._store(new, old, cavity, None)
 
+    def _plain(self, cavity: list[Values], kind: str) -> list[Values]:
+        """Roles that one body of code serves."""
+        n_i, n_j = cavity
+        if kind == "only i":
+            to_i = self._toward(0, n_j)
+            told = self._point(self.only_i, n_i, to_i)
+            self._forget()
+            return [to_i, self._toward(1, told)]
+        if kind == "only j":
+            to_j = self._toward(1, n_i)
+            told = self._point(self.only_j, n_j, to_j)
+            self._forget()
+            return [self._toward(0, told), to_j]
+        return self._products(cavity, kind)
+
+    def _mixed(self, cavity: list[Values]) -> list[Values]:
+        """Sums and maxima; in the lanes where one of the two is maximal, it tells the other its best state."""
+        b, (n_i, n_j) = self.builder, cavity
+        to_i, to_j = self._products(cavity, "both")
+        told = [self._point(self.only_i, n_i, to_i), self._point(self.only_j, n_j, to_j)]
+        self._forget()
+        again_i, again_j = self._products(told, "sum")
+        return [
+            [b.select(chosen, x, y) for x, y in zip(again, first, strict=True)]
+            for chosen, again, first in ((self.only_j, again_i, to_i), (self.only_i, again_j, to_j))
+        ]
+
     def _products(self, cavity: list[Values], kind: str) -> list[Values]:
-        """To i and to j, every number of the table read once."""
+        """To i and to j, each number of the table read once."""
         out: list[Values] = [[None] * self.n, [None] * self.n]
         for x in range(self.n):
             for y in range(self.n):
                 entry = self._entry(x, y)
-                for side, k, source in ((0, x, cavity[1][y]), (1, y, cavity[0][x])):
-                    out[side][k] = self._join(out[side][k], entry, source, kind)
+                out[0][x] = self._join(out[0][x], entry, cavity[1][y], kind)
+                out[1][y] = self._join(out[1][y], entry, cavity[0][x], kind)
         return out
 
-    def _mixed(self, cavity: list[Values], kind: str) -> list[Values]:
-        """In the lanes where one of the two is maximal, it tells the other its best state."""
-        b, (n_i, n_j) = self.builder, cavity
-        if kind == "only i":
-            to_i = self._toward(0, n_j, "sum")
-            return [to_i, self._toward(1, self._point(self.only_i, n_i, to_i), "sum")]
-        to_j = self._toward(1, n_i, "sum" if kind == "only j" else "both")
-        told = self._point(self.only_j, n_j, to_j)
-        if kind == "only j":
-            return [self._toward(0, told, "sum"), to_j]
-        to_i = self._toward(0, told, "both")
-        again = self._toward(1, self._point(self.only_i, n_i, to_i), "sum")
-        return [to_i, [b.select(self.only_i, x, y) for x, y in zip(again, to_j, strict=True)]]
+    def _forget(self) -> None:
+        """Read the table again from here on: there are too few registers to keep it."""
+        self.builder.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], side_effect=True)
 
-    def _toward(self, side: int, source: Values, kind: str) -> Values:
+    def _toward(self, side: int, source: Values) -> Values:
+        """Sums to i or j."""
         out: Values = [None] * self.n
         for k in range(self.n):
             for x, value in enumerate(source):
-                out[k] = self._join(out[k], self._entry(x, k) if side else self._entry(k, x), value, kind)
+                out[k] = self._join(out[k], self._entry(x, k) if side else self._entry(k, x), value, "sum")
         return out
 
     def _point(self, chosen: Any, cavity: Values, message: Values) -> Values:
