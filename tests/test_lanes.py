@@ -77,6 +77,13 @@ def test_labels_and_links_at_two_temperatures(seed: int, eps_y: float, eps_h: fl
     assert sum(len(group.members) for route in routes for group in route.links) >= 10
 
 
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 1.0), (0.5, 1.0)])
+def test_one_table_for_all_edges_of_labels_and_links(eps_y: float, eps_h: float) -> None:
+    batch = Batch.build([Topology((2,) * 5, ((0, 1), (1, 2), (2, 3), (3, 4)))] * 9, [[0] * 4] * 9)
+    theta, query = drawn(batch, 3, np.tile([True, False, True, False, True], 9))
+    assert_by_numpy(batch, theta, query, eps_y, eps_h)
+
+
 @pytest.mark.parametrize("eps", [0.0, 0.05, 1.0])
 @pytest.mark.parametrize("forests", [[comb(3)] * 9, [path(n) for n in (7, 7, 6, 2, 1, 3, 5, 4, 2, 7, 3)]])
 def test_forests_that_end_sooner_run_beside_longer_ones(forests: list[tuple[Topology, list[int]]], eps: float) -> None:

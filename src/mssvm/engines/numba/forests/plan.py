@@ -282,7 +282,8 @@ class ForestPlan:
             if path is None or len(mine) < FEWEST:
                 continue
             left, right = (batch.table_at[batch.factor_ptr[mine][:, None] + f] for f in (path.left, path.right))
-            fits = (left == left[:, :1]).all(1) & (right == right[:, :1]).all(1)
+            # One table for both kinds would have one marginal, which the kernel does not add up.
+            fits = (left == left[:, :1]).all(1) & (right == right[:, :1]).all(1) & (left[:, 0] != right[:, 0])
             fits &= hidden[batch.var_ptr[mine][:, None] + path.links].all(1)
             kinds, of = np.unique(np.stack([left[:, 0], right[:, 0]], axis=1), axis=0, return_inverse=True)
             for k in range(len(kinds)):
