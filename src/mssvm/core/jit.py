@@ -66,7 +66,7 @@ class _Within(JITCodeLibrary):
         self._finalized = True
 
 
-class _Compiler(Compiler):
+class _KernelCompiler(Compiler):
     """Numba's own, with less to do for kernels within kernels."""
 
     def define_pipelines(self) -> Any:
@@ -87,7 +87,7 @@ class Kernel(CPUDispatcher):
     """A function compiled for the types of its arguments when they are first met."""
 
     def __init__(self, py_func: Any, locals: Any = None, targetoptions: Any = None, *, kept: bool = False) -> None:
-        super().__init__(py_func, locals, targetoptions, _Compiler)
+        super().__init__(py_func, locals, targetoptions, _KernelCompiler)
         self._kept = kept
 
     def compile(self, sig: Any) -> Any:

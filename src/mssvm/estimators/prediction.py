@@ -59,7 +59,7 @@ class PredictionRequest:
 
     def states(self, sites: Sites) -> Ints:
         """The predicted state of every site; hidden ones are the most probable given the best outputs."""
-        belief = self.map()
+        belief = _possible(self.predictor(self.planner, self.encoded.inputs, self.query)(self.theta))
         if sites is self.encoded.labels:
             return np.asarray(self.encoded.over_sites(belief.mu.unary).argmax(axis=1))
         return belief.decode(self.encoded.batch)[sites.vars]

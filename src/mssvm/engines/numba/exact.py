@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats, Ints, sum_by
+from mssvm.core.arrays import Floats, Ints, sum_by
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.power import check_temperature
@@ -95,24 +95,22 @@ class NumbaPlan:
     def _shares(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None
     ) -> Iterator[tuple[str, Ints]]:
-        """The methods, cheapest first, each with the instances that fall to it."""
+        """The methods, cheapest first, each with the instances on which it is exact and no cheaper one is."""
         left, methods = spread(instances, len(self.batch)), self.settings.methods
         for name in METHODS:
             if name not in methods or name == "side by side" or not left.any():
                 continue
-            able = left if name == "elimination" else self._able(name, query, eps_y, eps_h)
+            able = left
+            if name == "given states":
+                able = np.ones(len(self.batch), dtype=bool)
+                able[self.batch.owner[query.n_allowed(self.batch) > 1]] = False
+            elif name != "elimination":
+                plan = self._forests if name == "tree recursion" else self._cutsets
+                able = plan.supports(query, eps_y, eps_h)
             mine = np.flatnonzero(left & able)
             if len(mine):
                 yield name, mine
             left = left & ~able
-
-    def _able(self, name: str, query: Query, eps_y: float, eps_h: float) -> Bools:
-        """The instances on which a method is exact."""
-        if name == "given states":
-            given = np.ones(len(self.batch), dtype=bool)
-            given[self.batch.owner[query.n_allowed(self.batch) > 1]] = False
-            return given
-        return (self._forests if name == "tree recursion" else self._cutsets).supports(query, eps_y, eps_h)
 
 
 @dataclass(frozen=True, eq=False)

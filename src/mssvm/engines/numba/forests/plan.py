@@ -138,23 +138,20 @@ def tables_of(batch: Batch, used: Ints, shapes: Ints, ok: Bools) -> tuple[Ints, 
 
 @dataclass(frozen=True, eq=False)
 class TableSet:
-    """Tables that a bound reads, by start, rows and columns; ``at`` exponentiates them at a temperature."""
+    """Tables that a bound reads, by start, rows and columns."""
 
     starts: Ints
     rows: Ints
     cols: Ints
 
-    def at(self, raw: Floats, eps: float) -> Tables:
-        size = len(raw)
-        e, et = (np.empty(size if eps > 0.0 else 0) for _ in range(2))
-        tables = Tables(raw, e, et, np.empty(size), np.empty(size))
-        exp_tables(raw, self.starts, self.rows, self.cols, eps, e, et, tables.top, tables.span)
-        return tables
-
     def at_both(self, raw: Floats, eps_y: float, eps_h: float) -> tuple[Tables, Tables]:
-        """The tables at the temperatures of outputs and of hidden variables."""
-        ty = self.at(raw, eps_y)
-        return ty, ty if eps_h == eps_y else self.at(raw, eps_h)
+        """The tables at the temperatures of outputs and of hidden variables, one for both if these are equal."""
+        size, made = len(raw), list[Tables]()
+        for eps in (eps_y,) if eps_h == eps_y else (eps_y, eps_h):
+            e, et = (np.empty(size if eps > 0.0 else 0) for _ in range(2))
+            made.append(Tables(raw, e, et, np.empty(size), np.empty(size)))
+            exp_tables(raw, self.starts, self.rows, self.cols, eps, e, et, made[-1].top, made[-1].span)
+        return made[0], made[-1]
 
 
 def group_lanes(keys: tuple[Ints, ...], k: Ints, count: Ints) -> Ints:

@@ -46,7 +46,7 @@ FEWEST, FEWEST_WIDE = 3, 6
 WIDEST = 12
 
 
-class Family(NamedTuple):
+class MessageFamily(NamedTuple):
     """Factors in the order of a sweep, a row each: variables i and j, where their states and messages and the table
     begin, and how many states they have; all counted within an instance except the place of the table."""
 
@@ -56,7 +56,7 @@ class Family(NamedTuple):
     n_messages: int
 
 
-def families(batch: Batch, w: MessageWiring, table_at: Ints) -> tuple[list[Family], Ints]:
+def families(batch: Batch, w: MessageWiring, table_at: Ints) -> tuple[list[MessageFamily], Ints]:
     """The families of a batch, and which one every instance belongs to (-1: none)."""
     members: dict[tuple[int, bytes], list[int]] = {}
     widest = np.zeros(len(batch), dtype=np.int64)
@@ -72,7 +72,7 @@ def families(batch: Batch, w: MessageWiring, table_at: Ints) -> tuple[list[Famil
     return [_family(w, table_at, instances[0]) for instances in chosen], family_of
 
 
-def _family(w: MessageWiring, table_at: Ints, b: int) -> Family:
+def _family(w: MessageWiring, table_at: Ints, b: int) -> MessageFamily:
     f = w.order[w.factor_ptr[b] : w.factor_ptr[b + 1]]
     slots = w.scope_ptr[f]
     i, j, first = w.scope[slots], w.scope[slots + 1], w.var_ptr[b]
@@ -84,7 +84,7 @@ def _family(w: MessageWiring, table_at: Ints, b: int) -> Family:
     )  # fmt: skip
     last = w.var_ptr[b + 1]
     n_messages = w.message_at[w.scope_ptr[w.factor_ptr[b + 1]]] - messages
-    return Family(np.stack(columns, axis=1), int(last - first), int(w.state_ptr[last] - states), int(n_messages))
+    return MessageFamily(np.stack(columns, axis=1), int(last - first), int(w.state_ptr[last] - states), int(n_messages))
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")

@@ -14,7 +14,7 @@ from mssvm.core.topology import Batch, offsets
 from mssvm.engines.base import Engine
 from mssvm.engines.messages import SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
 from mssvm.engines.numba.messages import conditional
-from mssvm.engines.numba.messages.abreast import Family, families
+from mssvm.engines.numba.messages.abreast import MessageFamily, families
 from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
 from mssvm.engines.numba.messages.scaled import extremes
@@ -74,7 +74,7 @@ class NumbaMessagePlan:
         return offsets(self.table_sizes)[self.table_of]
 
     @cached_property
-    def families(self) -> tuple[list[Family], Ints]:
+    def families(self) -> tuple[list[MessageFamily], Ints]:
         """Instances that can run abreast."""
         return families(self.batch, self.wiring, self.table_at)
 
