@@ -69,6 +69,15 @@ def push(x: Floats, at: int, n: int, A: Floats, a: int, m: int, y: Floats, to: i
         o = to + L * k
         store_five(y, o, s0, s1, s2, s3, s4)
         k += 5
+    while k + 2 <= m:
+        q = load(x, at)
+        s0, s1 = q * A[a + k], q * A[a + k + 1]
+        for j in range(1, n):
+            q = load(x, at + L * j)
+            s0, s1 = s0 + q * A[a + j * m + k], s1 + q * A[a + j * m + k + 1]
+        store(y, to + L * k, s0)
+        store(y, to + L * (k + 1), s1)
+        k += 2
     while k < m:
         s = load(x, at) * A[a + k]
         for j in range(1, n):
