@@ -77,6 +77,8 @@ def cut_of(topology: Topology) -> CutTopology:
     large = [set(s) for s in topology.scopes if len(s) > 2]
     candidates = set.intersection(*large) if large else set(range(topology.n_vars))
     degree = np.bincount(topology.scope_flat, minlength=topology.n_vars)
+    if topology.n_factors - degree.max(initial=0) > topology.n_vars - 2:
+        candidates = set()  # whichever goes, more factors are left than a forest of the others has
     for v in sorted(candidates, key=lambda i: (-int(degree[i]), i))[:8]:
         found = CutTopology.at(topology, v)
         if found.rooting.valid:
