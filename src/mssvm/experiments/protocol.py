@@ -95,7 +95,8 @@ class Protocol:
         else:
             simulation = hidden_chain(rng, recipe, n_sites)
         exact, own = self.inference("exact"), self.tree["pinned"]["members"]
-        return Arena.of(simulation, self.initial_std, rng, exact, C=self.C, own=own)
+        scale = params.get("scale", self.initial_std)
+        return Arena.of(simulation, scale, rng, exact, C=self.C, own=own)
 
     def generator(self, experiment: str, trial: int) -> np.random.Generator:
         """The stream of one trial, independent of all others."""
