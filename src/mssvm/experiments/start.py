@@ -64,9 +64,8 @@ def section(protocol: Protocol, trials: Trials) -> Section:
         "and inference are those of Table 2. 'Start left' is the coefficient of the initial weights in the last ones "
         "(their scalar product over the squared length of the start)."
     )
-    tables = [_solvers(settings, trials, graph) for graph in settings["solvers"]]
-    items = [intro, *tables, _sigmas(settings, trials)]
-    return Section(NAME, "The size of the initial weights", items, claims(protocol, trials))
+    tables = [*(_solvers(settings, trials, graph) for graph in settings["solvers"]), _sigmas(settings, trials)]
+    return Section(NAME, "The size of the initial weights", [intro, *tables], claims(protocol, trials))
 
 
 def _solvers(settings: Params, trials: Trials, graph: str) -> Table:
