@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
 def table(tree: dict[str, Any]) -> str:
-    """Claims with verdicts, then the accuracies on the hidden chain."""
-    claims = sorted((c for e in tree["experiments"].values() for c in e["claims"]), key=lambda c: int(c["number"]))
-    lines = ["| | claim | verdict | by reading |", "|---|---|---|---|"]
+    """Claims with direction and size, then the accuracies on the hidden chain."""
+    claims = [c for e in tree["experiments"].values() for c in e["claims"]]
+    claims.sort(key=lambda c: (int(re.sub(r"\D", "", c["number"])), c["number"]))
+    lines = ["| | claim | direction | effect | paper | by reading | each by itself |", "|---|---|---|---|---|---|---|"]
     for c in claims:
-        readings = "; ".join(head for head, _ in c["evidence"] if head)
-        lines.append(f"| {c['number']} | {c['text']} | **{c['verdict']}** | {readings} |")
+        groups = "; ".join(f"{name.removesuffix(', pooled')} {value}" for name, value in c["groups"])
+        cells = [c["number"], c["text"], f"**{c['verdict']}**", c["effect"], c["paper"], groups, c["cells"]]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *_chain(tree)])
 
 

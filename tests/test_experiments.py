@@ -1,12 +1,12 @@
 """Reproduction harness: seeds, resuming, statistics and verdicts."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_rel
+from scipy.stats import ttest_1samp, ttest_rel
 
 import mssvm as ms
 from mssvm.core.errors import InputError
@@ -17,7 +17,7 @@ from mssvm.experiments.collect import Trials, claim, lead_over
 from mssvm.experiments.members import MEMBERS, NAMES, Untrained
 from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.segmentation import noisy_images, picture
-from mssvm.experiments.statistics import Estimate, Verdict, judge, together
+from mssvm.experiments.statistics import Differences, Estimate, Verdict, each, judge, pool
 from mssvm.experiments.trials import Store, Trial, run_trials
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
@@ -134,36 +134,59 @@ def test_paired_interval_agrees_with_the_t_test():
     assert e.se == pytest.approx(np.std(a - b, ddof=1) / np.sqrt(12))
 
 
-def test_one_trial_decides_nothing():
-    assert judge([Estimate.of([5.0])], 1) is Verdict.NOT_SHOWN
+def differences(*values: float, label: str = "d") -> Differences:
+    return Differences(label, dict(enumerate(values)))
 
 
-def test_two_trials_that_agree_by_chance_decide_nothing():
-    assert judge([Estimate.of([1.0, 1.0])], 5) is Verdict.NOT_SHOWN
-    assert judge([Estimate.of([-1.0, -1.0])], 5) is Verdict.NOT_SHOWN
-    assert judge([Estimate.of([1.0] * 5)], 5) is Verdict.HOLDS
+def test_one_comparison_pooled_is_the_paired_interval():
+    x = np.random.default_rng(0).normal(size=9)
+    assert astuple(pool([differences(*x)], 0.95)) == pytest.approx(astuple(Estimate.of(x)))
+    assert judge(pool([differences(5.0)], 0.95), 1) is Verdict.UNDECIDED
+
+
+def test_pooling_takes_trials_as_the_unit_whatever_comparisons_they_are_in():
+    """The standard error is that of the mean over comparisons, trial by trial, where all trials have all of them."""
+    x = np.random.default_rng(1).normal(size=(4, 30)) + np.random.default_rng(2).normal(size=30)
+    together = pool([differences(*row) for row in x], 0.95)
+    assert astuple(together) == pytest.approx(astuple(Estimate.of(x.mean(axis=0))))
+    cut = pool([differences(*x[0]), differences(*x[1][:10])], 0.95)
+    assert cut.mean == pytest.approx((x[0].mean() + x[1][:10].mean()) / 2) and cut.n == 30
 
 
 @pytest.mark.parametrize(
-    ("intervals", "expected"),
+    ("values", "minimum", "expected"),
     [
-        ([(0.1, 1.0), (0.2, 2.0)], Verdict.HOLDS),
-        ([(0.1, 1.0), (-0.2, 2.0)], Verdict.NOT_SHOWN),
-        ([(0.1, 1.0), (-2.0, -0.1)], Verdict.CONTRADICTED),
-        ([], Verdict.NOT_SHOWN),
+        ([1.0, 1.1, 0.9, 1.0, 1.2], 5, Verdict.CLAIMED),
+        ([-1.0, -1.1, -0.9, -1.0, -1.2], 5, Verdict.OPPOSITE),
+        ([-1.0, 1.1, -0.9, 1.0, 0.1], 5, Verdict.UNDECIDED),
+        ([1.0, 1.0], 5, Verdict.UNDECIDED),
     ],
 )
-def test_verdict_rule(intervals, expected):
-    assert judge((Estimate((a + b) / 2, 0.1, a, b, 9) for a, b in intervals), 5) is expected
+def test_the_direction_is_where_the_interval_lies(values, minimum, expected):
+    assert judge(pool([differences(*values)], 0.95), minimum) is expected
 
 
-def test_readings_are_judged_one_by_one_and_then_together():
-    good, bad = Estimate(1, 0.1, 0.5, 1.5, 9), Estimate(-1, 0.1, -1.5, -0.5, 9)
-    assert claim(TINY, 1, "x", {"A": [("a", good)], "B": [("b", good)]}).verdict == "holds"
-    found = claim(TINY, 1, "x", {"A": [("a", good)], "B": [("b", bad)]})
-    assert found.verdict == "contradicted"
-    assert [k for k, _ in found.evidence] == ["A: holds", "B: contradicted"]
-    assert together([Verdict.HOLDS, Verdict.NOT_SHOWN]) is Verdict.NOT_SHOWN
+def test_single_comparisons_are_corrected_for_their_number():
+    """A difference at p = 0.04 counts alone and not among ten; Holm's limits loosen from the smallest p on."""
+    rng = np.random.default_rng(3)
+    noise = rng.normal(size=20)
+    noise = (noise - noise.mean()) / noise.std(ddof=1)
+    weak, strong = (differences(*(noise + t / np.sqrt(20))) for t in (2.2, 9.0))
+    assert ttest_1samp(list(weak.values.values()), 0.0).pvalue == pytest.approx(0.0404, abs=1e-4)
+    assert each([weak], 0.95, 5) == [Verdict.CLAIMED]
+    assert each([weak, strong], 0.95, 5) == [Verdict.CLAIMED, Verdict.CLAIMED]
+    nothing = [differences(*rng.normal(size=20)) for _ in range(8)]
+    assert each([weak, strong, *nothing], 0.95, 5)[:2] == [Verdict.UNDECIDED, Verdict.CLAIMED]
+
+
+def test_a_claim_has_direction_size_and_readings():
+    good, bad = differences(1.0, 1.1, 0.9, 1.0, 1.2, label="a"), differences(-3.0, -3.1, -2.9, -3.0, -3.1, label="b")
+    (found,) = claim(TINY, "1a", "x", "Table 9", {"A": [good], "B": [bad], "C": []}, paper=2.0)
+    assert (found.verdict, found.place) == ("opposite", "Table 9") and found.paper == "+2.00 (smaller)"
+    assert [k for k, _ in found.groups] == ["A, pooled", "B, pooled"]
+    assert [k for k, _ in found.evidence] == ["A: a", "B: b"] and found.cells == "1 as claimed, 1 opposite"
+    assert claim(TINY, "1", "x", "", {"A": [good]}, 1.0)[0].paper == "+1.00 (of the paper's size)"
+    assert claim(TINY, "1", "x", "", {"A": []}) == []
 
 
 def test_trials_pair_by_number_whatever_the_order_of_arrival():
@@ -178,9 +201,9 @@ def test_changes_between_settings_pair_the_trials_that_both_have():
         return Trial({"size": size, "trial": k}, {"M": {"accuracy": accuracy}, "L": {"accuracy": 1.0}}, 0.0)
 
     trials = Trials([trial(4, 0, 5.0), trial(4, 1, 6.0), trial(4, 2, 9.0), trial(8, 2, 3.0), trial(8, 1, 2.0)], 0.95)
-    found = trials.change(lead_over("L"), {"size": 4}, {"size": 8})
-    assert found is not None and found.n == 2 and found.mean == 5.0
-    assert trials.change(lead_over("L"), {"size": 4}, {"size": 16}) is None
+    (found,) = trials.compare("x", lead_over("L"), lead_over("L"), {"size": 4}, {"size": 8})
+    assert found.values == {1: 4.0, 2: 6.0}
+    assert trials.compare("x", lead_over("L"), lead_over("L"), {"size": 4}, {"size": 16}) == []
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "table4"])

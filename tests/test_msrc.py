@@ -103,7 +103,7 @@ def test_table4_counts_every_labelled_patch_and_says_why_it_is_skipped(tmp_path,
             assert total.sum() == sum(int(np.sum(p.labels != UNKNOWN)) for p in mine)
             assert np.all(np.array(trial.result[member]["right"]) <= total)
     section = table4.section(protocol, Trials(trials, 0.95))
-    assert section.claims[0].number == 8 and len(section.items) == 3
+    assert [c.number for c in section.claims] == ["8a", "8b"] and len(section.items) == 3
     assert "--data" in table4.skip(Protocol.load(quick=True)) and table4.tasks(Protocol.load(quick=True)) == []
 
 

@@ -38,7 +38,8 @@ def drawings() -> list[str]:
 
 def whole() -> str:
     items = [Text(EVIL), Table(EVIL, ["a", "b"], [[EVIL, "1"]], EVIL), Figure(EVIL, drawings(), EVIL)]
-    claims = [Claim(2, EVIL, "not shown", [(EVIL, EVIL)]), Claim(1, "first", "holds", [])]
+    evil = Claim("10a", EVIL, EVIL, "undecided", EVIL, EVIL, EVIL, [(EVIL, EVIL)], [(EVIL, EVIL)])
+    claims = [evil, Claim("2", "first", "Table 1", "as claimed", "+1.00", "", "", [], [])]
     return page(EVIL, EVIL, [(EVIL, EVIL)], [Section("one", EVIL, items, claims)])
 
 
@@ -61,7 +62,7 @@ def test_claims_are_summarised_in_order():
     html = whole()
     summary = html[html.index('id="claims"') : html.index('id="one"')]
     assert summary.index("first") < summary.index("alert")
-    assert 'class="verdict not-shown"' in summary and 'class="verdict holds"' in summary
+    assert 'class="verdict undecided"' in summary and 'class="verdict as-claimed"' in summary
 
 
 def test_picture_draws_every_run_of_pixels_once():

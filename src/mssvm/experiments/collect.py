@@ -11,13 +11,13 @@ import numpy as np
 from mssvm.core.arrays import Floats
 from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Params, Protocol
-from mssvm.experiments.statistics import Estimate, judge, together
+from mssvm.experiments.statistics import Differences, Estimate, Verdict, each, judge, pool, size
 from mssvm.experiments.trials import Function, Trial, cross
 from mssvm.report import Claim, Section, Series
 
 Value = Callable[[Mapping[str, Any]], float]
-Comparisons = dict[str, list[tuple[str, Estimate]]]
-"""By reading: labelled differences that are positive where a claim is right."""
+Comparisons = dict[str, list[Differences]]
+"""By reading: differences that are positive where a claim is right."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +66,24 @@ class Trials:
         """first - second, paired by trial."""
         return Estimate.paired(self.values(first, **wanted), self.values(second, **wanted), self.confidence)
 
-    def change(self, value: Value, one: Mapping[str, Any], two: Mapping[str, Any]) -> Estimate | None:
-        """The value under ``one`` less that under ``two``, paired over the trials that both have; None without any."""
-        first, second = ({t.params["trial"]: value(t.result) for t in self.where(**w)} for w in (one, two))
-        both = [k for k in first if k in second]
-        if not both:
-            return None
-        return Estimate.paired([first[k] for k in both], [second[k] for k in both], self.confidence)
+    def compare(
+        self, label: str, first: Value, second: Value, one: Mapping[str, Any], two: Mapping[str, Any] | None = None
+    ) -> list[Differences]:
+        """The first value under ``one`` less the second under ``two`` (or the same), over the trials that both have;
+        nothing without any."""
+        under = ((first, one), (second, one if two is None else two))
+        ours, theirs = ({t.params["trial"]: v(t.result) for t in self.where(**w)} for v, w in under)
+        both = {k: ours[k] - theirs[k] for k in ours if k in theirs}
+        return [Differences(label, both)] if both else []
 
     def gap(self, first: str, second: str, **wanted: Any) -> Estimate:
         """Difference of the accuracies of two members."""
         return self.difference(member_accuracy(first), member_accuracy(second), **wanted)
 
-    def gaps(self, label: str, pairs: Iterable[tuple[str, str]], **wanted: Any) -> list[tuple[str, Estimate]]:
+    def gaps(self, label: str, pairs: Iterable[tuple[str, str]], **wanted: Any) -> list[Differences]:
         """Labelled differences of accuracies; none where no trial fits."""
-        found = pairs if self.where(**wanted) else ()
-        return [(f"{label}{NAMES[a]} - {NAMES[b]}", self.gap(a, b, **wanted)) for a, b in found]
+        named = [(f"{label}{NAMES[a]} - {NAMES[b]}", a, b) for a, b in pairs]
+        return [d for n, a, b in named for d in self.compare(n, member_accuracy(a), member_accuracy(b), wanted)]
 
 
 def at(*path: Any) -> Value:
@@ -126,12 +128,28 @@ def member_curves(members: Sequence[str], x: Sequence[float], y: Callable[[str],
     return [Series(NAMES[m], list(x), [e.mean for e in found[m]], bars[m], k) for k, m in enumerate(members)]
 
 
-def claim(protocol: Protocol, number: int, text: str, comparisons: Comparisons) -> Claim:
-    """Judge a claim reading by reading, and then over the readings; differences are positive where it is right."""
-    verdicts = {r: judge((e for _, e in found), protocol.minimum_trials) for r, found in comparisons.items()}
+def comparisons(cells: Mapping[str, Iterable[Params]], of: Callable[[Params], list[Differences]]) -> Comparisons:
+    """What ``of`` compares in every cell, by reading."""
+    return {reading: [d for cell in found for d in of(cell)] for reading, found in cells.items()}
+
+
+def claim(
+    protocol: Protocol, number: str, text: str, place: str, by_reading: Comparisons, paper: float | None = None
+) -> list[Claim]:
+    """Judge a claim by its differences pooled over all readings, then by reading, then each by itself with Holm's
+    correction; ``paper`` is the paper's own figure for the pooled difference. No claim without any comparison."""
+    named = [(reading, d) for reading, differences in by_reading.items() for d in differences]
+    found = [d for _, d in named]
+    if not found:
+        return []
+    level, minimum = protocol.confidence, protocol.minimum_trials
+    pooled, verdicts = pool(found, level), each(found, level, minimum)
+    cells = ", ".join(f"{verdicts.count(v)} {v}" for v in Verdict if v in verdicts)
+    groups = [(f"{reading}, pooled", pool(d, level).interval()) for reading, d in by_reading.items() if d]
     evidence = [
-        (f"{reading}: {verdicts[reading]}" if k == 0 else "", f"{label}: {e.interval()}")
-        for reading, found in comparisons.items()
-        for k, (label, e) in enumerate(found)
+        (f"{reading}: {d.label}", f"{pool([d], level).interval()} {verdict}")
+        for (reading, d), verdict in zip(named, verdicts, strict=True)
     ]
-    return Claim(number, text, together(verdicts.values()), evidence)
+    direction = judge(pooled, minimum)
+    compared = "" if paper is None else f"{paper:+.2f} ({size(pooled, paper)})"
+    return [Claim(number, text, place, direction, pooled.interval(), compared, cells, groups, evidence)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mssvm.experiments.collect import Comparisons, Experiment, Trials, claim, member_curves, over
+from mssvm.experiments.collect import Comparisons, Experiment, Trials, claim, comparisons, member_curves, over
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.trials import Result, cross
 from mssvm.report import Claim, Figure, Section, Table, Text, line_chart
@@ -60,15 +60,21 @@ def _table(title: str, settings: Params, trials: Trials, where: dict[str, Any]) 
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    settings = protocol.settings(NAME)
-    found: Comparisons = {reading: [] for reading in settings["readings"]}
-    for where in cross(reading=settings["readings"], scaling=["C"], size=settings["sizes"]):
-        size, pairs = where["size"], [("M", "L"), ("M", "H")]
-        pairs += [("L", "H")] if size <= settings["small"] else []
-        pairs += [("H", "L")] if size >= settings["large"] else []
-        found[where["reading"]] += trials.gaps(f"n = {size}, ", pairs, **where)
-    text = "HCRF is below LSSVM for small samples and above it for large ones; MSSVM is above both."
-    return [claim(protocol, 5, text, found)]
+    settings, place = protocol.settings(NAME), "Section 7.1, Figure 3"
+    sizes = settings["sizes"]
+    few, many = [n for n in sizes if n <= settings["small"]], [n for n in sizes if n >= settings["large"]]
+
+    def above(better: str, worse: str, chosen: list[int]) -> Comparisons:
+        cells = {r: cross(reading=[r], scaling=["C"], size=chosen) for r in settings["readings"]}
+        return comparisons(cells, lambda w: trials.gaps(f"n = {w['size']}, ", [(better, worse)], **w))
+
+    return [
+        *claim(protocol, "5a", "MSSVM is more accurate than LSSVM at all sample sizes.", place, above("M", "L", sizes)),
+        *claim(protocol, "5b", "MSSVM is more accurate than HCRF on few data.", place, above("M", "H", few)),
+        *claim(protocol, "5c", "MSSVM is more accurate than HCRF on many data too.", place, above("M", "H", many)),
+        *claim(protocol, "5d", "HCRF is less accurate than LSSVM on few data.", place, above("L", "H", few)),
+        *claim(protocol, "5e", "HCRF is more accurate than LSSVM on many data.", place, above("H", "L", many)),
+    ]
 
 
 EXPERIMENT = Experiment(NAME, over(NAME, "size", "reading", "scaling"), run, section)

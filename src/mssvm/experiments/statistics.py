@@ -1,8 +1,9 @@
-"""Means with standard errors, paired differences with confidence intervals, and the verdict on a claim."""
+"""Means with standard errors, paired differences with confidence intervals, and the direction and size of a claim."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import sqrt
@@ -53,26 +54,65 @@ class Estimate:
 
 
 class Verdict(StrEnum):
-    HOLDS = "holds"
-    NOT_SHOWN = "not shown"
-    CONTRADICTED = "contradicted"
+    """Which way a pooled difference lies."""
+
+    CLAIMED = "as claimed"
+    UNDECIDED = "undecided"
+    OPPOSITE = "opposite"
 
 
-def judge(differences: Iterable[Estimate], minimum: int) -> Verdict:
-    """Differences are positive where the claim is right: all shown to be so, some shown not to be, or neither.
+@dataclass(frozen=True)
+class Differences:
+    """One comparison of a claim: a difference for every trial, positive where the claim is right."""
 
-    An interval of fewer than ``minimum`` trials shows nothing: two trials may agree by chance.
-    """
-    found = list(differences)
-    if any(d.high < 0 and d.n >= minimum for d in found):
-        return Verdict.CONTRADICTED
-    shown = bool(found) and all(d.low > 0 and d.n >= minimum for d in found)
-    return Verdict.HOLDS if shown else Verdict.NOT_SHOWN
+    label: str
+    values: Mapping[int, float]
 
 
-def together(verdicts: Iterable[Verdict]) -> Verdict:
-    """The same rule over verdicts."""
-    found = list(verdicts)
-    if Verdict.CONTRADICTED in found:
-        return Verdict.CONTRADICTED
-    return Verdict.HOLDS if found and all(v is Verdict.HOLDS for v in found) else Verdict.NOT_SHOWN
+def pool(found: Sequence[Differences], confidence: float) -> Estimate:
+    """The mean of the comparisons' means. Comparisons share the draws of a trial, so trials are what varies: the
+    standard error adds a trial's deviations over all comparisons before squaring (errors clustered by trial)."""
+    deviation: dict[int, float] = defaultdict(float)
+    means = [float(np.mean(list(d.values.values()))) for d in found]
+    for d, mean in zip(found, means, strict=True):
+        for trial, value in d.values.items():
+            deviation[trial] += (value - mean) / (len(d.values) * len(found))
+    mean, n = float(np.mean(means)), len(deviation)
+    if n < 2:
+        return Estimate(mean, float("nan"), -float("inf"), float("inf"), n)
+    se = sqrt(sum(v * v for v in deviation.values()) * n / (n - 1))
+    half = float(student.ppf(0.5 + confidence / 2, n - 1)) * se
+    return Estimate(mean, se, mean - half, mean + half, n)
+
+
+def judge(pooled: Estimate, minimum: int) -> Verdict:
+    """An interval of fewer than ``minimum`` trials shows nothing: two trials may agree by chance."""
+    if pooled.n < minimum or pooled.low <= 0 <= pooled.high:
+        return Verdict.UNDECIDED
+    return Verdict.CLAIMED if pooled.mean > 0 else Verdict.OPPOSITE
+
+
+def each(found: Sequence[Differences], confidence: float, minimum: int) -> list[Verdict]:
+    """The verdict on every comparison by itself, with Holm's correction for their number."""
+    estimates = [pool([d], confidence) for d in found]
+    p = [_p_value(e) if e.n >= minimum else 1.0 for e in estimates]
+    verdicts = [Verdict.UNDECIDED] * len(found)
+    for rank, k in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        if p[k] > (1 - confidence) / (len(p) - rank):
+            break
+        verdicts[k] = Verdict.CLAIMED if estimates[k].mean > 0 else Verdict.OPPOSITE
+    return verdicts
+
+
+def _p_value(e: Estimate) -> float:
+    """Of a difference of zero, two-sided."""
+    if e.se == 0:
+        return float(e.mean == 0)
+    return float(2 * student.sf(abs(e.mean) / e.se, e.n - 1))
+
+
+def size(pooled: Estimate, paper: float) -> str:
+    """How the effect found compares with the paper's."""
+    if pooled.low <= paper <= pooled.high:
+        return "of the paper's size"
+    return "smaller" if pooled.mean < paper else "larger"

@@ -37,11 +37,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim, what was found about it, and the verdict (holds, not shown, contradicted)."""
+    """A claim with its place in the paper, the direction found, the pooled effect beside the paper's, how many of its
+    comparisons lie which way by themselves, and these comparisons."""
 
-    number: int
+    number: str
     text: str
+    place: str
     verdict: str
+    effect: str
+    paper: str
+    cells: str
+    groups: Sequence[tuple[str, str]]
     evidence: Sequence[tuple[str, str]]
 
 

@@ -8,14 +8,16 @@ from importlib.resources import files
 
 from mssvm.report.model import Claim, Figure, Section, Table, Text
 
-MARKS = {"holds": "✓", "not shown": "○", "contradicted": "✗"}
+MARKS = {"as claimed": "✓", "undecided": "○", "opposite": "✗"}
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+HEADER = ("", "claim", "direction", "effect", "paper", "by itself")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page(title: str, lead: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> str:
     """The report; ``facts`` (settings, versions, seed, time) stand at the end."""
     style = files("mssvm.report").joinpath("page.css").read_text("utf-8")
-    claims = sorted((c for s in sections for c in s.claims), key=lambda c: c.number)
+    claims = sorted((c for s in sections for c in s.claims), key=lambda c: (int(c.number.rstrip(LETTERS)), c.number))
     body = [f"<h1>{escape(title)}</h1>", f'<p class="lead">{escape(lead)}</p>', _contents(sections)]
     if claims:
         body.append(_summary(claims))
@@ -37,11 +39,14 @@ def _contents(sections: Sequence[Section]) -> str:
 
 def _summary(claims: Sequence[Claim]) -> str:
     rows = "".join(
-        f"<tr><td>{c.number}</td><td>{escape(c.text)}</td><td>{_verdict(c.verdict)}</td></tr>" for c in claims
+        f"<tr><td>{escape(c.number)}</td><td>{escape(c.text)} <small>{escape(c.place)}</small></td>"
+        f"<td>{_verdict(c.verdict)}</td><td>{_figures(c.effect)}</td><td>{_figures(c.paper)}</td><td>{escape(c.cells)}</td></tr>"
+        for c in claims
     )
+    head = "".join(f"<th>{name}</th>" for name in HEADER)
     return (
         '<section id="claims"><h2>Claims</h2><div class="wide"><table class="claims">'
-        f"<thead><tr><th></th><th>claim</th><th>verdict</th></tr></thead><tbody>{rows}</tbody></table></div></section>"
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
     )
 
 
@@ -85,8 +90,9 @@ def _figure(figure: Figure) -> str:
 
 
 def _claim(claim: Claim) -> str:
-    rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in claim.evidence)
-    head = f"{_verdict(claim.verdict)} Claim {claim.number}: {escape(claim.text)}"
+    shown = (*claim.groups, *claim.evidence)
+    rows = "".join(f"<tr><th>{escape(k)}</th><td>{_figures(v)}</td></tr>" for k, v in shown)
+    head = f"{_verdict(claim.verdict)} Claim {claim.number}: {escape(claim.text)} {_figures(claim.effect)}"
     return f'<details class="claim"><summary>{head}</summary><div class="wide"><table>{rows}</table></div></details>'
 
 
