@@ -37,7 +37,7 @@ SECTION = "Parameters\n----------\n"
 class StructuredEstimator(BaseEstimator):
     """A structured predictor learned from labels that may be missing or ambiguous.
 
-    Minimises 1/2 |w|^2 + C sum_i weight_i U_i(w) (paper eq. 6); members differ in the temperatures and loss of U_i.
+    Minimises 1/2 |w|^2 + C sum_i weight_i U_i(w) (paper eq. 5); members differ in the temperatures and loss of U_i.
 
     Parameters
     ----------

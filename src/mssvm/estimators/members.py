@@ -64,7 +64,7 @@ class EpsilonSSVM(StructuredEstimator):
 
 
 class UnifiedSSVM(StructuredEstimator):
-    """Any temperatures (paper section 4).
+    """Any temperatures (paper section 5).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Losses Delta(truth, prediction): each makes a table of costs that is added to the potentials of U+ (paper eq. 2).
+"""Losses Delta(truth, prediction): each makes a table of costs that is added to the potentials of U+ (paper eq. 3).
 
 ``Hamming`` counts wrong sites, ``WeightedHamming`` weighs them by true and predicted class, ``TableLoss`` scores whole
 factors, and ``Zero`` is the absence of a loss (likelihoods). Any object with the method ``delta`` of ``Loss`` will do.

@@ -1,4 +1,4 @@
-"""Losses Delta(truth, prediction) as tables to add to the potentials (paper eq. 2 and section 3).
+"""Losses Delta(truth, prediction) as tables to add to the potentials (paper eq. 3 and section 4).
 
     Hamming          Delta(y_i, y) = sum_j c_j 1[y_j != y_ij]
     WeightedHamming  Delta(y_i, y) = sum_j c_j cost[y_ij, y_j]

@@ -1,7 +1,7 @@
 """Linear models: theta(x, y, h) = w . phi(x, y, h) (paper eq. 1), as potentials and as the transpose of that map.
 
 forward   theta = Phi(x) w + offset
-adjoint   Phi(x)^T mu = E_mu[phi(x, y, h)], the expected features of eq. 10 and 12
+adjoint   Phi(x)^T mu = E_mu[phi(x, y, h)], the expected features of paper eq. 6 and 8
 """
 
 from __future__ import annotations

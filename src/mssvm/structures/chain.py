@@ -1,4 +1,4 @@
-"""Chains: one label per position (paper section 6.1 uses the chain with hidden variables between the labels)."""
+"""Chains: one label per position (paper section 7.1 uses the chain with hidden variables between the labels)."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def to_sample(
     encoded: Encoded, labels: Labels, weight: Floats | None = None, site_weight: Floats | None = None,
     allowed: Labels | None = None, loss: Loss | None = None,
 ) -> Sample:  # fmt: skip
-    """The training sample: missing sites become hidden, candidate sets become truth masks (paper section 3).
+    """The training sample: missing sites become hidden, candidate sets become truth masks (paper section 7.2).
 
     ``weight`` is per instance; ``site_weight`` is per label site and scales that site's loss. Where the ``loss`` needs
     it, factors get tables of their own.
