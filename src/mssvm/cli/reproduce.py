@@ -53,4 +53,5 @@ def _show(console: Console, section: Section) -> None:
         if isinstance(item, ReportTable):
             console.print(of_report(item, f"{section.title}. "))
     for claim in section.claims:
-        console.print(f"[bold]Claim {claim.number}[/bold] {claim.verdict}, {claim.effect}: {claim.text}", highlight=False)
+        found = f"{claim.verdict}, {claim.effect}: {claim.text}"
+        console.print(f"[bold]Claim {claim.number}[/bold] {found}", highlight=False)

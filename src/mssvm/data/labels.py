@@ -1,4 +1,4 @@
-"""Labels of any kind, in states out: missing labels, single labels and candidate sets of ragged data (paper section 7.2).
+"""Labels of any kind in, states out: missing and single labels, and candidate sets of ragged data (paper section 7.2).
 
 A site is *missing* (its variable becomes hidden) where the label is ``MISSING``, None, NaN or ``missing_label``. A set,
 frozenset or list is a *candidate set*: the site is an output, and any of its members is right. Anything else hashable

@@ -48,8 +48,8 @@ def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
     axes = {"reading": settings["readings"], "member": settings["members"], "inference": settings["inferences"]}
     rows = [row for cell in cross(**axes) for row in _row(trials, **cell)]
-    header = ["reading", "member", "inference", "accuracy", "the same decoded exactly", "objective", "believed"]
-    header += ["last outer change (%)", "rises", "calls converged (%)"]
+    header = ["reading", "member", "inference", "trials", "accuracy", "the same decoded exactly", "objective"]
+    header += ["believed", "last outer change (%)", "rises", "calls converged (%)"]
     intro = Text(
         "The 6x6 grid with the paper's CCCP (fixed steps), once with exact inference and once with belief propagation "
         "in training and decoding. 'Objective' is evaluated exactly at the weights found; 'believed' is what the "
@@ -73,7 +73,8 @@ def _row(trials: Trials, member: str, **where: Any) -> list[list[str]]:
     shown = [trials.estimate(at(member, name), **where).show() for name in names]
     means = {k: trials.estimate(at(member, k), **where).mean for k in ("last change", "rises", "converged")}
     tail = [f"{100 * means['last change']:.3f}", f"{means['rises']:.1f}", f"{100 * means['converged']:.1f}"]
-    return [[where["reading"], NAMES[member], where["inference"], *shown, *tail]]
+    n = str(len(trials.where(**where)))
+    return [[where["reading"], NAMES[member], where["inference"], n, *shown, *tail]]
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:

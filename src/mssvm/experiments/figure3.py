@@ -34,7 +34,8 @@ def section(protocol: Protocol, trials: Trials) -> Section:
             tables.append(_table(f"Error above MSSVM's in points, r{named}", settings, trials, where))
     intro = Text(
         "Chains of 10 sites, 500 test instances, L-BFGS with homotopy for every member. The paper keeps C at 1 while "
-        "the sum over instances grows; C = 20/n keeps the weight of the whole sample instead."
+        "the sum over instances grows; C = 20/n keeps the weight of the whole sample instead. The "
+        "paper shows curves only."
     )
     figure = Figure("Test error (%) against training instances; bars are standard errors", charts)
     return Section(NAME, "Figure 3: training sample size", [intro, figure, *tables], claims(protocol, trials))

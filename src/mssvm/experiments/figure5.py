@@ -73,7 +73,7 @@ def section(protocol: Protocol, trials: Trials) -> Section:
             charts.append(line_chart(f"Reading {reading}", "steps of Algorithm 1", label, series))
     intro = Text(
         "Mean over the test instances of log p(y | x; w) with hidden variables summed out, at the paper's rates (0.02; "
-        "LSSVM 0.001), beside the accuracy of the same weights; means over trials."
+        "LSSVM 0.001), beside the accuracy of the same weights; means over trials. The paper shows curves only."
     )
     figure = Figure("Likelihood and accuracy during training", charts)
     return Section(NAME, "Figure 5: likelihood against accuracy", [intro, figure], claims(protocol, trials))

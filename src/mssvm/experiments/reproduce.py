@@ -74,8 +74,8 @@ def collect(protocol: Protocol, out: Path) -> list[Finished]:
 
 
 def write(finished: Sequence[Finished], protocol: Protocol, out: Path, seconds: float) -> None:
-    """JSON with every table and every claim (the trials lie beside it), and the report; each replaces its predecessor in
-    one step."""
+    """JSON with every table and claim (the trials lie beside it), and the report; each replaces its predecessor in one
+    step."""
     tree: dict[str, Any] = {
         "settings": _plain(protocol),
         "experiments": {
@@ -94,7 +94,7 @@ def write(finished: Sequence[Finished], protocol: Protocol, out: Path, seconds: 
         "experiments, run again. Every trial draws a new model and new data; all methods of a trial share data, "
         "initial weights and kind of solver, each with its own rate and steps where the paper gives them. A claim's "
         "direction is that of its differences pooled over readings, solvers and settings, with a 95% interval "
-        "clustered by trial; 'by itself' counts the single comparisons that lie one way or the other after Holm's "
+        "clustered by trial; 'each by itself' counts the single comparisons that lie one way or the other after Holm's "
         "correction."
     )
     if protocol.quick:

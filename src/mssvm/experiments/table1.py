@@ -116,8 +116,9 @@ def _tuned_table(settings: Params, trials: Trials) -> Table:
             chosen = f"{np.median(trials.values(at(m, 'C'), **where)):g}"
             gap = "" if m == "M" else trials.gap("M", m, **where).interval()
             mixed = trials.difference(at("M", "plain"), member_accuracy(m), **where).interval()
-            rows.append([reading, _title(m), plain, tuned, chosen, gap, mixed])
-    header = ["reading", "member", "C = 1", "C by CV", "median C", "MSSVM (CV) - it (CV)", "MSSVM (C = 1) - it (CV)"]
+            rows.append([reading, _title(m), str(len(trials.where(**where))), plain, tuned, chosen, gap, mixed])
+    header = ["reading", "member", "trials", "C = 1", "C by CV", "median C"]
+    header += ["MSSVM (CV) - it (CV)", "MSSVM (C = 1) - it (CV)"]
     return Table(f"C chosen by {settings['folds']}-fold cross-validation on the training set", header, rows, n_labels=2)
 
 

@@ -10,7 +10,7 @@ from mssvm.report.model import Claim, Figure, Section, Table, Text
 
 MARKS = {"as claimed": "✓", "undecided": "○", "opposite": "✗"}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-HEADER = ("", "claim", "direction", "effect", "paper", "by itself")
+HEADER = ("", "claim", "direction", "effect", "paper", "each by itself")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 

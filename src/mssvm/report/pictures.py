@@ -67,3 +67,29 @@ def strip(title: str, drawings: Sequence[str]) -> str:
         at += float(found[1]) + SPACE
         height = max(height, float(found[2]))
     return svg(at - SPACE, height, title, parts)
+
+
+def legend(names: Sequence[str]) -> str:
+    """The colours of the labels 0, 1, ... and of sites that were not observed."""
+    parts, at = [], 0
+    for colour, name in zip((*PALETTE[: len(names)], UNSEEN), (*names, "not observed"), strict=True):
+        parts.append(f'<rect x="{at}" y="4" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text class="k" x="{at + 17}" y="14">{escape(name)}</text>')
+        at += 30 + 7 * len(name)
+    return svg(at, 20, "labels", parts)
+
+
+def hidden_chain_graph(title: str, all_inputs: bool) -> str:
+    """A piece of a chain of outputs y and hidden variables h, with inputs x at all sites or at the hidden ones."""
+    parts = [f'<text class="k" x="8" y="16">{escape(title)}</text>']
+    parts.append('<line class="g" x1="10" x2="310" y1="60" y2="60"/>')
+    for k, name in enumerate("yhyhy"):
+        x = 40 + 60 * k
+        sites = [(name, 60, "p c1" if name == "h" else "p c0")]
+        if all_inputs or name == "h":
+            parts.append(f'<line class="g" x1="{x}" x2="{x}" y1="60" y2="112"/>')
+            sites.append(("x", 112, "p c4"))
+        for text, y, style in sites:
+            parts.append(f'<circle class="{style}" cx="{x}" cy="{y}" r="14"/>')
+            parts.append(f'<text class="h m" x="{x}" y="{y + 4}">{text}</text>')
+    return svg(320, 134, title, parts)
