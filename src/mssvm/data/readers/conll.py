@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from mssvm.data.dataset import Record
 from mssvm.data.readers.stream import Opened, Options, Stream
-from mssvm.data.readers.values import word_features
+from mssvm.data.words import words
 
 MISSING = "_"
 EITHER = "|"
@@ -51,7 +51,7 @@ def _sentences(stream: Stream, labelled: bool) -> Iterator[Record]:
 def _sentence(rows: list[list[str]], line: int, labelled: bool, same: dict[str, str]) -> Record:
     with_labels = labelled and len(rows[0]) > 1
     tokens = [row[:-1] for row in rows] if with_labels else rows
-    x = [[same.setdefault(name, name) for name in names] for names in word_features(tokens)]
+    x = [[same.setdefault(name, name) for name in names] for names in words([tokens])[0]]
     y = [_label(row[-1], same) for row in rows] if with_labels else None
     return Record(line, x, y)
 

@@ -21,7 +21,8 @@ from mssvm.data.dataset import Kind, Record, n_sites
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import short
 from mssvm.data.readers.stream import Opened, Options, Stream
-from mssvm.data.readers.values import Fail, LabelReader, flags, table, word_features
+from mssvm.data.readers.values import Fail, LabelReader, flags, table
+from mssvm.data.words import words
 
 PEEKED = 200  # instances looked at to find the structure out
 
@@ -100,7 +101,7 @@ class JsonReader:
         if isinstance(value[0], str):
             if not all(isinstance(word, str) and word for word in value):
                 fail(f"'{what}' mixes words with other things; give words, or features, for all sites")
-            return [self._intern(site) for site in word_features([[word] for word in value])]
+            return [self._intern(site) for site in words([value])[0]]
         if isinstance(value[0], dict) or _has_text(value):
             return [self._named(site, s, fail) for s, site in enumerate(value)]
         return table(value, 2, f"'{what}'", fail)
