@@ -52,7 +52,7 @@ def compare(
     """
     if html is not None:
         check_target(html)
-    names = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
+    names = list(dict.fromkeys(name.strip().lower() for name in methods.split(",") if name.strip()))
     if not names:
         raise InputError("--methods names no method; give some, such as mssvm,hcrf.")
     found_data = o.read_data(data, o.reading(form, structure, colour=missing_colour))

@@ -22,13 +22,17 @@ KINDS: tuple[Kind, ...] = ("chain", "sequence", "grid", "graph")
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One instance as read; ``y`` is None where no labels are given, ``hidden`` marks sites that have none at all."""
+    """One instance as read; ``y`` is None where no labels are given, ``hidden`` marks sites that have none at all.
+
+    ``source`` is its lines, where they are asked for and the format can give its labels back in them.
+    """
 
     line: int
     x: Any
     y: Any = None
     id: Any = None
     hidden: Any = None
+    source: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +50,7 @@ class Dataset:
     ids: list[Any]
     hidden: list[Any] | None = None
     unit: str = "line"
+    sources: list[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.X)
@@ -76,8 +81,9 @@ class Dataset:
         """Some of the instances."""
         at = [int(b) for b in instances]
         X, lines, ids = ([column[b] for b in at] for column in (self.X, self.lines, self.ids))
-        y, hidden = (None if column is None else [column[b] for b in at] for column in (self.y, self.hidden))
-        return replace(self, X=X, y=y, lines=lines, ids=ids, hidden=hidden)
+        columns = (self.y, self.hidden, self.sources)
+        y, hidden, sources = (None if column is None else [column[b] for b in at] for column in columns)
+        return replace(self, X=X, y=y, lines=lines, ids=ids, hidden=hidden, sources=sources)
 
 
 class Collector:
@@ -128,7 +134,8 @@ class Collector:
         y = self._column(X, [record.y for record in self._records], None)
         hidden = self._column(X, [record.hidden for record in self._records], False)
         lines, ids = [record.line for record in self._records], [record.id for record in self._records]
-        return Dataset(self.name, self.kind, X, y, lines, ids, hidden, self.unit)
+        sources = [record.source for record in self._records]
+        return Dataset(self.name, self.kind, X, y, lines, ids, hidden, self.unit, sources)
 
     def _column(self, X: list[Any], values: list[Any], default: Any) -> list[Any] | None:
         """One value per instance, ``default`` at all of its sites where there is none; None where no instance has."""
