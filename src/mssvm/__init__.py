@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         cross_val_predict,
         load,
     )
-    from mssvm.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass
+    from mssvm.structures import Chain, FactorModel, GraphModel, Grid, MultiLabel, SequenceClass
 
 _HOMES = {
     **dict.fromkeys((*MEMBERS, "HeldOut", "LatentClassifier", "cross_val_predict", "load"), "mssvm.estimators"),
@@ -60,9 +60,9 @@ _DOORS = {
 
 __all__ = [
     "CRF", "HCRF", "LSSVM", "M3E", "MISSING", "MSSVM", "SSVM", "Chain", "EpsilonSSVM", "FactorInput", "FactorModel",
-    "Graph", "GraphModel", "Grid", "HeldOut", "LatentClassifier", "LossAugmentedCRF", "ModLat", "SequenceClass",
-    "UnifiedSSVM", "__version__", "cross_val_predict", "data", "engines", "errors", "features", "inference", "load",
-    "losses", "metrics", "solvers",
+    "Graph", "GraphModel", "Grid", "HeldOut", "LatentClassifier", "LossAugmentedCRF", "ModLat", "MultiLabel",
+    "SequenceClass", "UnifiedSSVM", "__version__", "cross_val_predict", "data", "engines", "errors", "features",
+    "inference", "load", "losses", "metrics", "solvers",
 ]  # fmt: skip
 
 install()

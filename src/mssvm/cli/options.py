@@ -40,7 +40,7 @@ Structure = Annotated[
     str | None,
     one_of(
         (kind for kind in STRUCTURES if kind not in WITHOUT_FILES),
-        text="What is labelled: every site of a chain, grid or graph, or a sequence.",
+        text="What is labelled: every site of a chain, grid or graph; a sequence; a row, several times (multilabel).",
     ),
 ]
 Method = Annotated[str, one_of(METHODS, text="Member of the family.")]

@@ -16,8 +16,7 @@ import numpy as np
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError, MssvmError
 
-Kind = Literal["chain", "sequence", "grid", "graph"]
-KINDS: tuple[Kind, ...] = ("chain", "sequence", "grid", "graph")
+Kind = Literal["chain", "sequence", "grid", "graph", "multilabel"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +60,13 @@ class Dataset:
         if self.y is None:
             raise InputError(f"{self.name} holds no labels; give every instance a 'y' (null where a label is missing).")
         return self.y
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the instances' labels."""
+        if self.kind == "multilabel":
+            return [(len(y),) for y in self.y or [()] * len(self)]
+        return [n_sites(x, self.kind) for x in self.X]
 
     def place(self, b: int, site: int | None = None) -> str:
         """Where instance ``b`` was read."""
@@ -139,8 +145,11 @@ class Collector:
 
     def _column(self, X: list[Any], values: list[Any], default: Any) -> list[Any] | None:
         """One value per instance, ``default`` at all of its sites where there is none; None where no instance has."""
-        if all(value is None for value in values):
+        given = [value for value in values if value is not None]
+        if not given:
             return None
+        if self.kind == "multilabel":
+            return [[default] * len(given[0]) if v is None else v for v in values]
         return [_spread(x, self.kind, default) if v is None else v for x, v in zip(X, values, strict=True)]
 
 

@@ -13,7 +13,7 @@ from sklearn.model_selection import KFold
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.data.dataset import Dataset, n_sites
+from mssvm.data.dataset import Dataset
 from mssvm.data.labels import Labels, LabelSpace
 from mssvm.data.metrics import Scores, evaluate
 
@@ -64,7 +64,7 @@ def compare(
         raise InputError(f"{data.name} has {len(data)} instances; --cv needs a number from 2 to that.")
     first = next(iter(estimators.values()))
     space = LabelSpace.learn(data.labels, first.structure.depth)
-    shapes = [n_sites(x, data.kind) for x in data.X]
+    shapes = data.shapes
     with data.places():
         truth = space.encode(data.labels, shapes)
     states = {name: np.zeros(len(truth.observed), dtype=np.int64) for name in estimators}
@@ -104,7 +104,7 @@ def _fitted(estimator: Any, train: Dataset, space: LabelSpace) -> Any:
 def _states(model: Any, test: Dataset, space: LabelSpace) -> Ints:
     with test.places():
         predicted = model.predict(test.X, hidden=test.hidden)
-    return space.encode(predicted, [n_sites(x, test.kind) for x in test.X]).states
+    return space.encode(predicted, test.shapes).states
 
 
 def _certainty(model: Any, test: Dataset) -> Floats:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
-from mssvm.data.dataset import Dataset, n_sites
+from mssvm.data.dataset import Dataset
 from mssvm.experiments.comparison import Comparison
 from mssvm.experiments.statistics import Estimate
 from mssvm.report.charts import Series, bar_chart, line_chart
@@ -108,8 +108,7 @@ def strips(found: Comparison, data: Dataset) -> list[Text | Table | Figure]:
     """Input, given labels, predictions and uncertainty of the first pictures."""
     out: list[Text | Table | Figure] = []
     ptr = found.truth.ptr
-    for b in range(min(len(data), MOST_PICTURES)):
-        shape = n_sites(data.X[b], data.kind)
+    for b, shape in enumerate(data.shapes[:MOST_PICTURES]):
         here = slice(int(ptr[b]), int(ptr[b + 1]))
         drawings = [scalar_picture("input", _sized(_grey(data.X[b])))]
         drawings.append(label_picture("labels given", _labels(found.truth.states[here], shape)))

@@ -89,7 +89,8 @@ def table(value: Any, axes: int, what: str, fail: Fail) -> AnyArray:
     if array.dtype.kind not in "fiub":
         fail(f"{what} holds {_not_number(value)}; features must be numbers (or all of them named)")
     if array.ndim != axes:
-        hint = "; write [[1.5], [2.5]] for one number per site" if axes == 2 and array.ndim == 1 else ""
+        hint = "; write [[1.5], [2.5]] for one number per site, or use --structure multilabel for several labels"
+        hint = hint if axes == 2 and array.ndim == 1 else ""
         fail(f"{what} is nested {array.ndim} deep instead of {axes}{hint}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         site = ", ".join(map(str, np.argwhere(~np.isfinite(array))[0][:-1]))
