@@ -13,6 +13,7 @@ from rich.console import Console
 
 from mssvm.cli import options as o
 from mssvm.cli.output import columns, pairs
+from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
 from mssvm.data.metrics import is_bio
 from mssvm.data.readers import check as check_file
@@ -42,7 +43,8 @@ def check(
         print(json.dumps({"data": shown_name(data), **fields, "problems": problems}))
     else:
         _show(Console(), fields, shown_name(data))
-        typer.echo("".join(f"{line}\n" for line in problems) or "No problems found.\n", nl=False, err=bool(problems))
+        told = "".join(f"{printable(line)}\n" for line in problems)
+        typer.echo(told or "No problems found.\n", nl=False, err=bool(problems))
     if problems:
         raise typer.Exit(2)
 

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from mssvm.cli import options as o
-from mssvm.cli.output import check_target, of_report, output
+from mssvm.cli.output import check_target, of_report, output, shown
 from mssvm.cli.versions import versions
 from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
@@ -82,7 +81,7 @@ def compare(
     console = Console()
     console.print(of_report(result_table(found), without=ON_PAGE_ONLY))
     if html is not None:
-        console.print(Text(f"Page: {html}"))
+        console.print(shown(f"Page: {html}"))
     return parts
 
 
