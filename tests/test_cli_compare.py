@@ -78,7 +78,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return out
 
 
-@pytest.mark.parametrize(("name", "drawings"), [("chains", 3), ("pictures", 3 + 4)])
+@pytest.mark.parametrize(("name", "drawings"), [("chains", 3), ("pictures", 2 + 4)])
 def test_pages_are_whole_and_ask_for_nothing(pages: dict[str, str], name: str, drawings: int) -> None:
     page = Page(pages[name])
     assert page.open == [] and page.counts["table"] >= 2 and page.counts["svg"] == drawings

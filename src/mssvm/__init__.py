@@ -5,8 +5,8 @@ clf = ms.MSSVM(ms.Chain(hidden=4), C=1.0).fit(X, y)       # y may hold ms.MISSIN
 clf.predict(X); clf.predict_marginals(X); clf.score(X, y); clf.save("m.safetensors"); ms.load("m.safetensors")
 
 ``ms.solvers``, ``ms.losses``, ``ms.inference`` and ``ms.engines`` hold what the parameters of the same names take,
-``ms.metrics`` and ``ms.features`` what goes with data. Names are imported when they are first used, so that
-``import mssvm`` itself is quick.
+``ms.data``, ``ms.metrics`` and ``ms.features`` what goes with data. Names are imported when they are first used, so
+that ``import mssvm`` itself is quick.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mssvm.core import errors
 from mssvm.core.registry import MEMBERS, STRUCTURES
 
 if TYPE_CHECKING:
-    from mssvm import engines, inference, losses
+    from mssvm import data, engines, inference, losses
     from mssvm import optim as solvers
     from mssvm.data import features, metrics
     from mssvm.data.graphs import FactorInput, Graph
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         cross_val_predict,
         load,
     )
-    from mssvm.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass
+    from mssvm.structures import Chain, FactorModel, GraphModel, Grid, MultiLabel, SequenceClass
 
 _HOMES = {
     **dict.fromkeys((*MEMBERS, "HeldOut", "LatentClassifier", "cross_val_predict", "load"), "mssvm.estimators"),
@@ -49,6 +49,7 @@ _HOMES = {
     **dict.fromkeys(("FactorInput", "Graph"), "mssvm.data.graphs"),
 }
 _DOORS = {
+    "data": "mssvm.data",
     "engines": "mssvm.engines",
     "features": "mssvm.data.features",
     "inference": "mssvm.inference",
@@ -59,9 +60,9 @@ _DOORS = {
 
 __all__ = [
     "CRF", "HCRF", "LSSVM", "M3E", "MISSING", "MSSVM", "SSVM", "Chain", "EpsilonSSVM", "FactorInput", "FactorModel",
-    "Graph", "GraphModel", "Grid", "HeldOut", "LatentClassifier", "LossAugmentedCRF", "ModLat", "SequenceClass",
-    "UnifiedSSVM", "__version__", "cross_val_predict", "engines", "errors", "features", "inference", "load", "losses",
-    "metrics", "solvers",
+    "Graph", "GraphModel", "Grid", "HeldOut", "LatentClassifier", "LossAugmentedCRF", "ModLat", "MultiLabel",
+    "SequenceClass", "UnifiedSSVM", "__version__", "cross_val_predict", "data", "engines", "errors", "features",
+    "inference", "load", "losses", "metrics", "solvers",
 ]  # fmt: skip
 
 install()

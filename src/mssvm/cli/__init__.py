@@ -13,11 +13,18 @@ import typer
 from mssvm.cli.versions import versions
 from mssvm.core.errors import MssvmError
 from mssvm.core.garbage import uncollected
+from mssvm.core.stopping import Stopping, stopping
+from mssvm.core.text import printable
 
 # The base of usage errors in whichever click this typer brings along: BadParameter < UsageError < ClickException.
 Usage: Any = typer.BadParameter.__mro__[2]
 
-COMMANDS = ("fit", "predict", "evaluate", "compare", "inspect", "check", "demo", "infer", "reproduce")
+INTERRUPTED = 130  # what this typer makes of an interruption
+COMMANDS = ("fit", "predict", "evaluate", "compare", "inspect", "check", "demo", "infer", "reproduce", "completion")
+
+
+class Stopped(Exception):
+    """A command was interrupted and has put its work away; says where, and how to go on."""
 
 
 def app(arguments: list[str] | None = None, standalone_mode: bool = True) -> Any:
@@ -44,30 +51,43 @@ def about(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    with stopping() as stop:
+        return _run(arguments, stop)
+
+
+def _run(arguments: list[str] | None, stop: Stopping) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
             code = app(arguments, standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        if code != INTERRUPTED:
+            return code if isinstance(code, int) else 0
+        return _stopped(stop)
     except MssvmError as error:
         return _refuse(str(error))
     except Usage as error:
         return _refuse(f"{error.format_message()} Add --help to see what there is.")
     except (KeyboardInterrupt, typer.Abort):
-        print("mssvm: interrupted.", file=sys.stderr)
-        return 130
+        return _stopped(stop)
+    except Stopped as kept:
+        return _stopped(stop, f"; {kept}")
     except BrokenPipeError:
         # Whoever read the output has seen enough; closing standard output at exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
+def _stopped(stop: Stopping, kept: str = "") -> int:
+    print(f"mssvm: {stop.word}{kept}.", file=sys.stderr)
+    return stop.code
+
+
 def _warn(message: Warning | str, *where: object, **more: object) -> None:
     # The user knows the data, not the line of this package that has something to say about them.
-    print(f"mssvm: {message}", file=sys.stderr)
+    print(f"mssvm: {printable(str(message))}", file=sys.stderr)
 
 
 def _refuse(sentence: str) -> int:
     # One line whatever the message holds, so that scripts can rely on it.
-    print(f"mssvm: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"mssvm: {printable(' '.join(sentence.split()))}", file=sys.stderr)
     return 2

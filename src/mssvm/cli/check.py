@@ -13,7 +13,8 @@ from rich.console import Console
 
 from mssvm.cli import options as o
 from mssvm.cli.output import columns, pairs
-from mssvm.data.dataset import Dataset, n_sites
+from mssvm.core.text import printable
+from mssvm.data.dataset import Dataset
 from mssvm.data.metrics import is_bio
 from mssvm.data.readers import check as check_file
 from mssvm.data.readers.stream import shown_name
@@ -42,14 +43,15 @@ def check(
         print(json.dumps({"data": shown_name(data), **fields, "problems": problems}))
     else:
         _show(Console(), fields, shown_name(data))
-        typer.echo("".join(f"{line}\n" for line in problems) or "No problems found.\n", nl=False, err=bool(problems))
+        told = "".join(f"{printable(line)}\n" for line in problems)
+        typer.echo(told or "No problems found.\n", nl=False, err=bool(problems))
     if problems:
         raise typer.Exit(2)
 
 
 def describe(data: Dataset) -> dict[str, Any]:
     """Figures of a data set, as JSON values."""
-    shapes = [n_sites(x, data.kind) for x in data.X]
+    shapes = data.shapes
     sizes = np.array([int(np.prod(s)) if s else 1 for s in shapes])
     lengths = sizes if data.kind != "sequence" else np.array([len(x) for x in data.X])
     flat = [] if data.y is None else list(_flat(data.y, len(shapes[0]) + 1))
@@ -73,7 +75,7 @@ def _features(data: Dataset) -> str:
     x = data.X[0]
     if hasattr(x, "nodes"):
         x = x.nodes
-    x = x["x"] if isinstance(x, dict) else x
+    x = x["x"] if isinstance(x, dict) and data.kind != "multilabel" else x
     return f"{x.shape[-1]} numbers per site" if isinstance(x, np.ndarray) else "named"
 
 

@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from mssvm.cli import options as o
-from mssvm.cli.output import check_target, of_report, output
+from mssvm.cli.output import check_target, of_report, output, shown
 from mssvm.cli.versions import versions
 from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
@@ -52,7 +51,7 @@ def compare(
     """
     if html is not None:
         check_target(html)
-    names = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
+    names = list(dict.fromkeys(name.strip().lower() for name in methods.split(",") if name.strip()))
     if not names:
         raise InputError("--methods names no method; give some, such as mssvm,hcrf.")
     found_data = o.read_data(data, o.reading(form, structure, colour=missing_colour))
@@ -82,7 +81,7 @@ def compare(
     console = Console()
     console.print(of_report(result_table(found), without=ON_PAGE_ONLY))
     if html is not None:
-        console.print(Text(f"Page: {html}"))
+        console.print(shown(f"Page: {html}"))
     return parts
 
 

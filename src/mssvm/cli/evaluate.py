@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from math import prod
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ from rich.table import Table
 from mssvm.cli import options as o
 from mssvm.cli.output import columns, pairs
 from mssvm.core.progress import ProgressLine
-from mssvm.data.dataset import Dataset, n_sites
+from mssvm.data.dataset import Dataset
 from mssvm.data.metrics import Scores
 from mssvm.data.metrics import evaluate as score_states
 
@@ -53,7 +54,7 @@ def evaluate(
 def scores(estimator: Any, data: Dataset) -> Scores:
     """Predictions against the labels that are given."""
     labels = estimator.labels_
-    shapes = [n_sites(x, data.kind) for x in data.X]
+    shapes = data.shapes
     with data.places():
         truth = labels.encode(data.labels, shapes)
         predicted = predictions(estimator, data)
@@ -73,8 +74,8 @@ def predictions(estimator: Any, data: Dataset) -> list[Any]:
 def portions(data: Dataset) -> Iterable[range]:
     """Ranges of instances of a bounded number of sites."""
     first = sites = 0
-    for b, x in enumerate(data.X):
-        sites += len(x["x"] if isinstance(x, dict) else x) * (len(x[0]) if data.kind == "grid" else 1)
+    for b, (x, shape) in enumerate(zip(data.X, data.shapes, strict=True)):
+        sites += prod(shape) if shape else len(x)
         if sites >= SITES_AT_ONCE:
             yield range(first, b + 1)
             first, sites = b + 1, 0

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from mssvm.cli import Stopped
 from mssvm.cli import options as o
 from mssvm.cli.output import check_target
 from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
+from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
 from mssvm.estimators.training import HeldOut, TrainingLine
 from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
@@ -101,12 +103,11 @@ def _train(estimator: Any, train: Dataset, held: Dataset | None, patience: int, 
 def _interrupted(checkpoint: Path) -> None:
     found = checkpoints_of(checkpoint)
     kept = f"kept {found[-1]}; the same command with --resume goes on" if found else "before the first checkpoint"
-    print(f"mssvm: interrupted; {kept}.", file=sys.stderr)
-    raise typer.Exit(130)
+    raise Stopped(kept)
 
 
 def _tell(estimator: Any, model: Path, train: Dataset, held: Dataset | None) -> None:
-    print(estimator.diagnose())
+    print(printable(estimator.diagnose()))
     with train.places():
         print(f"Accuracy on the training labels: {_accuracy(estimator, train):.2%}")
     if held is not None:

@@ -27,7 +27,9 @@ class MethodName(StrEnum):
 
 def infer(
     model: Annotated[Path, typer.Argument(help="UAI model (MARKOV or BAYES) or libDAI .fg file.")],
-    task: Annotated[TaskName, typer.Option(help="log partition function, marginals, MAP, or marginal MAP.")],
+    task: Annotated[
+        TaskName, typer.Option(case_sensitive=False, help="log partition function, marginals, MAP or marginal MAP.")
+    ],
     evid: Annotated[Path | None, typer.Option(help="Evidence file: count, then pairs of variable and state.")] = None,
     query: Annotated[Path | None, typer.Option(help="MAP variables of MMAP: count, then variables.")] = None,
     method: Annotated[MethodName, typer.Option(help="auto: exact if it fits in time and memory.")] = MethodName.auto,

@@ -3,45 +3,57 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from mssvm.cli import options as o
-from mssvm.cli.output import columns, pairs
+from mssvm.cli.output import check_target, columns, output, pairs, shown
+from mssvm.cli.versions import versions
 from mssvm.data.labels import plain
+from mssvm.report import page
+from mssvm.report.inspection import sections
 
 
 def inspect(
     model: o.Model,
     top: Annotated[int, typer.Option(min=1, help="How many of the largest weights to show.")] = 15,
+    html: Annotated[Path | None, typer.Option(help="Page to write.")] = None,
     json_output: o.Json = False,
 ) -> None:
     """Show a model: its method, structure, classes, how training went, and its largest weights.
 
-    Example: mssvm inspect model.safetensors --top 30
+    Example: mssvm inspect model.safetensors --top 30 --html model.html
     """
     from mssvm.estimators import load
 
+    if html is not None:
+        check_target(html)
     estimator = load(model)
     weights = estimator.weights_table(top)
+    if html is not None:
+        parts = sections(estimator, _summary(estimator), weights)
+        text = page(model.name, estimator.status_, list(versions().items()), parts)
+        with output(html) as file:
+            file.write(text)
     if json_output:
         print(json.dumps(_fields(estimator, weights)))
         return
     console = Console()
-    console.print(_summary(estimator, model.name))
+    console.print(pairs(model.name, _summary(estimator).items()))
     for line in estimator.diagnose().splitlines():
-        console.print(Text(line))
+        console.print(shown(line))
     title = f"The {len(weights)} largest of {len(estimator.coef_)} weights"
     rows = ((w.block, w.feature, " ".join(map(str, w.states)), f"{w.value:+.4f}") for w in weights)
     console.print(columns(title, ("block", "feature", "states", "weight"), rows, 3))
+    if html is not None:
+        console.print(shown(f"Page: {html}"))
 
 
-def _summary(estimator: Any, name: str) -> Table:
-    rows = {
+def _summary(estimator: Any) -> dict[str, Any]:
+    return {
         "method": type(estimator).__name__,
         "temperatures": f"eps_y {estimator.eps_y:g}, eps_h {estimator.eps_h:g}",
         "structure": repr(estimator.structure_),
@@ -51,7 +63,6 @@ def _summary(estimator: Any, name: str) -> Table:
         "solver": f"{estimator.solver}, {estimator.n_iter_} iterations recorded",
         "inference": estimator.inference,
     }
-    return pairs(name, rows.items())
 
 
 def _fields(estimator: Any, weights: list[Any]) -> dict[str, Any]:

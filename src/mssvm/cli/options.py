@@ -22,13 +22,13 @@ METHODS = {member.command: name for name, member in MEMBERS.items()}
 
 
 def one_of(names: Iterable[str], *flags: str, text: str) -> Any:
-    """An option whose value is one of ``names``."""
+    """An option whose value is one of ``names``, which are in small letters, in any letters."""
     known = list(names)
 
     def check(value: str | None) -> str | None:
-        if value is not None and value not in known:
+        if value is not None and value.lower() not in known:
             raise typer.BadParameter(f"{value!r} is not one of {', '.join(map(repr, known))}.")
-        return value
+        return value and value.lower()
 
     return typer.Option(*flags, metavar=f"[{'|'.join(known)}]", callback=check, help=text)
 
@@ -40,7 +40,7 @@ Structure = Annotated[
     str | None,
     one_of(
         (kind for kind in STRUCTURES if kind not in WITHOUT_FILES),
-        text="What is labelled: every site of a chain, grid or graph, or a sequence.",
+        text="What is labelled: every site of a chain, grid or graph; a sequence; a row, several times (multilabel).",
     ),
 ]
 Method = Annotated[str, one_of(METHODS, text="Member of the family.")]

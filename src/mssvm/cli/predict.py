@@ -1,4 +1,4 @@
-"""``mssvm predict``: labels for a data file, as JSON lines."""
+"""``mssvm predict``: labels for a data file, as JSON lines or as a further column."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import typer
 
 from mssvm.cli import options as o
 from mssvm.cli.output import output
+from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset
 from mssvm.data.labels import plain
 from mssvm.data.readers import read_parts
+from mssvm.data.readers.conll import with_column
+from mssvm.data.readers.read import FORMATS, ending_of, format_of
 from mssvm.data.readers.stream import STDIN
 
 AT_ONCE = 1000  # instances in memory
@@ -22,29 +25,44 @@ AT_ONCE = 1000  # instances in memory
 def predict(
     model: o.Model,
     data: o.Data,
-    out: Annotated[Path, typer.Option("-o", "--output", help="JSON lines to write (.gz packs them).")] = Path(STDIN),
+    out: Annotated[Path, typer.Option("-o", "--output", help="File to write (.gz packs it).")] = Path(STDIN),
     marginals: Annotated[bool, typer.Option("--marginals", help="Add the probability of every class.")] = False,
     top_k: Annotated[int | None, typer.Option(min=1, help="Add the K best labellings and their scores.")] = None,
     jobs: o.Jobs = -1,
     form: o.Format = None,
     unlabelled: o.Unlabelled = False,
 ) -> None:
-    """Predict the labels of a data set: one JSON object per instance, in the order of the data.
+    """Predict the labels of a data set: by default one JSON object per instance, in the order of the data.
 
     Example: mssvm predict model.safetensors new.jsonl --marginals -o predicted.jsonl
 
     Each object has "y" and, where the input has one, its "id". --marginals adds "classes" and "marginals" (for each
     site one probability per class), --top-k adds "top". Labels in the data are ignored.
+
+    CoNLL columns come back with the predicted label as a further column where --format conll says so, or the ending
+    of the output's name: what conlleval reads.
     """
     from mssvm.estimators import load
 
     estimator = load(model)
     estimator.n_jobs = jobs
-    options = o.reading(form, o.kind_of(estimator.structure_), unlabelled)
+    as_columns = _in_columns(data, form, out)
+    if as_columns and (marginals or top_k):
+        raise InputError("--marginals and --top-k need JSON lines; leave --format conll out, or name a .jsonl file.")
+    options = replace(o.reading(form, o.kind_of(estimator.structure_), unlabelled), sources=as_columns)
     with output(out) as file, o.progress(data, "Predicting") as line:
         for part in read_parts(data, AT_ONCE, replace(options, progress=line)):
-            for record in _records(estimator, part, marginals, top_k):
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            records = _records(estimator, part, marginals, top_k)
+            for source, record in zip(part.sources or [], records, strict=True):
+                told = with_column(source, record["y"]) if as_columns else json.dumps(record, ensure_ascii=False) + "\n"
+                file.write(told)
+
+
+def _in_columns(data: Path, form: str | None, out: Path) -> bool:
+    """Whether CoNLL columns come in and are wanted back."""
+    if (form or format_of(data)) != "conll":
+        return False
+    return form == "conll" or (str(out) != STDIN and ending_of(out) in FORMATS["conll"].endings)
 
 
 def _records(estimator: Any, data: Dataset, marginals: bool, top_k: int | None) -> list[dict[str, Any]]:

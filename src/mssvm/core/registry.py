@@ -80,6 +80,7 @@ STRUCTURES = {
     "sequence": Entry("mssvm.structures", "SequenceClass"),
     "grid": Entry("mssvm.structures", "Grid"),
     "graph": Entry("mssvm.structures", "GraphModel"),
+    "multilabel": Entry("mssvm.structures", "MultiLabel"),
     "factors": Entry("mssvm.structures", "FactorModel"),
 }
 WITHOUT_FILES = ("factors",)  # structures that no data file describes

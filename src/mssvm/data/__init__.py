@@ -1,4 +1,4 @@
-"""Data: files in, data sets out; vocabularies of labels and features; metrics."""
+"""Data: files and tables in, data sets out; vocabularies of labels and features; metrics."""
 
 from typing import Any
 
@@ -6,8 +6,12 @@ from mssvm._moved import moved_name
 from mssvm.data.dataset import Dataset
 from mssvm.data.embedded import chunking, weak_pictures
 from mssvm.data.readers import Options, check, read, read_parts
+from mssvm.data.tables import from_frame, split, to_column
 
-__all__ = ["Dataset", "Options", "check", "chunking", "read", "read_parts", "weak_pictures"]
+__all__ = [
+    "Dataset", "Options", "check", "chunking", "from_frame", "read", "read_parts", "split", "to_column",
+    "weak_pictures",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

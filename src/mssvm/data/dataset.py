@@ -16,19 +16,22 @@ import numpy as np
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError, MssvmError
 
-Kind = Literal["chain", "sequence", "grid", "graph"]
-KINDS: tuple[Kind, ...] = ("chain", "sequence", "grid", "graph")
+Kind = Literal["chain", "sequence", "grid", "graph", "multilabel"]
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One instance as read; ``y`` is None where no labels are given, ``hidden`` marks sites that have none at all."""
+    """One instance as read; ``y`` is None where no labels are given, ``hidden`` marks sites that have none at all.
+
+    ``source`` is its lines, where they are asked for and the format can give its labels back in them.
+    """
 
     line: int
     x: Any
     y: Any = None
     id: Any = None
     hidden: Any = None
+    source: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,7 @@ class Dataset:
     ids: list[Any]
     hidden: list[Any] | None = None
     unit: str = "line"
+    sources: list[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.X)
@@ -56,6 +60,13 @@ class Dataset:
         if self.y is None:
             raise InputError(f"{self.name} holds no labels; give every instance a 'y' (null where a label is missing).")
         return self.y
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the instances' labels."""
+        if self.kind == "multilabel":
+            return [(len(y),) for y in self.y or [()] * len(self)]
+        return [n_sites(x, self.kind) for x in self.X]
 
     def place(self, b: int, site: int | None = None) -> str:
         """Where instance ``b`` was read."""
@@ -76,8 +87,9 @@ class Dataset:
         """Some of the instances."""
         at = [int(b) for b in instances]
         X, lines, ids = ([column[b] for b in at] for column in (self.X, self.lines, self.ids))
-        y, hidden = (None if column is None else [column[b] for b in at] for column in (self.y, self.hidden))
-        return replace(self, X=X, y=y, lines=lines, ids=ids, hidden=hidden)
+        columns = (self.y, self.hidden, self.sources)
+        y, hidden, sources = (None if column is None else [column[b] for b in at] for column in columns)
+        return replace(self, X=X, y=y, lines=lines, ids=ids, hidden=hidden, sources=sources)
 
 
 class Collector:
@@ -128,12 +140,16 @@ class Collector:
         y = self._column(X, [record.y for record in self._records], None)
         hidden = self._column(X, [record.hidden for record in self._records], False)
         lines, ids = [record.line for record in self._records], [record.id for record in self._records]
-        return Dataset(self.name, self.kind, X, y, lines, ids, hidden, self.unit)
+        sources = [record.source for record in self._records]
+        return Dataset(self.name, self.kind, X, y, lines, ids, hidden, self.unit, sources)
 
     def _column(self, X: list[Any], values: list[Any], default: Any) -> list[Any] | None:
         """One value per instance, ``default`` at all of its sites where there is none; None where no instance has."""
-        if all(value is None for value in values):
+        given = [value for value in values if value is not None]
+        if not given:
             return None
+        if self.kind == "multilabel":
+            return [[default] * len(given[0]) if v is None else v for v in values]
         return [_spread(x, self.kind, default) if v is None else v for x, v in zip(X, values, strict=True)]
 
 

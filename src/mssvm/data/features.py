@@ -6,7 +6,8 @@ Named features of a site are a dict or an iterable of strings:
     {"len": 3.0}             ``len`` with value 3              {"tags": ["a", "b"]} indicators ``tags:a``, ``tags:b``
     {"left": {"w": "on"}}    nested names: ``left:w:on``       ["w=the", "cap"]     indicators
 
-Names that were not seen while learning are ignored later. Dense features stay dense, named ones become compressed rows.
+A site that is a plain word gets the features of ``words``. Names that were not seen while learning are ignored later.
+Dense features stay dense, named ones become compressed rows.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from mssvm.core.arrays import AnyArray, Ints
 from mssvm.core.errors import InputError, MssvmWarning, at_row
 from mssvm.core.topology import offsets
 from mssvm.data.labels import short
+from mssvm.data.standardise import Standardise
+from mssvm.data.words import words
+
+__all__ = ["FeatureRows", "FeatureSchema", "Standardise", "words"]
 
 Kind = Literal["dense", "sparse", "named"]
 Part = tuple[AnyArray, AnyArray, AnyArray]
@@ -61,6 +66,7 @@ class FeatureSchema:
         """The schema of ``items`` (one entry per instance) and their rows."""
         if not len(items):
             raise InputError(f"{what} is empty; there must be at least one instance.")
+        items = _featured(items, what)
         kind = kind_of(items, what)
         if kind == "named":
             table: defaultdict[str, int] = defaultdict(count().__next__)
@@ -77,6 +83,7 @@ class FeatureSchema:
             empty = np.zeros((0, self.n_features))
             ptr = np.zeros(len(items) + 1, dtype=np.int64)
             return FeatureRows(empty if self.kind == "dense" else sparse.csr_array(empty), ptr)
+        items = _featured(items, self.what)
         kind = kind_of(items, self.what)
         if "named" in (kind, self.kind) and kind != self.kind:
             raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")
@@ -116,6 +123,25 @@ class FeatureSchema:
 
 
 _TOLD = {"dense": "arrays", "sparse": "sparse matrices", "named": "named features"}
+
+
+def _featured(items: Sequence[Any], what: str) -> Sequence[Any]:
+    """Instances that are lists of words as named features; others as they are."""
+    are_words = [_is_words(item) for item in items]
+    if not any(are_words):
+        return items
+    for b, item in enumerate(items):
+        if not are_words[b] and len(item):
+            raise InputError("words here and other features elsewhere; use one kind.", what=what, instance=b)
+    return words([[str(w) if isinstance(w, str) else w for w in item] for item in items])
+
+
+def _is_words(item: Any) -> bool:
+    if isinstance(item, np.ndarray):
+        return item.ndim == 1 and len(item) > 0 and isinstance(item[0], str)
+    if hasattr(item, "iloc"):
+        return getattr(item, "ndim", 0) == 1 and len(item) > 0 and isinstance(item.iloc[0], str)
+    return isinstance(item, (list, tuple)) and len(item) > 0 and isinstance(item[0], str)
 
 
 def kind_of(items: Sequence[Any], what: str) -> Kind:

@@ -85,7 +85,7 @@ class TrainingData:
         structure = plan.structure
         if earlier is None:
             labels = LabelVocabulary.learn(y, structure.depth, plan.classes, plan.missing_label)
-            encoder, parsed = structure.compile(X, labels)
+            encoder, parsed = structure.compile(X, labels, y)
             encoded = encoder.assemble(parsed)
         else:
             labels = earlier.vocabulary

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
-from mssvm.data.dataset import Dataset, n_sites
+from mssvm.data.dataset import Dataset
 from mssvm.experiments.comparison import Comparison
 from mssvm.experiments.statistics import Estimate
 from mssvm.report.charts import Series, bar_chart, line_chart
@@ -38,7 +38,8 @@ def result_table(found: Comparison) -> Table:
         rows.append(row)
     note = (
         f"Means over {found.n_folds} folds ± standard error; differences are paired by fold. Training sets of folds "
-        "overlap, so intervals are a guide rather than a proof. Missing labels do not count; seconds are per training."
+        "overlap, so intervals are a guide rather than a proof. Missing labels do not count; seconds are per training, "
+        "without the compilation of kernels."
     )
     return Table("Test accuracy on the same folds", header, rows, note)
 
@@ -47,7 +48,7 @@ def sections(found: Comparison, data: Dataset) -> list[Section]:
     """What stands on the page."""
     out = [
         Section("result", "Result", [result_table(found), *_statuses(found)]),
-        Section("curves", "Learning curves", [_curves(found)]),
+        *_curves(found),
         Section("classes", "Classes", [_bars(found)]),
     ]
     if data.kind == "grid":
@@ -75,7 +76,8 @@ def _statuses(found: Comparison) -> list[Text]:
     return out
 
 
-def _curves(found: Comparison) -> Figure:
+def _curves(found: Comparison) -> list[Section]:
+    """Accuracies by the size of the training set, where there are several, and objectives."""
     shares = sorted({t.share for t in found.trials})
     learning, training = [], []
     for k, name in enumerate(found.methods):
@@ -86,12 +88,17 @@ def _curves(found: Comparison) -> Figure:
         objective = found.of(name)[0].objectives
         start = objective[0] if len(objective) and objective[0] > 0 else 1.0
         training.append(Series(name, list(range(len(objective))), (objective / start).tolist(), None, k))
-    drawings = [
-        line_chart("Accuracy by size of the training set", "training instances", "accuracy, %", learning),
-        line_chart("Objective in training, first fold", "recorded iteration", "share of the first value", training),
-    ]
-    note = "Bars are standard errors over folds. Objectives of different methods are different functions; only how they"
-    return Figure("Learning and training", drawings, f"{note} fall can be compared.")
+    drawings, notes = [], []
+    if any(len(set(series.x)) > 1 for series in learning):
+        axes = ("training instances", "accuracy, %")
+        drawings.append(line_chart("Accuracy by size of the training set", *axes, learning))
+        notes.append("Bars are standard errors over folds.")
+    title = "Learning curves" if drawings else "Training"
+    if any(len(series.x) > 1 for series in training):
+        axes = ("recorded iteration", "share of the first value")
+        drawings.append(line_chart("Objective in training, first fold", *axes, training))
+        notes.append("Objectives of different methods are different functions; only how they fall can be compared.")
+    return [Section("curves", title, [Figure("Learning and training", drawings, " ".join(notes))])] if drawings else []
 
 
 def _bars(found: Comparison) -> Figure:
@@ -108,8 +115,7 @@ def strips(found: Comparison, data: Dataset) -> list[Text | Table | Figure]:
     """Input, given labels, predictions and uncertainty of the first pictures."""
     out: list[Text | Table | Figure] = []
     ptr = found.truth.ptr
-    for b in range(min(len(data), MOST_PICTURES)):
-        shape = n_sites(data.X[b], data.kind)
+    for b, shape in enumerate(data.shapes[:MOST_PICTURES]):
         here = slice(int(ptr[b]), int(ptr[b + 1]))
         drawings = [scalar_picture("input", _sized(_grey(data.X[b])))]
         drawings.append(label_picture("labels given", _labels(found.truth.states[here], shape)))

@@ -61,20 +61,32 @@ class Structure(BaseEstimator):
         """What can never be."""
         return []
 
+    def learn(self, y: Any, vocabulary: LabelVocabulary) -> dict[str, tuple[str, ...]]:
+        """Names of types that the labels tell, where the topology depends on them."""
+        return {}
+
+    def instances(self, X: Any) -> Sequence[Any]:
+        """X as a sequence of instances."""
+        if isinstance(X, (str, bytes, Mapping)) or sparse.issparse(X) or not hasattr(X, "__len__"):
+            raise InputError(f"X must be a sequence of instances, got {type(X).__name__}.")
+        return X  # type: ignore[no-any-return]
+
     def derive(self, schema: Schema, parsed: Parsed) -> tuple[Schema, Parsed]:
         """Add sources of features that are computed from others."""
         return schema, parsed
 
     # ------------------------------------------------------------------------------------- for estimators
 
-    def compile(self, X: Sequence[Any], vocabulary: LabelVocabulary) -> tuple[Encoder, Parsed]:
-        """Learn the schema of X: the encoder of this structure, and X parsed with it."""
-        raw = self._read(X)
+    def compile(self, X: Any, vocabulary: LabelVocabulary, y: Any = None) -> tuple[Encoder, Parsed]:
+        """Learn the schema of X and y: the encoder of this structure, and X parsed with it."""
+        self.check()
+        X = self.instances(X)
+        raw = self.read(X)
         if not len(X):
             raise InputError("X is empty; there must be at least one instance.")
         learned = {name: FeatureSchema.learn(items, _WHAT.get(name, name)) for name, items in raw.sources.items()}
         rows = {name: rows for name, (_, rows) in learned.items()}
-        schema = Schema({name: part for name, (part, _) in learned.items()}, raw.types)
+        schema = Schema({name: part for name, (part, _) in learned.items()}, {**raw.types, **self.learn(y, vocabulary)})
         schema, parsed = self.derive(schema, raw.parsed(rows))
         return self.encoder(schema, vocabulary), parsed
 
@@ -82,9 +94,11 @@ class Structure(BaseEstimator):
         """The encoder for features and labels learned before."""
         return Encoder(self, schema, vocabulary)
 
-    def parse(self, X: Sequence[Any], schema: Schema) -> Parsed:
+    def parse(self, X: Any, schema: Schema) -> Parsed:
         """New X as the schema sees it."""
-        raw = self._read(X)
+        self.check()
+        X = self.instances(X)
+        raw = self.read(X)
         for name in raw.sources:
             if name not in schema.features:
                 raise InputError(f"X comes with {name} features, unlike the data the model learned from.")
@@ -96,12 +110,6 @@ class Structure(BaseEstimator):
         nothing: list[Any] = [[]] * len(X)
         rows = {name: part.encode(raw.sources.get(name, nothing)) for name, part in schema.features.items()}
         return self.derive(schema, raw.parsed(rows))[1]
-
-    def _read(self, X: Any) -> Raw:
-        self.check()
-        if isinstance(X, (str, bytes, Mapping)) or sparse.issparse(X) or not hasattr(X, "__len__"):
-            raise InputError(f"X must be a sequence of instances, got {type(X).__name__}.")
-        return self.read(X)
 
 
 _WHAT = {"node": "X", "edge": "edge"}  # what messages call the sources

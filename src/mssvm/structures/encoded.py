@@ -24,12 +24,14 @@ class Sites:
     """Some variables of a batch in the order the user lists them, instance by instance.
 
     ``vars`` are numbers within the batch, those of instance b at ``ptr[b] : ptr[b+1]``, laid out in C order of
-    ``shapes[b]``: (T,) for a sequence, (H, W) for a grid, () for one variable an instance.
+    ``shapes[b]``: (T,) for a sequence, (H, W) for a grid, () for one variable an instance. ``table``: all instances
+    have the same.
     """
 
     vars: Ints
     ptr: Ints
     shapes: tuple[tuple[int, ...], ...]
+    table: bool = False
 
     def __len__(self) -> int:
         return len(self.vars)
@@ -40,9 +42,12 @@ class Sites:
         return bool(self.shapes) and self.shapes[0] == ()
 
     def split(self, values: AnyArray) -> Any:
-        """One entry per site, further axes kept: a list of arrays in the user's shapes, or one array if ``scalar``."""
+        """One entry per site, further axes kept: a list of arrays in the user's shapes, or one array if ``scalar`` or
+        ``table``."""
         if self.scalar:
             return values
+        if self.table:
+            return values.reshape(len(self.shapes), *self.shapes[0], *values.shape[1:])
         parts = [values[a:b] for a, b in pairwise(self.ptr.tolist())]
         if len(self.shapes) and len(self.shapes[0]) == 1:
             return parts
@@ -60,7 +65,7 @@ class Sites:
         sizes = np.diff(self.ptr)[instances]
         shift = np.repeat(new.var_ptr[:-1] - old.var_ptr[instances], sizes)
         variables = self.vars[spans(self.ptr[instances], sizes)] + shift
-        return Sites(variables, offsets(sizes), tuple(self.shapes[int(b)] for b in instances))
+        return Sites(variables, offsets(sizes), tuple(self.shapes[int(b)] for b in instances), self.table)
 
 
 @dataclass(frozen=True, eq=False)

@@ -109,7 +109,8 @@ class GroupedTopology:
     """One topology: the states of its variables, those that carry labels (in the ``shape`` of y), and named groups.
 
     A group lists the scopes of its members: rows of one number are variables, longer ones factors. ``sizes`` is the
-    number of feature rows expected from each source; ``rows`` see ``WeightBlock``.
+    number of feature rows expected from each source; ``rows`` see ``WeightBlock``. ``table``: all instances have the
+    same labels, so that those of many are one array.
     """
 
     cards: Ints
@@ -119,6 +120,7 @@ class GroupedTopology:
     sizes: Mapping[str, int]
     rows: Mapping[str, Ints] = field(default_factory=dict)
     hidden_shape: tuple[int, ...] | None = None
+    table: bool = False
 
     @cached_property
     def hidden(self) -> Ints:
@@ -334,7 +336,8 @@ class Frames:
         """Some variables of every topology, in their shape, as sites of the batch."""
         sizes = np.array([len(variables) for variables, _ in parts], dtype=np.int64)[self.kind_of]
         variables = gather([variables for variables, _ in parts], self.kind_of, batch.var_ptr[:-1])
-        return Sites(variables, offsets(sizes), tuple(parts[k][1] for k in self.kind_of))
+        table = any(kind.table for kind in self.kinds)
+        return Sites(variables, offsets(sizes), tuple(parts[k][1] for k in self.kind_of), table)
 
     def locate(self, batch: Batch, group: str) -> tuple[Target, Ints]:
         """Where the members of a group lie: variables by their states, factors by their (different) tables."""

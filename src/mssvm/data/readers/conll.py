@@ -1,37 +1,55 @@
 """CoNLL columns: a token per line (word, further columns, label), sentences apart by empty lines.
 
 ``_`` in the last column is a missing label, ``B-NP|I-NP`` one of these. A file with one column has no labels. Lines
-that start with ``# `` at the head of a sentence and ``-DOCSTART-`` are passed over.
+that start with ``# `` at the head of a sentence and ``-DOCSTART-`` are passed over. Predicted labels are written as one
+more column, after the one of the true labels where there is one: what conlleval and seqeval's users read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from mssvm.core.errors import InputError
 from mssvm.data.dataset import Record
 from mssvm.data.readers.stream import Opened, Options, Stream
-from mssvm.data.readers.values import word_features
+from mssvm.data.words import words
 
 MISSING = "_"
 EITHER = "|"
+TAB = "\t"
 
 
 def open_conll(stream: Stream, options: Options) -> Opened:
     """Chains; without ``options.labelled`` every column is read as a feature."""
     options.demand("chain", stream.name, "a file of CoNLL columns")
-    return Opened("chain", _sentences(stream, options.labelled))
+    return Opened("chain", (_record(*found, options) for found in _sentences(stream)))
 
 
-def _sentences(stream: Stream, labelled: bool) -> Iterator[Record]:
+def with_column(lines: Sequence[str], labels: Iterable[object]) -> str:
+    """A sentence with one more column, and the empty line after it."""
+    out = []
+    for line, label in zip(lines, map(str, labels), strict=True):
+        if not label or label.split() != [label]:
+            raise InputError(f"label {label!r} has blanks, which CoNLL columns cannot hold; write JSON lines instead.")
+        out.append(f"{line}{TAB if TAB in line else ' '}{label}\n")
+    return "".join(out) + "\n"
+
+
+Sentence = tuple[int, list[list[str]], list[str], dict[str, str]]
+"""The first line's number, the columns of every token, the lines themselves, and a place for shared names."""
+
+
+def _sentences(stream: Stream) -> Iterator[Sentence]:
     same: dict[str, str] = {}
     rows: list[list[str]] = []
+    texts: list[str] = []
     width = first = 0
     for line, text in stream.lines():
-        columns = text.split("\t") if "\t" in text else text.split()
+        columns = text.split(TAB) if TAB in text else text.split()
         if not text.strip() or columns[0] == "-DOCSTART-":
             if rows:
-                yield _sentence(rows, first, labelled, same)
-                rows = []
+                yield first, rows, texts, same
+                rows, texts = [], []
             continue
         if not rows and text.startswith("# "):
             continue
@@ -44,16 +62,17 @@ def _sentences(stream: Stream, labelled: bool) -> Iterator[Record]:
         if not rows:
             first = line
         rows.append(columns)
+        texts.append(text.rstrip())
     if rows:
-        yield _sentence(rows, first, labelled, same)
+        yield first, rows, texts, same
 
 
-def _sentence(rows: list[list[str]], line: int, labelled: bool, same: dict[str, str]) -> Record:
-    with_labels = labelled and len(rows[0]) > 1
+def _record(line: int, rows: list[list[str]], texts: list[str], same: dict[str, str], options: Options) -> Record:
+    with_labels = options.labelled and len(rows[0]) > 1
     tokens = [row[:-1] for row in rows] if with_labels else rows
-    x = [[same.setdefault(name, name) for name in names] for names in word_features(tokens)]
+    x = [[same.setdefault(name, name) for name in names] for names in words([tokens])[0]]
     y = [_label(row[-1], same) for row in rows] if with_labels else None
-    return Record(line, x, y)
+    return Record(line, x, y, source=texts if options.sources else None)
 
 
 def _label(text: str, same: dict[str, str]) -> str | list[str] | None:

@@ -6,6 +6,7 @@
 {"x": [[0.1], [0.2]], "y": "walk"}                                a sequence with one label
 {"x": [[[0.1], [0.2]], [[0.3], [0.4]]], "y": [[0, 1], [0, null]]} a grid: one level deeper
 {"nodes": [[0.1], [0.2]], "edges": [[0, 1]], "edge_x": [[1]], "y": ["a", "b"]}   a graph
+{"x": [0.1, 0.2, 0.7], "y": [1, 0, null]}                         several labels, where they are asked for
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from mssvm.data.dataset import Kind, Record, n_sites
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import short
 from mssvm.data.readers.stream import Opened, Options, Stream
-from mssvm.data.readers.values import Fail, LabelReader, flags, table, word_features
+from mssvm.data.readers.values import Fail, LabelReader, flags, table
+from mssvm.data.words import words
 
 PEEKED = 200  # instances looked at to find the structure out
 
@@ -61,21 +63,38 @@ class JsonReader:
         self.stream, self.kind = stream, kind
         self.labels = LabelReader()
         self._names: dict[str, str] = {}
+        self._n_labels = 0  # of an instance, where all have as many
 
     def record(self, line: int, text: str) -> Record:
         fail = partial(self.stream.fail, line=line)
         record = parse(text, fail)
+        if self.kind == "multilabel":
+            return self._several(line, record, fail)
         x = self._graph(record, fail) if self.kind == "graph" else self._features(record, fail)
         shape = n_sites(x, self.kind)
         y = self.labels.read(record.get("y"), shape, fail, line)
         return Record(line, x, y, record.get("id"), flags(record.get("hidden"), shape, fail))
 
-    def _features(self, record: dict[str, Any], fail: Fail) -> Any:
+    def _several(self, line: int, record: dict[str, Any], fail: Fail) -> Record:
+        """One row of features, and as many labels as every other instance has."""
+        x, y = self._x(record, fail), record.get("y")
+        if y is not None:
+            self._n_labels = self._n_labels or (len(y) if isinstance(y, list) else 0)
+            if not isinstance(y, list) or not y or len(y) != self._n_labels:
+                fail(f"'y' should be a list of {self._n_labels or 'some'} labels as in the instances before")
+            y = self.labels.read(y, (len(y),), fail, line)
+        named = isinstance(x, dict) or (isinstance(x, list) and _has_text([x]))
+        return Record(line, self._named(x, 0, fail) if named else table([x], 2, "'x'", fail)[0], y, record.get("id"))
+
+    def _x(self, record: dict[str, Any], fail: Fail) -> Any:
         if "x" not in record:
             hint = "; it has 'nodes', so use --structure graph" if "nodes" in record else ""
             fail(f"the object has no 'x' (it has {', '.join(map(repr, record)) or 'nothing'}){hint}")
+        return record["x"]
+
+    def _features(self, record: dict[str, Any], fail: Fail) -> Any:
         depth = 2 if self.kind == "grid" else 1
-        x = self._sites(record["x"], depth, "x", fail)
+        x = self._sites(self._x(record, fail), depth, "x", fail)
         if record.get("edge_x") is None:
             return x
         if self.kind != "chain":
@@ -100,7 +119,7 @@ class JsonReader:
         if isinstance(value[0], str):
             if not all(isinstance(word, str) and word for word in value):
                 fail(f"'{what}' mixes words with other things; give words, or features, for all sites")
-            return [self._intern(site) for site in word_features([[word] for word in value])]
+            return [self._intern(site) for site in words([value])[0]]
         if isinstance(value[0], dict) or _has_text(value):
             return [self._named(site, s, fail) for s, site in enumerate(value)]
         return table(value, 2, f"'{what}'", fail)

@@ -1,6 +1,7 @@
 """NumPy archives: ``x`` and ``y`` of all instances, stacked or under each other with ``ptr``.
 
-x (n, T, d) with y (n, T) are chains of one length, with y (n,) sequences; x (n, H, W, d) with y (n, H, W) are grids.
+x (n, T, d) with y (n, T) are chains of one length, with y (n,) sequences; x (n, H, W, d) with y (n, H, W) are grids;
+x (n, d) with y (n, L) are instances with L labels each.
 x (sites, d) with ptr (n + 1,), rows of instance b being ptr[b] : ptr[b+1], are chains (y (sites,)) or sequences
 (y (n,)) of any length. Missing labels are -1 in whole numbers, "" in text and NaN in floats.
 """
@@ -75,11 +76,14 @@ class NpzReader:
     def _guess(self) -> Kind:
         if self.x.ndim == 4:
             return "grid"
+        if self.x.ndim == 2 and self.ptr is None:
+            return "multilabel"
         return "sequence" if self.y is not None and len(self.y) == self._n and self.y.ndim == 1 else "chain"
 
     def _check(self) -> None:
-        axes = 4 if self.kind == "grid" else 3 if self.ptr is None else 2
-        if self.kind == "graph" or self.x.ndim != axes:
+        several = self.kind == "multilabel"
+        axes = 4 if self.kind == "grid" else 3 if self.ptr is None and not several else 2
+        if self.kind == "graph" or self.x.ndim != axes or (several and self.ptr is not None):
             raise InputError(
                 f"{self.name}: array 'x' of shape {self.x.shape} does not make {self.kind}s; stack instances, or give "
                 "rows of sites and 'ptr' (see the page on data formats)."
@@ -93,7 +97,9 @@ class NpzReader:
         if self.y is None:
             return
         expected: tuple[int, ...] = (self._n,)
-        if self.kind != "sequence":
+        if several:
+            expected = (self._n, *self.y.shape[1:2])
+        elif self.kind != "sequence":
             expected = (len(self.x),) if self.ptr is not None else self.x.shape[:-1]
         if self.y.shape != expected:
             raise InputError(f"{self.name}: 'y' has shape {self.y.shape}, but 'x' needs {expected}; label every site.")

@@ -85,13 +85,18 @@ def check(path: str | Path, options: Options = DEFAULT, limit: int = 20) -> tupl
         return None, problems
 
 
+def ending_of(path: str | Path) -> str:
+    """How the name ends, whether packed or not."""
+    return Path(Path(path).name.lower().removesuffix(".gz")).suffix
+
+
 def format_of(path: str | Path) -> FormatName:
     """The format that the name tells; standard input is JSON lines."""
     if str(path) == STDIN:
         return "jsonl"
     if Path(path).is_dir():
         return "images"
-    ending = Path(Path(path).name.lower().removesuffix(".gz")).suffix
+    ending = ending_of(path)
     for name, form in FORMATS.items():
         if ending in form.endings:
             return name

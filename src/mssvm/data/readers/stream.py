@@ -26,11 +26,13 @@ TOLD_EVERY = 1 << 20  # bytes between two calls of progress
 
 @dataclass(frozen=True)
 class Options:
-    """How to read: None finds ``format`` and ``structure`` out. ``labelled=False``: CoNLL without a label column."""
+    """How to read: None finds ``format`` and ``structure`` out. ``labelled=False``: CoNLL without a label column;
+    ``sources``: its lines are kept, too."""
 
     format: FormatName | None = None
     structure: Kind | None = None
     labelled: bool = True
+    sources: bool = False
     missing_colour: str = "#ffffff"
     progress: Progress | None = field(default=None, compare=False)
     note: Callable[[str], None] | None = field(default=None, compare=False)

@@ -1,8 +1,8 @@
-"""Checking what files give as features and labels (every complaint names the place), and features of words."""
+"""Checking what files give as features and labels; every complaint names the place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -89,7 +89,8 @@ def table(value: Any, axes: int, what: str, fail: Fail) -> AnyArray:
     if array.dtype.kind not in "fiub":
         fail(f"{what} holds {_not_number(value)}; features must be numbers (or all of them named)")
     if array.ndim != axes:
-        hint = "; write [[1.5], [2.5]] for one number per site" if axes == 2 and array.ndim == 1 else ""
+        hint = "; write [[1.5], [2.5]] for one number per site, or use --structure multilabel for several labels"
+        hint = hint if axes == 2 and array.ndim == 1 else ""
         fail(f"{what} is nested {array.ndim} deep instead of {axes}{hint}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         site = ", ".join(map(str, np.argwhere(~np.isfinite(array))[0][:-1]))
@@ -123,33 +124,3 @@ def _not_number(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return next((found for found in map(_not_number, value) if found), "")
     return "" if isinstance(value, (int, float)) and abs(value) < 2**63 else short(value)
-
-
-def word_features(tokens: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Per token, from its columns (the word, then tags such as parts of speech) and those of its neighbours.
-
-    The word in lower case, its first and last letters, its shape (``Xx9-``), and every further column, of the token
-    itself; word and columns of the tokens on both sides; marks for the ends of the sentence.
-    """
-    out = []
-    last = len(tokens) - 1
-    for t, columns in enumerate(tokens):
-        word = columns[0].lower()
-        names = [f"w={word}", f"pre2={word[:2]}", f"suf2={word[-2:]}", f"suf3={word[-3:]}"]
-        names.append(f"shape={_shape(columns[0])}")
-        names += [f"c{k}={value}" for k, value in enumerate(columns[1:], start=1)]
-        for step, side in ((-1, "<"), (1, ">")):
-            if not 0 <= t + step <= last:
-                names.append(f"end{side}")
-                continue
-            near = tokens[t + step]
-            names.append(f"w{side}={near[0].lower()}")
-            names += [f"c{k}{side}={value}" for k, value in enumerate(near[1:], start=1)]
-        out.append(names)
-    return out
-
-
-def _shape(word: str) -> str:
-    """The kinds of characters of a word, runs shortened: ``McDonald's-2`` is ``XxXx'x-9``."""
-    kinds = ["X" if c.isupper() else "x" if c.isalpha() else "9" if c.isdigit() else c for c in word[:40]]
-    return "".join(c for i, c in enumerate(kinds) if i == 0 or c != kinds[i - 1])

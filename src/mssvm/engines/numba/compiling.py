@@ -43,6 +43,13 @@ def compiling(tell: Callable[[str], None]) -> Iterator[None]:
         _TELLING.reset(token)
 
 
+@contextmanager
+def compilation_clock() -> Iterator[Callable[[], float]]:
+    """A function that tells the seconds spent on compiling kernels, or loading them, since the context began."""
+    with event.install_listener("numba:compiler_lock", event.TimingListener()) as clock:
+        yield lambda: clock.duration if clock.done else 0.0
+
+
 def sentence(kernel: str) -> str:
     """What people are told."""
     when = "only the first time" if directory() else "every time, as no directory for compiled code can be written"

@@ -1,0 +1,65 @@
+"""Ctrl-C and SIGTERM on the command line: one line and an exit code, at once or after work is put away."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], None]
+WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+
+
+class Stopping:
+    """Which signal came; the words and the exit code for it."""
+
+    def __init__(self) -> None:
+        self.signal = signal.SIGINT
+
+    @property
+    def word(self) -> str:
+        return WORDS[self.signal]
+
+    @property
+    def code(self) -> int:
+        return 128 + self.signal
+
+    def raise_(self, number: int, frame: FrameType | None) -> None:
+        """Come to an end in an orderly way: solvers keep what they have when they are interrupted."""
+        self.signal = signal.Signals(number)
+        raise KeyboardInterrupt
+
+    def end(self, number: int, frame: FrameType | None) -> None:
+        """There is nothing to keep, and an exception in the middle of imports may turn into another one."""
+        self.signal = signal.Signals(number)
+        os.write(2, f"mssvm: {self.word}.\n".encode())
+        os._exit(self.code)
+
+
+def stop_at_once() -> None:
+    """Until ``stopping`` takes over, a signal ends the process."""
+    _handle(Stopping().end)
+
+
+@contextmanager
+def stopping() -> Iterator[Stopping]:
+    """Meanwhile signals raise ``KeyboardInterrupt``, and the object knows which it was."""
+    found = Stopping()
+    before = _handle(found.raise_)
+    try:
+        yield found
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _handle(handler: Handler) -> dict[signal.Signals, Any]:
+    """Let ``handler`` have the signals that the process is to heed; returns who had them before."""
+    if current_thread() is not main_thread():  # elsewhere signals do not arrive, and cannot be asked for
+        return {}
+    heeded = [number for number in WORDS if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in heeded}

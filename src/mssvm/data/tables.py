@@ -1,0 +1,107 @@
+"""Tables with a row per site: long-format data frames with a column of groups, and rows of all instances with lengths.
+
+train = from_frame(frame, group="sentence", label="tag")          clf.fit(train.X, train.labels)
+frame["predicted"] = to_column(frame, "sentence", clf.predict(train.X))
+X, y = split(X, lengths), split(y, lengths)                       as hmmlearn has them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from mssvm.core.arrays import AnyArray, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.topology import offsets
+from mssvm.data.dataset import Dataset
+from mssvm.data.labels import is_missing, plain, short
+from mssvm.data.words import words
+
+NUMERIC = "fiub"  # kinds of arrays
+
+
+def split(rows: Any, lengths: Any) -> list[Any]:
+    """Rows (an array, a sparse matrix, a data frame or a list) cut into instances of the given lengths."""
+    sizes = np.asarray(lengths)
+    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 0).any():
+        raise InputError("lengths must be a list of whole numbers, the rows of each instance.")
+    n = int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
+    if sizes.sum() != n:
+        raise InputError(
+            f"lengths add up to {int(sizes.sum())}, but there are {n} rows; give the rows of each instance."
+        )
+    if sparse.issparse(rows):
+        rows = rows.tocsr()
+    rows = rows.iloc if hasattr(rows, "iloc") else rows
+    ends = offsets(sizes.astype(np.int64)).tolist()
+    return [rows[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+
+
+def from_frame(frame: Any, group: str, label: str | None = None, features: Sequence[str] | None = None) -> Dataset:
+    """Chains from a data frame (pandas, polars, or a dict of columns) with one row per site.
+
+    Rows with the same value in the column ``group`` are one chain, in the order of the rows, and chains come in the
+    order of their first rows; ``ids`` of the result names them. ``features`` are all other columns by default: numbers
+    make arrays; text alone is a word and its further columns, as in CoNLL files; text beside numbers makes named
+    features. Missing labels are None or NaN.
+    """
+    known = list(frame) if isinstance(frame, dict) else list(frame.columns)
+    named = [c for c in known if c not in (group, label)] if features is None else list(features)
+    for name in (group, *(() if label is None else (label,)), *named):
+        if name not in known:
+            raise InputError(f"the table has no column {name!r}; it has {', '.join(map(repr, known))}.")
+    if not named:
+        raise InputError("the table has no column of features beside group and label; name some as features.")
+    order, sizes, ids = _groups(frame, group)
+    columns = [np.asarray(frame[name])[order] for name in named]
+    y = None
+    if label is not None:
+        y = split([None if _absent(v) else plain(v) for v in np.asarray(frame[label])[order].tolist()], sizes)
+    for name, column in zip(named, columns, strict=True):
+        for r, v in enumerate(() if column.dtype.kind in NUMERIC else column):
+            if not isinstance(v, str):
+                told = f"row {order[r]} of column {name!r} holds {short(v)}"
+                raise InputError(f"{told}; a column is numbers or text, without gaps.")
+    lines = order[offsets(sizes)[:-1]].tolist()
+    return Dataset("the table", "chain", _features(columns, named, sizes), y, lines, ids, unit="row")
+
+
+def to_column(frame: Any, group: str, y: Sequence[Any]) -> AnyArray:
+    """Labels, instance by instance as ``predict`` gives them, in the order of the frame's rows."""
+    order, sizes, _ = _groups(frame, group)
+    if [len(part) for part in y] != sizes.tolist():
+        raise InputError(f"y does not fit the groups of column {group!r}; predict what from_frame made of this table.")
+    values = np.concatenate([np.asarray(part) for part in y])
+    out = np.empty_like(values)
+    out[order] = values
+    return out
+
+
+def _groups(frame: Any, group: str) -> tuple[Ints, Ints, list[Any]]:
+    """The rows, group by group; how many each group has; what the groups are called."""
+    numbers: dict[Any, int] = {}
+    values = [plain(v) for v in np.asarray(frame[group]).tolist()]
+    bad = next((r for r, v in enumerate(values) if _absent(v)), None)
+    if bad is not None:
+        raise InputError(f"row {bad} of column {group!r} is missing; every row needs a group.")
+    of = np.array([numbers.setdefault(v, len(numbers)) for v in values], dtype=np.int64)
+    if not len(of):
+        raise InputError("the table has no rows; give at least one.")
+    return np.argsort(of, kind="stable"), np.bincount(of), list(numbers)
+
+
+def _absent(value: Any) -> bool:
+    return is_missing(value) or type(value).__name__ == "NAType"  # pandas' own, which compares with nothing
+
+
+def _features(columns: list[AnyArray], names: list[str], sizes: Ints) -> list[Any]:
+    numeric = [column.dtype.kind in NUMERIC for column in columns]
+    if all(numeric):
+        return split(np.stack([column.astype(np.float64) for column in columns], axis=1), sizes)
+    if any(numeric):
+        sites = zip(*(column.tolist() for column in columns), strict=True)
+        return split([dict(zip(names, site, strict=True)) for site in sites], sizes)
+    return words(split(list(zip(*(column.tolist() for column in columns), strict=True)), sizes))

@@ -1,0 +1,84 @@
+"""Features of words in context: what files of words and lists of words in Python become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mssvm.core.errors import InputError
+from mssvm.data.labels import short
+
+Columns = Sequence[str]
+"""A token: the word, then tags such as parts of speech."""
+
+
+def words(
+    X: Sequence[Sequence[str | Columns]],
+    *,
+    window: int = 1,
+    prefixes: Sequence[int] = (2,),
+    suffixes: Sequence[int] = (2, 3),
+    shape: bool = True,
+) -> list[list[list[str]]]:
+    """Named features of the words of sentences; ``X`` for any estimator on chains.
+
+    Of every token: the word in lower case (``w=``), its first and last letters (``pre2=``, ``suf3=``), its ``shape``
+    (``Xx9-``) and its further columns (``c1=``); of the ``window`` tokens on either side, one ``<`` or ``>`` for each
+    step, word and columns, or a mark (``end<``) where the sentence ends.
+
+    Parameters
+    ----------
+    X : list of sentences
+        A sentence is a list of words, or of tuples (word, column, ...).
+    window : int
+        Tokens looked at on both sides; 0 for none.
+    prefixes, suffixes : lengths of the first and last letters taken, () for none
+    shape : bool
+        Whether kinds of characters (capital, small, digit, others as they are; runs shortened) are a feature.
+
+    The defaults are what estimators and the command line make of plain words. In a scikit-learn pipeline this is
+    ``FunctionTransformer(ms.features.words, kw_args={"window": 2})``.
+    """
+    for name, values in (("window", (window,)), ("prefixes", prefixes), ("suffixes", suffixes)):
+        if not all(isinstance(n, int) and n >= (name != "window") for n in values):
+            raise InputError(f"{name} must be whole numbers >= {int(name != 'window')}, got {values!r}.")
+    if isinstance(X, str) or any(isinstance(sentence, str) for sentence in X):
+        raise InputError("words takes a list of sentences, each a list of words; split the text first.")
+    ends = [(f"pre{n}=", slice(n)) for n in prefixes] + [(f"suf{n}=", slice(-n, None)) for n in suffixes]
+    sides = [(way * k, mark * k) for k in range(1, window + 1) for way, mark in ((-1, "<"), (1, ">"))]
+    return [_sentence(_tokens(sentence, b), ends, sides, shape) for b, sentence in enumerate(X)]
+
+
+def _tokens(sentence: Sequence[str | Columns], b: int) -> list[Columns]:
+    """Every token as columns, checked."""
+    tokens = [(str(t),) if isinstance(t, str) else t for t in sentence]
+    for s, token in enumerate(tokens):
+        if not isinstance(token, (tuple, list)) or not token or not all(isinstance(v, str) and v for v in token):
+            raise InputError(f"{short(token)} is neither a word nor a tuple of words.", instance=b, site=s)
+    return tokens
+
+
+def _sentence(tokens: list[Columns], ends: Any, sides: Any, shape: bool) -> list[list[str]]:
+    out = []
+    last = len(tokens) - 1
+    for t, columns in enumerate(tokens):
+        word = columns[0].lower()
+        names = [f"w={word}", *(f"{name}{word[cut]}" for name, cut in ends)]
+        if shape:
+            names.append(f"shape={_shape(columns[0])}")
+        names += [f"c{k}={value}" for k, value in enumerate(columns[1:], start=1)]
+        for step, side in sides:
+            if not 0 <= t + step <= last:
+                names.append(f"end{side}")
+                continue
+            near = tokens[t + step]
+            names.append(f"w{side}={near[0].lower()}")
+            names += [f"c{k}{side}={value}" for k, value in enumerate(near[1:], start=1)]
+        out.append(names)
+    return out
+
+
+def _shape(word: str) -> str:
+    """The kinds of characters of a word, runs shortened: ``McDonald's-2`` is ``XxXx'x-9``."""
+    kinds = ["X" if c.isupper() else "x" if c.isalpha() else "9" if c.isdigit() else c for c in word[:40]]
+    return "".join(c for i, c in enumerate(kinds) if i == 0 or c != kinds[i - 1])

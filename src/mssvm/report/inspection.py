@@ -1,0 +1,59 @@
+"""The page of one model: what it is, how training went, its largest weights, and the tables between labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mssvm.report.charts import Series, heat_map, line_chart
+from mssvm.report.model import Figure, Section, Table, Text
+
+MOST_LABELS = 14  # of a table that is drawn
+MOST_TABLES = 12
+
+
+def sections(estimator: Any, summary: Mapping[str, Any], weights: Sequence[Any]) -> list[Section]:
+    """What stands on the page; ``weights`` are those to list."""
+    model = Table("What it is", ["", ""], [[name, str(value)] for name, value in summary.items()])
+    words = [Text(line) for line in estimator.diagnose().splitlines()]
+    header = ["block", "feature", "states", "weight"]
+    rows = [[w.block, w.feature, " ".join(map(str, w.states)), f"{w.value:+.4f}"] for w in weights]
+    title = f"The {len(weights)} largest of {len(estimator.coef_)} weights"
+    return [
+        Section("model", "Model", [model]),
+        Section("training", "Training", [*words, *_objective(estimator)]),
+        Section("weights", "Weights", [Table(title, header, rows, n_labels=3), *_tables(estimator)]),
+    ]
+
+
+def _objective(estimator: Any) -> list[Figure]:
+    history = estimator.history_
+    if len(history) < 2:
+        return []
+    objective = np.asarray(history["objective"], dtype=np.float64)
+    positive = objective[objective > 0]
+    far = len(positive) == len(objective) and positive.max() > 100 * positive.min()
+    line = Series(type(estimator).__name__, list(range(len(objective))), objective.tolist())
+    drawing = line_chart("Objective in training", "recorded iteration", "objective", [line], log_y=bool(far))
+    falling = len(set(zip(history["eps_y"].tolist(), history["eps_h"].tolist(), strict=True))) > 1
+    note = "Temperatures fell on the way, and with each the objective is another function." if falling else ""
+    return [Figure("How the objective fell", [drawing], note)]
+
+
+def _tables(estimator: Any) -> list[Figure]:
+    """Weights of pairs of labels that no feature scales, as coloured tables."""
+    encoder, labels = estimator.encoder_, [str(c) for c in estimator.labels_.classes]
+    blocks = [b for b in encoder.blocks if b.source is None and b.axes == ("label", "label")]
+    if not blocks or len(labels) > MOST_LABELS:
+        return []
+    drawings = []
+    for block in blocks[:MOST_TABLES]:
+        values = encoder.layout.view(estimator.coef_, block.name).reshape(block.cards).tolist()
+        texts = [[f"{v:+.2f}" for v in row] for row in values]
+        drawings.append(heat_map(block.name, labels, labels, values, "first", "second label", texts))
+    note = "Blue raises the score of a pair of labels, orange lowers it, within each table."
+    if len(blocks) > MOST_TABLES:
+        note += f" The first {MOST_TABLES} of {len(blocks)} tables."
+    return [Figure("Weights between labels", drawings, note, columns=1 if len(labels) > 5 else 2)]
