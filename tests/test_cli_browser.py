@@ -10,8 +10,8 @@ import pytest
 
 from mssvm.cli import main
 from mssvm.data import weak_pictures
-from mssvm.data.embedded import write_pictures
-from test_report_browser import BROWSER, FLAGS, needs_browser, visit
+from mssvm.data.embedded import write_chunking, write_pictures
+from test_report_browser import BROWSER, FLAGS, browse, needs_browser, visit
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +50,18 @@ def test_no_error_is_logged(html: str, tmp_path: Path) -> None:
 @needs_browser
 def test_an_error_would_have_been_noticed(html: str, tmp_path: Path) -> None:
     assert console(html.replace("</body>", "<script>nothing()</script></body>"), tmp_path)
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [500, 1200])
+def test_the_page_of_a_model_fits_and_asks_for_nothing(width: int, tmp_path: Path) -> None:
+    train, _ = write_chunking(tmp_path)
+    model, page = tmp_path / "m.st", tmp_path / "m.html"
+    assert main(["fit", str(train), "-o", str(model), "--method", "crf", "--max-iter", "5"]) == 0
+    assert main(["inspect", str(model), "--html", str(page)]) == 0
+    text = page.read_text("utf-8")
+    assert visit(tmp_path, text)[1] == set() and console(text, tmp_path) == []
+    probe = "<script>document.title=String(document.documentElement.scrollWidth)</script></body>"
+    wide = re.sub(r"<meta http-equiv[^>]*>", "", text).replace("</body>", probe)
+    found = re.search(r"<title>(\d+)</title>", browse(tmp_path, wide, "--dump-dom", f"--window-size={width},900"))
+    assert found is not None and int(found.group(1)) <= width

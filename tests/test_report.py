@@ -19,6 +19,7 @@ from mssvm.report import (
     page,
     scalar_picture,
 )
+from mssvm.report.charts import diverging
 
 EVIL = '<script>alert("x")</script>&'
 
@@ -84,3 +85,14 @@ def test_a_logarithmic_axis_has_at_least_two_marks(low, high):
     root = ET.fromstring(line_chart("t", "x", "y", [Series("s", [0.0, 1.0], [low, high])], log_y=True))
     marks = [float(e.text) for e in root.iter() if e.tag == "text" and e.attrib["class"] == "k e"]
     assert len(marks) >= 2 and all(0.7 * low <= m <= 1.4 * high for m in marks)
+
+
+def test_a_bound_makes_zero_the_middle():
+    drawing = heat_map("t", ["a"], ["x", "y"], [[0.0, 1.0]], "r", "c", [["0", "1"]], bound=2.0)
+    assert re.findall(r"fill:(#\w+)", drawing) == [diverging(0.5), diverging(0.75)] and diverging(0.5) == "#ffffff"
+    assert re.findall(r"fill:(#\w+)", heat_map("t", ["a"], ["x"], [[0.0]], "r", "c", [["0"]], bound=0.0)) == ["#ffffff"]
+
+
+def test_large_values_have_short_marks():
+    drawing = line_chart("t", "x", "y", [Series("a", [0, 1], [0.0, 40000.0])])
+    assert ">40k<" in drawing and ">40000<" not in drawing

@@ -78,11 +78,12 @@ def line_chart(
 
 def heat_map(
     title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]],
-    row_label: str, column_label: str, texts: Sequence[Sequence[str]],
+    row_label: str, column_label: str, texts: Sequence[Sequence[str]], bound: float | None = None,
 ) -> str:  # fmt: skip
-    """A coloured table; blue is high, orange low, white the middle of the range. Empty cells are hatched grey."""
+    """A coloured table; blue is high, orange low, white the middle of the range, which goes from -bound to bound where
+    that is given. Empty cells are hatched grey."""
     known = [v for row in values for v in row if v is not None]
-    low, high = min(known), max(known)
+    low, high = (min(known), max(known)) if bound is None else (-bound, bound)
     cell_w, cell_h, left, top = 76, 44, 86, 64
     parts = [f'<text class="t" x="8" y="18">{escape(title)}</text>']
     parts.append(f'<text class="a" x="{left}" y="38">{escape(column_label)}</text>')
@@ -162,7 +163,8 @@ def _grid(x_axis: _Axis, y_axis: _Axis, x_ticks: Sequence[float] | None, top: fl
     for v in y_axis.ticks():
         y = y_axis(v)
         parts.append(f'<line class="g" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="k e" x="{LEFT - 6}" y="{y + 4:.1f}">{v:g}</text>')
+        told = f"{v:g}" if abs(v) < 1e4 or abs(v) >= 1e6 else f"{v / 1e3:g}k"  # the axis has room for five characters
+        parts.append(f'<text class="k e" x="{LEFT - 6}" y="{y + 4:.1f}">{told}</text>')
     for v in x_ticks or x_axis.ticks():
         x = x_axis(v)
         parts.append(f'<line class="g" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{height - BOTTOM}"/>')

@@ -48,12 +48,13 @@ def _tables(estimator: Any) -> list[Figure]:
     blocks = [b for b in encoder.blocks if b.source is None and b.axes == ("label", "label")]
     if not blocks or len(labels) > MOST_LABELS:
         return []
+    tables = {b.name: encoder.layout.view(estimator.coef_, b.name).reshape(b.cards) for b in blocks[:MOST_TABLES]}
+    bound = max(float(np.abs(table).max()) for table in tables.values())
     drawings = []
-    for block in blocks[:MOST_TABLES]:
-        values = encoder.layout.view(estimator.coef_, block.name).reshape(block.cards).tolist()
-        texts = [[f"{v:+.2f}" for v in row] for row in values]
-        drawings.append(heat_map(block.name, labels, labels, values, "first", "second label", texts))
-    note = "Blue raises the score of a pair of labels, orange lowers it, within each table."
+    for name, table in tables.items():
+        texts = [[f"{v:+.2f}" for v in row] for row in table]
+        drawings.append(heat_map(name, labels, labels, table.tolist(), "first", "second label", texts, bound))
+    note = "Blue raises the score of a pair of labels, orange lowers it."
     if len(blocks) > MOST_TABLES:
         note += f" The first {MOST_TABLES} of {len(blocks)} tables."
     return [Figure("Weights between labels", drawings, note, columns=1 if len(labels) > 5 else 2)]

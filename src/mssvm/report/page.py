@@ -62,7 +62,8 @@ def _section(section: Section) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(h)}</th>" for h in table.header)
+    marks = [" class=l" if j < table.n_labels else "" for j in range(len(table.header))]
+    head = "".join(f"<th{mark}>{escape(h)}</th>" for mark, h in zip(marks, table.header, strict=True))
     rows = []
     for k, row in enumerate(table.rows):
         cells = "".join(
