@@ -27,6 +27,7 @@ def fit(
     structure: o.Structure = None,
     method: o.Method = "mssvm",
     hidden: o.Hidden = None,
+    edges: o.Edges = None,
     cost: o.Cost = 1.0,
     solver: o.Solver = "auto",
     inference: o.Inference = "auto",
@@ -56,8 +57,7 @@ def fit(
     _ = train.labels  # raises where there are none
     estimator = o.make_estimator(
         method,
-        train.kind,
-        hidden,
+        o.make_structure(train, hidden, edges),
         C=cost,
         solver=solver,
         max_iter=max_iter,
