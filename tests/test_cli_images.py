@@ -11,10 +11,11 @@ from PIL import Image
 
 import mssvm as ms
 from mssvm.cli import main
-from mssvm.cli.masks import entropy, shown
+from mssvm.cli.masks import shown
 from mssvm.data import read, weak_pictures
 from mssvm.data.embedded import write_pictures
 from mssvm.data.readers import png
+from mssvm.estimators.plots import entropy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench_scribbles

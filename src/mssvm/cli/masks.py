@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.core.arrays import AnyArray, Floats
+from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
 from mssvm.core.files import replacing
 from mssvm.core.progress import ProgressLine
@@ -24,6 +24,8 @@ def write_masks(
     estimator: Any, data: Path, out: Path, options: Options, uncertainty: bool, line: ProgressLine
 ) -> list[Path]:
     """masks/NAME.png and, on request, uncertainty/NAME.png of every picture; returns the masks."""
+    from mssvm.estimators.plots import entropy
+
     classes = estimator.classes_.tolist()
     indices, palette = shown(classes, estimator.training_.get("palette"))
     index_of = dict(zip(classes, indices.tolist(), strict=True))
@@ -55,12 +57,6 @@ def shown(classes: Sequence[Any], palette: Sequence[Sequence[int]] | None) -> tu
     if all(isinstance(c, str) and len(c) == 7 and c.startswith("#") for c in classes):
         return np.arange(len(classes), dtype=np.uint8), np.array([list(bytes.fromhex(c[1:])) for c in classes])
     return shown(range(len(classes)), None)
-
-
-def entropy(p: Floats) -> Floats:
-    """Of the distributions along the last axis, as a share of the largest possible."""
-    logs = np.log(np.maximum(p, 1e-300))
-    return np.asarray(np.clip(-(p * logs).sum(axis=-1) / np.log(max(p.shape[-1], 2)), 0.0, 1.0))
 
 
 def _make(out: Path, *names: str) -> None:
