@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import mssvm as ms
 from mssvm.cli import main
 from mssvm.cli.masks import shown
 from mssvm.data import read, weak_pictures
-from mssvm.data.embedded import write_pictures
+from mssvm.data.embedded import photograph, write_pictures
 from mssvm.data.readers import png
 from mssvm.estimators.plots import entropy
+from mssvm.experiments import demo
+from mssvm.report.pictures import colour_picture
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import bench_scribbles
@@ -129,3 +132,28 @@ def test_scribbled_discs_are_found_from_defaults(tmp_path, capsys, monkeypatch) 
         _, given, truth = bench_scribbles.picture(seed)
         found = np.array(Image.open(tmp_path / "found" / "masks" / f"{seed}.png"))
         assert bench_scribbles.overlap(found, truth, given) >= 0.85
+
+
+def test_the_demonstration_paints_a_photograph(tmp_path, capsys, monkeypatch) -> None:
+    scene = photograph(12, 18, share=0.3, seed=3)
+    assert np.array_equal(scene.pixels, photograph(12, 18, share=0.3, seed=3).pixels)
+    assert np.unique(scene.truth).tolist() == [0, 1, 2, 3]
+    assert np.all((scene.given == scene.truth) | (scene.given == 255)) and (scene.given != 255).mean() >= 0.3
+    monkeypatch.setattr(demo, "photograph", lambda seed: scene)
+    files = demo.write_files(tmp_path)
+    commands = [arguments for _, arguments in demo.commands(files, tmp_path) if str(files.photograph) in arguments]
+    assert [arguments[0] for arguments in commands] == ["fit", "predict"]
+    assert all(run(capsys, *arguments)[0] == 0 for arguments in commands)
+    figure, text = demo.painted(tmp_path, 3).items
+    titles = [re.search(r"<title>(.*?)</title>", drawing)[1] for drawing in figure.drawings]
+    assert titles == ["photograph", "labels given", "predicted", "uncertainty"]
+    found = np.array(Image.open(tmp_path / "painted" / "masks" / "000.png"))
+    right = (found == scene.truth)[scene.given == 255].mean()
+    assert f"{right:.1%} came out right" in text.text and right > 0.7
+
+
+def test_colours_are_drawn_as_rectangles_of_one_colour() -> None:
+    pixels = np.zeros((2, 4, 3), dtype=np.uint8)
+    pixels[0, 2:] = 255, 0, 0
+    drawing = colour_picture("two", pixels)
+    assert drawing.count("<rect") == 3 and drawing.count('fill="#ff0000"') == 1
