@@ -196,9 +196,16 @@ def test_a_signal_during_imports_is_one_line(number: str, line: str, code: int) 
     assert (done.returncode, done.stdout, done.stderr) == (code, "", f"mssvm: {line}.\n")
 
 
+def wait() -> None:
+    """Until the signal, which goes to the main thread, has made its way back."""
+    for _ in range(500):
+        time.sleep(0.01)
+
+
 def test_signals_while_a_command_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def stop() -> dict[str, str]:
         os.kill(os.getpid(), signal.SIGTERM)
+        wait()
         return {}
 
     before = signal.getsignal(signal.SIGTERM)
@@ -211,6 +218,7 @@ def test_a_training_that_is_terminated_keeps_its_checkpoint(tagged: Path, capsys
     def stop(self: ProgressLine, text: str) -> None:
         if text.startswith("iteration 4"):
             os.kill(os.getpid(), signal.SIGTERM)
+            wait()
 
     arguments = ["fit", next(tagged.glob("*test*")), "-o", tagged / "stopped.st", "--method", "crf"]
     with pytest.MonkeyPatch.context() as patch:

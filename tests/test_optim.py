@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import LinearConstraint
+from scipy.optimize import Bounds, LinearConstraint
 from scipy.optimize import minimize as scipy_minimize
 
 from mssvm.engines.numba.engine import NumbaEngine
@@ -18,6 +18,7 @@ from mssvm.optim import (
     LBFGS,
     CuttingPlane,
     Outcome,
+    Regulariser,
     Solver,
     Stopping,
     Subgradient,
@@ -40,10 +41,13 @@ def optimum(name: str) -> float:
     return best.objective
 
 
-def test_cutting_planes_find_the_optimum_of_an_independent_solver() -> None:
-    """The constraint form of the toy written out with all its constraints: min |w|^2/2 + c.xi (SLSQP)."""
+@lru_cache
+def written_out(bounded: bool) -> tuple[Toy, Regulariser, Any]:
+    """The constraint form of the toy with all its constraints, min |w|^2/2 + c.xi, solved by SLSQP; ``bounded`` keeps
+    every other weight >= 0."""
     problem = Toy.draw(n=12, d=2)
     n, p = problem.n_instances, problem.n_weights
+    kept = np.arange(p) % 2 == 0
     rows, rhs = [], []
     for i in range(n):
         for y in range(problem.n_labels):
@@ -59,11 +63,31 @@ def test_cutting_planes_find_the_optimum_of_an_independent_solver() -> None:
         np.concatenate([np.zeros(p), np.ones(n)]),
         jac=lambda z: np.concatenate([z[:p], problem.scale]),
         constraints=LinearConstraint(np.array(rows), rhs, np.inf),
+        bounds=Bounds(np.where(bounded & np.append(kept, np.zeros(n, dtype=bool)), 0.0, -np.inf), np.inf),
         method="SLSQP",
         options={"ftol": 1e-12, "maxiter": 500},
     )
-    ours = CuttingPlane(tolerance=1e-9).minimize(problem, np.zeros(p))
+    return problem, Regulariser(nonnegative=kept if bounded else None), z
+
+
+def test_cutting_planes_find_the_optimum_of_an_independent_solver() -> None:
+    problem, _, z = written_out(False)
+    ours = CuttingPlane(tolerance=1e-9).minimize(problem, np.zeros(problem.n_weights))
     assert ours.objective == pytest.approx(z.fun, rel=1e-6)
+
+
+@pytest.mark.parametrize("solver", [*CERTIFYING, LBFGS(schedule=(1, 0.1, 0.01)), Subgradient()], ids=repr)
+def test_every_solver_keeps_weights_non_negative(solver: Solver) -> None:
+    """At the optimum of SLSQP with bounds, which hold some weights at zero; certificates are true there too."""
+    problem, regulariser, z = written_out(True)
+    assert written_out(False)[2].fun < z.fun - 1e-3
+    found = solver.minimize(problem, random_start(problem.n_weights, seed=1), regulariser=regulariser)
+    assert 0.0 <= found.w[regulariser.nonnegative].min() < 0.02
+    assert z.fun * (1 - 1e-6) <= found.objective <= z.fun * 1.01
+    if solver in CERTIFYING:
+        assert found.outcome is Outcome.CONVERGED
+        assert found.objective - found.certificate.gap <= z.fun * (1 + 1e-6)
+        assert found.certificate.gap <= 1e-3 * found.objective
 
 
 @pytest.mark.parametrize("name", CONVEX)

@@ -72,9 +72,6 @@ def test_non_negative_weights() -> None:
     assert np.abs(gradient[~mask]).max() < 1e-3 and gradient[mask].min() > -1e-3
     rough = Subgradient().minimize(problem, np.zeros(problem.n_weights), regulariser=bounded)
     assert np.all(rough.w[mask] >= 0) and rough.objective <= 1.01 * exact.objective
-    for solver in (BCFW(), CuttingPlane()):
-        with pytest.raises(UnsupportedError, match="non-negative; use LBFGS or Subgradient"):
-            solver.minimize(problem, np.zeros(problem.n_weights), regulariser=bounded)
 
 
 def test_convex_solvers_refuse_hidden_variables() -> None:

@@ -228,6 +228,53 @@ def test_grid_with_hidden_variables(linked: bool) -> None:
     assert shape == ((2, 2) if linked else (4,))
 
 
+@pytest.mark.parametrize("neighbours", [4, 8])
+@pytest.mark.parametrize("options", [{}, {"hidden": 2, "direct": True}], ids=str)
+@pytest.mark.parametrize("features", [False, True])
+def test_grid_with_associative_edges(neighbours: int, options: dict[str, Any], features: bool) -> None:
+    """One weight for agreement, of labels and of hidden states; with contrast, one for how alike the ends look."""
+    rng = np.random.default_rng(5)
+    X = [rng.normal(size=(2, 2, 2)), rng.normal(size=(1, 2, 2)), np.ones((2, 1, 2))]
+    structure = Grid(neighbours=neighbours, edges="contrast" if features else "associative", **options)
+    batch, theta, name = encoded(structure, X)
+
+    def by_hand(i: int, y: list[Any], z: list[int]) -> float:
+        h, w = X[i].shape[:2]
+        flat = X[i].reshape(h * w, -1)
+        total = sum(dot(name, "node", flat[p], y[p]) + name("bias", "1", y[p]) for p in range(h * w))
+        for p in range(h * w if z else 0):
+            total += dot(name, "hidden.node", flat[p], z[p]) + name("attach", "1", y[p], z[p])
+        pairs = [(direction, a, b) for direction, a, b, _ in grid_pairs(h, w, neighbours)]
+        apart = [float(np.sum((flat[a] - flat[b]) ** 2)) for _, a, b in pairs]
+        for (direction, a, b), d in zip(pairs, apart, strict=True):
+            at = "side" if direction in ("right", "down") else "corner"
+            alike = np.exp(-d / (2 * np.mean(apart))) if d else 1.0
+            for block, states in (("edge", y), ("hidden.edge", z)):
+                if states and states[a] == states[b]:
+                    total += name(f"{block}:{at}", "1")
+                    total += alike * name(f"{block}.x:{at}", "x0") if features else 0.0
+        return total
+
+    check_all(batch, theta, by_hand)
+    bounded = compiled(structure, X).nonnegative
+    assert bounded is not None and bounded.sum() == (1 + features) * neighbours // 4 * (2 if options else 1)
+    assert compiled(Grid(neighbours=neighbours, **options), X).nonnegative is None
+
+
+def test_associative_edges_and_features_of_ones_own() -> None:
+    x, across, down = np.zeros((2, 2, 1)), np.ones((2, 1, 1)), np.full((1, 2, 1), 2.0)
+    _, _, name = encoded(Grid(edges="contrast"), [(x, across, down)])
+    assert np.isfinite([name("edge.x:side", "x0"), name("edge.x:side", "x1")]).all()
+    with pytest.raises(InputError, match="'down' fall below 0; associative edges need them >= 0"):
+        compiled(Grid(edges="associative"), [(x, across, -down)])
+    with pytest.raises(InputError, match="edges must be one of 'free', 'associative', 'contrast', got 'potts'"):
+        compiled(Grid(edges="potts"), [x])
+    with pytest.raises(InputError, match="contrast needs an"):
+        compiled(Grid(edges="contrast"), [[[{"a": 1.0}]]])
+    known = compiled(Grid(edges="associative", fixed={"edge:side": 0.75}), [x])
+    assert known.model.fill(np.zeros(known.layout.n_weights))[-1] == 0.75
+
+
 def graphs() -> list[Graph]:
     rng = np.random.default_rng(6)
     return [
@@ -353,6 +400,8 @@ def structures() -> list[tuple[Structure, list[Any]]]:
         (Chain(hidden=2, linked=True, fixed={"bias": 0.5}), sequences()),
         (SequenceClass(hidden=2, pool="mean"), sequences()),
         (Grid(hidden=2, forbidden={"down": [("a", "b")]}), images),
+        (Grid(neighbours=8, edges="contrast"), images),
+        (Grid(edges="associative", forbidden=[("a", "b")]), images),
         (GraphModel(allowed={"p": ["a", "b"]}), graphs()),
         (FactorModel(hidden={"topic": 2}, forbidden={"about": [("a", 1)]}), factor_inputs()),
     ]

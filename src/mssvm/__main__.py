@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mssvm.core.stopping import stop_at_once
+from mssvm.core.stopping import leave, stop_at_once
 
 
 def main() -> int:
@@ -12,7 +12,7 @@ def main() -> int:
     stop_at_once()
     from mssvm.cli import main as run
 
-    return run()
+    return leave(run())
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mssvm.cli.interrupt import interruptible
 from mssvm.cli.versions import versions
 from mssvm.core.errors import MssvmError
 from mssvm.core.garbage import uncollected
@@ -21,10 +22,6 @@ Usage: Any = typer.BadParameter.__mro__[2]
 
 INTERRUPTED = 130  # what this typer makes of an interruption
 COMMANDS = ("fit", "predict", "evaluate", "compare", "inspect", "check", "demo", "infer", "reproduce", "completion")
-
-
-class Stopped(Exception):
-    """A command was interrupted and has put its work away; says where, and how to go on."""
 
 
 def app(arguments: list[str] | None = None, standalone_mode: bool = True) -> Any:
@@ -59,27 +56,28 @@ def _run(arguments: list[str] | None, stop: Stopping) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
-            code = app(arguments, standalone_mode=False)
-        if code != INTERRUPTED:
-            return code if isinstance(code, int) else 0
-        return _stopped(stop)
+            return interruptible(lambda: _command(arguments))
     except MssvmError as error:
         return _refuse(str(error))
     except Usage as error:
         return _refuse(f"{error.format_message()} Add --help to see what there is.")
-    except (KeyboardInterrupt, typer.Abort):
-        return _stopped(stop)
-    except Stopped as kept:
-        return _stopped(stop, f"; {kept}")
+    except KeyboardInterrupt as error:
+        print("; ".join((f"mssvm: {stop.word}", *map(str, error.args))) + ".", file=sys.stderr)
+        return stop.code
     except BrokenPipeError:
         # Whoever read the output has seen enough; closing standard output at exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
-def _stopped(stop: Stopping, kept: str = "") -> int:
-    print(f"mssvm: {stop.word}{kept}.", file=sys.stderr)
-    return stop.code
+def _command(arguments: list[str] | None) -> int:
+    try:
+        code = app(arguments, standalone_mode=False)
+    except typer.Abort:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return code if isinstance(code, int) else 0
 
 
 def _warn(message: Warning | str, *where: object, **more: object) -> None:

@@ -32,6 +32,7 @@ def compare(
     html: Annotated[Path | None, typer.Option(help="Page to write.")] = None,
     structure: o.Structure = None,
     hidden: o.Hidden = None,
+    edges: o.Edges = None,
     cost: o.Cost = 1.0,
     solver: o.Solver = "auto",
     inference: o.Inference = "auto",
@@ -56,10 +57,14 @@ def compare(
         raise InputError("--methods names no method; give some, such as mssvm,hcrf.")
     found_data = o.read_data(data, o.reading(form, structure, colour=missing_colour))
     settings = {"C": cost, "solver": solver, "inference": inference, "max_iter": max_iter}
-    made = o.make_structure(found_data.kind, hidden)
+    made = o.make_structure(found_data, hidden, edges)
     estimators = {
         o.METHODS.get(n, n): o.make_estimator(
-            n, found_data.kind, 0 if n in WITHOUT_HIDDEN else hidden, **settings, random_state=seed, n_jobs=jobs
+            n,
+            o.make_structure(found_data, 0, edges) if n in WITHOUT_HIDDEN else made,
+            **settings,
+            random_state=seed,
+            n_jobs=jobs,
         )
         for n in names
     }

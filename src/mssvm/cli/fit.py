@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from mssvm.cli import Stopped
 from mssvm.cli import options as o
+from mssvm.cli.interrupt import last_words
 from mssvm.cli.output import check_target
 from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
 from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
+from mssvm.data.readers.images import palette_of
 from mssvm.estimators.training import HeldOut, TrainingLine
 from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
 
@@ -27,6 +28,7 @@ def fit(
     structure: o.Structure = None,
     method: o.Method = "mssvm",
     hidden: o.Hidden = None,
+    edges: o.Edges = None,
     cost: o.Cost = 1.0,
     solver: o.Solver = "auto",
     inference: o.Inference = "auto",
@@ -56,8 +58,7 @@ def fit(
     _ = train.labels  # raises where there are none
     estimator = o.make_estimator(
         method,
-        train.kind,
-        hidden,
+        o.make_structure(train, hidden, edges),
         C=cost,
         solver=solver,
         max_iter=max_iter,
@@ -69,13 +70,17 @@ def fit(
         n_jobs=jobs,
     )
     held = None if valid is None else o.read_data(valid, o.reading(form, train.kind, colour=missing_colour))
-    _train(estimator, train, held, patience, checkpoint)
-    if estimator.training_["outcome"] == "interrupted":
-        _interrupted(checkpoint)
+    with last_words(lambda: _kept(checkpoint)):
+        _train(estimator, train, held, patience, checkpoint)
+        if estimator.training_["outcome"] == "interrupted":
+            raise KeyboardInterrupt
+    if train.unit == "image":
+        estimator.training_["palette"] = palette_of(data)
     estimator.save(model)
     for file in checkpoints_of(checkpoint):
         file.unlink()
-    _tell(estimator, model, train, held)
+    with last_words(lambda: f"{model} is complete"):
+        _tell(estimator, model, train, held)
 
 
 def _check_resume(checkpoint: Path, resume: bool) -> None:
@@ -100,10 +105,9 @@ def _train(estimator: Any, train: Dataset, held: Dataset | None, patience: int, 
         )
 
 
-def _interrupted(checkpoint: Path) -> None:
+def _kept(checkpoint: Path) -> str:
     found = checkpoints_of(checkpoint)
-    kept = f"kept {found[-1]}; the same command with --resume goes on" if found else "before the first checkpoint"
-    raise Stopped(kept)
+    return f"kept {found[-1]}; the same command with --resume goes on" if found else "before the first checkpoint"
 
 
 def _tell(estimator: Any, model: Path, train: Dataset, held: Dataset | None) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
-from mssvm.core.registry import INFERENCES, MEMBERS, SOLVERS, STRUCTURES, WITHOUT_FILES
+from mssvm.core.registry import EDGES, INFERENCES, MEMBERS, SOLVERS, STRUCTURES, WITHOUT_FILES
 from mssvm.data.dataset import Dataset
 from mssvm.data.readers import Options, read
 from mssvm.data.readers.read import FORMATS
@@ -50,6 +50,10 @@ Hidden = Annotated[
     int | None,
     typer.Option(min=0, help="States of each hidden variable; 0 for none. Default: 0, for sequence classes 3."),
 ]
+Edges = Annotated[
+    str | None,
+    one_of(EDGES, text="What scores neighbours of a grid (see Grid). Default: contrast in image folders, else free."),
+]
 Cost = Annotated[float, typer.Option("-C", "--cost", help="Weight of the data against the regulariser.")]
 Solver = Annotated[str, one_of(("auto", *SOLVERS), text="Solver; auto suits the method and the inference.")]
 Inference = Annotated[str, one_of(INFERENCES, text="auto: exact where memory allows, else belief propagation.")]
@@ -86,19 +90,23 @@ def reading(form: str | None, structure: str | None, unlabelled: bool = False, c
     return Options(**known, labelled=not unlabelled, missing_colour=colour)
 
 
-def make_structure(kind: str, hidden: int | None) -> Any:
-    """The structure with its own default, or the given number, of hidden states."""
-    return STRUCTURES[kind].make() if hidden is None else STRUCTURES[kind].make(hidden=hidden)
+def make_structure(data: Dataset, hidden: int | None, edges: str | None = None) -> Any:
+    """The structure of the data, with its own default of whatever is None; pictures are smoothed along contours."""
+    if edges is not None and data.kind != "grid":
+        raise InputError(f"--edges is for grids, and {data.name} holds {data.kind}s; leave it out.")
+    edges = "contrast" if edges is None and data.unit == "image" else edges
+    given = {"hidden": hidden, "edges": edges}
+    return STRUCTURES[data.kind].make(**{name: value for name, value in given.items() if value is not None})
 
 
-def make_estimator(method: str, kind: str, hidden: int | None, **settings: Any) -> Any:
-    """The member of the family by its name on the command line, on a structure by its name."""
+def make_estimator(method: str, structure: Any, **settings: Any) -> Any:
+    """The member of the family by its name on the command line."""
     import mssvm as ms
 
     if method not in METHODS:
         raise InputError(f"there is no method {method!r}; use some of {', '.join(METHODS)}.")
     given = {k: v for k, v in settings.items() if v is not None}
-    return getattr(ms, METHODS[method])(make_structure(kind, hidden), **given)
+    return getattr(ms, METHODS[method])(structure, **given)
 
 
 def kind_of(structure: Any) -> str:

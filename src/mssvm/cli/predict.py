@@ -1,4 +1,4 @@
-"""``mssvm predict``: labels for a data file, as JSON lines or as a further column."""
+"""``mssvm predict``: labels for a data file, as JSON lines or a further column; for pictures, as masks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from mssvm.cli import options as o
+from mssvm.cli.masks import write_masks
 from mssvm.cli.output import output
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset
@@ -25,9 +26,14 @@ AT_ONCE = 1000  # instances in memory
 def predict(
     model: o.Model,
     data: o.Data,
-    out: Annotated[Path, typer.Option("-o", "--output", help="File to write (.gz packs it).")] = Path(STDIN),
+    out: Annotated[
+        Path, typer.Option("-o", "--output", help="File to write (.gz packs it); for pictures also a folder.")
+    ] = Path(STDIN),
     marginals: Annotated[bool, typer.Option("--marginals", help="Add the probability of every class.")] = False,
     top_k: Annotated[int | None, typer.Option(min=1, help="Add the K best labellings and their scores.")] = None,
+    uncertainty: Annotated[
+        bool, typer.Option("--uncertainty", help="Pictures of how unsure each pixel is, beside the masks.")
+    ] = False,
     jobs: o.Jobs = -1,
     form: o.Format = None,
     unlabelled: o.Unlabelled = False,
@@ -41,15 +47,30 @@ def predict(
 
     CoNLL columns come back with the predicted label as a further column where --format conll says so, or the ending
     of the output's name: what conlleval reads.
+
+    Example: mssvm predict model.safetensors FOLDER -o PREDICTED --uncertainty
+
+    For an image folder -o may name a folder: masks/NAME.png are indexed PNG pictures in the colours of the training
+    masks, uncertainty/NAME.png the entropies of the pixels (white: all classes are equally probable).
     """
     from mssvm.estimators import load
 
+    pictures = data.is_dir() and str(out) != STDIN and (out.is_dir() or not out.suffix)
+    if pictures and (marginals or top_k is not None):
+        raise InputError(f"--marginals and --top-k need JSON lines, and {out} is a folder; name a file.")
+    if uncertainty and not pictures:
+        raise InputError("--uncertainty draws pictures: it needs an image folder, and a folder for -o.")
     estimator = load(model)
     estimator.n_jobs = jobs
     as_columns = _in_columns(data, form, out)
     if as_columns and (marginals or top_k):
         raise InputError("--marginals and --top-k need JSON lines; leave --format conll out, or name a .jsonl file.")
     options = replace(o.reading(form, o.kind_of(estimator.structure_), unlabelled), sources=as_columns)
+    if pictures:
+        with o.progress(data, "Predicting") as line:
+            written = write_masks(estimator, data, out, options, uncertainty, line)
+        print(f"Wrote {len(written)} masks to {out / 'masks'}")
+        return
     with output(out) as file, o.progress(data, "Predicting") as line:
         for part in read_parts(data, AT_ONCE, replace(options, progress=line)):
             records = _records(estimator, part, marginals, top_k)

@@ -83,6 +83,7 @@ STRUCTURES = {
     "multilabel": Entry("mssvm.structures", "MultiLabel"),
     "factors": Entry("mssvm.structures", "FactorModel"),
 }
+EDGES = ("free", "associative", "contrast")  # what scores neighbours of a grid
 WITHOUT_FILES = ("factors",)  # structures that no data file describes
 ENUMS = (Entry("mssvm.optim", "Scaling"), Entry("mssvm.optim", "Stopping"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
@@ -43,6 +44,15 @@ class Stopping:
 def stop_at_once() -> None:
     """Until ``stopping`` takes over, a signal ends the process."""
     _handle(Stopping().end)
+
+
+def leave(code: int) -> int:
+    """The exit code; after a signal the process ends here, for its usual end would wait for threads in kernels."""
+    if code - 128 in list(WORDS):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 @contextmanager

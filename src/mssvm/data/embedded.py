@@ -64,6 +64,53 @@ def weak_pictures(
     return out
 
 
+def photograph(height: int = 60, width: int = 90, share: float = 0.02, seed: int = 0) -> WeakPicture:
+    """A landscape as a camera might see it, with light, clouds, texture and grain: sky (0), hills (1), meadow (2) and a
+    lake (3) that mirrors the sky; thin strokes label a share of its pixels."""
+    rng = np.random.default_rng(seed)
+    rows, columns = np.mgrid[:height, :width] / np.array([height, width])[:, None, None]
+    ridge = 0.34 + 0.3 * (_clouds(1, width, 3, rng) - 0.5)
+    shore = 0.52 + 0.12 * (_clouds(1, width, 2, rng) - 0.5)
+    truth = np.where(rows < ridge, 0, np.where(rows < shore, 1, 2))
+    lake = ((rows - 0.76) / 0.11) ** 2 + ((columns - rng.uniform(0.35, 0.65)) / 0.3) ** 2
+    truth = np.where(lake + 0.5 * (_clouds(height, width, 4, rng) - 0.5) < 1, 3, truth)
+    colours = np.array([[120, 165, 225], [88, 104, 112], [104, 138, 62], [96, 134, 178]], dtype=np.float64)
+    rough = np.array([55.0, 50.0, 70.0, 22.0])[truth] * (_clouds(height, width, 5, rng) - 0.5)
+    rough += np.array([0.0, 9.0, 16.0, 5.0])[truth] * rng.normal(size=truth.shape)
+    light = 1.12 - 0.3 * columns + np.where(truth == 0, 0.35 * rows, 0.0)
+    pixels = light[..., None] * (colours[truth] + rough[..., None]) + rng.normal(0, 14.0, (height, width, 3))
+    given = np.full(truth.shape, MISSING)
+    for label in np.unique(truth):
+        while (given == label).mean() < share / len(np.unique(truth)):
+            _stroke(given, truth, int(label), rng)
+    return WeakPicture(np.clip(pixels, 0, 255).astype(np.uint8), *(m.astype(np.uint8) for m in (given, truth)))
+
+
+def _clouds(height: int, width: int, octaves: int, rng: np.random.Generator) -> AnyArray:
+    """Smooth noise between 0 and 1: random values on finer and finer grids, each half as strong as the one before."""
+    out = np.zeros((height, width))
+    for k in range(octaves):
+        n = 2 << k
+        i, j = np.linspace(0, n - 1e-9, height), np.linspace(0, n - 1e-9, width)
+        a, b, knots = i.astype(int), j.astype(int), rng.random((n + 1, n + 1))
+        u, v = (i - a)[:, None], (j - b)[None]
+        top = (1 - v) * knots[np.ix_(a, b)] + v * knots[np.ix_(a, b + 1)]
+        out += ((1 - u) * top + u * ((1 - v) * knots[np.ix_(a + 1, b)] + v * knots[np.ix_(a + 1, b + 1)])) / (1 << k)
+    return np.asarray(out / (2 - 2 / (1 << octaves)))
+
+
+def _stroke(given: AnyArray, truth: AnyArray, label: int, rng: np.random.Generator) -> None:
+    """Label pixels of one class along a thin curve, from a random one of them until it leaves the class."""
+    at, angle = rng.choice(np.argwhere(truth == label)).astype(float), rng.uniform(0, 2 * np.pi)
+    for _ in range(14):
+        i, j = np.round(at).astype(int)
+        if not (0 <= i < truth.shape[0] and 0 <= j < truth.shape[1]) or truth[i, j] != label:
+            return
+        given[i, j] = label
+        angle += rng.normal(0, 0.3)
+        at += np.sin(angle), np.cos(angle)
+
+
 def write_pictures(folder: Path, pictures: list[WeakPicture], full: bool = False) -> Path:
     """Pictures and masks as an image folder; ``full`` writes all labels instead of the given ones."""
     for name in ("images", "masks"):

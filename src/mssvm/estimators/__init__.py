@@ -1,8 +1,8 @@
 """scikit-learn estimators: ``members`` are the family, ``base`` what they share.
 
 ``plan`` reads an estimator's parameters into one frozen description, ``training`` fits it to data (``diagnosis`` puts
-that into words), ``prediction`` answers requests of a fitted model, ``persist`` keeps it in a file. ``latent`` is a
-classifier of plain matrices, ``selection`` cross-validation of ragged data.
+that into words), ``prediction`` answers requests of a fitted model, ``persist`` keeps it in a file, ``plots`` draws it.
+``latent`` is a classifier of plain matrices, ``selection`` cross-validation of ragged data.
 """
 
 from mssvm.estimators.latent import LatentClassifier

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,6 +20,7 @@ from mssvm.engines import engine_of
 from mssvm.engines.base import Bound
 from mssvm.engines.numba.compiling import tells_of_compiling
 from mssvm.estimators import diagnosis, persist, plan, prediction
+from mssvm.estimators.plots import Plots
 from mssvm.estimators.prediction import PredictionRequest
 from mssvm.estimators.training import Following, HeldOut, Training, TrainingData
 from mssvm.inference.base import Planner
@@ -34,7 +34,7 @@ from mssvm.structures import Encoder, Schema, Structure, Weight
 SECTION = "Parameters\n----------\n"
 
 
-class StructuredEstimator(BaseEstimator):
+class StructuredEstimator(Plots):
     """A structured predictor learned from labels that may be missing or ambiguous.
 
     Minimises 1/2 |w|^2 + C sum_i weight_i U_i(w) (paper eq. 5); members differ in the temperatures and loss of U_i.

@@ -133,12 +133,13 @@ class TrainingData:
         return np.asarray(keep | (count > 0) | known)
 
     def regulariser(self, penalties: Any) -> Regulariser:
-        """1/2 |w|^2, or with other strengths for the blocks named in ``penalties``."""
+        """1/2 |w|^2, or with other strengths for the blocks named in ``penalties``; bounds are the structure's."""
+        bounded = self.encoder.nonnegative
         if penalties is None:
-            return Regulariser()
+            return Regulariser(nonnegative=bounded)
         if not hasattr(penalties, "items"):
             raise InputError(f"penalties must map names of blocks of weights to strengths, got {penalties!r}.")
-        return Regulariser(self.encoder.layout.per_weight(dict(penalties)))
+        return Regulariser(self.encoder.layout.per_weight(dict(penalties)), bounded)
 
 
 class TrainingLine:
@@ -197,7 +198,8 @@ class Training:
             raise InputError("no site of y is labelled; training needs at least one label.")
         self.regulariser = data.regulariser(plan.penalties)
         if self.active is not None:
-            self.regulariser = Regulariser(self._taken(self.regulariser.strengths(data.encoder.model.n_weights)))
+            strengths, bounded = self.regulariser.strengths(data.encoder.model.n_weights), data.encoder.nonnegative
+            self.regulariser = Regulariser(self._taken(strengths), None if bounded is None else self._taken(bounded))
         self.whole = self.model.fill
         self.validation = self._validation()
         self._lines: list[TrainingLine] = []

@@ -1,7 +1,8 @@
 """Block-coordinate Frank-Wolfe on a convex problem, whose "labels" are pairs (y, q(h)) with loss Delta + eps H(q).
 
 The oracle at w gives a plane of one instance: plus_i(w') >= Phi mu.w' + b, equal at w. Each instance keeps a few
-planes and a mixture alpha of them; v = u - sum_i c_i sum_k alpha_ik Phi mu_ik, and w = v / r. A step on instance i
+planes and a mixture alpha of them; v = u - sum_i c_i sum_k alpha_ik Phi mu_ik, and w = v / r (max(v, 0) / r where
+weights stay >= 0: the multipliers of the bounds are one more block, solved after every step). A step on instance i
 moves weight among its planes, always from the lowest in use (a) to the highest (s):
 
     score_k = mu_k.Phi'w + b_k,    gamma = min(alpha_a, (score_s - score_a) / (c_i |Phi (mu_s - mu_a)|^2_{1/r}))
@@ -85,25 +86,24 @@ class BCFW(Solver[BCFWState]):
         return {key: getattr(state, key) for key in WARM}
 
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> BCFWState:
-        r = run.regulariser.demand_dual(run.problem.n_weights, "BCFW")
-        form = ConvexForm.of(run, r, "BCFW")
+        form = ConvexForm.of(run, "BCFW")
         n = run.problem.n_instances
         kept = {key: [x.copy() for x in warm[key]] for key in WARM} if warm else self._first_planes(run, form)
         v = form.u.copy()
         for i in range(n):
             v -= run.problem.scale[i] * run.problem.features_of(i, kept["alpha"][i] @ kept["planes"][i])
         rng = np.random.default_rng(self.seed)
-        return BCFWState(form.u, form.constant, v, gaps=np.ones(n), mean=v / r, rng=rng, **kept)
+        return BCFWState(form.u, form.constant, v, gaps=np.ones(n), mean=form.point(v), rng=rng, **kept)
 
     def _first_planes(self, run: SolverRun, form: ConvexForm) -> dict[str, Any]:
         """The planes at the start, whose values are also the objective there."""
-        planes, offsets, plus = [], [], 0.0
+        planes, offsets, plus, w = [], [], 0.0, run.regulariser.project(run.w0)
         for i in range(run.problem.n_instances):
-            value, mu = run.atom(run.w0, i)
+            value, mu = run.atom(w, i)
             planes.append(mu[None])
-            offsets.append(np.array([value - mu @ run.problem.scores_of(i, run.w0)]))
+            offsets.append(np.array([value - mu @ run.problem.scores_of(i, w)]))
             plus += run.problem.scale[i] * value
-        run.record(run.w0, form.primal(run.w0, plus))
+        run.record(w, form.primal(w, plus))
         used = [np.zeros(1, dtype=np.int64) for _ in planes]
         alpha = [np.ones(1) for _ in planes]
         products = [self._products(run, form.r, i, mu, mu[0]) for i, mu in enumerate(planes)]
@@ -114,15 +114,14 @@ class BCFW(Solver[BCFWState]):
         return np.asarray(planes @ run.problem.scores_of(i, run.problem.features_of(i, mu) / r))
 
     def step(self, run: SolverRun, state: BCFWState) -> None:
-        r = run.regulariser.strengths(run.problem.n_weights)
-        form = ConvexForm(r, state.u, state.constant)
+        form = ConvexForm(run.regulariser, state.u, state.constant)
         for _ in range(self.check_every):
             n = run.problem.n_instances
             for i in _draw(state.gaps, n, state.rng):
-                self._visit(run, state, r, int(i), oracle=True)
+                self._visit(run, state, form, int(i), oracle=True)
             for _ in range(self.cached_passes):
                 for i in state.rng.permutation(n):
-                    self._visit(run, state, r, int(i), oracle=False)
+                    self._visit(run, state, form, int(i), oracle=False)
             state.n_pass += 1
         gap = self._check(run, state, form)
         if gap <= self.tolerance * abs(run.best.objective):
@@ -133,14 +132,13 @@ class BCFW(Solver[BCFWState]):
     def certificate(self, run: SolverRun, state: BCFWState, objective: float) -> Certificate:
         return duality_certificate(run, objective, state.lower)
 
-    def _lower(self, run: SolverRun, state: BCFWState) -> float:
-        r = run.regulariser.strengths(run.problem.n_weights)
+    def _lower(self, run: SolverRun, state: BCFWState, form: ConvexForm) -> float:
         mixed = np.array([alpha @ b for alpha, b in zip(state.alpha, state.offsets, strict=True)])
-        return ConvexForm(r, state.u, state.constant).dual(state.v, float(run.problem.scale @ mixed))
+        return form.dual(state.v, float(run.problem.scale @ mixed))
 
     def _check(self, run: SolverRun, state: BCFWState, form: ConvexForm) -> float:
         """Evaluate the current and the averaged weights; renew every instance's gap at the current ones."""
-        w, lower = state.v / form.r, self._lower(run, state)
+        w, lower = form.point(state.v), self._lower(run, state, form)
         state.lower = lower
         part = run.count(run.problem.plus(w))
         at_mean = form.primal(state.mean, run.count(run.problem.plus(state.mean)).total)
@@ -156,10 +154,10 @@ class BCFW(Solver[BCFWState]):
             run.record(w, at_w, gap=lowest - lower, gradient_norm=norm)
         return lowest - lower
 
-    def _visit(self, run: SolverRun, state: BCFWState, r: Floats, i: int, oracle: bool) -> None:
+    def _visit(self, run: SolverRun, state: BCFWState, form: ConvexForm, i: int, oracle: bool) -> None:
         """One step on instance i, towards a known plane or a new one."""
         c = float(run.problem.scale[i])
-        w = state.v / r
+        w = form.point(state.v)
         scores = _scores(run, state, i, w)
         mixed = float(state.alpha[i] @ scores)
         enough = max(HIT_OWN * state.gaps[i], HIT_MEAN * float(state.gaps.mean()))
@@ -168,12 +166,12 @@ class BCFW(Solver[BCFWState]):
             run.negative_gaps += bool(value - mixed < -1e-9 * max(1.0, abs(value)))
             state.gaps[i] = max(c * (value - mixed), 0.0)
             if value > scores.max():
-                self._keep(run, state, r, i, mu, value - float(mu @ run.problem.scores_of(i, w)))
+                self._keep(run, state, form.r, i, mu, value - float(mu @ run.problem.scores_of(i, w)))
                 scores = _scores(run, state, i, w)
         self._mix(run, state, i, scores)
         state.steps += 1
         if oracle:
-            state.mean += (2.0 / (state.n_oracle + 2.0)) * (state.v / r - state.mean)
+            state.mean += (2.0 / (state.n_oracle + 2.0)) * (form.point(state.v) - state.mean)
             state.n_oracle += 1
 
     def _mix(self, run: SolverRun, state: BCFWState, i: int, scores: Floats) -> None:

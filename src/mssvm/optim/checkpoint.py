@@ -18,7 +18,7 @@ from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
 from mssvm.core.files import Reader, Writer, replacing
 
-FORMAT = "mssvm-checkpoint-2"
+FORMAT = "mssvm-checkpoint-3"
 
 
 @dataclass(frozen=True)

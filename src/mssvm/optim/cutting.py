@@ -21,6 +21,7 @@ from mssvm.optim.solver import Solver, SolverRun, Stop
 
 # New planes are taken at this share of the way from the best point to the QP's solution, which swings far at first.
 STRIDE = 0.3
+TURNS = 50  # at most, between a QP and the bounds of weights
 WARM = ("a", "b", "group", "alpha", "idle")
 
 
@@ -69,28 +70,25 @@ class CuttingPlane(Solver[CuttingPlaneState]):
 
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> CuttingPlaneState:
         p = run.problem.n_weights
-        r = run.regulariser.demand_dual(p, "CuttingPlane")
-        form = ConvexForm.of(run, r, "CuttingPlane")
+        form = ConvexForm.of(run, "CuttingPlane")
         none = np.zeros(0, dtype=np.int64)
         empty = {"a": np.zeros((0, p)), "b": np.zeros(0), "group": none, "alpha": np.zeros(0), "idle": none}
         kept = {key: np.array(value) for key, value in (warm or empty).items()}
-        H = (kept["a"] / r) @ kept["a"].T
+        H = (kept["a"] / form.r) @ kept["a"].T
         state = CuttingPlaneState(
             form.u, form.constant, H=H, lower=-np.inf, slack=np.zeros(0), n_round=0, n_failed=0, **kept
         )
         if not warm:
-            plus, (rows, values, groups) = self._tangents(run, run.w0)
-            run.record(run.w0, form.primal(run.w0, plus))
-            _add(state, r, rows, values, groups)
+            w = run.regulariser.project(run.w0)
+            plus, (rows, values, groups) = self._tangents(run, w)
+            run.record(w, form.primal(w, plus))
+            _add(state, form.r, rows, values, groups)
         return state
 
     def step(self, run: SolverRun, state: CuttingPlaneState) -> None:
-        form = ConvexForm(run.regulariser.strengths(run.problem.n_weights), state.u, state.constant)
-        q = state.b + state.a @ (form.u / form.r)
-        state.alpha, solved = solve_simplices(state.H, q, state.group, state.alpha)
-        state.n_failed += not solved
-        v = form.u - state.alpha @ state.a
-        w = v / form.r
+        form = ConvexForm(run.regulariser, state.u, state.constant)
+        v = self._solve(state, form)
+        w = form.point(v)
         state.lower = max(state.lower, form.dual(v, float(state.alpha @ state.b)))
         w = run.best.w + STRIDE * (w - run.best.w) if np.isfinite(run.best.objective) else w
         plus, (rows, values, groups) = self._tangents(run, w)
@@ -110,6 +108,20 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         # What is left out promises less than a tenth of the gap in all.
         new = rows @ w + values - tops > 0.1 * gap / len(tops)
         _add(state, form.r, rows[new], values[new], groups[new])
+
+    def _solve(self, state: CuttingPlaneState, form: ConvexForm) -> Floats:
+        """The QP, by turns with the multipliers of the weights' bounds where there are some; returns v."""
+        v = form.u - state.alpha @ state.a
+        multipliers = form.regulariser.project(v) - v
+        for _ in range(TURNS):
+            q = state.b + state.a @ ((form.u + multipliers) / form.r)
+            state.alpha, solved = solve_simplices(state.H, q, state.group, state.alpha)
+            state.n_failed += not solved
+            v, before = form.u - state.alpha @ state.a, multipliers
+            multipliers = form.regulariser.project(v) - v
+            if np.allclose(multipliers, before, rtol=1e-6, atol=0.0):
+                break
+        return v
 
     def certificate(self, run: SolverRun, state: CuttingPlaneState, objective: float) -> Certificate:
         slack = None

@@ -5,6 +5,7 @@ v = u - a, the minimum over w is attained at w = v / r and bounds the whole prob
 
     constant + b - 1/2 sum_j v_j^2 / r_j
 
+Where w_j >= 0 is demanded, both hold with max(v_j, 0) for v_j: the multiplier of the bound is -v_j where that is > 0.
 The best mixture of known planes is a quadratic program over simplices: min_a 1/2 a'Ha - q'a, a >= 0, sum 1 in every
 group.
 """
@@ -12,12 +13,14 @@ group.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.jit import njit
+from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.solution import Certificate
 from mssvm.optim.solver import SolverRun
 
@@ -26,28 +29,37 @@ NEGLIGIBLE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class ConvexForm:
-    """r, u and the constant."""
+    """R with its strengths r, u and the constant."""
 
-    r: Floats
+    regulariser: Regulariser
     u: Floats
     constant: float
 
     @classmethod
-    def of(cls, run: SolverRun, r: Floats, solver: str) -> ConvexForm:
+    def of(cls, run: SolverRun, solver: str) -> ConvexForm:
         """Read the linear part off its value and gradient at the start; refuse a problem that has none."""
+        run.regulariser.demand_dual(run.problem.n_weights, solver)
         if not run.problem.convex:
             raise UnsupportedError(
                 f"{solver} needs a convex problem, and this one subtracts a convex part (hidden variables or sets of "
                 f"labels); use CCCP(inner={solver}())."
             )
         part = run.count(run.problem.minus(run.w0))
-        return cls(r, part.gradient, float(part.gradient @ run.w0) - part.total)
+        return cls(run.regulariser, part.gradient, float(part.gradient @ run.w0) - part.total)
+
+    @cached_property
+    def r(self) -> Floats:
+        return self.regulariser.strengths(len(self.u))
+
+    def point(self, v: Floats) -> Floats:
+        """argmin_w R(w) - v.w."""
+        return np.asarray(self.regulariser.project(v) / self.r)
 
     def primal(self, w: Floats, plus: float) -> float:
         return 0.5 * float(self.r @ (w * w)) + plus - float(self.u @ w) + self.constant
 
     def dual(self, v: Floats, b: float) -> float:
-        return self.constant + b - 0.5 * float(v @ (v / self.r))
+        return self.constant + b - 0.5 * float(v @ self.point(v))
 
 
 def duality_certificate(run: SolverRun, objective: float, lower: float, slack: Floats | None = None) -> Certificate:

@@ -58,13 +58,11 @@ class Regulariser:
         return np.where(self.nonnegative & (w <= 0) & (gradient > 0), 0.0, gradient)
 
     def demand_dual(self, n_weights: int, solver: str) -> Floats:
-        """r, or a refusal: solvers that work in the dual need w = v / r and no bounds."""
+        """r, or a refusal: solvers that work in the dual need w = v / r."""
         r = self.strengths(n_weights)
         if np.any(r <= 0):
             raise UnsupportedError(
                 f"{solver} needs a strength > 0 on every weight, but {int((r <= 0).sum())} have 0; "
                 "use LBFGS or Subgradient, or give them a small strength."
             )
-        if self.nonnegative is not None and np.any(self.nonnegative):
-            raise UnsupportedError(f"{solver} cannot keep weights non-negative; use LBFGS or Subgradient.")
         return r

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from time import monotonic
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from mssvm.optim.solver import Solver, SolverRun, Stop
 TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
 TRIAL_STEPS = 20  # at least; whole epochs
 USUAL_RATE = 0.3  # where no trial lowers the objective
+PAUSE = 0.5  # seconds of visits after which an epoch makes a pause for a checkpoint
 
 
 class Stopping(Enum):
@@ -48,6 +50,9 @@ TRIAL_SHARE = {Scaling.ADAGRAD: 0.9, Scaling.ADAM: 0.5}
 
 @dataclass
 class SubgradientState:
+    """``waiting`` are the instances not visited yet in this epoch, ``falls`` the decreases in the trials of rates so
+    far (None: the rate is known)."""
+
     w: Floats
     epoch: int
     rate: float
@@ -57,6 +62,8 @@ class SubgradientState:
     summed: int
     steps: int
     rng: np.random.Generator
+    waiting: Ints
+    falls: list[float] | None
 
 
 @dataclass(frozen=True)
@@ -112,15 +119,19 @@ class Subgradient(Solver[SubgradientState]):
         state = self._fresh(w, self.rate or TRIAL_RATES[0])
         if not self.full_batch:
             run.record(w, run.objective(w)[0])
-        return state if self.rate else self._fresh(w, self._best_rate(run, w))
+        return state if self.rate else replace(state, falls=[])
 
     def step(self, run: SolverRun, state: SubgradientState) -> None:
+        if state.falls is not None:
+            self._trial(run, state, state.falls)
+            return
         if self.full_batch:
             self._full_step(run, state)
             return
         if state.epoch >= self.n_epochs:
             raise Stop(Outcome.BUDGET, f"All {self.n_epochs} epochs were run, at rate {state.rate:g}.")
-        self._epoch(run, state)
+        if not self._epoch(run, state):
+            return
         if state.epoch % self.evaluate_every and state.epoch < self.n_epochs:
             return
         if not (self.average and state.summed) or state.epoch == self.n_epochs:
@@ -139,18 +150,22 @@ class Subgradient(Solver[SubgradientState]):
         return run.chosen(last=self.keep_last or (estimated and run.rows[-1].objective < run.rows[0].objective))
 
     def _fresh(self, w: Floats, rate: float) -> SubgradientState:
-        zero = np.zeros_like(w)
+        zero, nothing = np.zeros_like(w), np.zeros(0, dtype=np.int64)
         rng = np.random.default_rng(self.seed)
-        return SubgradientState(w.copy(), 0, rate, zero, zero.copy(), zero.copy(), 0, 0, rng)
+        return SubgradientState(w.copy(), 0, rate, zero, zero.copy(), zero.copy(), 0, 0, rng, nothing, None)
 
-    def _best_rate(self, run: SolverRun, w: Floats) -> float:
+    def _trial(self, run: SolverRun, state: SubgradientState, falls: list[float]) -> None:
+        """Go on with the trial of a rate; after the last one begin at the best."""
+        if not self._epoch(run, state) or state.steps < TRIAL_STEPS:
+            return
+        falls = [*falls, run.rows[-1].objective - run.objective(state.w)[0]]
+        known = len(falls) == len(TRIAL_RATES)
+        rate = self._best_rate(falls) if known else TRIAL_RATES[len(falls)]
+        fresh = replace(self._fresh(run.regulariser.project(run.w0), rate), falls=None if known else falls)
+        vars(state).update(vars(fresh))
+
+    def _best_rate(self, falls: list[float]) -> float:
         """The highest rate that achieves most of the best decrease: short trials favour low rates."""
-        start, falls = run.rows[-1].objective, []
-        for rate in TRIAL_RATES:
-            trial = self._fresh(w, rate)
-            while trial.steps < TRIAL_STEPS:
-                self._epoch(run, trial)
-            falls.append(start - run.objective(trial.w)[0])
         fall = np.where(np.isfinite(falls), falls, -np.inf)
         good = np.flatnonzero(fall >= TRIAL_SHARE[Scaling(self.scaling)] * fall.max())
         return TRIAL_RATES[int(good[0])] if fall.max() > 0 else USUAL_RATE
@@ -175,19 +190,22 @@ class Subgradient(Solver[SubgradientState]):
             mean = state.sum / state.summed
             run.record(mean, run.objective(mean)[0])
 
-    def _epoch(self, run: SolverRun, state: SubgradientState) -> None:
-        """One visit to every instance, in random order."""
-        n = run.problem.n_instances
-        for instances in self._batches(n, state.rng):
+    def _epoch(self, run: SolverRun, state: SubgradientState) -> bool:
+        """One visit to every instance, in random order; False if it stopped on the way, for a checkpoint."""
+        n, began = run.problem.n_instances, monotonic()
+        size = self.batch_size or int(np.clip(n // 200, 1, 32))
+        if not len(state.waiting):
+            state.waiting = state.rng.permutation(n)
+        while len(state.waiting):
+            if monotonic() - began > PAUSE:
+                return False
+            instances = state.waiting[:size]
             part = run.count(run.problem.difference(state.w, instances))
             total = run.regulariser.gradient(state.w) + part.gradient * (n / len(instances))
             self._move(run, state, total / run.problem.n_sites)
+            state.waiting = state.waiting[size:]
         state.epoch += 1
-
-    def _batches(self, n: int, rng: np.random.Generator) -> list[Ints]:
-        size = self.batch_size or int(np.clip(n // 200, 1, 32))
-        order = rng.permutation(n)
-        return [order[k : k + size] for k in range(0, n, size)]
+        return True
 
     def _move(self, run: SolverRun, state: SubgradientState, g: Floats) -> None:
         state.steps += 1

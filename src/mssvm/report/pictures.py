@@ -37,6 +37,13 @@ def scalar_picture(title: str, values: Floats, low: float | None = None, high: f
     return _picture(title, colours.reshape(grey.shape))
 
 
+def colour_picture(title: str, pixels: AnyArray) -> str:
+    """A picture of colours (H, W, 3), bytes, in 32 steps of each."""
+    coarse = (np.round(pixels / 255 * 31) * 255 / 31).astype(int)
+    colours = np.array([f"#{r:02x}{g:02x}{b:02x}" for r, g, b in coarse.reshape(-1, 3).tolist()], dtype=object)
+    return _picture(title, colours.reshape(pixels.shape[:2]))
+
+
 def _picture(title: str, colours: np.ndarray[tuple[int, ...], np.dtype[np.object_]]) -> str:
     n_rows, n_columns = colours.shape
     width, height = n_columns * CELL, n_rows * CELL + 20

@@ -82,6 +82,7 @@ class WeightBlock:
 
     ``axes`` says of every state axis whether it is "label" or "hidden"; ``source`` names the features, None is one
     constant feature. ``rows`` names where a topology keeps the feature row of each member (None: rows in order).
+    A block with ``agree`` states has one weight a feature, kept >= 0, for both ends of a pair being in the same one.
     """
 
     name: str
@@ -90,6 +91,7 @@ class WeightBlock:
     cards: tuple[int, ...]
     source: str | None = None
     rows: str | None = None
+    agree: int = 0
 
     @property
     def width(self) -> int:
@@ -192,6 +194,12 @@ class Encoder:
     def hidden_weights(self) -> Bools:
         """The weights that touch hidden variables: those that a start at zero would leave symmetric."""
         return self.layout.per_weight({b.name: float("hidden" in b.axes) for b in self.blocks}, 0.0) > 0
+
+    @cached_property
+    def nonnegative(self) -> Bools | None:
+        """The weights that must not fall below 0 (None: there are none)."""
+        mask = self.layout.per_weight({b.name: float(b.agree) for b in self.blocks}, 0.0) > 0
+        return mask if mask.any() else None
 
     @property
     def n_features(self) -> int:
@@ -351,7 +359,16 @@ class Frames:
 
     def rows(self, block: WeightBlock, at: Ints) -> tuple[Ints | None, Ints]:
         """The rows of the block's source that the members of its group, at the places ``at``, have as features (None:
-        all), and the places of these rows."""
+        all), and the places of these rows. A row of features serves all states of a block that is for agreeing ones."""
+        chosen, at = self._member_rows(block, at)
+        if not block.agree:
+            return chosen, at
+        same = np.arange(block.agree) * (block.agree + 1)
+        if block.source is not None:
+            chosen = np.repeat(np.arange(len(at)) if chosen is None else chosen, block.agree)
+        return chosen, np.where(at[:, None] < 0, -1, at[:, None] + same).ravel()
+
+    def _member_rows(self, block: WeightBlock, at: Ints) -> tuple[Ints | None, Ints]:
         if block.source is None or block.rows is None:
             return None, at
         sizes = np.array([kind.sizes[block.source] for kind in self.kinds], dtype=np.int64)[self.kind_of]

@@ -1,4 +1,4 @@
-"""Grids: one label per pixel, with a table of its own for every direction in which neighbours lie."""
+"""Grids: one label per pixel; neighbours have a table for every direction, or a weight for having the same label."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mssvm.core.arrays import Ints
+from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
+from mssvm.core.registry import EDGES
 from mssvm.structures.base import Raw
 from mssvm.structures.encoder import Schema
 from mssvm.structures.pairwise import Frame, Pairwise, edge_source, split
 
 DIRECTIONS = ("right", "down", "down_right", "down_left")
+DISTANCES = ("side", "corner")
 
 
 @dataclass(eq=False, repr=False)
@@ -24,7 +26,14 @@ class Grid(Pairwise):
     Parameters
     ----------
     neighbours : 4 or 8
-        4 links a pixel to the right and down, 8 also along both diagonals; every direction has its own weights.
+        4 links a pixel to the right and down, 8 also along both diagonals.
+    edges : "free", "associative" or "contrast"
+        What scores two neighbours. "free" has a table of all pairs of labels for every direction. "associative" has
+        one weight >= 0 for their having the same label, whatever the direction (two with diagonals, "side" and
+        "corner"). "contrast" adds another, >= 0 too, that counts less the more the two differ: it is multiplied by
+        exp(-|x_i - x_j|^2 / (2 m)), m the mean of |x_i - x_j|^2 over the edges of the image, so that labels change
+        where the image does. Tables can learn what lies above what; where few pixels are labelled they also learn
+        what is not so, such as stripes, while the other two only ever smooth (docs/decisions/0007).
     hidden : int
         States of the hidden variables; 0 for none. By default (``linked=True``) every pixel has one, tied to its label
         and to the hidden variables of its neighbours: a hidden grid under the labels.
@@ -51,11 +60,18 @@ class Grid(Pairwise):
     direct: bool = False
     forbidden: Any = None
     fixed: Mapping[str, Any] | None = None
+    edges: str = "free"
 
     def check(self) -> None:
         super().check()
         if self.neighbours not in (4, 8):
             raise InputError(f"neighbours must be 4 or 8, got {self.neighbours!r}.")
+        if self.edges not in EDGES:
+            raise InputError(f"edges must be one of {', '.join(map(repr, EDGES))}, got {self.edges!r}.")
+
+    @property
+    def associative(self) -> bool:
+        return self.edges != "free"
 
     @property
     def _directions(self) -> tuple[str, ...]:
@@ -67,9 +83,35 @@ class Grid(Pairwise):
             x, edge_x = split(item, b, axes=3)
             (h, w), rows = _pixels(x, b)
             nodes.append(rows)
-            edges.append(None if edge_x is None else self._edge_rows(edge_x, h, w, b))
+            parts = [] if edge_x is None else [self._edge_rows(edge_x, h, w, b)]
+            if self.edges == "contrast":
+                parts.append(self._contrast(rows, h, w, b))
+            edges.append(np.concatenate(parts, axis=1) if parts else None)
             keys.append((h, w))
-        return Raw({"node": nodes, **edge_source(edges)}, keys, {"edge": self._directions})
+        kinds = DISTANCES[: self.neighbours // 4] if self.associative else self._directions
+        return Raw({"node": nodes, **edge_source(edges)}, keys, {"edge": kinds})
+
+    def _contrast(self, rows: Any, h: int, w: int, b: int) -> Floats:
+        """How alike the ends of every edge look, direction by direction."""
+        if not isinstance(rows, np.ndarray):
+            raise InputError("contrast needs an (H, W, d) array of numbers; use edges='associative'.", instance=b)
+        x = rows.reshape(h, w, -1).astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused later, with its place
+            apart = np.concatenate([((x[one] - x[other]) ** 2).sum(axis=2).ravel() for one, other in self._ends])
+            likeness = np.exp(-apart / max(2.0 * float(apart.sum()) / max(len(apart), 1), 1e-300))
+        return np.where(np.isfinite(likeness), likeness, 0.0)[:, None]
+
+    @property
+    def _ends(self) -> tuple[tuple[Any, Any], ...]:
+        """The first and the second ends of the edges of every direction, as places in an (H, W) array."""
+        most, rest, all_ = slice(None, -1), slice(1, None), slice(None)
+        ends = (
+            ((all_, most), (all_, rest)),
+            ((most, all_), (rest, all_)),
+            ((most, most), (rest, rest)),
+            ((most, rest), (rest, most)),
+        )
+        return ends[: len(self._directions)]
 
     def _edge_rows(self, given: Any, h: int, w: int, b: int) -> Any:
         """Features of all edges, direction by direction."""
@@ -87,6 +129,8 @@ class Grid(Pairwise):
                     f"the grid of {h} x {w} needs ({shape[0]}, {shape[1]}, e).",
                     instance=b,
                 )
+            if self.associative and array.min(initial=0.0) < 0:
+                raise InputError(f"edge features {name!r} fall below 0; associative edges need them >= 0.", instance=b)
             rows.append(array.reshape(-1, array.shape[2]))
         try:
             return np.concatenate(rows)
@@ -96,15 +140,10 @@ class Grid(Pairwise):
     def frame(self, key: Any, schema: Schema) -> Frame:
         h, w = key
         at = np.arange(h * w).reshape(h, w)
-        ends = (
-            (at[:, :-1], at[:, 1:]),
-            (at[:-1], at[1:]),
-            (at[:-1, :-1], at[1:, 1:]),
-            (at[:-1, 1:], at[1:, :-1]),
-        )[: len(self._directions)]
-        edges = np.concatenate([np.stack([a.ravel(), b.ravel()], axis=1) for a, b in ends])
-        sizes = [a.size for a, _ in ends]
-        kinds: Ints = np.repeat(np.arange(len(ends)), sizes)
+        ends = [(at[one].ravel(), at[other].ravel()) for one, other in self._ends]
+        edges = np.concatenate([np.stack(pair, axis=1) for pair in ends])
+        number = np.arange(len(ends))
+        kinds: Ints = np.repeat(number // 2 if self.associative else number, [len(one) for one, _ in ends])
         return Frame((h, w), edges, np.zeros(h * w, dtype=np.int64), kinds)
 
 

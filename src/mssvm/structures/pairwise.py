@@ -14,6 +14,9 @@ or one per node (``linked=True``: a copy of the graph made of hidden variables u
     + sum_i x_i . hidden.node[:, h_i] + attach[y_i, h_i]
     + sum_(i,j) hidden.edge[h_i, h_j] + x_ij . hidden.edge.x[:, h_i, h_j]
 
+Where edges are associative, both ends being in the same state takes the place of the tables of labels and of hidden
+states: edge [y_i = y_j] + x_ij . edge.x [y_i = y_j], with weights that stay >= 0.
+
 With hidden variables the labels have no edges of their own unless ``direct=True``. Every block exists once per node
 type or edge type.
 """
@@ -59,6 +62,11 @@ class Pairwise(Structure):
     direct: bool
     forbidden: Any
 
+    @property
+    def associative(self) -> bool:
+        """Whether edges have weights for agreement instead of tables."""
+        return False
+
     @abstractmethod
     def frame(self, key: Any, schema: Schema) -> Frame:
         """Sites and edges of an instance with the given key."""
@@ -87,7 +95,9 @@ class Pairwise(Structure):
                 for name, group, axes, source, rows in templates:
                     if source is None or source in schema.features:
                         sizes, at = tuple(cards[axis] for axis in axes), tag(rows, t) if rows else None
-                        out.append(WeightBlock(tag(name, t), tag(group, t), axes, sizes, source, at))
+                        agree = sizes[0] if self.associative and axes in (("label",) * 2, ("hidden",) * 2) else 0
+                        axes, sizes = ((), ()) if agree else (axes, sizes)
+                        out.append(WeightBlock(tag(name, t), tag(group, t), axes, sizes, source, at, agree))
         return tuple(out)
 
     @property

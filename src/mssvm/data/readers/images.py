@@ -31,20 +31,26 @@ def open_images(stream: Stream, options: Options) -> Opened:
     return Opened("grid", _pictures(Path(stream.path), options), "image")
 
 
-def _pictures(folder: Path, options: Options) -> Iterator[Record]:
-    pictures, masks = folder / "images", folder / "masks"
+def pictures_of(folder: Path) -> list[Path]:
+    """The pictures of a folder, by name."""
+    pictures = folder / "images"
     if not pictures.is_dir():
         raise InputError(f"{folder} has no folder images; put pictures into images and their labels into masks.")
-    names = sorted(p for p in pictures.iterdir() if _stem(p) is not None)
+    names = sorted(p for p in pictures.iterdir() if stem_of(p) is not None)
     if not names:
         raise InputError(f"{pictures} holds no pictures ({', '.join(ENDINGS)}, each also with .gz).")
-    given = {_stem(p): p for p in masks.iterdir() if _stem(p) is not None} if masks.is_dir() else {}
+    return names
+
+
+def _pictures(folder: Path, options: Options) -> Iterator[Record]:
+    names, masks = pictures_of(folder), folder / "masks"
+    given = {stem_of(p): p for p in masks.iterdir() if stem_of(p) is not None} if masks.is_dir() else {}
     kinds: set[bool] = set()
     for number, path in enumerate(names):
         pixels = _read(path)
         y = None
-        if _stem(path) in given:
-            mask_path = given[_stem(path)]
+        if stem_of(path) in given:
+            mask_path = given[stem_of(path)]
             mask = _read(mask_path)
             if mask.shape[:2] != pixels.shape[:2]:
                 raise InputError(f"{mask_path} has {_size(mask)} pixels, but {path.name} has {_size(pixels)}.")
@@ -55,6 +61,14 @@ def _pictures(folder: Path, options: Options) -> Iterator[Record]:
         if options.progress is not None:
             options.progress(number + 1, len(names))
         yield Record(number, features(pixels), y, path.name)
+
+
+def palette_of(folder: Path) -> list[list[int]] | None:
+    """The colours in which the first of the folder's masks shows its numbers; None where it is no palette PNG."""
+    masks = sorted(p for p in (folder / "masks").glob("*") if stem_of(p) is not None)
+    if not masks or not masks[0].name.lower().removesuffix(".gz").endswith(".png"):
+        return None
+    return png.palette_of(Stream(masks[0]).content(), str(masks[0]))
 
 
 def features(pixels: AnyArray) -> Floats:
@@ -77,7 +91,7 @@ def _labels(mask: AnyArray, missing_colour: str) -> list[list[Any]]:
     return [[None if names[c] == unknown else names[c] for c in row] for row in colours.tolist()]
 
 
-def _stem(path: Path) -> str | None:
+def stem_of(path: Path) -> str | None:
     """The name that picture and mask share, or None for other files."""
     name = path.name.removesuffix(".gz")
     ending = Path(name).suffix.lower()

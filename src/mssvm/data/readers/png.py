@@ -47,13 +47,25 @@ def decode(data: bytes, name: str) -> AnyArray:
     return flat.reshape(height, width, n)
 
 
-def encode(pixels: AnyArray) -> bytes:
-    """(H, W) grey or (H, W, 3) colour bytes as a PNG."""
+def palette_of(data: bytes, name: str) -> list[list[int]] | None:
+    """The colours of a palette picture, None of any other."""
+    try:
+        found = [body for kind, body in _chunks(data) if kind == b"PLTE"]
+    except (struct.error, ValueError):
+        raise InputError(f"{name} is damaged or no PNG picture; save it again.") from None
+    indexed = data[len(SIGNATURE) + 17] == 3
+    return np.frombuffer(found[0], dtype=np.uint8).reshape(-1, 3).tolist() if found and indexed else None
+
+
+def encode(pixels: AnyArray, palette: AnyArray | None = None) -> bytes:
+    """(H, W) grey or (H, W, 3) colour bytes as a PNG, or (H, W) indices of a ``palette`` (n, 3)."""
     array = np.ascontiguousarray(pixels, dtype=np.uint8)
     height, width = array.shape[:2]
     rows = np.concatenate([np.zeros((height, 1), np.uint8), array.reshape(height, -1)], axis=1)
-    header = struct.pack(">IIBBBBB", width, height, 8, 0 if array.ndim == 2 else 2, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b""))
+    colour = 2 if array.ndim == 3 else 0 if palette is None else 3
+    colours = [] if palette is None else [(b"PLTE", np.ascontiguousarray(palette, dtype=np.uint8).tobytes())]
+    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    parts = ((b"IHDR", header), *colours, (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b""))
     return SIGNATURE + b"".join(
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
     )

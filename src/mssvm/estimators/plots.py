@@ -1,0 +1,131 @@
+"""Looking at a model: plots with matplotlib (the extra ``plot``), and what a notebook shows of it."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import estimator_html_repr
+from sklearn.utils.validation import check_is_fitted
+
+from mssvm.core.arrays import AnyArray, Floats
+from mssvm.core.errors import InputError, UnsupportedError
+from mssvm.data.labels import plain
+
+PANEL = 3.2  # inches
+
+
+class Plots(BaseEstimator):
+    """``plot_*`` methods of estimators. Each draws into ``ax`` where that is given, and returns what it drew into."""
+
+    history_: Any
+
+    def plot_objective(self, ax: Any = None) -> Any:
+        """The objective of every recorded iteration at the member's own temperatures, and the lower bound where one is
+        known."""
+        check_is_fitted(self, "coef_")
+        history = self.history_
+        rows = history[(history["eps_y"] == history["eps_y"][-1]) & (history["eps_h"] == history["eps_h"][-1])]
+        ax = _axes(ax)
+        ax.plot(rows["iteration"], rows["objective"], label="objective")
+        known = np.isfinite(rows["gap"])
+        if known.any():
+            lower = np.minimum.accumulate(rows["objective"])[known] - rows["gap"][known]
+            ax.plot(rows["iteration"][known], lower, linestyle="--", label="lower bound")
+            ax.legend()
+        ax.set(xlabel="iteration", ylabel="objective", title=type(self).__name__)
+        return ax
+
+    def plot_weights(self, top: int = 20, ax: Any = None) -> Any:
+        """The ``top`` weights that are largest in absolute value, as bars."""
+        model: Any = self
+        weights = model.weights_table(top)[::-1]
+        names = [" ".join([w.block, *([] if w.feature == "1" else [w.feature]), *map(str, w.states)]) for w in weights]
+        ax = _axes(ax, height=0.4 + 0.22 * len(weights))
+        ax.barh(np.arange(len(weights)), [w.value for w in weights])
+        ax.set_yticks(np.arange(len(weights)), names)
+        ax.axvline(0.0, color="black", linewidth=0.8)
+        ax.set(xlabel="weight")
+        return ax
+
+    def plot_marginals(self, x: Any, y: Any = None, ax: Any = None) -> Any:
+        """The probability of every class at every site of one sequence; crosses mark the labels ``y`` where given."""
+        model: Any = self
+        p = np.asarray(model.predict_marginals([x])[0])
+        if p.ndim != 2:
+            raise InputError("plot_marginals draws one sequence; plot_image is for grids.")
+        ax = _axes(ax, width=2.0 * PANEL)
+        shown = ax.imshow(p.T, vmin=0.0, vmax=1.0, cmap="Greys", aspect="auto", interpolation="nearest")
+        classes = [str(plain(c)) for c in model.classes_]
+        ax.set_yticks(np.arange(len(classes)), classes)
+        ax.set(xlabel="site", ylabel="class")
+        ax.figure.colorbar(shown, ax=ax, label="probability")
+        if y is not None:
+            states = _states(model, y, (len(p),))
+            ax.scatter(np.flatnonzero(states >= 0), states[states >= 0], marker="x", color="tab:red", label="label")
+        return ax
+
+    def plot_image(self, x: Any, y: Any = None, axes: Any = None) -> Any:
+        """One image: as it is (its first three features, or the first one), the labels given in ``y``, the labels
+        predicted, and how unsure every pixel is; without ``y`` three panels."""
+        model: Any = self
+        p = np.asarray(model.predict_marginals([x])[0])
+        if p.ndim != 3:
+            raise InputError("plot_image draws one grid; plot_marginals is for sequences.")
+        best = _states(model, model.predict([x])[0].tolist(), p.shape[:2])
+        panels: list[tuple[str, AnyArray]] = [("image", _picture(x)), ("predicted", best), ("uncertainty", entropy(p))]
+        if y is not None:
+            panels.insert(1, ("labels given", _states(model, y, p.shape[:2])))
+        if axes is None:
+            size = (PANEL * len(panels), PANEL * p.shape[0] / p.shape[1] + 0.4)
+            axes = _pyplot().subplots(1, len(panels), figsize=size)[1]
+        if len(axes) != len(panels):
+            raise InputError(f"plot_image draws {len(panels)} panels, and axes has {len(axes)}.")
+        for ax, (title, values) in zip(axes, panels, strict=True):
+            labels = title in ("predicted", "labels given")
+            values = np.ma.masked_less(values, 0) if labels else values  # missing labels stay blank
+            limits = {"vmin": 0, "vmax": max(p.shape[2] - 1, 9), "cmap": "tab10"} if labels else {"cmap": "gray"}
+            ax.imshow(values, interpolation="nearest", **limits)
+            ax.set(title=title, xticks=[], yticks=[])
+        return axes
+
+    def _html_repr(self) -> str:
+        """What a notebook shows: scikit-learn's diagram, and how training went once there was one."""
+        shown: str = estimator_html_repr(self)
+        if not hasattr(self, "coef_"):
+            return shown
+        told: Any = self
+        return shown + "".join(f"<p>{escape(line)}</p>" for line in told.diagnose().splitlines())
+
+
+def entropy(p: Floats) -> Floats:
+    """Of the distributions along the last axis, as a share of the largest possible."""
+    logs = np.log(np.maximum(p, 1e-300))
+    return np.asarray(np.clip(-(p * logs).sum(axis=-1) / np.log(max(p.shape[-1], 2)), 0.0, 1.0))
+
+
+def _states(model: Any, y: Any, shape: tuple[int, ...]) -> AnyArray:
+    """Class numbers of one instance's labels, -1 where there is none or more than one."""
+    labels = model.labels_.encode([y], (shape,))
+    return np.where(labels.observed & labels.single, labels.mask.argmax(axis=1), -1).reshape(shape)
+
+
+def _picture(x: Any) -> AnyArray:
+    """Features as an image: three of them within [0, 1] are colours, else the first is grey."""
+    values = np.asarray(x["x"] if isinstance(x, dict) else x[0] if isinstance(x, tuple) else x, dtype=np.float64)
+    colours = values[..., :3]
+    return colours if values.shape[2] >= 3 and colours.min() >= 0 and colours.max() <= 1 else values[..., 0]
+
+
+def _axes(ax: Any, width: float = 1.6 * PANEL, height: float = PANEL) -> Any:
+    return _pyplot().subplots(figsize=(width, height))[1] if ax is None else ax
+
+
+def _pyplot() -> Any:
+    try:
+        return import_module("matplotlib.pyplot")
+    except ImportError:
+        raise UnsupportedError('plots need matplotlib; run pip install "mssvm[plot]".') from None
