@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from mssvm.core.arrays import AnyArray, Floats
@@ -246,7 +245,7 @@ class StructuredEstimator(BaseEstimator):
             penalties=self.penalties,
             only_seen=plan.only_seen(self.support),
             may_hide=self.member.hidden,
-            rng=check_random_state(self.random_state),
+            rng=plan.generator_of(self.random_state),
             verbose=bool(self.verbose),
         )
 
