@@ -130,6 +130,8 @@ class FactorInput:
 
 
 def _length(rows: Any) -> int:
+    if isinstance(rows, str):
+        return len(rows)  # types of one letter each
     return int(rows.shape[0]) if sparse.issparse(rows) else sequence(rows, "features or types", "of rows")
 
 
