@@ -24,10 +24,9 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import AnyArray, Ints
-from mssvm.core.checks import LARGEST
+from mssvm.core.checks import LARGEST, shown
 from mssvm.core.errors import InputError, MssvmWarning, at_row
 from mssvm.core.topology import offsets
-from mssvm.data.labels import short
 from mssvm.data.standardise import Standardise
 from mssvm.data.words import words
 
@@ -353,7 +352,7 @@ class _Columns:
                 try:
                     made.add(site)
                 except (TypeError, ValueError, AttributeError):
-                    reason = f"{short(site)} is neither a dict of named features nor an iterable of strings."
+                    reason = f"{shown(site)} is neither a dict of named features nor an iterable of strings."
                     raise InputError(reason, what=what, instance=b, site=s) from None
                 counts.append(len(made.columns) - before)
         return np.array(made.columns, np.int32), np.array(made.values, np.float64), np.array(counts, np.int32)

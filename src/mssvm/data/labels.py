@@ -294,7 +294,7 @@ def flat_sites(item: Any, depth: int, b: int, what: str = "y", shape: tuple[int,
         return [item]
     if not isinstance(item, (list, tuple, np.ndarray)):
         if not hasattr(item, "to_numpy"):
-            raise InputError(f"expected a sequence of labels, got {short(item)}.", what=what, instance=b)
+            raise InputError(f"expected a sequence of labels, got {shown(item)}.", what=what, instance=b)
         item = item.to_numpy()
     if isinstance(item, np.ndarray):
         if item.ndim < depth:
@@ -320,9 +320,3 @@ def _mismatch(got: tuple[int, ...], shape: tuple[int, ...], b: int, what: str) -
     here, there = (" x ".join(map(str, sizes)) for sizes in (got, shape))
     reason = f"labels for {here} sites, but X has {there}; give one label (or MISSING) per site."
     raise InputError(reason, what=what, instance=b)
-
-
-def short(value: Any) -> str:
-    """A value in a message."""
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
