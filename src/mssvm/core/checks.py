@@ -46,7 +46,7 @@ def count(value: Any, name: str, low: int, high: int = MOST, unit: str = "") -> 
     """A whole number from ``low`` to ``high``."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not low <= value <= high:
-        bound = f"{'> 0' if low == 1 and not unit else f'>= {low}'}{f' and <= {high}' if high < MOST else ''}"
+        bound = f">= {low}{f' and <= {high}' if high < MOST else ''}"
         raise InputError(f"{name} must be a whole number{unit} {bound}, got {shown(value)}.")
     return int(value)
 
@@ -72,11 +72,11 @@ def mapping(value: Any, name: str, of: str) -> Mapping[Any, Any]:
 
 
 def several(value: Any, name: str, of: str) -> list[Any]:
-    """The members of an iterable other than a string or a mapping; none for None."""
+    """The members of an iterable other than a mapping (letters, of a string); none for None."""
     if value is None:
         return []
     try:
-        if isinstance(value, (str, bytes, Mapping)):
+        if isinstance(value, (bytes, Mapping)):
             raise TypeError
         return list(value)
     except TypeError:

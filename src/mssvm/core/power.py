@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from sys import float_info
+
 import numpy as np
 
 from mssvm.core.arrays import Floats
@@ -15,7 +17,7 @@ from mssvm.core.checks import number
 
 def check_temperature(eps: float, name: str = "eps") -> float:
     """Return ``eps`` as a float, or raise if it is negative or not finite."""
-    return number(eps, name, low=0.0)
+    return number(eps, name, low=0.0, high=float_info.max)
 
 
 def power_sum(a: Floats, eps: float, axis: int = -1) -> tuple[Floats, Floats]:

@@ -101,7 +101,7 @@ class FactorInput:
     def __post_init__(self) -> None:
         scopes: dict[str, Ints] = {}
         features: dict[str, Any] = {}
-        n_variables = sequence(self.variables, "variables", "of types")
+        n_variables = _length(self.variables)
         for name, given in mapping(self.factors, "factors", "names to scopes").items():
             pair = isinstance(given, tuple) and len(given) == 2 and not np.isscalar(given[0]) and _is_table(given[0])
             rows = _table(given[0] if pair else given, f"factors[{name!r}]")
