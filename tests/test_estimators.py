@@ -278,7 +278,7 @@ class TestWords:
             ({"tol": -1}, "tol must be"),
             ({"class_weight": "fair"}, "class_weight must be"),
             ({"class_weight": {"z": 1}}, "class_weight names 'z'"),
-            ({"class_weight": {"a": -1}}, "class_weight needs finite numbers"),
+            ({"class_weight": {"a": -1}}, "must be a finite number >= 0"),
             ({"penalties": {"colour": 1}}, "no weights are called 'colour'"),
             ({"penalties": 3}, "penalties must map"),
             ({"classes": ["a", "b"]}, "label 'c' is not among the classes"),

@@ -108,5 +108,5 @@ def test_turns_end_and_return_the_lowest_bound():
 
 
 def test_errors():
-    with pytest.raises(InputError, match="0 <= beta <= 1"):
+    with pytest.raises(InputError, match="beta must be a finite number >= 0 and <= 1"):
         modlat(sample_of(0), beta=2.0)

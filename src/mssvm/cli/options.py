@@ -58,7 +58,7 @@ Cost = Annotated[float, typer.Option("-C", "--cost", help="Weight of the data ag
 Solver = Annotated[str, one_of(("auto", *SOLVERS), text="Solver; auto suits the method and the inference.")]
 Inference = Annotated[str, one_of(INFERENCES, text="auto: exact where memory allows, else belief propagation.")]
 MaxIter = Annotated[int | None, typer.Option(min=1, help="Iterations of the solver; else its own limit.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of random starts and splits.")]
+Seed = Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Seed of random starts and splits.")]
 Jobs = Annotated[int, typer.Option(help="Threads; negative numbers count back from all cores.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

@@ -15,11 +15,13 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,38 @@ def _is_within(typing: Any) -> bool:
     return len(typing.callstack) > 0
 
 
+@contextmanager
+def interrupted_later() -> Iterator[None]:
+    """At a prompt or in a notebook, Ctrl-C waits for the end of the block: a compiler cut off in the middle compiles
+    nothing more in this process. A program that ends with Ctrl-C ends at once.
+
+    Only the main thread is ever interrupted; inner blocks find the handler of the outermost and leave it alone.
+    """
+    prompt = hasattr(sys, "ps1") or "IPython" in sys.modules
+    mine = prompt and threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if mine else None
+    if not callable(before) or isinstance(before, _Pending):
+        yield
+        return
+    pending = _Pending()
+    signal.signal(signal.SIGINT, pending)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pending.met is not None:
+            before(*pending.met)
+
+
+class _Pending:
+    """A handler that remembers the signal."""
+
+    met: tuple[int, Any] | None = None
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self.met = number, frame
+
+
 class Kernel(CPUDispatcher):
     """A function compiled for the types of its arguments when they are first met."""
 
@@ -97,7 +131,7 @@ class Kernel(CPUDispatcher):
             types = tuple(sigutils.normalize_signature(sig)[0])
             if types in self.overloads and not _is_within(self.typingctx) and _only_within(self.overloads[types]):
                 del self.overloads[types]
-            with uncollected():
+            with uncollected(), interrupted_later():
                 return super().compile(sig)
 
     def add_overload(self, cres: Any) -> None:

@@ -7,18 +7,17 @@
 
 from __future__ import annotations
 
+from sys import float_info
+
 import numpy as np
 
 from mssvm.core.arrays import Floats
-from mssvm.core.errors import InputError
+from mssvm.core.checks import number
 
 
 def check_temperature(eps: float, name: str = "eps") -> float:
     """Return ``eps`` as a float, or raise if it is negative or not finite."""
-    value = float(eps)
-    if not (np.isfinite(value) and value >= 0.0):
-        raise InputError(f"{name} must be a finite number >= 0, got {eps!r}.")
-    return value
+    return number(eps, name, low=0.0, high=float_info.max)
 
 
 def power_sum(a: Floats, eps: float, axis: int = -1) -> tuple[Floats, Floats]:

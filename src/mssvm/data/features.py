@@ -24,9 +24,9 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import AnyArray, Ints
+from mssvm.core.checks import LARGEST, shown
 from mssvm.core.errors import InputError, MssvmWarning, at_row
 from mssvm.core.topology import offsets
-from mssvm.data.labels import short
 from mssvm.data.standardise import Standardise
 from mssvm.data.words import words
 
@@ -79,7 +79,7 @@ class FeatureSchema:
 
     def encode(self, items: Sequence[Any]) -> FeatureRows:
         """The rows of new items; unseen names are ignored, a different number of columns is an error."""
-        if all((item.shape[0] if hasattr(item, "shape") else len(item)) == 0 for item in items):
+        if all(_is_empty(item) for item in items):
             empty = np.zeros((0, self.n_features))
             ptr = np.zeros(len(items) + 1, dtype=np.int64)
             return FeatureRows(empty if self.kind == "dense" else sparse.csr_array(empty), ptr)
@@ -217,10 +217,16 @@ def _adjacent(parts: Sequence[Any], width: int) -> AnyArray | None:
 def _numbers(item: Any, b: int, what: str) -> AnyArray:
     """One instance as an array (sites, features)."""
     try:
+        if isinstance(item, np.ma.MaskedArray) and np.ma.is_masked(item):
+            raise InputError("features are masked; impute them, or drop the site.", what=what, instance=b)
         rows = np.asarray(item)
         if rows.dtype.kind not in "fiub":
+            if rows.dtype.kind in "cmM":
+                raise TypeError
             rows = np.asarray(item, dtype=np.float64)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
         reason = "features are not a table of numbers; give every site the same number of them."
         raise InputError(reason, what=what, instance=b) from None
     if rows.ndim == 1 and not len(rows):
@@ -231,17 +237,25 @@ def _numbers(item: Any, b: int, what: str) -> AnyArray:
     return rows
 
 
+def _is_empty(item: Any) -> bool:
+    if hasattr(item, "shape"):
+        return bool(item.shape) and item.shape[0] == 0
+    return hasattr(item, "__len__") and len(item) == 0
+
+
 def check_finite(matrix: Any, ptr: Ints, what: str) -> None:
     """Raise at the first site whose features hold NaN or inf."""
     values = matrix.data if sparse.issparse(matrix) else matrix
     finite = np.isfinite(values)
     if finite.all():
-        return
+        if not values.size or -LARGEST <= values.min() <= values.max() <= LARGEST:
+            return
+        finite = np.abs(values) <= LARGEST
     if sparse.issparse(matrix):
         row = int(np.searchsorted(matrix.indptr, np.flatnonzero(~finite)[0], side="right")) - 1
     else:
         row = int(np.flatnonzero(~finite.all(axis=1))[0])
-    reason = "a feature is NaN or inf; impute or drop it, for every feature must be a finite number."
+    reason = f"a feature is NaN or inf or beyond {LARGEST:g}; impute, drop or scale it: features are finite numbers."
     raise InputError(reason, what=what, **at_row(row, ptr))
 
 
@@ -338,7 +352,7 @@ class _Columns:
                 try:
                     made.add(site)
                 except (TypeError, ValueError, AttributeError):
-                    reason = f"{short(site)} is neither a dict of named features nor an iterable of strings."
+                    reason = f"{shown(site)} is neither a dict of named features nor an iterable of strings."
                     raise InputError(reason, what=what, instance=b, site=s) from None
                 counts.append(len(made.columns) - before)
         return np.array(made.columns, np.int32), np.array(made.values, np.float64), np.array(counts, np.int32)

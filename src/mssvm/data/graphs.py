@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import Ints
+from mssvm.core.checks import mapping, sequence
 from mssvm.core.errors import InputError
 
 
@@ -100,10 +101,11 @@ class FactorInput:
     def __post_init__(self) -> None:
         scopes: dict[str, Ints] = {}
         features: dict[str, Any] = {}
-        for name, given in self.factors.items():
+        n_variables = _length(self.variables)
+        for name, given in mapping(self.factors, "factors", "names to scopes").items():
             pair = isinstance(given, tuple) and len(given) == 2 and not np.isscalar(given[0]) and _is_table(given[0])
             rows = _table(given[0] if pair else given, f"factors[{name!r}]")
-            _check_scopes(rows, len(self.variables), f"factor {name!r}", "variable")
+            _check_scopes(rows, n_variables, f"factor {name!r}", "variable")
             if pair and given[1] is not None:
                 if _length(given[1]) != len(rows):
                     raise InputError(f"factors[{name!r}] has {len(rows)} scopes but {_length(given[1])} feature rows.")
@@ -128,7 +130,9 @@ class FactorInput:
 
 
 def _length(rows: Any) -> int:
-    return int(rows.shape[0]) if hasattr(rows, "shape") else len(rows)
+    if isinstance(rows, str):
+        return len(rows)  # types of one letter each
+    return int(rows.shape[0]) if sparse.issparse(rows) else sequence(rows, "features or types", "of rows")
 
 
 def _is_table(rows: Any) -> bool:

@@ -7,7 +7,7 @@ is a label; a tuple is one label.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Ints
+from mssvm.core.checks import sequence, several, shown
 from mssvm.core.errors import InputError, at_row
 from mssvm.core.topology import offsets, spans
 
@@ -96,7 +97,10 @@ class LabelVocabulary:
         classes = tuple(plain(c) for c in self.classes)
         object.__setattr__(self, "classes", classes)
         object.__setattr__(self, "missing_label", plain(self.missing_label))
+        if not _hashable(self.missing_label):
+            raise InputError(f"missing_label must be hashable, got {shown(self.missing_label)}.")
         for c in classes:
+            check_label(c, "classes")
             if is_missing(c, self.missing_label):
                 raise InputError(f"classes holds {c!r}, which stands for a missing label; leave it out.")
         if len(self.table) != len(classes):
@@ -113,10 +117,12 @@ class LabelVocabulary:
         ``depth`` is the number of axes of one instance's labels: 0 one label, 1 a sequence, 2 a grid.
         """
         if classes is not None:
-            return cls(tuple(classes), missing_label)
+            return cls(tuple(several(classes, "classes", "labels")), missing_label)
         check_sequence(y)
+        if not _hashable(missing_label):
+            raise InputError(f"missing_label must be hashable, got {shown(missing_label)}.")
         sites = chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y))
-        values: Iterable[Any] = [value for value in sites if value == value]  # without NaN
+        values: Iterable[Any] = [value for value in sites if not is_nan(value)]
         with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at
             values = dict.fromkeys(values)
         found = chain.from_iterable(_labels_in(value, missing_label) for value in values)
@@ -213,11 +219,15 @@ LabelSpace = LabelVocabulary  # its name before
 CANDIDATES = (set, frozenset, list)
 
 
+def is_nan(value: Any) -> bool:
+    return isinstance(value, (float, np.floating)) and value != value
+
+
 def is_missing(value: Any, missing_label: Hashable = None) -> bool:
     """Whether a site's value means that its label is unknown."""
     if value is None or value is MISSING:
         return True
-    if isinstance(value, (float, np.floating)) and value != value:
+    if is_nan(value):
         return True
     return missing_label is not None and _hashable(value) and bool(value == missing_label)
 
@@ -241,11 +251,20 @@ def _labels_in(value: Any, missing_label: Hashable) -> Iterable[Hashable]:
         return ()
     labels = [plain(label) for label in (value if isinstance(value, CANDIDATES) else (value,))]
     for label in labels:
-        if not _hashable(label):
-            raise InputError(f"y holds {label!r}, which cannot be a label; labels must be hashable.")
+        check_label(label, "y")
         if is_missing(label, missing_label):
             raise InputError(f"a candidate set in y holds {label!r}, which stands for a missing label; leave it out.")
     return labels
+
+
+def check_label(label: Any, where: str) -> None:
+    """Raise unless ``label`` can be a label, now and in a file."""
+    if not _hashable(label):
+        raise InputError(f"{where} holds {shown(label)}, which cannot be a label; labels must be hashable.")
+    if isinstance(label, str) and not label.isprintable() and any("\ud800" <= c <= "\udfff" for c in label):
+        raise InputError(f"{where} holds {shown(label)}, which is no valid text (a lone surrogate); decode it anew.")
+    if isinstance(label, complex):
+        raise InputError(f"{where} holds {shown(label)}; labels are text, whole numbers or other names.")
 
 
 def _hashable(value: Any) -> bool:
@@ -266,8 +285,7 @@ def plain(value: Any) -> Any:
 
 def check_sequence(y: Any, what: str = "y") -> None:
     """Raise unless ``y`` is a sequence of instances."""
-    if isinstance(y, (str, bytes, Mapping, set, frozenset)) or not hasattr(y, "__len__"):
-        raise InputError(f"{what} must be a sequence with the labels of every instance, got {type(y).__name__}.")
+    sequence(y, what, "with the labels of every instance")
 
 
 def flat_sites(item: Any, depth: int, b: int, what: str = "y", shape: tuple[int, ...] | None = None) -> list[Any]:
@@ -276,7 +294,7 @@ def flat_sites(item: Any, depth: int, b: int, what: str = "y", shape: tuple[int,
         return [item]
     if not isinstance(item, (list, tuple, np.ndarray)):
         if not hasattr(item, "to_numpy"):
-            raise InputError(f"expected a sequence of labels, got {short(item)}.", what=what, instance=b)
+            raise InputError(f"expected a sequence of labels, got {shown(item)}.", what=what, instance=b)
         item = item.to_numpy()
     if isinstance(item, np.ndarray):
         if item.ndim < depth:
@@ -302,9 +320,3 @@ def _mismatch(got: tuple[int, ...], shape: tuple[int, ...], b: int, what: str) -
     here, there = (" x ".join(map(str, sizes)) for sizes in (got, shape))
     reason = f"labels for {here} sites, but X has {there}; give one label (or MISSING) per site."
     raise InputError(reason, what=what, instance=b)
-
-
-def short(value: Any) -> str:
-    """A value in a message."""
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."

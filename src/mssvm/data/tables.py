@@ -14,10 +14,11 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import AnyArray, Ints
+from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
 from mssvm.core.topology import offsets
 from mssvm.data.dataset import Dataset
-from mssvm.data.labels import is_missing, plain, short
+from mssvm.data.labels import is_missing, plain
 from mssvm.data.words import words
 
 NUMERIC = "fiub"  # kinds of arrays
@@ -63,7 +64,7 @@ def from_frame(frame: Any, group: str, label: str | None = None, features: Seque
     for name, column in zip(named, columns, strict=True):
         for r, v in enumerate(() if column.dtype.kind in NUMERIC else column):
             if not isinstance(v, str):
-                told = f"row {order[r]} of column {name!r} holds {short(v)}"
+                told = f"row {order[r]} of column {name!r} holds {shown(v)}"
                 raise InputError(f"{told}; a column is numbers or text, without gaps.")
     lines = order[offsets(sizes)[:-1]].tolist()
     return Dataset("the table", "chain", _features(columns, named, sizes), y, lines, ids, unit="row")

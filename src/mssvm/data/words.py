@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
-from mssvm.data.labels import short
 
 Columns = Sequence[str]
 """A token: the word, then tags such as parts of speech."""
@@ -54,7 +54,7 @@ def _tokens(sentence: Sequence[str | Columns], b: int) -> list[Columns]:
     tokens = [(str(t),) if isinstance(t, str) else t for t in sentence]
     for s, token in enumerate(tokens):
         if not isinstance(token, (tuple, list)) or not token or not all(isinstance(v, str) and v for v in token):
-            raise InputError(f"{short(token)} is neither a word nor a tuple of words.", instance=b, site=s)
+            raise InputError(f"{shown(token)} is neither a word nor a tuple of words.", instance=b, site=s)
     return tokens
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from mssvm.core.arrays import AnyArray, Floats
@@ -246,7 +245,7 @@ class StructuredEstimator(Plots):
             penalties=self.penalties,
             only_seen=plan.only_seen(self.support),
             may_hide=self.member.hidden,
-            rng=check_random_state(self.random_state),
+            rng=plan.generator_of(self.random_state),
             verbose=bool(self.verbose),
         )
 

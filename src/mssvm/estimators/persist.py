@@ -18,6 +18,7 @@ import safetensors
 from safetensors.numpy import save as to_bytes
 
 import mssvm
+from mssvm.core import checks
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError, MssvmError, MssvmWarning
 from mssvm.core.files import Reader, Writer, replacing
@@ -33,6 +34,7 @@ NEEDED = ("structure", "missing_label", "classes")  # parameters without which a
 
 def save(estimator: Any, path: str | Path) -> None:
     """Write ``estimator`` to ``path``, replacing an older file only when the new one is complete."""
+    target = checks.path(path, "path")
     tensors: dict[str, AnyArray] = {"coef": np.ascontiguousarray(estimator.coef_)}
     tensors.update({f"history/{name}": np.ascontiguousarray(estimator.history_[name]) for name in Row._fields})
     writer = Writer(tensors, _names())
@@ -54,13 +56,13 @@ def save(estimator: Any, path: str | Path) -> None:
         },
         ensure_ascii=False,
     )
-    with replacing(Path(path)) as file:
+    with replacing(target) as file:
         file.write(to_bytes(tensors, {"model": text, "digest": _digest(text, tensors)}))
 
 
 def load(path: str | Path) -> Any:
     """The estimator written by ``save``; a damaged or newer file is an ``InputError``."""
-    path = Path(path)
+    path = checks.path(path, "path")
     if not path.is_file():
         raise InputError(f"{path} is not a file; give the path of a model written by save().")
     text, tensors = _read(path)

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.utils import check_random_state
 
+from mssvm.core import checks
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.core.registry import INFERENCES, LOSSES, NAMED_LOSSES, SOLVERS
@@ -33,6 +35,7 @@ from mssvm.structures import Chain, Structure
 PASS_OPERATIONS = 1e7  # table entries that exact inference may visit in one pass over the training data
 INSTANCE_OPERATIONS = 1e6  # and, however many instances there are, in one of them
 SUPPORTS = ("all", "seen")
+THREADS = 4096  # more than any machine has
 
 Strategy = Callable[[TrainingProblem, Floats, Minimise], Solution]
 """How a member uses a solver: once on its problem, or by turns."""
@@ -102,9 +105,10 @@ def threads_of(n_jobs: Any) -> int:
     """Number of threads: None is one, negative numbers count back from all cores."""
     if n_jobs is None:
         return 1
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, (int, np.integer)) or n_jobs == 0:
-        raise InputError(f"n_jobs must be None or a whole number other than 0, got {n_jobs!r}.")
-    return int(n_jobs) if n_jobs > 0 else max(1, (cpu_count() or 1) + 1 + int(n_jobs))
+    wanted = checks.count(n_jobs, "n_jobs", -THREADS, THREADS)
+    if wanted == 0:
+        raise InputError("n_jobs must be None or a whole number other than 0, got 0.")
+    return wanted if wanted > 0 else max(1, (cpu_count() or 1) + 1 + wanted)
 
 
 def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int = 0) -> Inference:
@@ -115,9 +119,8 @@ def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int
         return given
     if not isinstance(inference, str) or inference not in INFERENCES:
         raise InputError(f"inference must be {_listed(INFERENCES)} or an inference object, got {inference!r}.")
-    if isinstance(memory_limit, bool) or not isinstance(memory_limit, (int, np.integer)) or memory_limit < 1:
-        raise InputError(f"memory_limit must be a whole number of bytes >= 1, got {memory_limit!r}.")
-    limit = {} if inference == "propagate" else {"memory_limit": int(memory_limit)}
+    most = checks.count(memory_limit, "memory_limit", 1, unit=" of bytes")
+    limit = {} if inference == "propagate" else {"memory_limit": most}
     made = INFERENCES[inference].make(threads=threads, **limit)
     if inference == "auto" and n_trained:
         most = min(made.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
@@ -151,16 +154,23 @@ def solver_of(solver: Any, exact: bool, max_iter: Any, tol: Any, seed: int) -> S
 
 def positive(value: Any, name: str, whole: bool = False) -> Any:
     """A finite number > 0, or an error."""
-    kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not (np.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be a {'whole' if whole else 'finite'} number > 0, got {value!r}.")
-    return value
+    return checks.count(value, name, 1) if whole else checks.number(value, name, above=0.0)
+
+
+def generator_of(random_state: Any) -> np.random.RandomState:
+    """As scikit-learn reads ``random_state``: None, a seed, or a generator."""
+    try:
+        found: np.random.RandomState = check_random_state(random_state)
+    except ValueError:
+        kinds = "None, a whole number below 2**32 or a RandomState"
+        raise InputError(f"random_state must be {kinds}, got {checks.shown(random_state)}.") from None
+    return found
 
 
 def only_seen(support: Any) -> bool:
     """Whether to keep only the weights whose feature and label were seen together."""
-    if support not in SUPPORTS:
-        raise InputError(f"support must be one of {_listed(SUPPORTS)}, got {support!r}.")
+    if not isinstance(support, str) or support not in SUPPORTS:
+        raise InputError(f"support must be one of {_listed(SUPPORTS)}, got {checks.shown(support)}.")
     return bool(support == "seen")
 
 
@@ -172,9 +182,10 @@ def instance_weights(sample_weight: Any, n: int) -> Floats:
     """One finite number >= 0 per instance."""
     if sample_weight is None:
         return np.ones(n)
-    weights = np.asarray(sample_weight, dtype=np.float64)
-    if weights.shape != (n,) or not np.all(np.isfinite(weights)) or np.any(weights < 0):
-        raise InputError(f"sample_weight needs one finite number >= 0 for each of the {n} instances.")
+    needs = f"one finite number >= 0 for each of the {n} instances."
+    weights = checks.numbers(sample_weight, "sample_weight", needs)
+    if weights.shape != (n,) or np.any(weights < 0):
+        raise InputError(f"sample_weight needs {needs}")
     if not weights.any():
         raise InputError("every sample weight is zero; at least one instance must count.")
     return weights
@@ -192,9 +203,10 @@ def site_weights(given: Any, vocabulary: LabelVocabulary, labels: Labels) -> Flo
         raise InputError(f"class_weight must be None, 'balanced' or a dict, got {given!r}.")
     else:
         for label, weight in given.items():
-            weights[vocabulary.index(label, "class_weight")] = weight
-    if not np.all(np.isfinite(weights)) or np.any(weights < 0):
-        raise InputError("class_weight needs finite numbers >= 0.")
+            where = f"class_weight[{checks.shown(label)}]"
+            weights[vocabulary.index(label, "class_weight")] = checks.number(weight, where, low=0.0)
+    if not weights.any():
+        raise InputError("class_weight is zero for every class; at least one must count.")
     share = labels.mask / np.maximum(labels.mask.sum(axis=1, keepdims=True), 1)
     return np.where(labels.observed, share @ weights, 1.0)
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.checks import count, sequence
 from mssvm.core.errors import InfeasibleError, InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
@@ -111,8 +112,9 @@ def _possible(belief: Belief) -> Belief:
 
 def site_mask(hidden: Any, sites: Sites) -> Bools:
     """One bool per site from a mask in the shape of y."""
-    if len(hidden) != len(sites.shapes):
-        raise InputError(f"hidden has {len(hidden)} instances and X has {len(sites.shapes)}; they must match.")
+    n = sequence(hidden, "hidden", "of masks in the shape of y")
+    if n != len(sites.shapes):
+        raise InputError(f"hidden has {n} instances and X has {len(sites.shapes)}; they must match.")
     depth = len(sites.shapes[0])
     flat: list[Any] = []
     for b, item in enumerate(hidden):
@@ -153,6 +155,8 @@ def k_best(request: PredictionRequest, k: int) -> list[list[tuple[float, Ints]]]
     found: list[list[tuple[float, Ints]]] = [[] for _ in spans]
     sets = [(b, request.query.allowed[span]) for b, span in enumerate(spans)]
     for _ in range(k):
+        if not sets and not any(heaps):
+            break  # every output has been found
         sizes = np.array([len(mask) for _, mask in sets], dtype=np.int64)
         call = (np.cumsum(sizes) - sizes) // STATES_AT_ONCE
         for part in np.split(np.arange(len(sets)), np.flatnonzero(np.diff(call)) + 1):
@@ -213,6 +217,4 @@ def gap_to_second(request: PredictionRequest) -> Floats:
 
 def check_k(k: object) -> int:
     """A whole number >= 1, or an error."""
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise InputError(f"k must be a whole number >= 1, got {k!r}.")
-    return int(k)
+    return count(k, "k", 1)

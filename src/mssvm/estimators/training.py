@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mssvm.core import checks
 from mssvm.core.arrays import Bools, Floats
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Status
@@ -63,6 +64,20 @@ class Following:
     validation: HeldOut | Validation | tuple[Any, Any] | None = None
     checkpoint: Checkpoint | str | Path | None = None
     time_limit: float | None = None
+
+    def check(self) -> None:
+        """Raise unless every follower is of a kind that ``fit`` takes."""
+        if self.time_limit is not None:
+            checks.number(self.time_limit, "time_limit", above=0.0, unit=" of seconds")
+        if self.callback is not None and not callable(self.callback):
+            given = checks.shown(self.callback)
+            raise InputError(f"callback must be a function of a row and the weights, got {given}.")
+        if self.checkpoint is not None and not isinstance(self.checkpoint, Checkpoint):
+            checks.path(self.checkpoint, "checkpoint")
+        held = self.validation
+        pair = isinstance(held, (tuple, list)) and len(held) == 2
+        if held is not None and not pair and not isinstance(held, (HeldOut, Validation)):
+            raise InputError(f"validation must be a pair (X, y), HeldOut or Validation, got {checks.shown(held)}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,8 +199,7 @@ class Training:
     def __post_init__(self) -> None:
         data, plan = self.data, self.data.plan
         self.plan = plan
-        if self.follow.time_limit is not None and not self.follow.time_limit > 0:
-            raise InputError(f"time_limit must be a number of seconds > 0, got {self.follow.time_limit!r}.")
+        self.follow.check()
         self.inference = plan.inference_for(len(data.encoded))
         self.active: ActiveWeights | None = None
         self.model: Any = data.encoder.model

@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from mssvm.core.arrays import Floats, sum_by
+from mssvm.core.checks import number
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.power import check_temperature
@@ -52,7 +53,9 @@ class RenyiMargin:
 
     def __post_init__(self) -> None:
         check_temperature(self.eps_y, "eps_y")
-        if not self.alpha > 0 or self.alpha == 1.0:
+        if self.alpha != np.inf:
+            number(self.alpha, "alpha", above=0.0)
+        if self.alpha == 1.0:
             raise InputError(
                 f"alpha must be > 0 and not 1, got {self.alpha!r}; near the Shannon entropy take alpha = 1.001."
             )

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, sum_by
-from mssvm.core.errors import InputError
+from mssvm.core.checks import number
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Bound, Engine, Features, Plan
@@ -48,8 +48,8 @@ class ModLatProblems:
     loss: Loss = field(default_factory=Hamming)
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.beta <= 1.0 or not self.latent_weight >= 0.0:
-            raise InputError("ModLat needs 0 <= beta <= 1 and latent_weight >= 0.")
+        number(self.beta, "beta", low=0.0, high=1.0)
+        number(self.latent_weight, "latent_weight", low=0.0)
 
     def prediction_problem(self, theta: Floats) -> TrainingProblem:
         """The problem in w, given the conditional model."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats
+from mssvm.core.checks import numbers
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.objectives.problem import Problem
 from mssvm.optim.lbfgs import LBFGS
@@ -33,9 +34,10 @@ def starts(
     """
     n = problem.n_weights
     if not isinstance(init, str):
-        given = np.asarray(init, dtype=np.float64)
-        if given.shape != (n,) or not np.all(np.isfinite(given)):
-            raise InputError(f"init as an array needs {n} finite numbers, one per weight; it has shape {given.shape}.")
+        needs = f"{n} finite numbers, one per weight; it has shape {np.shape(init)}."
+        given = numbers(init, "init as an array", needs)
+        if given.shape != (n,):
+            raise InputError(f"init as an array needs {needs}")
         yield given.copy()
     elif init not in STARTS:
         raise InputError(f"init must be one of {', '.join(map(repr, STARTS))} or an array of weights, got {init!r}.")

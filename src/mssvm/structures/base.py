@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import BaseEstimator
 
+from mssvm.core import checks
 from mssvm.core.arrays import Bools
 from mssvm.core.errors import InputError
 from mssvm.data.features import FeatureRows, FeatureSchema
+from mssvm.data.graphs import FactorInput, Graph
 from mssvm.data.labels import LabelVocabulary
 from mssvm.structures.encoder import Encoder, GroupedTopology, HardConstraint, Parsed, Schema, WeightBlock
 
@@ -67,8 +68,9 @@ class Structure(BaseEstimator):
 
     def instances(self, X: Any) -> Sequence[Any]:
         """X as a sequence of instances."""
-        if isinstance(X, (str, bytes, Mapping)) or sparse.issparse(X) or not hasattr(X, "__len__"):
-            raise InputError(f"X must be a sequence of instances, got {type(X).__name__}.")
+        checks.sequence(X, "X", "of instances")
+        if isinstance(X, INSTANCES):
+            raise InputError(f"X must be a sequence of instances, got one {type(X).__name__}; put it into a list.")
         return X  # type: ignore[no-any-return]
 
     def derive(self, schema: Schema, parsed: Parsed) -> tuple[Schema, Parsed]:
@@ -112,14 +114,14 @@ class Structure(BaseEstimator):
         return self.derive(schema, raw.parsed(rows))[1]
 
 
+INSTANCES = (Graph, FactorInput)
+MOST_STATES = 1 << 15  # a table of two such variables has 2**30 entries
 _WHAT = {"node": "X", "edge": "edge"}  # what messages call the sources
 
 
 def check_count(value: Any, name: str, low: int) -> int:
-    """A whole number >= ``low``, or an error."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < low:
-        raise InputError(f"{name} must be a whole number >= {low}, got {value!r}.")
-    return int(value)
+    """A number of states, or an error."""
+    return checks.count(value, name, low, MOST_STATES)
 
 
 def check_flag(value: Any, name: str) -> bool:
@@ -131,5 +133,5 @@ def check_flag(value: Any, name: str) -> bool:
 def label_mask(members: Iterable[Any], vocabulary: LabelVocabulary, where: str) -> Bools:
     """A mask over the classes from labels."""
     mask = np.zeros(vocabulary.n_classes, dtype=bool)
-    mask[[vocabulary.index(label, where) for label in members]] = True
+    mask[[vocabulary.index(label, where) for label in checks.several(members, where, "labels")]] = True
     return mask

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from mssvm.core.checks import mapping
 from mssvm.core.errors import InputError
 from mssvm.data.labels import LabelVocabulary
 from mssvm.structures.base import Raw, check_flag, label_mask
@@ -79,7 +80,7 @@ class Chain(Pairwise):
     def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
         pairs = label_pairs(self.forbidden)
         inside = pair_mask([pair for pair in pairs if None not in pair], vocabulary)
-        for a, after in (self.forced or {}).items():
+        for a, after in mapping(self.forced, "forced", "labels to what must follow them").items():
             many = after if isinstance(after, (list, set, frozenset)) else (after,)
             inside[vocabulary.index(a, "forced")] |= ~label_mask(many, vocabulary, "forced")
         first = label_mask([b for a, b in pairs if a is None], vocabulary, "forbidden")

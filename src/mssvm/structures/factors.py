@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Ints
+from mssvm.core.checks import mapping, several
 from mssvm.core.errors import InputError
 from mssvm.data.graphs import FactorInput
 from mssvm.data.labels import LabelVocabulary
@@ -101,17 +102,17 @@ class FactorModel(Structure):
 
     def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
         out = []
-        for kind, members in (self.allowed or {}).items():
+        for kind, members in mapping(self.allowed, "allowed", "variable types to labels").items():
             if str(kind) not in schema.types["variable"] or str(kind) in self._hidden:
                 raise InputError(f"allowed names {kind!r}, which is not a type of label variables.")
             out.append(HardConstraint(f"variable:{kind}", ~label_mask(members, vocabulary, "allowed")))
-        for name, joint in (self.forbidden or {}).items():
+        for name, joint in mapping(self.forbidden, "forbidden", "factor types to joint states").items():
             axes, cards = self._axes(schema, name, vocabulary)
             if not axes:
                 raise InputError(f"forbidden names {name!r}; there are {', '.join(schema.types['factor'])}.")
             mask = np.zeros(cards, dtype=bool)
-            for states in joint:
-                if len(states) != len(axes):
+            for states in several(joint, f"forbidden[{name!r}]", "joint states"):
+                if not isinstance(states, (tuple, list)) or len(states) != len(axes):
                     raise InputError(f"forbidden[{name!r}] holds {states!r}; it needs {len(axes)} states.")
                 where = f"forbidden[{name!r}]"
                 named = zip(axes, cards, states, strict=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from mssvm.core.checks import mapping
 from mssvm.core.errors import InputError
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import LabelVocabulary
@@ -81,7 +82,7 @@ class GraphModel(Pairwise):
 
     def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
         out = super().constraints(schema, vocabulary)
-        for name, members in (self.allowed or {}).items():
+        for name, members in mapping(self.allowed, "allowed", "node types to labels").items():
             if str(name) not in schema.types_of("node"):
                 known = ", ".join(repr(t) for t in schema.types_of("node"))
                 raise InputError(f"allowed names the node type {name!r}; there are {known}.")

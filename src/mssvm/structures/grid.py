@@ -147,18 +147,27 @@ class Grid(Pairwise):
         return Frame((h, w), edges, np.zeros(h * w, dtype=np.int64), kinds)
 
 
+def _is_named(x: Any) -> bool:
+    """Whether the pixels are nested lists of named features."""
+    for _ in range(2):
+        if not isinstance(x, (list, tuple)) or not len(x):
+            return False
+        x = x[0]
+    return isinstance(x, (Mapping, set, frozenset))
+
+
 def _pixels(x: Any, b: int) -> tuple[tuple[int, int], Any]:
     """Height and width, and one row of features per pixel in C order (arrays, or nested lists of named features)."""
-    if not isinstance(x, np.ndarray) and len(x) and len(x[0]) and isinstance(x[0][0], (Mapping, set, frozenset)):
+    if _is_named(x):
         widths = {len(row) for row in x}
         if len(widths) > 1:
             raise InputError("the rows of the grid differ in length.", instance=b)
         return (len(x), widths.pop()), [site for row in x for site in row]
     try:
         array = np.asarray(x, dtype=None if isinstance(x, np.ndarray) else np.float64)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise InputError("a grid needs an (H, W, d) array of numbers.", instance=b) from None
     if array.ndim != 3:
         reason = f"a grid has shape {array.shape}; it needs (H, W, d) (x[..., None] adds a feature axis)."
         raise InputError(reason, instance=b)
-    return (array.shape[0], array.shape[1]), array.reshape(-1, array.shape[2])
+    return (array.shape[0], array.shape[1]), array.reshape(array.shape[0] * array.shape[1], array.shape[2])

@@ -17,8 +17,9 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import Floats, Ints
+from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
-from mssvm.data.labels import LabelVocabulary, short
+from mssvm.data.labels import LabelVocabulary
 from mssvm.structures.base import Raw
 from mssvm.structures.encoder import Encoder, GroupedTopology, Schema, WeightBlock
 from mssvm.structures.pairwise import Frame, Pairwise
@@ -154,5 +155,5 @@ def mutual_information(states: Ints) -> Floats:
 def _row(x: Any, b: int) -> Any:
     """One instance as a table of one row."""
     if isinstance(x, str) or (isinstance(x, np.ndarray) and x.ndim != 1):
-        raise InputError(f"expected one row of features, got {short(x)}.", instance=b)
+        raise InputError(f"expected one row of features, got {shown(x)}.", instance=b)
     return x if sparse.issparse(x) else x[None] if isinstance(x, np.ndarray) else [x]

@@ -32,6 +32,7 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import Bools, Ints
+from mssvm.core.checks import several, shown
 from mssvm.core.errors import InputError
 from mssvm.data.labels import LabelVocabulary
 from mssvm.structures.base import Structure, check_count, check_flag
@@ -169,10 +170,10 @@ def tag(name: str, kind: str) -> str:
 
 def label_pairs(given: Any) -> list[tuple[Any, Any]]:
     """Forbidden pairs of labels, checked."""
-    pairs = list(given or ())
+    pairs = several(given, "forbidden", "pairs of labels")
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise InputError(f"forbidden holds {pair!r}; it needs pairs of labels.")
+            raise InputError(f"forbidden holds {shown(pair)}; it needs pairs of labels.")
     return [(a, b) for a, b in pairs]
 
 

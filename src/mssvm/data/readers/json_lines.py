@@ -17,10 +17,10 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Kind, Record, n_sites
 from mssvm.data.graphs import Graph
-from mssvm.data.labels import short
 from mssvm.data.readers.stream import Opened, Options, Stream
 from mssvm.data.readers.values import Fail, LabelReader, flags, table
 from mssvm.data.words import words
@@ -109,7 +109,7 @@ class JsonReader:
     def _sites(self, value: Any, depth: int, what: str, fail: Fail) -> Any:
         """Features of sites: an array, or lists of named features."""
         if not isinstance(value, list):
-            fail(f"'{what}' should be a list, got {short(value)}")
+            fail(f"'{what}' should be a list, got {shown(value)}")
         if not value:
             fail(f"'{what}' is empty; leave out instances without sites")
         if depth == 2:
@@ -134,7 +134,7 @@ class JsonReader:
         if isinstance(site, list) and all(isinstance(name, str) for name in site):
             return self._intern(site)
         if not isinstance(site, dict):
-            fail(f"site {s} is {short(site)}; named features are an object or a list of text, for all sites")
+            fail(f"site {s} is {shown(site)}; named features are an object or a list of text, for all sites")
         for name, value in site.items():
             if value is None or (isinstance(value, float) and not abs(value) < float("inf")):
                 fail(f"site {s}: feature {name!r} is {value}; impute it or leave it out")
@@ -153,7 +153,7 @@ class JsonReader:
         edges = record["edges"]
         for e, edge in enumerate(edges):
             if not (isinstance(edge, list) and len(edge) == 2 and all(type(v) is int for v in edge)):
-                fail(f"edge {e} is {short(edge)}; an edge is a pair of node numbers")
+                fail(f"edge {e} is {shown(edge)}; an edge is a pair of node numbers")
         nodes = self._sites(record["nodes"], 1, "nodes", fail)
         edge_x = record.get("edge_x")
         if edge_x is not None:
@@ -174,7 +174,7 @@ def parse(text: str, fail: Fail) -> dict[str, Any]:
     except RecursionError:
         fail("the JSON is nested too deeply; every line must hold one plain instance")
     if not isinstance(record, dict):
-        fail(f"expected an object with 'x' and 'y', got {short(record)}")
+        fail(f"expected an object with 'x' and 'y', got {shown(record)}")
     return record
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Kind, Record
 from mssvm.data.readers.stream import STDIN, Opened, Options, Stream
+
+DECLARED = 1 << 30  # bytes of an array that a small file may hold packed
+EXPANDED = 20  # and of a larger one, by its size
 
 
 def open_npz(stream: Stream, options: Options) -> Opened:
@@ -57,11 +62,12 @@ class NpzReader:
         gzipped = str(stream.path) == STDIN or str(stream.path).endswith(".gz")
         try:
             file: Any = io.BytesIO(stream.content()) if gzipped else Path(stream.path)
+            _check_declared(file, self.name)
             with np.load(file, allow_pickle=False) as archive:
                 if not hasattr(archive, "files") or "x" not in archive.files:
                     raise InputError(f"{self.name} has no array 'x'; save it with np.savez(file, x=..., y=...).")
                 arrays = [archive[key] if key in archive.files else None for key in ("x", "y", "ptr")]
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
             if isinstance(error, InputError):
                 raise
             missing = isinstance(error, FileNotFoundError)
@@ -71,6 +77,9 @@ class NpzReader:
         assert x is not None
         if x.dtype.kind not in "fiub":
             raise InputError(f"{self.name}: array 'x' holds {x.dtype}; features must be numbers.")
+        for name, array in (("x", x), ("y", y)):
+            if array is not None and array.ndim == 0:
+                raise InputError(f"{self.name}: array {name!r} is a single value; it needs an entry per instance.")
         return x, y, ptr
 
     def _guess(self) -> Kind:
@@ -105,11 +114,29 @@ class NpzReader:
             raise InputError(f"{self.name}: 'y' has shape {self.y.shape}, but 'x' needs {expected}; label every site.")
         if self.y.dtype.kind not in "iubfU":
             raise InputError(f"{self.name}: 'y' holds {self.y.dtype}; labels are whole numbers or text.")
-        if self.y.dtype.kind == "f" and not (np.isnan(self.y) | (self.y == np.round(self.y))).all():
+        if self.y.dtype.kind == "f" and np.any((np.round(self.y) != self.y) & ~np.isnan(self.y) | np.isinf(self.y)):
             raise InputError(f"{self.name}: 'y' holds fractions; labels are whole numbers or text, NaN where missing.")
 
     def _fail(self, b: int, reason: str) -> None:
         raise InputError(f"{self.name}, instance {b}: {reason}.")
+
+
+def _check_declared(file: Any, name: str) -> None:
+    """Raise if the arrays say that they are larger than the file can account for, before room is made for them."""
+    size = file.getbuffer().nbytes if isinstance(file, io.BytesIO) else file.stat().st_size
+    most = max(DECLARED, EXPANDED * size)
+    with zipfile.ZipFile(file) as archive:
+        for entry in archive.infolist():
+            if entry.file_size > most:
+                raise InputError(f"{name}: {entry.filename} unpacks to {entry.file_size >> 20} MiB; save it unpacked.")
+            with archive.open(entry) as part:
+                major, _ = np.lib.format.read_magic(part)
+                read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(part)
+            if prod(shape) * dtype.itemsize > most:
+                raise InputError(f"{name}: {entry.filename} declares {shape} entries, more than the file can hold.")
+    if isinstance(file, io.BytesIO):
+        file.seek(0)
 
 
 def _plain(y: Any) -> Any:

@@ -14,7 +14,7 @@ from mssvm.core.jit import njit
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
-MAX_PIXELS = 1 << 26
+MAX_PIXELS = 1 << 24  # of one picture; larger ones are cut into tiles
 
 
 def decode(data: bytes, name: str) -> AnyArray:
@@ -27,7 +27,10 @@ def decode(data: bytes, name: str) -> AnyArray:
         if interlaced or colour not in CHANNELS:
             raise InputError(f"{name}: interlaced PNG pictures cannot be read; save it without interlacing.")
         if width * height > MAX_PIXELS:
-            raise InputError(f"{name}: {width} x {height} pixels are too many; cut the picture or make it smaller.")
+            told = f"{width} x {height} pixels are too many; cut it into tiles of at most {MAX_PIXELS}."
+            raise InputError(f"{name}: {told}")
+        if depth not in (1, 2, 4, 8, 16) or not width or not height:
+            raise ValueError("impossible sizes")
         n = CHANNELS[colour]
         row = (width * n * depth + 7) // 8
         raw = np.frombuffer(zlib.decompressobj().decompress(packed, height * (row + 1)), dtype=np.uint8)

@@ -20,7 +20,7 @@ Progress = Callable[[int, int | None], None]
 
 FormatName = Literal["jsonl", "conll", "ts", "npz", "images"]
 STDIN = "-"
-MAX_LINE = 1 << 28  # bytes; a longer line is surely no instance, and would have to be held in memory
+MAX_LINE = 1 << 26  # bytes; a longer line is surely no instance, and would have to be held in memory
 TOLD_EVERY = 1 << 20  # bytes between two calls of progress
 
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mssvm.core.arrays import AnyArray
-from mssvm.data.labels import short
+from mssvm.core.checks import shown
 
 Fail = Callable[[str], NoReturn]
 """Raises with the place of the current instance in front of the given reason (a clause without a full stop)."""
@@ -34,7 +34,7 @@ class LabelReader:
         if value is None:
             return None
         if not isinstance(value, list):
-            fail(f"'y' should be a list with one entry per site, got {short(value)}")
+            fail(f"'y' should be a list with one entry per site, got {shown(value)}")
         if len(value) != shape[0]:
             what = "rows of labels" if len(shape) > 1 else "labels"
             fail(f"{len(value)} {what} for {shape[0]} {'rows' if len(shape) > 1 else 'sites'}; give one (or null) each")
@@ -49,7 +49,7 @@ class LabelReader:
 
     def _row(self, row: Any, i: int, shape: tuple[int, ...], fail: Fail, place: int) -> Any:
         if not isinstance(row, list):
-            fail(f"row {i} of 'y' should be a list of labels, got {short(row)}")
+            fail(f"row {i} of 'y' should be a list of labels, got {shown(row)}")
         return self.read(row, shape, fail, place)
 
     def _site(self, value: Any, fail: Fail, place: int) -> Any:
@@ -57,17 +57,17 @@ class LabelReader:
             if not value:
                 fail("a list of candidate labels is empty; name at least one, or use null for a missing label")
             if any(v is None or isinstance(v, list) for v in value):
-                fail(f"candidate labels {short(value)} must be plain labels; use null alone for a missing label")
+                fail(f"candidate labels {shown(value)} must be plain labels; use null alone for a missing label")
             return [self._site(v, fail, place) for v in value]
         if value is None:
             return None
         kind = type(value)
         if kind not in _TOLD:
-            fail(f"{short(value)} cannot be a label; labels are text, whole numbers or true and false")
+            fail(f"{shown(value)} cannot be a label; labels are text, whole numbers or true and false")
         if self.type not in (None, kind):
             assert self.type is not None
             fail(
-                f"label {short(value)} is of another type than those before it ({_TOLD[self.type]} since line "
+                f"label {shown(value)} is of another type than those before it ({_TOLD[self.type]} since line "
                 f"{self._seen_in}); write all labels as one type"
             )
         self._note(kind, place)
@@ -84,6 +84,8 @@ def table(value: Any, axes: int, what: str, fail: Fail) -> AnyArray:
         array = np.array(value)
     except ValueError:
         fail(_ragged(value, what))
+    except OverflowError:
+        fail(f"{what} holds a number too large to compute with; scale it")
     if array.size == 0:
         fail(f"{what} is empty; leave out instances without sites, and give every site at least one feature")
     if array.dtype.kind not in "fiub":
@@ -123,4 +125,4 @@ def _not_number(value: Any) -> str:
     """The first thing in nested lists that is no number."""
     if isinstance(value, (list, tuple)):
         return next((found for found in map(_not_number, value) if found), "")
-    return "" if isinstance(value, (int, float)) and abs(value) < 2**63 else short(value)
+    return "" if isinstance(value, (int, float)) and abs(value) < 2**63 else shown(value)

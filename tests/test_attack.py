@@ -1,0 +1,82 @@
+"""A sample of ``tools/attack_matrix.py``: whatever goes wrong is said in a sentence, and nothing hangs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mssvm as ms
+from mssvm.core import checks
+from mssvm.core.errors import InputError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+
+import attack_matrix
+
+
+def test_bad_inputs_are_refused_in_words() -> None:
+    counts, failed = attack_matrix.run(150, seed=0, limit=60)
+    assert not failed and sum(counts.values()) == 150 and counts["refused"] > 100
+
+
+def chain() -> tuple[list[np.ndarray], list[list[str]]]:
+    rng = np.random.default_rng(0)
+    labels = [["a", "b", "a"], ["b", "b", "a"], ["a", "a", "b"], ["b", "a", "a"]]
+    return [rng.normal(size=(3, 2)) for _ in range(4)], labels
+
+
+def test_more_outputs_than_there_are_end_the_search() -> None:
+    X, y = chain()
+    labels, scores = ms.CRF(ms.Chain(), max_iter=2).fit(X, y).predict_topk(X[:1], k=10**9)
+    assert len(labels[0]) == 8 and np.all(np.diff(scores[0]) <= 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"X": "masked"}, "X, instance 0: features are masked"),
+        ({"X": "complex"}, "X, instance 0: features are not a table of numbers"),
+        ({"X": "datetime64[s]"}, "X, instance 0: features are not a table of numbers"),
+        ({"X": 1e300}, "X, instance 0, site 0: a feature is NaN or inf or beyond 1e"),
+        ({"C": 1e300}, "C must be a finite number > 0"),
+        ({"class_weight": {"a": 0.0, "b": 0.0}}, "class_weight is zero for every class"),
+        ({"missing_label": []}, "missing_label must be hashable"),
+        ({"label": "\ud800"}, "lone surrogate"),
+        ({"classes": 5}, "classes must list labels"),
+        ({"random_state": 2**32}, "random_state must be None"),
+        ({"memory_limit": 10**400}, "memory_limit must be a whole number of bytes"),
+    ],
+)
+def test_what_used_to_pass_or_crash_is_refused(change: dict, told: str) -> None:
+    X, y = chain()
+    kind = change.pop("X", None)
+    if kind == "masked":
+        X[0] = np.ma.masked_array(X[0], X[0] > 0)
+    elif isinstance(kind, str):
+        X[0] = X[0].astype(kind)
+    elif kind is not None:
+        X[0][0, 0] = kind
+    y[0][0] = change.pop("label", y[0][0])
+    with pytest.raises(InputError, match=told):
+        ms.CRF(ms.Chain(), max_iter=2, **change).fit(X, y)
+
+
+def test_rounds_below_one_are_refused() -> None:
+    X, y = chain()
+    with pytest.raises(InputError, match="n_rounds must be a whole number >= 1"):
+        ms.ModLat(ms.Chain(hidden=2), n_rounds=-1, max_iter=2).fit(X, y)
+
+
+@pytest.mark.parametrize("value", [None, True, "1", 1j, float("nan"), 10**400, [1], object()])
+def test_numbers_are_numbers(value: object) -> None:
+    with pytest.raises(InputError, match="tol must be a finite number"):
+        checks.number(value, "tol")
+    with pytest.raises(InputError, match="k must be a whole number"):
+        checks.count(value if value != 10**400 else -1, "k", 1)
+
+
+def test_integers_of_any_length_can_be_told() -> None:
+    assert "digits" in checks.shown(10**5000) and len(checks.shown("x" * 500)) == checks.SHOWN
