@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint bench bench-sweeps
+.PHONY: install demo test lint bench bench-sweeps attack
 
 install: $(STAMP)
 
@@ -42,3 +42,8 @@ bench: $(STAMP)
 
 bench-sweeps: $(STAMP)
 	$(PY) benchmarks/bench_sweeps.py $(BENCH)
+
+# Every public entry point with every bad input, and damaged files of every format: tens of minutes.
+attack: $(STAMP)
+	$(PY) tools/attack_matrix.py
+	$(PY) tools/attack_files.py

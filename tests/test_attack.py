@@ -14,6 +14,7 @@ from mssvm.core.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
+import attack_files
 import attack_matrix
 
 
@@ -80,3 +81,19 @@ def test_numbers_are_numbers(value: object) -> None:
 
 def test_integers_of_any_length_can_be_told() -> None:
     assert "digits" in checks.shown(10**5000) and len(checks.shown("x" * 500)) == checks.SHOWN
+
+
+def test_damaged_files_are_refused_or_read() -> None:
+    counts, failed = attack_files.run(40, seed=0)
+    assert not failed and all(sum(c.values()) == 40 for c in counts.values()) and len(counts) == 10
+
+
+def test_no_damage_to_a_checkpoint_goes_unnoticed(tmp_path: Path) -> None:
+    """Whatever bit of the numbers or the text flips, training does not go on from it."""
+    X, y = chain()
+    ms.CRF(ms.Chain(), max_iter=2).fit(X, y, checkpoint=tmp_path / "k")
+    good = (tmp_path / "k-1").read_bytes()
+    for at in np.random.default_rng(0).integers(8, len(good), 40).tolist():
+        (tmp_path / "k-1").write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
+        with pytest.raises(InputError, match="k-1"):
+            ms.CRF(ms.Chain(), max_iter=2).fit(X, y, checkpoint=tmp_path / "k")

@@ -6,6 +6,7 @@ A ``Writer`` turns plain values, containers, arrays (put aside as tensors) and o
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,16 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
                 os.unlink(name)
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def digest_of(text: str, tensors: Mapping[str, AnyArray]) -> str:
+    """A digest of all that a file holds: it tells damage and careless edits, and is no signature."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
+        digest.update(np.ascontiguousarray(tensor).tobytes())
+    return digest.hexdigest()
 
 
 def _usual_mode() -> int:

@@ -160,7 +160,8 @@ def _kind(item: Any, b: int, what: str) -> Kind | None:
         return "sparse"
     if isinstance(item, np.ndarray) and item.dtype != object:
         return "dense"
-    if isinstance(item, (str, bytes, Mapping)) or not hasattr(item, "__len__"):
+    listed = hasattr(item, "__len__") and (hasattr(item, "__getitem__") or hasattr(item, "iloc"))
+    if isinstance(item, (str, bytes, Mapping)) or not listed or (isinstance(item, np.ndarray) and not item.ndim):
         raise InputError(f"expected one row of features per site, got {type(item).__name__}.", what=what, instance=b)
     if not len(item):
         return None

@@ -6,7 +6,6 @@ the parameters are written as a name and their own parameters, and only names of
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ import mssvm
 from mssvm.core import checks
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError, MssvmError, MssvmWarning
-from mssvm.core.files import Reader, Writer, replacing
+from mssvm.core.files import Reader, Writer, digest_of, replacing
 from mssvm.core.registry import MEMBERS, RENAMED, classes_in_files
 from mssvm.data.labels import MISSING, LabelVocabulary
 from mssvm.optim.solution import Row, records
@@ -57,7 +56,7 @@ def save(estimator: Any, path: str | Path) -> None:
         ensure_ascii=False,
     )
     with replacing(target) as file:
-        file.write(to_bytes(tensors, {"model": text, "digest": _digest(text, tensors)}))
+        file.write(to_bytes(tensors, {"model": text, "digest": digest_of(text, tensors)}))
 
 
 def load(path: str | Path) -> Any:
@@ -87,7 +86,7 @@ def _read(path: Path) -> tuple[str, dict[str, AnyArray]]:
             metadata = file.metadata() or {}
             tensors = {name: np.asarray(file.get_tensor(name)) for name in sorted(file.keys())}
         text = metadata["model"]
-        intact = metadata["digest"] == _digest(text, tensors)
+        intact = metadata["digest"] == digest_of(text, tensors)
     except Exception:  # whatever the bytes provoke in the parser, the answer to the user is the same
         intact = False
     if not intact:
@@ -146,12 +145,3 @@ def _names() -> dict[str, Any]:
 def _by_name(found: Mapping[str, Any], name: str) -> Any:
     """A figure of the training, which earlier versions may have called otherwise."""
     return found[name] if name in found else found[FORMERLY[name]]
-
-
-def _digest(text: str, tensors: dict[str, AnyArray]) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
-        digest.update(np.ascontiguousarray(tensor).tobytes())
-    return digest.hexdigest()

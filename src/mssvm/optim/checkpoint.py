@@ -16,9 +16,9 @@ from safetensors.numpy import save
 
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
-from mssvm.core.files import Reader, Writer, replacing
+from mssvm.core.files import Reader, Writer, digest_of, replacing
 
-FORMAT = "mssvm-checkpoint-3"
+FORMAT = "mssvm-checkpoint-4"
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,9 @@ class Saver:
         fields = {f.name: getattr(state, f.name) for f in dataclasses.fields(state)}
         tree = {"run": run, "state": fields, "outcome": outcome, "message": message}
         header = {"fingerprint": self.fingerprint, "tree": Writer(arrays, {}).encode(tree, "the state of a solver")}
+        text = json.dumps(header)
         with replacing(self.path) as file:
-            file.write(save(arrays, {"format": FORMAT, "mssvm": json.dumps(header)}))
+            file.write(save(arrays, {"format": FORMAT, "mssvm": text, "digest": digest_of(text, arrays)}))
         self.last = time.monotonic()
 
 
@@ -99,6 +100,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
             meta = file.metadata() or {}
             if meta.get("format") != FORMAT:
                 raise InputError(f"{path} is not a checkpoint of format {FORMAT}; delete it or name another file.")
-            return json.loads(meta["mssvm"]), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            text, arrays = meta.get("mssvm", ""), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise InputError(f"{path} cannot be read as a checkpoint ({error}); delete it or name another file.") from error
+    if meta.get("digest") != digest_of(text, arrays):
+        raise InputError(f"{path} is damaged; delete it to start anew, or restore it from a copy.")
+    header: dict[str, Any] = json.loads(text)
+    return header, arrays

@@ -1,0 +1,151 @@
+"""Damaged files of every format: readers, models and checkpoints answer with a data set, or with one sentence.
+
+    python tools/attack_files.py [--cases N] [--seed S]
+
+Good files are changed where their structure is (a byte, a number, a bracket, a chunk, a header, a line twice or
+missing) and read back. Only ``MssvmError`` may come out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mssvm as ms
+from mssvm.data.readers import Options, read
+from mssvm.data.readers.png import encode
+from mssvm.uai import read_model
+
+NUMBERS = (b"1e999", b"-1", b"0", b"9" * 400, b"null", b"NaN", b'"x"', b"[]", b"{}", b"1e-999", b"true", b"\xff\xfe")
+MARKS = b'[]{}",:\n\t 0123456789'
+
+
+def good_files() -> dict[str, tuple[bytes, Callable[[Path], Any]]]:
+    """A small file of every format, and how it is read."""
+    rng = np.random.default_rng(0)
+    chains = [{"x": rng.normal(size=(3, 2)).tolist(), "y": ["a", None, "b"]} for _ in range(3)]
+    graphs = [{"nodes": [[1.0], [2.0]], "edges": [[0, 1]], "y": [0, 1]} for _ in range(2)]
+    archive = io.BytesIO()
+    np.savez_compressed(archive, x=rng.normal(size=(2, 3, 2)), y=np.array([[0, 1, -1], [1, 0, 1]]))
+    conll = "\n".join(f"w{i} N{i % 2} {'B-X' if i % 3 else 'O'}" + ("\n" if i % 4 == 3 else "") for i in range(12))
+    series = "@problemName x\n@univariate true\n@classLabel true a b\n@data\n1.0,2.0,3.0:a\n2.0,1.0,0.5:b\n"
+    uai = "MARKOV\n2\n2 2\n2\n1 0\n2 0 1\n2 0.5 0.5\n4 1 2 3 4\n"
+    lines = {name: "\n".join(map(json.dumps, rows)).encode() for name, rows in (("c", chains), ("g", graphs))}
+    return {
+        "c.jsonl": (lines["c"], read),
+        "g.jsonl": (lines["g"], read),
+        "c.jsonl.gz": (gzip.compress(lines["c"]), read),
+        "c.conll": (conll.encode(), read),
+        "c.ts": (series.encode(), read),
+        "c.npz": (archive.getvalue(), read),
+        "p.png": (encode(rng.integers(0, 255, (6, 5, 3)).astype(np.uint8)), _read_picture),
+        "m.uai": (uai.encode(), read_model),
+        "m.safetensors": (_model(), ms.load),
+        "k-1": (_checkpoint(), _resume),
+    }
+
+
+def _data() -> tuple[list[Any], list[Any]]:
+    rng = np.random.default_rng(1)
+    return [rng.normal(size=(3, 2)) for _ in range(3)], [["a", "b", "a"], ["b", "a", "a"], ["a", None, "b"]]
+
+
+def _model() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.safetensors"
+        ms.CRF(ms.Chain(), max_iter=2).fit(*_data()).save(path)
+        return path.read_bytes()
+
+
+def _checkpoint() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        ms.CRF(ms.Chain(), max_iter=2).fit(*_data(), checkpoint=Path(folder) / "k")
+        return (Path(folder) / "k-1").read_bytes()
+
+
+def _resume(path: Path) -> Any:
+    return ms.CRF(ms.Chain(), max_iter=2).fit(*_data(), checkpoint=path.with_name("k"))
+
+
+def _read_picture(path: Path) -> Any:
+    for folder in ("images", "masks"):
+        (path.parent / folder).mkdir(exist_ok=True)
+        (path.parent / folder / "p.png").write_bytes(path.read_bytes())
+    return read(path.parent, Options(format="images"))
+
+
+def mutated(data: bytes, rng: np.random.Generator) -> bytes:
+    """One to three changes."""
+    for _ in range(int(rng.integers(1, 4))):
+        at = int(rng.integers(len(data) + 1)) if data else 0
+        match int(rng.integers(8)):
+            case 0:
+                data = data[:at]
+            case 1 if data:
+                k = min(at, len(data) - 1)
+                data = data[:k] + bytes([data[k] ^ (1 << int(rng.integers(8)))]) + data[k + 1 :]
+            case 2:
+                data = data[:at] + NUMBERS[int(rng.integers(len(NUMBERS)))] + data[at:]
+            case 3:
+                data = data[:at] + MARKS[(k := int(rng.integers(len(MARKS)))) : k + 1] + data[at + 1 :]
+            case 4:
+                lines = data.split(b"\n")
+                k = int(rng.integers(len(lines)))
+                data = b"\n".join([*lines[:k], *lines[k + int(rng.integers(0, 2)) :], lines[k]])
+            case 5:
+                end = min(len(data), at + int(rng.integers(1, 30)))
+                data = data[:at] + data[end:]
+            case 6:
+                data = data[:at] + rng.integers(0, 256, int(rng.integers(1, 12)), dtype=np.uint8).tobytes() + data[at:]
+            case _:
+                end = min(len(data), at + int(rng.integers(1, 60)))
+                data = data[:end] + data[at:end] + data[end:]
+    return data
+
+
+def run(cases: int, seed: int) -> tuple[dict[str, Counter[str]], list[str]]:
+    """Per format what came of ``cases`` damaged files, and what else than a sentence did."""
+    counts: dict[str, Counter[str]] = {}
+    failed = []
+    for name, (data, reader) in good_files().items():
+        rng, counts[name] = np.random.default_rng([seed, len(name), len(data)]), Counter()
+        for k in range(cases):
+            with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                path = Path(folder) / name
+                path.write_bytes(mutated(data, rng))
+                try:
+                    reader(path)
+                    counts[name]["read"] += 1
+                except ms.errors.MssvmError:
+                    counts[name]["refused"] += 1
+                except Exception as error:
+                    counts[name]["raw"] += 1
+                    failed.append(f"{name}, case {k}: {type(error).__name__}: {error}")
+    return counts, failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    counts, failed = run(args.cases, args.seed)
+    sys.stdout.write(json.dumps(counts, indent=1) + "\n")
+    sys.stderr.write("".join(f"{line}\n" for line in failed))
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
