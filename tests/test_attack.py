@@ -97,3 +97,9 @@ def test_no_damage_to_a_checkpoint_goes_unnoticed(tmp_path: Path) -> None:
         (tmp_path / "k-1").write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
         with pytest.raises(InputError, match="k-1"):
             ms.CRF(ms.Chain(), max_iter=2).fit(X, y, checkpoint=tmp_path / "k")
+
+
+def test_types_that_read_alike_are_refused() -> None:
+    X = [ms.Graph(np.ones((2, 1)), [[0, 1]], node_types=[1, "1"])]
+    with pytest.raises(InputError, match="the types 1 and '1' have the same name"):
+        ms.CRF(ms.GraphModel(), max_iter=2).fit(X, [["a", "b"]])

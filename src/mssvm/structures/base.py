@@ -124,6 +124,15 @@ def check_count(value: Any, name: str, low: int) -> int:
     return checks.count(value, name, low, MOST_STATES)
 
 
+def type_names(types: Iterable[Hashable]) -> tuple[str, ...]:
+    """Types of nodes, edges or variables by their names in sorted order; different ones must read differently."""
+    named: dict[str, Hashable] = {}
+    for t in dict.fromkeys(types):
+        if named.setdefault(str(t), t) != t:
+            raise InputError(f"the types {named[str(t)]!r} and {t!r} have the same name; name one of them otherwise.")
+    return tuple(sorted(named))
+
+
 def check_flag(value: Any, name: str) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name} must be True or False, got {value!r}.")

@@ -16,7 +16,7 @@ from mssvm.core.checks import mapping, several
 from mssvm.core.errors import InputError
 from mssvm.data.graphs import FactorInput
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import Raw, Structure, check_count, label_mask
+from mssvm.structures.base import Raw, Structure, check_count, label_mask, type_names
 from mssvm.structures.encoder import Encoder, GroupedTopology, HardConstraint, Schema, WeightBlock, state_index
 
 
@@ -57,7 +57,7 @@ class FactorModel(Structure):
             if not isinstance(item, FactorInput):
                 raise InputError(f"expected a FactorInput, got {type(item).__name__}.", instance=b)
         names = tuple(dict.fromkeys(name for item in X for name in item.scopes))
-        types = {"variable": tuple(sorted({str(t) for item in X for t in item.variables})), "factor": names}
+        types = {"variable": type_names(t for item in X for t in item.variables), "factor": names}
         sources = {f"factor:{name}": _rows(X, name) for name in names if any(name in item.features for item in X)}
         axes: dict[str, tuple[str, ...]] = {}
         keys: list[Hashable] = []

@@ -13,7 +13,7 @@ from mssvm.core.checks import mapping
 from mssvm.core.errors import InputError
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import Raw, check_flag, label_mask
+from mssvm.structures.base import Raw, check_flag, label_mask, type_names
 from mssvm.structures.encoder import HardConstraint, Schema
 from mssvm.structures.pairwise import Frame, Pairwise, edge_source, tag
 
@@ -111,7 +111,7 @@ def _both_ways(g: Graph) -> Graph:
 
 def _names(types: list[Sequence[Hashable] | None]) -> tuple[str, ...]:
     """All type names in sorted order; untyped things have the empty name."""
-    return tuple(sorted({"" if t is None else str(t) for given in types for t in (given or (None,))}))
+    return type_names("" if t is None else t for given in types for t in (given or (None,)))
 
 
 def _type_names(types: Sequence[Hashable] | None, n: int) -> tuple[str, ...]:
