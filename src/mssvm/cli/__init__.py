@@ -14,7 +14,7 @@ from mssvm.cli.interrupt import interruptible
 from mssvm.cli.versions import versions
 from mssvm.core.errors import MssvmError
 from mssvm.core.garbage import uncollected
-from mssvm.core.stopping import Stopping, stopping
+from mssvm.core.stopping import Interruption, stopping
 from mssvm.core.text import printable
 
 # The base of usage errors in whichever click this typer brings along: BadParameter < UsageError < ClickException.
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _run(arguments, stop)
 
 
-def _run(arguments: list[str] | None, stop: Stopping) -> int:
+def _run(arguments: list[str] | None, stop: Interruption) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn

@@ -15,7 +15,7 @@ Handler = Callable[[int, FrameType | None], None]
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
-class Stopping:
+class Interruption:
     """Which signal came; the words and the exit code for it."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Stopping:
 
 def stop_at_once() -> None:
     """Until ``stopping`` takes over, a signal ends the process."""
-    _handle(Stopping().end)
+    _handle(Interruption().end)
 
 
 def leave(code: int) -> int:
@@ -56,9 +56,9 @@ def leave(code: int) -> int:
 
 
 @contextmanager
-def stopping() -> Iterator[Stopping]:
+def stopping() -> Iterator[Interruption]:
     """Meanwhile signals raise ``KeyboardInterrupt``, and the object knows which it was."""
-    found = Stopping()
+    found = Interruption()
     before = _handle(found.raise_)
     try:
         yield found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -81,8 +82,8 @@ def compare(
         for share in shares:
             train = data.select(np.sort(shuffled[: max(round(share * len(shuffled)), 1)]))
             for name, estimator in estimators.items():
-                if not trials:
-                    _fitted(estimator, train, space, callback=_at_once)  # what is imported at first use takes no part
+                if len(trials) < len(estimators):
+                    _warm_up(estimator, train, space)
                 with compilation_clock() as compiling:
                     began = monotonic()
                     model = _fitted(estimator, train, space)
@@ -105,9 +106,11 @@ def _fitted(estimator: Any, train: Dataset, space: LabelSpace, **follow: Any) ->
         return clone(estimator).set_params(classes=space.classes).fit(train.X, train.labels, **follow)
 
 
-def _at_once(row: Any, w: Any) -> bool:
-    """Training may stop."""
-    return True
+def _warm_up(estimator: Any, train: Dataset, space: LabelSpace) -> None:
+    """Train for one iteration: what is imported or loaded at first use takes no part in the seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the training itself will say the same
+        _fitted(estimator, train, space, callback=lambda row, w: True)
 
 
 def _states(model: Any, test: Dataset, space: LabelSpace) -> Ints:
