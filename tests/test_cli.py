@@ -13,9 +13,11 @@ import time
 import warnings
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import mssvm as ms
 from mssvm.cli import main
@@ -76,7 +78,7 @@ def test_predict_with_marginals_and_top_k(folder: Path, capsys: pytest.CaptureFi
         assert record["id"] == b and record["y"] == model.predict(x)[0].tolist()
         assert record["classes"] == ["B", "I", "O"]
         assert np.allclose(record["marginals"], model.predict_marginals(x)[0], atol=1e-6)
-        assert record["top"][0]["y"] == record["y"]
+        assert record["top"][0]["y"] == model.predict(x, decode="map")[0].tolist()
         scores = [t["score"] for t in record["top"]]
         assert scores == sorted(scores, reverse=True) and len(scores) == 3
 
@@ -238,7 +240,7 @@ BAD = [
     ("a.jsonl", "", "holds no instances"),
     ("a.jsonl", '{"x": [[1, 2, 3]], "y": ["B", "I"]}\n', "line 1: 2 labels for 1 sites"),
     ("a.jsonl", '{"x": [[1, 2, 3]], "y": ["B"]}\n{"x": [[1, 2, 3]], "y": [4]}\n', "line 2: label 4"),
-    ("a.jsonl", '{"x": [[1, 2, 3]], "y": ["what"]}\n', "line 1, site 0: label 'what'"),
+    ("a.jsonl", '{"x": [[1, 2, 3]], "y": [7]}\n', "line 1, site 0: label 7"),
     ("a.jsonl", '{"x": [[1, 2]], "y": ["B"]}\n', "2 features"),
 ]
 
@@ -258,7 +260,7 @@ def test_bad_data_is_one_sentence_and_exit_code_two(
     ):
         code, out, err = run(capsys, *arguments)
         if arguments[0] != "evaluate" and code == 0:
-            # An unknown label is no fault of data to train on or to predict, nor a number of features of new data.
+            # Labels of another type and fewer features are no fault of data to train on, nor labels of data to predict.
             assert words.startswith(("line 1, site 0", "2 features"))
             for made in ("out.jsonl", "new.st"):
                 (tmp_path / made).unlink(missing_ok=True)
@@ -346,3 +348,77 @@ def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: 
     monkeypatch.setattr(sys.modules["mssvm.cli"], "versions", warn)
     code, _, err = run(capsys, "--version")
     assert code == 0 and err == "mssvm: features are scaled oddly.\n"
+
+
+def test_decoding_is_chosen_in_every_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weak, model = tmp_path / "weak.jsonl", tmp_path / "m.st"
+    rng = np.random.default_rng(0)
+    with weak.open("w") as file:
+        for _ in range(30):
+            tags = np.repeat(rng.integers(3, size=8), 4)
+            x = (np.eye(3)[tags] + rng.normal(0, 2.0, (32, 3))).round(3)
+            file.write(json.dumps({"x": x.tolist(), "y": ["BIO"[t] for t in tags]}) + "\n")
+    assert run(capsys, "fit", weak, "-o", model, "--method", "crf", "--decode", "marginal")[0] == 0
+    fitted, data = ms.load(model), read(weak)
+    assert fitted.decode == "marginal"
+    expected = {how: [z.tolist() for z in fitted.predict(data.X, decode=how)] for how in ("map", "marginal")}
+    assert expected["map"] != expected["marginal"]
+    for how, arguments in (("marginal", []), ("map", ["--decode", "map"]), ("marginal", ["--decode", "auto"])):
+        lines = run(capsys, "predict", model, weak, *arguments)[1].splitlines()
+        assert [json.loads(line)["y"] for line in lines] == expected[how]
+        found = json.loads(run(capsys, "evaluate", model, weak, "--json", *arguments)[1])
+        assert found["accuracy"] == pytest.approx(fitted.score(data.X, data.labels, decode=how))
+    scores = []
+    for how in ("map", "marginal"):
+        code, out, _ = run(
+            capsys, "compare", weak, "--methods", "crf", "--cv", 2, "--no-curves", "--json", "--decode", how
+        )
+        scores.append(json.loads(out)["methods"]["CRF"]["accuracy"])
+    assert code == 0 and scores[0] != scores[1]
+    code, _, err = run(capsys, "predict", model, weak, "--decode", "viterbi")
+    assert code == 2 and "'viterbi' is not one of 'map', 'marginal', 'auto'" in " ".join(err.split())
+
+
+def test_fit_calibrates_on_other_data(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    test = read(folder / "test.jsonl")
+    arguments = ("fit", folder / "train.jsonl", "-o", tmp_path / "m.st", "--method", "ssvm")
+    assert run(capsys, *arguments, "--calibrate", folder / "test.jsonl")[0] == 0
+    model = ms.load(tmp_path / "m.st")
+    assert model.temperatures_[0] != 1.0
+    assert clone(model).fit(*train_of(folder)).calibrate(test.X, test.labels).temperatures_ == model.temperatures_
+
+
+def train_of(folder: Path) -> tuple[list[Any], list[Any]]:
+    train = read(folder / "train.jsonl")
+    return train.X, train.labels
+
+
+def test_labels_that_training_never_met(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They count as wrong and are named; classes can be named beforehand."""
+    test, changed = folder / "test.jsonl", tmp_path / "changed.jsonl"
+    records = [json.loads(line) for line in test.read_text().splitlines()]
+    for record in records[:3]:
+        record["y"][0] = "B-LST"
+    changed.write_text("".join(json.dumps(record) + "\n" for record in records))
+    fields = json.loads(run(capsys, "evaluate", folder / "m.st", changed, "--json")[1])
+    before = json.loads(run(capsys, "evaluate", folder / "m.st", test, "--json")[1])
+    assert fields["n_sites"] == before["n_sites"] and fields["accuracy"] < before["accuracy"]
+    assert fields["by_class"]["B-LST"] == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 3}
+    code, out, _ = run(capsys, "evaluate", folder / "m.st", changed)
+    assert code == 0 and "never seen in training" in out and "B-LST (3): counted as wrong" in out
+    arguments = ("fit", folder / "train.jsonl", "-o", tmp_path / "m.st", "--method", "crf", "--max-iter", 2)
+    assert run(capsys, *arguments, "--valid", changed)[0] == 0
+    assert run(capsys, *arguments, "--classes", "O, I,B,B-LST")[0] == 0
+    assert ms.load(tmp_path / "m.st").classes_.tolist() == ["O", "I", "B", "B-LST"]
+
+
+def test_classes_are_of_the_type_of_the_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, model = tmp_path / "d.jsonl", tmp_path / "m.st"
+    data.write_text('{"x": [[0.5], [1.0]], "y": [1, 2]}\n{"x": [[0.1]], "y": [2]}\n')
+    assert run(capsys, "fit", data, "-o", model, "--method", "crf", "--classes", "3,2,1")[0] == 0
+    assert ms.load(model).classes_.tolist() == [3, 2, 1]
+    code, _, err = run(capsys, "fit", data, "-o", model, "--classes", "a,b")
+    assert code == 2 and "the labels of the data are numbers" in err
+    arguments = ("compare", data, "--methods", "crf", "--cv", 2, "--no-curves", "--json")
+    found = run(capsys, *arguments, "--classes", "1,2,3")[1]
+    assert "3" in json.loads(found)["methods"]["CRF"]["pooled"]["by_class"]

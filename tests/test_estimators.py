@@ -137,7 +137,7 @@ class TestAnswers:
 
 
 class TestLabels:
-    @pytest.mark.parametrize("kinds", [(0, 1, 2), ("x", "yy", "z"), ((0, 1), (1, 0), (2, 2)), (1.5, 2.5, "c")])
+    @pytest.mark.parametrize("kinds", [(0, 1, 2), ("x", "yy", "z"), ((0, 1), (1, 0), (2, 2)), (1.5, 2.5, 3)])
     def test_any_hashable_label(self, kinds):
         named = [[kinds["abc".index(v)] for v in item] for item in Y]
         model = ms.CRF(**QUICK).fit(X, named)
@@ -296,7 +296,10 @@ class TestWords:
             (lambda: ms.CRF().fit(X, Y, sample_weight=np.ones(3)), "sample_weight needs one"),
             (lambda: ms.CRF(classes="abc").fit(X, [[None] * len(x) for x in X]), "no site of y is labelled"),
             (lambda: ms.HCRF(loss="hamming").fit(X, Y), "use LossAugmentedCRF"),
-            (lambda: mssvm.predict(X, decode="viterbi"), "decode must be 'map' or 'marginal'"),
+            (lambda: mssvm.predict(X, decode="viterbi"), "decode must be 'map', 'marginal' or 'auto'"),
+            (lambda: ms.CRF(decode="viterbi").fit(X, Y), "decode must be 'map', 'marginal' or 'auto'"),
+            (lambda: ms.CRF().fit(X, Y, sample_weight=[np.ones(len(x)) for x in X]), "sites are not weighed"),
+            (lambda: mssvm.score(X, Y, sample_weight=[np.ones(len(x)) for x in X]), "sites are not weighed"),
             (lambda: mssvm.predict(X[:2], hidden=[[True]]), "hidden has 1 instances"),
             (lambda: mssvm.predict(X[:1], hidden=[["yes"] * len(X[0])]), "give True or False"),
             (lambda: mssvm.predict_topk(X, 0), "k must be a whole number"),

@@ -487,7 +487,6 @@ def test_unknown_parameters_are_refused_in_words() -> None:
 def test_wrong_instances_are_refused_in_words() -> None:
     x = np.ones((3, 2))
     for structure, X, words in (
-        (Chain(), [x, np.ones((0, 2))], "instance 1: there is no site"),
         (Chain(), [{"x": x, "edge_x": np.ones((3, 1))}], "instance 0: 3 rows of edge features where there should be 2"),
         (Chain(), [(x, np.ones((2, 1))), x], "instance 1: edge features are missing"),
         (Chain(), [{"z": x}], "instance 0: a dict needs the key 'x'"),

@@ -36,6 +36,8 @@ def compare(
     cost: o.Cost = 1.0,
     solver: o.Solver = "auto",
     inference: o.Inference = "auto",
+    decode: o.Decode = "auto",
+    classes: o.Classes = None,
     max_iter: o.MaxIter = None,
     curves: Annotated[bool, typer.Option(help="Also train on parts of each fold, for learning curves.")] = True,
     seed: o.Seed = 0,
@@ -56,7 +58,8 @@ def compare(
     if not names:
         raise InputError("--methods names no method; give some, such as mssvm,hcrf.")
     found_data = o.read_data(data, o.reading(form, structure, colour=missing_colour))
-    settings = {"C": cost, "solver": solver, "inference": inference, "max_iter": max_iter}
+    settings = {"C": cost, "solver": solver, "inference": inference, "max_iter": max_iter, "decode": decode}
+    settings["classes"] = o.classes_of(classes, found_data)
     made = o.make_structure(found_data, hidden, edges)
     estimators = {
         o.METHODS.get(n, n): o.make_estimator(

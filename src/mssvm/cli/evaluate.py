@@ -24,38 +24,40 @@ SITES_AT_ONCE = 1 << 15
 def evaluate(
     model: o.Model,
     data: o.Data,
+    decode: o.DecodeOf = None,
     by_class: Annotated[bool, typer.Option("--by-class", help="A row for every class.")] = False,
     json_output: o.Json = False,
     jobs: o.Jobs = -1,
     form: o.Format = None,
     missing_colour: o.MissingColour = "#ffffff",
 ) -> None:
-    """Compare a model's predictions with the labels of a data set; missing labels do not count.
+    """Compare a model's predictions with the labels of a data set; missing labels do not count, and labels that the
+    model never met are wrong.
 
     Example: mssvm evaluate model.safetensors test.jsonl --by-class
 
-    Of BIO tags (O, B-x, I-x) the chunks are compared, too.
+    Of BIO and BIOES tags (O, B-x, I-x, E-x, S-x) the chunks are compared, too.
     """
     from mssvm.estimators import load
 
     estimator = load(model)
-    estimator.n_jobs = jobs
+    estimator.set_params(n_jobs=jobs, decode=decode or estimator.decode)
     test = o.read_data(data, o.reading(form, o.kind_of(estimator.structure_), colour=missing_colour))
     found = scores(estimator, test)
     if json_output:
         print(json.dumps({"model": str(model), "data": test.name, **found.to_json()}))
         return
     console = Console()
-    console.print(_summary(found, test.name))
+    console.print(_summary(found, test.name, set(estimator.labels_.classes)))
     if by_class:
         console.print(_classes(found))
 
 
 def scores(estimator: Any, data: Dataset) -> Scores:
     """Predictions against the labels that are given."""
-    labels = estimator.labels_
     shapes = data.shapes
     with data.places():
+        labels = estimator.labels_.widened(data.labels, estimator.structure_.depth)
         truth = labels.encode(data.labels, shapes)
         predicted = predictions(estimator, data)
     return score_states(labels, truth, labels.encode(predicted, shapes).states)
@@ -87,13 +89,17 @@ def _hidden(data: Dataset, part: range) -> Any:
     return None if data.hidden is None else [data.hidden[b] for b in part]
 
 
-def _summary(found: Scores, name: str) -> Table:
+def _summary(found: Scores, name: str, known: set[Any]) -> Table:
     rows = [
         ("accuracy", f"{found.accuracy:.2%}"),
         ("labelled sites", f"{found.n_sites}"),
         ("unlabelled sites", f"{found.n_unlabelled}"),
         ("instances all right", f"{found.whole:.2%} of {found.n_instances}"),
     ]
+    unseen = {label: rates.support for label, rates in found.by_class.items() if label not in known}
+    if unseen:
+        listed = ", ".join(f"{label} ({n})" for label, n in unseen.items())
+        rows.insert(3, ("never seen in training", f"{listed}: counted as wrong"))
     if found.spans is not None:
         spans = found.spans
         rows.append(("span F1", f"{spans.f1:.2%} (precision {spans.precision:.2%}, recall {spans.recall:.2%})"))

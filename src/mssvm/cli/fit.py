@@ -15,6 +15,7 @@ from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
 from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
+from mssvm.data.readers import Options
 from mssvm.data.readers.images import palette_of
 from mssvm.estimators.training import HeldOut, TrainingLine
 from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
@@ -32,8 +33,11 @@ def fit(
     cost: o.Cost = 1.0,
     solver: o.Solver = "auto",
     inference: o.Inference = "auto",
+    decode: o.Decode = "auto",
+    classes: o.Classes = None,
     valid: Annotated[Path | None, typer.Option(help="Data for early stopping, read like DATA.")] = None,
     patience: Annotated[int, typer.Option(min=1, help="Scores without a new best before stopping early.")] = 20,
+    calibrate: Annotated[Path | None, typer.Option(help="Held-out data to calibrate probabilities on.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     max_iter: o.MaxIter = None,
     tol: Annotated[float | None, typer.Option(help="Tolerance of the solver; else its own.")] = None,
@@ -53,9 +57,7 @@ def fit(
     check_target(model)
     checkpoint = model.with_name(model.name + ".checkpoint")
     _check_resume(checkpoint, resume)
-    reading = o.reading(form, structure, colour=missing_colour)
-    train = o.read_data(data, reading)
-    _ = train.labels  # raises where there are none
+    train = o.read_data(data, o.reading(form, structure, colour=missing_colour))
     estimator = o.make_estimator(
         method,
         o.make_structure(train, hidden, edges),
@@ -64,6 +66,8 @@ def fit(
         max_iter=max_iter,
         tol=tol,
         inference=inference,
+        decode=decode,
+        classes=o.classes_of(classes, train),
         n_init=n_init,
         class_weight="balanced" if balanced else None,
         random_state=seed,
@@ -74,11 +78,10 @@ def fit(
         _train(estimator, train, held, patience, checkpoint)
         if estimator.training_["outcome"] == "interrupted":
             raise KeyboardInterrupt
+    _calibrate(estimator, calibrate, o.reading(form, train.kind, colour=missing_colour))
     if train.unit == "image":
         estimator.training_["palette"] = palette_of(data)
-    estimator.save(model)
-    for file in checkpoints_of(checkpoint):
-        file.unlink()
+    _keep(estimator, model, checkpoint)
     with last_words(lambda: f"{model} is complete"):
         _tell(estimator, model, train, held)
 
@@ -103,6 +106,21 @@ def _train(estimator: Any, train: Dataset, held: Dataset | None, patience: int, 
             validation=held and HeldOut(held.X, held.labels, held.hidden, patience, naming=held.places),
             checkpoint=Checkpoint(checkpoint, SAVED_EVERY),
         )
+
+
+def _calibrate(estimator: Any, data: Path | None, reading: Options) -> None:
+    """On held-out data, where they are given."""
+    if data is not None:
+        fresh = o.read_data(data, reading)
+        with fresh.places():
+            estimator.calibrate(fresh.X, fresh.labels)
+
+
+def _keep(estimator: Any, model: Path, checkpoint: Path) -> None:
+    """The model, and no checkpoint any more."""
+    estimator.save(model)
+    for file in checkpoints_of(checkpoint):
+        file.unlink()
 
 
 def _kept(checkpoint: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -12,8 +13,10 @@ import typer
 
 from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
-from mssvm.core.registry import EDGES, INFERENCES, MEMBERS, SOLVERS, STRUCTURES, WITHOUT_FILES
+from mssvm.core.registry import DECODERS, EDGES, INFERENCES, MEMBERS, SOLVERS, STRUCTURES, WITHOUT_FILES
 from mssvm.data.dataset import Dataset
+from mssvm.data.labels import LabelVocabulary
+from mssvm.data.labels import kind_of as kind_of_label
 from mssvm.data.readers import Options, read
 from mssvm.data.readers.read import FORMATS
 from mssvm.data.readers.stream import shown_name
@@ -57,6 +60,11 @@ Edges = Annotated[
 Cost = Annotated[float, typer.Option("-C", "--cost", help="Weight of the data against the regulariser.")]
 Solver = Annotated[str, one_of(("auto", *SOLVERS), text="Solver; auto suits the method and the inference.")]
 Inference = Annotated[str, one_of(INFERENCES, text="auto: exact where memory allows, else belief propagation.")]
+DecodeOf = Annotated[str | None, one_of(DECODERS, "--decode", text="How labels are decided; else as the model says.")]
+Decode = Annotated[
+    str, one_of(DECODERS, text="map: the best labelling; marginal: the most probable labels; auto: by the method.")
+]
+Classes = Annotated[str | None, typer.Option(help="All classes, apart by commas, where the data may lack some.")]
 MaxIter = Annotated[int | None, typer.Option(min=1, help="Iterations of the solver; else its own limit.")]
 Seed = Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Seed of random starts and splits.")]
 Jobs = Annotated[int, typer.Option(help="Threads; negative numbers count back from all cores.")]
@@ -107,6 +115,22 @@ def make_estimator(method: str, structure: Any, **settings: Any) -> Any:
         raise InputError(f"there is no method {method!r}; use some of {', '.join(METHODS)}.")
     given = {k: v for k, v in settings.items() if v is not None}
     return getattr(ms, METHODS[method])(structure, **given)
+
+
+def classes_of(names: str | None, data: Dataset) -> list[Any] | None:
+    """The classes named on the command line, as numbers or booleans where the labels of the data are such."""
+    y = data.labels
+    if names is None:
+        return None
+    kinds = {kind_of_label(label) for label in LabelVocabulary.learn(y, STRUCTURES[data.kind].load().depth).classes}
+    given = [name.strip() for name in names.split(",") if name.strip()]
+    if "text" in kinds:
+        return given
+    try:
+        return [json.loads(name) for name in given]
+    except json.JSONDecodeError:
+        told = ", ".join(kinds)
+        raise InputError(f"--classes names {names!r}, but the labels of the data are {told}.") from None
 
 
 def kind_of(structure: Any) -> str:

@@ -30,6 +30,7 @@ def predict(
         Path, typer.Option("-o", "--output", help="File to write (.gz packs it); for pictures also a folder.")
     ] = Path(STDIN),
     marginals: Annotated[bool, typer.Option("--marginals", help="Add the probability of every class.")] = False,
+    decode: o.DecodeOf = None,
     top_k: Annotated[int | None, typer.Option(min=1, help="Add the K best labellings and their scores.")] = None,
     uncertainty: Annotated[
         bool, typer.Option("--uncertainty", help="Pictures of how unsure each pixel is, beside the masks.")
@@ -61,7 +62,7 @@ def predict(
     if uncertainty and not pictures:
         raise InputError("--uncertainty draws pictures: it needs an image folder, and a folder for -o.")
     estimator = load(model)
-    estimator.n_jobs = jobs
+    estimator.set_params(n_jobs=jobs, decode=decode or estimator.decode)
     as_columns = _in_columns(data, form, out)
     if as_columns and (marginals or top_k):
         raise InputError("--marginals and --top-k need JSON lines; leave --format conll out, or name a .jsonl file.")

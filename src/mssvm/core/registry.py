@@ -55,6 +55,7 @@ MEMBERS = {  #                eps_y eps_h  Delta      command
     "ModLat":           Member(0.0,  0.0,  "hamming", "modlat"),
 }  # fmt: skip
 
+DECODERS = ("map", "marginal", "auto")
 SOLVERS = {
     "lbfgs": Entry("mssvm.optim", "LBFGS", iterations="max_iterations"),
     "cccp": Entry("mssvm.optim", "CCCP", iterations="max_outer"),

@@ -2,7 +2,7 @@
 
 A site is *missing* (its variable becomes hidden) where the label is ``MISSING``, None, NaN or ``missing_label``. A set,
 frozenset or list is a *candidate set*: the site is an output, and any of its members is right. Anything else hashable
-is a label; a tuple is one label.
+is a label; a tuple is one label. The labels of a data set are of one kind: text, numbers, true and false, or one type.
 """
 
 from __future__ import annotations
@@ -116,17 +116,22 @@ class LabelVocabulary:
 
         ``depth`` is the number of axes of one instance's labels: 0 one label, 1 a sequence, 2 a grid.
         """
-        if classes is not None:
-            return cls(tuple(several(classes, "classes", "labels")), missing_label)
-        check_sequence(y)
-        if not _hashable(missing_label):
-            raise InputError(f"missing_label must be hashable, got {shown(missing_label)}.")
-        sites = chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y))
-        values: Iterable[Any] = [value for value in sites if not is_nan(value)]
-        with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at
-            values = dict.fromkeys(values)
-        found = chain.from_iterable(_labels_in(value, missing_label) for value in values)
-        return cls(ordered(dict.fromkeys(found)), missing_label)
+        if classes is None:
+            return cls(ordered(_labels_of(y, depth, missing_label)), missing_label)
+        given = tuple(plain(label) for label in several(classes, "classes", "labels"))
+        _check_one_kind(given, "classes")
+        return cls(given, missing_label)
+
+    def widened(self, y: Any, depth: int) -> LabelVocabulary:
+        """These classes and, behind them, the labels of ``y`` that are not among them, for predictions to be compared
+        with: a label that training never met is one that no prediction equals."""
+        new = [label for label in _labels_of(y, depth, self.missing_label) if label not in self.table]
+        if new and kind_of(new[0]) != kind_of(self.classes[0]):
+            flat = ((b, s, v) for b, item in enumerate(y) for s, v in enumerate(flat_sites(item, depth, b)))
+            b, s = next((b, s) for b, s, value in flat if new[0] in _labels_in(value, self.missing_label))
+            reason = f"label {shown(new[0])} is of another type than the classes {self.shown}; write all as one type."
+            raise InputError(reason, what="y", instance=b, site=s)
+        return LabelVocabulary((*self.classes, *ordered(new)), self.missing_label) if new else self
 
     @property
     def n_classes(self) -> int:
@@ -179,6 +184,13 @@ class LabelVocabulary:
         mask[np.arange(len(codes)), codes] = True
         mask[codes < 0] = True
         return Labels(codes >= 0, mask, ptr)
+
+    def encode_met(self, y: Any, shapes: Shapes) -> Labels:
+        """As ``encode``, but labels that are none of the classes are missing."""
+        labels = self.widened(y, len(shapes[0]) if len(shapes) else 0).encode(y, shapes)
+        mask = labels.mask[:, : self.n_classes]
+        met = labels.observed & mask.any(axis=1)
+        return Labels(met, mask | ~met[:, None], labels.ptr)
 
     def decode(self, states: Ints) -> AnyArray:
         """Labels of states; the result has the shape of ``states``."""
@@ -233,16 +245,44 @@ def is_missing(value: Any, missing_label: Hashable = None) -> bool:
 
 
 def ordered(labels: Iterable[Hashable]) -> tuple[Hashable, ...]:
-    """Labels in ascending order; labels that do not compare are grouped by type first, then by value or by repr."""
+    """Labels in ascending order, by their repr where they do not compare."""
     values: list[Any] = list(labels)
     with suppress(TypeError):
         return tuple(sorted(values))
-    groups: dict[str, list[Any]] = {}
-    for value in values:
-        groups.setdefault("number" if isinstance(value, (int, float)) else type(value).__name__, []).append(value)
-    if len(groups) == 1:
-        return tuple(sorted(values, key=repr))
-    return tuple(chain.from_iterable(ordered(groups[name]) for name in sorted(groups)))
+    return tuple(sorted(values, key=repr))
+
+
+def _labels_of(y: Any, depth: int, missing_label: Hashable) -> dict[Hashable, None]:
+    """The different labels of ``y``, candidates included."""
+    check_sequence(y)
+    if not _hashable(missing_label):
+        raise InputError(f"missing_label must be hashable, got {shown(missing_label)}.")
+    sites = chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y))
+    values: Iterable[Any] = [value for value in sites if not is_nan(value)]
+    one_each = {type(value): value for value in values}  # True equals 1, and would be lost among the different ones
+    with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at
+        values = dict.fromkeys(values)
+    found = list(chain.from_iterable(_labels_in(value, missing_label) for value in (*values, *one_each.values())))
+    _check_one_kind(found, "y")
+    return dict.fromkeys(found)
+
+
+def _check_one_kind(labels: Iterable[Hashable], what: str) -> None:
+    """Raise where labels are of several kinds, as the readers of files do: 1 and "1" are rarely meant to differ."""
+    kinds: dict[str, Hashable] = {}
+    for label in labels:
+        kinds.setdefault(kind_of(label), label)
+    if len(kinds) > 1:
+        listed = " and ".join(f"{kind} ({shown(label)})" for kind, label in kinds.items())
+        raise InputError(f"the labels of {what} are of several types, {listed}; write all labels as one type.")
+
+
+def kind_of(label: Any) -> str:
+    """What a label is, in words: labels of one data set are all of one kind."""
+    for kind, name in ((bool, "true and false"), (str, "text"), ((int, float), "numbers")):
+        if isinstance(label, kind):
+            return name
+    return type(label).__name__
 
 
 def _labels_in(value: Any, missing_label: Hashable) -> Iterable[Hashable]:

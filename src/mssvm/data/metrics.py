@@ -1,4 +1,9 @@
-"""How good predictions are on data whose labels may be missing or ambiguous: only what the labels say counts."""
+"""How good predictions are on data whose labels may be missing or ambiguous: only what the labels say counts.
+
+``site_accuracy``, ``instance_accuracy``, ``flat_f1`` and ``span_f1`` compare true and predicted labels; ``scorer``
+makes of each what scikit-learn takes as ``scoring``: ``GridSearchCV(..., scoring=ms.metrics.scorer("span_f1"))``.
+``calibration`` says whether the probabilities of a model are those of its being right.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from mssvm.core.arrays import Ints
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.errors import InputError
 from mssvm.data.labels import Labels, LabelVocabulary
 
 Span = tuple[int, int, str]
 """First site, site after the last, and name of a chunk."""
+OPENING, INSIDE, CLOSING = ("B", "S"), ("I", "E"), ("E", "S")  # tags of chunks, beside O
+AVERAGES = ("macro", "weighted", "micro")
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class Rates:
 class Scores:
     """Counts of one evaluation: labelled and unlabelled sites, and labelled ones predicted right, per instance.
 
-    ``spans`` is None unless the labels are BIO tags.
+    ``spans`` is None unless the labels are BIO or BIOES tags.
     """
 
     right: Ints
@@ -92,24 +100,28 @@ def evaluate(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> Scores
 
 
 def is_bio(classes: Iterable[Hashable]) -> bool:
-    """Whether the labels are chunk tags: O, and B-x and I-x (or plain B and I)."""
-    names = {c for c in classes if isinstance(c, str)}
-    tags = {c for c in names if c in ("B", "I") or c.startswith(("B-", "I-"))}
-    return len(names) > 1 and names - tags <= {"O"} and any(c[0] == "B" for c in tags)
+    """Whether the labels are chunk tags: O, and B-x and I-x, also E-x and S-x (or the plain letters)."""
+    names = [c for c in classes if isinstance(c, str)]
+    kinds = {name.partition("-")[0] for name in names}
+    return len(names) > 1 and kinds <= {*INSIDE, *OPENING, "O"} and bool(kinds & set(OPENING))
 
 
 def spans(tags: Sequence[str | None]) -> list[Span]:
-    """Chunks of a tag sequence: B opens one, I goes on with one of its own name and opens one otherwise."""
+    """Chunks of a tag sequence: B and S open one, I and E go on with one of their own name and open one otherwise, and
+    after E and S it ends."""
     out: list[Span] = []
     start, name = -1, ""
     for t, tag in enumerate([*tags, "O"]):
         kind, _, what = (tag or "O").partition("-")
-        goes_on = kind == "I" and start >= 0 and what == name
+        goes_on = kind in INSIDE and start >= 0 and what == name
         if start >= 0 and not goes_on:
             out.append((start, t, name))
             start = -1
-        if kind in ("B", "I") and not goes_on:
+        if kind != "O" and not goes_on:
             start, name = t, what
+        if kind in CLOSING:
+            out.append((start, t + 1, name))
+            start = -1
     return out
 
 
@@ -129,5 +141,129 @@ def _spans(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> Rates:
 
 def _sure(span: Span, tags: Sequence[str | None], known: Any) -> bool:
     """Whether the labels of the chunk are known, of the site after it and, unless it opens with B, of that before."""
-    opens = (tags[span[0]] or "").startswith("B")
+    opens = (tags[span[0]] or "").startswith(OPENING)
     return bool(known[span[0] if opens else max(span[0] - 1, 0) : span[1] + 1].all())
+
+
+# ----------------------------------------------------------------------------------------- true and predicted labels
+
+
+def site_accuracy(y_true: Any, y_pred: Any) -> float:
+    """Share of labelled sites that are right; missing labels do not count, any candidate is right."""
+    return _compared(y_true, y_pred).accuracy
+
+
+def instance_accuracy(y_true: Any, y_pred: Any) -> float:
+    """Share of instances with a label whose labelled sites are all right."""
+    return _compared(y_true, y_pred).whole
+
+
+def flat_f1(y_true: Any, y_pred: Any, average: str = "macro") -> float:
+    """F1 of single sites, averaged over the classes that occur ("macro"), by their number of sites ("weighted"), or of
+    all sites together ("micro")."""
+    if average not in AVERAGES:
+        raise InputError(f"average must be one of {', '.join(map(repr, AVERAGES))}, got {average!r}.")
+    found = _compared(y_true, y_pred)
+    rates = list(found.by_class.values())
+    if average == "micro":
+        right = sum(round(r.recall * r.support) for r in rates)
+        return right / max(sum(r.support for r in rates), 1)
+    weight = [r.support if average == "weighted" else 1 for r in rates]
+    return float(np.average([r.f1 for r in rates], weights=weight)) if any(weight) else 0.0
+
+
+def span_f1(y_true: Any, y_pred: Any) -> float:
+    """F1 of the chunks of BIO or BIOES tags: right where type and both ends are right."""
+    found = _compared(y_true, y_pred)
+    if found.spans is None:
+        raise InputError("span_f1 needs BIO or BIOES tags (O, B-x, I-x, E-x, S-x) as labels.")
+    return found.spans.f1
+
+
+METRICS = {f.__name__: f for f in (site_accuracy, instance_accuracy, flat_f1, span_f1)}
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A metric of (y_true, y_pred) as a score of (estimator, X, y); ``decode`` is as in ``predict``."""
+
+    metric: Any
+    decode: str | None = None
+
+    def __call__(self, estimator: Any, X: Any, y: Any) -> float:
+        chosen = {} if self.decode is None else {"decode": self.decode}
+        return float(self.metric(y, estimator.predict(X, **chosen)))
+
+
+def scorer(metric: Any, decode: str | None = None) -> Scorer:
+    """What ``scoring`` of scikit-learn takes, from a metric of this module by name or any of (y_true, y_pred)."""
+    if isinstance(metric, str) and metric not in METRICS:
+        raise InputError(f"metric must be one of {', '.join(map(repr, METRICS))} or a function, got {metric!r}.")
+    return Scorer(METRICS[metric] if isinstance(metric, str) else metric, decode)
+
+
+def _compared(y_true: Any, y_pred: Any) -> Scores:
+    """Scores of predictions, whose nesting tells what an instance is."""
+    shapes = [np.shape(item) for item in y_pred]
+    depth = max((len(shape) for shape in shapes), default=0)
+    vocabulary = LabelVocabulary.learn(y_pred, depth).widened(y_true, depth)
+    truth = vocabulary.encode(y_true, shapes)
+    found = evaluate(vocabulary, truth, vocabulary.encode(y_pred, shapes).states)
+    if not found.n_sites:
+        raise InputError("there is no labelled site to compare predictions with.")
+    return found
+
+
+# ----------------------------------------------------------------------------------------- probabilities
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Sites whose most probable class has a probability from ``low`` to ``high``: its mean, and how many are right."""
+
+    low: float
+    high: float
+    confidence: float
+    accuracy: float
+    n_sites: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Mean log loss of the labels, and how far confidence is from accuracy: in bins, and on average (``error``)."""
+
+    log_loss: float
+    error: float
+    bins: tuple[Bin, ...]
+
+
+def calibration(estimator: Any, X: Any, y: Any, n_bins: int = 10) -> Calibration:
+    """Whether the probabilities of a fitted model are those of being right, on labelled data. Missing labels and labels
+    that training never met do not count; the probability of a candidate set is that of its members together."""
+    found = estimator.predict_marginals(X)
+    shapes = [np.shape(p)[:-1] for p in found]
+    p = np.concatenate([np.reshape(item, (-1, len(estimator.classes_))) for item in found])
+    return calibration_of(p, estimator.labels_.encode_met(y, shapes), n_bins)
+
+
+def calibration_of(p: Floats, labels: Labels, n_bins: int = 10) -> Calibration:
+    """The same of probabilities (sites, classes)."""
+    seen = labels.observed
+    top, right = p[seen].max(axis=1), labels.mask[seen][np.arange(int(seen.sum())), p[seen].argmax(axis=1)]
+    edges = np.linspace(0.0, 1.0, n_bins + 1)
+    number = np.clip(np.searchsorted(edges, top, side="left") - 1, 0, n_bins - 1)
+    bins = tuple(
+        Bin(float(edges[k]), float(edges[k + 1]), float(top[here].mean()), float(right[here].mean()), int(here.sum()))
+        for k in range(n_bins)
+        if (here := number == k).any()
+    )
+    error = sum(b.n_sites * abs(b.confidence - b.accuracy) for b in bins) / max(len(top), 1)
+    return Calibration(log_loss(p, labels), error, bins)
+
+
+def log_loss(p: Floats, labels: Labels) -> float:
+    """Mean of -log of the probability that the labels have, over labelled sites."""
+    given = np.where(labels.mask, p, 0.0).sum(axis=1)[labels.observed]
+    if not len(given):
+        raise InputError("there is no labelled site to compare probabilities with.")
+    return float(-np.mean(np.log(np.clip(given, np.finfo(np.float64).tiny, 1.0))))

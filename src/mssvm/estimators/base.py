@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from mssvm.core.arrays import AnyArray, Floats
+from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Query
-from mssvm.core.registry import MEMBERS, Member
+from mssvm.core.registry import DECODERS, MEMBERS, Member
 from mssvm.data.labels import LabelVocabulary
 from mssvm.engines import engine_of
 from mssvm.engines.base import Bound
@@ -23,7 +24,7 @@ from mssvm.estimators.plots import Plots
 from mssvm.estimators.prediction import PredictionRequest
 from mssvm.estimators.training import Following, HeldOut, Training, TrainingData
 from mssvm.inference.base import Planner
-from mssvm.losses.losses import Loss, Zero
+from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.models.base import Inputs
 from mssvm.objectives.base import Objective
 from mssvm.objectives.unified import Unified
@@ -31,6 +32,11 @@ from mssvm.optim import Callback, Checkpoint, Validation
 from mssvm.structures import Encoder, Schema, Structure, Weight
 
 SECTION = "Parameters\n----------\n"
+
+
+def _one_label(estimator: StructuredEstimator) -> bool:
+    """Whether an instance has one label, so that its probabilities are a row."""
+    return plan.structure_of(estimator.structure).depth == 0
 
 
 class StructuredEstimator(Plots):
@@ -65,6 +71,11 @@ class StructuredEstimator(Plots):
         All classes, where y may lack some.
     missing_label : label
         A value of y that stands for a missing label, beside ``MISSING``, None and NaN.
+    decode : "map", "marginal" or "auto"
+        How ``predict`` and ``score`` decide unless told otherwise: "map" takes the best output as a whole, hidden
+        variables eliminated at eps_h, for which the objective bounds the loss; "marginal" the labels of least expected
+        loss, for Hamming the most probable label of every site. "auto" is "marginal" for likelihoods (eps_y >= 1), and
+        with eps_h >= 1 where inference in training was approximate, else "map" (docs/decoding.md has the evidence).
     penalties : mapping of block of weights to strength
         Other strengths of the regulariser than 1; 0 leaves a block free.
     support : "all" or "seen"
@@ -89,6 +100,7 @@ class StructuredEstimator(Plots):
     history_ : record array, one row per recorded iteration (objective, gap, calls, seconds, temperatures, ...)
     status_ : str, how training ended and what inference it rests on, in a sentence
     training_ : dict of figures behind ``status_`` and ``diagnose()``
+    temperatures_ : those of outputs and hidden variables in probabilities, (1, eps_h) unless calibrated
     """
 
     member: ClassVar[Member] = MEMBERS["UnifiedSSVM"]
@@ -96,6 +108,7 @@ class StructuredEstimator(Plots):
     eps_h: float
     encoder_: Encoder
     coef_: Floats
+    temperatures_: tuple[float, float]
 
     def __init__(
         self,
@@ -111,6 +124,7 @@ class StructuredEstimator(Plots):
         class_weight: str | Mapping[Hashable, float] | None = None,
         classes: Iterable[Hashable] | None = None,
         missing_label: Hashable = None,
+        decode: str = "auto",
         penalties: Mapping[str, float] | None = None,
         support: str = "all",
         max_iter: int | None = None,
@@ -132,6 +146,7 @@ class StructuredEstimator(Plots):
         self.class_weight = class_weight
         self.classes = classes
         self.missing_label = missing_label
+        self.decode = decode
         self.penalties = penalties
         self.support = support
         self.max_iter = max_iter
@@ -177,6 +192,21 @@ class StructuredEstimator(Plots):
         """argmax_y PS_h[eps_h] theta: the decoder for which the objective bounds the loss (paper Lemma 1)."""
         return planner(inputs.batch).bind(query, 0.0, self.eps_h)
 
+    def _posterior(self, planner: Planner, inputs: Inputs, query: Query) -> Bound:
+        """The marginals of p(y | x) ~ exp PS_h[eps_h] theta, of which the largest is the best label for Hamming."""
+        return prediction.posterior_bound(planner, inputs, query, 1.0, self.eps_h)
+
+    def _decoder(self, decode: str | None, exact: bool) -> str:
+        """One of "map" and "marginal": as asked for, else by the parameter; "auto" is the rule of docs/decoding.md.
+        ``exact``: whether inference in training is."""
+        chosen = self.decode if decode is None else decode
+        if chosen not in DECODERS:
+            raise InputError(f"decode must be 'map', 'marginal' or 'auto', got {chosen!r}.")
+        if chosen != "auto":
+            return chosen
+        summed = self.eps_y >= 1 or (self.eps_h >= 1 and not exact)
+        return "marginal" if summed and isinstance(self._loss(), (Zero, Hamming)) else "map"
+
     # ------------------------------------------------------------------------------------- learning
 
     @tells_of_compiling
@@ -214,9 +244,11 @@ class StructuredEstimator(Plots):
         again = bool(self.warm_start) and hasattr(self, "coef_")
         earlier = self.encoder_ if again else None
         data = TrainingData.of(self._plan(), X, y, sample_weight, allowed, earlier)
-        follow = Following(self._predictor, callback, validation, checkpoint, time_limit)
+        predictor = self._predictor if self._decoder(None, exact=True) == "map" else self._posterior
+        follow = Following(predictor, callback, validation, checkpoint, time_limit)
         self.coef_, solution, self.training_ = Training(data, follow).run(self.coef_ if again else None)
         self.encoder_ = data.encoder
+        self.temperatures_ = (1.0, float(self.eps_h))
         self.history_ = solution.history
         self.n_iter_ = len(solution.trace)
         self.objective_ = self.training_["objective"]
@@ -276,31 +308,55 @@ class StructuredEstimator(Plots):
 
     @tells_of_compiling
     def predict(
-        self, X: Any, *, decode: str = "map", hidden: Any = None, given: Any = None, allowed: Any = None
+        self, X: Any, *, decode: str | None = None, hidden: Any = None, given: Any = None, allowed: Any = None
     ) -> Any:
         """Labels of X, a list of arrays in the shape of y (one flat array where an instance has one label).
 
-        decode="map" gives the best output (hidden variables eliminated at the member's eps_h), "marginal" the most
-        probable label of every site, which minimises the expected Hamming loss of a likelihood. ``hidden`` (masks in
-        the shape of y) makes label sites hidden; they get their most probable label given the rest. ``given`` (labels
-        in the shape of y, MISSING where unknown) holds known labels fixed, ``allowed`` restricts to candidates.
+        ``decode`` is as the estimator's parameter, which None stands for. ``hidden`` (masks in the shape of y) makes
+        label sites hidden; they get their most probable label given the rest. ``given`` (labels in the shape of y,
+        MISSING where unknown) holds known labels fixed, ``allowed`` restricts to candidates.
         """
-        if decode not in ("map", "marginal"):
-            raise InputError(f"decode must be 'map' or 'marginal', got {decode!r}.")
         request = self._request(X, hidden, given, allowed)
-        sites = request.encoded.labels
-        states = request.states(sites) if decode == "map" else request.marginals().argmax(axis=1)
-        return sites.split(self.labels_.decode(states))
+        return request.encoded.labels.split(self.labels_.decode(self._decided(request, decode)))
+
+    def _decided(self, request: PredictionRequest, decode: str | None) -> Ints:
+        """The predicted state of every label site."""
+        if self._decoder(decode, self.training_["exact"]) == "map":
+            return request.states(request.encoded.labels)
+        loss = self._loss()
+        if not hasattr(loss, "expected"):
+            raise InputError(f"decode='marginal' needs a loss with a method expected, which {loss!r} has not.")
+        return request.least_risk(Hamming() if isinstance(loss, Zero) else loss, *self.temperatures_)
 
     @tells_of_compiling
     def predict_marginals(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
         """Probability of every class (last axis, in the order of ``classes_``) at every site.
 
-        These are the marginals of p(y, h | x) ~ exp theta(x, y, h), all variables at temperature 1, whatever the
-        member: estimates of probabilities for likelihoods, scores without calibration for members with a margin.
+        These are the marginals of p(y | x) ~ exp PS_h[eps_h] theta(x, y, h) with the member's eps_h: estimates of
+        probabilities for likelihoods, scores for members with a margin until ``calibrate`` has seen held-out data.
         """
         request = self._request(X, hidden, given, allowed)
-        return request.encoded.labels.split(request.marginals())
+        return request.encoded.labels.split(request.marginals(*self.temperatures_))
+
+    @available_if(_one_label)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: Any) -> Floats:
+        """Probability of every class (columns, in the order of ``classes_``) of instances with one label each."""
+        found: Floats = self.predict_marginals(X)
+        return found
+
+    @tells_of_compiling
+    def calibrate(self, X: Any, y: Any) -> Self:
+        """Fit the temperature of probabilities to labelled data that training has not seen, by least log loss.
+
+        Divides the weights by one number wherever probabilities are computed: in ``predict_marginals`` and in decisions
+        by them. ``temperatures_`` tells it; decode="map" does not change. Labels that are missing, or that training
+        never met, do not count.
+        """
+        request = self._request(X)
+        labels = self.labels_.encode_met(y, request.encoded.labels.shapes)
+        t = prediction.best_temperature(request, labels, self.eps_h)
+        self.temperatures_ = (t, t * float(self.eps_h))
+        return self
 
     @tells_of_compiling
     def predict_hidden(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
@@ -339,12 +395,13 @@ class StructuredEstimator(Plots):
         labels = self.labels_.encode(y, request.encoded.labels.shapes)
         return np.maximum(request.map().value - request.restricted(labels.mask).map().value, 0.0)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Share of labelled sites predicted right; missing sites do not count, any candidate is right."""
+    def score(self, X: Any, y: Any, sample_weight: Any = None, *, decode: str | None = None) -> float:
+        """Share of labelled sites predicted right; missing sites do not count, any candidate is right, and a label that
+        training never met is wrong. ``decode`` is as in ``predict``."""
         request = self._request(X)
-        labels = self.labels_.encode(y, request.encoded.labels.shapes)
+        labels = self.labels_.widened(y, self.structure_.depth).encode(y, request.encoded.labels.shapes)
         weight = plan.instance_weights(sample_weight, len(request))
-        return prediction.agreement(request.states(request.encoded.labels), labels, weight)
+        return prediction.agreement(self._decided(request, decode), labels, weight)
 
     def _request(self, X: Any, hidden: Any = None, given: Any = None, allowed: Any = None) -> PredictionRequest:
         check_is_fitted(self, "coef_")

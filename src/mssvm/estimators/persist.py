@@ -28,6 +28,7 @@ from mssvm.structures import Schema
 
 FORMAT = 1
 FORMERLY = {"floored": "rescued"}
+EARLIER = {"decode": "map"}  # what parameters were before they were parameters
 NEEDED = ("structure", "missing_label", "classes")  # parameters without which a model means something else
 
 
@@ -52,6 +53,7 @@ def save(estimator: Any, path: str | Path) -> None:
             "training": estimator.training_,
             "status": estimator.status_,
             "n_iter": estimator.n_iter_,
+            "temperatures": estimator.temperatures_,
         },
         ensure_ascii=False,
     )
@@ -100,7 +102,7 @@ def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
     reader = Reader(tensors, _names(), RENAMED)
     if data["member"] not in MEMBERS:
         raise InputError(f"the file holds a model called {data['member']!r}, which this version does not have.")
-    parameters = {name: reader.decode(value) for name, value in data["parameters"].items()}
+    parameters = EARLIER | {name: reader.decode(value) for name, value in data["parameters"].items()}
     model = getattr(members, data["member"])(**parameters)
     classes = tuple(reader.decode(c) for c in data["classes"])
     vocabulary = LabelVocabulary(classes, reader.decode(data["missing_label"]))
@@ -112,6 +114,7 @@ def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
     model.history_ = records({name: _by_name(columns, name) for name in Row._fields})
     model.training_ = {**data["training"], "floored": _by_name(data["training"], "floored")}
     model.objective_ = data["training"]["objective"]
+    model.temperatures_ = tuple(data.get("temperatures", (1.0, 1.0)))
     model.status_, model.n_iter_ = data["status"], data["n_iter"]
     return model
 

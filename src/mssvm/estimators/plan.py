@@ -182,7 +182,10 @@ def instance_weights(sample_weight: Any, n: int) -> Floats:
     """One finite number >= 0 per instance."""
     if sample_weight is None:
         return np.ones(n)
-    needs = f"one finite number >= 0 for each of the {n} instances."
+    needs = (
+        f"one finite number >= 0 for each of the {n} instances; sites are not weighed one by one, for a likelihood "
+        "has no part that belongs to one site: use class_weight, or leave labels missing."
+    )
     weights = checks.numbers(sample_weight, "sample_weight", needs)
     if weights.shape != (n,) or np.any(weights < 0):
         raise InputError(f"sample_weight needs {needs}")

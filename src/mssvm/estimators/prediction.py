@@ -16,20 +16,24 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import count, sequence
-from mssvm.core.errors import InfeasibleError, InputError, UnsupportedError
+from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
 from mssvm.data.labels import Labels, flat_sites
+from mssvm.data.metrics import log_loss
 from mssvm.engines.base import Bound
 from mssvm.inference.base import Planner
+from mssvm.losses.losses import inputs_for
 from mssvm.models.base import Inputs, Model
 from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, Sites, to_query
 
 STATES_AT_ONCE = 1 << 20
+WIDEST_TEMPERATURE = 32.0  # and its inverse: where calibration looks
 
 Predictor = Callable[[Planner, Inputs, Query], Bound]
 """The maximising outputs of a query, their score, and hidden variables given them, as a function of the potentials."""
@@ -56,19 +60,46 @@ class PredictionRequest:
 
     def map(self) -> Belief:
         """The best outputs (marginal MAP at the member's eps_h), and hidden variables given them."""
-        return _possible(self.predictor(self.planner, self.encoded.inputs, self.query)(self.theta))
+        return self._possible(self.predictor(self.planner, self.encoded.inputs, self.query)(self.theta))
 
     def states(self, sites: Sites) -> Ints:
         """The predicted state of every site; hidden ones are the most probable given the best outputs."""
-        belief = _possible(self.predictor(self.planner, self.encoded.inputs, self.query)(self.theta))
+        belief = self.map()
         if sites is self.encoded.labels:
             return np.asarray(self.encoded.over_sites(belief.mu.unary).argmax(axis=1))
         return belief.decode(self.encoded.batch)[sites.vars]
 
+    def posterior(self, eps_y: float, eps_h: float) -> Belief:
+        """Marginals under p(y | x) ~ exp(PS_h[eps_h] theta(x, y, h) / eps_y)."""
+        bound = posterior_bound(self.planner, self.encoded.inputs, self.query, eps_y, eps_h)
+        return self._possible(bound(self.theta))
+
     def marginals(self, eps_y: float = 1.0, eps_h: float = 1.0) -> Floats:
         """(sites, classes): probabilities of the labels, by default under p(y, h | x) ~ exp theta(x, y, h)."""
-        bound = self.planner(self.encoded.batch).bind(self.query, eps_y, eps_h)
-        return self.encoded.over_sites(_possible(bound(self.theta)).mu.unary)
+        return self.encoded.over_sites(self.posterior(eps_y, eps_h).mu.unary)
+
+    def least_risk(self, loss: Any, eps_y: float, eps_h: float) -> Ints:
+        """The states of the label sites whose expected loss under the posterior is least, among the labellings that the
+        hard constraints permit: site by site where neither the loss nor a constraint couples sites, else by a maximum
+        over labellings."""
+        own = replace(self, encoded=replace(self.encoded, inputs=inputs_for(loss, self.encoded.inputs)))
+        encoded, batch, offset = own.encoded, own.encoded.batch, own.encoded.inputs.offset
+        risk = loss.expected(batch, encoded.labels.mask(batch.n_vars), own.posterior(eps_y, eps_h).mu)
+        gain = Potentials(np.where(self.query.allowed, -risk.unary, -np.inf), -risk.tables)
+        gain = gain if offset is None else gain + offset
+        if not gain.tables.any():
+            return np.asarray(encoded.over_sites(gain.unary).argmax(axis=1))
+        every = Query(np.ones(batch.n_vars, dtype=bool), self.query.allowed)
+        best = self._possible(self.planner(batch).bind(every, 0.0, 0.0)(gain))
+        return best.decode(batch)[encoded.labels.vars]
+
+    def _possible(self, belief: Belief) -> Belief:
+        empty = np.diff(self.encoded.batch.var_ptr) == 0
+        bad = np.flatnonzero(~np.isfinite(belief.value) & ~empty)
+        if len(bad):
+            reason = "no labelling satisfies the constraints; relax given, allowed or the structure."
+            raise InfeasibleError(reason, instance=int(bad[0]))
+        return belief
 
     def restricted(self, mask: Bools) -> PredictionRequest:
         """The same request with fewer labels allowed (mask over sites and classes)."""
@@ -102,12 +133,26 @@ def request(
     return PredictionRequest(encoded, query, encoder.model, w, planner, predictor)
 
 
-def _possible(belief: Belief) -> Belief:
-    bad = np.flatnonzero(~np.isfinite(belief.value))
-    if len(bad):
-        reason = "no labelling satisfies the constraints; relax given, allowed or the structure."
-        raise InfeasibleError(reason, instance=int(bad[0]))
-    return belief
+def posterior_bound(planner: Planner, inputs: Inputs, query: Query, eps_y: float, eps_h: float) -> Bound:
+    """Inference of the posterior. Hidden variables at temperature 0 need exact elimination, and are summed at eps_y
+    where that does not fit."""
+    plan = planner(inputs.batch)
+    try:
+        return plan.bind(query, eps_y, eps_h)
+    except (UnsupportedError, MemoryLimitError):
+        if eps_h > 0.0:
+            raise
+        return plan.bind(query, eps_y, eps_y)
+
+
+def best_temperature(request: PredictionRequest, labels: Labels, eps_h: float) -> float:
+    """The T of least log loss of the labels under p(y | x) ~ exp(PS_h[eps_h] (theta / T)), by golden sections."""
+    def loss(log_t: float) -> float:
+        return log_loss(request.marginals(np.exp(log_t), eps_h * np.exp(log_t)), labels)
+
+    limit = float(np.log(WIDEST_TEMPERATURE))
+    found = minimize_scalar(loss, bounds=(-limit, limit), method="bounded", options={"xatol": 0.03})
+    return float(np.exp(found.x))
 
 
 def site_mask(hidden: Any, sites: Sites) -> Bools:

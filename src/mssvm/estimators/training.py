@@ -286,7 +286,8 @@ class Training:
         encoder, decode = self.data.encoder, self.follow.predictor
         with held.naming():
             held_out = request(encoder, np.zeros(encoder.layout.n_weights), self.planner, decode, held.X, held.hidden)
-            truth = encoder.vocabulary.encode(held.y, held_out.encoded.labels.shapes)
+            vocabulary = encoder.vocabulary.widened(held.y, self.plan.structure.depth)
+            truth = vocabulary.encode(held.y, held_out.encoded.labels.shapes)
         inputs, sites, ones = held_out.encoded.inputs, held_out.encoded.labels, np.ones(len(held_out))
         features = encoder.model.bind(inputs, self.planner.engine)
         bound = decode(self.planner, inputs, held_out.query)

@@ -15,7 +15,7 @@ from sklearn.model_selection import KFold
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset
-from mssvm.data.labels import Labels, LabelSpace
+from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.metrics import Scores, evaluate
 from mssvm.engines.numba.compiling import compilation_clock
 
@@ -45,7 +45,7 @@ class Comparison:
     n_folds: int
     trials: Sequence[FoldScore]
     pooled: Mapping[str, Scores]
-    space: LabelSpace
+    space: LabelVocabulary
     truth: Labels
     states: Mapping[str, Ints]
     certainty: Floats = field(repr=False)
@@ -65,7 +65,7 @@ def compare(
     if not 2 <= n_folds <= len(data):
         raise InputError(f"{data.name} has {len(data)} instances; --cv needs a number from 2 to that.")
     first = next(iter(estimators.values()))
-    space = LabelSpace.learn(data.labels, first.structure.depth)
+    space = LabelVocabulary.learn(data.labels, first.structure.depth, first.classes)
     shapes = data.shapes
     with data.places():
         truth = space.encode(data.labels, shapes)
@@ -101,7 +101,7 @@ def compare(
     return Comparison(tuple(estimators), n_folds, trials, pooled, space, truth, states, certainty)
 
 
-def _fitted(estimator: Any, train: Dataset, space: LabelSpace, **follow: Any) -> Any:
+def _fitted(estimator: Any, train: Dataset, space: LabelVocabulary, **follow: Any) -> Any:
     with train.places():
         return clone(estimator).set_params(classes=space.classes).fit(train.X, train.labels, **follow)
 
@@ -113,7 +113,7 @@ def _warm_up(estimator: Any, train: Dataset, space: LabelSpace) -> None:
         _fitted(estimator, train, space, callback=lambda row, w: True)
 
 
-def _states(model: Any, test: Dataset, space: LabelSpace) -> Ints:
+def _states(model: Any, test: Dataset, space: LabelVocabulary) -> Ints:
     with test.places():
         predicted = model.predict(test.X, hidden=test.hidden)
     return space.encode(predicted, test.shapes).states

@@ -41,10 +41,10 @@ def run(protocol: Protocol, params: Params) -> Result:
     result: Result = {}
     for member in settings["members"]:
         found = [(rate, fit(protocol, settings, member, train, rate, w0)) for rate in settings["rates"]]
-        rate, fitted = max(found, key=lambda pair: validation.accuracy(pair[1]))
-        result[member] = {"rate": rate, **_scores(fitted, test)}
+        rate, fitted = max(found, key=lambda pair: validation.accuracy(pair[1], protocol.decode))
+        result[member] = {"rate": rate, **_scores(fitted, test, protocol.decode)}
         if params["trial"] == 0:
-            result[member]["pictures"] = _pictures(fitted, test)
+            result[member]["pictures"] = _pictures(fitted, test, protocol.decode)
     if params["trial"] == 0:
         result["input"] = np.round(test.X[0].nodes[:, 0], 2).tolist()
         result["hidden"] = np.flatnonzero(test.hidden[0]).tolist()
@@ -61,22 +61,22 @@ def fit(protocol: Protocol, settings: Params, member: str, train: PartlyLabelled
     return fitted.set_params(inference=decoder)
 
 
-def _scores(fitted: Any, test: PartlyLabelled) -> Result:
+def _scores(fitted: Any, test: PartlyLabelled, decode: str) -> Result:
     """Accuracy on the pixels with labels when the same share is hidden; of all pixels; and both by max-marginals."""
     everything = test.revealed()
     return {
-        "accuracy": test.accuracy(fitted),
-        "all": everything.accuracy(fitted),
+        "accuracy": test.accuracy(fitted, decode),
+        "all": everything.accuracy(fitted, decode),
         "marginals": test.accuracy(fitted, "marginal"),
         "all marginals": everything.accuracy(fitted, "marginal"),
     }
 
 
-def _pictures(fitted: Any, test: PartlyLabelled) -> Result:
+def _pictures(fitted: Any, test: PartlyLabelled, decode: str) -> Result:
     """The first test image, all pixels predicted, and the entropy of its pixels' marginals."""
     p = fitted.predict_marginals(test.X[:1])[0]
     entropy = np.sum(-p * np.log(np.where(p > 0, p, 1.0)), axis=1)
-    return {"labels": fitted.predict(test.X[:1])[0].tolist(), "entropy": np.round(entropy, 3).tolist()}
+    return {"labels": fitted.predict(test.X[:1], decode=decode)[0].tolist(), "entropy": np.round(entropy, 3).tolist()}
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:

@@ -32,6 +32,7 @@ class Arena:
     inference: Inference
     C: float = 1.0
     own: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    decode: str = "map"
 
     @classmethod
     def of(cls, sim: Simulation, std: float, rng: np.random.Generator, inference: Inference, **settings: Any) -> Arena:
@@ -49,7 +50,7 @@ class Arena:
 
     def accuracy(self, fitted: Any) -> float:
         """Test accuracy in per cent by the member's own decoder: marginal MAP (M, H), joint MAP (L, ModLat), M3E's."""
-        return self.test.accuracy(fitted)
+        return self.test.accuracy(fitted, self.decode)
 
     def bayes(self) -> float:
         """Accuracy of marginal MAP with the generating weights."""

@@ -66,6 +66,11 @@ class Protocol:
     def minimum_trials(self) -> int:
         return int(self.tree["verdict"]["minimum_trials"])
 
+    @property
+    def decode(self) -> str:
+        """How members decide."""
+        return str(self.tree["pinned"]["decoding"]["decode"])
+
     def settings(self, name: str) -> dict[str, Any]:
         own: dict[str, Any] = self.tree[name]
         return {k: v for k, v in own.items() if k != "quick"} | (own.get("quick", {}) if self.quick else {})
@@ -96,7 +101,7 @@ class Protocol:
             simulation = hidden_chain(rng, recipe, n_sites)
         exact, own = self.inference("exact"), self.tree["pinned"]["members"]
         scale = params.get("scale", self.initial_std)
-        return Arena.of(simulation, scale, rng, exact, C=self.C, own=own)
+        return Arena.of(simulation, scale, rng, exact, C=self.C, own=own, decode=self.decode)
 
     def generator(self, experiment: str, trial: int) -> np.random.Generator:
         """The stream of one trial, independent of all others."""
@@ -144,7 +149,7 @@ class Protocol:
         common = {k: self.tree[k] for k in ("seed", "C", "initial_std", "data")}
         specs = self.tree["solvers"][params.get("graph", "chain")]
         used = [specs.get(name) for name in (params.get("solver", own.get("solver")), *own.get("call_solvers", []))]
-        pins = [*self.settings(name).get("pins", []), *(spec["kind"] for spec in used if spec)]
+        pins = ["decoding", *self.settings(name).get("pins", []), *(spec["kind"] for spec in used if spec)]
         used.append(self.tree["readings"].get(params.get("reading")))
         return _digest([own, common, used, *self._moved(pins)])
 

@@ -111,11 +111,11 @@ def _member(protocol: Protocol, data: Fold, member: str, shown: Ints) -> Result:
 
     inner, held_out, train, test = map(data.images.select, (data.inner, data.held_out, data.train, data.test))
     pairs = [(C, rate) for C in settings["Cs"] for rate in settings["rates"]]
-    scores = [held_out.accuracy(fit(inner, *pair)) for pair in pairs] if len(pairs) > 1 else [0.0]
+    scores = [held_out.accuracy(fit(inner, *pair), protocol.decode) for pair in pairs] if len(pairs) > 1 else [0.0]
     best = pairs[int(np.argmax(scores))]
     fitted = fit(train, *best)
-    decoded = {how: fitted.predict(test.X, hidden=test.hidden, decode=how) for how in ("map", "marginal")}
-    found = {member: data.count(decoded["map"], shown) | {"C": best[0], "rate": best[1]}}
+    decoded = {how: fitted.predict(test.X, hidden=test.hidden, decode=how) for how in (protocol.decode, "marginal")}
+    found = {member: data.count(decoded[protocol.decode], shown) | {"C": best[0], "rate": best[1]}}
     return found | ({MARGINALS: data.count(decoded["marginal"], shown)} if member == "H" else {})
 
 

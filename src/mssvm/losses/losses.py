@@ -21,7 +21,7 @@ import numpy as np
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
-from mssvm.core.potentials import Potentials
+from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.topology import Batch, Topology
 
 FactorCosts = Mapping[tuple[int, ...], AnyArray] | Callable[[Topology, int], AnyArray | None]
@@ -30,7 +30,9 @@ FactorCosts = Mapping[tuple[int, ...], AnyArray] | Callable[[Topology, int], Any
 class Loss(Protocol):
     """Delta as potentials: what a prediction costs, given the states that the labels admit.
 
-    A loss with ``needs_own_tables = True`` adds to the tables of factors, which therefore must not be shared.
+    A loss with ``needs_own_tables = True`` adds to the tables of factors, which therefore must not be shared. A loss
+    with a method ``expected(batch, output, mu)``, as all of these have, can be minimised in expectation: it gives
+    E[Delta(truth, y)], truth distributed as ``mu``, as potentials of y.
     """
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials: ...
@@ -46,6 +48,9 @@ class Zero(Settings):
     """No loss (hidden conditional random fields)."""
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
+        return Potentials.zeros(batch)
+
+    def expected(self, batch: Batch, output: Bools, mu: Marginals) -> Potentials:
         return Potentials.zeros(batch)
 
 
@@ -79,6 +84,10 @@ class Hamming(ScaledLoss):
         unary = np.where(truth, 0.0, per_site[batch.state_var])
         return Potentials(unary, np.zeros(batch.n_table_entries))
 
+    def expected(self, batch: Batch, output: Bools, mu: Marginals) -> Potentials:
+        per_site = np.where(output, self.per_variable(batch, output), 0.0)
+        return Potentials((1.0 - mu.unary) * per_site[batch.state_var], np.zeros(batch.n_table_entries))
+
 
 @dataclass(frozen=True, eq=False)
 class WeightedHamming(ScaledLoss):
@@ -105,6 +114,15 @@ class WeightedHamming(ScaledLoss):
         return {len(m): m for m in (_matrix(np.asarray(part, dtype=np.float64)) for part in parts)}
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
+        return self._over_sites(batch, output, site_weight, lambda at, cost: _against_set(truth[at], cost))
+
+    def expected(self, batch: Batch, output: Bools, mu: Marginals) -> Potentials:
+        return self._over_sites(batch, output, np.ones(batch.n_vars), lambda at, cost: mu.unary[at] @ cost)
+
+    def _over_sites(
+        self, batch: Batch, output: Bools, site_weight: Floats, rows: Callable[[Ints, Floats], Floats]
+    ) -> Potentials:
+        """``rows`` of the states of all outputs of one number of states and of their cost matrix, as potentials."""
         unary = np.zeros(batch.n_states)
         scale = site_weight * self.per_variable(batch, output)
         for card in np.unique(batch.cards[output]).tolist():
@@ -116,7 +134,7 @@ class WeightedHamming(ScaledLoss):
                 )
             members = np.flatnonzero(output & (batch.cards == card))
             at = batch.unary_ptr[members][:, None] + np.arange(card)
-            unary[at] = _against_set(truth[at], self.matrices[card]) * scale[members, None]
+            unary[at] = rows(at, self.matrices[card]) * scale[members, None]
         return Potentials(unary, np.zeros(batch.n_table_entries))
 
 
@@ -139,7 +157,27 @@ class TableLoss(ScaledLoss):
     scale: float = 1.0
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
-        base = self.sites.delta(batch, output, truth, site_weight)
+        def rows(chosen: Ints, scope: Ints, shape: tuple[int, ...], cost: Floats) -> Floats:
+            return _against_set(_joint_mask(batch, scope, shape, truth), cost)
+
+        return self._over_factors(batch, output, self.sites.delta(batch, output, truth, site_weight), site_weight, rows)
+
+    def expected(self, batch: Batch, output: Bools, mu: Marginals) -> Potentials:
+        def rows(chosen: Ints, scope: Ints, shape: tuple[int, ...], cost: Floats) -> Floats:
+            return np.asarray(mu.tables[batch.mu_at[chosen][:, None] + np.arange(cost.shape[0])] @ cost)
+
+        sites: Any = self.sites
+        return self._over_factors(batch, output, sites.expected(batch, output, mu), np.ones(batch.n_vars), rows)
+
+    def _over_factors(
+        self,
+        batch: Batch,
+        output: Bools,
+        base: Potentials,
+        site_weight: Floats,
+        rows: Callable[[Ints, Ints, tuple[int, ...], Floats], Floats],
+    ) -> Potentials:
+        """``base`` with ``rows`` of the factors that have a cost and only outputs added to their tables."""
         tables = base.tables.copy()
         per_site = self.per_variable(batch, output)
         for cost, shape, factors in self._groups(batch):
@@ -148,11 +186,9 @@ class TableLoss(ScaledLoss):
             labelled = output[scope].all(axis=1)
             scope, chosen = scope[labelled], factors[labelled]
             _check_own_tables(batch, chosen)
-            mask = _joint_mask(batch, scope, shape, truth)
             weight = site_weight[scope].prod(axis=1) * per_site[scope[:, 0]]
-            size = cost.shape[0]
-            entries = batch.table_at[chosen][:, None] + np.arange(size)
-            tables[entries] += _against_set(mask, cost) * weight[:, None]
+            entries = batch.table_at[chosen][:, None] + np.arange(cost.shape[0])
+            tables[entries] += rows(chosen, scope, shape, cost) * weight[:, None]
         return Potentials(base.unary, tables)
 
     def _groups(self, batch: Batch) -> list[tuple[Floats, tuple[int, ...], Ints]]:

@@ -152,6 +152,8 @@ def to_sample(
     ``weight`` is per instance; ``site_weight`` is per label site and scales that site's loss. Where the ``loss`` needs
     it, factors get tables of their own.
     """
+    for b in np.flatnonzero(np.diff(encoded.labels.ptr) == 0)[:1].tolist():
+        raise InputError("there is no site to label; leave empty instances out.", instance=b)
     truth = encoded.over_states(_mask(encoded, labels, "y"))
     query = to_query(encoded, ~labels.observed, None, allowed)
     _check(encoded, query.restrict(truth), "y")

@@ -311,15 +311,12 @@ class Frames:
     kind_of: Ints
 
     def check(self, parsed: Parsed) -> None:
-        """Raise unless every instance has the rows of features that its topology needs, and a site to label."""
+        """Raise unless every instance has the rows of features that its topology needs."""
         for name, rows in parsed.rows.items():
             expected = np.array([kind.sizes[name] for kind in self.kinds], dtype=np.int64)[self.kind_of]
             for b in np.flatnonzero(rows.sizes != expected)[:1].tolist():
                 reason = f"{int(rows.sizes[b])} rows of {name} features where there should be {int(expected[b])}."
                 raise InputError(reason, instance=b)
-        empty = np.array([not len(kind.labels) for kind in self.kinds], dtype=bool)[self.kind_of]
-        for b in np.flatnonzero(empty)[:1].tolist():
-            raise InputError("there is no site to label; leave empty instances out.", instance=b)
 
     @cached_property
     def groups(self) -> tuple[str, ...]:

@@ -1,0 +1,102 @@
+"""Metrics of true and predicted labels against scikit-learn and counting by hand, and as scorers."""
+
+from __future__ import annotations
+
+import pickle  # noqa: TID251 - scikit-learn pickles scorers for other processes
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score, make_scorer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+
+import mssvm as ms
+from mssvm.core.errors import InputError
+from mssvm.data.metrics import is_bio, spans
+from ragged import QUICK, sequences
+
+TAGS = ("O", "B-x", "I-x", "E-x", "S-x", "B-y", "I-y", "E-y", "S-y")
+
+
+def drawn(seed: int, tags: tuple[str, ...] = TAGS) -> tuple[list[Any], list[Any]]:
+    """True tags, and predictions that repeat two thirds of them."""
+    rng = np.random.default_rng(seed)
+    truth = [[tags[k] for k in rng.integers(len(tags), size=n)] for n in rng.integers(1, 9, 30)]
+    said = [np.array([t if rng.random() < 0.67 else tags[rng.integers(len(tags))] for t in item]) for item in truth]
+    return truth, said
+
+
+def test_sites_against_scikit_learn() -> None:
+    truth, said = drawn(0)
+    flat, flat_said = np.concatenate(truth), np.concatenate(said)
+    assert ms.metrics.site_accuracy(truth, said) == pytest.approx(accuracy_score(flat, flat_said))
+    for average in ("macro", "weighted", "micro"):
+        expected = f1_score(flat, flat_said, average=average)
+        assert ms.metrics.flat_f1(truth, said, average) == pytest.approx(expected)
+    whole = np.mean([list(a) == list(b) for a, b in zip(truth, said, strict=True)])
+    assert ms.metrics.instance_accuracy(truth, said) == pytest.approx(whole)
+    with pytest.raises(InputError, match="average must be one of"):
+        ms.metrics.flat_f1(truth, said, "samples")
+
+
+def test_missing_labels_candidates_and_unknown_ones() -> None:
+    said = [np.array(["a", "b"]), np.array(["a"])]
+    assert ms.metrics.site_accuracy([["a", None], [{"b", "a"}]], said) == 1.0
+    assert ms.metrics.site_accuracy([["z", "b"], [ms.MISSING]], said) == 0.5
+    assert ms.metrics.instance_accuracy([[None, None], ["z"]], said) == 0.0
+    with pytest.raises(InputError, match="no labelled site"):
+        ms.metrics.site_accuracy([[None, None], [None]], said)
+    assert ms.metrics.site_accuracy(["u", "v"], np.array(["u", "u"])) == 0.5  # one label an instance
+    grids = [np.zeros((2, 2), int), np.ones((1, 3), int)]
+    assert ms.metrics.site_accuracy([[[0, 1], [0, 0]], [[1, 1, None]]], grids) == pytest.approx(5 / 6)
+
+
+def test_chunks_of_both_schemes() -> None:
+    for tags, found in (
+        ("B-x I-x O B-y", [(0, 2, "x"), (3, 4, "y")]),
+        ("B-x B-x I-x", [(0, 1, "x"), (1, 3, "x")]),
+        ("B-x I-x E-x S-x O S-y", [(0, 3, "x"), (3, 4, "x"), (5, 6, "y")]),
+        ("B-x E-x I-x", [(0, 2, "x"), (2, 3, "x")]),  # after an end another one opens
+        ("B-x E-y", [(0, 1, "x"), (1, 2, "y")]),
+        ("E-x O I-y I-y", [(0, 1, "x"), (2, 4, "y")]),
+        ("S I E", [(0, 1, ""), (1, 3, "")]),
+    ):
+        assert spans(tags.split()) == found, tags
+    assert is_bio(TAGS) and is_bio(("O", "B", "I")) and is_bio(("O", "S-x"))
+    assert not is_bio(("O", "I-x")) and not is_bio(("noun", "verb")) and not is_bio(("O", "B-x", "X-x"))
+
+
+def test_chunks_are_the_same_in_both_schemes() -> None:
+    """BIO tags rewritten as BIOES have the same chunks and the same F1."""
+    truth, said = drawn(1, ("O", "B-x", "I-x", "B-y", "I-y"))
+
+    def rewritten(tags: Any) -> list[str]:
+        out = ["O"] * len(tags)
+        for a, b, name in spans(list(tags)):
+            out[a:b] = [f"S-{name}"] if b == a + 1 else [f"B-{name}", *[f"I-{name}"] * (b - a - 2), f"E-{name}"]
+        return out
+
+    both = [[rewritten(item) for item in part] for part in (truth, said)]
+    real, found = ({(k, s) for k, item in enumerate(p) for s in spans(list(item))} for p in (truth, said))
+    expected = 2 * len(real & found) / (len(real) + len(found))
+    assert ms.metrics.span_f1(truth, said) == pytest.approx(expected) == ms.metrics.span_f1(*both)
+    with pytest.raises(InputError, match="needs BIO or BIOES tags"):
+        ms.metrics.span_f1([["a"]], [["b"]])
+
+
+def test_metrics_score_estimators() -> None:
+    X, y = sequences(20, noise=1.5)
+    tags = [[{"a": "O", "b": "B-x", "c": "I-x"}[v] for v in item] for item in y]
+    model = ms.CRF(decode="map", **QUICK).fit(X, tags)
+    for name in ("site_accuracy", "instance_accuracy", "flat_f1", "span_f1"):
+        metric = getattr(ms.metrics, name)
+        score = ms.metrics.scorer(name)
+        assert score(model, X, tags) == metric(tags, model.predict(X)) == make_scorer(metric)(model, X, tags)
+        marginal = ms.metrics.scorer(metric, decode="marginal")
+        assert marginal(model, X, tags) == metric(tags, model.predict(X, decode="marginal"))
+        assert pickle.loads(pickle.dumps(score)) == score
+    assert len(cross_val_score(model, X, tags, scoring=ms.metrics.scorer("span_f1"), cv=2)) == 2
+    search = GridSearchCV(ms.CRF(**QUICK), {"C": [0.1, 1.0]}, scoring=ms.metrics.scorer("span_f1"), cv=2)
+    assert search.fit(X, tags).best_score_ > 0.0
+    with pytest.raises(InputError, match="metric must be one of 'site_accuracy'"):
+        ms.metrics.scorer("f1")
