@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -103,3 +104,10 @@ def test_types_that_read_alike_are_refused() -> None:
     X = [ms.Graph(np.ones((2, 1)), [[0, 1]], node_types=[1, "1"])]
     with pytest.raises(InputError, match="the types 1 and '1' have the same name"):
         ms.CRF(ms.GraphModel(), max_iter=2).fit(X, [["a", "b"]])
+
+
+@pytest.mark.parametrize("arguments", [["fit", "x" * 300, "-o", "m"], ["fit", "x.jsonl", "-o", "x" * 300], ["--help"]])
+def test_what_the_system_refuses_is_one_sentence(arguments: list[str]) -> None:
+    with open("/dev/full" if arguments == ["--help"] else "/dev/null", "w") as out:
+        run = subprocess.run([sys.executable, "-m", "mssvm", *arguments], stdout=out, stderr=subprocess.PIPE, text=True)
+    assert run.returncode == 2 and run.stderr.count("\n") == 1 and run.stderr.startswith("mssvm: ")

@@ -56,7 +56,9 @@ def _run(arguments: list[str] | None, stop: Interruption) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
-            return interruptible(lambda: _command(arguments))
+            code = interruptible(lambda: _command(arguments))
+            sys.stdout.flush()
+            return code
     except MssvmError as error:
         return _refuse(str(error))
     except Usage as error:
@@ -64,10 +66,12 @@ def _run(arguments: list[str] | None, stop: Interruption) -> int:
     except KeyboardInterrupt as error:
         print("; ".join((f"mssvm: {stop.word}", *map(str, error.args))) + ".", file=sys.stderr)
         return stop.code
-    except BrokenPipeError:
-        # Whoever read the output has seen enough; closing standard output at exit must not complain again.
+    except OSError as error:
+        # Whatever is left in standard output's buffer: closing it at exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if isinstance(error, BrokenPipeError):
+            return 0  # whoever read the output has seen enough
+        return _refuse(f"{error.filename or 'the output'} cannot be read or written: {error.strerror or error}.")
 
 
 def _command(arguments: list[str] | None) -> int:

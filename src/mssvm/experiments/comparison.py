@@ -106,7 +106,7 @@ def _fitted(estimator: Any, train: Dataset, space: LabelVocabulary, **follow: An
         return clone(estimator).set_params(classes=space.classes).fit(train.X, train.labels, **follow)
 
 
-def _warm_up(estimator: Any, train: Dataset, space: LabelSpace) -> None:
+def _warm_up(estimator: Any, train: Dataset, space: LabelVocabulary) -> None:
     """Train for one iteration: what is imported or loaded at first use takes no part in the seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the training itself will say the same
