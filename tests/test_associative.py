@@ -92,3 +92,13 @@ def test_scribbled_discs_are_discs_not_stripes() -> None:
 
     assert overlap("contrast") > 0.85 and overlap("associative") > 0.85
     assert overlap("free") < 0.7
+
+
+def test_a_thousand_labels_around_one_component_are_counted_quietly() -> None:
+    """More joint states than a float can hold; warnings are errors here."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(2, size=(60, 100))
+    given = np.where(rng.random(truth.shape) < 0.7, np.nan, truth)  # NaN is a missing label
+    y = [given.tolist()]
+    model = ms.MSSVM(ms.Grid(edges="contrast"), max_iter=1, random_state=0, solver="subgradient")
+    assert np.isfinite(model.fit([truth[..., None] + 0.0], y).objective_)

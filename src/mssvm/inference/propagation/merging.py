@@ -109,7 +109,8 @@ def _measure(bound: PropagationBound, g: HiddenComponents) -> tuple[Ints, Ints, 
     component, var = np.divmod(around, n)
     n_border = np.bincount(component, minlength=len(g.tree))
     size = np.ones(len(g.tree))
-    np.multiply.at(size, component, batch.cards[var])
+    with np.errstate(over="ignore"):  # infinitely many do not fit either
+        np.multiply.at(size, component, batch.cards[var])
     card, degree = batch.cards[g.visit], np.bincount(batch.scope_vars, minlength=n)[g.visit]
     single = np.diff(g.member_ptr)[g.component[g.visit]] == 1
     cost = np.bincount(g.component[g.visit], card * (degree + np.where(single, 1, card)), minlength=len(g.tree))
