@@ -319,6 +319,21 @@ class TestTraining:
         assert "L-BFGS" in exact.training_["message"] and "epochs" in rough.training_["message"]
         assert "exact" in exact.status_ and "approximate" in rough.status_
         assert "approximate" in rough.diagnose()
+        rng = np.random.default_rng(0)
+        grids, labels = list(rng.normal(size=(3, 3, 3, 2))), list(rng.integers(2, size=(3, 3, 3)).astype(object))
+        thin = [np.where(rng.random((3, 3)) < 0.5, None, item) for item in labels]
+        told = [
+            ms.SSVM(ms.Grid(), inference="propagate", max_iter=1, random_state=0).fit(grids, y).training_["message"]
+            for y in (labels, thin)
+        ]
+        assert "passes" in told[0] and "epochs" in told[1]
+
+    def test_auto_cools_less_where_labels_are_scarce(self):
+        def lowest(solver, y):
+            temperatures = ms.LSSVM(solver=solver, max_iter=2).fit(X, y).history_["eps_y"]
+            return temperatures[temperatures > 0].min()
+
+        assert (lowest("auto", Y), lowest("auto", thinned(Y, 0.8)), lowest("lbfgs", Y)) == (0.25, 0.5, 1 / 32)
 
     def test_without_hidden_variables_means_without(self):
         for kind in (ms.SSVM, ms.CRF):

@@ -51,8 +51,9 @@ class StructuredEstimator(Plots):
         Delta; None is the member's own (Hamming, or none for likelihoods).
     solver : "auto", "lbfgs", "cccp", "bcfw", "cutting-plane", "subgradient", "adam" or a solver object
         "auto" is L-BFGS with exact inference, for members with a maximum at temperatures that fall to where they
-        predict best ("lbfgs": further, to the minimum of the objective itself), otherwise "adam": subgradient descent
-        with Adam's rates and averaging ("subgradient" has AdaGrad's).
+        predict best ("lbfgs": further, to the minimum of the objective itself). With approximate inference it is
+        "bcfw" for members with a maximum where every label is known, otherwise "adam": subgradient descent with Adam's
+        rates and averaging ("subgradient" has AdaGrad's).
     inference : "auto", "exact", "propagate" or an inference object
         "auto" is exact wherever ``memory_limit`` allows and belief propagation elsewhere; ``status_`` says which.
     engine : "auto", "numba" or an engine object

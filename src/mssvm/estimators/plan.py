@@ -4,8 +4,8 @@ Names become objects here, by the tables of ``core.registry``. "auto" means
 
                                                 exact inference              approximate inference
     smooth members (eps_y > 0, eps_h > 0)       L-BFGS                       Subgradient (Adam, averaged)
-    members with a maximum                      L-BFGS through the           Subgradient (Adam, averaged)
-                                                temperatures of ``SMOOTHED``
+    members with a maximum                      L-BFGS through the           BCFW where all is labelled, else
+                                                temperatures of ``SMOOTHED`` Subgradient (Adam, averaged)
 
 A solver by name minimises the objective; "auto" stops cooling where predictions are best (docs/defaults.md).
 """
@@ -74,12 +74,13 @@ class TrainingPlan:
     rng: np.random.RandomState
     verbose: bool
 
-    def solver_for(self, exact: bool, missing: float, seed: int) -> Solver[Any]:
-        """The solver, once it is known whether inference is exact and what share of the labels is missing."""
+    def solver_for(self, exact: bool, dual: bool, missing: float, seed: int) -> Solver[Any]:
+        """The solver, once it is known whether inference is exact, whether the problem has a dual that BCFW can solve,
+        and what share of the labels is missing."""
         if self.solver != "auto":
             return solver_of(self.solver, self.max_iter, self.tol, seed)
         if not (exact or self.l1_ratio > 0):  # absolute values are for L-BFGS alone
-            return solver_of("adam", self.max_iter, self.tol, seed)
+            return solver_of("bcfw" if dual else "adam", self.max_iter, self.tol, seed)
         schedule = SPARSE_SMOOTHED if missing > SPARSE else SMOOTHED
         return solver_of("lbfgs", self.max_iter, self.tol, seed, schedule=schedule)
 

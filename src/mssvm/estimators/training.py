@@ -29,7 +29,7 @@ from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weigh
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import BoundBlock, TrainingProblem
-from mssvm.optim import Callback, Checkpoint, Regulariser, Row, Solution, Validation, best_of, n_starts, starts
+from mssvm.optim import BCFW, Callback, Checkpoint, Regulariser, Row, Solution, Validation, best_of, n_starts, starts
 from mssvm.optim.starts import LARGEST_SEED
 from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, to_sample
@@ -251,7 +251,7 @@ class Training:
         """Minimise one problem; the k-th call has checkpoint number k, so that a resumed training repeats none."""
         first = problem.difference(w0) if self.plan.solver == "auto" else None
         missing = 1.0 - float(self.data.observed.observed.mean())
-        solver = self.plan.solver_for(first is None or first.exact, missing, self.seed)
+        solver = self.plan.solver_for(first is None or first.exact, self._has_dual(problem), missing, self.seed)
         self.calls += 1
         if self.warm:
             solver = solver.near()
@@ -269,6 +269,13 @@ class Training:
             checkpoint=None if file is None else file.numbered(self.calls),
             first=first,
         )
+
+    def _has_dual(self, problem: Problem) -> bool:
+        """Whether BCFW can solve it: a maximum, nothing missing, all weights regularised, its planes in memory."""
+        batch, regulariser = self.problem.sample.batch, self.regulariser
+        size = 8 * BCFW.n_planes * (batch.n_states + batch.n_mu_entries)
+        penalised = not regulariser.kinked and bool(np.all(regulariser.strengths(problem.n_weights) > 0))
+        return problem.convex and problem.temperatures[0] == 0 and penalised and size <= self.plan.memory_limit
 
     def _told(self, row: Row, w: Floats) -> bool | None:
         for line in self._lines:
