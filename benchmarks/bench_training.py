@@ -154,7 +154,7 @@ def bench_crf(args: argparse.Namespace) -> dict[str, object]:
         target = theirs["objective"] / 2 if theirs else -np.inf
 
         def run(problem: TrainingProblem = problem, target: float = target) -> object:
-            return LBFGS(max_iterations=100).minimize(
+            return LBFGS(max_iterations=100, tolerance=1e-9).minimize(
                 problem, np.zeros(model.n_weights), callback=lambda row, w: row.objective <= target * (1 + 1e-4)
             )
 
@@ -164,7 +164,7 @@ def bench_crf(args: argparse.Namespace) -> dict[str, object]:
         if theirs:
             out[f"speed-up, {threads} threads"] = theirs["seconds"] / seconds
     problem = TrainingProblem(crf(), model, sample, Exact(), C=0.5)
-    full = LBFGS(max_iterations=200).minimize(problem, np.zeros(model.n_weights))
+    full = LBFGS(max_iterations=1000, tolerance=1e-9).minimize(problem, np.zeros(model.n_weights))
     out["our final objective"] = 2 * full.objective
     return out
 

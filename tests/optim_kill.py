@@ -31,6 +31,7 @@ SOLVERS: dict[str, tuple[Solver, dict]] = {
 @dataclass
 class Fuse:
     left: int
+    press: bool = False  # Ctrl-C instead of a kill
 
 
 class Deadly:
@@ -47,6 +48,8 @@ class Deadly:
 
     def _burn(self) -> None:
         self.fuse.left -= 1
+        if self.fuse.left == 0 and self.fuse.press:
+            raise KeyboardInterrupt
         if self.fuse.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 

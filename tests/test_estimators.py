@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 
 import mssvm as ms
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, MssvmWarning, UnsupportedError
 from mssvm.core.progress import ProgressLine
 from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.estimators.training import TrainingLine
+from mssvm.experiments.members import Untrained
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.objectives.training import TrainingProblem
@@ -157,7 +160,10 @@ class TestLabels:
     def test_instances_without_labels_are_legal_and_change_nothing(self):
         model = ms.HCRF(**QUICK).fit([*X, X[0]], [*Y_THIN, [None] * len(X[0])])
         assert np.array_equal(model.coef_, ms.HCRF(**QUICK).fit(X, Y_THIN).coef_)
-        assert "had no label and did not count" in model.diagnose()
+        assert "2 instances had no label and changed nothing" in model.diagnose()
+        for nothing in (None, ms.MISSING):
+            again = ms.HCRF(**QUICK).fit([*X, X[0]], [*Y_THIN, nothing])
+            assert np.array_equal(again.coef_, model.coef_) and again.diagnose() == model.diagnose()
 
     def test_a_candidate_set_of_one_is_a_label(self):
         sets = [[{v} for v in item] for item in Y]
@@ -198,6 +204,75 @@ class TestTraining:
         one, two = (ms.MSSVM(ms.Chain(hidden=2), n_jobs=n, **QUICK).fit(X, Y) for n in (1, 2))
         assert np.array_equal(one.coef_, two.coef_)
         assert same(one.predict_marginals(X), two.predict_marginals(X))
+
+    def test_warm_start_saves_work(self):
+        model = ms.MSSVM(ms.Chain(hidden=2), solver="lbfgs", warm_start=True, random_state=0).fit(X, Y_THIN)
+        first, reached = model.n_iter_, model.objective_
+        model.fit(X, Y_THIN)
+        assert model.n_iter_ < first / 3 and model.objective_ <= reached * (1 + 1e-3)
+
+    @pytest.mark.parametrize(
+        "model",
+        [ms.CRF(max_iter=2), ms.MSSVM(ms.Chain(hidden=2), max_iter=2), ms.SSVM(solver="bcfw", max_iter=1, C=100)],
+        ids=repr,
+    )
+    def test_training_that_stops_early_warns(self, model):
+        with pytest.warns(ConvergenceWarning, match="used up its iterations before it converged; raise max_iter"):
+            model.fit(X, Y)
+        assert model.training_["outcome"] == "budget"
+
+    def test_few_epochs_warn_and_many_do_not(self):
+        grids, labels = [np.zeros((2, 2, 2)) + k for k in (0, 1)], [np.full((2, 2), k) for k in (0, 1)]
+        settings = {"solver": "adam", "random_state": 0}
+        with pytest.warns(ConvergenceWarning, match="raise max_iter"):
+            ms.SSVM(ms.Grid(), max_iter=1, **settings).fit(grids, labels)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            settled = ms.SSVM(ms.Grid(), **settings).fit(grids, labels)
+            ms.CRF().fit(X, Y)
+        assert settled.training_["outcome"] == "completed" and "whether more would" in settled.status_
+
+    def test_l1_ratio(self):
+        settings = {"penalties": {"transition": 0.5}, "tol": 1e-12, "max_iter": 2000}
+        plain, sparse = (ms.CRF(l1_ratio=ratio, **settings).fit(X, Y) for ratio in (0.0, 0.9))
+        strengths = 1.0 - 0.5 * np.array([row.block == "transition" for row in sparse.weights_table()])
+        zero = sparse.coef_ == 0
+        assert not np.any(plain.coef_ == 0) and 0 < zero.sum() < len(zero)
+        # What the data pull by, from the objective of the plain model: its gradient is minus the pull.
+        solver = Untrained()
+        ms.CRF(solver=solver, init=sparse.coef_).fit(X, Y)
+        pull = -solver.problem.difference(sparse.coef_).gradient
+        expected = strengths * (0.1 * sparse.coef_ + 0.9 * np.sign(sparse.coef_))
+        np.testing.assert_allclose(pull[~zero], expected[~zero], atol=1e-3)
+        assert np.all(np.abs(pull[zero]) <= 0.9 * strengths[zero] + 1e-3)
+        with pytest.raises(InputError, match="l1_ratio must be a finite number >= 0 and <= 1"):
+            ms.CRF(l1_ratio=1.5).fit(X, Y)
+        with pytest.raises(UnsupportedError, match="use LBFGS"):
+            ms.SSVM(l1_ratio=0.5, solver="bcfw").fit(X, Y)
+
+    def test_certificates_and_calls_in_words(self):
+        model = ms.CRF(max_iter=3).fit(X, Y)
+        model.training_ |= {"objective": 852.0, "gap": 4540.0, "exact": False, "floored": 3}
+        told = model.diagnose()
+        assert "The certificate is not useful: it leaves a gap of 4540." in told and "of the minimum" not in told
+        assert "3 calls fell below" in told and "loss-augmented" not in told
+        model.training_ |= {"gap": 0.5, "augmented": True}
+        assert "not useful" not in model.diagnose() and "3 loss-augmented calls" in model.diagnose()
+
+    def test_counting_goes_on_after_an_interruption(self, tmp_path):
+        seen: list[Row] = []
+
+        def press(row, w):
+            seen.append(row)
+            if len(seen) == 8:
+                raise KeyboardInterrupt
+
+        model = ms.MSSVM(ms.Chain(hidden=2), random_state=0)
+        assert model.fit(X, Y_THIN, callback=press, checkpoint=tmp_path / "c").training_["outcome"] == "interrupted"
+        model.fit(X, Y_THIN, callback=press, checkpoint=tmp_path / "c")
+        assert [row.iteration for row in seen[6:11]] == [6, 7, 8, 7, 8] and seen[9].seconds > seen[6].seconds
+        whole = ms.MSSVM(ms.Chain(hidden=2), random_state=0).fit(X, Y_THIN)
+        assert np.array_equal(model.coef_, whole.coef_) and model.n_iter_ == whole.n_iter_
 
     def test_warm_start_goes_on_where_it_stopped(self):
         model = ms.CRF(warm_start=True, max_iter=4).fit(X, Y)
@@ -244,6 +319,21 @@ class TestTraining:
         assert "L-BFGS" in exact.training_["message"] and "epochs" in rough.training_["message"]
         assert "exact" in exact.status_ and "approximate" in rough.status_
         assert "approximate" in rough.diagnose()
+        rng = np.random.default_rng(0)
+        grids, labels = list(rng.normal(size=(3, 3, 3, 2))), list(rng.integers(2, size=(3, 3, 3)).astype(object))
+        thin = [np.where(rng.random((3, 3)) < 0.5, None, item) for item in labels]
+        told = [
+            ms.SSVM(ms.Grid(), inference="propagate", max_iter=1, random_state=0).fit(grids, y).training_["message"]
+            for y in (labels, thin)
+        ]
+        assert "passes" in told[0] and "epochs" in told[1]
+
+    def test_auto_cools_less_where_labels_are_scarce(self):
+        def lowest(solver, y):
+            temperatures = ms.LSSVM(solver=solver, max_iter=2).fit(X, y).history_["eps_y"]
+            return temperatures[temperatures > 0].min()
+
+        assert (lowest("auto", Y), lowest("auto", thinned(Y, 0.8)), lowest("lbfgs", Y)) == (0.25, 0.5, 1 / 32)
 
     def test_without_hidden_variables_means_without(self):
         for kind in (ms.SSVM, ms.CRF):
@@ -331,11 +421,13 @@ class TestWords:
             assert words in text
 
     def test_progress_line(self, capsys):
-        row = Row(3, 12.5, 0.1, float("nan"), 4, 4, 1.5, 0.5, 0, 0.0, 1.0)
+        row = Row(3, 12.5, 0.1, float("nan"), 4, 4, 3.0, 0.5, 0, 0.0, 1.0)
         line = TrainingLine(ProgressLine("MSSVM"))
-        line.begin(LBFGS(max_iterations=10, schedule=(1.0, 0.5)), 1, 2)
-        start = "start 1 of 2, iteration 3, 0.3/s, objective 12.5, gap 0.1, 50% of inference converged, "
-        assert line.text(row, 10.0) == f"{start}temperatures 0 and 1, at most 57 s left"
+        line.begin(LBFGS(max_iterations=9, schedule=(1.0, 0.5)).limit((0.0, 1.0)), 1, 2)
+        start = "start 1 of 2, iteration 3, 1/s, objective 12.5, gap 0.1, 50% of inference converged, "
+        assert line.text(row) == f"{start}temperatures 0 and 1, at most 37 s left"  # 2 starts, 2 stages of 9 and an end
+        line.begin(LBFGS(max_iterations=9).limit((1.0, 1.0)), 2, 2)
+        assert line.text(row).endswith("at most 6 s left")  # one stage of a likelihood
         ms.CRF(verbose=True, max_iter=2).fit(X, Y)
         assert "CRF: iteration" in capsys.readouterr().err
 

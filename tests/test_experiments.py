@@ -14,6 +14,7 @@ from mssvm.engines.base import METHODS
 from mssvm.experiments import figure5, table1
 from mssvm.experiments.catalogue import EXPERIMENTS
 from mssvm.experiments.collect import Trials, claim, lead_over
+from mssvm.experiments.lbfgs import ScipyLBFGS
 from mssvm.experiments.members import MEMBERS, NAMES, Untrained
 from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.segmentation import noisy_images, picture
@@ -21,7 +22,7 @@ from mssvm.experiments.statistics import Differences, Estimate, Verdict, each, j
 from mssvm.experiments.trials import Store, Trial, run_trials
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
-from mssvm.optim import BCFW, CCCP, LBFGS, Subgradient
+from mssvm.optim import BCFW, CCCP, Subgradient
 
 TINY = Protocol.load(quick=True)
 
@@ -288,7 +289,7 @@ def test_pinned_settings_are_those_of_the_library_when_they_were_pinned():
         pinned = protocol.inference(name)
         assert replace(pinned, starts=None, max_sweeps=None) == Propagate(effort=name)
         assert pinned.budget() == Propagate(effort=name).budget()
-    assert protocol.solver("chain", "LB", "M") == LBFGS(schedule=(1.0, 0.3, 0.1, 0.03))
+    assert protocol.solver("chain", "LB", "M") == ScipyLBFGS(schedule=(1.0, 0.3, 0.1, 0.03))
     assert protocol.solver("chain", "CCCP+BCFW", "M") == CCCP(BCFW(max_passes=100), tolerance=1e-4)
     for name in ("M3E", "ModLat"):
         own = protocol.tree["pinned"]["members"][name]

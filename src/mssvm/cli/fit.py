@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from sklearn.exceptions import ConvergenceWarning
 
 from mssvm.cli import options as o
 from mssvm.cli.interrupt import last_words
@@ -99,6 +101,7 @@ def _train(estimator: Any, train: Dataset, held: Dataset | None, patience: int, 
     title = f"Training {type(estimator).__name__}"
     quiet = 0.5 if sys.stderr.isatty() else 2.0
     with ProgressLine(title, quiet=quiet) as line, o.telling_of_kernels(line), train.places():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # what is told of the model says so too
         estimator.fit(
             train.X,
             train.labels,

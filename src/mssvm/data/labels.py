@@ -329,9 +329,11 @@ def check_sequence(y: Any, what: str = "y") -> None:
 
 
 def flat_sites(item: Any, depth: int, b: int, what: str = "y", shape: tuple[int, ...] | None = None) -> list[Any]:
-    """The sites of one instance in C order; with ``shape`` there must be as many."""
+    """The sites of one instance in C order; with ``shape`` there must be as many. None, MISSING: nothing is known."""
     if depth == 0:
         return [item]
+    if item is None or item is MISSING:
+        return [MISSING] * prod(shape or (0,))
     if not isinstance(item, (list, tuple, np.ndarray)):
         if not hasattr(item, "to_numpy"):
             raise InputError(f"expected a sequence of labels, got {shown(item)}.", what=what, instance=b)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from mssvm.core import checks
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Query
@@ -53,8 +56,10 @@ class StructuredEstimator(Plots):
     loss : None, "hamming", "zero" or a loss object
         Delta; None is the member's own (Hamming, or none for likelihoods).
     solver : "auto", "lbfgs", "cccp", "bcfw", "cutting-plane", "subgradient", "adam" or a solver object
-        "auto" is L-BFGS with exact inference (through falling temperatures where the member has a maximum), otherwise
-        "adam": subgradient descent with Adam's rates and averaging ("subgradient" has AdaGrad's).
+        "auto" is L-BFGS with exact inference, for members with a maximum at temperatures that fall to where they
+        predict best ("lbfgs": further, to the minimum of the objective itself). With approximate inference it is
+        "bcfw" for members with a maximum where every label is known, otherwise "adam": subgradient descent with Adam's
+        rates and averaging ("subgradient" has AdaGrad's).
     inference : "auto", "exact", "propagate" or an inference object
         "auto" is exact wherever ``memory_limit`` allows and belief propagation elsewhere; ``status_`` says which.
     engine : "auto", "numba" or an engine object
@@ -78,6 +83,10 @@ class StructuredEstimator(Plots):
         with eps_h >= 1 where inference in training was approximate, else "map" (docs/decoding.md has the evidence).
     penalties : mapping of block of weights to strength
         Other strengths of the regulariser than 1; 0 leaves a block free.
+    l1_ratio : float
+        Share rho of absolute values in the regulariser, sum_j strength_j ((1 - rho) w_j^2 / 2 + rho |w_j|): 0 is the
+        paper's, 1 the lasso, between lies the elastic net. Above 0 many weights become exactly 0, and the solver must
+        be L-BFGS, which "auto" then is.
     support : "all" or "seen"
         "seen" leaves out, as zero, the weights of sparse or named features of a site for labels that the feature was
         never seen with, as crfsuite does by default: a small part of the weights of a large vocabulary remains.
@@ -90,7 +99,8 @@ class StructuredEstimator(Plots):
     random_state : int, RandomState or None
         Seed or generator of random starts and solvers.
     warm_start : bool
-        Start from the weights of the last fit, with its classes and features.
+        Start from the weights of the last fit, with its classes and features, and at the last temperature of L-BFGS.
+        There is no ``partial_fit``: the objective is one of all data, so fit all of them again, from where it ended.
     verbose : bool
         Keep a line of progress on the terminal.
 
@@ -126,6 +136,7 @@ class StructuredEstimator(Plots):
         missing_label: Hashable = None,
         decode: str = "auto",
         penalties: Mapping[str, float] | None = None,
+        l1_ratio: float = 0.0,
         support: str = "all",
         max_iter: int | None = None,
         tol: float | None = None,
@@ -148,6 +159,7 @@ class StructuredEstimator(Plots):
         self.missing_label = missing_label
         self.decode = decode
         self.penalties = penalties
+        self.l1_ratio = l1_ratio
         self.support = support
         self.max_iter = max_iter
         self.tol = tol
@@ -253,6 +265,8 @@ class StructuredEstimator(Plots):
         self.n_iter_ = len(solution.trace)
         self.objective_ = self.training_["objective"]
         self.status_ = diagnosis.sentence(self.training_)
+        if solution.outcome.unfinished:
+            warnings.warn(f"{self.status_} {solution.message}", ConvergenceWarning, stacklevel=3)
         return self
 
     def _plan(self) -> plan.TrainingPlan:
@@ -275,6 +289,7 @@ class StructuredEstimator(Plots):
             classes=self.classes,
             missing_label=self.missing_label,
             penalties=self.penalties,
+            l1_ratio=checks.number(self.l1_ratio, "l1_ratio", low=0.0, high=1.0),
             only_seen=plan.only_seen(self.support),
             may_hide=self.member.hidden,
             rng=plan.generator_of(self.random_state),

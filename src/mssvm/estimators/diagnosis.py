@@ -9,8 +9,10 @@ from typing import Any
 from mssvm.data.labels import LabelVocabulary
 
 DEAD = 1e-3  # mean probability below which a hidden state counts as unused
+USEFUL = 0.1  # share of the objective that the gap of a useful certificate does not exceed
 ENDED = {
     "converged": "Training converged.",
+    "completed": "Training ran all its epochs; whether more would lower the objective is not known.",
     "budget": "Training used up its iterations before it converged; raise max_iter.",
     "stalled": "Training stalled: no step lowered the objective further.",
     "diverged": "Training diverged; scale the features or lower C.",
@@ -42,7 +44,10 @@ def paragraph(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
 
 
 def _gap(summary: Mapping[str, Any]) -> str:
-    out = f"Objective {summary['objective']:.6g}. {summary['certificate']}"
+    objective, gap = summary["objective"], summary["gap"]
+    out = f"Objective {objective:.6g}. {summary['certificate']}"
+    if gap > USEFUL * abs(objective):
+        out = f"Objective {objective:.6g}. The certificate is not useful: it leaves a gap of {gap:.4g}."
     if summary["negative_gaps"]:
         out += f" {summary['negative_gaps']} gaps came out negative, so inference missed maxima."
     return out
@@ -54,7 +59,8 @@ def _inference(summary: Mapping[str, Any]) -> str:
         return f"Inference was exact ({used})."
     out = f"Inference was approximate ({used}); {summary['converged_share']:.1%} of its calls converged."
     if summary["floored"]:
-        out += f" {summary['floored']} loss-augmented calls fell below the labels' own score and were raised to it."
+        calls = "loss-augmented calls" if summary.get("augmented", True) else "calls"
+        out += f" {summary['floored']} {calls} fell below the labels' own score and were raised to it."
     return out
 
 
@@ -74,7 +80,7 @@ def _coverage(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
     if summary["sites_candidates"]:
         out += f", {summary['sites_candidates']} of them by candidate sets"
     if summary["instances_labelled"] < summary["instances"]:
-        out += f"; {summary['instances'] - summary['instances_labelled']} instances had no label and did not count"
+        out += f"; {summary['instances'] - summary['instances_labelled']} instances had no label and changed nothing"
     never = [repr(c) for c, n in zip(labels.classes, summary["class_counts"], strict=True) if not n]
     return out + (f". Never seen as a single label: {', '.join(never)}." if never else ".")
 

@@ -2,9 +2,12 @@
 
 Names become objects here, by the tables of ``core.registry``. "auto" means
 
-                                                exact inference          approximate inference
-    smooth members (eps_y > 0, eps_h > 0)       L-BFGS                   Subgradient (Adam, averaged)
-    members with a maximum                      L-BFGS with homotopy     Subgradient (Adam, averaged)
+                                                exact inference              approximate inference
+    smooth members (eps_y > 0, eps_h > 0)       L-BFGS                       Subgradient (Adam, averaged)
+    members with a maximum                      L-BFGS through the           BCFW where all is labelled, else
+                                                temperatures of ``SMOOTHED`` Subgradient (Adam, averaged)
+
+A solver by name minimises the objective; "auto" stops cooling where predictions are best (docs/defaults.md).
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ PASS_OPERATIONS = 1e7  # table entries that exact inference may visit in one pas
 INSTANCE_OPERATIONS = 1e6  # and, however many instances there are, in one of them
 SUPPORTS = ("all", "seen")
 THREADS = 4096  # more than any machine has
+SMOOTHED, SPARSE_SMOOTHED = (1.0, 0.25), (1.0, 0.5)  # temperatures of L-BFGS as "auto", and where labels are sparse:
+SPARSE = 2 / 3  # where more than this share of the labels is missing
 
 Strategy = Callable[[TrainingProblem, Floats, Minimise], Solution]
 """How a member uses a solver: once on its problem, or by turns."""
@@ -63,14 +68,21 @@ class TrainingPlan:
     classes: Iterable[Hashable] | None
     missing_label: Hashable
     penalties: Mapping[str, float] | None
+    l1_ratio: float
     only_seen: bool
     may_hide: bool
     rng: np.random.RandomState
     verbose: bool
 
-    def solver_for(self, exact: bool, seed: int) -> Solver[Any]:
-        """The solver, once it is known whether inference is exact."""
-        return solver_of(self.solver, exact, self.max_iter, self.tol, seed)
+    def solver_for(self, exact: bool, dual: bool, missing: float, seed: int) -> Solver[Any]:
+        """The solver, once it is known whether inference is exact, whether the problem has a dual that BCFW can solve,
+        and what share of the labels is missing."""
+        if self.solver != "auto":
+            return solver_of(self.solver, self.max_iter, self.tol, seed)
+        if not (exact or self.l1_ratio > 0):  # absolute values are for L-BFGS alone
+            return solver_of("bcfw" if dual else "adam", self.max_iter, self.tol, seed)
+        schedule = SPARSE_SMOOTHED if missing > SPARSE else SMOOTHED
+        return solver_of("lbfgs", self.max_iter, self.tol, seed, schedule=schedule)
 
     def inference_for(self, n_instances: int) -> Inference:
         """The inference, once it is known how many instances every pass visits."""
@@ -129,23 +141,19 @@ def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int
     return found
 
 
-def solver_of(solver: Any, exact: bool, max_iter: Any, tol: Any, seed: int) -> Solver[Any]:
+def solver_of(solver: Any, max_iter: Any, tol: Any, seed: int, **settings: Any) -> Solver[Any]:
     """A solver by name with the estimator's settings, or a solver object as it is."""
     if isinstance(solver, Solver):
         if max_iter is not None or tol is not None:
             raise InputError("max_iter and tol belong to solvers given by name; set them in the solver object instead.")
         return solver
-    name = ("lbfgs" if exact else "adam") if solver == "auto" else solver
-    if not isinstance(name, str) or name not in SOLVERS:
+    if not isinstance(solver, str) or solver not in SOLVERS:
         raise InputError(f"solver must be 'auto', one of {_listed(SOLVERS)}, or a solver object, got {solver!r}.")
-    known = SOLVERS[name]
-    settings: dict[str, Any] = {}
+    known = SOLVERS[solver]
     if max_iter is not None:
         settings[known.iterations] = positive(max_iter, "max_iter", whole=True)
     if tol is not None:
         settings["tolerance"] = positive(tol, "tol")
-        if name == "lbfgs":
-            settings["gradient_tolerance"] = float(np.sqrt(settings["tolerance"]) / 10)
     if hasattr(known.load(), "seed"):
         settings["seed"] = seed
     made: Solver[Any] = known.make(**settings)

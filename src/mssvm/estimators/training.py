@@ -17,7 +17,6 @@ from mssvm.core.arrays import Bools, Floats
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Status
 from mssvm.core.progress import ProgressLine, left
-from mssvm.core.registry import SOLVERS
 from mssvm.core.terms import Term
 from mssvm.core.topology import spans
 from mssvm.data.labels import Labels, LabelVocabulary
@@ -30,7 +29,7 @@ from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weigh
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import BoundBlock, TrainingProblem
-from mssvm.optim import Callback, Checkpoint, Regulariser, Row, Solution, Solver, Validation, best_of, starts
+from mssvm.optim import BCFW, Callback, Checkpoint, Regulariser, Row, Solution, Validation, best_of, n_starts, starts
 from mssvm.optim.starts import LARGEST_SEED
 from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, to_sample
@@ -147,14 +146,17 @@ class TrainingData:
         known = model.known if isinstance(model, FixedWeights) else False
         return np.asarray(keep | (count > 0) | known)
 
-    def regulariser(self, penalties: Any) -> Regulariser:
-        """1/2 |w|^2, or with other strengths for the blocks named in ``penalties``; bounds are the structure's."""
-        bounded = self.encoder.nonnegative
+    def regulariser(self, taken: Callable[[Any], Any]) -> Regulariser:
+        """1/2 |w|^2, or with other strengths for the blocks named in ``penalties``, and a share of absolute values;
+        bounds are the structure's. ``taken`` leaves out the weights that training does not see."""
+        penalties, ratio, bounded = self.plan.penalties, self.plan.l1_ratio, self.encoder.nonnegative
+        bounded = None if bounded is None else taken(bounded)
         if penalties is None:
-            return Regulariser(nonnegative=bounded)
+            return Regulariser(1.0 - ratio, bounded, ratio)
         if not hasattr(penalties, "items"):
             raise InputError(f"penalties must map names of blocks of weights to strengths, got {penalties!r}.")
-        return Regulariser(self.encoder.layout.per_weight(dict(penalties)), bounded)
+        strengths = taken(self.encoder.layout.per_weight(dict(penalties)))
+        return Regulariser((1.0 - ratio) * strengths, bounded, ratio * strengths)
 
 
 class TrainingLine:
@@ -162,27 +164,28 @@ class TrainingLine:
 
     def __init__(self, line: ProgressLine) -> None:
         self.line = line
-        self._part, self._most = "", 0
+        self._part, self._most, self._later = "", 0, 0
 
-    def begin(self, solver: Solver[Any], start: int, n_starts: int) -> None:
-        """A solver begins at one of several starts."""
+    def begin(self, most: int, start: int, n_starts: int) -> None:
+        """A solver that stops after ``most`` iterations (0: not known) begins at one of several starts."""
         self._part = f"start {start} of {n_starts}, " if n_starts > 1 else ""
-        limits = [getattr(solver, e.iterations) for e in SOLVERS.values() if hasattr(solver, e.iterations)]
-        self._most = limits[0] * len(getattr(solver, "schedule", (1,))) if limits else 0
+        self._most, self._later = most, n_starts - start
 
     def __call__(self, row: Row, w: Floats) -> None:
-        self.line.say(self.text(row, max(self.line.seconds, 1e-9)))
+        self.line.say(self.text(row))
 
-    def text(self, row: Row, seconds: float) -> str:
-        """What is shown of one row of the trace."""
-        text = f"{self._part}iteration {row.iteration}, {row.iteration / seconds:.3g}/s, objective {row.objective:.6g}"
+    def text(self, row: Row) -> str:
+        """What is shown of one row of the trace, whose seconds count from the start of the first of several runs."""
+        rate = row.iteration / max(row.seconds, 1e-9)
+        text = f"{self._part}iteration {row.iteration}, {rate:.3g}/s, objective {row.objective:.6g}"
         for name, value in (("gap", row.gap), ("gradient", row.gradient_norm)):
             text += f", {name} {value:.2g}" if np.isfinite(value) else ""
         if np.isfinite(row.converged) and row.converged < 1:
             text += f", {row.converged:.0%} of inference converged"
         text += f", temperatures {row.eps_y:g} and {row.eps_h:g}"
         if self._most and row.iteration:
-            text += f", at most {left(seconds, min(row.iteration / self._most, 1.0))} left"
+            done = min(row.iteration / (self._most * (1 + self._later)), 1.0)
+            text += f", at most {left(row.seconds, done)} left"
         return text
 
 
@@ -195,6 +198,7 @@ class Training:
     began: float = field(default_factory=monotonic)
     calls: int = 0
     seed: int = 0
+    warm: bool = False
 
     def __post_init__(self) -> None:
         data, plan = self.data, self.data.plan
@@ -210,10 +214,7 @@ class Training:
         self.problem = TrainingProblem(plan.objective, self.model, sample, self.inference, plan.C, plan.engine)
         if not self.problem.n_instances:
             raise InputError("no site of y is labelled; training needs at least one label.")
-        self.regulariser = data.regulariser(plan.penalties)
-        if self.active is not None:
-            strengths, bounded = self.regulariser.strengths(data.encoder.model.n_weights), data.encoder.nonnegative
-            self.regulariser = Regulariser(self._taken(strengths), None if bounded is None else self._taken(bounded))
+        self.regulariser = data.regulariser(self._taken)
         self.whole = self.model.fill
         self.validation = self._validation()
         self._lines: list[TrainingLine] = []
@@ -226,6 +227,7 @@ class Training:
         """Minimise from every start and keep the lowest: all weights, the solution, and figures about the training."""
         plan, data = self.plan, self.data
         hidden = self._taken(data.encoder.hidden_weights)
+        self.warm = warm is not None
         init = plan.init if warm is None else warm
         init = init if isinstance(init, str) else self._taken(np.asarray(init))
         solutions: list[Solution] = []
@@ -233,6 +235,7 @@ class Training:
             self._lines = [TrainingLine(line)] if plan.verbose else []
             if isinstance(self.follow.callback, TrainingLine):
                 self._lines.append(self.follow.callback)
+            self.n_starts = n_starts(init, self.problem, hidden, plan.n_init)
             for w0 in starts(init, self.problem, hidden, plan.n_init, plan.rng, self.regulariser):
                 self.seed = int(plan.rng.randint(LARGEST_SEED))
                 self._start = len(solutions) + 1
@@ -247,10 +250,13 @@ class Training:
     def minimise(self, problem: Problem, w0: Floats) -> Solution:
         """Minimise one problem; the k-th call has checkpoint number k, so that a resumed training repeats none."""
         first = problem.difference(w0) if self.plan.solver == "auto" else None
-        solver = self.plan.solver_for(first is None or first.exact, self.seed)
+        missing = 1.0 - float(self.data.observed.observed.mean())
+        solver = self.plan.solver_for(first is None or first.exact, self._has_dual(problem), missing, self.seed)
         self.calls += 1
+        if self.warm:
+            solver = solver.near()
         for line in self._lines:
-            line.begin(solver, self._start, self.plan.n_init)
+            line.begin(solver.limit(problem.temperatures), self._start, self.n_starts)
         given, spent = self.follow, monotonic() - self.began
         file = Checkpoint(given.checkpoint) if isinstance(given.checkpoint, (str, Path)) else given.checkpoint
         return solver.minimize(
@@ -263,6 +269,13 @@ class Training:
             checkpoint=None if file is None else file.numbered(self.calls),
             first=first,
         )
+
+    def _has_dual(self, problem: Problem) -> bool:
+        """Whether BCFW can solve it: a maximum, nothing missing, all weights regularised, its planes in memory."""
+        batch, regulariser = self.problem.sample.batch, self.regulariser
+        size = 8 * BCFW.n_planes * (batch.n_states + batch.n_mu_entries)
+        penalised = not regulariser.kinked and bool(np.all(regulariser.strengths(problem.n_weights) > 0))
+        return problem.convex and problem.temperatures[0] == 0 and penalised and size <= self.plan.memory_limit
 
     def _told(self, row: Row, w: Floats) -> bool | None:
         for line in self._lines:
@@ -308,6 +321,7 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
         "outcome": chosen.outcome.value,
         "message": chosen.message,
         "certificate": certificate.sentence,
+        "augmented": not isinstance(training.plan.objective.loss, Zero),
         "gap": float(certificate.gap),
         "certified": bool(certificate.certifies),
         "negative_gaps": int(certificate.negative_gaps),

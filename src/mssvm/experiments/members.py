@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
 from mssvm.core.arrays import Floats
 from mssvm.estimators import HCRF, LSSVM, M3E, MSSVM, ModLat
@@ -46,7 +48,9 @@ class Arena:
         shared = {"C": self.C, "inference": self.inference, "init": self.w0, "classes": range(self.truth.n_states)}
         given = shared | self.own.get(kind.__name__, {}) | settings
         estimator = kind(self.truth.structure, solver=solver, **given)
-        return estimator.fit(self.train.X, self.train.y, callback=callback)
+        with warnings.catch_warnings():  # how many iterations a solver has is part of the experiment
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return estimator.fit(self.train.X, self.train.y, callback=callback)
 
     def accuracy(self, fitted: Any) -> float:
         """Test accuracy in per cent by the member's own decoder: marginal MAP (M, H), joint MAP (L, ModLat), M3E's."""

@@ -15,12 +15,13 @@ from zlib import crc32
 import numpy as np
 
 from mssvm.core.errors import InputError
+from mssvm.experiments.lbfgs import ScipyLBFGS
 from mssvm.experiments.members import Arena
 from mssvm.experiments.simulate import Recipe, checkerboard, hidden_chain
 from mssvm.inference.base import Inference
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
-from mssvm.optim import BCFW, CCCP, LBFGS, Solver, Subgradient
+from mssvm.optim import BCFW, CCCP, Solver, Subgradient
 from mssvm.optim.subgradient import Scaling, Stopping
 
 Params = dict[str, Any]
@@ -126,7 +127,7 @@ class Protocol:
                 limits = {"max_outer": spec["outer"], "tolerance": spec["tolerance"]}
                 return CCCP(inner, **limits, inner_tolerance=pinned["cccp"]["inner_tolerance"])
             case "lbfgs":
-                return LBFGS(schedule=tuple(spec["floors"]), max_iterations=spec["iterations"], **pinned["lbfgs"])
+                return ScipyLBFGS(schedule=tuple(spec["floors"]), max_iterations=spec["iterations"], **pinned["lbfgs"])
         raise InputError(f"solver {name!r} of the protocol has the unknown kind {spec['kind']!r}.")
 
     def descent(self, name: str, rate: float, **settings: Any) -> Subgradient:

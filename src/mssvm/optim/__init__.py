@@ -18,11 +18,11 @@ from mssvm.optim.lbfgs import LBFGS
 from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.solution import Certificate, Outcome, Row, Solution, best_of
 from mssvm.optim.solver import Callback, Solver, Validation
-from mssvm.optim.starts import hcrf_start, random_start, starts, zero_start
+from mssvm.optim.starts import hcrf_start, n_starts, random_start, starts, zero_start
 from mssvm.optim.subgradient import Scaling, Stopping, Subgradient
 
 __all__ = [
     "BCFW", "CCCP", "LBFGS", "Callback", "Certificate", "Checkpoint", "CuttingPlane", "Outcome", "Regulariser", "Row",
     "Scaling", "Solution", "Solver", "Stopping", "Subgradient", "Validation", "alternate", "best_of",
-    "checkpoints_of", "hcrf_start", "random_start", "starts", "zero_start",
+    "checkpoints_of", "hcrf_start", "n_starts", "random_start", "starts", "zero_start",
 ]  # fmt: skip

@@ -82,6 +82,9 @@ class BCFW(Solver[BCFWState]):
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=tolerance)
 
+    def limit(self, temperatures: tuple[float, float]) -> int:
+        return -(-self.max_passes // self.check_every)
+
     def warm(self, state: BCFWState) -> dict[str, Any]:
         return {key: getattr(state, key) for key in WARM}
 

@@ -81,6 +81,7 @@ class CCCP(Solver[CCCPState]):
         return replace(self, tolerance=tolerance, inner_tolerance=tolerance)
 
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> CCCPState:
+        run.regulariser.demand_smooth("CCCP")
         w = run.regulariser.project(run.w0)
         state = CCCPState(w, NAN, NAN, np.zeros_like(w), 0, 0, dict(warm), self.inner_tolerance, NAN, False)
         self._enter(run, state)

@@ -49,7 +49,6 @@ class Saver:
 
     checkpoint: Checkpoint
     fingerprint: str
-    always: bool = False
     last: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
@@ -59,7 +58,7 @@ class Saver:
     @property
     def due(self) -> bool:
         """Whether the state between two iterations should be saved now."""
-        return self.always or time.monotonic() - self.last >= self.checkpoint.every_seconds
+        return time.monotonic() - self.last >= self.checkpoint.every_seconds
 
     def load(self) -> dict[str, Any] | None:
         """What was saved, or None where there is nothing; refuses a file that belongs to another run."""

@@ -4,58 +4,70 @@ A smooth member is minimised as it is. Otherwise the temperatures run through ma
 stage starting where the last one ended. Raising a temperature by t raises a power sum over n assignments by at most
 t log n, so the last stage is off by at most sum_i c_i t log |Y_i| (and twice t log |H_i| where hidden variables are
 smoothed too).
+
+Directions are those of the two-loop recursion, steps are found by a line search for the weak Wolfe conditions. With an
+absolute-value penalty or weights held non-negative the method is orthant-wise: weights at zero that the penalty or the
+bound holds there are left out, the others move along a path that is cut off where a weight would change its sign.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.optimize import Bounds, OptimizeResult
-from scipy.optimize import minimize as scipy_minimize
 
-from mssvm.core.arrays import Floats
+from mssvm.core.arrays import Bools, Floats
 from mssvm.core.errors import InputError
-from mssvm.objectives.problem import Problem
+from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.solution import Certificate, Outcome
 from mssvm.optim.solver import NAN, Solver, SolverRun, Stop
 
-STAGE_TOLERANCE = 1e-4  # of the stages that only lead to the last one
+STAGE_TOLERANCE = 1e-3  # of the stages that only lead to the last one
+PERIOD = 10  # iterations over which progress is measured
+STILL, STILL_SHARE = 3, 1e-2  # these few iterations are enough where progress is less than this share of the tolerance
+ENOUGH_FALL, ENOUGH_FLATTER = 1e-4, 0.9  # of the Wolfe conditions: shares of the slope at the start of a search
+MOST_TRIALS = 20  # of a line search
+CURVATURE = 1e-10  # least s.y / y.y of a pair that is kept
+
+Evaluate = Callable[[Floats], tuple[float, Floats]]
 
 
 @dataclass
 class LBFGSState:
-    """SciPy's inner state cannot be saved, so this is where a stage starts, or starts again."""
+    """Where a stage is: its objective and gradient at ``w`` (NaN before the first evaluation), the last objectives, and
+    the pairs (change of weights, change of gradient) that hold the curvature. Values are replaced, never changed."""
 
     w: Floats
-    stage: int
-    smoothed: float
-    gradient_norm: float
-    finished: bool
+    gradient: Floats
+    value: float = NAN
+    stage: int = 0
+    iteration: int = 0
+    recent: tuple[float, ...] = ()
+    pairs: tuple[tuple[Floats, Floats], ...] = ()
 
 
 @dataclass(frozen=True)
 class LBFGS(Solver[LBFGSState]):
-    """SciPy's L-BFGS-B at falling temperatures.
+    """L-BFGS at falling temperatures.
 
     ``schedule`` has the temperatures below which no stage goes (members that are smooth already have one stage). A
-    stage ends after ``max_iterations``, or when the objective falls by less than ``tolerance`` of it, or when no
-    component of the gradient exceeds ``gradient_tolerance``; ``memory`` is the number of corrections kept.
-    ``floors`` is the former name of ``schedule``.
+    stage ends after ``max_iterations``, or when ten iterations together lower the objective by less than ``tolerance``
+    of it (or three by hardly anything), or when no component of the gradient exceeds ``gradient_tolerance``;
+    ``memory`` is the number of pairs kept. ``floors`` is the former name of ``schedule``.
     """
 
     schedule: Sequence[float] = (1, 1 / 4, 1 / 16, 1 / 32)
-    max_iterations: int = 200
-    tolerance: float = 1e-8
+    max_iterations: int = 500
+    tolerance: float = 1e-4
     gradient_tolerance: float = 1e-5
     memory: int = 10
     floors: InitVar[Sequence[float] | None] = None
 
     state_type: ClassVar[type] = LBFGSState
-    long_steps: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = True
 
     def __post_init__(self, floors: Sequence[float] | None) -> None:
         if floors is not None:
@@ -69,7 +81,7 @@ class LBFGS(Solver[LBFGSState]):
         w = run.regulariser.project(run.w0)
         if self.stages(run.problem.temperatures)[0] != run.problem.temperatures:
             run.record(w, run.objective(w)[0])
-        return LBFGSState(w, 0, NAN, NAN, True)
+        return LBFGSState(w, np.zeros(0))
 
     def stages(self, target: tuple[float, float]) -> list[tuple[float, float]]:
         """The temperatures to run through; the target alone if it is smooth enough already."""
@@ -77,82 +89,154 @@ class LBFGS(Solver[LBFGSState]):
             return [target]
         return list(dict.fromkeys((max(target[0], float(t)), max(target[1], float(t))) for t in self.schedule))
 
+    def limit(self, temperatures: tuple[float, float]) -> int:
+        """Every stage but that at the target itself also records where it ends."""
+        stages = self.stages(temperatures)
+        return len(stages) * (self.max_iterations + (stages[0] != temperatures))
+
+    def near(self) -> Self:
+        """The last stage alone."""
+        return replace(self, schedule=tuple(self.schedule[-1:]))
+
     def step(self, run: SolverRun, state: LBFGSState) -> None:
         stages = self.stages(run.problem.temperatures)
-        at = stages[state.stage]
+        at, last = stages[state.stage], state.stage == len(stages) - 1
         target = at == run.problem.temperatures
-        last = state.stage == len(stages) - 1
-        stage = _Stage(run, run.problem if target else run.problem.at(*at))
-        nonnegative = run.regulariser.nonnegative
-        options = {
-            "maxiter": self.max_iterations,
-            "maxfun": 10 * self.max_iterations,
-            "maxcor": self.memory,
-            "ftol": self.tolerance if last else max(self.tolerance, STAGE_TOLERANCE),
-            "gtol": self.gradient_tolerance,
-        }
-        bounds = None if nonnegative is None else Bounds(np.where(nonnegative, 0.0, -np.inf), np.inf)
-        result = scipy_minimize(
-            stage, state.w, jac=True, method="L-BFGS-B", bounds=bounds, callback=stage.accept, options=options
-        )
-        # The point returned need not be the last one evaluated.
-        gradient = run.regulariser.stationarity(result.x, np.asarray(result.jac))
-        state.w, state.finished = result.x, bool(result.status != 1)
-        state.smoothed, state.gradient_norm = float(result.fun), float(np.linalg.norm(gradient))
+        problem = run.problem if target else run.problem.at(*at)
+
+        def evaluate(w: Floats) -> tuple[float, Floats]:
+            part = run.count((run.known(w) if target else None) or problem.difference(w))
+            return run.regulariser.value(w) + part.total, run.regulariser.gradient(w) + part.gradient
+
+        if not state.recent:
+            state.value, state.gradient = evaluate(state.w)
+            state.recent = (state.value,)
+            if not run.rows:
+                self._record(run, state, at)
+        ended = self._ended(run, state, last) or self._advance(run, state, evaluate, at)
+        if not ended:
+            return
         if not target:
             run.record(state.w, run.objective(state.w)[0])
-        state.stage += 1
-        if last and state.finished:
-            raise Stop(Outcome.CONVERGED, f"L-BFGS ended at temperatures {at}: {str(result.message).lower()}.")
         if last:
-            raise Stop(Outcome.BUDGET, f"L-BFGS used its {self.max_iterations} iterations at {at}.")
+            kind = Outcome.BUDGET if state.iteration >= self.max_iterations else Outcome.CONVERGED
+            raise Stop(kind, f"L-BFGS ended at temperatures {at[0]:g} and {at[1]:g}: {ended}.")
+        state.stage, state.iteration, state.recent, state.pairs = state.stage + 1, 0, (), ()
 
-    def suspended(self, run: SolverRun, state: LBFGSState) -> LBFGSState | None:
-        """A stage goes on from its last point, with a fresh memory of curvature."""
-        return replace(state, w=run.last_w) if run.rows else None
+    def _record(self, run: SolverRun, state: LBFGSState, at: tuple[float, float]) -> None:
+        slope = run.regulariser.stationarity(state.w, state.gradient)
+        with np.errstate(over="ignore"):
+            run.record(state.w, state.value, gradient_norm=float(np.linalg.norm(slope)), temperatures=at)
+
+    def _ended(self, run: SolverRun, state: LBFGSState, last: bool) -> str:
+        """Why the stage is over, if it is."""
+        slope = run.regulariser.stationarity(state.w, state.gradient)
+        if float(np.abs(slope).max(initial=0.0)) <= self.gradient_tolerance:
+            return f"no component of the gradient exceeds {self.gradient_tolerance:g}"
+        tolerance = self.tolerance if last else max(self.tolerance, STAGE_TOLERANCE)
+        for period, most in ((PERIOD, tolerance), (STILL, STILL_SHARE * tolerance)):
+            if len(state.recent) > period and state.recent[-1 - period] - state.value <= most * abs(state.value):
+                share = (state.recent[-1 - period] - state.value) / max(abs(state.value), 1e-300)
+                return f"the last {period} iterations lowered the objective by {share:.1e} of it"
+        if state.iteration >= self.max_iterations:
+            return f"all {self.max_iterations} iterations were used"
+        return ""
+
+    def _advance(self, run: SolverRun, state: LBFGSState, evaluate: Evaluate, at: tuple[float, float]) -> str:
+        """One iteration; why none is possible, if that is so."""
+        path = Path(run.regulariser, state.w, state.gradient)
+        for pairs in (state.pairs, ()) if state.pairs else ((),):  # without memory where it misleads
+            found = path.search(evaluate, state.value, pairs)
+            if found is not None:
+                break
+        else:
+            return "no step lowers the objective further"
+        w, value, gradient = found
+        s, y = w - state.w, gradient - state.gradient
+        if s @ y > CURVATURE * (y @ y):
+            pairs = (*pairs, (s, y))[-self.memory :]
+        state.w, state.value, state.gradient, state.pairs = w, value, gradient, pairs
+        state.recent = (*state.recent, value)[-PERIOD - 1 :]
+        state.iteration += 1
+        self._record(run, state, at)
+        return ""
 
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=min(1e-2 * tolerance, 1e-3))
 
     def certificate(self, run: SolverRun, state: LBFGSState, objective: float) -> Certificate:
-        temperatures = self.stages(run.problem.temperatures)[max(state.stage - 1, 0)]
+        temperatures = self.stages(run.problem.temperatures)[state.stage]
         plus, minus = run.problem.tempering(*temperatures)
         bias = float(run.problem.scale @ (plus + minus))
         smoothing = f"Smoothing at {temperatures} changes the objective by at most {bias:.4g}." if bias else ""
         strengths = run.regulariser.strengths(run.problem.n_weights)
-        if not run.problem.convex or strengths.min() <= 0 or run.regulariser.nonnegative is not None or not state.stage:
+        if not run.problem.convex or strengths.min() <= 0 or run.regulariser.kinked or not state.recent:
             return Certificate(f"A local minimum, not certified. {smoothing}".strip(), bias=bias)
-        # Strong convexity: f(w) - min f <= |f'(w)|^2 / (2 min r), for the smoothed f; then the bias.
-        lower = state.smoothed - state.gradient_norm**2 / (2 * strengths.min()) - bias
+        # Strong convexity: f(w) - min f <= |f'(w)|^2 / (2 r), for the smoothed f; then the bias.
+        lower = state.value - 0.5 * float(np.sum(state.gradient**2 / strengths)) - bias
         kind = "Certified" if run.tally.exact else "Estimated (inference was not exact)"
         sentence = f"{kind} by strong convexity: within {objective - lower:.4g} of the minimum. {smoothing}".strip()
         return Certificate(sentence, objective - lower, run.tally.exact, run.negative_gaps, bias)
 
 
-class _Stage:
-    """The objective at one pair of temperatures, as SciPy wants it, entering accepted points in the trace."""
+class Path:
+    """Where a step from ``w`` can lead: along a line or, with kinks, along a line cut off at the kinks.
 
-    def __init__(self, run: SolverRun, problem: Problem) -> None:
-        self.run, self._problem = run, problem
-        self._at, self._gradient = np.zeros(0), np.zeros(0)
-        self._fresh = not run.rows
+    ``slope`` is the gradient or, at a kink, the smallest of the subgradients.
+    """
 
-    def __call__(self, w: Floats) -> tuple[float, Floats]:
-        run = self.run
-        known = run.known(w) if self._problem is run.problem else None
-        part = run.count(known or self._problem.difference(w))
-        value = run.regulariser.value(w) + part.total
-        self._at, self._gradient = w.copy(), part.gradient
-        if self._fresh:
-            self._fresh = False
-            self._record(w, value)
-        return value, run.regulariser.gradient(w) + part.gradient
+    def __init__(self, regulariser: Regulariser, w: Floats, gradient: Floats) -> None:
+        self.w, self.regulariser = w, regulariser
+        self.slope = regulariser.stationarity(w, gradient)
+        self.free: Bools | None = None
+        if regulariser.kinked:
+            self.free = (w != 0) | (self.slope != 0) | ~regulariser.kinks(len(w))
 
-    def accept(self, intermediate_result: OptimizeResult) -> None:
-        """SciPy's callback, which wants its argument to have this name."""
-        self._record(np.asarray(intermediate_result.x), float(intermediate_result.fun))
+    def direction(self, pairs: Sequence[tuple[Floats, Floats]]) -> Floats:
+        """-H slope, H the inverse curvature of the pairs among the free weights; downhill in any case."""
+        q, known = self.slope.copy(), []
+        for s, y in reversed(pairs):
+            if self.free is not None:
+                s, y = s * self.free, y * self.free
+            if (curvature := float(s @ y)) > 0:
+                share = float(s @ q) / curvature
+                q -= share * y
+                known.append((s, y, curvature, share))
+        if known:
+            s, y, curvature, _ = known[0]
+            q *= curvature / float(y @ y)
+        for s, y, curvature, share in reversed(known):
+            q += (share - float(y @ q) / curvature) * s
+        if self.free is not None:  # a weight leaves zero only downhill
+            q[self.regulariser.kinks(len(q)) & (self.w == 0) & (q * self.slope <= 0)] = 0.0
+        return -q
 
-    def _record(self, w: Floats, value: float) -> None:
-        """Without a gradient norm if a line search accepted a point before the last one it tried."""
-        norm = self.run.gradient_norm(w, self._gradient) if np.array_equal(w, self._at) else NAN
-        self.run.record(w, value, gradient_norm=norm, temperatures=self._problem.temperatures)
+    def search(
+        self, evaluate: Evaluate, value: float, pairs: Sequence[tuple[Floats, Floats]]
+    ) -> tuple[Floats, float, Floats] | None:
+        """A point that is lower by enough, and its value and gradient: the first that is also flatter by enough, if
+        there are no kinks, else the first. None where there seems to be none."""
+        d = self.direction(pairs)
+        fall = float(self.slope @ d)
+        if not fall < 0:
+            return None
+        t = 1.0 if pairs else min(1.0, 1.0 / float(np.linalg.norm(self.slope)))
+        low, high, lowest, steepness = 0.0, np.inf, value, fall
+        found: tuple[Floats, float, Floats] | None = None
+        for _ in range(MOST_TRIALS):
+            point = self.regulariser.within(self.w + t * d, self.w, self.slope)
+            expected = t * fall if self.free is None else float(self.slope @ (point - self.w))
+            new, gradient = evaluate(point)
+            if not new <= value + ENOUGH_FALL * expected:
+                high = t
+                bend = new - lowest - steepness * (t - low)  # of the parabola through both ends
+                inner = -steepness * (t - low) / (2 * bend) if np.isfinite(bend) and bend > 0 else 0.5
+                t = low + float(np.clip(inner, 0.1, 0.5)) * (high - low)
+                continue
+            found = point, new, gradient
+            slope_there = float(gradient @ d)
+            if self.free is not None or slope_there >= ENOUGH_FLATTER * fall:
+                break
+            low, lowest, steepness = t, new, slope_there
+            t = 2 * t if np.isinf(high) else 0.5 * (low + high)
+        return found

@@ -1,12 +1,14 @@
-"""R(w) = 1/2 sum_j r_j w_j^2, with some weights held non-negative.
+"""R(w) = sum_j (r_j w_j^2 / 2 + a_j |w_j|), with some weights held non-negative.
 
 The paper's objective is 1/2 |w|^2 + C sum_i U_i: strength 1, and C in the problem. The form lambda/2 |w|^2 + sum_i U_i
-is strength lambda and C = 1. Weights with r_j = 0 are not regularised.
+is strength lambda and C = 1. Weights with r_j = a_j = 0 are not regularised. With absolute values (a_j > 0, the lasso
+and the elastic net) R has kinks at zero, where weights come to lie exactly.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -16,21 +18,24 @@ from mssvm.core.errors import InputError, UnsupportedError
 
 @dataclass(frozen=True, eq=False)
 class Regulariser:
-    """Quadratic regulariser with one strength for all weights or one each, and a mask of weights kept >= 0."""
+    """Strengths of the squares and of the absolute values, one for all weights or one each, and a mask of weights kept
+    >= 0."""
 
     strength: float | Floats = 1.0
     nonnegative: Bools | None = None
+    absolute: float | Floats = 0.0
 
     def __post_init__(self) -> None:
-        r = np.asarray(self.strength, dtype=np.float64)
-        if r.ndim > 1 or not np.all(np.isfinite(r)) or np.any(r < 0):
-            raise InputError("strength of a regulariser needs finite numbers >= 0, one for all weights or one each.")
+        for name in ("strength", "absolute"):
+            r = np.asarray(getattr(self, name), dtype=np.float64)
+            if r.ndim > 1 or not np.all(np.isfinite(r)) or np.any(r < 0):
+                raise InputError(f"{name} of a regulariser needs finite numbers >= 0, one for all weights or one each.")
 
     def check(self, n_weights: int) -> None:
         """Raise unless strengths and mask fit ``n_weights`` weights."""
-        r = np.asarray(self.strength)
-        if r.ndim == 1 and r.shape != (n_weights,):
-            raise InputError(f"the regulariser has {len(r)} strengths for {n_weights} weights.")
+        for r in (np.asarray(self.strength), np.asarray(self.absolute)):
+            if r.ndim == 1 and r.shape != (n_weights,):
+                raise InputError(f"the regulariser has {len(r)} strengths for {n_weights} weights.")
         if self.nonnegative is not None and np.shape(self.nonnegative) != (n_weights,):
             raise InputError(f"the mask nonnegative has shape {np.shape(self.nonnegative)} for {n_weights} weights.")
 
@@ -38,11 +43,27 @@ class Regulariser:
         """r as a vector."""
         return np.broadcast_to(np.asarray(self.strength, dtype=np.float64), (n_weights,)).copy()
 
+    @cached_property
+    def kinked(self) -> bool:
+        """Whether the objective has kinks or bounds at zero, which only LBFGS and Subgradient (bounds) can handle."""
+        return self.has_absolute or (self.nonnegative is not None and bool(np.any(self.nonnegative)))
+
+    @cached_property
+    def has_absolute(self) -> bool:
+        return bool(np.any(np.asarray(self.absolute) > 0))
+
+    def kinks(self, n_weights: int) -> Bools:
+        """Weights with a kink or a bound at zero."""
+        bounded = False if self.nonnegative is None else self.nonnegative
+        return np.broadcast_to((np.asarray(self.absolute) > 0) | bounded, (n_weights,))
+
     def value(self, w: Floats) -> float:
         with np.errstate(over="ignore"):  # a diverging run is reported as such, by an infinite objective
-            return 0.5 * float(np.sum(self.strength * w * w))
+            squares = 0.5 * float(np.sum(self.strength * w * w))
+        return squares + float(np.sum(self.absolute * np.abs(w))) if self.has_absolute else squares
 
     def gradient(self, w: Floats) -> Floats:
+        """Of the squares; ``stationarity`` adds what the absolute values contribute."""
         return np.asarray(self.strength * w)
 
     def project(self, w: Floats) -> Floats:
@@ -51,14 +72,32 @@ class Regulariser:
             return w
         return np.where(self.nonnegative & (w < 0), 0.0, w)
 
+    def within(self, w: Floats, start: Floats, slope: Floats) -> Floats:
+        """``project``, and zero where w has left the orthant of a step from ``start`` along -slope."""
+        if self.has_absolute:
+            orthant = np.where(start != 0, np.sign(start), -np.sign(slope))
+            w = np.where((np.asarray(self.absolute) > 0) & (w * orthant <= 0), 0.0, w)
+        return self.project(w)
+
     def stationarity(self, w: Floats, gradient: Floats) -> Floats:
-        """The gradient without the components that only push a bounded weight further below its bound."""
+        """The smallest subgradient of the objective, given the gradient of its smooth part: zero at a minimum. Without
+        the components that only push a bounded weight further below its bound."""
+        if self.has_absolute:
+            a = self.absolute
+            held = np.sign(gradient) * np.maximum(np.abs(gradient) - a, 0.0)
+            gradient = np.where(w != 0, gradient + a * np.sign(w), held)
         if self.nonnegative is None:
             return gradient
         return np.where(self.nonnegative & (w <= 0) & (gradient > 0), 0.0, gradient)
 
+    def demand_smooth(self, solver: str) -> None:
+        """Refuse absolute values, for solvers that cannot handle them."""
+        if self.has_absolute:
+            raise UnsupportedError(f"{solver} cannot handle the absolute values of an L1 penalty; use LBFGS.")
+
     def demand_dual(self, n_weights: int, solver: str) -> Floats:
         """r, or a refusal: solvers that work in the dual need w = v / r."""
+        self.demand_smooth(solver)
         r = self.strengths(n_weights)
         if np.any(r <= 0):
             raise UnsupportedError(

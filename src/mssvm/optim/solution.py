@@ -40,6 +40,7 @@ class Outcome(Enum):
     """Why a solver stopped."""
 
     CONVERGED = "converged"
+    COMPLETED = "completed"
     BUDGET = "budget"
     STALLED = "stalled"
     DIVERGED = "diverged"
@@ -47,6 +48,11 @@ class Outcome(Enum):
     EARLY = "early"
     TIME = "time"
     INTERRUPTED = "interrupted"
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the solver itself gave up before it was done."""
+        return self in (Outcome.BUDGET, Outcome.STALLED, Outcome.DIVERGED)
 
     @property
     def cut_short(self) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from copy import copy
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -19,6 +20,7 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
+from mssvm.core.registry import SOLVERS
 from mssvm.objectives.problem import Part, Problem
 from mssvm.optim.checkpoint import Checkpoint, Saver, digest
 from mssvm.optim.regulariser import Regulariser
@@ -213,7 +215,8 @@ class SolverRun:
         sizes = (p.n_instances, p.n_weights, p.temperatures)
         strengths = self.regulariser.strengths(p.n_weights)
         bounded = self.regulariser.project(np.full(p.n_weights, -1.0))
-        return digest(solver, sizes, self.w0, strengths, bounded, p.scale, p.log_outputs, p.n_sites)
+        absolute = np.asarray(self.regulariser.absolute)
+        return digest(solver, sizes, self.w0, strengths, absolute, bounded, p.scale, p.log_outputs, p.n_sites)
 
     @cached_property
     def probe(self) -> Floats:
@@ -226,18 +229,23 @@ class SolverRun:
         direction = np.random.default_rng(0).standard_normal(len(self.w0))
         return np.array([self._first.total, float(self._first.gradient @ direction)])
 
-    def dump(self) -> dict[str, Any]:
-        """Everything that a resumed run needs to go on as if nothing had happened."""
+    def mark(self) -> dict[str, Any]:
+        """This moment, for ``dump`` to describe later."""
         return {
-            "probe": self.probe,
-            "tally": asdict(self.tally),
-            "best": asdict(self.best),
+            "tally": replace(self.tally),
+            "best": replace(self.best),
             "last_w": self.last_w,
-            "rows": np.array(self.rows, dtype=np.float64).reshape(-1, len(Row._fields)),
+            "rows": len(self.rows),
             "negative_gaps": self.negative_gaps,
             "seconds": self.seconds,
             "marked": self._marked,
         }
+
+    def dump(self, mark: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Everything that a resumed run needs to go on as if nothing had happened, from now or from a marked moment."""
+        at = mark or self.mark()
+        rows = np.array(self.rows[: at["rows"]], dtype=np.float64).reshape(-1, len(Row._fields))
+        return at | {"probe": self.probe, "tally": asdict(at["tally"]), "best": asdict(at["best"]), "rows": rows}
 
     def restore(self, tree: dict[str, Any]) -> bool:
         """Go on from what ``dump`` gave; False, and nothing done, if that was a run on other data (up to the rounding
@@ -261,7 +269,7 @@ class Solver(Settings, ABC, Generic[S]):
     """
 
     state_type: ClassVar[type]
-    long_steps: ClassVar[bool] = False  # whether every step is worth a checkpoint, whatever the clock says
+    repeatable: ClassVar[bool] = False  # steps replace what they change in a state: one cut short can be repeated
 
     @abstractmethod
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> S:
@@ -287,9 +295,13 @@ class Solver(Settings, ABC, Generic[S]):
         """The same solver asked for this relative accuracy; unchanged where it has no such setting."""
         return self
 
-    def suspended(self, run: SolverRun, state: S) -> S | None:
-        """The state to resume a step from that was cut short; None repeats the step in full."""
-        return None
+    def limit(self, temperatures: tuple[float, float]) -> int:
+        """The number of the last row that the trace of a run at these temperatures can have; 0 where not known."""
+        return next((int(getattr(self, e.iterations)) for e in SOLVERS.values() if hasattr(self, e.iterations)), 0)
+
+    def near(self) -> Self:
+        """The same solver for a start close to the minimum."""
+        return self
 
     def minimize(
         self,
@@ -308,9 +320,10 @@ class Solver(Settings, ABC, Generic[S]):
         checkpoint file is resumed. ``first`` is ``problem.difference(w0)`` for a caller who has it."""
         watch = Watch(callback, validation, float("inf") if time_limit is None else time_limit)
         run = SolverRun(problem, w0, regulariser, watch, first)
-        saver = Saver(checkpoint, run.fingerprint(self), self.long_steps) if checkpoint else None
+        saver = Saver(checkpoint, run.fingerprint(self)) if checkpoint else None
         state: S | None = None
         end: Stop | None = None
+        before: tuple[dict[str, Any], S] | None = None
         if saver is not None:
             state, end = self._resume(run, saver)
         try:
@@ -321,6 +334,7 @@ class Solver(Settings, ABC, Generic[S]):
                 while end is None:
                     if saver is not None and saver.due:
                         saver.save(run.dump(), state)
+                    before = run.mark(), copy(state)
                     self.step(run, state)
         except Stop as stop:
             end = stop
@@ -329,8 +343,8 @@ class Solver(Settings, ABC, Generic[S]):
         if saver is not None and state is not None:
             if not end.outcome.cut_short:
                 saver.save(run.dump(), state, end.outcome.value, end.message)
-            elif (kept := self.suspended(run, state)) is not None:
-                saver.save(run.dump(), kept)
+            elif self.repeatable and before is not None:
+                saver.save(run.dump(before[0]), before[1])
         run.end()
         w, objective = self.choose(run)
         if run.rows and np.isnan(objective):  # chosen by validation while at other temperatures

@@ -45,9 +45,15 @@ def starts(
         yield zero_start(problem, hidden)
     else:
         random = np.ones(n, dtype=bool) if init == "random" else hidden
-        for _ in range(1 if problem.convex or not random.any() else n_init):
+        for _ in range(n_starts(init, problem, hidden, n_init)):
             w = random_start(n, seed=int(rng.randint(LARGEST_SEED)), hidden=random)
             yield hcrf_start(problem, w, regulariser=regulariser) if init == "hcrf" else w
+
+
+def n_starts(init: Any, problem: Problem, hidden: Bools, n_init: int) -> int:
+    """How many different starts there are."""
+    several = isinstance(init, str) and init != "zeros" and (init == "random" or bool(hidden.any()))
+    return n_init if several and not problem.convex else 1
 
 
 def random_start(n_weights: int, *, seed: int = 0, scale: float = 0.1, hidden: Bools | None = None) -> Floats:

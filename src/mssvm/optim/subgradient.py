@@ -24,6 +24,7 @@ TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
 TRIAL_STEPS = 20  # at least; whole epochs
 USUAL_RATE = 0.3  # where no trial lowers the objective
 PAUSE = 0.5  # seconds of visits after which an epoch makes a pause for a checkpoint
+ENOUGH_EPOCHS = 10  # for cooling to mean something; how far from the minimum it ends, this solver cannot know
 
 
 class Stopping(Enum):
@@ -115,6 +116,7 @@ class Subgradient(Solver[SubgradientState]):
         return replace(plain, tolerance=tolerance, stopping=stopping)
 
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> SubgradientState:
+        run.regulariser.demand_smooth("Subgradient")
         w = run.regulariser.project(run.w0)
         state = self._fresh(w, self.rate or TRIAL_RATES[0])
         if not self.full_batch:
@@ -129,7 +131,8 @@ class Subgradient(Solver[SubgradientState]):
             self._full_step(run, state)
             return
         if state.epoch >= self.n_epochs:
-            raise Stop(Outcome.BUDGET, f"All {self.n_epochs} epochs were run, at rate {state.rate:g}.")
+            kind = Outcome.COMPLETED if self.n_epochs >= ENOUGH_EPOCHS else Outcome.BUDGET
+            raise Stop(kind, f"All {self.n_epochs} epochs were run, at rate {state.rate:g}.")
         if not self._epoch(run, state):
             return
         if state.epoch % self.evaluate_every and state.epoch < self.n_epochs:
@@ -137,6 +140,10 @@ class Subgradient(Solver[SubgradientState]):
         if not (self.average and state.summed) or state.epoch == self.n_epochs:
             run.record(state.w, run.objective(state.w)[0])
         self._record_mean(run, state)
+
+    def limit(self, temperatures: tuple[float, float]) -> int:
+        """The last epoch records its mean too."""
+        return self.n_epochs if self.full_batch else -(-self.n_epochs // self.evaluate_every) + self.average
 
     @property
     def averaged(self) -> float:

@@ -1,0 +1,58 @@
+"""The L-BFGS of the kept trials, SciPy's L-BFGS-B with one call a stage, so that they come out the same again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.optimize import OptimizeResult
+from scipy.optimize import minimize as scipy_minimize
+
+from mssvm.core.arrays import Floats
+from mssvm.optim.lbfgs import LBFGS, LBFGSState
+from mssvm.optim.solution import Outcome
+from mssvm.optim.solver import SolverRun, Stop
+
+STAGE_TOLERANCE = 1e-4  # of the stages that only lead to the last one
+
+
+@dataclass(frozen=True)
+class ScipyLBFGS(LBFGS):
+    """As ``LBFGS``, but ``tolerance`` is of a single iteration, and a stage cut short is repeated in full."""
+
+    tolerance: float = 1e-8
+    max_iterations: int = 200
+    repeatable: ClassVar[bool] = False
+
+    def step(self, run: SolverRun, state: LBFGSState) -> None:
+        stages = self.stages(run.problem.temperatures)
+        at, last = stages[state.stage], state.stage == len(stages) - 1
+        problem = run.problem.at(*at)
+
+        def evaluate(w: Floats) -> tuple[float, Floats]:
+            part = run.count(problem.difference(w))
+            value = run.regulariser.value(w) + part.total
+            if not run.rows:
+                run.record(w, value, temperatures=at)
+            return value, run.regulariser.gradient(w) + part.gradient
+
+        def accepted(intermediate_result: OptimizeResult) -> None:  # SciPy asks for this name
+            run.record(np.asarray(intermediate_result.x), float(intermediate_result.fun), temperatures=at)
+
+        options = {
+            "maxiter": self.max_iterations,
+            "maxfun": 10 * self.max_iterations,
+            "maxcor": self.memory,
+            "ftol": self.tolerance if last else max(self.tolerance, STAGE_TOLERANCE),
+            "gtol": self.gradient_tolerance,
+        }
+        result = scipy_minimize(evaluate, state.w, jac=True, method="L-BFGS-B", callback=accepted, options=options)
+        state.w, state.value, state.gradient = result.x, float(result.fun), np.asarray(result.jac)
+        state.recent = (state.value,)
+        if at != run.problem.temperatures:
+            run.record(state.w, run.objective(state.w)[0])
+        if last:
+            kind = Outcome.CONVERGED if result.status != 1 else Outcome.BUDGET
+            raise Stop(kind, f"L-BFGS ended at temperatures {at}: {str(result.message).lower()}.")
+        state.stage += 1
