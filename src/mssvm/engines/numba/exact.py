@@ -1,10 +1,10 @@
 """Exact inference on CPUs: each instance by the cheapest method that is exact on it.
 
-    every variable has one allowed state             given states
-    pairwise forest, order of elimination legal      tree recursion   (kernels with run-time roles and masks), eight
-                                                                      instances side by side where they are alike
-    one variable away from such a forest             conditioning
-    anything else                                    elimination      (compiled per topology and role pattern)
+every variable has one allowed state             given states
+pairwise forest, order of elimination legal      tree recursion   (kernels with run-time roles and masks), eight
+                                                                  instances side by side where they are alike
+one variable away from such a forest             conditioning
+anything else                                    elimination      (compiled per topology and role pattern)
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class NumbaPlan:
     ) -> NumbaBound:
         eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
         query.check(self.batch)
+        eps_h = eps_y if query.output.all() else eps_h
         routes: list[Route] = []
         for name, mine in self._shares(query, eps_y, eps_h, instances):
             if name == "given states":
@@ -85,16 +86,14 @@ class NumbaPlan:
 
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
         """Nothing worth counting where a fast path applies."""
-        n = len(self.batch)
+        n, eps_h = len(self.batch), eps_y if query.output.all() else eps_h
         costs = Costs(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n))
         for name, mine in self._shares(query, eps_y, eps_h, None):
             if name == "elimination":
                 self._eliminations.measure(query, eps_y, eps_h, mine, costs, marginals)
         return costs
 
-    def _shares(
-        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None
-    ) -> Iterator[tuple[str, Ints]]:
+    def _shares(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None) -> Iterator[tuple[str, Ints]]:
         """The methods, cheapest first, each with the instances on which it is exact and no cheaper one is."""
         left, methods = spread(instances, len(self.batch)), self.settings.methods
         for name in METHODS:
