@@ -331,7 +331,7 @@ def _closing_pass(training: Training, w: Floats) -> dict[str, Any]:
     hidden = encoded.hidden.select(labelled, encoded.batch, problem.sample.batch).mask(problem.sample.batch.n_vars)
 
     def look(bound: BoundBlock) -> tuple[list[Status], dict[int, tuple[Floats, int]]]:
-        theta, sample = bound.theta(w), bound.block.sample
+        theta, sample = bound.block.features.forward(w), bound.block.sample
         beliefs, usage = [bound.plain[0](theta)], {}
         if len(encoded.hidden) or not beliefs[0].status.exact.all():
             beliefs.append(bound.plain[1](theta))

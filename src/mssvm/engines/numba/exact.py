@@ -122,18 +122,21 @@ class NumbaBound:
     routes: tuple[Route, ...]
 
     def __call__(self, theta: Potentials) -> Belief:
-        value, mu = self._infer(theta)
+        theta.check(self.batch)
+        value, mu = np.zeros(len(self.batch)), Marginals.zeros(self.batch)
+        for route in self.routes:
+            route.infer_into(theta, value, mu)
         return Belief(value, mu, Status.exactly(value, self._methods))
 
     def value(self, theta: Potentials) -> Floats:
-        return self._infer(theta)[0]
+        return self(theta).value
 
     def decode(self, theta: Potentials) -> tuple[Floats, Ints]:
         eps_y, eps_h = self.temperatures
         if eps_y != 0.0:
             raise UnsupportedError(f"decode needs eps_y = 0, got {eps_y}; decode the marginals of a call instead.")
-        value, mu = self._infer(theta)
-        batch, states = self.batch, segment_argmax(mu.unary, self.batch.unary_ptr)
+        belief = self(theta)
+        batch, value, states = self.batch, belief.value, belief.decode(self.batch)
         free = self.query.n_allowed(batch) > 1
         only = segment_argmax(self.query.allowed.astype(np.float64), batch.unary_ptr)
         unknown = (~self.query.output & (eps_h > 0.0)) | (value == -np.inf)[batch.owner]
@@ -142,13 +145,6 @@ class NumbaBound:
             if isinstance(route, EliminationRoute) and not route.marginals:
                 route.decode_into(theta, value, states)
         return value, states
-
-    def _infer(self, theta: Potentials) -> tuple[Floats, Marginals]:
-        theta.check(self.batch)
-        value, mu = np.zeros(len(self.batch)), Marginals.zeros(self.batch)
-        for route in self.routes:
-            route.infer_into(theta, value, mu)
-        return value, mu
 
     @cached_property
     def _methods(self) -> tuple[str, ...]:
