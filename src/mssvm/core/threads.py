@@ -35,13 +35,18 @@ class Workers:
     def _enter(self) -> None:
         self._inside.here = True
 
+    @property
+    def idle(self) -> int:
+        """Threads that work handed out here gets: one inside work that was itself handed out."""
+        return 1 if getattr(self._inside, "here", False) else self.threads
+
     def each(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
         """``function`` of every row of ``columns``, on any thread; results in order, the first error raised.
 
         Work that hands out work of its own does that part itself: waiting for its own pool it would wait for ever.
         """
         rows = list(zip(*columns, strict=True))
-        if self.threads == 1 or len(rows) < 2 or getattr(self._inside, "here", False):
+        if self.idle == 1 or len(rows) < 2:
             return list(starmap(function, rows))
         found: list[Any] = [None] * len(rows)
         failed: dict[int, BaseException] = {}

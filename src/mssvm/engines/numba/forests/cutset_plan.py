@@ -175,7 +175,7 @@ class CutsetRoute:
             return exact
 
         rest = self.instances[~done[self.instances]]
-        parts = blocks(rest, BLOCK, self.workers.threads) if len(rest) else []
+        parts = blocks(rest, BLOCK, self.workers.idle) if len(rest) else []
         if not (plan.ok[self.instances].all() and all(self.workers.each(one_by_one, parts))):
             raise UnsupportedError(
                 "no single variable separates an instance into an exactly solvable forest; use general elimination."
@@ -201,7 +201,7 @@ class CutsetRoute:
             )  # fmt: skip
 
         for lane in self.lanes:
-            parts = blocks(np.arange(len(lane.ptr) - 1), 1, self.workers.threads)
+            parts = blocks(np.arange(len(lane.ptr) - 1), 1, self.workers.idle)
             self.workers.each(chains, [lane] * len(parts), parts)
         return done
 

@@ -394,13 +394,13 @@ class ForestRoute:
             return exact
 
         for at_h, group in self.lanes:
-            parts = blocks(np.arange(len(group.ptr) - 1), BLOCK // WIDTH, self.workers.threads)
+            parts = blocks(np.arange(len(group.ptr) - 1), BLOCK // WIDTH, self.workers.idle)
             each(side_by_side, [at_h] * len(parts), [group] * len(parts), parts)
         for linked in self.links:
-            parts = blocks(np.arange(len(linked.ptr) - 1), BLOCK // WIDTH, self.workers.threads)
+            parts = blocks(np.arange(len(linked.ptr) - 1), BLOCK // WIDTH, self.workers.idle)
             each(chains, [linked] * len(parts), parts)
         rest = self.instances[~done[self.instances]]
-        if len(rest) and not all(each(one_by_one, blocks(rest, BLOCK, self.workers.threads))):
+        if len(rest) and not all(each(one_by_one, blocks(rest, BLOCK, self.workers.idle))):
             raise UnsupportedError(
                 "an instance is no forest whose hidden components touch at most two outputs; use general elimination."
             )
