@@ -23,7 +23,7 @@ from mssvm.core.checks import number
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Bound, Engine, Features, Plan
-from mssvm.inference.base import Inference, Planner, plan_of
+from mssvm.inference.base import Inference, Planner
 from mssvm.losses import Hamming, Loss, Zero
 from mssvm.models.base import Model
 from mssvm.objectives.base import Objective, Parts
@@ -87,7 +87,7 @@ class ModLatProblems:
 
     @cached_property
     def _plan(self) -> Plan:
-        return plan_of(self.inference, self.sample.batch, self.engine)
+        return Planner(self.inference, self.engine)(self.sample.batch)
 
     @cached_property
     def _conditional_bound(self) -> Bound:

@@ -25,7 +25,7 @@ from mssvm.core.topology import Batch
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls, spread
 from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
 from mssvm.engines.numba.forests.cutset_plan import CutsetPair, CutsetPlan, CutsetRoute
-from mssvm.engines.numba.forests.plan import ForestPlan
+from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
 
 
 class Route(Protocol):
@@ -72,9 +72,10 @@ class NumbaPlan:
                 routes.append(GivenStates(self.batch, query, mine))
             elif name == "elimination":
                 routes.append(self._eliminations.bind(query, eps_y, eps_h, mine, marginals))
+            elif name == "tree recursion":
+                routes.append(ForestRoute(self._forests, query, eps_y, eps_h, mine, self.workers))
             else:
-                plan = self._forests if name == "tree recursion" else self._cutsets
-                routes.append(plan.bind(query, eps_y, eps_h, mine, self.workers))
+                routes.append(CutsetRoute(self._cutsets, query, eps_y, eps_h, mine, self.workers))
         return NumbaBound(self.batch, query, (eps_y, eps_h), tuple(routes))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:

@@ -125,9 +125,6 @@ class CutsetPlan:
             check_cuts(self.cut, self.forest, self.layout, query.allowed, query.output, ok)
         return ok
 
-    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers) -> CutsetRoute:
-        return CutsetRoute(self, query, eps_y, eps_h, instances, workers)
-
     def narrows_cuts(self, query: Query, narrower: Query) -> bool:
         """Whether all instances are chains for the side-by-side kernel and the queries differ in cut variables."""
         if self.transpose is not None or len(self.chains) != len(self.batch):

@@ -99,23 +99,14 @@ def link_path(topology: Topology) -> LinkPath | None:
 
 def stack_forests(rootings: list[Rooting], cards: list[Ints]) -> Forest:
     """Concatenate rooted topologies with the cardinalities of their nodes; those not valid become empty."""
-    empty = np.zeros(0, dtype=np.int64)
-    some = [(r, c) if r.valid else (Rooting.of(0, ()), empty) for r, c in zip(rootings, cards, strict=True)]
-
-    def joined(parts: list[Ints]) -> Ints:
-        return np.concatenate([empty, *parts])
-
+    rows = [(NOTHING,) * 8]
+    for rooting, cardinalities in zip(rootings, cards, strict=True):
+        r, c = (rooting, cardinalities) if rooting.valid else (Rooting.of(0, ()), NOTHING)
+        rows.append((c, offsets(c)[:-1], r.order, r.parent, r.edge, r.flip.astype(np.int64), r.degree, r.ends.ravel()))
+    nodes, factors = (offsets(np.array([len(row[k]) for row in rows[1:]], dtype=np.int64)) for k in (0, 7))
+    card, start, order, parent, edge, flip, degree, ends = map(np.concatenate, zip(*rows, strict=True))
     return Forest(
-        offsets(np.array([len(c) for _, c in some], dtype=np.int64)),
-        offsets(np.array([len(r.ends) for r, _ in some], dtype=np.int64)),
-        joined([c for _, c in some]),
-        joined([offsets(c)[:-1] for _, c in some]),
-        joined([r.order for r, _ in some]),
-        joined([r.parent for r, _ in some]),
-        joined([r.edge for r, _ in some]),
-        joined([r.flip.astype(np.int64) for r, _ in some]).astype(bool),
-        joined([r.degree for r, _ in some]),
-        np.concatenate([np.zeros((0, 2), dtype=np.int64), *[r.ends for r, _ in some]]),
+        nodes, factors // 2, card, start, order, parent, edge, flip.astype(bool), degree, ends.reshape(-1, 2)
     )
 
 
@@ -213,9 +204,6 @@ class ForestPlan:
         if eps_y != eps_h and ok.any():
             check_forests(self.forest, self.layout, query.allowed, query.output, False, ok)
         return ok
-
-    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers) -> ForestRoute:
-        return ForestRoute(self, query, eps_y, eps_h, instances, workers)
 
     @cached_property
     def _reading(self) -> list[tuple[Ints, Ints, bytes]]:
