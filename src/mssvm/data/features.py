@@ -127,6 +127,8 @@ _TOLD = {"dense": "arrays", "sparse": "sparse matrices", "named": "named feature
 
 def _featured(items: Sequence[Any], what: str) -> Sequence[Any]:
     """Instances that are lists of words as named features; others as they are."""
+    if _are_dicts(items):
+        return items
     are_words = [_is_words(item) for item in items]
     if not any(are_words):
         return items
@@ -134,6 +136,11 @@ def _featured(items: Sequence[Any], what: str) -> Sequence[Any]:
         if not are_words[b] and len(item):
             raise InputError("words here and other features elsewhere; use one kind.", what=what, instance=b)
     return words([[str(w) if isinstance(w, str) else w for w in item] for item in items])
+
+
+def _are_dicts(items: Sequence[Any]) -> bool:
+    """Whether the instances are lists of dicts: the common case, sooner told."""
+    return set(map(type, items)) == {list} and {type(item[0]) for item in items if item} == {dict}
 
 
 def _is_words(item: Any) -> bool:
@@ -146,8 +153,8 @@ def _is_words(item: Any) -> bool:
 
 def kind_of(items: Sequence[Any], what: str) -> Kind:
     """Whether the instances hold arrays, sparse matrices or named features; names and numbers do not mix."""
-    if set(map(type, items)) == {list} and {type(item[0]) for item in items if item} == {dict}:
-        return "named"  # the common case, sooner told
+    if _are_dicts(items):
+        return "named"
     kinds = {_kind(item, b, what) for b, item in enumerate(items)} - {None}
     if "named" in kinds and len(kinds) > 1:
         raise InputError(f"{what} mixes named features with arrays; use one kind for all instances.")

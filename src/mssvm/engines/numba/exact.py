@@ -21,7 +21,7 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.power import check_temperature
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch
+from mssvm.core.topology import Batch, gather
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls, spread
 from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
 from mssvm.engines.numba.forests.cutset_plan import CutsetPair, CutsetPlan, CutsetRoute
@@ -165,18 +165,18 @@ class GivenStates:
 
     def __init__(self, batch: Batch, query: Query, instances: Ints) -> None:
         chosen = spread(instances, len(batch))
-        state = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr)
-        variables = np.flatnonzero(chosen[batch.owner])
-        inside = np.zeros(batch.n_factors, dtype=np.int64)
-        if batch.n_factors:
-            strides = np.concatenate([batch.topology(b).scope_strides for b in range(len(batch))])
-            inside = np.add.reduceat(state[batch.scope_vars] * strides, batch.scope_ptr[:-1])
-        owner = np.repeat(np.arange(len(batch)), np.diff(batch.factor_ptr))
-        factors = np.flatnonzero(chosen[owner])
+        variables, factors = np.flatnonzero(chosen[batch.owner]), np.flatnonzero(chosen[batch.factor_owner])
         self.instances = instances
-        self.unary, self.unary_owner = batch.unary_ptr[variables] + state[variables], batch.owner[variables]
+        self.unary, self.unary_owner = np.flatnonzero(query.allowed), batch.owner[variables]
+        if len(variables) < batch.n_vars:
+            self.unary = self.unary[chosen[batch.owner[batch.state_var[self.unary]]]]
+        state, inside = np.zeros(batch.n_vars, dtype=np.int64), np.zeros(batch.n_factors, dtype=np.int64)
+        state[variables] = self.unary - batch.unary_ptr[variables]
+        if batch.n_factors:
+            strides = gather([t.scope_strides for t in batch.topologies], batch.topology_of)
+            inside = np.add.reduceat(state[batch.scope_vars] * strides, batch.scope_ptr[:-1])
         self.tables, self.mu = (batch.table_at + inside)[factors], (batch.mu_at + inside)[factors]
-        self.table_owner = owner[factors]
+        self.table_owner = batch.factor_owner[factors]
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         total = sum_by(self.unary_owner, theta.unary[self.unary], len(value))
