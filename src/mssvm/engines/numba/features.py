@@ -27,7 +27,7 @@ ROWS = 6  # registers of sums in ``tied_forward`` and ``tied_adjoint``: as many 
 NARROW = 4  # states that would leave half of a register empty
 SPAN = 32  # rows whose features stay in the nearest cache
 TIED_FROM = 1 << 14  # multiplications from which packing the weights pays
-Product = Callable[[Floats, Floats], None]
+Product = Callable[[Floats, Floats, bool], None]
 
 
 class LinearFeatures:
@@ -37,7 +37,7 @@ class LinearFeatures:
         self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int, tied_from: int = TIED_FROM
     ) -> None:
         self.batch, self.offset, self.n_weights = batch, offset, n_weights
-        self.products = [(term.target == "unary", *_products(term, tied_from)) for term in terms]
+        self.products = [(term.target == "unary", _product(term, tied_from)) for term in terms]
 
     @cached_property
     def _fold(self) -> Callable[[Floats], Floats]:
@@ -53,178 +53,125 @@ class LinearFeatures:
     def forward(self, w: Floats) -> Potentials:
         if w.shape != (self.n_weights,):
             raise InputError(f"the model has {self.n_weights} weights, but w has shape {w.shape}.")
-        w = np.ascontiguousarray(w, dtype=np.float64)
+        w = _typed(w)
         if self.offset is None:
             unary, tables = np.zeros(self.batch.n_states), np.zeros(self.batch.n_table_entries)
         else:
             unary, tables = self.offset.unary.copy(), self.offset.tables.copy()
-        for on_unary, forward, _ in self.products:
-            forward(w, unary if on_unary else tables)
+        for on_unary, product in self.products:
+            product(w, unary if on_unary else tables, False)
         return Potentials(unary, tables)
 
     def adjoint(self, mu: Marginals) -> Floats:
-        batch, tables = self.batch, mu.tables
-        if mu.unary.shape != (batch.n_states,) or tables.shape != (batch.n_mu_entries,):
+        batch = self.batch
+        if mu.unary.shape != (batch.n_states,) or mu.tables.shape != (batch.n_mu_entries,):
             raise InputError(
-                f"marginals have shapes {mu.unary.shape} and {tables.shape}; "
+                f"marginals have shapes {mu.unary.shape} and {mu.tables.shape}; "
                 f"the batch needs ({batch.n_states},) and ({batch.n_mu_entries},)."
             )
-        tables = self._fold(tables)
+        unary, tables = _typed(mu.unary), _typed(self._fold(mu.tables))
         gradient = np.zeros(self.n_weights)
-        for on_unary, _, adjoint in self.products:
-            adjoint(mu.unary if on_unary else tables, gradient)
+        for on_unary, product in self.products:
+            product(gradient, unary if on_unary else tables, True)
         return gradient
 
 
-def _products(term: Term, tied_from: int) -> tuple[Product, Product]:
-    """theta += x W and gradient += x^T mu of one term."""
+def _typed(values: Floats) -> Floats:
+    """Contiguous and writable, which is the one type that the loops below are compiled for."""
+    fits = values.flags.carray and values.dtype == np.float64
+    return values if fits else np.array(values, dtype=np.float64, order="C")
+
+
+def _product(term: Term, tied_from: int) -> Product:
+    """theta += x W of one term, and back."""
     rows, place = term.features, (term.at, term.block[:1] if term.one_block else term.block, term.width)
     if sparse.issparse(rows):
         matrix = rows.data, rows.indices, rows.indptr
         if term.active is None:
-            return partial(sparse_forward, *matrix, *place), partial(sparse_adjoint, *matrix, *place)
-        listed = *matrix, *place, term.active.first, term.active.states
-        return partial(listed_forward, *listed), partial(listed_adjoint, *listed)
+            return partial(sparse_product, *matrix, *place)
+        return partial(listed_product, *matrix, *place, term.active.first, term.active.states)
     if term.constant:
-        return partial(constant_forward, *place), partial(constant_adjoint, *place)
+        return partial(constant_product, *place)
     if rows.shape[1] > 1 and len(term.at) * term.block_size >= tied_from and term.one_block:
-        if term.width <= NARROW:
-            return partial(narrow_forward, rows, *place), partial(narrow_adjoint, rows, *place)
-        return partial(tied_forward, rows, *place), partial(tied_adjoint, rows, *place)
-    return partial(dense_forward, rows, *place), partial(dense_adjoint, rows, *place)
+        forward, adjoint = (narrow_forward, narrow_adjoint) if term.width <= NARROW else (tied_forward, tied_adjoint)
+        return lambda w, theta, back: (adjoint if back else forward)(rows, *place, w, theta)
+    return partial(dense_product, rows, *place)
 
 
 # In the loops below unsigned indices spare the compiler the case of negative ones, which keeps it from vectorising.
-# One block of weights for all rows is given as an array of one.
+# One block of weights for all rows is given as an array of one. ``back`` is the transpose: w += x^T theta.
 
 
 @njit(cache=True, nogil=True)
-def constant_forward(at: AnyArray, block: Ints, width: int, w: Floats, out: Floats) -> None:
-    """out[at[r] + k] += w[block[r] + k]."""
+def constant_product(at: AnyArray, block: Ints, width: int, w: Floats, theta: Floats, back: bool) -> None:
+    """theta[at[r] + k] += w[block[r] + k]."""
     step = 1 if len(block) > 1 else 0
     for r in range(at.shape[0]):
         if at[r] >= 0:
-            target, source = at[r], block[r * step]
-            for k in range(width):
-                out[np.uintp(target + k)] += w[np.uintp(source + k)]
+            add(at[r], block[r * step], width, 1.0, w, theta, back)
 
 
 @njit(cache=True, nogil=True)
-def constant_adjoint(at: AnyArray, block: Ints, width: int, mu: Floats, out: Floats) -> None:
-    """out[block[r] + k] += mu[at[r] + k]."""
+def dense_product(x: Floats, at: AnyArray, block: Ints, width: int, w: Floats, theta: Floats, back: bool) -> None:
+    """theta[at[r] + k] += sum_j x[r, j] w[block[r] + j width + k]."""
     step = 1 if len(block) > 1 else 0
-    for r in range(at.shape[0]):
+    for r in range(x.shape[0]):
         if at[r] >= 0:
-            source, target = at[r], block[r * step]
-            for k in range(width):
-                out[np.uintp(target + k)] += mu[np.uintp(source + k)]
+            for j in range(x.shape[1]):
+                if x[r, j] != 0.0:
+                    add(at[r], block[r * step] + j * width, width, x[r, j], w, theta, back)
 
 
 @njit(cache=True, nogil=True)
-def dense_forward(x: Floats, at: AnyArray, block: Ints, width: int, w: Floats, out: Floats) -> None:
-    """out[at[r] + k] += sum_j x[r, j] w[block[r] + j width + k]."""
-    step = 1 if len(block) > 1 else 0
-    for r in range(x.shape[0]):
-        if at[r] < 0:
-            continue
-        for j in range(x.shape[1]):
-            value = x[r, j]
-            if value != 0.0:
-                target, source = at[r], block[r * step] + j * width
-                for k in range(width):
-                    out[np.uintp(target + k)] += value * w[np.uintp(source + k)]
-
-
-@njit(cache=True, nogil=True)
-def dense_adjoint(x: Floats, at: AnyArray, block: Ints, width: int, mu: Floats, out: Floats) -> None:
-    """out[block[r] + j width + k] += x[r, j] mu[at[r] + k]."""
-    step = 1 if len(block) > 1 else 0
-    for r in range(x.shape[0]):
-        if at[r] < 0:
-            continue
-        for j in range(x.shape[1]):
-            value = x[r, j]
-            if value != 0.0:
-                source, target = at[r], block[r * step] + j * width
-                for k in range(width):
-                    out[np.uintp(target + k)] += value * mu[np.uintp(source + k)]
-
-
-@njit(cache=True, nogil=True)
-def sparse_forward(
-    data: Floats, indices: AnyArray, ptr: AnyArray, at: AnyArray, block: Ints, width: int, w: Floats, out: Floats
-) -> None:
-    """``dense_forward`` for rows in compressed form."""
-    step = 1 if len(block) > 1 else 0
-    for r in range(at.shape[0]):
-        if at[r] < 0:
-            continue
-        for e in range(ptr[r], ptr[r + 1]):
-            value, target, source = data[e], at[r], block[r * step] + indices[e] * width
-            for k in range(width):
-                out[np.uintp(target + k)] += value * w[np.uintp(source + k)]
-
-
-@njit(cache=True, nogil=True)
-def sparse_adjoint(
-    data: Floats, indices: AnyArray, ptr: AnyArray, at: AnyArray, block: Ints, width: int, mu: Floats, out: Floats
-) -> None:
-    """``dense_adjoint`` for rows in compressed form."""
-    step = 1 if len(block) > 1 else 0
-    for r in range(at.shape[0]):
-        if at[r] < 0:
-            continue
-        for e in range(ptr[r], ptr[r + 1]):
-            value, source, target = data[e], at[r], block[r * step] + indices[e] * width
-            for k in range(width):
-                out[np.uintp(target + k)] += value * mu[np.uintp(source + k)]
-
-
-@njit(cache=True, nogil=True)
-def listed_forward(
-    data: Floats, indices: AnyArray, ptr: AnyArray, at: AnyArray, block: Ints, width: int, first: Ints, states: Ints,
-    w: Floats, out: Floats,
+def sparse_product(
+    data: Floats, indices: AnyArray, ptr: AnyArray, at: AnyArray, block: Ints, width: int, w: Floats, theta: Floats,
+    back: bool,
 ) -> None:  # fmt: skip
-    """``sparse_forward`` where feature j has weights for ``states[first[j] : first[j + 1]]`` only, in this order."""
+    """``dense_product`` for rows in compressed form."""
+    step = 1 if len(block) > 1 else 0
+    for r in range(at.shape[0]):
+        if at[r] >= 0:
+            for e in range(ptr[r], ptr[r + 1]):
+                add(at[r], block[r * step] + indices[e] * width, width, data[e], w, theta, back)
+
+
+@njit(cache=True, nogil=True)
+def listed_product(
+    data: Floats, indices: AnyArray, ptr: AnyArray, at: AnyArray, block: Ints, width: int, first: Ints, states: Ints,
+    w: Floats, theta: Floats, back: bool,
+) -> None:  # fmt: skip
+    """``sparse_product`` where feature j has weights for ``states[first[j] : first[j + 1]]`` only, in this order."""
     step = 1 if len(block) > 1 else 0
     for r in range(at.shape[0]):
         if at[r] < 0:
             continue
         for e in range(ptr[r], ptr[r + 1]):
             value, a, b = data[e], first[indices[e]], first[indices[e] + 1]
-            target, source = at[r], block[r * step] + a
+            source = block[r * step] + a
             if b - a == width:
-                for k in range(width):
-                    out[np.uintp(target + k)] += value * w[np.uintp(source + k)]
+                add(at[r], source, width, value, w, theta, back)
+            elif back:
+                for q in range(b - a):
+                    w[source + q] += value * theta[at[r] + states[a + q]]
             else:
                 for q in range(b - a):
-                    out[target + states[a + q]] += value * w[source + q]
+                    theta[at[r] + states[a + q]] += value * w[source + q]
 
 
-@njit(cache=True, nogil=True)
-def listed_adjoint(
-    data: Floats, indices: AnyArray, ptr: AnyArray, at: AnyArray, block: Ints, width: int, first: Ints, states: Ints,
-    mu: Floats, out: Floats,
-) -> None:  # fmt: skip
-    """The transpose of ``listed_forward``."""
-    step = 1 if len(block) > 1 else 0
-    for r in range(at.shape[0]):
-        if at[r] < 0:
-            continue
-        for e in range(ptr[r], ptr[r + 1]):
-            value, a, b = data[e], first[indices[e]], first[indices[e] + 1]
-            source, target = at[r], block[r * step] + a
-            if b - a == width:
-                for k in range(width):
-                    out[np.uintp(target + k)] += value * mu[np.uintp(source + k)]
-            else:
-                for q in range(b - a):
-                    out[target + q] += value * mu[source + states[a + q]]
+@njit(inline="always")
+def add(target: int, source: int, width: int, value: float, w: Floats, theta: Floats, back: bool) -> None:
+    """``width`` weights times a number to as many scores, or back."""
+    if back:
+        for k in range(width):
+            w[np.uintp(source + k)] += value * theta[np.uintp(target + k)]
+    else:
+        for k in range(width):
+            theta[np.uintp(target + k)] += value * w[np.uintp(source + k)]
 
 
 @njit(cache=True, nogil=True)
 def tied_forward(x: Floats, at: AnyArray, block: Ints, width: int, w: Floats, out: Floats) -> None:
-    """``dense_forward`` for rows that share one block: six rows and eight states at a time stay in registers."""
+    """``dense_product`` for rows that share one block: six rows and eight states at a time stay in registers."""
     n, d = x.shape
     flat, panels, last = x.reshape(n * d), (width + WIDTH - 1) // WIDTH, n - 1
     packed, sums = np.zeros(panels * d * WIDTH), np.empty(ROWS * WIDTH)
@@ -249,7 +196,7 @@ def tied_forward(x: Floats, at: AnyArray, block: Ints, width: int, w: Floats, ou
 
 
 @njit(cache=True, nogil=True)
-def tied_adjoint(x: Floats, at: AnyArray, block: Ints, width: int, mu: Floats, out: Floats) -> None:
+def tied_adjoint(x: Floats, at: AnyArray, block: Ints, width: int, out: Floats, mu: Floats) -> None:
     """The transpose of ``tied_forward``: six features and eight states at a time, over ``SPAN`` rows."""
     n, d = x.shape
     flat, panels, last = x.reshape(n * d), (width + WIDTH - 1) // WIDTH, d - 1
@@ -294,7 +241,7 @@ def narrow_forward(x: Floats, at: AnyArray, block: Ints, width: int, w: Floats, 
 
 
 @njit(cache=True, nogil=True)
-def narrow_adjoint(x: Floats, at: AnyArray, block: Ints, width: int, mu: Floats, out: Floats) -> None:
+def narrow_adjoint(x: Floats, at: AnyArray, block: Ints, width: int, out: Floats, mu: Floats) -> None:
     """The transpose of ``narrow_forward``."""
     n, d = x.shape
     total = np.zeros((width, d))
