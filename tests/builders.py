@@ -12,7 +12,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology, spans
 from mssvm.engines import engine_of
-from mssvm.inference.base import Planner, plan_of
+from mssvm.inference.base import Planner
 from mssvm.inference.enumerate import entries
 from mssvm.objectives.sample import Sample
 
@@ -319,7 +319,7 @@ class On:
     engine: Any
 
     def bind(self, batch: Batch, query: Query, eps_y: float, eps_h: float, **settings: Any) -> Any:
-        return plan_of(self.inference, batch, self.engine).bind(query, eps_y, eps_h, **settings)
+        return Planner(self.inference, self.engine)(batch).bind(query, eps_y, eps_h, **settings)
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Any:
         return self.bind(batch, query, eps_y, eps_h)(theta)
@@ -327,4 +327,5 @@ class On:
 
 def parts_of(objective: Any, inference: Any, sample: Sample, delta: Potentials) -> Any:
     """An objective bound to a sample."""
-    return objective.bind(sample, delta, plan_of(inference, sample.batch), Planner(inference, engine_of()))
+    planner = Planner(inference, engine_of())
+    return objective.bind(sample, delta, planner(sample.batch), planner)

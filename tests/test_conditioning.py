@@ -11,7 +11,7 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.forests.cutset_plan import CutsetPair, CutsetPlan
+from mssvm.engines.numba.forests.cutset_plan import CutsetPair, CutsetPlan, CutsetRoute
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.exact import Exact
 from test_trees import assert_same, random_masks, random_potentials, run
@@ -109,7 +109,7 @@ def test_what_is_not_supported() -> None:
     assert CutsetPlan(batch).supports(hidden_label, 1.0, 1.0).tolist() == [False, True]
     assert CutsetPlan(batch).supports(hidden_label, 0.0, 1.0).tolist() == [False, False]
     with pytest.raises(UnsupportedError, match="separates"):
-        CutsetPlan(batch).bind(hidden_label, 1.0, 1.0, np.array([0]), Workers()).infer_into(
+        CutsetRoute(CutsetPlan(batch), hidden_label, 1.0, 1.0, np.array([0]), Workers()).infer_into(
             Potentials.zeros(batch), np.zeros(2), Marginals.zeros(batch)
         )
 

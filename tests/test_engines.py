@@ -35,7 +35,7 @@ class CountingPlan:
 class CountingEngine:
     """The reference engine behind a counter."""
 
-    name, threads = "counting", 1
+    name, threads, idle = "counting", 1, 1
 
     def __init__(self) -> None:
         self.inner, self.calls = ReferenceEngine(), Counter[str]()

@@ -69,8 +69,8 @@ KINDS = ["dense", "sparse", "dense untied", "sparse untied"]
 
 
 WAYS: dict[str, Callable[[LinearInputs, int], Features]] = {
-    "loops": lambda x, n: LinearFeatures(x.batch, x.terms, x.offset, n, blas_from=1 << 40),
-    "blas": lambda x, n: LinearFeatures(x.batch, x.terms, x.offset, n, blas_from=0),
+    "loops": lambda x, n: LinearFeatures(x.batch, x.terms, x.offset, n, tied_from=1 << 40),
+    "tied": lambda x, n: LinearFeatures(x.batch, x.terms, x.offset, n, tied_from=0),
     "bound": lambda x, n: LinearModel(n).bind(x, engine_of("numba")),
     "reference": lambda x, n: reference_features.linear(x.batch, x.terms, x.offset, n),
 }

@@ -11,7 +11,8 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.forests.plan import ForestPlan
+from mssvm.engines.numba.forests.cutset_plan import CutsetRoute
+from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
 from mssvm.inference.enumerate import Enumerate
 
 PAIRS = [*product((0.0, 0.5, 1.0), repeat=2), (1e-6, 1e-6), (1e-6, 1.0), (0.0, 1e-6), (1.0, 1e-6)]
@@ -56,7 +57,8 @@ def run(method, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps
         np.full(len(batch), np.nan),
         Marginals(np.full(batch.n_states, np.nan), np.full(batch.n_mu_entries, np.nan)),
     )
-    plan.bind(query, eps_y, eps_h, which, Workers(threads)).infer_into(theta, value, mu)
+    route = ForestRoute if method is ForestPlan else CutsetRoute
+    route(plan, query, eps_y, eps_h, which, Workers(threads)).infer_into(theta, value, mu)
     return value, mu, which
 
 
@@ -156,7 +158,7 @@ def test_what_is_not_supported() -> None:
     clamped = query.clamp(batch, np.array([1]), np.array([0]))
     assert ForestPlan(batch).supports(clamped, 0.0, 1.0).tolist() == [True, False, False]
     with pytest.raises(UnsupportedError, match="forest"):
-        ForestPlan(batch).bind(query, 0.0, 1.0, np.array([0]), Workers()).infer_into(
+        ForestRoute(ForestPlan(batch), query, 0.0, 1.0, np.array([0]), Workers()).infer_into(
             Potentials.zeros(batch), np.zeros(3), Marginals.zeros(batch)
         )
 

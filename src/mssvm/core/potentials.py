@@ -85,9 +85,9 @@ class Query:
 
     def n_allowed(self, batch: Batch) -> Ints:
         """Number of allowed states of each variable."""
-        if not batch.n_vars:
-            return np.zeros(0, dtype=np.int64)
-        return np.add.reduceat(self.allowed.astype(np.int64), batch.unary_ptr[:-1])
+        if self.allowed.all():
+            return batch.cards
+        return np.add.reduceat(self.allowed, batch.unary_ptr[:-1], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)

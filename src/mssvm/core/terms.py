@@ -115,7 +115,8 @@ class Term:
 
 def fused(terms: Sequence[Term]) -> tuple[Term, ...]:
     """Dense terms of one target, width and number of features as one term: a model with weights of its own for every
-    site has a term a site, and each costs a call however few its rows are. Large tied terms stay, for BLAS."""
+    site has a term a site, and each costs a call however few its rows are. Large tied terms stay: they have
+    a faster loop."""
     groups: dict[Hashable, list[Term]] = {}
     for number, term in enumerate(terms):
         alone = sparse.issparse(term.features) or (term.one_block and len(term.at) * term.block_size >= LARGE)

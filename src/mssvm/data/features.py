@@ -127,6 +127,8 @@ _TOLD = {"dense": "arrays", "sparse": "sparse matrices", "named": "named feature
 
 def _featured(items: Sequence[Any], what: str) -> Sequence[Any]:
     """Instances that are lists of words as named features; others as they are."""
+    if _are_dicts(items):
+        return items
     are_words = [_is_words(item) for item in items]
     if not any(are_words):
         return items
@@ -134,6 +136,11 @@ def _featured(items: Sequence[Any], what: str) -> Sequence[Any]:
         if not are_words[b] and len(item):
             raise InputError("words here and other features elsewhere; use one kind.", what=what, instance=b)
     return words([[str(w) if isinstance(w, str) else w for w in item] for item in items])
+
+
+def _are_dicts(items: Sequence[Any]) -> bool:
+    """Whether the instances are lists of dicts: the common case, sooner told."""
+    return set(map(type, items)) == {list} and {type(item[0]) for item in items if item} == {dict}
 
 
 def _is_words(item: Any) -> bool:
@@ -146,8 +153,8 @@ def _is_words(item: Any) -> bool:
 
 def kind_of(items: Sequence[Any], what: str) -> Kind:
     """Whether the instances hold arrays, sparse matrices or named features; names and numbers do not mix."""
-    if set(map(type, items)) == {list} and {type(item[0]) for item in items if item} == {dict}:
-        return "named"  # the common case, sooner told
+    if _are_dicts(items):
+        return "named"
     kinds = {_kind(item, b, what) for b, item in enumerate(items)} - {None}
     if "named" in kinds and len(kinds) > 1:
         raise InputError(f"{what} mixes named features with arrays; use one kind for all instances.")
@@ -275,6 +282,8 @@ class _Indicators(dict[tuple[str, str], int]):
         self.table = table
 
     def __missing__(self, pair: tuple[str, str]) -> int:
+        if not type(pair[0]) is type(pair[1]) is str:
+            raise TypeError
         column = self.table[f"{pair[0]}:{pair[1]}"]
         if column >= 0:
             self[pair] = column
@@ -320,9 +329,12 @@ class _Columns:
         if not named and not set(map(type, sites)) <= {list, tuple}:
             return None
         try:
-            values = list(chain.from_iterable(map(dict.values, sites))) if named else []
-        except TypeError:
-            return None
+            if named:
+                return self._indicated(sites)
+        except TypeError:  # a value that is no string, or a site of another kind
+            if not set(map(type, sites)) <= {dict}:
+                return None
+        values = list(chain.from_iterable(map(dict.values, sites))) if named else []
         names = list(chain.from_iterable(sites))
         if not set(map(type, names)) <= {str}:
             return None
@@ -332,9 +344,6 @@ class _Columns:
         types = set(map(type, values))
         if types <= NUMBERS:
             return np.fromiter(map(self.table.__getitem__, names), np.int32, n), np.array(values, np.float64), counts
-        if types == {str}:
-            pairs = zip(names, values, strict=True)
-            return np.fromiter(map(self.indicators.__getitem__, pairs), np.int32, n), np.ones(n), counts
         if not types <= NUMBERS | {str, bool}:
             return None
         table, indicators = self.table, self.indicators
@@ -344,6 +353,11 @@ class _Columns:
         ]
         data = [1.0 if value.__class__ is str else value for value in values]
         return np.array(columns, np.int32), np.array(data, np.float64), counts
+
+    def _indicated(self, sites: list[dict[str, str]]) -> Part:
+        """Sites all of whose values are strings."""
+        columns = np.fromiter(map(self.indicators.__getitem__, chain.from_iterable(map(dict.items, sites))), np.int32)
+        return columns, np.ones(len(columns)), np.fromiter(map(len, sites), np.int32, len(sites))
 
     def _one_by_one(self, items: Sequence[Any], first: int, last: int, what: str) -> Part:
         made, counts = _Named(self.table), []

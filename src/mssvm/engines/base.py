@@ -46,13 +46,21 @@ class Bound(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """Values under a query and under a narrower one, and the difference of their gradients, plus - minus."""
+    """Values under a query and under a narrower one, and the difference of their gradients, plus - minus.
+
+    ``floored`` counts the instances whose first value had to be raised to the second.
+    """
 
     plus: Floats
     minus: Floats
     mu: Marginals
     plus_status: Status
     minus_status: Status
+    floored: int = 0
+
+    @classmethod
+    def of(cls, plus: Belief, minus: Belief, floored: int = 0) -> Paired:
+        return cls(plus.value, minus.value, plus.mu - minus.mu, plus.status, minus.status, floored)
 
 
 class Pair(Protocol):
@@ -154,6 +162,11 @@ class Engine(Protocol):
     @property
     def threads(self) -> int: ...
 
+    @property
+    def idle(self) -> int:
+        """How many threads ``each`` would use here: one inside work that it runs."""
+        ...
+
     def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan: ...
 
     def messages(self, batch: Batch) -> MessagePlan: ...
@@ -176,8 +189,8 @@ class TwoCalls:
     minus: Bound
 
     def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired:
-        minus, plus = self.minus(theta_minus), self.plus(theta_plus)
-        return Paired(plus.value, minus.value, plus.mu - minus.mu, plus.status, minus.status)
+        minus = self.minus(theta_minus)
+        return Paired.of(self.plus(theta_plus), minus)
 
 
 def too_large(instance: int, width: int, needed: int, limit: int, advice: str = "") -> MemoryLimitError:

@@ -345,8 +345,8 @@ def _closing_pass(training: Training, w: Floats) -> dict[str, Any]:
     hidden = encoded.hidden.select(labelled, encoded.batch, problem.sample.batch).mask(problem.sample.batch.n_vars)
 
     def look(bound: BoundBlock) -> tuple[list[Status], dict[int, tuple[Floats, int]]]:
-        theta, sample = bound.theta(w), bound.block.sample
-        beliefs, usage = [bound.plain[0](theta)], {}
+        theta, sample = bound.block.features.forward(w), bound.block.sample
+        beliefs, usage = [bound.plain[0](theta)], dict[int, tuple[Floats, int]]()
         if len(encoded.hidden) or not beliefs[0].status.exact.all():
             beliefs.append(bound.plain[1](theta))
         first = int(problem.sample.batch.var_ptr[bound.block.first])
@@ -357,15 +357,16 @@ def _closing_pass(training: Training, w: Floats) -> dict[str, Any]:
             usage[card] = mu.sum(axis=0), len(members)
         return [belief.status for belief in beliefs], usage
 
-    found = problem.engine.each(look, problem.bound)
-    every = [status for statuses, _ in found for status in statuses]
-    methods = Counter(name for statuses, _ in found for name in statuses[0].method)
-    cards = sorted({card for _, usage in found for card in usage})
-    parts = {card: [usage[card] for _, usage in found if card in usage] for card in cards}
-    means = [sum(total for total, _ in parts[card]) / sum(n for _, n in parts[card]) for card in cards]
+    methods, every, used = Counter[str](), list[Status](), dict[int, tuple[Any, int]]()
+    for statuses, usage in problem.engine.each(look, problem.bound):
+        every += statuses
+        methods.update(statuses[0].method)
+        for card, (total, n) in usage.items():
+            before = used.get(card, (0.0, 0))
+            used[card] = before[0] + total, before[1] + n
     return {
-        "methods": {name: methods[name] for name in sorted(methods)},
+        "methods": dict(sorted(methods.items())),
         "exact": all(bool(status.exact.all()) for status in every),
         "converged_share": float(np.concatenate([status.converged for status in every]).mean()),
-        "hidden_usage": [[float(p) for p in np.asarray(mean)] for mean in means],
+        "hidden_usage": [(total / n).tolist() for _, (total, n) in sorted(used.items())],
     }

@@ -12,7 +12,7 @@ from mssvm.experiments.collect import Comparisons, Experiment, Trials, at, claim
 from mssvm.experiments.members import MEMBERS, NAMES, Arena, Untrained
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.trials import Result
-from mssvm.inference.base import plan_of
+from mssvm.inference.base import Planner
 from mssvm.optim import Row, Subgradient
 from mssvm.report import Claim, Figure, Section, Series, Text, line_chart
 
@@ -28,7 +28,7 @@ class TestScores:
         self.problem = untrained.problem
         self.sample, engine = self.problem.sample, self.problem.engine
         self.features = self.problem.model.bind(self.sample.inputs, engine)
-        plan = plan_of(arena.inference, self.sample.batch, engine)
+        plan = Planner(arena.inference, engine)(self.sample.batch)
         self.best = {eps_h: plan.bind(self.sample.query, 0.0, eps_h) for eps_h in (0.0, 1.0)}
 
     def log_likelihood(self, w: Floats) -> float:

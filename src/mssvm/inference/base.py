@@ -1,6 +1,6 @@
 """What inference is to the rest of the library: settings that plan how questions about a batch are answered.
 
-    plan = plan_of(inference, batch, engine)     once for a batch
+    plan = Planner(inference, engine)(batch)     once for a batch
     bound = plan.bind(query, eps_y, eps_h)       once for a query and a pair of temperatures
     belief = bound(theta)                        as often as there are potentials
 """
@@ -26,12 +26,6 @@ class Inference(Protocol):
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief: ...
 
 
-def plan_of(inference: Inference, batch: Batch, engine: Engine | None = None) -> Plan:
-    """The plan of an inference on a batch; one without a method ``plan`` is called anew with every potentials."""
-    plan: Callable[[Batch, Engine | None], Plan] | None = getattr(inference, "plan", None)
-    return CalledAnew(inference, batch) if plan is None else plan(batch, engine)
-
-
 @dataclass(frozen=True, eq=False)
 class Planner:
     """An inference on an engine: what objectives and predictions plan their batches with."""
@@ -40,7 +34,9 @@ class Planner:
     engine: Engine
 
     def __call__(self, batch: Batch) -> Plan:
-        return plan_of(self.inference, batch, self.engine)
+        """The plan of a batch; an inference without a method ``plan`` is called anew with every potentials."""
+        plan: Callable[[Batch, Engine], Plan] | None = getattr(self.inference, "plan", None)
+        return CalledAnew(self.inference, batch) if plan is None else plan(batch, self.engine)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol, Self
 
-from mssvm.core.arrays import Floats
-from mssvm.core.potentials import Belief, Marginals, Potentials
-from mssvm.engines.base import Plan
+from mssvm.core.potentials import Belief, Potentials
+from mssvm.engines.base import Paired, Plan
 from mssvm.inference.base import Planner
 from mssvm.losses import Loss
 from mssvm.objectives.sample import Sample
-
-
-@dataclass(frozen=True, eq=False)
-class Difference:
-    """Both parts' values and the difference of their gradients; ``converged`` counts the calls of inference that did,
-    ``floored`` the instances whose first part had to be raised to the second."""
-
-    plus: Floats
-    minus: Floats
-    mu: Marginals
-    converged: int
-    exact: bool
-    floored: int = 0
 
 
 class Parts(Protocol):
@@ -37,9 +22,11 @@ class Parts(Protocol):
         """The subtracted part and its gradient."""
         ...
 
-    def difference(self, theta: Potentials) -> Difference:
-        """Both parts at once."""
-        ...
+    def difference(self, theta: Potentials) -> Paired:
+        """Both parts at once; unless there is more to share, one after the other."""
+        minus = self.minus(theta)
+        plus, floored = self.plus(theta)
+        return Paired.of(plus, minus, floored)
 
 
 class Objective(Protocol):
@@ -62,13 +49,3 @@ class Objective(Protocol):
         """The objective on a sample with the loss tables ``delta``; ``plan`` is that of the sample's batch, and
         ``planner`` plans batches made from it."""
         ...
-
-
-def difference_of_parts(parts: Parts, theta: Potentials) -> Difference:
-    """Both parts, one after the other."""
-    minus = parts.minus(theta)
-    plus, floored = parts.plus(theta)
-    both = (plus.status, minus.status)
-    converged = sum(int(status.converged.sum()) for status in both)
-    exact = all(bool(status.exact.all()) for status in both)
-    return Difference(plus.value, minus.value, plus.mu - minus.mu, converged, exact, floored)

@@ -28,7 +28,7 @@ from mssvm.engines.base import Bound, Plan
 from mssvm.inference.base import Planner
 from mssvm.inference.components import Components
 from mssvm.losses import Hamming, Loss
-from mssvm.objectives.base import Difference, difference_of_parts
+from mssvm.objectives.base import Parts
 from mssvm.objectives.sample import Sample
 
 
@@ -83,7 +83,7 @@ class RenyiMargin:
         return RenyiParts(self, batch, query, query, Potentials.zeros(batch), planner)
 
 
-class RenyiParts:
+class RenyiParts(Parts):
     """Both parts of U on a sample: scores of hidden components, and power sums over the outputs that border them."""
 
     def __init__(
@@ -114,9 +114,6 @@ class RenyiParts:
 
     def plus(self, theta: Potentials) -> tuple[Belief, int]:
         return self._part(self._plus, theta, theta + self.delta), 0
-
-    def difference(self, theta: Potentials) -> Difference:
-        return difference_of_parts(self, theta)
 
     def decode(self, theta: Potentials) -> Belief:
         """The maximising outputs of S_alpha, and for hidden variables their marginals given these."""

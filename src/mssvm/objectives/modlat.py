@@ -23,10 +23,10 @@ from mssvm.core.checks import number
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Bound, Engine, Features, Plan
-from mssvm.inference.base import Inference, Planner, plan_of
+from mssvm.inference.base import Inference, Planner
 from mssvm.losses import Hamming, Loss, Zero
 from mssvm.models.base import Model
-from mssvm.objectives.base import Difference, Objective, difference_of_parts
+from mssvm.objectives.base import Objective, Parts
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import lssvm
@@ -87,7 +87,7 @@ class ModLatProblems:
 
     @cached_property
     def _plan(self) -> Plan:
-        return plan_of(self.inference, self.sample.batch, self.engine)
+        return Planner(self.inference, self.engine)(self.sample.batch)
 
     @cached_property
     def _conditional_bound(self) -> Bound:
@@ -126,7 +126,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, eq=False)
-class AgreementParts:
+class AgreementParts(Parts):
     """The agreement on a sample; nothing is subtracted."""
 
     objective: Agreement
@@ -148,9 +148,6 @@ class AgreementParts:
         value -= beta * _diversity(batch, hidden, latent_weight, p)
         direction = np.where(hidden, self.delta.unary + 2 * beta * latent_weight * p, 0.0)
         return replace(belief, value=value, mu=self._derivative(theta, direction)), 0
-
-    def difference(self, theta: Potentials) -> Difference:
-        return difference_of_parts(self, theta)
 
     def _derivative(self, theta: Potentials, direction: Floats) -> Marginals:
         """d mu / dt of the conditional model at theta + t * direction (on unaries), at t = 0."""

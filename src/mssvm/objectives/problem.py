@@ -7,6 +7,7 @@ Solvers add the regulariser. Everything returned is already summed with the c_i,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -28,18 +29,19 @@ class Part:
     floored: int = 0
     exact: bool = True
 
-    def __add__(self, other: Part) -> Part:
-        """The evaluation of the union of two disjoint sets of instances, in order."""
-        return Part(
-            np.concatenate([self.values, other.values]),
-            self.total + other.total,
-            self.gradient + other.gradient,
-            self.plus_calls + other.plus_calls,
-            self.minus_calls + other.minus_calls,
-            self.converged + other.converged,
-            self.floored + other.floored,
-            self.exact and other.exact,
-        )
+    @classmethod
+    def union(cls, parts: Sequence[Part]) -> Part:
+        """The evaluation of the union of disjoint sets of instances, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        total, gradient = parts[0].total, parts[0].gradient.copy()
+        for part in parts[1:]:
+            total += part.total
+            gradient += part.gradient
+        values = np.concatenate([part.values for part in parts])
+        calls = [(p.plus_calls, p.minus_calls, p.converged, p.floored) for p in parts]
+        plus, minus, converged, floored = map(sum, zip(*calls, strict=True))
+        return cls(values, total, gradient, plus, minus, converged, floored, all(part.exact for part in parts))
 
 
 class Problem(Protocol):

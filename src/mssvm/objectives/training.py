@@ -6,9 +6,9 @@ threads. Instances without a labelled site are dropped at the door: they contrib
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, lru_cache
 from operator import methodcaller
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.errors import InfeasibleError, InputError
-from mssvm.core.potentials import Belief, Marginals, Potentials
+from mssvm.core.potentials import Marginals, Potentials, Status
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
 from mssvm.engines.base import Bound, Engine, Features, Plan
@@ -107,7 +107,9 @@ class TrainingProblem:
         return self._sum(methodcaller("difference", w), instances)
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
-        belief = self._single(i).plus_belief(w)[0]
+        single = self._single(i)
+        belief = single.parts.plus(single.block.features.forward(w))[0]
+        single.check(belief.value)
         return float(belief.value[0]), np.concatenate([belief.mu.unary, belief.mu.tables])
 
     def features_of(self, i: int, mu: Floats) -> Floats:
@@ -116,7 +118,7 @@ class TrainingProblem:
         return block.features.adjoint(Marginals(mu[:n], mu[n:]))
 
     def scores_of(self, i: int, w: Floats) -> Floats:
-        theta = self._single(i).theta(w)
+        theta = self._single(i).block.features.forward(w)
         fixed, allowed = self._fixed(i)
         return np.where(allowed, np.concatenate([theta.unary, theta.tables]) - fixed, 0.0)
 
@@ -128,7 +130,7 @@ class TrainingProblem:
         """
 
         def compute(i: int) -> tuple[Floats, Bools]:
-            zero = self._single(i).theta(np.zeros(self.n_weights))
+            zero = self._single(i).block.features.forward(np.zeros(self.n_weights))
             scores = np.concatenate([zero.unary, zero.tables])
             return np.where(np.isfinite(scores), scores, 0.0), np.isfinite(scores)
 
@@ -153,7 +155,7 @@ class TrainingProblem:
 
     def _bind(self, block: Block) -> BoundBlock:
         parts = self.objective.bind(block.sample, block.delta, block.plan, self._blocks.planner)
-        one = block.sample.truth_query.n_allowed(block.batch) == 1
+        one = block.sample.truth_query.n_allowed(block.sample.batch) == 1
         single = isinstance(self.objective, Unified) and bool(np.all(one))
         return BoundBlock(block, parts, self.C * block.sample.weight, self.temperatures, single)
 
@@ -161,8 +163,7 @@ class TrainingProblem:
         blocks = self.bound if instances is None else [self._single(int(i)) for i in instances]
         if not blocks:
             return Part(np.zeros(0), 0.0, np.zeros(self.n_weights))
-        parts: list[Part] = self.engine.each(evaluate, blocks)
-        return reduce(Part.__add__, parts)
+        return Part.union(self.engine.each(evaluate, blocks))
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,10 +175,6 @@ class Block:
     features: Features
     plan: Plan
     first: int
-
-    @property
-    def batch(self) -> Batch:
-        return self.sample.batch
 
 
 class SampleBlocks:
@@ -239,62 +236,59 @@ class BoundBlock:
         sample, plan = self.block.sample, self.block.plan
         return plan.bind(sample.query, *self.temperatures), plan.bind(sample.truth_query, *self.temperatures)
 
-    def theta(self, w: Floats) -> Potentials:
-        return self.block.features.forward(w)
-
-    def plus_belief(self, w: Floats) -> tuple[Belief, int]:
-        belief, floored = self.parts.plus(self.theta(w))
-        self._check(belief.value)
-        return belief, floored
-
     def plus(self, w: Floats) -> Part:
-        return self._part_of(*self.plus_belief(w), plus=len(self.scale))
+        belief, floored = self.parts.plus(self.block.features.forward(w))
+        return self._part(belief.value, belief.mu, (belief.status,), floored, plus=len(self.scale))
 
     def minus(self, w: Floats) -> Part:
-        belief = self.parts.minus(self.theta(w))
-        self._check(belief.value)
-        return self._part_of(belief, 0, minus=len(self.scale))
+        belief = self.parts.minus(self.block.features.forward(w))
+        return self._part(belief.value, belief.mu, (belief.status,), minus=len(self.scale))
 
     @cached_property
     def _minus(self) -> LinearMinus:
-        mu = self.parts.minus(Potentials.zeros(self.block.batch)).mu
-        return LinearMinus(self.block.batch, mu, self._gradient(mu))
+        batch = self.block.sample.batch
+        mu = self.parts.minus(Potentials.zeros(batch)).mu
+        return LinearMinus(batch, mu, self._gradient(mu))
 
     def difference(self, w: Floats) -> Part:
-        theta, n = self.theta(w), len(self.scale)
-        if self.single:
-            minus = self._minus.value(theta, n)
-            self._check(minus)
-            belief, floored = self.parts.plus(theta)
-            self._check(belief.value)
-            value, status = belief.value - minus, belief.status
-            gradient = self._gradient(belief.mu) - self._minus.gradient
-            known = n + int(status.converged.sum()), floored, bool(status.exact.all())
-            return Part(value, float(self.scale @ value), gradient, n, n, *known)
-        found = self.parts.difference(theta)
-        self._check(found.minus)
-        self._check(found.plus)
-        value = found.plus - found.minus
-        gradient = self._gradient(found.mu)
-        return Part(value, float(self.scale @ value), gradient, n, n, found.converged, found.floored, found.exact)
+        theta, n = self.block.features.forward(w), len(self.scale)
+        if not self.single:
+            found = self.parts.difference(theta)
+            self.check(found.minus)
+            both = found.plus_status, found.minus_status
+            return self._part(found.plus - found.minus, found.mu, both, found.floored, n, n)
+        minus = self._minus.value(theta, n)
+        self.check(minus)
+        belief, floored = self.parts.plus(theta)
+        part = self._part(belief.value - minus, belief.mu, (belief.status,), floored, n, n)
+        gradient = part.gradient - self._minus.gradient
+        return replace(part, gradient=gradient, converged=n + part.converged)
 
-    def _part_of(self, belief: Belief, floored: int, plus: int = 0, minus: int = 0) -> Part:
-        value, status = belief.value, belief.status
-        known = int(status.converged.sum()), floored, bool(status.exact.all())
-        return Part(value, float(self.scale @ value), self._gradient(belief.mu), plus, minus, *known)
+    def _part(
+        self, value: Floats, mu: Marginals, known: Sequence[Status], floored: int = 0, plus: int = 0, minus: int = 0
+    ) -> Part:
+        self.check(value)
+        converged = sum(int(np.count_nonzero(status.converged)) for status in known)
+        exact = all(bool(status.exact.all()) for status in known)
+        return Part(value, float(self.scale @ value), self._gradient(mu), plus, minus, converged, floored, exact)
+
+    @cached_property
+    def _one_scale(self) -> bool:
+        return bool(np.all(self.scale == self.scale[0]))
 
     def _gradient(self, mu: Marginals) -> Floats:
         features, scale = self.block.features, self.scale
-        if np.all(scale == scale[0]):
+        if self._one_scale:
             gradient: Floats = scale[0] * features.adjoint(mu)
             return gradient
-        return features.adjoint(mu.scaled(self.block.batch, scale))
+        return features.adjoint(mu.scaled(self.block.sample.batch, scale))
 
-    def _check(self, value: Floats) -> None:
+    def check(self, value: Floats) -> None:
         """Raise unless every instance has an allowed assignment."""
-        bad = np.flatnonzero(~np.isfinite(value))
-        if len(bad):
-            raise InfeasibleError(
-                f"instance {self.block.first + int(bad[0])} of those with labels has value {value[bad[0]]}; its labels "
-                "contradict the forbidden entries of the model, or the weights are beyond all bounds."
-            )
+        if np.isfinite(value).all():
+            return
+        bad = int(np.flatnonzero(~np.isfinite(value))[0])
+        raise InfeasibleError(
+            f"instance {self.block.first + bad} of those with labels has value {value[bad]}; its labels "
+            "contradict the forbidden entries of the model, or the weights are beyond all bounds."
+        )

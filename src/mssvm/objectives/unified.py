@@ -20,10 +20,10 @@ from mssvm.core.arrays import Bools
 from mssvm.core.potentials import Belief, Marginals, Potentials
 from mssvm.core.power import check_temperature
 from mssvm.core.registry import LOSSES, MEMBERS
-from mssvm.engines.base import Pair, Plan
+from mssvm.engines.base import Pair, Paired, Plan
 from mssvm.inference.base import Planner
 from mssvm.losses import Hamming, Loss, Zero
-from mssvm.objectives.base import Difference
+from mssvm.objectives.base import Parts
 from mssvm.objectives.sample import Sample
 
 
@@ -50,15 +50,12 @@ class Unified:
 
 
 @dataclass(frozen=True, eq=False)
-class UnifiedParts:
+class UnifiedParts(Parts):
     """U+ and U- on a sample; without a loss (``delta`` None) they differ in their masks alone."""
 
     sample: Sample
     delta: Potentials | None
     pair: Pair
-
-    def _augmented(self, theta: Potentials) -> Potentials:
-        return theta if self.delta is None else theta + self.delta
 
     def minus(self, theta: Potentials) -> Belief:
         """U- and its gradient."""
@@ -70,24 +67,21 @@ class UnifiedParts:
         U+ >= U- always, because the labels are among the states that U+ ranges over and cost no loss. Approximate
         inference can miss that; such instances take the value and gradient of U- instead, so U_i >= 0 holds.
         """
-        belief = self.pair.plus(self._augmented(theta))
+        belief = self.pair.plus(theta if self.delta is None else theta + self.delta)
         if bool(belief.status.exact.all()):
             return belief, 0
         floor = self.minus(theta)
         low = (belief.value < floor.value) & ~belief.status.exact
         return (_take(self.sample, belief, floor, low), int(low.sum())) if low.any() else (belief, 0)
 
-    def difference(self, theta: Potentials) -> Difference:
+    def difference(self, theta: Potentials) -> Paired:
         """U+ and U- together, floored likewise: the difference and its gradient are then 0."""
-        found = self.pair(self._augmented(theta), theta)
-        plus, minus = found.plus_status, found.minus_status
-        converged = int(plus.converged.sum() + minus.converged.sum())
-        exact = bool(plus.exact.all() and minus.exact.all())
-        low = (found.plus < found.minus) & ~plus.exact
+        found = self.pair(theta if self.delta is None else theta + self.delta, theta)
+        low = (found.plus < found.minus) & ~found.plus_status.exact
         if not low.any():
-            return Difference(found.plus, found.minus, found.mu, converged, exact)
+            return found
         mu = found.mu.scaled(self.sample.batch, (~low).astype(np.float64))
-        return Difference(np.maximum(found.plus, found.minus), found.minus, mu, converged, exact, int(low.sum()))
+        return replace(found, plus=np.maximum(found.plus, found.minus), mu=mu, floored=int(low.sum()))
 
 
 def _take(sample: Sample, belief: Belief, other: Belief, instances: Bools) -> Belief:

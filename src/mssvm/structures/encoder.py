@@ -23,11 +23,11 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.potentials import Potentials
+from mssvm.core.recent import Recent
 from mssvm.core.terms import Target, Term, fused, ones
 from mssvm.core.topology import Batch, Topology, gather, offsets
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import LabelVocabulary
-from mssvm.inference.remember import Recent
 from mssvm.models.layout import WeightLayout
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import FixedWeights

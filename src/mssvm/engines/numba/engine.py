@@ -30,6 +30,10 @@ class NumbaEngine:
         return Workers(self.threads)
 
     @property
+    def idle(self) -> int:
+        return self._workers.idle
+
+    @property
     def each(self) -> Each:
         return self._workers.each
 

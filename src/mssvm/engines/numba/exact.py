@@ -1,10 +1,10 @@
 """Exact inference on CPUs: each instance by the cheapest method that is exact on it.
 
-    every variable has one allowed state             given states
-    pairwise forest, order of elimination legal      tree recursion   (kernels with run-time roles and masks), eight
-                                                                      instances side by side where they are alike
-    one variable away from such a forest             conditioning
-    anything else                                    elimination      (compiled per topology and role pattern)
+every variable has one allowed state             given states
+pairwise forest, order of elimination legal      tree recursion   (kernels with run-time roles and masks), eight
+                                                                  instances side by side where they are alike
+one variable away from such a forest             conditioning
+anything else                                    elimination      (compiled per topology and role pattern)
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.power import check_temperature
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch
+from mssvm.core.topology import Batch, gather
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls, spread
 from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
 from mssvm.engines.numba.forests.cutset_plan import CutsetPair, CutsetPlan, CutsetRoute
-from mssvm.engines.numba.forests.plan import ForestPlan
+from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
 
 
 class Route(Protocol):
@@ -65,15 +65,17 @@ class NumbaPlan:
     ) -> NumbaBound:
         eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
         query.check(self.batch)
+        eps_h = eps_y if query.output.all() else eps_h
         routes: list[Route] = []
         for name, mine in self._shares(query, eps_y, eps_h, instances):
             if name == "given states":
                 routes.append(GivenStates(self.batch, query, mine))
             elif name == "elimination":
                 routes.append(self._eliminations.bind(query, eps_y, eps_h, mine, marginals))
+            elif name == "tree recursion":
+                routes.append(ForestRoute(self._forests, query, eps_y, eps_h, mine, self.workers))
             else:
-                plan = self._forests if name == "tree recursion" else self._cutsets
-                routes.append(plan.bind(query, eps_y, eps_h, mine, self.workers))
+                routes.append(CutsetRoute(self._cutsets, query, eps_y, eps_h, mine, self.workers))
         return NumbaBound(self.batch, query, (eps_y, eps_h), tuple(routes))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
@@ -85,16 +87,14 @@ class NumbaPlan:
 
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
         """Nothing worth counting where a fast path applies."""
-        n = len(self.batch)
+        n, eps_h = len(self.batch), eps_y if query.output.all() else eps_h
         costs = Costs(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n))
         for name, mine in self._shares(query, eps_y, eps_h, None):
             if name == "elimination":
                 self._eliminations.measure(query, eps_y, eps_h, mine, costs, marginals)
         return costs
 
-    def _shares(
-        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None
-    ) -> Iterator[tuple[str, Ints]]:
+    def _shares(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None) -> Iterator[tuple[str, Ints]]:
         """The methods, cheapest first, each with the instances on which it is exact and no cheaper one is."""
         left, methods = spread(instances, len(self.batch)), self.settings.methods
         for name in METHODS:
@@ -123,18 +123,21 @@ class NumbaBound:
     routes: tuple[Route, ...]
 
     def __call__(self, theta: Potentials) -> Belief:
-        value, mu = self._infer(theta)
+        theta.check(self.batch)
+        value, mu = np.zeros(len(self.batch)), Marginals.zeros(self.batch)
+        for route in self.routes:
+            route.infer_into(theta, value, mu)
         return Belief(value, mu, Status.exactly(value, self._methods))
 
     def value(self, theta: Potentials) -> Floats:
-        return self._infer(theta)[0]
+        return self(theta).value
 
     def decode(self, theta: Potentials) -> tuple[Floats, Ints]:
         eps_y, eps_h = self.temperatures
         if eps_y != 0.0:
             raise UnsupportedError(f"decode needs eps_y = 0, got {eps_y}; decode the marginals of a call instead.")
-        value, mu = self._infer(theta)
-        batch, states = self.batch, segment_argmax(mu.unary, self.batch.unary_ptr)
+        belief = self(theta)
+        batch, value, states = self.batch, belief.value, belief.decode(self.batch)
         free = self.query.n_allowed(batch) > 1
         only = segment_argmax(self.query.allowed.astype(np.float64), batch.unary_ptr)
         unknown = (~self.query.output & (eps_h > 0.0)) | (value == -np.inf)[batch.owner]
@@ -143,13 +146,6 @@ class NumbaBound:
             if isinstance(route, EliminationRoute) and not route.marginals:
                 route.decode_into(theta, value, states)
         return value, states
-
-    def _infer(self, theta: Potentials) -> tuple[Floats, Marginals]:
-        theta.check(self.batch)
-        value, mu = np.zeros(len(self.batch)), Marginals.zeros(self.batch)
-        for route in self.routes:
-            route.infer_into(theta, value, mu)
-        return value, mu
 
     @cached_property
     def _methods(self) -> tuple[str, ...]:
@@ -169,18 +165,18 @@ class GivenStates:
 
     def __init__(self, batch: Batch, query: Query, instances: Ints) -> None:
         chosen = spread(instances, len(batch))
-        state = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr)
-        variables = np.flatnonzero(chosen[batch.owner])
-        inside = np.zeros(batch.n_factors, dtype=np.int64)
-        if batch.n_factors:
-            strides = np.concatenate([batch.topology(b).scope_strides for b in range(len(batch))])
-            inside = np.add.reduceat(state[batch.scope_vars] * strides, batch.scope_ptr[:-1])
-        owner = np.repeat(np.arange(len(batch)), np.diff(batch.factor_ptr))
-        factors = np.flatnonzero(chosen[owner])
+        variables, factors = np.flatnonzero(chosen[batch.owner]), np.flatnonzero(chosen[batch.factor_owner])
         self.instances = instances
-        self.unary, self.unary_owner = batch.unary_ptr[variables] + state[variables], batch.owner[variables]
+        self.unary, self.unary_owner = np.flatnonzero(query.allowed), batch.owner[variables]
+        if len(variables) < batch.n_vars:
+            self.unary = self.unary[chosen[batch.owner[batch.state_var[self.unary]]]]
+        state, inside = np.zeros(batch.n_vars, dtype=np.int64), np.zeros(batch.n_factors, dtype=np.int64)
+        state[variables] = self.unary - batch.unary_ptr[variables]
+        if batch.n_factors:
+            strides = gather([t.scope_strides for t in batch.topologies], batch.topology_of)
+            inside = np.add.reduceat(state[batch.scope_vars] * strides, batch.scope_ptr[:-1])
         self.tables, self.mu = (batch.table_at + inside)[factors], (batch.mu_at + inside)[factors]
-        self.table_owner = owner[factors]
+        self.table_owner = batch.factor_owner[factors]
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         total = sum_by(self.unary_owner, theta.unary[self.unary], len(value))

@@ -25,7 +25,7 @@ class ReferenceEngine:
     """Everything one instance and one table at a time."""
 
     threads: int = 1
-    name = "reference"
+    name, idle = "reference", 1
 
     @property
     def each(self) -> Each:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Instances need different numbers of sweeps: with so many blocks a thread, none waits long for another.
 BLOCKS = 4
+ABREAST = 8  # instances that a register holds
 
 
 class PropagationCall:
@@ -87,9 +88,13 @@ class PropagationCall:
         return spans(ptr[instances], np.diff(ptr)[instances])
 
     def _blocks(self, work: Callable[[Ints], None], instances: Ints, n_blocks: int) -> None:
-        engine = self.bound.plan.engine
-        count = n_blocks * engine.threads if engine.threads > 1 else 1
-        engine.each(work, [block for block in np.array_split(instances, count) if len(block)])
+        """``work`` on blocks of instances: a few a thread, but none thinner than a register while all have work."""
+        engine, n = self.bound.plan.engine, len(instances)
+        size = max(n, 1)
+        if engine.idle > 1:
+            fair, least = (-(-n // (count * engine.idle)) for count in (n_blocks, 1))
+            size = max(fair if fair <= ABREAST else -(-fair // ABREAST) * ABREAST, min(ABREAST, least), 1)
+        engine.each(work, [instances[i : i + size] for i in range(0, n, size)])
 
     # --- eps_y > 0 ---------------------------------------------------------------------------------------------------
 

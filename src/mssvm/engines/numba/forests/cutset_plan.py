@@ -125,9 +125,6 @@ class CutsetPlan:
             check_cuts(self.cut, self.forest, self.layout, query.allowed, query.output, ok)
         return ok
 
-    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers) -> CutsetRoute:
-        return CutsetRoute(self, query, eps_y, eps_h, instances, workers)
-
     def narrows_cuts(self, query: Query, narrower: Query) -> bool:
         """Whether all instances are chains for the side-by-side kernel and the queries differ in cut variables."""
         if self.transpose is not None or len(self.chains) != len(self.batch):
@@ -175,7 +172,7 @@ class CutsetRoute:
             return exact
 
         rest = self.instances[~done[self.instances]]
-        parts = blocks(rest, BLOCK, self.workers.threads) if len(rest) else []
+        parts = blocks(rest, BLOCK, self.workers.idle) if len(rest) else []
         if not (plan.ok[self.instances].all() and all(self.workers.each(one_by_one, parts))):
             raise UnsupportedError(
                 "no single variable separates an instance into an exactly solvable forest; use general elimination."
@@ -201,7 +198,7 @@ class CutsetRoute:
             )  # fmt: skip
 
         for lane in self.lanes:
-            parts = blocks(np.arange(len(lane.ptr) - 1), 1, self.workers.threads)
+            parts = blocks(np.arange(len(lane.ptr) - 1), 1, self.workers.idle)
             self.workers.each(chains, [lane] * len(parts), parts)
         return done
 

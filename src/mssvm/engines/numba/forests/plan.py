@@ -13,7 +13,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch, Topology, offsets, spans
+from mssvm.core.topology import Batch, Topology, by_first_use, offsets, spans
 from mssvm.engines.numba.forests.chain import LANES
 from mssvm.engines.numba.forests.forest import AT_H, AT_Y, MIXED, check_forests, read_modes, run_forests
 from mssvm.engines.numba.forests.lanes import Family, max_lanes, sum_lanes
@@ -99,23 +99,14 @@ def link_path(topology: Topology) -> LinkPath | None:
 
 def stack_forests(rootings: list[Rooting], cards: list[Ints]) -> Forest:
     """Concatenate rooted topologies with the cardinalities of their nodes; those not valid become empty."""
-    empty = np.zeros(0, dtype=np.int64)
-    some = [(r, c) if r.valid else (Rooting.of(0, ()), empty) for r, c in zip(rootings, cards, strict=True)]
-
-    def joined(parts: list[Ints]) -> Ints:
-        return np.concatenate([empty, *parts])
-
+    rows = [(NOTHING,) * 8]
+    for rooting, cardinalities in zip(rootings, cards, strict=True):
+        r, c = (rooting, cardinalities) if rooting.valid else (Rooting.of(0, ()), NOTHING)
+        rows.append((c, offsets(c)[:-1], r.order, r.parent, r.edge, r.flip.astype(np.int64), r.degree, r.ends.ravel()))
+    nodes, factors = (offsets(np.array([len(row[k]) for row in rows[1:]], dtype=np.int64)) for k in (0, 7))
+    card, start, order, parent, edge, flip, degree, ends = map(np.concatenate, zip(*rows, strict=True))
     return Forest(
-        offsets(np.array([len(c) for _, c in some], dtype=np.int64)),
-        offsets(np.array([len(r.ends) for r, _ in some], dtype=np.int64)),
-        joined([c for _, c in some]),
-        joined([offsets(c)[:-1] for _, c in some]),
-        joined([r.order for r, _ in some]),
-        joined([r.parent for r, _ in some]),
-        joined([r.edge for r, _ in some]),
-        joined([r.flip.astype(np.int64) for r, _ in some]).astype(bool),
-        joined([r.degree for r, _ in some]),
-        np.concatenate([np.zeros((0, 2), dtype=np.int64), *[r.ends for r, _ in some]]),
+        nodes, factors // 2, card, start, order, parent, edge, flip.astype(bool), degree, ends.reshape(-1, 2)
     )
 
 
@@ -126,14 +117,15 @@ def layout_of(batch: Batch) -> BatchPtr:
 
 
 def tables_of(batch: Batch, used: Ints, shapes: Ints, ok: Bools) -> tuple[Ints, Ints, Ints, Bools]:
-    """Starts of the tables of the factors ``used``, the first factor of each, each factor's table, and which factors
+    """Starts of the tables of the factors ``used``, which of these is the first of each, each one's table, and which
     read a table in another shape than the first: it has no single transpose, so their instances are no longer ``ok``
     and are left to general elimination."""
-    starts, first, inverse = np.unique(batch.table_at[used], return_index=True, return_inverse=True)
-    odd = np.any(shapes[used] != shapes[used][first][inverse], axis=1)
-    owner = np.repeat(np.arange(len(batch)), np.diff(batch.factor_ptr))
-    ok[owner[used[odd]]] = False
-    return starts, first, inverse, odd
+    at, shape = batch.table_at[used], shapes[used]
+    first, table = by_first_use(at)
+    odd = np.any(shape != shape[first][table], axis=1)
+    if odd.any():
+        ok[batch.factor_owner[used[odd]]] = False
+    return at[first], first, table, odd
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +144,14 @@ class TableSet:
             made.append(Tables(raw, e, et, np.empty(size), np.empty(size)))
             exp_tables(raw, self.starts, self.rows, self.cols, eps, e, et, made[-1].top, made[-1].span)
         return made[0], made[-1]
+
+
+def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
+    """Different rows of a matrix, and which of them each row is; all alike is the common case, and sooner told."""
+    if not rows.size or (rows == rows[0]).all():
+        return rows[:1], np.zeros(len(rows), dtype=np.int64)
+    kinds, of = np.unique(rows, axis=0, return_inverse=True)
+    return kinds, of.ravel()
 
 
 def group_lanes(keys: tuple[Ints, ...], k: Ints, count: Ints) -> Ints:
@@ -188,16 +188,15 @@ class ForestPlan:
         roots = [rooting_of(t) for t in batch.topologies]
         self.forest = stack_forests(roots, [t.card_array for t in batch.topologies])
         self.ok = np.array([r.valid for r in roots], dtype=bool)[batch.topology_of]
-        shapes = [
-            t.card_array[r.ends] if r.valid else np.zeros((t.n_factors, 2), dtype=np.int64)
-            for t, r in zip(batch.topologies, roots, strict=True)
-        ]
-        shape = np.concatenate([np.zeros((0, 2), dtype=np.int64), *[shapes[g] for g in batch.topology_of]])
-        used = np.flatnonzero(shape[:, 0] > 0)
-        starts, first, inverse, _ = tables_of(batch, used, shape, self.ok)
-        self.table_of = np.full(batch.n_factors, -1, dtype=np.int64)
-        self.table_of[used] = inverse
-        self.tables = TableSet(starts, shape[used][first, 0], shape[used][first, 1])
+
+    def tables(self, instances: Ints) -> TableSet:
+        """The tables of some instances; tied ones have one shape."""
+        batch = self.batch
+        factors = spans(batch.factor_ptr[instances], np.diff(batch.factor_ptr)[instances])
+        at = batch.table_at[factors]
+        first = by_first_use(at)[0]
+        ends = batch.cards[batch.scope_vars[batch.scope_ptr[factors[first]][:, None] + np.arange(2)]]
+        return TableSet(at[first], *np.ascontiguousarray(ends.T))
 
     def supports(self, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is it a pairwise forest on which these roles and temperatures are exact here?"""
@@ -205,9 +204,6 @@ class ForestPlan:
         if eps_y != eps_h and ok.any():
             check_forests(self.forest, self.layout, query.allowed, query.output, False, ok)
         return ok
-
-    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers) -> ForestRoute:
-        return ForestRoute(self, query, eps_y, eps_h, instances, workers)
 
     @cached_property
     def _reading(self) -> list[tuple[Ints, Ints, bytes]]:
@@ -238,14 +234,14 @@ class ForestPlan:
                 continue
             edges = factor[factor >= 0]
             tables = batch.table_at[batch.factor_ptr[mine][:, None] + edges]
-            kinds, of = np.unique(tables, axis=0, return_inverse=True) if len(edges) else (tables[:1], 0 * mine)
+            kinds, of = distinct_rows(tables)
             for k, row in enumerate(kinds):
                 key = (int(row[-1]) if len(row) else -1, reading[:24])
                 same = [m for m in found.get(key, []) if m.reading.startswith(reading) and m.ends_with(row)]
                 if not same:
                     same = [_Members(g, reading, row, [])]
                     found.setdefault(key, []).append(same[0])
-                same[0].instances.append(mine[of.ravel() == k])
+                same[0].instances.append(mine[of == k])
         groups = [m for members in found.values() for m in members if sum(map(len, m.instances)) >= FEWEST]
         return [self._group(m) for m in groups]
 
@@ -282,9 +278,9 @@ class ForestPlan:
             # One table for both kinds would have one marginal, which the kernel does not add up.
             fits = (left == left[:, :1]).all(1) & (right == right[:, :1]).all(1) & (left[:, 0] != right[:, 0])
             fits &= hidden[batch.var_ptr[mine][:, None] + path.links].all(1)
-            kinds, of = np.unique(np.stack([left[:, 0], right[:, 0]], axis=1), axis=0, return_inverse=True)
+            kinds, of = distinct_rows(np.stack([left[:, 0], right[:, 0]], axis=1))
             for k in range(len(kinds)):
-                chosen = mine[fits & (of.ravel() == k)]
+                chosen = mine[fits & (of == k)]
                 if len(chosen) >= FEWEST:
                     out.append(LinkGroup(path, np.append(np.arange(0, len(chosen), WIDTH), len(chosen)), chosen))
         return out
@@ -332,13 +328,8 @@ class ForestRoute:
     ) -> None:
         self.plan, self.query, self.eps_y, self.eps_h = plan, query, eps_y, eps_h
         self.instances, self.workers = instances, workers
-        self.tables = plan.tables if len(instances) == len(plan.batch) else self._read_tables()
+        self.tables = plan.tables(instances)
         self.lanes, self.links = self._lanes()
-
-    def _read_tables(self) -> TableSet:
-        ptr, every = self.plan.batch.factor_ptr, self.plan.tables
-        some = np.unique(self.plan.table_of[spans(ptr[self.instances], np.diff(ptr)[self.instances])])
-        return TableSet(every.starts[some], every.rows[some], every.cols[some])
 
     def _lanes(self) -> tuple[list[tuple[bool, LaneGroup]], list[LinkGroup]]:
         """What runs side by side: instances all of whose free variables have one temperature (and whether it is
@@ -391,13 +382,13 @@ class ForestRoute:
             return exact
 
         for at_h, group in self.lanes:
-            parts = blocks(np.arange(len(group.ptr) - 1), BLOCK // WIDTH, self.workers.threads)
+            parts = blocks(np.arange(len(group.ptr) - 1), BLOCK // WIDTH, self.workers.idle)
             each(side_by_side, [at_h] * len(parts), [group] * len(parts), parts)
         for linked in self.links:
-            parts = blocks(np.arange(len(linked.ptr) - 1), BLOCK // WIDTH, self.workers.threads)
+            parts = blocks(np.arange(len(linked.ptr) - 1), BLOCK // WIDTH, self.workers.idle)
             each(chains, [linked] * len(parts), parts)
         rest = self.instances[~done[self.instances]]
-        if len(rest) and not all(each(one_by_one, blocks(rest, BLOCK, self.workers.threads))):
+        if len(rest) and not all(each(one_by_one, blocks(rest, BLOCK, self.workers.idle))):
             raise UnsupportedError(
                 "an instance is no forest whose hidden components touch at most two outputs; use general elimination."
             )

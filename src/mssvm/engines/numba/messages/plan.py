@@ -80,7 +80,7 @@ class NumbaMessagePlan:
 
     def blocks(self, instances: Ints) -> list[Ints]:
         """Instances in portions, a few a thread."""
-        count = BLOCKS * self.engine.threads if self.engine.threads > 1 else 1
+        count = BLOCKS * self.engine.idle if self.engine.idle > 1 else 1
         return [part for part in np.array_split(instances, count) if len(part)]
 
     def load(self, theta: Potentials, query: Query, noise: Floats) -> NumbaMessageModel:

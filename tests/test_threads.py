@@ -1,0 +1,43 @@
+"""The pool of threads: results in order, the first error, work inside work."""
+
+from __future__ import annotations
+
+import time
+from threading import get_ident
+
+import pytest
+
+from mssvm.core.threads import Workers
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("n", [0, 1, 2, 40])
+def test_results_come_in_order(threads: int, n: int) -> None:
+    assert Workers(threads).each(lambda a, b: a * b, range(n), range(1, n + 1)) == [k * (k + 1) for k in range(n)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_first_error_is_raised_and_the_pool_goes_on(threads: int) -> None:
+    workers = Workers(threads)
+
+    def work(k: int) -> int:
+        time.sleep(0.002 * (k == 3))
+        if k > 2:
+            raise ValueError(k)
+        return k
+
+    for _ in range(5):
+        with pytest.raises(ValueError, match="3"):
+            workers.each(work, range(30))
+    assert workers.each(work, range(3)) == [0, 1, 2]
+
+
+def test_work_inside_work_is_done_by_whoever_asks() -> None:
+    workers = Workers(3)
+
+    def outer(_: int) -> bool:
+        time.sleep(0.001)
+        return {get_ident()} == set(workers.each(lambda _: get_ident(), range(4)))
+
+    assert all(workers.each(outer, range(12)))
+    assert workers.each(lambda k: k, range(4)) == [0, 1, 2, 3]
