@@ -61,16 +61,9 @@ def compare(
     settings = {"C": cost, "solver": solver, "inference": inference, "max_iter": max_iter, "decode": decode}
     settings["classes"] = o.classes_of(classes, found_data)
     made = o.make_structure(found_data, hidden, edges)
-    estimators = {
-        o.METHODS.get(n, n): o.make_estimator(
-            n,
-            o.make_structure(found_data, 0, edges) if n in WITHOUT_HIDDEN else made,
-            **settings,
-            random_state=seed,
-            n_jobs=jobs,
-        )
-        for n in names
-    }
+    of = {n: o.make_structure(found_data, 0, edges) if n in WITHOUT_HIDDEN else made for n in names}
+    own = settings | {"random_state": seed, "n_jobs": jobs}
+    estimators = {o.METHODS.get(n, n): o.make_estimator(n, of[n], **own) for n in names}
     with ProgressLine("Comparing", "trainings", 1.0) as line, o.telling_of_kernels(line):
         found = run(estimators, found_data, cv, seed, SHARES if curves else (1.0,), line)
         seconds = line.seconds

@@ -84,8 +84,7 @@ def fit(
     if train.unit == "image":
         estimator.training_["palette"] = palette_of(data)
     _keep(estimator, model, checkpoint)
-    with last_words(lambda: f"{model} is complete"):
-        _tell(estimator, model, train, held)
+    _tell(estimator, model, train, held)
 
 
 def _check_resume(checkpoint: Path, resume: bool) -> None:
@@ -132,12 +131,13 @@ def _kept(checkpoint: Path) -> str:
 
 
 def _tell(estimator: Any, model: Path, train: Dataset, held: Dataset | None) -> None:
-    print(printable(estimator.diagnose()))
-    with train.places():
-        print(f"Accuracy on the training labels: {_accuracy(estimator, train):.2%}")
-    if held is not None:
-        print(f"Accuracy on {held.name}: {_accuracy(estimator, held):.2%}")
-    print(f"Wrote {model}")
+    with last_words(lambda: f"{model} is complete"):
+        print(printable(estimator.diagnose()))
+        with train.places():
+            print(f"Accuracy on the training labels: {_accuracy(estimator, train):.2%}")
+        if held is not None:
+            print(f"Accuracy on {held.name}: {_accuracy(estimator, held):.2%}")
+        print(f"Wrote {model}")
 
 
 def _accuracy(estimator: Any, data: Dataset) -> float:
