@@ -56,7 +56,8 @@ def spread(builder: Any, x: Any) -> Any:
 
 
 def pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
-    data = context.make_array(array_type)(context, builder, array).data
+    counted = not isinstance(array_type, types.CPointer)
+    data = context.make_array(array_type)(context, builder, array).data if counted else array
     return builder.bitcast(builder.gep(data, [at]), VECTOR.as_pointer())
 
 
@@ -73,6 +74,16 @@ def write(builder: Any, value: Any, place: Any) -> None:
 def call(builder: Any, name: str, *x: Any) -> Any:
     kind = ir.FunctionType(VECTOR, [VECTOR] * len(x))
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{WIDTH}f64"), x)
+
+
+@_intrinsic
+def pointer_to(typing: Any, array: Any) -> Any:
+    """Where an array begins, to be read and written by index; the array must outlive it."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, args[0]).data
+
+    return types.CPointer(array.dtype)(array), code
 
 
 @_intrinsic
