@@ -251,6 +251,28 @@ def vlog(typing: Any, a: Any) -> Any:
 
 
 @_intrinsic
+def exponent(typing: Any, a: Any) -> Any:
+    """The least e with a < 2^e, of positive normal numbers."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        e = builder.sub(builder.ashr(builder.bitcast(args[0], _BITS), _bits(52)), _bits(1022))
+        return builder.sitofp(e, VECTOR)
+
+    return REGISTER(REGISTER), code
+
+
+@_intrinsic
+def two_to_minus(typing: Any, e: Any) -> Any:
+    """2^-e of whole numbers."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bits = builder.shl(builder.sub(_bits(1023), builder.fptosi(args[0], _BITS)), _bits(52))
+        return builder.bitcast(bits, VECTOR)
+
+    return REGISTER(REGISTER), code
+
+
+@_intrinsic
 def vsqrt(typing: Any, a: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return call(builder, "sqrt", args[0])

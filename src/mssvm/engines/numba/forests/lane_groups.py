@@ -137,13 +137,13 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> L
     start, table[parent >= 0] = np.unique(kinds.tables, return_inverse=True)
     shape = _shapes(topology, lead, table, len(start))
     size = -(-int(card.sum()) // WIDTH) * WIDTH
-    parts = np.stack([rows * card, rows * card, many * sent, sent, np.ones_like(card)])  # b, t, s, w, scale
+    parts = np.stack([rows * card, rows * card, many * sent, sent, 0 * card + 2])  # b, t, s, w, scale
     if len(chosen) < FEWEST or (rows.max() > 1 and parts.sum() > LARGEST):
         return None
     at = offsets(topology.card_array)[:-1][lead.order]
     first = offsets(parts.ravel())
     scratch = 2 * size + first[-1]
-    marginals = scratch + card.max()
+    marginals = scratch + card.max() * (1 + many.max()) + 2
     put = offsets(shape.prod(axis=1))
     slot = np.maximum(table, 0)
     places = np.stack([

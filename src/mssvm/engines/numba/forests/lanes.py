@@ -29,6 +29,7 @@ from mssvm.core.jit import njit
 from mssvm.engines.numba.vector import (
     WIDTH,
     above,
+    exponent,
     gather,
     load,
     mask_of,
@@ -36,6 +37,7 @@ from mssvm.engines.numba.vector import (
     scatter,
     splat,
     store,
+    two_to_minus,
     vexp,
     vlog,
     vmax,
@@ -48,6 +50,7 @@ NONE = -1e300
 TINY = 1e-300
 # A sum above this is not made of what underflow left over: whatever was lost is 50 orders of magnitude below it.
 SMALLEST = 1e-200
+NARROW = 512.0  # (1/2) to this power is still far from underflow
 FULL = -1  # a word of eight lanes, a byte each, all set
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
@@ -57,7 +60,7 @@ CARD, PARENT, FLIP, SLOT, START, PUT, CARRIER, KIDS, KIDS_END = range(9)
 U, E, B, T, S, W, SCALE = range(9, 16)  # scores, exponentials, belief, t, message, what belongs to it, scale
 # Columns of a group's positions: words of lanes, then numbers.
 COLUMNS = 16
-SENT, HERE, OPENED, PLAIN, ENDED, TIMES, IN_Y, ROWS, MANY, FACTORS, PAIRS, PAIRS_Y = range(12)
+SENT, HERE, OPENED, PLAIN, ENDED, TIMES, IN_Y, ROWS, MANY, FACTORS, SIMPLE, ONE, TWO, PAIRS, PAIRS_Y, CLOSED = range(16)
 
 
 class Family(NamedTuple):
@@ -114,29 +117,38 @@ def store_five(x, o, a, b, c, d, e):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def push(x, at, n, A, a, m, to):
-    """y_k = sum_j x_j A[a + j m + k]: m numbers from n."""
-    k = 0
-    while k + 5 <= m:
-        q = load(x, at)
-        s0, s1, s2, s3, s4 = q * A[a + k], q * A[a + k + 1], q * A[a + k + 2], q * A[a + k + 3], q * A[a + k + 4]
-        for j in range(1, n):
-            q = load(x, at + L * j)
-            r = a + j * m + k
-            s0, s1, s2 = s0 + q * A[r], s1 + q * A[r + 1], s2 + q * A[r + 2]
-            s3, s4 = s3 + q * A[r + 3], s4 + q * A[r + 4]
-        store_five(x, to + L * k, s0, s1, s2, s3, s4)
-        k += 5
-    while k < m:
-        h = min(k + 1, m - 1)
-        q = load(x, at)
-        s0, s1 = q * A[a + k], q * A[a + h]
-        for j in range(1, n):
-            q = load(x, at + L * j)
-            s0, s1 = s0 + q * A[a + j * m + k], s1 + q * A[a + j * m + h]
-        store(x, to + L * k, s0)
-        store(x, to + L * h, s1)
-        k += 2
+def push(x, at, R, n, A, a, m, to, scale):
+    """y(r, k) = scale sum_j x(r, j) A[a + j m + k]: R rows of m numbers from rows of n."""
+    for _ in range(R):
+        k = 0
+        while k + 5 <= m and n == 2:
+            q, v, h = load(x, at) * scale, load(x, at + L) * scale, a + m + k
+            s0, s1, s2 = q * A[a + k] + v * A[h], q * A[a + k + 1] + v * A[h + 1], q * A[a + k + 2] + v * A[h + 2]
+            s3, s4 = q * A[a + k + 3] + v * A[h + 3], q * A[a + k + 4] + v * A[h + 4]
+            store_five(x, to + L * k, s0, s1, s2, s3, s4)
+            k += 5
+        while k + 5 <= m:
+            q = load(x, at)
+            s0, s1, s2, s3, s4 = q * A[a + k], q * A[a + k + 1], q * A[a + k + 2], q * A[a + k + 3], q * A[a + k + 4]
+            for j in range(1, n):
+                q = load(x, at + L * j)
+                r = a + j * m + k
+                s0, s1, s2 = s0 + q * A[r], s1 + q * A[r + 1], s2 + q * A[r + 2]
+                s3, s4 = s3 + q * A[r + 3], s4 + q * A[r + 4]
+            store_five(x, to + L * k, s0 * scale, s1 * scale, s2 * scale, s3 * scale, s4 * scale)
+            k += 5
+        while k < m:
+            h = min(k + 1, m - 1)
+            q = load(x, at)
+            s0, s1 = q * A[a + k], q * A[a + h]
+            for j in range(1, n):
+                q = load(x, at + L * j)
+                s0, s1 = s0 + q * A[a + j * m + k], s1 + q * A[a + j * m + h]
+            store(x, to + L * k, s0 * scale)
+            store(x, to + L * h, s1 * scale)
+            k += 2
+        at += n * L
+        to += m * L
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -180,86 +192,181 @@ def add_where(word, x, to, v):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def multiply(x, at, step, to, R, k, m, carried, word):
-    """The belief at ``to``: (r, .) at ``at`` times the message (r or 0, .) at m in the lanes of ``word``; elsewhere a
-    message with rows has but the first."""
+def multiply(x, to, R, k, m, carried, word):
+    """The belief (r, .) at ``to`` times the message (r or 0, .) at m in the lanes of ``word``; elsewhere a message with
+    rows has but the first."""
     one, zero = splat(1.0), splat(0.0)
     for r in range(R):
         for j in range(k):
             v = load(x, m + ((r * k if carried else 0) + j) * L)
             if word != FULL:
                 v = where(mask(word), v, zero if carried and r > 0 else one)
-            store(x, to + (r * k + j) * L, load(x, at + (r * step + j) * L) * v)
+            o = to + (r * k + j) * L
+            store(x, o, load(x, o) * v)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def close(word, R, c, x, m, w, squarings, eps_y, eps_h, to, least):
-    """Rows end: u(z) += eps_y log sum_r s(r, z)^ratio. Left in s and w: what makes d(r, z) = q(z) w(z) s(r, z)."""
-    one, zero = splat(1.0), splat(0.0)
-    ratio = eps_h / eps_y if eps_y > 0.0 else 0.0
+def raise_rows(word, R, step, x, o, inv, ratio, squarings):
+    """s(r) = (s(r) inv)^(ratio - 1) in the lanes of ``word``, and the sum of (s(r) inv)^ratio."""
+    total, r = splat(0.0), 0
+    while r + 4 <= R and squarings > 0:
+        o0, o1, o2, o3 = o + r * step, o + (r + 1) * step, o + (r + 2) * step, o + (r + 3) * step
+        v0, v1, v2, v3 = load(x, o0), load(x, o1), load(x, o2), load(x, o3)
+        z0, z1, z2, z3 = v0 * inv, v1 * inv, v2 * inv, v3 * inv
+        y0, y1, y2, y3 = z0, z1, z2, z3
+        for _ in range(squarings - 1):
+            y0, y1, y2, y3 = y0 * y0 * z0, y1 * y1 * z1, y2 * y2 * z2, y3 * y3 * z3
+        total = total + ((z0 * y0 + z1 * y1) + (z2 * y2 + z3 * y3))
+        if word != FULL:
+            y0, y1 = where(mask(word), y0, v0), where(mask(word), y1, v1)
+            y2, y3 = where(mask(word), y2, v2), where(mask(word), y3, v3)
+        store(x, o0, y0)
+        store(x, o1, y1)
+        store(x, o2, y2)
+        store(x, o3, y3)
+        r += 4
+    while r < R:
+        v = load(x, o + r * step)
+        z = v * inv
+        y = power(z, ratio, squarings)
+        total = total + z * y
+        store(x, o + r * step, y if word == FULL else where(mask(word), y, v))
+        r += 1
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def close_best(word, R, k, x, b, A, a, c, w, scale, eps_h, to, scratch, least):
+    """Rows end at eps_y = 0: u(z) += eps_h log max_r sum_x b(r, x) E(x, z); the first such row is left in w."""
+    one = splat(1.0)
     for z in range(c):
-        o = m + z * L
-        top, best = load(x, o), zero
-        for r in range(1, R):
-            v = load(x, o + r * c * L)
-            if eps_y == 0.0:
-                best = where(above(v, top), splat(r + 0.0), best)
+        top, best, r, o = splat(-1.0), splat(0.0), splat(0.0), b
+        for _ in range(R):
+            if k == 2:
+                v = load(x, o) * A[a + z] + load(x, o + L) * A[a + c + z]
+            else:
+                v = load(x, o) * A[a + z]
+                for j in range(1, k):
+                    v = v + load(x, o + j * L) * A[a + j * c + z]
+            best = where(above(v, top), r, best)
             top = vmax(v, top)
+            r = r + one
+            o += k * L
+        store(x, w + z * L, best)
+        store(x, scratch + z * L, top * scale)
+    for z in range(c):  # by itself: many logarithms are in flight at a time
+        top = load(x, scratch + z * L)
         least = where(mask(word), lower(least, top), least)
-        top = vmax(top, splat(TINY))
-        score = vlog(top) * eps_h
-        if eps_y == 0.0:
-            store(x, w + z * L, best)
-        elif R == 1:
-            store(x, w + z * L, one / top)
-        else:
-            inv, total = one / top, zero
-            for r in range(R):
-                old = load(x, o + r * c * L)
-                v = old * inv
-                y = power(v, ratio, squarings)
-                total = total + v * y
-                store(x, o + r * c * L, y if word == FULL else where(mask(word), y, old))
-            score = score + vlog(total) * eps_y
-            store(x, w + z * L, inv / total)
-        add_where(word, x, to + z * L, score)
+        add_where(word, x, to + z * L, vlog(vmax(top, splat(TINY))) * eps_h)
     return least
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def believe(F, G, kids, p, x, inverse):
-    """The belief of position p, scaled; its largest score and its sum."""
-    o, e, k, to = F[p + U], F[p + E], F[p + CARD], F[p + B]
-    hi = load(x, o)
-    for j in range(1, k):
-        hi = vmax(hi, load(x, o + L * j))
-    for j in range(k):
-        store(x, e + L * j, vexp((load(x, o + L * j) - hi) * inverse))
-    R, c, factors = 1, F[p + CARRIER], 0
-    if c >= 0 and G[c + TIMES] != 0:
-        R = G[c + MANY]
+def close(word, R, c, x, m, w, squarings, eps_y, eps_h, to, scratch, least):
+    """Rows end: u(z) += eps_y log sum_r s(r, z)^ratio. Left in s and w: what makes d(r, z) = q(z) w(z) s(r, z)."""
+    ratio = eps_h / eps_y
+    for z in range(c):
+        top = load(x, m + z * L)
+        for r in range(1, R):
+            top = vmax(load(x, m + (r * c + z) * L), top)
+        least = where(mask(word), lower(least, top), least)
+        store(x, w + z * L, vmax(top, splat(TINY)))
+    if R == 1:
+        for z in range(c):
+            top = load(x, w + z * L)
+            store(x, w + z * L, splat(1.0) / top)
+            add_where(word, x, to + z * L, vlog(top) * eps_h)
+        return least
+    for z in range(c):
+        top = load(x, w + z * L)
+        # A power of two brings the largest row to [1/2, 1) and costs neither a division nor a logarithm.
+        inv = two_to_minus(exponent(top)) if ratio <= NARROW else splat(1.0) / top
+        store(x, scratch + z * L, raise_rows(word, R, c * L, x, m + z * L, inv, ratio, squarings))
+    for z in range(c):
+        top, total = load(x, w + z * L), load(x, scratch + z * L)
+        e = exponent(top)
+        inv, score = two_to_minus(e), e * (0.6931471805599453 * eps_h)
+        if ratio > NARROW:
+            inv, score = splat(1.0) / top, vlog(top) * eps_h
+        store(x, w + z * L, inv / total)
+        add_where(word, x, to + z * L, score + vlog(total) * eps_y)
+    return least
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def find_factors(F, G, kids, p):
+    """The messages that multiply the belief of p: how many; the first two, twice the child plus whether it is what it
+    sends as an output; and whether they have one row and are of all lanes."""
+    factors, simple, G[p + ONE], G[p + TWO] = 0, True, -1, -1
     for n in range(F[p + KIDS], F[p + KIDS_END]):
         i = kids[n]
-        for second in range(2):
-            word = (G[i + PLAIN] if G[p + IN_Y] else 0) if second else G[i + TIMES]
-            if word != 0:
-                m, carried = F[i + (W if second else S)], i == c and second == 0
-                if factors == 0:
-                    multiply(x, e, 0, to, R, k, m, carried, word)
-                else:
-                    multiply(x, to, k, to, R, k, m, carried, word)
-                factors += 1
-    if factors == 0:
+        if G[i + TIMES] != 0:
+            G[p + TWO], G[p + ONE] = G[p + ONE], 2 * i
+            simple &= G[i + TIMES] == FULL and G[i + MANY] == 1
+            factors += 1
+        if G[p + IN_Y] and G[i + PLAIN] != 0:
+            G[p + TWO], G[p + ONE] = G[p + ONE], 2 * i + 1
+            simple &= G[i + PLAIN] == FULL
+            factors += 1
+    G[p + FACTORS], G[p + SIMPLE] = factors, simple and factors < 3
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+def factor_place(F, code):
+    return -1 if code < 0 else F[code // 2 + (W if code % 2 else S)]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def multiply_all(F, G, kids, p, x):
+    """The belief of p from factors of any kind: with rows, or of some lanes."""
+    e, k, to, R, c = F[p + E], F[p + CARD], F[p + B], 1, F[p + CARRIER]
+    if c >= 0 and G[c + TIMES] != 0:
+        R = G[c + MANY]
+    G[p + ROWS] = R
+    for r in range(R):
         for j in range(k):
-            store(x, to + L * j, load(x, e + L * j))
+            store(x, to + (r * k + j) * L, load(x, e + j * L))
+    for n in range(F[p + KIDS], F[p + KIDS_END]):
+        i = kids[n]
+        if G[i + TIMES] != 0:
+            multiply(x, to, R, k, F[i + S], i == c, G[i + TIMES])
+        if G[p + IN_Y] and G[i + PLAIN] != 0:
+            multiply(x, to, R, k, F[i + W], False, G[i + PLAIN])
     total = load(x, to)
     for j in range(1, R * k):
         total = total + load(x, to + L * j)
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+def believe(F, G, kids, p, x, inverse):
+    """The belief of position p, its largest score and its sum."""
+    o, e, k, to = F[p + U], F[p + E], F[p + CARD], F[p + B]
+    find_factors(F, G, kids, p)
+    hi, total = load(x, o), splat(0.0)
+    for j in range(1, k):
+        hi = vmax(hi, load(x, o + L * j))
+    one, two = factor_place(F, G[p + ONE]), factor_place(F, G[p + TWO])
+    simple, G[p + ROWS] = G[p + SIMPLE], 1
+    for j in range(k):
+        v = vexp((load(x, o + L * j) - hi) * inverse)
+        store(x, e + L * j, v)
+        if simple:
+            if one >= 0:
+                v = v * load(x, one + L * j)
+            if two >= 0:
+                v = v * load(x, two + L * j)
+            store(x, to + L * j, v)
+            total = total + v
+    if not simple:
+        total = multiply_all(F, G, kids, p, x)
     inv = splat(1.0) / vmax(total, splat(TINY))
-    store(x, F[p + SCALE], inv)
-    for j in range(R * k):
-        store(x, to + L * j, load(x, to + L * j) * inv)
-    G[p + ROWS], G[p + FACTORS] = R, factors
+    # A belief of one row stays as it is: what it sends and gets back is scaled instead.
+    store(x, F[p + SCALE], inv if G[p + ROWS] == 1 else splat(1.0))
+    store(x, F[p + SCALE] + L, splat(1.0) if G[p + ROWS] == 1 else inv)
+    if G[p + ROWS] > 1:
+        for j in range(G[p + ROWS] * k):
+            store(x, to + L * j, load(x, to + L * j) * inv)
     return hi, total
 
 
@@ -267,10 +374,10 @@ def believe(F, G, kids, p, x, inverse):
 def open_rows(F, G, p, c, A, a, x):
     """s(r, z) = b(r) E(r, z) where rows begin; elsewhere there are other rows already."""
     k, R, to, m, word, zero = F[p + CARD], G[p + ROWS], F[p + B], F[p + S], G[p + OPENED], splat(0.0)
-    others = G[p + SENT] != FULL
+    others, scale = G[p + SENT] != FULL, load(x, F[p + SCALE])
     G[p + MANY] = max(k, R) if others else k
     for r in range(G[p + MANY]):
-        b = load(x, to + min(r, k - 1) * L)
+        b = load(x, to + min(r, k - 1) * L) * scale
         for z in range(c):
             v = b * A[a + min(r, k - 1) * c + z] if r < k else zero
             if others:
@@ -284,14 +391,15 @@ def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
     q = F[p + PARENT]
     k, c, to, m, w, R, up = F[p + CARD], F[q + CARD], F[p + B], F[p + S], F[p + W], G[p + ROWS], F[q + U]
     a, plain, ended = base[2 + F[p + FLIP]] + F[p + START], G[p + PLAIN], G[p + ENDED]
-    G[p + MANY] = R
-    if G[p + SENT] != FULL:
-        for r in range(R):
-            push(x, to + r * k * L, k, tables, a, c, m + r * c * L)
+    scale, G[p + MANY] = load(x, F[p + SCALE]), R
+    if G[p + SENT] != FULL and (eps_y > 0.0 or G[p + TIMES] != 0):
+        push(x, to, R, k, tables, a, c, m, scale)
     if G[p + OPENED] != 0:
         open_rows(F, G, p, c, tables, a, x)
-    if ended != 0:
-        least = close(ended, R, c, x, m, w, squarings, eps_y, eps_h, up, least)
+    if ended != 0 and eps_y == 0.0:
+        least = close_best(ended, R, k, x, to, tables, a, c, w, scale, eps_h, up, scratch, least)
+    elif ended != 0:
+        least = close(ended, R, c, x, m, w, squarings, eps_y, eps_h, up, scratch, least)
     if plain == 0:
         return least
     a = base[F[p + FLIP]] + F[p + START]
@@ -300,7 +408,7 @@ def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
         for z in range(c):
             add_where(plain, x, up + z * L, load(x, scratch + z * L))
         return least
-    push(x, to, k, tables, a, c, scratch)
+    push(x, to, 1, k, tables, a, c, scratch, scale)
     for z in range(c):
         v = load(x, scratch + z * L)
         if not G[q + IN_Y]:
@@ -318,7 +426,7 @@ def read_roles(n, F, words, g, eps_y, G):
     for p in range(0, n, COLUMNS):
         q, sent, here = F[p + PARENT], words[g, p // COLUMNS, 0], words[g, p // COLUMNS, 2]
         closed = words[g, q // COLUMNS, 1] if q >= 0 else FULL
-        G[p + SENT], G[p + HERE] = sent, here
+        G[p + SENT], G[p + HERE], G[p + CLOSED] = sent, here, words[g, p // COLUMNS, 1]
         G[p + OPENED], G[p + PLAIN], G[p + ENDED] = sent & ~closed & here, sent & closed & here, ~sent & closed & here
         G[p + TIMES] = ~closed & here
         # In units of eps_y in all lanes: what outputs send multiplies the belief, and need not be taken to logs.
@@ -361,38 +469,81 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
                     v = v + load(x, to + (r * k + j) * L)
                 store(x, m + r * L, v)
             store(x, scratch, zero)
-            least = close(G[p + ENDED], G[p + ROWS], 1, x, m, F[p + W], squarings, eps_y, eps_h, scratch, least)
+            if eps_y == 0.0:
+                # Its rows are the states of one that is summed with a table of ones.
+                store(x, scratch + L, splat(1.0))
+                least = close_best(
+                    G[p + ENDED], G[p + ROWS], 1, x, m, x, scratch + L, 1, F[p + W], splat(1.0), eps_h, scratch,
+                    scratch + 2 * L, least,
+                )  # fmt: skip
+            else:
+                least = close(
+                    G[p + ENDED], G[p + ROWS], 1, x, m, F[p + W], squarings, eps_y, eps_h, scratch, scratch + L, least
+                )
             gain = gain + load(x, scratch)
         value = value + (gain if here == FULL else where(mask(here), gain, zero))
     return value, least
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def derive(F, G, p, x):
-    """The derivatives d(r, z) by the message of p to its parent, in its place."""
-    q, R, m, w = F[p + PARENT], G[p + ROWS], F[p + S], F[p + W]
-    c, uq, eq, bq, tq = F[q + CARD], F[q + U], F[q + E], F[q + B], F[q + T]
-    times, ended, zero, inv = G[p + TIMES], G[p + ENDED], splat(0.0), load(x, F[q + SCALE])
-    carried, only = F[q + CARRIER] == p, G[q + FACTORS] == 1
+def derive_times(F, G, p, x, scale):
+    """The derivatives d(r, z) by a message that multiplies the parent's belief; zero in other lanes."""
+    q, m, times, zero = F[p + PARENT], F[p + S], G[p + TIMES], splat(0.0)
+    c, carried, inv = F[q + CARD], F[q + CARRIER] == p, load(x, F[q + SCALE] + L) * scale
     for r in range(G[p + MANY]):
         for z in range(c):
-            o, d = m + (r * c + z) * L, zero
-            if times != 0 and (carried or r == 0):
-                at = ((r * c if carried else 0) + z) * L
-                if only and (carried or G[q + ROWS] == 1):
-                    d = load(x, eq + z * L) * load(x, tq + at) * inv
-                elif carried or G[q + ROWS] == 1:
-                    d = load(x, bq + at) * load(x, tq + at) / vmax(load(x, o), splat(TINY))
-                else:
-                    d = load(x, uq + z * L) / vmax(load(x, o), splat(TINY))
-                if times != FULL:
-                    d = where(mask(times), d, zero)
-            if ended != 0 and r < R:
-                v = load(x, uq + z * L) * load(x, w + z * L)
-                if R > 1:
-                    v = v * load(x, o)
-                d = v if ended == FULL else where(mask(ended), v, d)
-            store(x, o, d)
+            o, at, d = m + (r * c + z) * L, ((r * c if carried else 0) + z) * L, zero
+            if (carried or G[q + ROWS] == 1) and G[q + FACTORS] == 1:
+                d = load(x, F[q + E] + z * L) * load(x, F[q + T] + at) * inv
+            elif carried or G[q + ROWS] == 1:
+                d = load(x, F[q + B] + at) * load(x, F[q + T] + at) / vmax(load(x, o), splat(TINY)) * scale
+            elif r == 0:
+                d = load(x, F[q + U] + z * L) / vmax(load(x, o), splat(TINY)) * scale
+            store(x, o, d if times == FULL else where(mask(times), d, zero))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def derive(F, G, p, x, scratch):
+    """The derivatives d(r, z) by the message of p to its parent, in its place, times p's scale."""
+    q, R, m, ended, scale = F[p + PARENT], G[p + ROWS], F[p + S], G[p + ENDED], load(x, F[p + SCALE])
+    c = F[q + CARD]
+    if ended == 0:
+        derive_times(F, G, p, x, scale)
+        return
+    for z in range(c):
+        store(x, scratch + z * L, load(x, F[q + U] + z * L) * load(x, F[p + W] + z * L) * scale)
+    if ended == FULL:
+        for r in range(R):
+            for z in range(c):
+                v = load(x, scratch + z * L)
+                store(x, m + (r * c + z) * L, v * load(x, m + (r * c + z) * L) if R > 1 else v)
+        return
+    weights = scratch + c * L
+    for j in range(R * c):
+        store(x, weights + j * L, load(x, m + j * L) if R > 1 else splat(1.0))
+    derive_times(F, G, p, x, scale)
+    for r in range(R):
+        for z in range(c):
+            o = (r * c + z) * L
+            v = load(x, scratch + z * L) * load(x, weights + o)
+            store(x, m + o, where(mask(ended), v, load(x, m + o)))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def derive_factors(F, G, p, x):
+    """The same for the factors of p, if they are at most two, with one row and of all lanes: without a division."""
+    k, e, t = F[p + CARD], F[p + E], F[p + T]
+    one, two = factor_place(F, G[p + ONE]), factor_place(F, G[p + TWO])
+    first = load(x, F[G[p + ONE] // 2 + SCALE])
+    if two >= 0:
+        second = load(x, F[G[p + TWO] // 2 + SCALE])
+        for z in range(k):
+            d, v = load(x, e + z * L) * load(x, t + z * L), load(x, one + z * L)
+            store(x, one + z * L, d * load(x, two + z * L) * first)
+            store(x, two + z * L, d * v * second)
+        return
+    for z in range(k):
+        store(x, one + z * L, load(x, e + z * L) * load(x, t + z * L) * first)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -417,54 +568,52 @@ def begin_rows(F, G, p, c, A, a, marginals, x):
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def share(F, G, p, x):
-    """The derivatives by what one output sends another."""
-    q, w, plain, zero = F[p + PARENT], F[p + W], G[p + PLAIN], splat(0.0)
-    uq, inv = F[q + U], load(x, F[q + SCALE])
+    """The derivatives by what one output sends another, times its scale."""
+    q, w, plain, scale = F[p + PARENT], F[p + W], G[p + PLAIN], load(x, F[p + SCALE])
     for z in range(F[q + CARD]):
-        if G[q + IN_Y] and G[q + FACTORS] == 1:
-            d = load(x, F[q + E] + z * L) * load(x, F[q + T] + z * L) * inv
-        elif G[q + IN_Y]:
-            d = load(x, uq + z * L) / vmax(load(x, w + z * L), splat(TINY))
-        else:
-            d = load(x, uq + z * L) * load(x, w + z * L)
-        store(x, w + z * L, d if plain == FULL else where(mask(plain), d, zero))
+        d, s = load(x, F[q + U] + z * L) * scale, load(x, w + z * L)
+        d = d / vmax(s, splat(TINY)) if G[q + IN_Y] else d * s
+        store(x, w + z * L, d if plain == FULL else where(mask(plain), d, splat(0.0)))
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def downward(n, F, G, tables, base, x, scratch, marginals):
     """From the roots to the leaves: marginals of the nodes in place of the scores."""
+    one = splat(1.0)
     for p in range(n - COLUMNS, -1, -COLUMNS):
         q, k, R, to, t, m = F[p + PARENT], F[p + CARD], G[p + ROWS], F[p + B], F[p + T], F[p + S]
         others, plain, G[p + PAIRS], G[p + PAIRS_Y] = G[p + SENT] != FULL, G[p + PLAIN], 0, 0
         if q < 0:
             for r in range(R):
-                v = splat(1.0)
+                v = load(x, F[p + SCALE])
                 if R > 1:
                     v = where(mask(G[p + ENDED]), load(x, m + r * L) * load(x, F[p + W]), v)
                 for j in range(k):
                     store(x, t + (r * k + j) * L, v)
         else:
             a, c, w = base[3 - F[p + FLIP]] + F[p + START], F[q + CARD], F[p + W]
-            if others or G[p + OPENED] != 0:
-                derive(F, G, p, x)
+            if (others or G[p + OPENED] != 0) and not (G[p + TIMES] != 0 and G[q + SIMPLE]):
+                derive(F, G, p, x, scratch)
             if others:
                 G[p + PAIRS] = R
-                for r in range(R):
-                    push(x, m + r * c * L, c, tables, a, k, t + r * k * L)
+                push(x, m, R, c, tables, a, k, t, one)
             if G[p + OPENED] != 0:
                 begin_rows(F, G, p, c, tables, a, marginals, x)
             if plain != 0:
                 G[p + PAIRS_Y] = 1
-                share(F, G, p, x)
-                push(x, w, c, tables, base[1 - F[p + FLIP]] + F[p + START], k, scratch)
-                for j in range(k):
+                if not (G[q + IN_Y] and G[q + SIMPLE]):
+                    share(F, G, p, x)
+                push(x, w, 1, c, tables, base[1 - F[p + FLIP]] + F[p + START], k, t if plain == FULL else scratch, one)
+                for j in range(0 if plain == FULL else k):
                     v = load(x, scratch + j * L)
-                    store(x, t + j * L, v if plain == FULL else where(mask(plain), v, load(x, t + j * L)))
+                    store(x, t + j * L, where(mask(plain), v, load(x, t + j * L)))
         for j in range(k):
             v = load(x, to + j * L) * load(x, t + j * L)
             for r in range(1, R):
                 v = v + load(x, to + (r * k + j) * L) * load(x, t + (r * k + j) * L)
             store(x, F[p + U] + j * L, v)
+        if G[p + SIMPLE] and G[p + FACTORS] > 0:
+            derive_factors(F, G, p, x)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
@@ -549,53 +698,76 @@ def has(word, lane):
     return (word >> (8 * lane)) & 1 != 0
 
 
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+def best_state(x, o, k, tables, a, step):
+    """The first of the k scores at o, each with an entry of a table (none if ``step`` is 0), that is the largest."""
+    top = -np.inf
+    for j in range(k):
+        top = max(top, x[o + j * L] + (tables[a + j * step] if step else 0.0))
+    for j in range(k):
+        if x[o + j * L] + (tables[a + j * step] if step else 0.0) == top:
+            return j
+    return 0
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+def given_parent(x, b, o, k, tables, a, step, put, part):
+    """Adds ``part`` of the distribution of a hidden variable in one state of its parent to its marginals, and to the
+    pair's at ``put`` (none if ``step`` is 0)."""
+    total = 0.0
+    for j in range(k):
+        total += x[b + j * L] * (tables[a + j * step] if step else 1.0)
+    part /= total
+    for j in range(k):
+        v = x[b + j * L] * (tables[a + j * step] if step else 1.0) * part
+        x[o + j * L] += v
+        if step:
+            x[put + j * step * L] += v
+
+
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def walk(n, F, G, lane, tables, base, x, marginals, state):
-    """The best outputs of one lane as point masses, and hidden variables given them."""
+def walk(n, real, F, G, tables, base, x, marginals, state):
+    """The best outputs of the lanes as point masses, and hidden variables given them.
+
+    ``state`` holds the states of outputs and, behind them, the rows of hidden variables.
+    """
+    rows, zero = n // COLUMNS * L, splat(0.0)
     for p in range(n - COLUMNS, -1, -COLUMNS):
-        q, k, o = F[p + PARENT], F[p + CARD], F[p + U] + lane
-        if not has(G[p + HERE], lane):
-            continue
-        c, uq, z = F[max(q, 0) + CARD], F[max(q, 0) + U] + lane, state[max(q, 0) // COLUMNS] if q >= 0 else 0
-        sx, sz = (1, k) if F[p + FLIP] else (c, 1)
-        put, ended = marginals + F[p + PUT] + lane, not has(G[p + TIMES], lane)
-        if has(G[p + SENT], lane):
-            best, top = state[(n + max(q, 0)) // COLUMNS], -np.inf
-            for j in range(k if ended else 0):
-                score = x[o + j * L] + (tables[base[0] + F[p + START] + j * sx + z * sz] if q >= 0 else 0.0)
-                if score > top:
-                    best, top = j, score
-            state[p // COLUMNS] = best
-            for j in range(k):
-                x[o + j * L] = 1.0 if j == best else 0.0
-            if q >= 0 and ended:
-                x[put + (best * sx + z * sz) * L] += 1.0
-            elif q >= 0:
-                for j in range(c):
-                    x[put + (best * sx + j * sz) * L] += x[uq + j * L]
-            continue
-        state[(n + p) // COLUMNS] = 0
-        if G[p + ROWS] > 1 and ended:
-            state[(n + p) // COLUMNS] = int(x[F[p + W] + z * L + lane])
-        elif G[p + ROWS] > 1 and F[q + CARRIER] == p:
-            state[(n + p) // COLUMNS] = state[(n + q) // COLUMNS]
-        b = F[p + B] + state[(n + p) // COLUMNS] * k * L + lane
+        q, k, root, sent, times = F[p + PARENT], F[p + CARD], F[p + PARENT] < 0, G[p + SENT], G[p + TIMES]
+        parent = max(q, 0)
+        c, sx, sz = F[parent + CARD], (1 if F[p + FLIP] else F[parent + CARD]), (k if F[p + FLIP] else 1)
+        at, up, o, uq, put = p // COLUMNS * L, parent // COLUMNS * L, F[p + U], F[parent + U], marginals + F[p + PUT]
+        for lane in range(real):
+            if has(sent, lane):
+                state[at + lane] = state[rows + up + lane]
+                if not has(times, lane):
+                    a = base[0] + F[p + START] + (0 if root else state[up + lane]) * sz
+                    state[at + lane] = best_state(x, o + lane, k, tables, a, 0 if root else sx)
         for j in range(k):
-            x[o + j * L] = 0.0
-        for y in range(z if ended else 0, z + 1 if ended else c):
-            at, total = base[2] + F[p + START] + y * sz, 0.0
-            for j in range(k):
-                total += x[b + j * L] * (tables[at + j * sx] if q >= 0 else 1.0)
-            scale = (1.0 if ended else x[uq + y * L]) / total
-            for j in range(k):
-                v = x[b + j * L] * (tables[at + j * sx] if q >= 0 else 1.0) * scale
-                x[o + j * L] += v
-                if q >= 0:
-                    x[put + (j * sx + y * sz) * L] += v
-        state[p // COLUMNS] = 0
-        for j in range(1, k):
-            if x[o + j * L] > x[o + state[p // COLUMNS] * L]:
-                state[p // COLUMNS] = j
+            store(x, o + j * L, zero)
+        for lane in range(real):
+            if not has(G[p + HERE], lane):
+                continue
+            ended, z, best = not has(times, lane), 0 if root else state[up + lane], state[at + lane]
+            if has(sent, lane):
+                x[o + best * L + lane] = 1.0
+                if ended and not root:
+                    x[put + (best * sx + z * sz) * L + lane] += 1.0
+                elif not root:
+                    for j in range(c):
+                        x[put + (best * sx + j * sz) * L + lane] += x[uq + j * L + lane]
+                continue
+            r = 0
+            if G[p + ROWS] > 1 and ended:
+                r = int(x[F[p + W] + z * L + lane])
+            elif G[p + ROWS] > 1 and F[q + CARRIER] == p:
+                r = state[rows + up + lane]
+            state[rows + at + lane], b, a = r, F[p + B] + r * k * L + lane, base[2] + F[p + START]
+            for j in range(z if ended else 0, z + 1 if ended else c):
+                part = 1.0 if ended else x[uq + j * L + lane]
+                given_parent(x, b, o + lane, k, tables, a + j * sz, 0 if root else sx, put + j * sz * L + lane, part)
+            if has(G[p + CLOSED], lane):
+                state[at + lane] = best_state(x, o + lane, k, tables, 0, 0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -658,9 +830,7 @@ def run_group(f, members, g, group, tables, base, tops, eps_y, eps_h, squarings,
         downward(n, F, G, A, base_at, x, f.scratch, f.marginals)
         add_pairs(F, G, members, f.by_table, f.pair_ptr, A, base_at, x, f.marginals, work)
     else:
-        for lane in range(real):
-            if done[group[lane]]:
-                walk(n, F, G, lane, A, base_at, x, f.marginals, work)
+        walk(n, real, F, G, A, base_at, x, f.marginals, work)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -671,7 +841,7 @@ def run_lanes(
     """Groups ``first`` to ``last`` of a family."""
     buffer, roles = np.empty(f.total), np.empty(f.places.size, np.int64)
     stage, starts, group = np.zeros(L * f.size), np.arange(L) * f.size, np.empty((2, L), np.int64)
-    ints = np.zeros(2 * (len(f.places) + f.n_pairs), np.int64)
+    ints = np.zeros(2 * (L * len(f.places) + f.n_pairs), np.int64)
     for g in range(first, last):
         real = members.ptr[g + 1] - members.ptr[g]
         for lane in range(L):
