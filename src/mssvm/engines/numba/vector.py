@@ -205,10 +205,17 @@ def total(typing: Any, a: Any) -> Any:
 
 
 def _polynomial(builder: Any, coefficients: list[float], x: Any) -> Any:
-    out = constant(coefficients[0])
-    for c in coefficients[1:]:
-        out = builder.fadd(builder.fmul(out, x, flags=FAST), constant(c), flags=FAST)
-    return out
+    """Even and odd powers by themselves, so that the machine has two chains of multiply-adds to work on."""
+
+    def in_square(some: list[float]) -> Any:
+        out = constant(some[0])
+        for c in some[1:]:
+            out = builder.fadd(builder.fmul(out, square, flags=FAST), constant(c), flags=FAST)
+        return out
+
+    square = builder.fmul(x, x, flags=FAST)
+    even, odd = in_square(coefficients[::-1][::2][::-1]), in_square(coefficients[::-1][1::2][::-1])
+    return builder.fadd(builder.fmul(odd, x, flags=FAST), even, flags=FAST)
 
 
 @_intrinsic

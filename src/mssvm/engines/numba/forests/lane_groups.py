@@ -155,7 +155,7 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> L
     pair_ptr = offsets(np.bincount(of, minlength=2 * len(start) + 1)[:-1])
     family = Family(
         np.ascontiguousarray(places, dtype=np.int64), COLUMNS * kids, pair_ptr, COLUMNS * np.argsort(of, kind="stable"),
-        int(np.bincount(of, many)[: 2 * len(start)].max(initial=0)), size, int(WIDTH * (marginals + put[-1])),
+        int(4 * len(start) + 2 * (many + 1).sum()), size, int(WIDTH * (marginals + put[-1])),
         int(WIDTH * scratch), int(WIDTH * marginals),
     )  # fmt: skip
     return LaneGroup(family, _members(kinds, family, start, shape, roles, chosen))
@@ -178,8 +178,10 @@ def _members(kinds: Kinds, family: Family, start: Ints, shape: Ints, roles: _Rol
         segments.append(_segments(topology, reading, family.places[n - topology.n_vars :, U] // WIDTH))
     kind = np.repeat(np.arange(len(kinds.instances)), [len(i) for i in kinds.instances])
     ptr = np.append(np.arange(0, len(chosen), WIDTH), len(chosen))
+    words = roles.words(chosen, len(ptr) - 1)
     return Members(
-        ptr, np.concatenate(kinds.instances)[chosen], kind[chosen], roles.words(chosen, len(ptr) - 1),
+        ptr, np.concatenate(kinds.instances)[chosen], kind[chosen], words,
+        np.append(True, (words[1:] != words[:-1]).any(axis=(1, 2))),
         offsets(np.array([len(s) for s in segments], dtype=np.int64)), np.concatenate(segments), factor, start,
         np.ascontiguousarray(shape[:, 0]), np.ascontiguousarray(shape[:, 1]), WIDTH * offsets(shape.prod(axis=1))[:-1],
     )  # fmt: skip

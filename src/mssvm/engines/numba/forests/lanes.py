@@ -60,7 +60,7 @@ CARD, PARENT, FLIP, SLOT, START, PUT, CARRIER, KIDS, KIDS_END = range(9)
 U, E, B, T, S, W, SCALE = range(9, 16)  # scores, exponentials, belief, t, message, what belongs to it, scale
 # Columns of a group's positions: words of lanes, then numbers.
 COLUMNS = 16
-SENT, HERE, OPENED, PLAIN, ENDED, TIMES, IN_Y, ROWS, MANY, FACTORS, SIMPLE, ONE, TWO, PAIRS, PAIRS_Y, CLOSED = range(16)
+SENT, HERE, OPENED, PLAIN, ENDED, TIMES, IN_Y, ROWS, MANY, FACTORS, SIMPLE, ONE, TWO, READY, CLOSED = range(15)
 
 
 class Family(NamedTuple):
@@ -70,7 +70,7 @@ class Family(NamedTuple):
     kids: Ints
     pair_ptr: Ints
     by_table: Ints  # positions by slot and flip
-    n_pairs: int  # most pairs (belief, derivative) of one table
+    n_pairs: int  # room for the places of pairs (belief, derivative)
     size: int  # registers of scores
     total: int  # entries of the buffer
     scratch: int
@@ -88,6 +88,7 @@ class Members(NamedTuple):
     instance: Ints
     kind: Ints
     words: Ints
+    fresh: Bools  # whether the roles of a group differ from those of the one before
     segment_ptr: Ints  # by kind
     segment: Ints  # (from, to, length): scores of the instance to scores of the family
     factor: Ints  # (kind, slot): a factor of the table, -1 if none
@@ -293,24 +294,6 @@ def close(word, R, c, x, m, w, squarings, eps_y, eps_h, to, scratch, least):
     return least
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def find_factors(F, G, kids, p):
-    """The messages that multiply the belief of p: how many; the first two, twice the child plus whether it is what it
-    sends as an output; and whether they have one row and are of all lanes."""
-    factors, simple, G[p + ONE], G[p + TWO] = 0, True, -1, -1
-    for n in range(F[p + KIDS], F[p + KIDS_END]):
-        i = kids[n]
-        if G[i + TIMES] != 0:
-            G[p + TWO], G[p + ONE] = G[p + ONE], 2 * i
-            simple &= G[i + TIMES] == FULL and G[i + MANY] == 1
-            factors += 1
-        if G[p + IN_Y] and G[i + PLAIN] != 0:
-            G[p + TWO], G[p + ONE] = G[p + ONE], 2 * i + 1
-            simple &= G[i + PLAIN] == FULL
-            factors += 1
-    G[p + FACTORS], G[p + SIMPLE] = factors, simple and factors < 3
-
-
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
 def factor_place(F, code):
     return -1 if code < 0 else F[code // 2 + (W if code % 2 else S)]
@@ -319,10 +302,7 @@ def factor_place(F, code):
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def multiply_all(F, G, kids, p, x):
     """The belief of p from factors of any kind: with rows, or of some lanes."""
-    e, k, to, R, c = F[p + E], F[p + CARD], F[p + B], 1, F[p + CARRIER]
-    if c >= 0 and G[c + TIMES] != 0:
-        R = G[c + MANY]
-    G[p + ROWS] = R
+    e, k, to, R, c = F[p + E], F[p + CARD], F[p + B], G[p + ROWS], F[p + CARRIER]
     for r in range(R):
         for j in range(k):
             store(x, to + (r * k + j) * L, load(x, e + j * L))
@@ -338,28 +318,36 @@ def multiply_all(F, G, kids, p, x):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
-def believe(F, G, kids, p, x, inverse):
-    """The belief of position p, its largest score and its sum."""
-    o, e, k, to = F[p + U], F[p + E], F[p + CARD], F[p + B]
-    find_factors(F, G, kids, p)
-    hi, total = load(x, o), splat(0.0)
-    for j in range(1, k):
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def exponentiate(F, G, p, x, eps_y, eps_h):
+    """e = exp((u - max) / unit) of position p; the largest score."""
+    o, e, plain, inverse = F[p + U], F[p + E], G[p + PLAIN], splat(1.0 / eps_h)
+    if plain != 0:
+        inverse = where(mask(plain), splat(1.0 / eps_y if eps_y > 0.0 else 1.0), inverse)
+    hi = load(x, o)
+    for j in range(1, F[p + CARD]):
         hi = vmax(hi, load(x, o + L * j))
+    for j in range(F[p + CARD]):
+        store(x, e + L * j, vexp((load(x, o + L * j) - hi) * inverse))
+    return hi
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+def believe(F, G, kids, p, x):
+    """The belief of position p, and its sum."""
+    e, k, to, total = F[p + E], F[p + CARD], F[p + B], splat(0.0)
     one, two = factor_place(F, G[p + ONE]), factor_place(F, G[p + TWO])
-    simple, G[p + ROWS] = G[p + SIMPLE], 1
-    for j in range(k):
-        v = vexp((load(x, o + L * j) - hi) * inverse)
-        store(x, e + L * j, v)
-        if simple:
+    if not G[p + SIMPLE]:
+        total = multiply_all(F, G, kids, p, x)
+    else:
+        for j in range(k):
+            v = load(x, e + L * j)
             if one >= 0:
                 v = v * load(x, one + L * j)
             if two >= 0:
                 v = v * load(x, two + L * j)
             store(x, to + L * j, v)
             total = total + v
-    if not simple:
-        total = multiply_all(F, G, kids, p, x)
     inv = splat(1.0) / vmax(total, splat(TINY))
     # A belief of one row stays as it is: what it sends and gets back is scaled instead.
     store(x, F[p + SCALE], inv if G[p + ROWS] == 1 else splat(1.0))
@@ -367,7 +355,7 @@ def believe(F, G, kids, p, x, inverse):
     if G[p + ROWS] > 1:
         for j in range(G[p + ROWS] * k):
             store(x, to + L * j, load(x, to + L * j) * inv)
-    return hi, total
+    return total
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -375,7 +363,6 @@ def open_rows(F, G, p, c, A, a, x):
     """s(r, z) = b(r) E(r, z) where rows begin; elsewhere there are other rows already."""
     k, R, to, m, word, zero = F[p + CARD], G[p + ROWS], F[p + B], F[p + S], G[p + OPENED], splat(0.0)
     others, scale = G[p + SENT] != FULL, load(x, F[p + SCALE])
-    G[p + MANY] = max(k, R) if others else k
     for r in range(G[p + MANY]):
         b = load(x, to + min(r, k - 1) * L) * scale
         for z in range(c):
@@ -391,7 +378,7 @@ def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
     q = F[p + PARENT]
     k, c, to, m, w, R, up = F[p + CARD], F[q + CARD], F[p + B], F[p + S], F[p + W], G[p + ROWS], F[q + U]
     a, plain, ended = base[2 + F[p + FLIP]] + F[p + START], G[p + PLAIN], G[p + ENDED]
-    scale, G[p + MANY] = load(x, F[p + SCALE]), R
+    scale = load(x, F[p + SCALE])
     if G[p + SENT] != FULL and (eps_y > 0.0 or G[p + TIMES] != 0):
         push(x, to, R, k, tables, a, c, m, scale)
     if G[p + OPENED] != 0:
@@ -420,9 +407,29 @@ def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
     return least
 
 
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def find_factors(F, G, kids, p):
+    """The messages that multiply the belief of p: how many; the first two, twice the child plus whether it is what it
+    sends as an output; and whether they have one row and are of all lanes."""
+    factors, simple, G[p + ONE], G[p + TWO] = 0, True, -1, -1
+    for n in range(F[p + KIDS], F[p + KIDS_END]):
+        i = kids[n]
+        if G[i + TIMES] != 0:
+            G[p + TWO], G[p + ONE] = G[p + ONE], 2 * i
+            simple &= G[i + TIMES] == FULL and G[i + MANY] == 1
+            factors += 1
+        if G[p + IN_Y] and G[i + PLAIN] != 0:
+            G[p + TWO], G[p + ONE] = G[p + ONE], 2 * i + 1
+            simple &= G[i + PLAIN] == FULL
+            factors += 1
+    c = F[p + CARRIER]
+    G[p + ROWS] = G[c + MANY] if c >= 0 and G[c + TIMES] != 0 else 1
+    G[p + FACTORS], G[p + SIMPLE] = factors, simple and factors < 3
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def read_roles(n, F, words, g, eps_y, G):
-    """What every position of a group does, by lanes."""
+def read_roles(n, F, kids, words, g, eps_y, G):
+    """What every position of a group does, by lanes, and the rows that follow from it."""
     for p in range(0, n, COLUMNS):
         q, sent, here = F[p + PARENT], words[g, p // COLUMNS, 0], words[g, p // COLUMNS, 2]
         closed = words[g, q // COLUMNS, 1] if q >= 0 else FULL
@@ -431,13 +438,28 @@ def read_roles(n, F, words, g, eps_y, G):
         G[p + TIMES] = ~closed & here
         # In units of eps_y in all lanes: what outputs send multiplies the belief, and need not be taken to logs.
         G[p + IN_Y] = eps_y > 0.0 and sent == FULL and closed == FULL
+        find_factors(F, G, kids, p)
+        R, k, others = G[p + ROWS], F[p + CARD], sent != FULL
+        G[p + MANY] = R if G[p + OPENED] == 0 else max(k, R) if others else k
+        # Nothing is added to the scores on the way, and they are wanted as exponentials.
+        G[p + READY] = not (sent == FULL and G[p + PLAIN] == here and eps_y == 0.0)
+        for i in range(F[p + KIDS], F[p + KIDS_END]):
+            G[p + READY] &= G[kids[i] + ENDED] == 0 and (G[kids[i] + PLAIN] == 0 or G[p + IN_Y])
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratch):
     """From the leaves to the roots: the values of the lanes, and the smallest sum that was met."""
-    zero = splat(0.0)
-    value, least = zero, splat(1.0)
+    zero, one = splat(0.0), splat(1.0)
+    value, least = zero, one
+    # Sums at eps_h and at eps_y as a product in [1/2, 1) and an exponent: one logarithm each, at the end.
+    hot, cold, hot_e, cold_e = one, one, zero, zero
+    for p in range(0, n, COLUMNS):  # by itself: many exponentials are in flight at a time
+        if G[p + READY]:
+            hi = exponentiate(F, G, p, x, eps_y, eps_h)
+            if F[p + PARENT] >= 0 and eps_y == 0.0:
+                hi = where(mask(G[p + PLAIN]), zero, hi)
+            value = value + (hi if G[p + HERE] == FULL else where(mask(G[p + HERE]), hi, zero))
     for p in range(0, n, COLUMNS):
         q, here, plain = F[p + PARENT], G[p + HERE], G[p + PLAIN]
         if plain == here and G[p + SENT] == FULL and eps_y == 0.0:
@@ -449,13 +471,20 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
             else:
                 least = send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least)
             continue
-        unit, inverse = splat(eps_h), splat(1.0 / eps_h)
-        if plain != 0:
-            unit = where(mask(plain), splat(eps_y), unit)
-            inverse = where(mask(plain), splat(1.0 / eps_y if eps_y > 0.0 else 1.0), inverse)
-        hi, total = believe(F, G, kids, p, x, inverse)
-        least = lower(least, total) if here == FULL else where(mask(here), lower(least, total), least)
-        gain = hi + unit * vlog(vmax(total, splat(TINY)))
+        gain = zero if G[p + READY] else exponentiate(F, G, p, x, eps_y, eps_h)
+        total = believe(F, G, kids, p, x)
+        if here != FULL:
+            total = where(mask(here), total, one)
+        least = lower(least, total)
+        total = vmax(total, splat(TINY))
+        if plain != FULL:
+            hot = hot * (total if plain == 0 else where(mask(plain), one, total))
+            e = exponent(hot)
+            hot, hot_e = hot * two_to_minus(e), hot_e + e
+        if plain != 0 and eps_y > 0.0:
+            cold = cold * (total if plain == FULL else where(mask(plain), total, one))
+            e = exponent(cold)
+            cold, cold_e = cold * two_to_minus(e), cold_e + e
         if q >= 0:
             gain = gain + tops[F[p + START]]
             least = send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least)
@@ -482,7 +511,8 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
                 )
             gain = gain + load(x, scratch)
         value = value + (gain if here == FULL else where(mask(here), gain, zero))
-    return value, least
+    value = value + (vlog(hot) + hot_e * 0.6931471805599453) * eps_h
+    return value + (vlog(cold) + cold_e * 0.6931471805599453) * eps_y, least
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -582,7 +612,7 @@ def downward(n, F, G, tables, base, x, scratch, marginals):
     one = splat(1.0)
     for p in range(n - COLUMNS, -1, -COLUMNS):
         q, k, R, to, t, m = F[p + PARENT], F[p + CARD], G[p + ROWS], F[p + B], F[p + T], F[p + S]
-        others, plain, G[p + PAIRS], G[p + PAIRS_Y] = G[p + SENT] != FULL, G[p + PLAIN], 0, 0
+        others, plain = G[p + SENT] != FULL, G[p + PLAIN]
         if q < 0:
             for r in range(R):
                 v = load(x, F[p + SCALE])
@@ -595,12 +625,10 @@ def downward(n, F, G, tables, base, x, scratch, marginals):
             if (others or G[p + OPENED] != 0) and not (G[p + TIMES] != 0 and G[q + SIMPLE]):
                 derive(F, G, p, x, scratch)
             if others:
-                G[p + PAIRS] = R
                 push(x, m, R, c, tables, a, k, t, one)
             if G[p + OPENED] != 0:
                 begin_rows(F, G, p, c, tables, a, marginals, x)
             if plain != 0:
-                G[p + PAIRS_Y] = 1
                 if not (G[q + IN_Y] and G[q + SIMPLE]):
                     share(F, G, p, x)
                 push(x, w, 1, c, tables, base[1 - F[p + FLIP]] + F[p + START], k, t if plain == FULL else scratch, one)
@@ -672,25 +700,39 @@ def outer(n, m, count, x, pairs, one, two, A, a, at, si, sj):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def add_pairs(F, G, members, by_table, pair_ptr, tables, base, x, marginals, pairs):
+def list_pairs(F, G, members, by_table, pair_ptr, pairs):
+    """Places of beliefs and derivatives whose outer products are wanted, by table, flip and kind; the counts first."""
+    lists = 2 * (len(pair_ptr) - 1)
+    at = lists
+    for index in range(lists):
+        slot, flip, kind, first = index // 4, index // 2 % 2, index % 2, at
+        k, c = members.rows[slot], members.cols[slot]
+        k, c = (c, k) if flip else (k, c)
+        for n in range(pair_ptr[index // 2], pair_ptr[index // 2 + 1]):
+            p = by_table[n]
+            count = G[p + PLAIN] != 0 if kind else G[p + ROWS] * (G[p + SENT] != FULL)
+            for r in range(count):
+                pairs[at], pairs[at + 1] = F[p + B] + r * k * L, F[p + (W if kind else S)] + r * c * L
+                at += 2
+        pairs[index] = (at - first) // 2
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_pairs(members, tables, base, x, marginals, pairs):
     """Marginals of the tables: sums of outer products of beliefs and derivatives, times the table."""
-    for index in range(len(pair_ptr) - 1):
-        slot, flip = index // 2, index % 2
+    lists = 4 * len(members.start)
+    at = lists
+    for index in range(lists):
+        slot, count = index // 4, pairs[index]
         k, c, sx, sz = members.rows[slot], members.cols[slot], members.cols[slot], 1
-        if flip:
+        if index // 2 % 2:
             k, c, sx, sz = c, k, 1, c
-        for kind in range(2):
-            count = 0
-            for n in range(pair_ptr[index], pair_ptr[index + 1]):
-                p = by_table[n]
-                for r in range(G[p + (PAIRS_Y if kind else PAIRS)]):
-                    pairs[2 * count], pairs[2 * count + 1] = F[p + B] + r * k * L, F[p + (W if kind else S)] + r * c * L
-                    count += 1
-            a, at = base[0 if kind else 2] + members.start[slot], marginals + members.put[slot]
-            if count and (c >= 5 or k < 5):
-                outer(k, c, count, x, pairs, 0, 1, tables, a, at, sx, sz)
-            elif count:
-                outer(c, k, count, x, pairs, 1, 0, tables, a, at, sz, sx)
+        a, put = base[0 if index % 2 else 2] + members.start[slot], marginals + members.put[slot]
+        if count and (c >= 5 or k < 5):
+            outer(k, c, count, x, pairs, at, at + 1, tables, a, put, sx, sz)
+        elif count:
+            outer(c, k, count, x, pairs, at + 1, at, tables, a, put, sz, sx)
+        at += 2 * count
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
@@ -809,13 +851,17 @@ def write(size, members, group, real, layout, stage, starts, x, marginals, mu_un
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def run_group(f, members, g, group, tables, base, tops, eps_y, eps_h, squarings, buffer, roles, ints, value, done):
+def run_group(
+    f, members, g, fresh, group, tables, base, tops, eps_y, eps_h, squarings, buffer, roles, listed, states, value, done
+):
     """One group, its scores being in the buffer; ``done`` is set where nothing was too small to be safe."""
     # Kernels within get pointers: arrays would be counted, atomically, at every call.
     x, F, G, A = pointer_to(buffer), pointer_to(f.places), pointer_to(roles), pointer_to(tables)
-    kids, base_at, tops_at, work = pointer_to(f.kids), pointer_to(base), pointer_to(tops), pointer_to(ints)
+    kids, base_at, tops_at, pairs = pointer_to(f.kids), pointer_to(base), pointer_to(tops), pointer_to(listed)
     n, real = f.places.size, members.ptr[g + 1] - members.ptr[g]
-    read_roles(n, F, members.words, g, eps_y, G)
+    if fresh:
+        read_roles(n, F, kids, members.words, g, eps_y, G)
+        list_pairs(F, G, members, f.by_table, f.pair_ptr, pairs)
     v, least = upward(n, F, G, kids, A, base_at, tops_at, squarings, eps_y, eps_h, x, f.scratch)
     store(x, f.scratch, v)
     for lane in range(real):
@@ -828,9 +874,9 @@ def run_group(f, members, g, group, tables, base, tops, eps_y, eps_h, squarings,
         x[j] = 0.0
     if eps_y > 0.0:
         downward(n, F, G, A, base_at, x, f.scratch, f.marginals)
-        add_pairs(F, G, members, f.by_table, f.pair_ptr, A, base_at, x, f.marginals, work)
+        add_pairs(members, A, base_at, x, f.marginals, pairs)
     else:
-        walk(n, real, F, G, A, base_at, x, f.marginals, work)
+        walk(n, real, F, G, A, base_at, x, f.marginals, pointer_to(states))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -841,7 +887,7 @@ def run_lanes(
     """Groups ``first`` to ``last`` of a family."""
     buffer, roles = np.empty(f.total), np.empty(f.places.size, np.int64)
     stage, starts, group = np.zeros(L * f.size), np.arange(L) * f.size, np.empty((2, L), np.int64)
-    ints = np.zeros(2 * (L * len(f.places) + f.n_pairs), np.int64)
+    states, listed = np.zeros(2 * L * len(f.places), np.int64), np.empty(f.n_pairs, np.int64)
     for g in range(first, last):
         real = members.ptr[g + 1] - members.ptr[g]
         for lane in range(L):
@@ -849,6 +895,7 @@ def run_lanes(
             group[0, lane], group[1, lane] = members.instance[i], members.kind[i]
         read(f.size, members, group, layout, unary, allowed, stage, starts, buffer)
         run_group(
-            f, members, g, group[0], tables, base, tops, eps_y, eps_h, squarings, buffer, roles, ints, value, done
-        )
+            f, members, g, g == first or members.fresh[g], group[0], tables, base, tops, eps_y, eps_h, squarings,
+            buffer, roles, listed, states, value, done,
+        )  # fmt: skip
         write(f.size, members, group, real, layout, stage, starts, buffer, f.marginals, mu_unary, mu_tables)
