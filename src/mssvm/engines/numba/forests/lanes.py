@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mssvm.core.arrays import Ints
+from mssvm.core.arrays import Bools, Ints
 from mssvm.core.jit import njit
 from mssvm.engines.numba.vector import (
     WIDTH,

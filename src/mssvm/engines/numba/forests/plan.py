@@ -23,7 +23,6 @@ from mssvm.engines.numba.vector import WIDTH
 LANE_STATES = 48  # with more, one chain at a time is as fast
 CACHED = 1 << 15  # doubles of one buffer of a group of chains
 BLOCK = 64  # instances handed to a thread at a time
-NOTHING = np.zeros(0, dtype=np.int64)
 
 
 def stack_forests(rootings: list[Rooting], cards: list[Ints]) -> Forest:
