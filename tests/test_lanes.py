@@ -62,7 +62,16 @@ def assert_by_numpy(batch: Batch, theta: Potentials, query: Query, eps_y: float,
     return bound
 
 
-@pytest.mark.parametrize(("eps_y", "eps_h"), [(0, 1), (0, 0.5), (0.5, 1), (0.3, 1), (1, 0.5), (0.03125, 1), (1e-3, 1)])
+def side_by_side(bound: NumbaBound) -> int:
+    """How many instances run side by side."""
+    routes = [route for route in bound.routes if isinstance(route, ForestRoute)]
+    return sum(len(group.members.instance) for route in routes for _, group in route.lanes)
+
+
+TEMPERATURES = [(0, 1), (0, 0.5), (0.5, 1), (0.3, 1), (1, 0.5), (0.03125, 1), (1e-3, 1)]
+
+
+@pytest.mark.parametrize(("eps_y", "eps_h"), TEMPERATURES)
 @pytest.mark.parametrize("seed", range(5))
 def test_labels_and_links_at_two_temperatures(seed: int, eps_y: float, eps_h: float) -> None:
     rng = np.random.default_rng(seed)
@@ -73,8 +82,35 @@ def test_labels_and_links_at_two_temperatures(seed: int, eps_y: float, eps_h: fl
     for b, (_, _, labels) in enumerate(chains):
         output[batch.var_ptr[b] + labels] = rng.random(len(labels)) < 0.6  # the others are missing
     bound = assert_by_numpy(batch, *drawn(batch, seed, output), eps_y, eps_h)
-    routes = [route for route in bound.routes if isinstance(route, ForestRoute)]
-    assert sum(len(group.members) for route in routes for group in route.links) >= 10
+    assert side_by_side(bound) >= 10
+
+
+@pytest.mark.parametrize(("eps_y", "eps_h"), TEMPERATURES)
+@pytest.mark.parametrize("seed", range(3))
+def test_labels_with_leaves_at_two_temperatures(seed: int, eps_y: float, eps_h: float) -> None:
+    rng = np.random.default_rng(seed)
+    combs = [comb(int(n)) for n in (*rng.integers(1, 5, 9), 4, 4, 4)]
+    batch = Batch.build([c[0] for c in combs], [c[1] for c in combs])
+    labels = np.concatenate([np.arange(t.n_vars) % 2 == 0 for t, _ in combs])
+    for missing in (0.0, 0.4):  # the leaves of a missing label belong to one hidden component with it
+        output = labels & (rng.random(batch.n_vars) >= missing)
+        bound = assert_by_numpy(batch, *drawn(batch, seed, output), eps_y, eps_h)
+        assert side_by_side(bound) >= 10
+
+
+@pytest.mark.parametrize(("eps_y", "eps_h"), TEMPERATURES)
+def test_trees_with_any_roles_at_two_temperatures(eps_y: float, eps_h: float) -> None:
+    shown = 0
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(4, 8))
+        parents = [int(rng.integers(i)) for i in range(1, n)]
+        scopes = tuple((i, j) if rng.random() < 0.5 else (j, i) for i, j in enumerate(parents, 1))
+        tree = Topology(tuple(rng.integers(1, 4, n)), scopes)
+        batch = Batch.build([tree] * 20, [list(range(n - 1))] * 20)
+        bound = assert_by_numpy(batch, *drawn(batch, seed, rng.random(batch.n_vars) < 0.6), eps_y, eps_h)
+        shown += side_by_side(bound)
+    assert shown >= 60
 
 
 @pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 1.0), (0.5, 1.0)])
@@ -91,7 +127,7 @@ def test_forests_that_end_sooner_run_beside_longer_ones(forests: list[tuple[Topo
     theta, query = drawn(batch, 7, np.ones(batch.n_vars, dtype=bool))
     bound = assert_by_numpy(batch, theta, query, eps, eps)
     routes = [route for route in bound.routes if isinstance(route, ForestRoute)]
-    assert sum(len(group.members) for _, group in routes[0].lanes) >= len(forests) - 1
+    assert side_by_side(bound) >= len(forests) - 1
     assert len(routes[0].lanes) == 1
 
 

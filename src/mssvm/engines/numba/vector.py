@@ -56,7 +56,8 @@ def spread(builder: Any, x: Any) -> Any:
 
 
 def pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
-    data = context.make_array(array_type)(context, builder, array).data
+    counted = not isinstance(array_type, types.CPointer)
+    data = context.make_array(array_type)(context, builder, array).data if counted else array
     return builder.bitcast(builder.gep(data, [at]), VECTOR.as_pointer())
 
 
@@ -73,6 +74,16 @@ def write(builder: Any, value: Any, place: Any) -> None:
 def call(builder: Any, name: str, *x: Any) -> Any:
     kind = ir.FunctionType(VECTOR, [VECTOR] * len(x))
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{WIDTH}f64"), x)
+
+
+@_intrinsic
+def pointer_to(typing: Any, array: Any) -> Any:
+    """Where an array begins, to be read and written by index; the array must outlive it."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.make_array(signature.args[0])(context, builder, args[0]).data
+
+    return types.CPointer(array.dtype)(array), code
 
 
 @_intrinsic
@@ -194,10 +205,17 @@ def total(typing: Any, a: Any) -> Any:
 
 
 def _polynomial(builder: Any, coefficients: list[float], x: Any) -> Any:
-    out = constant(coefficients[0])
-    for c in coefficients[1:]:
-        out = builder.fadd(builder.fmul(out, x, flags=FAST), constant(c), flags=FAST)
-    return out
+    """Even and odd powers by themselves, so that the machine has two chains of multiply-adds to work on."""
+
+    def in_square(some: list[float]) -> Any:
+        out = constant(some[0])
+        for c in some[1:]:
+            out = builder.fadd(builder.fmul(out, square, flags=FAST), constant(c), flags=FAST)
+        return out
+
+    square = builder.fmul(x, x, flags=FAST)
+    even, odd = in_square(coefficients[::-1][::2][::-1]), in_square(coefficients[::-1][1::2][::-1])
+    return builder.fadd(builder.fmul(odd, x, flags=FAST), even, flags=FAST)
 
 
 @_intrinsic
@@ -235,6 +253,28 @@ def vlog(typing: Any, a: Any) -> Any:
         rest = builder.fmul(builder.fmul(s, constant(2.0)), series, flags=FAST)
         whole = builder.fmul(builder.sitofp(e, VECTOR), constant(0.6931471805599453), flags=FAST)
         return builder.fadd(whole, rest, flags=FAST)
+
+    return REGISTER(REGISTER), code
+
+
+@_intrinsic
+def exponent(typing: Any, a: Any) -> Any:
+    """The least e with a < 2^e, of positive normal numbers."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        e = builder.sub(builder.ashr(builder.bitcast(args[0], _BITS), _bits(52)), _bits(1022))
+        return builder.sitofp(e, VECTOR)
+
+    return REGISTER(REGISTER), code
+
+
+@_intrinsic
+def two_to_minus(typing: Any, e: Any) -> Any:
+    """2^-e of whole numbers."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        bits = builder.shl(builder.sub(_bits(1023), builder.fptosi(args[0], _BITS)), _bits(52))
+        return builder.bitcast(bits, VECTOR)
 
     return REGISTER(REGISTER), code
 

@@ -52,7 +52,8 @@ class BatchPtr(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """Tables at one temperature: E = exp((theta - top) / eps), its transpose, and top and range at a table's start."""
+    """Tables at one temperature: E = exp((theta - top) / eps), or theta at eps = 0, its transpose, and top and range at
+    a table's start."""
 
     raw: Floats
     e: Floats
@@ -114,11 +115,9 @@ def exp_tables(
             lo = min(lo, raw[j])
         top[a] = hi
         span[a] = hi - lo if lo > -np.inf else np.inf
-        if eps == 0.0:
-            continue
         shift = hi if hi > -np.inf else 0.0
         for j in range(a, a + n * m):
-            e[j] = exp_neg((raw[j] - shift) / eps)
+            e[j] = exp_neg((raw[j] - shift) / eps) if eps > 0.0 else raw[j]
         for x in range(n):
             for z in range(m):
                 et[a + z * n + x] = e[a + x * m + z]

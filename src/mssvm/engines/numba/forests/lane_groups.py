@@ -1,0 +1,197 @@
+"""Which instances run side by side, and how their forests, tables and roles are laid out in registers (``lanes``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Ints
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, Topology, offsets
+from mssvm.engines.numba.forests.lanes import COLUMNS, SLOT, Family, Members, U
+from mssvm.engines.numba.forests.rooting import rooting_of
+from mssvm.engines.numba.vector import WIDTH
+
+FEWEST = 3  # instances that are worth a register of eight
+LARGEST = 1 << 20  # registers of a group with rows, 64 MiB: beyond, one instance at a time needs an eighth
+
+
+class Reading(NamedTuple):
+    """A rooted topology by position, from the leaves to the roots."""
+
+    order: Ints
+    parent: Ints  # position, -1 at a root
+    factor: Ints  # to the parent, -1 at a root
+    flip: Bools
+    text: bytes  # cardinalities, parents and flips, read from the root
+
+
+@lru_cache(4096)
+def read_from_root(topology: Topology, first: bytes) -> Reading:
+    r, n = rooting_of(topology, first), topology.n_vars
+    position = np.empty(n, dtype=np.int64)
+    position[r.order] = np.arange(n)
+    up = r.parent[r.order]
+    parent = np.where(up < 0, -1, position[up])
+    read = np.stack([topology.card_array[r.order], np.where(up < 0, -1, n - 1 - parent), r.flip[r.order]], axis=1)
+    text = np.ascontiguousarray(read[::-1]).tobytes()
+    return Reading(r.order, parent, np.where(up < 0, -1, r.edge[r.order]), r.flip[r.order], text)
+
+
+class Kinds(NamedTuple):
+    """Instances of a family by topology, the longest first, and the starts of its tables by position."""
+
+    tables: Ints
+    topologies: list[Topology]
+    readings: list[Reading]
+    instances: list[Ints]
+
+    def begins_with(self, reading: Reading, tables: Ints) -> bool:
+        """Whether a forest read from its root is the beginning of this family's, tables included."""
+        same = len(tables) == 0 or np.array_equal(self.tables[-len(tables) :], tables)
+        return same and self.readings[0].text.startswith(reading.text)
+
+    def add(self, topology: Topology, reading: Reading, instances: Ints) -> None:
+        self.topologies.append(topology)
+        self.readings.append(reading)
+        self.instances.append(instances)
+
+
+class LaneGroup(NamedTuple):
+    """A family of forests and the instances that run side by side in it."""
+
+    family: Family
+    members: Members
+
+
+@dataclass(frozen=True, eq=False)
+class _Roles:
+    """Per instance and position: a free output, an end of rows, present at all."""
+
+    sent: Bools
+    closed: Bools
+    here: Bools
+
+    @classmethod
+    def of(cls, batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> _Roles:
+        n, count = kinds.topologies[0].n_vars, sum(map(len, kinds.instances))
+        sent, closed = np.full((count, n), cold and query is None), np.full((count, n), cold and query is None)
+        here, lo = np.zeros((count, n), dtype=bool), 0
+        free = query.n_allowed(batch) > 1 if query is not None else None
+        for topology, reading, chosen in zip(kinds.topologies, kinds.readings, kinds.instances, strict=True):
+            part = (slice(lo, lo + len(chosen)), slice(n - topology.n_vars, None))
+            here[part] = True
+            if query is not None and free is not None:
+                at = batch.var_ptr[chosen][:, None] + reading.order
+                sent[part], closed[part] = query.output[at] & free[at], query.output[at] | ~free[at]
+            lo += len(chosen)
+        return cls(sent, closed, here)
+
+    def words(self, chosen: Ints, groups: int) -> Ints:
+        """A 64-bit word of eight lanes for every role, group and position; the last instance fills the last group."""
+        lanes = chosen[np.minimum(np.arange(groups * WIDTH), len(chosen) - 1)]
+        out = []
+        for flags in (self.sent, self.closed, self.here):
+            byte = np.where(flags[lanes], 255, 0).astype(np.uint8).reshape(groups, WIDTH, -1)
+            out.append(np.ascontiguousarray(byte.transpose(0, 2, 1)).view(np.int64)[:, :, 0])
+        return np.stack(out, axis=2)
+
+    def rows(self, card: Ints, kid_ptr: Ints, kids: Ints) -> tuple[Ints, Ints, Ints, Bools]:
+        """Per position the rows of its belief, of its message, and the child that brings them; and which instances
+        agree with that, having rows from one child at most."""
+        n, fits = len(card), np.ones(len(self.sent), dtype=bool)
+        rows, many, carrier = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64), np.full(n, -1, dtype=np.int64)
+        carries = np.zeros_like(self.sent)
+        for p in range(n):
+            mine = kids[kid_ptr[p] : kid_ptr[p + 1]]
+            hidden = ~self.closed[:, p : p + 1] & self.here[:, p : p + 1]
+            brings = (self.sent[:, mine] | carries[:, mine]) & hidden
+            count = brings.sum(axis=0)
+            if count.any():
+                best = int(np.argmax(count))
+                carrier[p], carries[:, p] = mine[best], brings[:, best]
+                fits &= brings.sum(axis=1) <= brings[:, best]
+                if (brings[:, best] & self.sent[:, mine[best]]).any():
+                    many[mine[best]] = max(many[mine[best]], card[mine[best]])
+                rows[p] = many[mine[best]]
+            many[p] = rows[p]
+        return rows, many, carrier, fits
+
+
+def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> LaneGroup | None:
+    """The registers of a family; None if too few of its instances can run in it, or it would be too large."""
+    topology, lead, roles = kinds.topologies[0], kinds.readings[0], _Roles.of(batch, kinds, query, cold)
+    n, card, parent = topology.n_vars, topology.card_array[lead.order], lead.parent
+    kids = np.argsort(parent, kind="stable")[(parent < 0).sum() :]
+    kid_ptr = offsets(np.bincount(parent[parent >= 0], minlength=n))
+    rows, many, carrier = np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64), np.full(n, -1, dtype=np.int64)
+    chosen = np.arange(len(roles.sent))
+    if query is not None:
+        rows, many, carrier, fits = roles.rows(card, kid_ptr, kids)
+        chosen = np.flatnonzero(fits)
+    sent = np.where(parent < 0, 1, card[parent])
+    table = np.full(n, -1, dtype=np.int64)
+    start, table[parent >= 0] = np.unique(kinds.tables, return_inverse=True)
+    shape = _shapes(topology, lead, table, len(start))
+    size = -(-int(card.sum()) // WIDTH) * WIDTH
+    parts = np.stack([rows * card, rows * card, many * sent, sent, 0 * card + 2])  # b, t, s, w, scale
+    if len(chosen) < FEWEST or (rows.max() > 1 and parts.sum() > LARGEST):
+        return None
+    at = offsets(topology.card_array)[:-1][lead.order]
+    first = offsets(parts.ravel())
+    scratch = 2 * size + first[-1]
+    marginals = scratch + card.max() * (1 + many.max()) + 2
+    put = offsets(shape.prod(axis=1))
+    slot = np.maximum(table, 0)
+    places = np.stack([
+        card, np.where(parent < 0, -1, COLUMNS * parent), lead.flip, table, np.append(start, 0)[slot],
+        WIDTH * put[slot], np.where(carrier < 0, -1, COLUMNS * carrier), kid_ptr[:-1], kid_ptr[1:],
+        WIDTH * at, WIDTH * (size + at), *(WIDTH * (2 * size + first[:-1].reshape(5, n))),
+    ], axis=1)  # fmt: skip
+    of = np.where(parent < 0, 2 * len(start), 2 * table + lead.flip)
+    pair_ptr = offsets(np.bincount(of, minlength=2 * len(start) + 1)[:-1])
+    family = Family(
+        np.ascontiguousarray(places, dtype=np.int64), COLUMNS * kids, pair_ptr, COLUMNS * np.argsort(of, kind="stable"),
+        int(4 * len(start) + 2 * (many + 1).sum()), size, int(WIDTH * (marginals + put[-1])),
+        int(WIDTH * scratch), int(WIDTH * marginals),
+    )  # fmt: skip
+    return LaneGroup(family, _members(kinds, family, start, shape, roles, chosen))
+
+
+def _shapes(topology: Topology, reading: Reading, table: Ints, slots: int) -> Ints:
+    """Rows and columns of the tables of a family."""
+    factor, below = np.empty(slots, dtype=np.int64), reading.factor >= 0
+    factor[table[below]] = reading.factor[below]
+    scopes = np.array(topology.scopes, dtype=np.int64).reshape(-1, 2)
+    return topology.card_array[scopes[factor]].reshape(-1, 2)
+
+
+def _members(kinds: Kinds, family: Family, start: Ints, shape: Ints, roles: _Roles, chosen: Ints) -> Members:
+    n, factor = len(family.places), np.full((len(kinds.topologies), len(start)), -1, dtype=np.int64)
+    segments = []
+    for row, (topology, reading) in enumerate(zip(kinds.topologies, kinds.readings, strict=True)):
+        slot, below = family.places[n - topology.n_vars :, SLOT], reading.factor >= 0
+        factor[row, slot[below]] = reading.factor[below]
+        segments.append(_segments(topology, reading, family.places[n - topology.n_vars :, U] // WIDTH))
+    kind = np.repeat(np.arange(len(kinds.instances)), [len(i) for i in kinds.instances])
+    ptr = np.append(np.arange(0, len(chosen), WIDTH), len(chosen))
+    words = roles.words(chosen, len(ptr) - 1)
+    return Members(
+        ptr, np.concatenate(kinds.instances)[chosen], kind[chosen], words,
+        np.append(True, (words[1:] != words[:-1]).any(axis=(1, 2))),
+        offsets(np.array([len(s) for s in segments], dtype=np.int64)), np.concatenate(segments), factor, start,
+        np.ascontiguousarray(shape[:, 0]), np.ascontiguousarray(shape[:, 1]), WIDTH * offsets(shape.prod(axis=1))[:-1],
+    )  # fmt: skip
+
+
+def _segments(topology: Topology, reading: Reading, at: Ints) -> Ints:
+    """Runs of scores (from, to, length) that are contiguous in an instance and among the family's registers."""
+    card, to = topology.card_array, np.empty(topology.n_vars, dtype=np.int64)
+    to[reading.order] = at
+    begin = np.append(True, to[1:] != to[:-1] + card[:-1])
+    source = offsets(card)
+    first = source[:-1][begin]
+    return np.stack([first, to[begin], np.diff(np.append(first, source[-1]))], axis=1)
