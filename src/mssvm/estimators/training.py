@@ -274,7 +274,7 @@ class Training:
         """Whether BCFW can solve it: a maximum, nothing missing, all weights regularised, its planes in memory."""
         batch, regulariser = self.problem.sample.batch, self.regulariser
         size = 8 * BCFW.n_planes * (batch.n_states + batch.n_mu_entries)
-        penalised = not regulariser.kinked and bool(np.all(regulariser.strengths(problem.n_weights) > 0))
+        penalised = not regulariser.has_absolute and bool(np.all(regulariser.strengths(problem.n_weights) > 0))
         return problem.convex and problem.temperatures[0] == 0 and penalised and size <= self.plan.memory_limit
 
     def _told(self, row: Row, w: Floats) -> bool | None:
