@@ -27,6 +27,7 @@ class MessagesOnly:
     """An engine of which only messages are asked for."""
 
     threads: int = 1
+    idle: int = 1
     name = "messages only"
 
     def exact(self, batch: Batch, *_: Any) -> Any:

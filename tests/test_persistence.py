@@ -98,14 +98,14 @@ def rewritten(path, change):
     from safetensors import safe_open
     from safetensors.numpy import save_file
 
-    from mssvm.estimators.persist import _digest
+    from mssvm.core.files import digest_of
 
     with safe_open(path, framework="numpy") as file:
         model = json.loads(file.metadata()["model"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
     change(model, tensors)
     text = json.dumps(model)
-    save_file(tensors, path, {"model": text, "digest": _digest(text, tensors)})
+    save_file(tensors, path, {"model": text, "digest": digest_of(text, tensors)})
 
 
 @pytest.mark.parametrize(

@@ -216,8 +216,10 @@ def test_errors_of_a_model_speak_of_lines(tmp_path: Path) -> None:
     train = read(write(tmp_path / "a.jsonl", lines({"x": [[1.0]], "y": ["a"]}, {"x": [[2.0]], "y": ["b"]})))
     model = ms.CRF().fit(train.X, train.labels)
     test = read(write(tmp_path / "b.jsonl", "\n" + lines({"x": [[1.0]], "y": ["c"]})))
-    with pytest.raises(InputError, match=r"b\.jsonl, line 2, site 0: label 'c' is not among"), test.places():
-        model.score(test.X, test.labels)
+    assert model.score(test.X, test.labels) == 0.0  # a label never met is wrong
+    wide = read(write(tmp_path / "c.jsonl", "\n" + lines({"x": [[1.0]], "y": ["a"]}, {"x": [[1.0]], "y": ["c"]})))
+    with pytest.raises(InputError, match=r"c\.jsonl, line 3, site 0: label 'c' is not among"), wide.places():
+        model.decision_gap(wide.X, wide.labels)
 
 
 def test_parts_have_all_instances_in_order(tmp_path: Path) -> None:
