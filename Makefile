@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint bench bench-sweeps attack
+.PHONY: install demo test lint bench bench-sweeps attack docs
 
 install: $(STAMP)
 
@@ -47,3 +47,9 @@ bench-sweeps: $(STAMP)
 attack: $(STAMP)
 	$(PY) tools/attack_matrix.py
 	$(PY) tools/attack_files.py
+
+# The documentation as a site under docs/_build/html; warnings are errors, and nothing is fetched but the tools.
+docs: $(STAMP)
+	@$(PY) -c "import sphinx, myst_parser, furo" 2>/dev/null || $(PY) -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"

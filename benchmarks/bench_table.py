@@ -1,9 +1,9 @@
-"""Write the README's table of speed from what ``bench.py`` measured.
+"""Write the page's table of speed from what ``bench.py`` measured.
 
-    python benchmarks/bench_table.py [--results benchmarks/results/bench.json] [--readme README.md] [--check]
+    python benchmarks/bench_table.py [--results benchmarks/results/bench.json] [--page docs/benchmarks.md] [--check]
 
-Everything between the two marker lines of the README is replaced; without results, by the sentence that there are none.
-With --check nothing is written, and the exit code says whether the README agrees with the results.
+Everything between the two marker lines of the page is replaced; without results, by the sentence that there are none.
+With --check nothing is written, and the exit code says whether the page agrees with the results.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def text_of(results: Path) -> str:
     return table(tree)
 
 
-def replaced(readme: str, text: str) -> str:
-    head, rest = readme.split(BEGIN)
+def replaced(page: str, text: str) -> str:
+    head, rest = page.split(BEGIN)
     _, tail = rest.split(END)
     return f"{head}{BEGIN}\n{text}\n{END}{tail}"
 
@@ -89,14 +89,14 @@ def replaced(readme: str, text: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "bench.json")
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    before = args.readme.read_text("utf-8")
+    before = args.page.read_text("utf-8")
     after = replaced(before, text_of(args.results))
     if args.check:
         return int(before != after)
-    args.readme.write_text(after, "utf-8")
+    args.page.write_text(after, "utf-8")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""Write the README's table of what the reproduction found, from the kept results.
+"""Write the page's table of what the reproduction found, from the kept results.
 
-    python benchmarks/science_table.py [--results results/results.json] [--readme README.md] [--check]
+    python benchmarks/science_table.py [--results results/results.json] [--page docs/paper.md] [--check]
 
-Everything between the two marker lines of the README is replaced. With --check nothing is written, and the exit code
-says whether the README agrees with the results.
+Everything between the two marker lines of the page is replaced. With --check nothing is written, and the exit code
+says whether the page agrees with the results.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _chain(tree: dict[str, Any]) -> list[str]:
     return [*lines, *(f"| {' | '.join(row)} |" for row in found["rows"])]
 
 
-def replaced(readme: str, text: str) -> str:
-    head, rest = readme.split(BEGIN)
+def replaced(page: str, text: str) -> str:
+    head, rest = page.split(BEGIN)
     _, tail = rest.split(END)
     return f"{head}{BEGIN}\n{text}\n{END}{tail}"
 
@@ -48,14 +48,14 @@ def replaced(readme: str, text: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "results.json")
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "paper.md")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    before = args.readme.read_text("utf-8")
+    before = args.page.read_text("utf-8")
     after = replaced(before, table(json.loads(args.results.read_text("utf-8"))))
     if args.check:
         return int(before != after)
-    args.readme.write_text(after, "utf-8")
+    args.page.write_text(after, "utf-8")
     return 0
 
 

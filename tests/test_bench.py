@@ -1,4 +1,4 @@
-"""The README's table of speed is that of the kept measurements, and the C loops and comparisons do what they say."""
+"""The page's table of speed is that of the kept measurements, and the C loops and comparisons do what they say."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def made(tmp_path: Path, results: dict[str, Any] | None) -> subprocess.Completed
     readme.write_text("head\n<!-- bench: begin -->\nold\n<!-- bench: end -->\ntail\n")
     if results is not None:
         (tmp_path / "bench.json").write_text(json.dumps(results))
-    files = ["--results", str(tmp_path / "bench.json"), "--readme", str(readme)]
+    files = ["--results", str(tmp_path / "bench.json"), "--page", str(readme)]
     done = subprocess.run([*TABLE, *files], check=False, capture_output=True, text=True)
     if done.returncode == 0:
         assert subprocess.run([*TABLE, *files, "--check"], check=False).returncode == 0
     return done
 
 
-def test_the_readme_agrees_with_the_kept_measurements() -> None:
+def test_the_page_agrees_with_the_kept_measurements() -> None:
     assert subprocess.run([*TABLE, "--check"], check=False).returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""The README's tables are those of the kept results."""
+"""The page's tables are those of the kept results."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_readme_agrees_with_the_kept_results() -> None:
+def test_the_page_agrees_with_the_kept_results() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "science_table.py"), "--check"]
     assert subprocess.run(command, check=False).returncode == 0

@@ -156,6 +156,11 @@ class TableLoss(ScaledLoss):
     normalize: bool = False
     scale: float = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.costs) and not isinstance(self.costs, Mapping):
+            raise InputError("TableLoss: costs must map shapes of tables to arrays; WeightedHamming takes one matrix.")
+
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
         def rows(chosen: Ints, scope: Ints, shape: tuple[int, ...], cost: Floats) -> Floats:
             return _against_set(_joint_mask(batch, scope, shape, truth), cost)
