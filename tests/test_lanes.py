@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from mssvm.core.potentials import Potentials, Query
+from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.numba.exact import NumbaBound
+from mssvm.engines.numba.forests import dense
 from mssvm.engines.numba.forests.plan import ForestRoute
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.exact import Exact
@@ -137,3 +140,46 @@ def test_ranges_that_are_not_safe_leave_the_registers() -> None:
     theta.unary[batch.state_span(4)] *= 1e4
     for eps_y, eps_h in ((1.0, 1.0), (0.5, 1.0)):
         assert_by_numpy(batch, theta, query, eps_y, eps_h)
+
+
+def tree(n: int) -> tuple[Topology, list[int]]:
+    """A chain with a leaf at every second node, all of three states, and a node apart; a table is read both ways."""
+    scopes = [(t, t + 1) if t % 3 else (t + 1, t) for t in range(n - 1)] + [(t, n + t // 2) for t in range(0, n, 2)]
+    return Topology((3,) * (n + (n + 1) // 2 + 1), tuple(scopes)), [t % 2 for t in range(n - 1)] + [2] * ((n + 1) // 2)
+
+
+def chain(n: int) -> tuple[Topology, list[int]]:
+    return Topology((3,) * n, tuple((t, t + 1) for t in range(n - 1))), [0] * (n - 1)
+
+
+@pytest.mark.parametrize(("eps_y", "eps_h", "output"), [(0.05, 0.05, True), (1.0, 1.0, True), (0.0, 0.5, False)])
+@pytest.mark.parametrize("forests", [[tree(4)] * 5, [chain(n) for n in (7, 5, 2, 7, 3)]])
+def test_many_states_are_matrix_products(
+    forests: list[tuple[Topology, list[int]]],
+    eps_y: float,
+    eps_h: float,
+    output: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dense, "STATES", 3)
+    monkeypatch.setattr(dense, "AT_ONCE", 2)
+    batch = Batch.build([t for t, _ in forests], [ids for _, ids in forests])
+    theta, query = drawn(batch, 7, np.full(batch.n_vars, output))
+    theta.tables[4] = -np.inf
+    theta.unary[batch.state_span(1)] *= 1e4  # not safe
+    bound = assert_by_numpy(batch, theta, query, eps_y, eps_h)
+    (route,) = (route for route in bound.routes if isinstance(route, ForestRoute))
+    assert len(route.dense) == 3
+    assert not route.lanes
+
+
+def test_blas_gets_its_threads_back() -> None:
+    def count() -> list[int]:
+        return [int(library["num_threads"]) for library in threadpool_info() if library["user_api"] == "blas"]
+
+    before = count()
+    with ONE_BLAS_THREAD:
+        with ONE_BLAS_THREAD:
+            assert set(count()) == {1}
+        assert set(count()) == {1}
+    assert count() == before

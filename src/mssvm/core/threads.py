@@ -1,4 +1,5 @@
-"""One pool of threads for as long as there is work: starting threads anew costs more than small steps do."""
+"""One pool of threads for as long as there is work, as starting threads anew costs more than small steps do; and BLAS
+kept to one thread beside it."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from itertools import starmap
-from threading import local
+from threading import Lock, local
 from typing import Any, Self, TypeVar
+
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from mssvm.core.errors import InputError
 
@@ -70,3 +73,32 @@ class Workers:
         if failed:
             raise failed[min(failed)]
         return found
+
+
+class _OneBlasThread:
+    """Holds BLAS at one thread from the first user's entry to the last one's exit, as the number is the process's.
+
+    Work is spread over threads of our own, which those of BLAS would only disturb; and its bits depend on their number.
+    """
+
+    def __init__(self) -> None:
+        self._users, self._lock = 0, Lock()
+
+    @cached_property
+    def _libraries(self) -> Any:
+        return ThreadpoolController()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._held = self._libraries.limit(limits=1, user_api="blas")
+            self._users += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._held.restore_original_limits()
+
+
+ONE_BLAS_THREAD = _OneBlasThread()

@@ -263,6 +263,22 @@ class Batch:
         first = self._mu_first
         return np.repeat(self.factor_owner[first], self.table_sizes[first])
 
+    def mu_entries(self, entries: Ints) -> tuple[Ints, Ints]:
+        """``mu_source`` and ``mu_owner`` of some entries of ``Marginals.tables``, without those of all."""
+        first, at = self._mu_first, self._mu_ptr
+        block = np.searchsorted(at, entries, side="right") - 1
+        return self.table_at[first][block] + entries - at[block], self.factor_owner[first][block]
+
+    @cached_property
+    def whole_copies(self) -> bool:
+        """Whether ``Marginals.tables`` is ``Potentials.tables`` so and so many times over, entry by entry."""
+        n, starts = self.n_table_entries, self.table_at[self._mu_first]
+        return n > 0 and self.n_mu_entries % n == 0 and np.array_equal(self._mu_ptr[:-1] % n, starts)
+
+    @property
+    def _mu_ptr(self) -> Ints:
+        return offsets(self.table_sizes[self._mu_first])
+
     @property
     def _mu_first(self) -> Ints:
         """The first factor of every marginal in ``Marginals.tables``, in the order in which they lie there."""
@@ -276,6 +292,8 @@ class Batch:
         """Sum per-instance table marginals over the instances that share a table."""
         if not self.tables_shared_across_instances and np.array_equal(self.mu_at, self.table_at):
             return mu_tables
+        if self.whole_copies:
+            return np.asarray(mu_tables.reshape(-1, self.n_table_entries).sum(axis=0))
         return sum_by(self.mu_source, mu_tables, self.n_table_entries)
 
     def state_span(self, b: int) -> slice:

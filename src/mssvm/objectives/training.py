@@ -207,7 +207,7 @@ class LinearMinus:
     def __init__(self, batch: Batch, mu: Marginals, gradient: Floats) -> None:
         self.states, entries = np.flatnonzero(mu.unary), np.flatnonzero(mu.tables)
         self.owner = batch.owner  # a label marks one state of every variable
-        self.tables, self.table_owner = batch.mu_source[entries], batch.mu_owner[entries]
+        self.tables, self.table_owner = batch.mu_entries(entries)
         self.count = mu.tables[entries]
         self.gradient = gradient
 

@@ -11,16 +11,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
 from mssvm.core.registry import SOLVERS
+from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.objectives.problem import Part, Problem
 from mssvm.optim.checkpoint import Checkpoint, Saver, digest
 from mssvm.optim.regulariser import Regulariser
@@ -327,8 +327,7 @@ class Solver(Settings, ABC, Generic[S]):
         if saver is not None:
             state, end = self._resume(run, saver)
         try:
-            # Vectors are too short for BLAS threads to help, and blocks of instances run in threads of their own.
-            with _blas().limit(limits=1, user_api="blas"):
+            with ONE_BLAS_THREAD:
                 if state is None:
                     state = self.begin(run, warm or {})
                 while end is None:
@@ -363,8 +362,3 @@ class Solver(Settings, ABC, Generic[S]):
             raise InputError(f"{saver.path} was saved with other data; delete it or name another file.")
         end = Stop(Outcome(saved["outcome"]), saved["message"]) if saved["outcome"] else None
         return self.state_type(**saved["state"]), end
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()

@@ -9,13 +9,13 @@ cores that ours run on, which makes small products many times slower.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from mssvm.core.arrays import AnyArray, Floats, Ints, sum_by
+from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals, Potentials
@@ -31,24 +31,13 @@ Product = Callable[[Floats, Floats, bool], None]
 
 
 class LinearFeatures:
-    """theta = Phi w + offset and Phi^T mu on one batch, with the loop of every term and the fold of tables chosen."""
+    """theta = Phi w + offset and Phi^T mu on one batch, with the loop of every term chosen."""
 
     def __init__(
         self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int, tied_from: int = TIED_FROM
     ) -> None:
         self.batch, self.offset, self.n_weights = batch, offset, n_weights
         self.products = [(term.target == "unary", _product(term, tied_from)) for term in terms]
-
-    @cached_property
-    def _fold(self) -> Callable[[Floats], Floats]:
-        """Marginals of tables as tables: summed over the instances that share one."""
-        batch = self.batch
-        if not batch.tables_shared_across_instances and np.array_equal(batch.mu_at, batch.table_at):
-            return lambda tables: tables
-        n, source = batch.n_table_entries, batch.mu_source
-        if n and len(source) % n == 0 and np.all(source.reshape(-1, n) == np.arange(n)):
-            return lambda tables: np.asarray(tables.reshape(-1, n).sum(axis=0))
-        return lambda tables: sum_by(source, tables, n)
 
     def forward(self, w: Floats) -> Potentials:
         if w.shape != (self.n_weights,):
@@ -69,7 +58,7 @@ class LinearFeatures:
                 f"marginals have shapes {mu.unary.shape} and {mu.tables.shape}; "
                 f"the batch needs ({batch.n_states},) and ({batch.n_mu_entries},)."
             )
-        unary, tables = _typed(mu.unary), _typed(self._fold(mu.tables))
+        unary, tables = _typed(mu.unary), _typed(batch.fold(mu.tables))
         gradient = np.zeros(self.n_weights)
         for on_unary, product in self.products:
             product(gradient, unary if on_unary else tables, True)

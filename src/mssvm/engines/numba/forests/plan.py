@@ -10,9 +10,10 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
-from mssvm.core.threads import Workers
+from mssvm.core.threads import ONE_BLAS_THREAD, Workers
 from mssvm.core.topology import Batch, by_first_use, offsets, spans
 from mssvm.engines.numba.forests.chain import LANES
+from mssvm.engines.numba.forests.dense import DenseForests, dense_forests, is_dense
 from mssvm.engines.numba.forests.forest import AT_H, AT_Y, MIXED, check_forests, read_modes, run_forests
 from mssvm.engines.numba.forests.lane_groups import FEWEST, Kinds, LaneGroup, lane_group, read_from_root
 from mssvm.engines.numba.forests.lanes import run_lanes
@@ -136,13 +137,10 @@ class ForestPlan:
             check_forests(self.forest, self.layout, query.allowed, query.output, False, ok)
         return ok
 
-    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers) -> ForestRoute:
-        return ForestRoute(self, query, eps_y, eps_h, instances, workers)
-
-    def families(self, instances: Ints, query: Query | None, cold: bool) -> list[LaneGroup]:
+    def families(self, instances: Ints, query: Query | None) -> list[Kinds]:
         """Instances that can run side by side: one forest read from the root, some ending sooner, the same tables.
 
-        Without a query all variables have one temperature, at which they are maximised if it is ``cold``.
+        Without a query all variables have one temperature.
         """
         batch, found = self.batch, dict[tuple[int, bytes], list[Kinds]]()
         for g in np.argsort([-t.n_vars for t in batch.topologies], kind="stable").tolist():
@@ -159,9 +157,7 @@ class ForestPlan:
                     same = [Kinds(row, [], [], [])]
                     found.setdefault(key, []).append(same[0])
                 same[0].add(batch.topologies[g], reading, mine[of == k])
-        some = [k for members in found.values() for k in members if sum(map(len, k.instances)) >= FEWEST]
-        groups = [lane_group(self.batch, kinds, query, cold) for kinds in some]
-        return [group for group in groups if group is not None]
+        return [k for members in found.values() for k in members if sum(map(len, k.instances)) >= FEWEST]
 
     def _first(self, g: int, mine: Ints, query: Query | None) -> bytes:
         """Where to root a topology: at variables that are outputs somewhere, so that few rows reach a root."""
@@ -183,22 +179,25 @@ class ForestRoute:
         self.plan, self.query, self.eps_y, self.eps_h = plan, query, eps_y, eps_h
         self.instances, self.workers = instances, workers
         self.tables = plan.tables(instances)
-        self.lanes = self._lanes()
+        self.lanes, self.dense = list[tuple[int, LaneGroup]](), list[tuple[int, DenseForests]]()
+        if plan.side_by_side:
+            self._group()
 
-    def _lanes(self) -> list[tuple[int, LaneGroup]]:
-        """What runs side by side, by the temperatures of the free variables."""
+    def _group(self) -> None:
+        """What runs side by side, in registers or as matrix products, by the temperatures of the free variables."""
         plan, modes = self.plan, np.full(len(self.plan.batch), AT_Y, dtype=np.int64)
-        if not plan.side_by_side:
-            return []
         if self.eps_y != self.eps_h:
             read_modes(self.instances, plan.layout, self.query.allowed, self.query.output, modes)
-        out, mine = list[tuple[int, LaneGroup]](), modes[self.instances]
+        mine = modes[self.instances]
         for mode, eps in ((AT_Y, self.eps_y), (AT_H, self.eps_h), (MIXED, self.eps_h)):
             some = self.instances[mine == mode]
             if len(some) and (mode != MIXED or eps > 0.0):
                 query = self.query if mode == MIXED else None
-                out += [(mode, group) for group in plan.families(some, query, eps == 0.0)]
-        return out
+                for kinds in plan.families(some, query):
+                    if query is None and eps > 0.0 and is_dense(kinds):
+                        self.dense += [(mode, part) for part in dense_forests(plan.batch, kinds)]
+                    elif (group := lane_group(plan.batch, kinds, query, eps == 0.0)) is not None:
+                        self.lanes.append((mode, group))
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances."""
@@ -224,6 +223,13 @@ class ForestRoute:
             )  # fmt: skip
             return exact
 
+        def products(mode: int, some: DenseForests) -> None:
+            tables, eps = (th, self.eps_h) if mode == AT_H else (ty, self.eps_y)
+            some(theta, query.allowed, tables, eps, value, mu, done)
+
+        if self.dense:
+            with ONE_BLAS_THREAD:
+                each(products, *zip(*self.dense, strict=True))
         for mode, group in self.lanes:
             parts = blocks(np.arange(len(group.members.ptr) - 1), BLOCK // WIDTH, self.workers.idle)
             each(side_by_side, [mode] * len(parts), [group] * len(parts), parts)
