@@ -32,7 +32,7 @@ import numpy
 from numba.core import sigutils
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _CacheLocator
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
+from numba.core.compiler import Compiler, Flags
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 from numba.misc.appdirs import AppDirs
@@ -68,8 +68,24 @@ class _Within(JITCodeLibrary):
         self._finalized = True
 
 
+class _Flags(Flags):
+    """Numba's, compared by what was set: at every call in a kernel they are looked up among those of all overloads."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Flags) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted((name, str(value)) for name, value in self._values.items())))
+
+
 class _KernelCompiler(Compiler):
     """Numba's own, with less to do for kernels within kernels."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.state.flags = _Flags(self.state.flags)
 
     def define_pipelines(self) -> Any:
         state = self.state

@@ -73,7 +73,8 @@ def _typed(values: Floats) -> Floats:
 
 def _product(term: Term, tied_from: int) -> Product:
     """theta += x W of one term, and back."""
-    rows, place = term.features, (term.at, term.block[:1] if term.one_block else term.block, term.width)
+    block = term.block[:1].copy() if term.one_block else term.block  # writable, as types differ by it
+    rows, place = term.features, (term.at, block, term.width)
     if sparse.issparse(rows):
         matrix = rows.data, rows.indices, rows.indptr
         if term.active is None:

@@ -13,7 +13,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, models, register_model
 
 WIDTH = 8
 _intrinsic: Any = intrinsic
@@ -117,17 +118,17 @@ def splat(typing: Any, x: Any) -> Any:
     return REGISTER(types.float64), code
 
 
-def _arithmetic(op: Any, name: str) -> None:
-    @type_callable(op)
-    def result(context: Any) -> Any:
-        def typer(a: Any, b: Any) -> Any:
-            kinds = (isinstance(a, Register), isinstance(b, Register))
-            numbers = (isinstance(a, types.Float), isinstance(b, types.Float))
-            if all(k or n for k, n in zip(kinds, numbers, strict=True)) and any(kinds):
-                return REGISTER
-            return None
+class _Arithmetic(AbstractTemplate):
+    metadata = {"target": "cpu"}  # noqa: RUF012  asked before all that Numba knows, which takes longer
 
-        return typer
+    def generic(self, args: Any, kws: Any) -> Any:
+        if REGISTER in args and all(isinstance(a, Register | types.Float) for a in args):
+            return signature(REGISTER, *args)
+        return None
+
+
+def _arithmetic(op: Any, name: str) -> None:
+    infer_global(op)(type(f"_{name}", (_Arithmetic,), {}))
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pair = [x if isinstance(t, Register) else spread(builder, x) for x, t in zip(args, signature.args, strict=True)]

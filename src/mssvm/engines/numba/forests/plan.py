@@ -120,6 +120,7 @@ class ForestPlan:
         roots = [rooting_of(t) for t in batch.topologies]
         self.forest = stack_forests(roots, [t.card_array for t in batch.topologies])
         self.ok = np.array([r.valid for r in roots], dtype=bool)[batch.topology_of]
+        self.paths = np.array([r.degree.max(initial=0) <= 2 for r in roots], dtype=bool)[batch.topology_of]
 
     def tables(self, instances: Ints) -> TableSet:
         """The tables of some instances; tied ones have one shape."""
@@ -133,7 +134,8 @@ class ForestPlan:
     def supports(self, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is it a pairwise forest on which these roles and temperatures are exact here?"""
         ok = self.ok.copy()
-        if eps_y != eps_h and ok.any():
+        # In a path every hidden component has two neighbours at most.
+        if eps_y != eps_h and np.any(ok & ~self.paths):
             check_forests(self.forest, self.layout, query.allowed, query.output, False, ok)
         return ok
 

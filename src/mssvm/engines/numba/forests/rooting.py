@@ -52,7 +52,8 @@ def plan_forest(
                 seen[j], parent[j], edge[j], flip[j] = True, i, f, ends[f, 0] == i
                 order[tail] = j
                 tail += 1
-    order[:] = order[::-1].copy()
+    for k in range(n // 2):
+        order[k], order[n - 1 - k] = order[n - 1 - k], order[k]
     return True
 
 
