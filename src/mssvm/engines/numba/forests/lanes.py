@@ -807,7 +807,9 @@ def walk(n, real, F, G, tables, base, x, marginals, state):
             state[rows + at + lane], b, a = r, F[p + B] + r * k * L + lane, base[2] + F[p + START]
             for j in range(z if ended else 0, z + 1 if ended else c):
                 part = 1.0 if ended else x[uq + j * L + lane]
-                given_parent(x, b, o + lane, k, tables, a + j * sz, 0 if root else sx, put + j * sz * L + lane, part)
+                to = put + j * sz * L + lane
+                if part > 0.0:  # a state that its parent never has may leave it none
+                    given_parent(x, b, o + lane, k, tables, a + j * sz, 0 if root else sx, to, part)
             if has(G[p + CLOSED], lane):
                 state[at + lane] = best_state(x, o + lane, k, tables, 0, 0)
 
