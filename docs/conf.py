@@ -13,6 +13,7 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "mssvm"
 html_copy_source = False
+suppress_warnings = ["misc.highlighting_failure"]  # of UAI files
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 
