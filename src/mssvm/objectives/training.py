@@ -28,8 +28,8 @@ from mssvm.objectives.problem import Part
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.unified import Unified, UnifiedParts, hcrf
 
-BLOCK_STATES = 1 << 16
-WHOLE = 4  # blocks up to which a sample stays in one piece, which the engine spreads over its threads itself
+BLOCK_STATES = 1 << 17
+WHOLE = 2  # blocks up to which a sample stays in one piece, which the engine spreads over its threads itself
 SINGLES = 1 << 14  # instances of which what single evaluations need is remembered
 
 
