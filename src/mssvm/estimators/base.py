@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from mssvm.core import checks
 from mssvm.core.arrays import AnyArray, Floats, Ints
-from mssvm.core.errors import InputError
+from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Query
 from mssvm.core.registry import DECODERS, MEMBERS, Member
 from mssvm.data.labels import LabelVocabulary
@@ -438,6 +438,15 @@ class StructuredEstimator(Plots):
         check_is_fitted(self, "coef_")
         rows = list(self.encoder_.weights(self.coef_))
         return rows if top is None else sorted(rows, key=lambda row: -abs(row.value))[: prediction.check_k(top)]
+
+    def to_torch(self) -> Any:
+        """The fitted model as a PyTorch module (``mssvm.torch.StructuredLinear``); its ``to_estimator`` leads back."""
+        check_is_fitted(self, "coef_")
+        from mssvm.torch import StructuredLinear  # torch is imported only when used
+
+        if not isinstance(self._objective(self._loss()), Unified):
+            raise UnsupportedError(f"{type(self).__name__} has an objective of its own, which the layer does not have.")
+        return StructuredLinear(self)
 
     def save(self, path: str | Path) -> None:
         """Write the model to one file (safetensors with JSON metadata); ``mssvm.load`` reads it back."""
