@@ -55,7 +55,7 @@ test-torch: $(TORCH_STAMP)
 
 # On a machine with a GPU, where nothing is installed: whatever python3 there has PyTorch for it.
 test-gpu:
-	PYTHONPATH=src python3 -m pytest -q -p no:cacheprovider tests/with_torch
+	PYTHONPATH=src python3 -m pytest -q --noconftest -p no:cacheprovider tests/with_torch
 
 # On a quiet machine. Options: make bench BENCH="--rows crf-fit hcrf-iteration --repeats 3", or BENCH=--quick.
 bench: $(STAMP)

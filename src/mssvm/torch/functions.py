@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InfeasibleError
 from mssvm.core.potentials import Marginals, Potentials
+from mssvm.engines.torch.arrays import DeviceMarginals, DevicePotentials
 from mssvm.torch.scores import LaidOut, Layout
 
 Question = Callable[[Potentials], tuple[Floats, Marginals]]
@@ -20,13 +21,22 @@ STEP = 1e-4  # relative, of the difference quotient along theta in the gradient 
 
 
 def potentials(unary: torch.Tensor, tables: torch.Tensor) -> Potentials:
-    """Tensors as an engine takes them: on the CPU as float64 arrays, which share memory where they can."""
+    """Tensors as an engine takes them: on a GPU as they are, on the CPU as float64 arrays, which share memory."""
+    if unary.device.type != "cpu":
+        return DevicePotentials(unary.detach(), tables.detach())
     return Potentials(*(part.detach().to(torch.float64).contiguous().numpy() for part in (unary, tables)))
 
 
 def on(like: torch.Tensor, found: Floats) -> torch.Tensor:
     """An array of an engine as a tensor of another one's type and device."""
     return torch.from_numpy(np.ascontiguousarray(found)).to(like.device, like.dtype)
+
+
+def marginals_on(like: torch.Tensor, mu: Marginals) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unary and table marginals as tensors of another one's type and device."""
+    if isinstance(mu, DeviceMarginals):
+        return mu.parts[0].to(like), mu.parts[1].to(like)
+    return on(like, mu.unary), on(like, mu.tables)
 
 
 def evaluate(question: Question, laid: LaidOut) -> torch.Tensor:
@@ -65,7 +75,7 @@ class _Value(torch.autograd.Function):
     def forward(ctx: Any, unary: torch.Tensor, tables: torch.Tensor, question: Question, layout: Layout) -> Any:
         value, mu = question(potentials(unary, tables))
         ctx.layout = layout
-        ctx.save_for_backward(on(unary, mu.unary), on(tables, mu.tables))
+        ctx.save_for_backward(*marginals_on(unary, mu))
         return on(unary, checked(value))
 
     @staticmethod

@@ -15,6 +15,7 @@ from mssvm.core.power import check_temperature
 from mssvm.data.labels import Labels
 from mssvm.engines import engine_of
 from mssvm.engines.base import Bound, Plan
+from mssvm.engines.torch import TorchEngine
 from mssvm.estimators import plan as plans
 from mssvm.estimators.prediction import PredictionRequest, check_k, k_best
 from mssvm.inference.base import Planner
@@ -171,11 +172,14 @@ class StructuredLoss(torch.nn.Module):
     def _planner(self, laid: LaidOut, training: bool = False) -> Planner:
         n = len(laid.layout.batch) if training else 0
         inference = plans.inference_of(self.inference, self.memory_limit, self.threads, n)
-        return Planner(inference, engine_of("auto", self.threads))
+        if laid.device.type == "cpu":
+            return Planner(inference, engine_of("auto", self.threads))
+        precision = "double" if laid.unary.dtype == torch.float64 else "single"
+        return Planner(inference, TorchEngine(str(laid.device), precision))
 
     def _plan(self, laid: LaidOut, planner: Planner, what: str) -> Plan:
         """The plan of a layout's batch, made once."""
-        key = (what, id(type(planner.engine)), self.inference)
+        key = (what, planner.engine, planner.inference)
         if key not in laid.layout.plans:
             laid.layout.plans[key] = planner(laid.layout.batch)
         plan: Plan = laid.layout.plans[key]
