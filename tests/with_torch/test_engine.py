@@ -192,10 +192,13 @@ def test_chains_of_all_sizes_and_ranges(eps: float, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["double", "single"])
 @pytest.mark.parametrize("flooding", [True, False])
+@pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("eps", [0.0, 1.0])
-def test_sweeps_on_grids_are_those_of_plain_torch(eps: float, flooding: bool, precision: str, device: str) -> None:
+def test_sweeps_on_grids_are_those_of_plain_torch(
+    eps: float, own: bool, flooding: bool, precision: str, device: str
+) -> None:
     """By kernel on a GPU: the same messages, damped and not, and the same fixed points."""
-    case = grid_case(5, 6, 7, 4)
+    case = grid_case(5, 6, 7, 4, own)
     t, every, found = Temperatures.one(case.batch.n_vars, eps), np.arange(5), []
     close = 1e-9 if precision == "double" else 2e-4
     for engine in (TorchEngine("cpu", precision), TorchEngine(device, precision)):
@@ -204,10 +207,12 @@ def test_sweeps_on_grids_are_those_of_plain_torch(eps: float, flooding: bool, pr
         run.advance(every, t, 3, Schedule(0.3, flooding, tolerance=1e-12))
         run.advance(every[1:4], t, 2, Schedule(0.0, flooding, tolerance=1e-12))
         first, residual = run.log_messages(every), run.residual.copy()
-        run.advance(every, t, 400, Schedule(0.5, flooding, tolerance=1e-5))
-        value = np.zeros(5)
-        run.beliefs(every, t, value, None)
-        assert np.all(run.residual <= 1e-5)
-        found.append((first, residual, run.log_messages(every), value))
+        found.append([first, residual])
+        if eps == 1.0:  # maxima need not converge
+            run.advance(every, t, 400, Schedule(0.5, flooding, tolerance=1e-5))
+            value = np.zeros(5)
+            run.beliefs(every, t, value, None)
+            assert np.all(run.residual <= 1e-5)
+            found[-1] += [run.log_messages(every), value]
     for k, (one, two) in enumerate(zip(*found, strict=True)):
         np.testing.assert_allclose(two, one, atol=close if k < 2 else 1e-3)

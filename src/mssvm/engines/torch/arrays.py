@@ -27,13 +27,14 @@ class Device:
     def floats(self, array: AnyArray) -> torch.Tensor:
         # Broadcast arrays (a loss of zero) and arrays that may not be written have to be copied first.
         usable = array.flags.writeable and all(array.strides)
-        return torch.from_numpy(np.ascontiguousarray(array) if usable else np.array(array)).to(self.device, self.dtype)
+        array = np.ascontiguousarray(array) if usable else np.array(array, order="C")
+        return torch.from_numpy(array).to(self.device, self.dtype)
 
     def ints(self, array: AnyArray) -> torch.Tensor:
-        return torch.from_numpy(np.array(array, dtype=np.int64)).to(self.device)
+        return torch.from_numpy(np.array(array, dtype=np.int64, order="C")).to(self.device)
 
     def bools(self, array: AnyArray) -> torch.Tensor:
-        return torch.from_numpy(np.array(array, dtype=bool)).to(self.device)
+        return torch.from_numpy(np.array(array, dtype=bool, order="C")).to(self.device)
 
     def theta(self, theta: Potentials, batch: Batch) -> Parts:
         """Potentials on this device, checked."""

@@ -162,12 +162,16 @@ class TorchBound:
 
     def __call__(self, theta: Potentials) -> Belief:
         value, mu = self._infer(theta)
+        return Belief(value, mu, Status.exactly(value, self._methods))
+
+    @cached_property
+    def _methods(self) -> tuple[str, ...]:
         names = np.full(len(self.batch), "", dtype=object)
         for group in self.groups:
             names[group.instances] = "elimination"
         for route in self.routes:
             names[route.instances] = "chain kernel"
-        return Belief(value, mu, Status.exactly(value, tuple(names)))
+        return tuple(names)
 
     def value(self, theta: Potentials) -> Floats:
         return self._infer(theta)[0]

@@ -9,6 +9,7 @@ given outputs) is the CPU engine's, and so are factors of three or more variable
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,9 +34,11 @@ from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.torch.arrays import Device, fetched
 from mssvm.engines.torch.exact import power_sum
 from mssvm.engines.torch.grids import GridKernel
+from mssvm.engines.torch.pairs import PairKernel
 
 LOOK = 8  # sweeps between two looks at convergence
 INF = torch.inf
+Sweep = Callable[..., torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +58,10 @@ class TorchMessagePlan:
     @cached_property
     def grid(self) -> GridKernel | None:
         return GridKernel.of(self.batch, self.at)
+
+    @cached_property
+    def pairs(self) -> PairKernel | None:
+        return PairKernel.of(self.batch, self.table_places[0], self.at.ints(self.colour), self.at)
 
     @cached_property
     def width(self) -> int:
@@ -78,10 +85,10 @@ class TorchMessagePlan:
     def colour(self) -> Ints:
         """Of every slot: that of its variable, by the parity of its distance from the first of its component."""
         found = hidden_components(self.batch, np.zeros(self.batch.n_vars, dtype=bool))
-        parity = np.zeros(self.batch.n_vars, dtype=np.int64)
+        parity, parent = [0] * self.batch.n_vars, found.parent.tolist()
         for v in found.visit.tolist():
-            parity[v] = 1 - parity[found.parent[v]] if found.parent[v] >= 0 else 0
-        return parity[self.batch.scope_vars]
+            parity[v] = 1 - parity[parent[v]] if parent[v] >= 0 else 0
+        return np.array(parity, dtype=np.int64)[self.batch.scope_vars]
 
     @cached_property
     def table_places(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -147,10 +154,14 @@ class TorchMessageModel:
         unary = np.where(query.allowed, theta.unary, -np.inf)
         return self.plan.padded(self.plan.at.floats(with_noise(unary, noise)), -INF)
 
-    def kernel_for(self, unary: torch.Tensor, t: Temperatures) -> GridKernel | None:
-        """The kernel that may run sweeps at these temperatures."""
-        found = self.plan.grid
-        return found if found and t.eps_y == t.eps_h and found.safe(unary, self.flat_tables, t.eps_y) else None
+    def kernel_for(self, unary: torch.Tensor, t: Temperatures) -> tuple[Sweep, torch.Tensor] | None:
+        """The kernel that may run sweeps at these temperatures, and the tables as it takes them."""
+        if t.eps_y != t.eps_h:
+            return None
+        grid, pairs = self.plan.grid, self.plan.pairs
+        if grid and grid.safe(unary, self.flat_tables, t.eps_y):
+            return grid.sweep, self.flat_tables
+        return (pairs.sweep, self.tables) if pairs and pairs.safe(self.tables, t.eps_y) else None
 
     @property
     def range(self) -> Floats:
@@ -221,17 +232,14 @@ class TorchRun:
 
     def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
         active = instances[~(self.residual[instances] <= schedule.tolerance)]
-        kernel = self.model.kernel_for(self.unary, temperatures)
+        kernel = self.model.kernel_for(self.unary, temperatures) if len(active) else None
         if kernel is not None:
             residual, mine = self.at.floats(self.residual), self.at.ints(active)
             residual[mine] = INF
-            swept = kernel.sweep(
-                self.unary, self.model.flat_tables, mine, self.m, temperatures.eps_y, n_sweeps, schedule, residual
-            )
-            self.residual[active], self.sweeps[active] = (
-                fetched(residual)[active],
-                self.sweeps[active] + swept.cpu().numpy()[active],
-            )
+            sweep, tables = kernel
+            swept = sweep(self.unary, tables, mine, self.m, temperatures.eps_y, n_sweeps, schedule, residual)
+            self.residual[active] = fetched(residual)[active]
+            self.sweeps[active] += swept.cpu().numpy()[active]
             return
         edges = self._edges(active, temperatures)
         n = len(self.plan.batch)
@@ -239,9 +247,9 @@ class TorchRun:
         count = torch.zeros(n, dtype=torch.int64, device=self.at.device)
         mine = self.at.ints(active)
         colours = [None] if schedule.flooding else self._colours(edges)
-        for sweep in range(n_sweeps):
+        for k in range(n_sweeps):
             going = ~(residual[mine] <= schedule.tolerance)
-            if sweep % LOOK == 0 and not bool(going.any()):
+            if k % LOOK == 0 and not bool(going.any()):
                 break
             count[mine] += going
             moving = (~(residual <= schedule.tolerance))[edges.owner]
