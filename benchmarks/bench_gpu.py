@@ -27,6 +27,7 @@ from mssvm.engines.base import ExactSettings
 from mssvm.engines.messages import Schedule, Temperatures
 from mssvm.engines.torch import TorchEngine
 from mssvm.engines.torch.arrays import DevicePotentials
+from mssvm.estimators.training import Following, Training, TrainingData
 
 DEVICE = "cuda"
 
@@ -207,35 +208,26 @@ def random_graph(n_vars: int, n_edges: int, states: int) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------- training
 
 
-def training(kind: str, n: int, cores: int) -> dict[str, Any]:
-    """One evaluation of the objective and its gradient over all instances."""
-    from mssvm.estimators.training import Following, Training, TrainingData
-
+def training(kind: str, member: str, n: int, cores: int = 16) -> dict[str, Any]:
+    """One evaluation of the objective and its gradient over all instances, on the GPU and on the cores of its host."""
     rng = np.random.default_rng(0)
     if kind == "grids":
         X: list[Any] = [rng.normal(size=(20, 40, 3)) for _ in range(n)]
-        y: list[Any] = [
-            np.where(rng.random((20, 40)) < 0.2, (x @ np.ones(3) > 0) * 1 + (x[..., 0] > 1), None) for x in X
-        ]
-        members = {"HCRF": ms.HCRF(ms.Grid()), "MSSVM": ms.MSSVM(ms.Grid())}
+        truth = [(x @ np.ones(3) > 0) * 1 + (x[..., 0] > 1) for x in X]
+        y: list[Any] = [np.where(rng.random((20, 40)) < 0.2, t, None) for t in truth]
+        model = getattr(ms, member)(ms.Grid(), random_state=0)
     else:
-        X = [rng.normal(size=(40, 10)) for _ in range(n)]
-        y = [[int(v) for v in np.abs(x @ rng.normal(size=10)).astype(int) % 10] for x in X]
-        members = {
-            "HCRF": ms.HCRF(ms.Chain(hidden=2)),
-            "CRF": ms.CRF(ms.Chain()),
-            "MSSVM": ms.MSSVM(ms.Chain(hidden=2)),
-        }
+        X, w = [rng.normal(size=(40, 10)) for _ in range(n)], rng.normal(size=10)
+        y = [(np.abs(x @ w).astype(int) % 10).tolist() for x in X]
+        model = getattr(ms, member)(ms.Chain(hidden=0 if member == "CRF" else 2), random_state=0)
     row: dict[str, Any] = {}
-    for name, model in members.items():
-        for where, settings in {"gpu": {"device": DEVICE}, f"{cores} cores": {"n_jobs": cores}}.items():
-            model.set_params(device=None, n_jobs=None, random_state=0).set_params(**settings)
-            data = TrainingData.of(model._plan(), X, y, None, None, None)
-            problem = Training(data, Following(model._predictor, None, None, None, None)).problem
-            w = 0.1 * np.random.default_rng(1).normal(size=problem.n_weights)
-            found = problem.difference(w)
-            row[f"{name}, {where}, s"] = clocked(lambda p=problem, at=w: p.difference(at), 2)
-            row[f"{name}, {where}, objective"] = found.total
+    for where, settings in {"gpu": {"device": DEVICE}, f"{cores} cores": {"n_jobs": cores}}.items():
+        model.set_params(**{"device": None, "n_jobs": None, **settings})
+        data = TrainingData.of(model._plan(), X, y, None, None, None)
+        problem = Training(data, Following(model._predictor, None, None, None, None)).problem
+        w = 0.1 * np.random.default_rng(1).normal(size=problem.n_weights)
+        row[f"{where}, objective"] = problem.difference(w).total
+        row[f"{where}, s"] = clocked(lambda p=problem, at=w: p.difference(at), 2)
     return row
 
 
@@ -247,11 +239,15 @@ ROWS: dict[str, Callable[[], dict[str, Any]]] = {
     "chains 4096 x 50, 32 states": lambda: chains(4096, 50, 32, loop=False),
     "grids 4096, 20x40, 5 states": lambda: grids(4096, 20, 40, 5),
     "grids 64, 20x40, 5 states": lambda: grids(64, 20, 40, 5),
-    "grids 4096, 20x40, 5 states, own tables, shared by the batch": lambda: grids(1024, 20, 40, 5, own=True),
-    "grids 1024, 20x31, 21 states": lambda: grids(128, 20, 31, 21),
+    "grids 4096, 20x40, 5 states, own tables, shared by the batch": lambda: grids(4096, 20, 40, 5, own=True),
+    "grids 1024, 20x31, 21 states": lambda: grids(1024, 20, 31, 21),
     "random graph, 200000 nodes, 1e6 edges, 5 states": lambda: random_graph(200_000, 1_000_000, 5),
-    "training, 20000 hidden chains of 40, 10 labels": lambda: training("chains", 20_000, 16),
-    "training, 2000 weakly labelled grids 20x40": lambda: training("grids", 2_000, 16),
+    "training, CRF, 20000 chains of 40, 10 labels": lambda: training("chains", "CRF", 20_000),
+    "training, HCRF, 20000 hidden chains of 40, 10 labels": lambda: training("chains", "HCRF", 20_000),
+    "training, HCRF, 1000 hidden chains": lambda: training("chains", "HCRF", 1000),
+    "training, HCRF, 2000 weakly labelled grids 20x40": lambda: training("grids", "HCRF", 2_000),
+    "training, HCRF, 200 weakly labelled grids 20x40": lambda: training("grids", "HCRF", 200),
+    "training, MSSVM, 2000 weakly labelled grids 20x40": lambda: training("grids", "MSSVM", 2_000),
 }
 
 

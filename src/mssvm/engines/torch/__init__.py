@@ -38,6 +38,7 @@ class TorchEngine:
     precision: str = "double"
     plain: bool = False
     name, threads = "torch", 1
+    block_states = 1 << 27  # of a training problem's blocks: a GPU wants much at once
 
     def __post_init__(self) -> None:
         if self.precision not in ("double", "single"):
@@ -48,7 +49,8 @@ class TorchEngine:
     @property
     def where(self) -> Device:
         dtype = torch.float64 if self.precision == "double" else torch.float32
-        return Device(torch.device(self.device), dtype, self.plain)
+        # A tensor's device has a number, which "cuda" leaves open.
+        return Device(torch.empty(0, device=self.device).device, dtype, self.plain)
 
     @property
     def each(self) -> Each:

@@ -20,8 +20,8 @@ from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, 
 from mssvm.core.power import check_temperature
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, spread, too_large
-from mssvm.engines.numba.exact import NumbaPlan
+from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, spread
+from mssvm.engines.numba.exact import NumbaBound, NumbaPlan
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, Parts, fetched
 from mssvm.engines.torch.chains import ChainRoute, able_chains
 
@@ -99,19 +99,25 @@ class TorchPlan:
         routes = self._chains(query, eps_y, eps_h, chosen)
         for route in routes:
             chosen[route.instances] = False
-        groups = tuple(self._groups(query, eps_y, eps_h, np.flatnonzero(chosen)))
-        for group in groups:
-            if 16 * group.size > self.settings.memory_limit:
-                b = int(group.instances[0])
-                raise too_large(b, group.width, 16 * group.size, self.settings.memory_limit)
-        return TorchBound(self, query, (eps_y, eps_h), groups, tuple(routes))
+        groups = list(self._groups(query, eps_y, eps_h, np.flatnonzero(chosen)))
+        # Labels cut cliques, which the orders here do not see: what seems too large is the CPU engine's, or refused.
+        large = [group for group in groups if 16 * group.size > self.settings.memory_limit]
+        host = None
+        if large:
+            host = self._host.bind(query, eps_y, eps_h, np.concatenate([group.instances for group in large]))
+        fit = tuple(group for group in groups if 16 * group.size <= self.settings.memory_limit)
+        return TorchBound(self, query, (eps_y, eps_h), fit, tuple(routes), host)
+
+    @cached_property
+    def _host(self) -> NumbaPlan:
+        return NumbaPlan(self.batch, self.settings, Workers(1))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
 
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
         """As the CPU engine works them out, which bounds them before it searches for orders."""
-        return NumbaPlan(self.batch, self.settings, Workers(1)).costs(query, eps_y, eps_h, marginals)
+        return self._host.costs(query, eps_y, eps_h, marginals)
 
     def _chains(self, query: Query, eps_y: float, eps_h: float, chosen: Bools) -> list[ChainRoute]:
         """Chains whose variables that can vary have one temperature, by kernel where there is one."""
@@ -151,6 +157,7 @@ class TorchBound:
     temperatures: tuple[float, float]
     groups: tuple[Group, ...]
     routes: tuple[ChainRoute, ...]
+    host: NumbaBound | None = None
 
     @property
     def batch(self) -> Batch:
@@ -171,6 +178,8 @@ class TorchBound:
             names[group.instances] = "elimination"
         for route in self.routes:
             names[route.instances] = "chain kernel"
+        for part in self.host.routes if self.host else ():
+            names[part.instances] = part.name
         return tuple(names)
 
     def value(self, theta: Potentials) -> Floats:
@@ -211,12 +220,16 @@ class TorchBound:
         for chunk in self._chunks:
             value[chunk.instances] = chunk.infer_into(unary, tables, mu)
         values = fetched(value)
+        if self.host is not None:
+            found = self.host(Potentials(theta.unary, theta.tables))
+            values += found.value
+            mu[0].add_(self.at.floats(found.mu.unary))
+            mu[1].add_(self.at.floats(found.mu.tables))
         unsafe = np.flatnonzero(np.isnan(values))
         if len(unsafe):
             self._again(unsafe, (unary, tables), mu, values)
-        found = DeviceMarginals(*mu)
-        keep = isinstance(theta, DevicePotentials)
-        return values, found if keep else Marginals(found.unary, found.tables)
+        kept = DeviceMarginals(*mu)
+        return values, kept if isinstance(theta, DevicePotentials) else Marginals(kept.unary, kept.tables)
 
     def _again(self, instances: Ints, theta: Parts, mu: Parts, values: Floats) -> None:
         """Chains that left the kernel's safe range, in log space."""
