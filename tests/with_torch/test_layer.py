@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,25 @@ def test_autocast_compile_copies_and_threads() -> None:
     half.backward()
     torch.testing.assert_close(half, plain, rtol=0.05, atol=0.05)
     assert net.weight.grad is not None and net.weight.grad.dtype == torch.float32
+
+
+def test_data_parallel_training_and_loader_workers(tmp_path: Path) -> None:
+    """The gradient of a wrapped network is that of the network; batches may come from other processes."""
+    torch.manual_seed(0)
+    x, y = torch.randn(8, 5, 4), labels(8, 5)
+    net, loss, edge = torch.nn.Linear(4, K), StructuredLoss(ms.Chain(), 1.0, 1.0), torch.zeros(K, K)
+    loss({"node": net(x), "edge": edge}, y).backward()
+    want = net.weight.grad.clone()
+    net.zero_grad()
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        wrapped = torch.nn.parallel.DistributedDataParallel(net)
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=4, num_workers=1)
+        for part, tags in loader:
+            (0.5 * loss({"node": wrapped(part), "edge": edge}, tags)).backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    torch.testing.assert_close(net.weight.grad, want)
 
 
 def chains(rng: np.random.Generator) -> tuple[list[Any], list[Any]]:
