@@ -23,11 +23,11 @@ import torch
 
 from mssvm.core.arrays import Ints
 from mssvm.core.errors import InputError
+from mssvm.core.recent import Recent
 from mssvm.core.terms import Target
 from mssvm.core.topology import Batch, gather
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import LabelVocabulary
-from mssvm.inference.remember import Recent
 from mssvm.models.linear import LinearInputs
 from mssvm.structures import Grid, SequenceClass, Structure
 from mssvm.structures.encoded import Encoded

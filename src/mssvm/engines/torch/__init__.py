@@ -37,7 +37,7 @@ class TorchEngine:
     device: str = "cpu"
     precision: str = "double"
     plain: bool = False
-    name, threads = "torch", 1
+    name, threads, idle = "torch", 1, 1
     block_states = 1 << 27  # of a training problem's blocks: a GPU wants much at once
 
     def __post_init__(self) -> None:

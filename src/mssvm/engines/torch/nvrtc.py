@@ -43,8 +43,9 @@ class Kernel:
 def kernel(source: str, name: str, device: int, real: torch.dtype, constants: str, shared: int = 0) -> Kernel:
     """The kernel ``name`` of a source file beside this one, with ``constants`` and the type REAL in front of it."""
     kind = "double" if real == torch.float64 else "float"
-    text = files("mssvm.engines.torch").joinpath("kernels", source).read_text()
-    code = _compiled(f"typedef {kind} REAL;\n{constants}\n{text}", source, torch.cuda.get_device_capability(device))
+    folder = files("mssvm.engines.torch").joinpath("kernels")
+    parts = [f"typedef {kind} REAL;", constants, *(folder.joinpath(f).read_text() for f in ("common.cu", source))]
+    code = _compiled("\n".join(parts), source, torch.cuda.get_device_capability(device))
     torch.cuda.current_stream()  # PyTorch's context is current from here on
     module, function, driver = ctypes.c_void_p(), ctypes.c_void_p(), _driver()
     _check(driver.cuModuleLoadData(ctypes.byref(module), code), "load")

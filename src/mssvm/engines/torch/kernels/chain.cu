@@ -1,19 +1,12 @@
 // Exact chains of S states that read one table each: one warp a chain, lane s = state s, everything in one launch.
-// Compiled with REAL (float, double), S, AHEAD (sites read in advance) and BLOCKS (a multiprocessor) in front. Numbers are scaled probabilities exp(theta / eps); every site is divided by
-// the sum of the one before, z, which an idle lane computes as one more column of the table. Chains whose scale leaves
-// the safe range get the value NaN, and are computed again elsewhere.
+// Compiled with S, AHEAD (sites read in advance) and BLOCKS (a multiprocessor). Numbers are scaled probabilities
+// exp(theta / eps); every site is divided by the sum of the one before, z, which an idle lane computes as one more column
+// of the table. Chains whose scale leaves the safe range get the value NaN, and are computed again elsewhere.
 #define FULL 0xffffffffu
 constexpr int WARPS = 8;
 constexpr int PAD = 32;
 constexpr REAL LOW = sizeof(REAL) == 4 ? REAL(1e-18) : REAL(1e-150), HIGH = REAL(1) / LOW;
 
-__device__ __forceinline__ float exp_(float x) { return __expf(x); }
-__device__ __forceinline__ double exp_(double x) { return exp(x); }
-__device__ __forceinline__ float log_(float x) { return __logf(x); }
-__device__ __forceinline__ double log_(double x) { return log(x); }
-__device__ __forceinline__ float inv_(float x) { return __frcp_rn(x); }
-__device__ __forceinline__ double inv_(double x) { return 1.0 / x; }
-__device__ __forceinline__ REAL infinity() { return REAL(__int_as_float(0x7f800000)); }
 struct alignas(16) Four { REAL x, y, z, w; };
 
 __device__ __forceinline__ void load4(const REAL* p, REAL* v) {

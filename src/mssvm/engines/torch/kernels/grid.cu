@@ -1,7 +1,6 @@
 // Belief propagation on grids of H x W variables of S states, a table for each of the two directions: one block a grid,
-// all messages in shared memory, all sweeps in one launch. Compiled with REAL, H, W, S, T (threads),
-// BLOCKS (a multiprocessor), MAXIMA and FLOODING.
-// Messages are scaled so that their largest entry is 1. Slots 0 to 3 of a node hold what comes from the left, the right,
+// all messages in shared memory, all sweeps in one launch. Compiled with H, W, S, T (threads), BLOCKS (a multiprocessor),
+// MAXIMA and FLOODING. Messages are scaled so that their largest entry is 1. Slots 0 to 3 of a node hold what comes from the left, the right,
 // above and below. Flooding reads everything before it writes; otherwise the nodes of one colour send, then the others.
 constexpr int N = H * W, HALF = (W + 1) / 2;
 constexpr int ALL = FLOODING ? (N + T - 1) / T : 2 * ((H * HALF + T - 1) / T);
@@ -14,16 +13,8 @@ __device__ __forceinline__ int node(int r) {
   return i < H && j < W ? i * W + j : -1;
 }
 
-__device__ __forceinline__ float exp_(float x) { return __expf(x); }
-__device__ __forceinline__ double exp_(double x) { return exp(x); }
-__device__ __forceinline__ float log_(float x) { return __logf(x); }
-__device__ __forceinline__ double log_(double x) { return log(x); }
-__device__ __forceinline__ float inv_(float x) { return __frcp_rn(x); }
-__device__ __forceinline__ double inv_(double x) { return 1.0 / x; }
 __device__ __forceinline__ float pow_(float x, float y) { return __powf(x, y); }
 __device__ __forceinline__ double pow_(double x, double y) { return pow(x, y); }
-
-__device__ __forceinline__ REAL infinity() { return REAL(__int_as_float(0x7f800000)); }
 
 // The message c sent through the table P (transposed if TR), largest entry 1.
 template <bool TR> __device__ __forceinline__ void send(const REAL* c, const REAL* P, REAL* o) {

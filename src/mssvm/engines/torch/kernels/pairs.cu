@@ -1,11 +1,7 @@
 // Belief propagation on any pairwise graph at one temperature: a sweep is one launch for the sums at the variables and one
-// for the messages, a thread each. Compiled with REAL, S, THREADS, TABLES (different tables, kept in shared memory; 0: too
-// many), STAGED (a block's tables are brought there), MAXIMA. Messages are logs, the largest entry 0; tables come as exp(theta / eps) and must be positive.
-__device__ __forceinline__ float exp_(float x) { return __expf(x); }
-__device__ __forceinline__ double exp_(double x) { return exp(x); }
-__device__ __forceinline__ float log_(float x) { return __logf(x); }
-__device__ __forceinline__ double log_(double x) { return log(x); }
-__device__ __forceinline__ REAL infinity() { return REAL(__int_as_float(0x7f800000)); }
+// for the messages, a thread each. Compiled with S, THREADS, TABLES (different tables, kept in shared memory; 0: too many),
+// STAGED (a block's tables are brought there) and MAXIMA. Messages are logs, the largest entry 0; tables come as
+// exp(theta / eps) and must be positive.
 __device__ __forceinline__ void raise(float* at, float x) { atomicMax(reinterpret_cast<int*>(at), __float_as_int(x)); }
 __device__ __forceinline__ void raise(double* at, double x) {
   atomicMax(reinterpret_cast<long long*>(at), __double_as_longlong(x));
