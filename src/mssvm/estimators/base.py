@@ -61,7 +61,7 @@ class StructuredEstimator(Plots):
         rates and averaging ("subgradient" has AdaGrad's).
     inference : "auto", "exact", "propagate" or an inference object
         "auto" is exact wherever ``memory_limit`` allows and belief propagation elsewhere; ``status_`` says which.
-    engine : "auto", "numba" or an engine object
+    engine : "auto", "numba", "torch" or an engine object
         What runs inference; results do not depend on it beyond rounding.
     device : None or a PyTorch device such as "cuda"
         Short for ``engine=`` with the torch engine there; needs the extra ``torch``.
