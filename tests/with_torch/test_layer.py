@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
@@ -305,3 +306,9 @@ def test_a_loss_on_pairs() -> None:
     loss = StructuredLoss(ms.Chain(), 1.0, 1.0, ms.losses.TableLoss({(K, K): cost}), reduction="sum")
     u, e, y = scores(2, 3, K), scores(K, K), torch.tensor([[0, 1, 2], [1, 1, 0]])
     assert torch.autograd.gradcheck(lambda u, e: loss({"node": u, "edge": e}, y), (u, e))
+
+
+def test_the_page_about_deep_models_runs() -> None:
+    page = Path(__file__).parents[2] / "docs" / "deep.md"
+    found = doctest.testfile(str(page), module_relative=False)
+    assert found.attempted > 5 and not found.failed
