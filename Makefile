@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint bench bench-sweeps attack docs
+.PHONY: install demo test test-torch test-gpu lint bench bench-sweeps attack docs
 
 install: $(STAMP)
 
@@ -34,6 +34,28 @@ lint: $(STAMP)
 
 test: lint
 	$(PY) -m pytest -q -n auto
+
+# PyTorch's CPU build, a tenth of the size of the others, in an environment of its own on top of .venv. Where pip's index
+# lacks it: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test-torch
+TORCH := torch==2.13.0+cpu
+TORCH_VENV := $(VENV)-torch
+TORCH_STAMP := $(TORCH_VENV)/.installed
+
+$(TORCH_STAMP): $(STAMP) Makefile
+	@$(PY) -m venv $(TORCH_VENV)
+	@$(TORCH_VENV)/bin/python -c "import sysconfig, pathlib, sys; \
+	  pathlib.Path(sysconfig.get_path('purelib'), 'base.pth').write_text('import site; site.addsitedir(%r)\n' % sys.argv[1])" \
+	  "$$($(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
+	@echo "Installing $(TORCH) into $(TORCH_VENV)"
+	@$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	@touch $@
+
+test-torch: $(TORCH_STAMP)
+	$(TORCH_VENV)/bin/python -m pytest -q -n auto tests/with_torch
+
+# On a machine with a GPU, where nothing is installed: whatever python3 there has PyTorch for it.
+test-gpu:
+	PYTHONPATH=src python3 -m pytest -q --noconftest -p no:cacheprovider tests/with_torch
 
 # On a quiet machine. Options: make bench BENCH="--rows crf-fit hcrf-iteration --repeats 3", or BENCH=--quick.
 bench: $(STAMP)

@@ -6,11 +6,13 @@ import inspect
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import mssvm as ms
+from mssvm.core.errors import MissingExtraError
 from mssvm.core.registry import INFERENCES, LOSSES, MEMBERS, SOLVERS, STRUCTURES
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "mssvm"
@@ -23,6 +25,14 @@ def test_importing_the_package_loads_no_optional_dependency():
     loaded = set(done.stdout.split())
     assert "mssvm" in loaded
     assert loaded & late == set()
+
+
+def test_without_pytorch_the_layer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in [name for name in sys.modules if name.startswith("mssvm.torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(MissingExtraError, match=re.escape('pip install "mssvm[torch]"')):
+        import_module("mssvm.torch")
 
 
 PUBLIC = [

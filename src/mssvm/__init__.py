@@ -5,8 +5,8 @@ clf = ms.MSSVM(ms.Chain(hidden=4), C=1.0).fit(X, y)       # y may hold ms.MISSIN
 clf.predict(X); clf.predict_marginals(X); clf.score(X, y); clf.save("m.safetensors"); ms.load("m.safetensors")
 
 ``ms.solvers``, ``ms.losses``, ``ms.inference`` and ``ms.engines`` hold what the parameters of the same names take,
-``ms.data``, ``ms.metrics`` and ``ms.features`` what goes with data. Names are imported when they are first used, so
-that ``import mssvm`` itself is quick.
+``ms.data``, ``ms.metrics`` and ``ms.features`` what goes with data, ``ms.torch`` the family as a PyTorch layer. Names
+are imported when they are first used, so that ``import mssvm`` itself is quick.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ _DOORS = {
     "losses": "mssvm.losses",
     "metrics": "mssvm.data.metrics",
     "solvers": "mssvm.optim",
+    "torch": "mssvm.torch",
 }
 
 __all__ = [

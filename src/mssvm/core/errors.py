@@ -38,6 +38,10 @@ class UnsupportedError(MssvmError, ValueError):
     """The combination asked for is valid mathematics that this component cannot do."""
 
 
+class MissingExtraError(MssvmError, ImportError):
+    """A package that an extra brings is not installed."""
+
+
 class MssvmWarning(UserWarning):
     """Something worked, but probably not as intended."""
 

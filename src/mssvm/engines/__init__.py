@@ -1,4 +1,4 @@
-"""Engines: ``base`` is the protocol, ``numba`` runs it on CPUs, ``reference`` defines it in NumPy.
+"""Engines: ``base`` is the protocol, ``numba`` runs it on CPUs, ``torch`` on GPUs, ``reference`` defines it in NumPy.
 
 ``engine_of`` is the table of names that estimators read; a new engine is one package and one line in it.
 """
@@ -24,7 +24,15 @@ def _reference(threads: int) -> Engine:
     return ReferenceEngine(threads)
 
 
-ENGINES: Mapping[str, Callable[[int], Engine]] = {"auto": _numba, "numba": _numba, "reference": _reference}
+def _torch(threads: int) -> Engine:
+    from mssvm.engines.torch import TorchEngine
+
+    return TorchEngine()
+
+
+ENGINES: Mapping[str, Callable[[int], Engine]] = {
+    "auto": _numba, "numba": _numba, "reference": _reference, "torch": _torch,
+}  # fmt: skip
 
 
 def engine_of(engine: Any = "auto", threads: int = 1) -> Engine:

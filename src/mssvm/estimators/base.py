@@ -15,12 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from mssvm.core import checks
 from mssvm.core.arrays import AnyArray, Floats, Ints
-from mssvm.core.errors import InputError
+from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Query
 from mssvm.core.registry import DECODERS, MEMBERS, Member
 from mssvm.data.labels import LabelVocabulary
-from mssvm.engines import engine_of
-from mssvm.engines.base import Bound
+from mssvm.engines.base import Bound, Engine
 from mssvm.engines.numba.compiling import tells_of_compiling
 from mssvm.estimators import diagnosis, persist, plan, prediction
 from mssvm.estimators.plots import Plots
@@ -62,8 +61,10 @@ class StructuredEstimator(Plots):
         rates and averaging ("subgradient" has AdaGrad's).
     inference : "auto", "exact", "propagate" or an inference object
         "auto" is exact wherever ``memory_limit`` allows and belief propagation elsewhere; ``status_`` says which.
-    engine : "auto", "numba" or an engine object
+    engine : "auto", "numba", "torch" or an engine object
         What runs inference; results do not depend on it beyond rounding.
+    device : None or a PyTorch device such as "cuda"
+        Short for ``engine=`` with the torch engine there; needs the extra ``torch``.
     init : "auto", "zeros", "random", "hcrf" or an array of weights
         "auto" starts at zero, except weights of hidden variables, which start at small random values. "hcrf" starts
         from a short likelihood fit, which helps members with a maximum when most labels are missing.
@@ -129,6 +130,7 @@ class StructuredEstimator(Plots):
         solver: Any = "auto",
         inference: Any = "auto",
         engine: Any = "auto",
+        device: str | None = None,
         init: Any = "auto",
         n_init: int = 1,
         class_weight: str | Mapping[Hashable, float] | None = None,
@@ -152,6 +154,7 @@ class StructuredEstimator(Plots):
         self.solver = solver
         self.inference = inference
         self.engine = engine
+        self.device = device
         self.init = init
         self.n_init = n_init
         self.class_weight = class_weight
@@ -281,7 +284,7 @@ class StructuredEstimator(Plots):
             tol=self.tol,
             inference=self.inference,
             memory_limit=self.memory_limit,
-            engine=engine_of(self.engine, plan.threads_of(self.n_jobs)),
+            engine=self._engine(),
             C=float(plan.positive(self.C, "C")),
             init=self.init,
             n_init=int(plan.positive(self.n_init, "n_init", whole=True)),
@@ -295,6 +298,9 @@ class StructuredEstimator(Plots):
             rng=plan.generator_of(self.random_state),
             verbose=bool(self.verbose),
         )
+
+    def _engine(self) -> Engine:
+        return plan.engine_for(self.engine, self.device, self.n_jobs)
 
     @property
     def structure_(self) -> Structure:
@@ -420,7 +426,7 @@ class StructuredEstimator(Plots):
 
     def _request(self, X: Any, hidden: Any = None, given: Any = None, allowed: Any = None) -> PredictionRequest:
         check_is_fitted(self, "coef_")
-        engine = engine_of(self.engine, plan.threads_of(self.n_jobs))
+        engine = self._engine()
         inference = plan.inference_of(self.inference, self.memory_limit, engine.threads)
         known = (self.encoder_, self.coef_, Planner(inference, engine), self._predictor)
         return prediction.request(*known, X, hidden, given, allowed)
@@ -438,6 +444,15 @@ class StructuredEstimator(Plots):
         check_is_fitted(self, "coef_")
         rows = list(self.encoder_.weights(self.coef_))
         return rows if top is None else sorted(rows, key=lambda row: -abs(row.value))[: prediction.check_k(top)]
+
+    def to_torch(self) -> Any:
+        """The fitted model as a PyTorch module (``mssvm.torch.StructuredLinear``); its ``to_estimator`` leads back."""
+        check_is_fitted(self, "coef_")
+        from mssvm.torch import StructuredLinear  # torch is imported only when used
+
+        if not isinstance(self._objective(self._loss()), Unified):
+            raise UnsupportedError(f"{type(self).__name__} has an objective of its own, which the layer does not have.")
+        return StructuredLinear(self)
 
     def save(self, path: str | Path) -> None:
         """Write the model to one file (safetensors with JSON metadata); ``mssvm.load`` reads it back."""

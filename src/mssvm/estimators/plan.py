@@ -26,6 +26,7 @@ from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.core.registry import INFERENCES, LOSSES, NAMED_LOSSES, SOLVERS
 from mssvm.data.labels import Labels, LabelVocabulary
+from mssvm.engines import engine_of
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
 from mssvm.losses.losses import Loss
@@ -121,6 +122,17 @@ def threads_of(n_jobs: Any) -> int:
     if wanted == 0:
         raise InputError("n_jobs must be None or a whole number other than 0, got 0.")
     return wanted if wanted > 0 else max(1, (cpu_count() or 1) + 1 + wanted)
+
+
+def engine_for(engine: Any, device: Any, n_jobs: Any) -> Engine:
+    """The engine by name with so many threads, an engine object, or the torch engine on a device."""
+    if device is None:
+        return engine_of(engine, threads_of(n_jobs))
+    if engine != "auto":
+        raise InputError(f"device={device!r} stands for an engine; leave out either it or engine={engine!r}.")
+    from mssvm.engines.torch import TorchEngine  # torch is imported only when used
+
+    return TorchEngine(str(device))
 
 
 def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int = 0) -> Inference:

@@ -139,7 +139,8 @@ class TrainingProblem:
     @cached_property
     def _blocks(self) -> SampleBlocks:
         # A block makes one dense gradient, which must not cost more than the block itself.
-        states, n_states = max(BLOCK_STATES, self.model.gradient_size // 4), self.sample.batch.n_states
+        least = getattr(self.engine, "block_states", BLOCK_STATES)
+        states, n_states = max(least, self.model.gradient_size // 4), self.sample.batch.n_states
         states = n_states if n_states <= WHOLE * states else states
         return SampleBlocks(self, Planner(self.inference, self.engine), states)
 

@@ -1,0 +1,275 @@
+"""The torch engine on a GPU beside plain PyTorch on the same GPU, and training beside all cores of its host.
+
+    PYTHONPATH=src python3 benchmarks/bench_gpu.py --output benchmarks/results/gpu.json
+
+Answers are compared with double precision before any time counts. Times are medians of device events (kernels) or of
+the wall clock (training); rates are sites or directed messages a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import mssvm as ms
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines.base import ExactSettings
+from mssvm.engines.messages import Schedule, Temperatures
+from mssvm.engines.torch import TorchEngine
+from mssvm.engines.torch.arrays import DevicePotentials
+from mssvm.estimators.training import Following, Training, TrainingData
+
+DEVICE = "cuda"
+
+
+def timed(work: Callable[[], Any], repeats: int = 9, warm: int = 2, at_once: int = 1) -> float:
+    """Median seconds of device time, of ``at_once`` calls in a row (short kernels would wait for the host)."""
+    for _ in range(warm):
+        work()
+    times = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(at_once):
+            work()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3 / at_once)
+    return statistics.median(times)
+
+
+def clocked(work: Callable[[], Any], repeats: int = 3) -> float:
+    """Median seconds on the wall clock, after one warm-up."""
+    work()
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+# ----------------------------------------------------------------------------------------- chains
+
+
+def chain_loop(u: torch.Tensor, e: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """log Z, its gradient in the scores and in the table, by PyTorch's autograd."""
+    u, e = u.detach().requires_grad_(), e.detach().requires_grad_()
+    a = u[:, 0]
+    for t in range(1, u.shape[1]):
+        a = torch.logsumexp(a[:, :, None] + e, 1) + u[:, t]
+    z = torch.logsumexp(a, 1)
+    return z, *torch.autograd.grad(z.sum(), (u, e))
+
+
+def chains(n: int, length: int, states: int, loop: bool = True) -> dict[str, Any]:
+    graph = Topology((states,) * length, tuple((t, t + 1) for t in range(length - 1)))
+    batch = Batch.of_kinds((graph,), np.zeros(n, dtype=np.int64), np.zeros(n * (length - 1), dtype=np.int64))
+    u, e = torch.randn(n, length, states, device=DEVICE), torch.randn(states, states, device=DEVICE)
+    query, row = Query.all_outputs(batch), dict[str, Any]()
+    plan = TorchEngine(DEVICE, "single").exact(batch, ExactSettings())
+    bounds = {"sum": plan.bind(query, 1.0, 1.0), "max": plan.bind(query, 0.0, 0.0)}
+    theta = DevicePotentials(u.reshape(-1), e.reshape(-1))
+    belief = bounds["sum"](theta)
+    few = min(n, 64)
+    z, mu_u, mu_e = chain_loop(u[:few].double(), e.double())
+    tables = belief.mu.parts[1].reshape(n, -1)[:few].double().sum(0)
+    row["errors"] = [
+        float(np.abs(belief.value[:few] - z.detach().cpu().numpy()).max() / z.abs().max().item()),
+        float((belief.mu.parts[0].reshape(u.shape)[:few].double() - mu_u).abs().max()),
+        float((tables - mu_e.reshape(-1)).abs().max() / mu_e.abs().max()),
+    ]
+    for name, bound in bounds.items():
+        route = bound.routes[0]
+        mu = torch.zeros(batch.n_states, device=DEVICE), torch.zeros(batch.n_mu_entries, device=DEVICE)
+        seconds = timed(lambda r=route, m=mu: r.infer_into(*theta.parts, m), at_once=10)
+        row[f"kernel, {name}, G sites/s"] = n * length / seconds / 1e9
+        row[f"engine call, {name}, G sites/s"] = n * length / clocked(lambda b=bound: b(theta)) / 1e9
+    if loop:
+        row["torch loop + autograd, G sites/s"] = n * length / timed(lambda: chain_loop(u, e), 3, 1) / 1e9
+    return row
+
+
+# ----------------------------------------------------------------------------------------- grids
+
+
+def grid_loop(u: torch.Tensor, across: torch.Tensor, down: torch.Tensor, sweeps: int) -> list[torch.Tensor]:
+    """Flooding in plain PyTorch, scaled probabilities: messages from the left, the right, above and below."""
+    m = [torch.ones_like(u) for _ in range(4)]
+    for _ in range(sweeps):
+        left, right, above, below = m
+        out = [
+            (u * left * above * below) @ across, (u * right * above * below) @ across.T,
+            (u * above * left * right) @ down, (u * below * left * right) @ down.T,
+        ]  # fmt: skip
+        out = [o / o.amax(-1, keepdim=True) for o in out]
+        m = [torch.ones_like(u) for _ in range(4)]
+        m[0][:, :, 1:], m[1][:, :, :-1] = out[0][:, :, :-1], out[1][:, :, 1:]
+        m[2][:, 1:], m[3][:, :-1] = out[2][:, :-1], out[3][:, 1:]
+    return m
+
+
+def grid_batch(n: int, h: int, w: int, states: int, own: bool) -> Batch:
+    at = np.arange(h * w).reshape(h, w)
+    pairs = ((at[:, :-1], at[:, 1:]), (at[:-1], at[1:]))
+    scopes = np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in pairs])
+    graph = Topology((states,) * (h * w), tuple(map(tuple, scopes.tolist())))
+    ids = np.arange(len(scopes)) if own else np.repeat([0, 1], [h * (w - 1), (h - 1) * w])
+    return Batch.of_kinds((graph,), np.zeros(n, dtype=np.int64), np.tile(ids, n))
+
+
+def run_of(batch: Batch, engine: TorchEngine, theta: Any) -> Any:
+    model = engine.messages(batch).load(theta, Query.all_outputs(batch), np.zeros(batch.n_states))
+    run = model.run()
+    run.start(np.arange(len(batch)), None)
+    return run
+
+
+def sweeper(run: Any, kernel: Any, t: Temperatures, schedule: Schedule, k: int) -> Callable[[], None]:
+    """k sweeps of all grids, by the kernel where there is one."""
+    every = np.arange(len(run.residual))
+    mine, residual = run.at.ints(every), torch.full((len(every),), torch.inf, device=DEVICE)
+
+    def plain() -> None:
+        run.residual[:] = np.inf
+        run.advance(every, t, k, schedule)
+
+    def launch() -> None:
+        residual.fill_(torch.inf)
+        sweep, tables = kernel
+        sweep(run.unary, tables, mine, run.m, t.eps_y, k, schedule, residual)
+
+    return plain if kernel is None else launch
+
+
+RUNS = (("sum, flooding", 1.0, True), ("sum, red-black", 1.0, False), ("max, red-black", 0.0, False))
+
+
+def grids(n: int, h: int, w: int, states: int, own: bool = False, plain: bool = False) -> dict[str, Any]:
+    batch, row = grid_batch(n, h, w, states, own), dict[str, Any]()
+    u = torch.randn(n, h, w, states, device=DEVICE)
+    tables = 0.7 * torch.randn(batch.n_table_entries, device=DEVICE)
+    theta, every = DevicePotentials(u.reshape(-1), tables), np.arange(n)
+    messages = len(batch.scope_vars)
+    engine = TorchEngine(DEVICE, "single", plain)
+    for name, eps, flooding in RUNS:
+        run, t = run_of(batch, engine, theta), Temperatures.one(batch.n_vars, eps)
+        schedule = Schedule(flooding=flooding, tolerance=-1.0)
+        kernel = run.model.kernel_for(run.unary, t)
+        row["by kernel"] = kernel is not None
+        if kernel is not None and name == "sum, flooding" and not own:
+            run.advance(every, t, 20, schedule)
+            want = grid_loop(u[:4].double().exp(), *tables.double().exp().reshape(2, states, states), 20)
+            got = run.m.reshape(n, -1, 2, states)[:4]
+            across = got[:, : h * (w - 1), 1].reshape(4, h, w - 1, states).double()
+            row["error"] = float((across.exp() - want[0][:, :, 1:]).abs().max())
+        few, many = (20, 220) if kernel is not None else (4, 12)
+        sweeps = partial(sweeper, run, kernel, t, schedule)
+        seconds = timed(sweeps(many)) - timed(sweeps(few))
+        row[f"{name}, G messages/s"] = messages * (many - few) / seconds / 1e9
+        if kernel is not None:
+            row[f"{name}, 20 sweeps with all around them, ms"] = 1e3 * timed(sweeps(20))
+    if not own:
+        p = u.exp()
+        parts = tables.exp().reshape(2, states, states)
+        seconds = timed(lambda: grid_loop(p, *parts, 12), 3, 1) - timed(lambda: grid_loop(p, *parts, 2), 3, 1)
+        row["plain torch loop, G messages/s"] = messages * 10 / seconds / 1e9
+    return row
+
+
+def random_graph(n_vars: int, n_edges: int, states: int) -> dict[str, Any]:
+    """One graph with ends drawn at random: degree 2 n_edges / n_vars on average."""
+    rng = np.random.default_rng(0)
+    ends = rng.integers(0, n_vars, (int(1.05 * n_edges), 2))
+    ends = ends[ends[:, 0] != ends[:, 1]][:n_edges]
+    graph = Topology((states,) * n_vars, tuple(map(tuple, ends.tolist())))
+    batch = Batch.of_kinds((graph,), np.zeros(1, dtype=np.int64), np.zeros(len(ends), dtype=np.int64))
+    theta = DevicePotentials(*(torch.randn(size, device=DEVICE) for size in (batch.n_states, batch.n_table_entries)))
+    run, t = run_of(batch, TorchEngine(DEVICE, "single"), theta), Temperatures.one(batch.n_vars, 1.0)
+    schedule = Schedule(flooding=True, tolerance=-1.0)
+    seconds = timed(lambda: run.advance(np.arange(1), t, 12, schedule), 3) - timed(
+        lambda: run.advance(np.arange(1), t, 4, schedule), 3
+    )
+    return {"sum, flooding, G messages/s": len(batch.scope_vars) * 8 / seconds / 1e9}
+
+
+# ----------------------------------------------------------------------------------------- training
+
+
+def training(kind: str, member: str, n: int, cores: int = 16) -> dict[str, Any]:
+    """One evaluation of the objective and its gradient over all instances, on the GPU and on the cores of its host."""
+    rng = np.random.default_rng(0)
+    if kind == "grids":
+        X: list[Any] = [rng.normal(size=(20, 40, 3)) for _ in range(n)]
+        truth = [(x @ np.ones(3) > 0) * 1 + (x[..., 0] > 1) for x in X]
+        y: list[Any] = [np.where(rng.random((20, 40)) < 0.2, t, None) for t in truth]
+        # Propagation throughout: the search for elimination orders would take longer than many passes.
+        model = getattr(ms, member)(ms.Grid(), inference=ms.inference.Propagate("fast"), random_state=0)
+    else:
+        X, w = [rng.normal(size=(40, 10)) for _ in range(n)], rng.normal(size=10)
+        y = [(np.abs(x @ w).astype(int) % 10).tolist() for x in X]
+        model = getattr(ms, member)(ms.Chain(hidden=0 if member == "CRF" else 2), random_state=0)
+    row: dict[str, Any] = {}
+    for where, settings in {"gpu": {"device": DEVICE}, f"{cores} cores": {"n_jobs": cores}}.items():
+        model.set_params(**{"device": None, "n_jobs": None, **settings})
+        data = TrainingData.of(model._plan(), X, y, None, None, None)
+        problem = Training(data, Following(model._predictor, None, None, None, None)).problem
+        w = 0.1 * np.random.default_rng(1).normal(size=problem.n_weights)
+        row[f"{where}, objective"] = problem.difference(w).total
+        row[f"{where}, s"] = clocked(lambda p=problem, at=w: p.difference(at), 2)
+    return row
+
+
+ROWS: dict[str, Callable[[], dict[str, Any]]] = {
+    "chains 4096 x 50, 20 states": lambda: chains(4096, 50, 20),
+    "chains 65536 x 50, 20 states": lambda: chains(65536, 50, 20),
+    "chains 256 x 1000, 20 states": lambda: chains(256, 1000, 20),
+    "chains 4096 x 50, 5 states": lambda: chains(4096, 50, 5, loop=False),
+    "chains 4096 x 50, 32 states": lambda: chains(4096, 50, 32, loop=False),
+    "grids 4096, 20x40, 5 states": lambda: grids(4096, 20, 40, 5),
+    "grids 64, 20x40, 5 states": lambda: grids(64, 20, 40, 5),
+    "grids 4096, 20x40, 5 states, own tables, shared by the batch": lambda: grids(4096, 20, 40, 5, own=True),
+    "grids 1024, 20x31, 21 states": lambda: grids(1024, 20, 31, 21),
+    "random graph, 200000 nodes, 1e6 edges, 5 states": lambda: random_graph(200_000, 1_000_000, 5),
+    "training, CRF, 20000 chains of 40, 10 labels": lambda: training("chains", "CRF", 20_000),
+    "training, HCRF, 20000 hidden chains of 40, 10 labels": lambda: training("chains", "HCRF", 20_000),
+    "training, HCRF, 1000 hidden chains": lambda: training("chains", "HCRF", 1000),
+    "training, HCRF, 2000 weakly labelled grids 20x40": lambda: training("grids", "HCRF", 2_000),
+    "training, HCRF, 200 weakly labelled grids 20x40": lambda: training("grids", "HCRF", 200),
+    "training, MSSVM, 2000 weakly labelled grids 20x40": lambda: training("grids", "MSSVM", 2_000),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--rows", nargs="*", default=[], help="words that the names of rows start with or hold")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    chosen = {name: row for name, row in ROWS.items() if not options.rows or any(word in name for word in options.rows)}
+    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": {}}
+    for name, row in chosen.items():
+        try:
+            found["rows"][name] = row()
+        except torch.OutOfMemoryError:
+            found["rows"][name] = {"failed": "out of memory"}
+        torch.cuda.empty_cache()
+        print(name, json.dumps(found["rows"][name]), flush=True)
+        if options.output:
+            options.output.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

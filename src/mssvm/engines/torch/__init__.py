@@ -1,0 +1,66 @@
+"""The engine on PyTorch: the CPU or a GPU, in double or single precision.
+
+``exact`` eliminates variables of many instances at once, ``messages`` passes all messages of a colour at once,
+``features`` are matrix products; ``arrays`` keeps potentials and marginals on the device until somebody looks. On GPUs
+``kernels`` replaces the recursions that matter most (chains, grids) by CUDA source compiled at first use; everything
+else, and every machine without them, runs the plain PyTorch, which is also what the kernels are tested against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mssvm.core.errors import InputError, MissingExtraError
+from mssvm.core.potentials import Potentials
+from mssvm.core.terms import Term
+from mssvm.core.threads import Workers
+from mssvm.core.topology import Batch
+from mssvm.engines.base import Each, ExactSettings, Features
+from mssvm.engines.messages import MessagePlan
+
+try:
+    import torch
+except ImportError:
+    raise MissingExtraError('the torch engine needs PyTorch; run pip install "mssvm[torch]".') from None
+
+from mssvm.engines.torch.arrays import Device
+from mssvm.engines.torch.exact import TorchPlan
+from mssvm.engines.torch.features import TorchFeatures
+from mssvm.engines.torch.messages import TorchMessagePlan
+
+
+@dataclass(frozen=True)
+class TorchEngine:
+    """Inference on a PyTorch ``device`` in ``precision`` "double" or "single"; ``plain`` leaves CUDA kernels out."""
+
+    device: str = "cpu"
+    precision: str = "double"
+    plain: bool = False
+    name, threads, idle = "torch", 1, 1
+    block_states = 1 << 27  # of a training problem's blocks: a GPU wants much at once
+
+    def __post_init__(self) -> None:
+        if self.precision not in ("double", "single"):
+            raise InputError(f"precision must be 'double' or 'single', got {self.precision!r}.")
+        if torch.device(self.device).type == "cuda" and not torch.cuda.is_available():
+            raise InputError(f"device {self.device!r} needs a GPU that PyTorch can use, and there is none here.")
+
+    @property
+    def where(self) -> Device:
+        dtype = torch.float64 if self.precision == "double" else torch.float32
+        # A tensor's device has a number, which "cuda" leaves open.
+        return Device(torch.empty(0, device=self.device).device, dtype, self.plain)
+
+    @property
+    def each(self) -> Each:
+        return Workers(1).each
+
+    def exact(self, batch: Batch, settings: ExactSettings) -> TorchPlan:
+        return TorchPlan(batch, settings, self.where)
+
+    def messages(self, batch: Batch) -> MessagePlan:
+        return TorchMessagePlan.of(batch, self.where)
+
+    def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
+        return TorchFeatures.of(batch, terms, offset, n_weights, self.where)

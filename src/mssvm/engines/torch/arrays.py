@@ -1,0 +1,104 @@
+"""Potentials and marginals that stay on a device; as NumPy arrays they are fetched when somebody looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from mssvm.core.arrays import AnyArray, Floats
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.topology import Batch
+
+Parts = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where tensors live, and of what type; ``plain``: without kernels of our own."""
+
+    device: torch.device
+    dtype: torch.dtype
+    plain: bool = False
+
+    def floats(self, array: AnyArray) -> torch.Tensor:
+        # Broadcast arrays (a loss of zero) and arrays that may not be written have to be copied first.
+        usable = array.flags.writeable and all(array.strides)
+        array = np.ascontiguousarray(array) if usable else np.array(array, order="C")
+        return torch.from_numpy(array).to(self.device, self.dtype)
+
+    def ints(self, array: AnyArray) -> torch.Tensor:
+        return torch.from_numpy(np.array(array, dtype=np.int64, order="C")).to(self.device)
+
+    def bools(self, array: AnyArray) -> torch.Tensor:
+        return torch.from_numpy(np.array(array, dtype=bool, order="C")).to(self.device)
+
+    def theta(self, theta: Potentials, batch: Batch) -> Parts:
+        """Potentials on this device, checked."""
+        if isinstance(theta, DevicePotentials) and theta.parts[0].device == self.device:
+            theta.check(batch)
+            return theta.parts[0].to(self.dtype), theta.parts[1].to(self.dtype)
+        theta.check(batch)
+        return self.floats(theta.unary), self.floats(theta.tables)
+
+
+def fetched(tensor: torch.Tensor) -> Floats:
+    return np.asarray(tensor.detach().to("cpu", torch.float64).numpy())
+
+
+class _OnDevice:
+    """``parts`` on the device; the fields of the same arrays in NumPy are made when they are read."""
+
+    parts: Parts
+
+    def __init__(self, unary: torch.Tensor, tables: torch.Tensor) -> None:
+        object.__setattr__(self, "parts", (unary, tables))
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("unary", "tables"):
+            raise AttributeError(name)
+        object.__setattr__(self, name, fetched(self.parts[name == "tables"]))
+        return self.__dict__[name]
+
+
+class DevicePotentials(_OnDevice, Potentials):
+    """theta on a device."""
+
+    def __add__(self, other: Potentials) -> Potentials:
+        like = Device(self.parts[0].device, self.parts[0].dtype)
+        theirs = other.parts if isinstance(other, DevicePotentials) else _uploaded(other, like)
+        return DevicePotentials(self.parts[0] + theirs[0], self.parts[1] + theirs[1])
+
+    def check(self, batch: Batch) -> None:
+        sizes = ("unary", batch.n_states), ("tables", batch.n_table_entries)
+        for part, (name, size) in zip(self.parts, sizes, strict=True):
+            if part.shape != (size,):
+                raise InputError(f"potentials.{name} has shape {tuple(part.shape)}, the batch needs ({size},).")
+            if not torch.isfinite(part.sum()) and bool((torch.isnan(part) | (part == torch.inf)).any()):
+                raise InputError(f"potentials.{name} holds NaN or +inf; scores must be finite or -inf (forbidden).")
+
+
+def _uploaded(theta: Potentials, to: Device) -> Parts:
+    """Host potentials on the device; they remember it, since a loss is added in every iteration."""
+    known: dict[Device, Parts] = theta.__dict__.setdefault("_on_devices", {})
+    if to not in known:
+        known[to] = to.floats(theta.unary), to.floats(theta.tables)
+    return known[to]
+
+
+class DeviceMarginals(_OnDevice, Marginals):
+    """mu on a device."""
+
+    def __sub__(self, other: Marginals) -> Marginals:
+        if not isinstance(other, DeviceMarginals):
+            return Marginals(self.unary - other.unary, self.tables - other.tables)
+        return DeviceMarginals(self.parts[0] - other.parts[0], self.parts[1] - other.parts[1])
+
+    def scaled(self, batch: Batch, weight: Floats) -> Marginals:
+        at = Device(self.parts[0].device, self.parts[0].dtype)
+        weights = at.floats(weight)
+        owners = at.ints(batch.owner[batch.state_var]), at.ints(batch.mu_owner)
+        return DeviceMarginals(*(part * weights[owner] for part, owner in zip(self.parts, owners, strict=True)))

@@ -1,0 +1,319 @@
+"""Exact inference in plain PyTorch: the elimination of ``engines.reference``, for many instances at once.
+
+Instances of one topology and one pattern of roles form a group; the tables of a group have an axis of instances in
+front (of length one where they share a table). Masks are numbers like any other: forbidden states score -inf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from math import prod
+
+import numpy as np
+import torch
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import UnsupportedError
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
+from mssvm.core.power import check_temperature
+from mssvm.core.threads import Workers
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, spread
+from mssvm.engines.numba.exact import NumbaBound, NumbaPlan
+from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, Parts, fetched
+from mssvm.engines.torch.chains import ChainRoute, able_chains
+
+CHUNK = 1 << 30  # bytes of weights that the instances of one call may keep
+
+Table = tuple[tuple[int, ...], torch.Tensor]
+"""Scores over the variables of a scope, one axis each, behind an axis of instances."""
+
+
+def power_sum(a: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """PS_eps over the last axis and its derivative, as ``core.power.power_sum``."""
+    top, index = a.max(dim=-1, keepdim=True)
+    feasible = top > -torch.inf
+    if eps == 0.0:
+        weights = torch.zeros_like(a).scatter_(-1, index, feasible.to(a.dtype))
+        return top.squeeze(-1), weights
+    shift = torch.where(feasible, top, torch.zeros_like(top))
+    weights = torch.exp((a - shift) / eps)
+    total = torch.where(feasible, weights.sum(dim=-1, keepdim=True), torch.ones_like(top))
+    value = torch.where(feasible, shift + eps * torch.log(total), top)
+    return value.squeeze(-1), weights / total
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Instances of one topology and one order of elimination; ``eps`` is the temperature of every variable."""
+
+    topology: Topology
+    instances: Ints
+    order: tuple[tuple[int, frozenset[int]], ...]
+    eps: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        """Table entries that an instance visits."""
+        return sum(prod(self.topology.cards[u] for u in clique) for _, clique in self.order)
+
+    @property
+    def width(self) -> int:
+        return max((len(clique) - 1 for _, clique in self.order), default=0)
+
+
+def elimination_order(topology: Topology, late: tuple[bool, ...]) -> tuple[tuple[int, frozenset[int]], ...]:
+    """Variables with their cliques: smallest clique first, those that are ``late`` after all others."""
+    near = [{v} for v in range(topology.n_vars)]
+    for scope in topology.scopes:
+        for v in scope:
+            near[v] |= set(scope)
+    cost = {v: (late[v], prod(topology.cards[a] for a in near[v]), v) for v in range(topology.n_vars)}
+    out = []
+    while cost:
+        v = min(cost, key=cost.__getitem__)
+        del cost[v]
+        out.append((v, frozenset(near[v])))
+        for u in near[v] - {v}:
+            near[u] = (near[u] | near[v]) - {v}
+            cost[u] = (late[u], prod(topology.cards[a] for a in near[u]), u)
+    return tuple(out)
+
+
+@dataclass(frozen=True, eq=False)
+class TorchPlan:
+    """Exact inference on one batch."""
+
+    batch: Batch
+    settings: ExactSettings
+    at: Device
+
+    def bind(
+        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
+    ) -> TorchBound:
+        eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        query.check(self.batch)
+        chosen = spread(instances, len(self.batch))
+        routes = self._chains(query, eps_y, eps_h, chosen)
+        for route in routes:
+            chosen[route.instances] = False
+        groups = list(self._groups(query, eps_y, eps_h, np.flatnonzero(chosen)))
+        # Labels cut cliques, which the orders here do not see: what seems too large is the CPU engine's, or refused.
+        large = [group for group in groups if 16 * group.size > self.settings.memory_limit]
+        host = None
+        if large:
+            host = self._host.bind(query, eps_y, eps_h, np.concatenate([group.instances for group in large]))
+        fit = tuple(group for group in groups if 16 * group.size <= self.settings.memory_limit)
+        return TorchBound(self, query, (eps_y, eps_h), fit, tuple(routes), host)
+
+    @cached_property
+    def _host(self) -> NumbaPlan:
+        return NumbaPlan(self.batch, self.settings, Workers(1))
+
+    def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
+        return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
+
+    def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
+        """As the CPU engine works them out, which bounds them before it searches for orders."""
+        return self._host.costs(query, eps_y, eps_h, marginals)
+
+    def _chains(self, query: Query, eps_y: float, eps_h: float, chosen: Bools) -> list[ChainRoute]:
+        """Chains whose variables that can vary have one temperature, by kernel where there is one."""
+        batch, free = self.batch, query.n_allowed(self.batch) > 1
+        able, out = chosen & able_chains(batch, self.at), []
+        if not able.any():
+            return []
+        has_output, has_hidden = (
+            np.bincount(batch.owner[free & which], minlength=len(batch)) > 0 for which in (query.output, ~query.output)
+        )
+        hidden_only = ~has_output if eps_y != eps_h else np.ones(len(batch), dtype=bool)
+        for eps, mine in ((eps_h, able & hidden_only), (eps_y, able & ~hidden_only & ~has_hidden)):
+            out += ChainRoute.all_of(batch, np.flatnonzero(mine), eps, self.at)
+        return out
+
+    def _groups(self, query: Query, eps_y: float, eps_h: float, chosen: Ints) -> Iterator[Group]:
+        batch, found = self.batch, dict[tuple[int, bytes], list[int]]()
+        # Variables with one allowed state have no temperature, so labels make no groups.
+        output = query.output & (query.n_allowed(batch) > 1)
+        one = eps_y == eps_h
+        for b in chosen.tolist():
+            roles = b"" if one else output[batch.var_ptr[b] : batch.var_ptr[b + 1]].tobytes()
+            found.setdefault((int(batch.topology_of[b]), roles), []).append(b)
+        for (kind, roles), members in found.items():
+            topology = batch.topologies[kind]
+            outputs = tuple(map(bool, np.frombuffer(roles, dtype=bool))) or (False,) * topology.n_vars
+            eps = tuple(eps_y if output else eps_h for output in outputs)
+            yield Group(topology, np.array(members, dtype=np.int64), elimination_order(topology, outputs), eps)
+
+
+@dataclass(frozen=True, eq=False)
+class TorchBound:
+    """The groups of a query at a pair of temperatures, and the chains that have a kernel."""
+
+    plan: TorchPlan
+    query: Query
+    temperatures: tuple[float, float]
+    groups: tuple[Group, ...]
+    routes: tuple[ChainRoute, ...]
+    host: NumbaBound | None = None
+
+    @property
+    def batch(self) -> Batch:
+        return self.plan.batch
+
+    @property
+    def at(self) -> Device:
+        return self.plan.at
+
+    def __call__(self, theta: Potentials) -> Belief:
+        value, mu = self._infer(theta)
+        return Belief(value, mu, Status.exactly(value, self._methods))
+
+    @cached_property
+    def _methods(self) -> tuple[str, ...]:
+        names = np.full(len(self.batch), "", dtype=object)
+        for group in self.groups:
+            names[group.instances] = "elimination"
+        for route in self.routes:
+            names[route.instances] = "chain kernel"
+        for part in self.host.routes if self.host else ():
+            names[part.instances] = part.name
+        return tuple(names)
+
+    def value(self, theta: Potentials) -> Floats:
+        return self._infer(theta)[0]
+
+    def decode(self, theta: Potentials) -> tuple[Floats, Ints]:
+        if self.temperatures[0] != 0.0:
+            raise UnsupportedError(f"decode needs eps_y = 0, got {self.temperatures[0]}; decode marginals instead.")
+        belief, batch = self(theta), self.batch
+        free = self.query.n_allowed(batch) > 1
+        unknown = ~self.query.output & (self.temperatures[1] > 0.0) | (belief.value == -np.inf)[batch.owner]
+        only = segment_argmax(self.query.allowed.astype(np.float64), batch.unary_ptr)
+        return belief.value, np.where(free, np.where(unknown, -1, belief.decode(batch)), only)
+
+    @cached_property
+    def _forbidden(self) -> torch.Tensor:
+        return self.at.bools(~self.query.allowed)
+
+    @cached_property
+    def _chunks(self) -> list[Chunk]:
+        return self._cut(self.groups)
+
+    def _cut(self, groups: Iterable[Group]) -> list[Chunk]:
+        each = []
+        for group in groups:
+            n = max(1, CHUNK // (16 * max(group.size, 1)))
+            each += [Chunk.of(self.batch, group, group.instances[k : k + n], self.at)
+                     for k in range(0, len(group.instances), n)]  # fmt: skip
+        return each
+
+    def _infer(self, theta: Potentials) -> tuple[Floats, Marginals]:
+        unary, tables = self.at.theta(theta, self.batch)
+        unary = unary.masked_fill(self._forbidden, -torch.inf)
+        value = unary.new_zeros(len(self.batch))
+        mu = torch.zeros_like(unary), unary.new_zeros(self.batch.n_mu_entries)
+        for route in self.routes:
+            value[route.where] = route.infer_into(unary, tables, mu)
+        for chunk in self._chunks:
+            value[chunk.instances] = chunk.infer_into(unary, tables, mu)
+        values = fetched(value)
+        if self.host is not None:
+            found = self.host(Potentials(theta.unary, theta.tables))
+            values += found.value
+            mu[0].add_(self.at.floats(found.mu.unary))
+            mu[1].add_(self.at.floats(found.mu.tables))
+        unsafe = np.flatnonzero(np.isnan(values))
+        if len(unsafe):
+            self._again(unsafe, (unary, tables), mu, values)
+        kept = DeviceMarginals(*mu)
+        return values, kept if isinstance(theta, DevicePotentials) else Marginals(kept.unary, kept.tables)
+
+    def _again(self, instances: Ints, theta: Parts, mu: Parts, values: Floats) -> None:
+        """Chains that left the kernel's safe range, in log space."""
+        batch, unsafe = self.batch, spread(instances, len(self.batch))
+        mu[0][self.at.bools(unsafe[batch.owner][batch.state_var])] = 0.0
+        mu[1][self.at.bools(unsafe[batch.mu_owner])] = 0.0
+        for chunk in self._cut(self.plan._groups(self.query, *self.temperatures, instances)):
+            values[chunk.instances.cpu().numpy()] = fetched(chunk.infer_into(*theta, mu))
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some instances of a group, and where their numbers lie: per table (unaries first) its entries of theta, which
+    may be the same for all instances, and of mu."""
+
+    group: Group
+    instances: torch.Tensor
+    scopes: tuple[tuple[int, ...], ...]
+    shapes: tuple[tuple[int, ...], ...]
+    theta_at: tuple[torch.Tensor, ...]
+    mu_at: tuple[torch.Tensor, ...]
+
+    @classmethod
+    def of(cls, batch: Batch, group: Group, instances: Ints, at: Device) -> Chunk:
+        topology, n = group.topology, group.topology.n_vars
+        scopes = (*((v,) for v in range(n)), *topology.scopes)
+        shapes = tuple(tuple(topology.cards[v] for v in scope) for scope in scopes)
+        theta_at, mu_at = [], []
+        first = batch.unary_ptr[batch.var_ptr[instances]]
+        for k, shape in enumerate(shapes):
+            if k < n:
+                starts = mu_starts = first + topology.unary_ptr[k]
+            else:
+                f = batch.factor_ptr[instances] + k - n
+                starts, mu_starts = batch.table_at[f], batch.mu_at[f]
+            same = bool(np.all(starts == starts[0])) and k >= n
+            entries = np.arange(prod(shape))
+            theta_at.append(at.ints((starts[:1] if same else starts)[:, None] + entries))
+            mu_at.append(at.ints(mu_starts[:, None] + entries))
+        return cls(group, at.ints(instances), scopes, shapes, tuple(theta_at), tuple(mu_at))
+
+    def infer_into(
+        self, unary: torch.Tensor, tables: torch.Tensor, mu: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
+        """Values of the instances; their marginals are added to ``mu``."""
+        n = self.group.topology.n_vars
+        mine: list[Table] = []
+        for k, (scope, shape, at) in enumerate(zip(self.scopes, self.shapes, self.theta_at, strict=True)):
+            mine.append((scope, (unary if k < n else tables)[at].reshape(len(at), *shape)))
+        if not mine:
+            return unary.new_zeros(len(self.instances))
+        value, gradient = eliminate(mine, self.group, len(self.instances))
+        feasible = (value > -torch.inf).to(unary.dtype)
+        for k, at in enumerate(self.mu_at):
+            here = gradient[k].reshape(len(gradient[k]), -1) * feasible[:, None]
+            mu[k >= n].index_add_(0, at.reshape(-1), here.expand(at.shape).reshape(-1))
+        return value
+
+
+def eliminate(tables: list[Table], group: Group, n: int) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+    """Eliminate, then walk back: the gradient of a message, spread by its weights, is that of its tables."""
+    steps, alive, given = [], set(range(len(tables))), len(tables)
+    for v, _ in group.order:
+        inputs = [k for k in sorted(alive) if v in tables[k][0]]
+        scope = (*dict.fromkeys(u for k in inputs for u in tables[k][0] if u != v), v)
+        message, weights = power_sum(reduce(torch.add, [_over(scope, tables[k]) for k in inputs]), group.eps[v])
+        steps.append((inputs, scope, weights, len(tables)))
+        alive = alive - set(inputs) | {len(tables)}
+        tables.append((scope[:-1], message))
+    value = reduce(torch.add, [tables[k][1] for k in sorted(alive)]).expand(n)
+    gradient = {k: torch.ones_like(value) for k in alive}
+    for inputs, scope, weights, k in reversed(steps):
+        spread_out = weights * gradient.pop(k)[..., None]
+        for i in inputs:
+            away = [a + 1 for a, u in enumerate(scope) if u not in tables[i][0]]
+            inside = spread_out.sum(dim=away) if away else spread_out
+            kept = [u for u in scope if u in tables[i][0]]
+            gradient[i] = inside.permute([0, *(kept.index(u) + 1 for u in tables[i][0])])
+    return value, {k: g for k, g in gradient.items() if k < given}
+
+
+def _over(scope: tuple[int, ...], table: Table) -> torch.Tensor:
+    """The table with the axes of ``scope``, of length one where it does not depend on the variable."""
+    axes, array = table
+    ordered = array.permute([0, *(int(a) + 1 for a in np.argsort([scope.index(u) for u in axes]))])
+    sizes = iter(ordered.shape[1:])
+    return ordered.reshape([len(ordered), *(next(sizes) if u in axes else 1 for u in scope)])

@@ -1,0 +1,436 @@
+"""Belief propagation on pairwise graphs with all messages of a colour at once (``engines.messages`` has the formulas).
+
+Messages, scores and tables are padded to the largest number of states; what is padded is forbidden. A sweep updates the
+messages to all variables (flooding), or first those to one colour and then those to the other (on bipartite graphs,
+such as grids and trees, every message then sees its neighbours' newest). Instances stop changing when they have
+converged; the host looks every few sweeps whether all have. What is judged state by state (local search, hidden trees
+given outputs) is the CPU engine's, and so are factors of three or more variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.components import HiddenComponents, hidden_components
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.topology import Batch, spans
+from mssvm.engines.messages import (
+    Conditional,
+    MessageGroup,
+    MessageModel,
+    MessagePlan,
+    Schedule,
+    Temperatures,
+    with_noise,
+)
+from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.torch.arrays import Device, fetched
+from mssvm.engines.torch.exact import power_sum
+from mssvm.engines.torch.grids import GridKernel
+from mssvm.engines.torch.pairs import PairKernel
+
+LOOK = 8  # sweeps between two looks at convergence
+INF = torch.inf
+Sweep = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class TorchMessagePlan:
+    """Index arrays of one batch: slot 2 f + k is variable k of factor f."""
+
+    batch: Batch
+    at: Device
+
+    @classmethod
+    def of(cls, batch: Batch, at: Device) -> MessagePlan:
+        return cls(batch, at) if batch.pairwise.all() else NumbaEngine().messages(batch)
+
+    def load(self, theta: Potentials, query: Query, noise: Floats) -> TorchMessageModel:
+        return TorchMessageModel(self, theta, query, noise)
+
+    @cached_property
+    def grid(self) -> GridKernel | None:
+        return GridKernel.of(self.batch, self.at)
+
+    @cached_property
+    def pairs(self) -> PairKernel | None:
+        return PairKernel.of(self.batch, self.table_places[0], self.at.ints(self.colour), self.at)
+
+    @cached_property
+    def width(self) -> int:
+        return int(self.batch.cards.max(initial=1))
+
+    @cached_property
+    def inside(self) -> Bools:
+        """(variables, states): which of the padded states exist."""
+        found: Bools = np.arange(self.width) < self.batch.cards[:, None]
+        return found
+
+    @cached_property
+    def slot_var(self) -> torch.Tensor:
+        return self.at.ints(self.batch.scope_vars)
+
+    @cached_property
+    def message_inside(self) -> Bools:
+        return self.inside[self.batch.scope_vars]
+
+    @cached_property
+    def colour(self) -> Ints:
+        """Of every slot: that of its variable, by the parity of its distance from the first of its component."""
+        found = hidden_components(self.batch, np.zeros(self.batch.n_vars, dtype=bool))
+        parity, parent = [0] * self.batch.n_vars, found.parent.tolist()
+        for v in found.visit.tolist():
+            parity[v] = 1 - parity[parent[v]] if parent[v] >= 0 else 0
+        return np.array(parity, dtype=np.int64)[self.batch.scope_vars]
+
+    @cached_property
+    def table_places(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Different tables: of every factor its number, and for the padded entries of each where they lie, or -1."""
+        first, number = np.unique(self.batch.table_at, return_index=True, return_inverse=True)[1:]
+        return self.at.ints(number), *self._padded(self.batch.table_at, first)
+
+    @cached_property
+    def mu_places(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """For the padded entries of factors' beliefs the entry of ``Marginals.tables``, and whether there is one."""
+        return self._padded(self.batch.mu_at, np.arange(self.batch.n_factors))
+
+    def _padded(self, at: Ints, factors: Ints) -> tuple[torch.Tensor, torch.Tensor]:
+        pairs = self.batch.scope_vars.reshape(-1, 2)[factors]
+        rows, columns = (self.batch.cards[pairs[:, k]] for k in (0, 1))
+        i, j = np.arange(self.width)[:, None], np.arange(self.width)
+        there = (i < rows[:, None, None]) & (j < columns[:, None, None])
+        entry = np.where(there, at[factors][:, None, None] + i * columns[:, None, None] + j, 0)
+        return self.at.ints(entry), self.at.bools(there)
+
+    def padded(self, flat: torch.Tensor, fill: float) -> torch.Tensor:
+        """An array over states as (variables, states)."""
+        out = flat.new_full(self.inside.shape, fill)
+        out[self._inside] = flat
+        return out
+
+    @cached_property
+    def _inside(self) -> torch.Tensor:
+        return self.at.bools(self.inside)
+
+    def rows(self, instances: Ints) -> Ints:
+        """Variables of the named instances."""
+        return spans(self.batch.var_ptr[instances], np.diff(self.batch.var_ptr)[instances])
+
+    def factors(self, instances: Ints) -> Ints:
+        return spans(self.batch.factor_ptr[instances], np.diff(self.batch.factor_ptr)[instances])
+
+
+class TorchMessageModel:
+    """Potentials of a batch on the device, and the CPU engine's model for what is its own."""
+
+    def __init__(self, plan: TorchMessagePlan, theta: Potentials, query: Query, noise: Floats) -> None:
+        self.plan, self._given = plan, (theta, query, noise)
+        batch, at = plan.batch, plan.at
+        unary, tables = at.theta(theta, batch)
+        self.unary = plan.padded(unary.masked_fill(at.bools(~query.allowed), -INF), -INF)
+        self.allowed = plan.padded(at.bools(query.allowed), False)
+        self.flat_tables = tables
+        number, places, there = plan.table_places
+        self.tables = (
+            torch.where(there, tables[places], -INF) if len(tables) else there.new_zeros(there.shape, dtype=at.dtype)
+        )
+        self.number = number
+
+    @cached_property
+    def _host(self) -> MessageModel:
+        theta, query, noise = self._given
+        return NumbaEngine().messages(self.plan.batch).load(Potentials(theta.unary, theta.tables), query, noise)
+
+    @cached_property
+    def noisy(self) -> torch.Tensor:
+        theta, query, noise = self._given
+        unary = np.where(query.allowed, theta.unary, -np.inf)
+        return self.plan.padded(self.plan.at.floats(with_noise(unary, noise)), -INF)
+
+    def kernel_for(self, unary: torch.Tensor, t: Temperatures) -> tuple[Sweep, torch.Tensor] | None:
+        """The kernel that may run sweeps at these temperatures, and the tables as it takes them."""
+        if t.eps_y != t.eps_h:
+            return None
+        grid, pairs = self.plan.grid, self.plan.pairs
+        if grid and grid.safe(unary, self.flat_tables, t.eps_y):
+            return grid.sweep, self.flat_tables
+        return (pairs.sweep, self.tables) if pairs and pairs.safe(self.tables, t.eps_y) else None
+
+    @property
+    def range(self) -> Floats:
+        return self._host.range
+
+    def run(self) -> TorchRun:
+        return TorchRun(self, self.unary)
+
+    def groups(self, instances: Ints, temperatures: Temperatures, scaled: bool) -> list[MessageGroup]:
+        if not len(instances):
+            return []
+
+        def run(noise: bool) -> TorchRun:
+            return TorchRun(self, self.noisy if noise else self.unary)
+
+        return [MessageGroup(instances, temperatures.eps_h or 1.0, run)]
+
+    def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
+        """No moves of regions here, as the protocol allows: a search has its other starts."""
+        return instances[:0], np.zeros(int(self.plan.message_inside.sum()))
+
+    def given(self, components: HiddenComponents, eps_h: float) -> Conditional:
+        return self._host.given(components, eps_h)
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Factors of some instances: their number, ends, tables, instance, and the temperatures of their ends."""
+
+    factors: torch.Tensor
+    ends: torch.Tensor
+    owner: torch.Tensor
+    kinds: tuple[tuple[torch.Tensor, bool, bool], ...]  # factors (positions here) by which of their ends are outputs
+
+
+class TorchRun:
+    """Messages in log space, the largest entry of each 0."""
+
+    def __init__(self, model: TorchMessageModel, unary: torch.Tensor) -> None:
+        plan = model.plan
+        self.model, self.plan, self.at = model, plan, plan.at
+        self.unary, self.open_unary = unary.clone(), unary
+        self.m = unary.new_zeros((len(plan.batch.scope_vars), plan.width))
+        self.sweeps = np.zeros(len(plan.batch), dtype=np.int64)
+        self.residual = np.full(len(plan.batch), np.inf)
+
+    def start(self, instances: Ints, messages: Floats | None) -> None:
+        factors = self.plan.factors(instances)
+        slots = np.stack([2 * factors, 2 * factors + 1], axis=1).ravel()
+        if messages is None:
+            self.m[self.at.ints(slots)] = 0.0
+        else:
+            padded = np.zeros(self.m.shape)
+            padded[self.plan.message_inside] = messages
+            self.m[self.at.ints(slots)] = self.at.floats(padded[slots])
+        self.sweeps[instances], self.residual[instances] = 0, np.inf
+
+    def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
+        rows = self.plan.rows(instances)
+        self.unary[self.at.ints(rows)] = self.open_unary[self.at.ints(rows)]
+        held = rows[outside[rows]]
+        mine, states = self.at.ints(held), self.at.ints(np.maximum(y[held], 0))
+        kept = self.open_unary[mine].gather(1, states[:, None])
+        closed = kept.new_full((len(held), self.plan.width), -INF)
+        self.unary[mine] = closed.scatter(1, states[:, None], kept)
+
+    # --- sweeps ------------------------------------------------------------------------------------------------------
+
+    def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
+        active = instances[~(self.residual[instances] <= schedule.tolerance)]
+        kernel = self.model.kernel_for(self.unary, temperatures) if len(active) else None
+        if kernel is not None:
+            residual, mine = self.at.floats(self.residual), self.at.ints(active)
+            residual[mine] = INF
+            sweep, tables = kernel
+            swept = sweep(self.unary, tables, mine, self.m, temperatures.eps_y, n_sweeps, schedule, residual)
+            self.residual[active] = fetched(residual)[active]
+            self.sweeps[active] += swept.cpu().numpy()[active]
+            return
+        edges = self._edges(active, temperatures)
+        n = len(self.plan.batch)
+        residual = self.at.floats(self.residual)
+        count = torch.zeros(n, dtype=torch.int64, device=self.at.device)
+        mine = self.at.ints(active)
+        colours = [None] if schedule.flooding else self._colours(edges)
+        for k in range(n_sweeps):
+            going = ~(residual[mine] <= schedule.tolerance)
+            if k % LOOK == 0 and not bool(going.any()):
+                break
+            count[mine] += going
+            moving = (~(residual <= schedule.tolerance))[edges.owner]
+            change = residual.new_zeros(n)
+            for colour in colours:
+                self._update(edges, temperatures, schedule.damping, moving, colour, change)
+            residual[mine] = torch.where(going, change[mine], residual[mine])
+        self.residual[active] = fetched(residual)[active]
+        self.sweeps[active] += count.cpu().numpy()[active]
+
+    def _edges(self, instances: Ints, t: Temperatures) -> Edges:
+        batch, factors = self.plan.batch, self.plan.factors(instances)
+        ends = batch.scope_vars.reshape(-1, 2)[factors]
+        out = t.outputs[ends]
+        kinds = []
+        for a, b in ((True, True), (True, False), (False, True), (False, False)):
+            chosen = np.flatnonzero((out[:, 0] == a) & (out[:, 1] == b))
+            if len(chosen):
+                kinds.append((self.at.ints(chosen), a, b))
+        ints = self.at.ints
+        return Edges(ints(factors), ints(ends), ints(batch.factor_owner[factors]), tuple(kinds))
+
+    def _colours(self, edges: Edges) -> list[Any]:
+        colour = self.at.ints(self.plan.colour).reshape(-1, 2)[edges.factors]
+        return [colour == 0, colour == 1]
+
+    def _field(self, unary: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """theta_i + all messages to i as its finite part and the number of infinities, which are never subtracted."""
+        total = torch.where(unary > -INF, unary, 0.0).index_add(
+            0, self.plan.slot_var, torch.where(self.m > -INF, self.m, 0.0)
+        )
+        missing = (unary == -INF).to(self.m.dtype).index_add(0, self.plan.slot_var, (self.m == -INF).to(self.m.dtype))
+        return total, missing
+
+    def _cavities(self, edges: Edges) -> list[torch.Tensor]:
+        total, missing = self._field(self.unary)
+        out = []
+        for k in (0, 1):
+            m, i = self.m[2 * edges.factors + k], edges.ends[:, k]
+            gone = m == -INF
+            left = missing[i] - gone.to(m.dtype)
+            out.append(torch.where(left > 0.5, -INF, total[i] - torch.where(gone, 0.0, m)))
+        return out
+
+    def _scores(self, edges: Edges, chosen: torch.Tensor, cavities: list[torch.Tensor]) -> torch.Tensor:
+        """S_a = theta_a + the cavities of both ends."""
+        tables = self.model.tables[self.model.number[edges.factors[chosen]]]
+        return tables + cavities[0][chosen][:, :, None] + cavities[1][chosen][:, None, :]
+
+    def _update(
+        self, edges: Edges, t: Temperatures, damping: float, moving: torch.Tensor, colour: torch.Tensor | None,
+        change: torch.Tensor,
+    ) -> None:  # fmt: skip
+        """New messages of all factors (to the variables of a colour); ``change`` is raised to the largest moves."""
+        cavities = self._cavities(edges)
+        for chosen, *out in edges.kinds:
+            scores = self._scores(edges, chosen, cavities)
+            for k in (0, 1):
+                raw = _marginal(scores, k, out, t)
+                self._put(edges, chosen, k, raw, cavities[k][chosen], damping, moving, colour, change)
+
+    def _put(
+        self, edges: Edges, chosen: torch.Tensor, k: int, raw: torch.Tensor, cavity: torch.Tensor, damping: float,
+        moving: torch.Tensor, colour: torch.Tensor | None, change: torch.Tensor,
+    ) -> None:  # fmt: skip
+        slots = 2 * edges.factors[chosen] + k
+        known, old = cavity > -INF, self.m[slots]
+        new = torch.where(known, raw - torch.where(known, cavity, 0.0), -INF)
+        top = new.amax(dim=1, keepdim=True)
+        new = torch.where(known & (top > -INF), new - torch.where(top > -INF, top, 0.0), 0.0)
+        finite = (new > -INF) & (old > -INF)
+        new = torch.where(finite, (1.0 - damping) * new + damping * old, new) if damping else new
+        write = moving[chosen] if colour is None else moving[chosen] & colour[chosen, k]
+        new = torch.where(write[:, None], new, old)
+        moved = torch.where(new == old, 0.0, torch.where(finite, (new - old).abs(), INF)).amax(dim=1)
+        change.scatter_reduce_(0, edges.owner[chosen], moved, "amax")
+        self.m[slots] = new
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _full(self, unary: torch.Tensor) -> torch.Tensor:
+        total, missing = self._field(unary)
+        return torch.where(missing > 0.5, -INF, total)
+
+    def decode(self, instances: Ints, y: Ints) -> None:
+        rows = self.plan.rows(instances)
+        at = self.at.ints(rows)
+        allowed = self.model.allowed[at]
+        field = torch.where(allowed, self._full(self.unary)[at], -INF)
+        best = field.argmax(dim=1)
+        # Where every score is -inf, the first allowed state.
+        best = torch.where(field.amax(dim=1) > -INF, best, allowed.to(torch.int8).argmax(dim=1))
+        y[rows] = best.cpu().numpy()
+
+    def scores(self, instances: Ints) -> Floats:
+        out = np.zeros(self.plan.inside.shape)
+        rows = self.plan.rows(instances)
+        out[rows] = fetched(self._full(self.open_unary)[self.at.ints(rows)])
+        return out[self.plan.inside]
+
+    def log_messages(self, instances: Ints) -> Floats:
+        sizes = self.plan.batch.cards[self.plan.batch.scope_vars]
+        mine = np.isin(self.plan.batch.factor_owner[self.plan.batch.slot_factor], instances)
+        flat = fetched(self.m)[self.plan.message_inside]
+        return np.where(np.repeat(mine, sizes), flat, 0.0)
+
+    def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
+        batch, t, at = self.plan.batch, temperatures, self.at
+        total = self.m.new_zeros(len(batch))
+        rows = self.plan.rows(instances)
+        mine, output = at.ints(rows), at.bools(t.outputs[rows])
+        field = self._full(self.unary)[mine]
+        top, weights = power_sum(field, t.eps_h)
+        if t.eps_y != t.eps_h:
+            top_y, weights_y = power_sum(field, t.eps_y)
+            top, weights = torch.where(output, top_y, top), torch.where(output[:, None], weights_y, weights)
+        degree = at.ints(np.bincount(batch.scope_vars, minlength=batch.n_vars)[rows])
+        part = torch.where(top > -INF, (1 - degree) * torch.where(top > -INF, top, 0.0), -INF)
+        total.index_add_(0, at.ints(batch.owner[rows]), part)
+        if mu is not None:
+            padded = np.zeros(self.plan.inside.shape)
+            padded[rows] = fetched(weights)
+            mu.unary[:] += padded[self.plan.inside]
+        self._factor_beliefs(instances, t, total, mu)
+        value[instances] = fetched(total)[instances]
+
+    def _factor_beliefs(self, instances: Ints, t: Temperatures, total: torch.Tensor, mu: Marginals | None) -> None:
+        edges = self._edges(instances, t)
+        cavities = self._cavities(edges)
+        for chosen, *out in edges.kinds:
+            scores = self._scores(edges, chosen, cavities)
+            top, belief = _belief(scores, out, t)
+            total.index_add_(0, edges.owner[chosen], top)
+            if mu is not None and len(chosen):
+                places, there = (part[edges.factors[chosen]] for part in self.plan.mu_places)
+                # Where a tie leaves several maximisers the belief is spread over them.
+                belief = belief / belief.sum(dim=(1, 2), keepdim=True).clamp(
+                    min=1e-300 if belief.dtype == torch.float64 else 1e-37
+                )
+                added = self.m.new_zeros(len(mu.tables)).index_add_(0, places[there], belief[there])
+                mu.tables[:] += fetched(added)
+
+
+def _sum_over(scores: torch.Tensor, axis: int, eps: float) -> torch.Tensor:
+    return power_sum(scores.movedim(axis, -1), eps)[0]
+
+
+def _share(partial: torch.Tensor, t: Temperatures) -> tuple[torch.Tensor, torch.Tensor]:
+    """PS_{eps_y} of R_a over the one output, and log of its softmax times eps_h."""
+    top = power_sum(partial, t.eps_y)[0]
+    safe = torch.where(top > -INF, top, 0.0)[:, None]
+    if t.eps_y > 0.0:
+        return top, torch.where(partial > -INF, (partial - safe) * (t.eps_h / t.eps_y), -INF)
+    return top, torch.where((partial == top[:, None]) & (partial > -INF), 0.0, -INF)
+
+
+def _marginal(scores: torch.Tensor, k: int, out: list[bool], t: Temperatures) -> torch.Tensor:
+    """What the message to end k is before its cavity is taken off: R_a or eps_h log b_a over the other end."""
+    if out[0] == out[1]:
+        return _sum_over(scores, 2 - k, t.eps_y if out[0] else t.eps_h)
+    output = 0 if out[0] else 1
+    partial = _sum_over(scores, 2 - output, t.eps_h)
+    if k == output:
+        return partial
+    share = _share(partial, t)[1]
+    spread = (share - torch.where(partial > -INF, partial, 0.0)).unsqueeze(2 - output)
+    return _sum_over(scores + spread, 1 + output, t.eps_h)
+
+
+def _belief(scores: torch.Tensor, out: list[bool], t: Temperatures) -> tuple[torch.Tensor, torch.Tensor]:
+    """PS(S_a) and b_a, not yet normalised where maximisers tie."""
+    n = len(scores)
+    if out[0] == out[1]:
+        eps, flat = t.eps_y if out[0] else t.eps_h, scores.reshape(n, -1)
+        top, weights = power_sum(flat, eps)
+        if eps == 0.0:
+            weights = ((flat == top[:, None]) & (flat > -INF)).to(scores.dtype)
+        return top, weights.reshape(scores.shape)
+    output = 0 if out[0] else 1
+    partial, inner = power_sum(scores.movedim(2 - output, -1), t.eps_h)
+    top, outer = power_sum(partial, t.eps_y)
+    if t.eps_y == 0.0:
+        outer = ((partial == top[:, None]) & (partial > -INF)).to(scores.dtype)
+    return top, (inner * outer[:, :, None]).movedim(-1, 2 - output)

@@ -1,0 +1,113 @@
+"""CUDA source compiled at first use with the libraries that PyTorch brings: no toolkit, no package beside it.
+
+NVRTC turns source into machine code for the present GPU; the driver's interface loads and launches it on PyTorch's own
+context and stream. Where either library is missing ``kernel`` says so, and the plain PyTorch runs instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mssvm.core.errors import UnsupportedError
+
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class Kernel:
+    """A loaded kernel; arguments are tensors (passed as pointers), whole numbers and numbers of type ``real``."""
+
+    def __init__(self, function: ctypes.c_void_p, shared: int, real: type[Any]) -> None:
+        self._function, self._shared, self._real = function, shared, real
+
+    def __call__(self, blocks: int, threads: int, *arguments: Any) -> None:
+        values = [self._value(argument) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        sizes = (*map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, self._shared)),)
+        _check(_driver().cuLaunchKernel(self._function, *sizes, stream, pointers, None), "launch")
+
+    def _value(self, argument: Any) -> Any:
+        if torch.is_tensor(argument):
+            return ctypes.c_void_p(argument.data_ptr())
+        return self._real(argument) if isinstance(argument, float) else ctypes.c_int(argument)
+
+
+@lru_cache(maxsize=64)
+def kernel(source: str, name: str, device: int, real: torch.dtype, constants: str, shared: int = 0) -> Kernel:
+    """The kernel ``name`` of a source file beside this one, with ``constants`` and the type REAL in front of it."""
+    kind = "double" if real == torch.float64 else "float"
+    folder = files("mssvm.engines.torch").joinpath("kernels")
+    parts = [f"typedef {kind} REAL;", constants, *(folder.joinpath(f).read_text() for f in ("common.cu", source))]
+    code = _compiled("\n".join(parts), source, torch.cuda.get_device_capability(device))
+    torch.cuda.current_stream()  # PyTorch's context is current from here on
+    module, function, driver = ctypes.c_void_p(), ctypes.c_void_p(), _driver()
+    _check(driver.cuModuleLoadData(ctypes.byref(module), code), "load")
+    _check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "find")
+    if shared:
+        _check(driver.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED, shared), "size")
+    return Kernel(function, shared, ctypes.c_double if real == torch.float64 else ctypes.c_float)
+
+
+def available(device: torch.device) -> bool:
+    """Whether kernels can be compiled for a device."""
+    if device.type != "cuda":
+        return False
+    try:
+        _driver(), _nvrtc()
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _compiled(text: str, name: str, capability: tuple[int, int]) -> bytes:
+    library, program = _nvrtc(), ctypes.c_void_p()
+    arguments = (ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
+    if library.nvrtcCreateProgram(*arguments):
+        raise UnsupportedError(f"the CUDA source {name} could not be read by NVRTC.")
+    flags: Sequence[bytes] = (f"--gpu-architecture=sm_{capability[0]}{capability[1]}".encode(), b"--std=c++17")
+    failed = library.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
+    size = ctypes.c_size_t()
+    if failed:
+        library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        library.nvrtcGetProgramLog(program, log)
+        raise UnsupportedError(f"the CUDA source {name} did not compile: {log.value.decode(errors='replace')}")
+    library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetCUBIN(program, code)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return code.raw
+
+
+def _check(error: int, doing: str) -> None:
+    if error:
+        raise UnsupportedError(f"the CUDA driver could not {doing} a kernel: error {error}.")
+
+
+@lru_cache(maxsize=1)
+def _driver() -> Any:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise UnsupportedError("there is no CUDA driver (libcuda.so.1) on this machine.") from None
+
+
+@lru_cache(maxsize=1)
+def _nvrtc() -> Any:
+    """PyTorch's own copy first: it fits the driver that PyTorch runs on."""
+    major = (torch.version.cuda or "").partition(".")[0]
+    name, home = f"libnvrtc.so.{major}", Path(torch.__file__).parent
+    found = [*home.glob(f"lib/{name}*"), *home.parent.glob(f"nvidia/*/lib/{name}*")]
+    for path in (*map(str, found), name, f"/usr/local/cuda/lib64/{name}"):
+        try:
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    raise UnsupportedError(f"NVRTC ({name}) was not found beside PyTorch or on the library path.")

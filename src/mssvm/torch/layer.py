@@ -1,0 +1,249 @@
+"""The unified objective as a PyTorch module, and what else can be asked of the same potentials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from mssvm.core.arrays import Bools, Floats
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.power import check_temperature
+from mssvm.data.labels import Labels
+from mssvm.engines import engine_of
+from mssvm.engines.base import Bound, Plan
+from mssvm.engines.torch import TorchEngine
+from mssvm.estimators import plan as plans
+from mssvm.estimators.prediction import PredictionRequest, check_k, k_best
+from mssvm.inference.base import Planner
+from mssvm.models.base import Inputs
+from mssvm.models.linear import LinearInputs, LinearModel
+from mssvm.objectives.unified import Unified
+from mssvm.structures import Structure
+from mssvm.structures.encoded import Encoded, to_query, to_sample
+from mssvm.torch.functions import Question, checked, entropy, evaluate, on, potentials
+from mssvm.torch.sampling import draw
+from mssvm.torch.scores import LaidOut, Layouts, Scores
+
+REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "mean": torch.mean, "sum": torch.sum, "none": lambda value: value,
+}  # fmt: skip
+MISSING_LABEL = -100  # as in torch.nn.CrossEntropyLoss
+
+
+class StructuredLoss(torch.nn.Module):
+    """U(theta) = PS_y[eps_y] PS_h[eps_h] (theta + Delta) - PS_h[eps_h] (theta clamped to y), for scores of a network.
+
+    Parameters
+    ----------
+    structure : Structure
+        ``Chain``, ``Grid``, ``GraphModel`` or ``SequenceClass``; classes are the numbers 0 .. K-1.
+    eps_y, eps_h : float
+        Temperatures of outputs and hidden variables: (0, 1) MSSVM, (0, 0) LSSVM, (1, 1) with ``loss="zero"`` a CRF.
+    loss : "hamming", "zero" or a loss object
+    reduction : "mean", "sum" or "none"
+        Over instances.
+    inference : "auto", "exact", "propagate" or an inference object
+    memory_limit : int
+        Bytes that exact inference may use.
+    threads : int
+        Threads of the CPU engine.
+
+    All methods take ``scores`` (see ``mssvm.torch.scores``: a mapping from "node", "edge", ... to tensors) with
+    ``lengths`` where they are padded ((B,), for grids (B, 2)), and ``graphs`` (``Graph`` objects or arrays of edges)
+    for ``GraphModel``. Labels ``y`` are a tensor of classes, negative where missing, in the shape of the sites; a
+    boolean tensor with a last axis of classes that marks candidates (a row without any is a missing label); or nested
+    lists with ``ms.MISSING`` and sets.
+    """
+
+    def __init__(
+        self, structure: Structure, eps_y: float = 0.0, eps_h: float = 1.0, loss: Any = "hamming", *,
+        reduction: str = "mean", inference: Any = "auto", memory_limit: int = 1 << 30, threads: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if reduction not in REDUCTIONS:
+            raise InputError(f"reduction must be one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}.")
+        self.structure = plans.structure_of(structure)
+        self.eps_y, self.eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        self.loss, self.reduction, self.threads = plans.loss_of(loss, "hamming"), reduction, threads
+        self.inference, self.memory_limit = inference, memory_limit
+        plans.inference_of(inference, memory_limit, threads)  # raises on what it does not know
+        self._layouts = Layouts(self.structure, bool(getattr(self.loss, "needs_own_tables", False)))
+
+    def extra_repr(self) -> str:
+        return f"{self.structure}, eps_y={self.eps_y}, eps_h={self.eps_h}, loss={self.loss}"
+
+    # ------------------------------------------------------------------------------------- the objective
+
+    @torch.compiler.disable
+    def forward(
+        self, scores: Scores, y: Any, *, lengths: Any = None, graphs: Any = None, weight: Any = None,
+        site_weight: Any = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """The objective, reduced over instances of the given ``weight``; ``site_weight`` scales the loss of a site."""
+        laid = self._lay_out(scores, lengths, graphs)
+        per_site = None
+        if site_weight is not None:
+            per_site = _sites(laid, site_weight).to(torch.float64).cpu().numpy()
+        value = evaluate(self._objective(laid, self._labels(laid, y, "y"), per_site), laid)
+        if weight is not None:
+            value = value * torch.as_tensor(weight).to(value)
+        return REDUCTIONS[self.reduction](value)
+
+    def _objective(self, laid: LaidOut, labels: Labels, site_weight: Floats | None) -> Question:
+        layout, planner = laid.layout, self._planner(laid, training=True)
+        sample = to_sample(layout.encoded, labels, site_weight=site_weight)
+        delta = self.loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
+        unified = Unified(self.eps_y, self.eps_h, self.loss)
+        parts = unified.bind(sample, delta, self._plan(laid, planner, "training"), planner)
+
+        def question(theta: Potentials) -> tuple[Floats, Marginals]:
+            found = parts.difference(theta)
+            checked(found.minus)
+            return found.plus - found.minus, found.mu
+
+        return question
+
+    # ------------------------------------------------------------------------------------- questions
+
+    def log_partition(self, scores: Scores, *, given: Any = None, **shape: Any) -> torch.Tensor:
+        """log sum exp theta of every instance, over what ``given`` labels leave open; its gradient: the marginals."""
+        laid, question = self._at_one(scores, given, shape)
+        return evaluate(question, laid)
+
+    def entropy(self, scores: Scores, *, given: Any = None, **shape: Any) -> torch.Tensor:
+        """Entropy of p ~ exp theta of every instance, differentiable."""
+        laid, question = self._at_one(scores, given, shape)
+        return entropy(question, laid)
+
+    @torch.no_grad()
+    def marginals(self, scores: Scores, *, given: Any = None, **shape: Any) -> Any:
+        """Probability of every class at every site under p ~ exp theta, in the shape of the sites."""
+        laid, question = self._at_one(scores, given, shape)
+        value, mu = question(potentials(laid.unary, laid.tables))
+        checked(value)
+        return laid.back(on(laid.unary, laid.layout.encoded.over_sites(mu.unary)), 0.0)
+
+    @torch.no_grad()
+    def decode(self, scores: Scores, *, given: Any = None, **shape: Any) -> Any:
+        """argmax_y PS_h[eps_h] theta, the decoder that the objective bounds; padding gets -100."""
+        laid = self._lay_out(scores, **shape)
+        request = self._request(laid, given)
+        states = torch.from_numpy(request.states(request.encoded.labels)).to(laid.device)
+        return laid.back(states, MISSING_LABEL)
+
+    @torch.no_grad()
+    def topk(
+        self, scores: Scores, k: int, *, given: Any = None, **shape: Any
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Per instance the k best labellings (k, sites...), best first, and their scores PS_h[eps_h] theta."""
+        laid = self._lay_out(scores, **shape)
+        request = self._request(laid, given)
+        sites, first, out = request.encoded.labels, request.encoded.batch.var_ptr, []
+        for b, found in enumerate(k_best(request, check_k(k))):
+            mine = sites.vars[sites.ptr[b] : sites.ptr[b + 1]] - first[b]
+            states = np.stack([states[mine] for _, states in found]).reshape(len(found), *sites.shapes[b])
+            values = torch.tensor([value for value, _ in found], dtype=torch.float64).to(laid.unary)
+            out.append((torch.from_numpy(states).to(laid.device), values))
+        return out
+
+    @torch.no_grad()
+    def sample(
+        self, scores: Scores, n: int = 1, *, given: Any = None, generator: torch.Generator | None = None, **shape: Any
+    ) -> list[Any]:
+        """``n`` draws from p ~ exp theta, each in the shape of the sites: exact on forests in one call of inference,
+        elsewhere variable by variable, as exact as inference is."""
+        laid = self._lay_out(scores, **shape)
+        query = self._query(laid, given)
+        batch, theta = laid.layout.batch, potentials(laid.unary, laid.tables)
+        uniform = torch.rand((check_k(n), batch.n_vars), dtype=torch.float64, generator=generator).numpy()
+        drawn = draw(self._planner(laid), batch, theta, query, uniform)
+        vars_ = laid.layout.encoded.labels.vars
+        return [laid.back(torch.from_numpy(z[vars_]).to(laid.device), MISSING_LABEL) for z in drawn]
+
+    # ------------------------------------------------------------------------------------- how they are answered
+
+    def _lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None) -> LaidOut:
+        return scores if isinstance(scores, LaidOut) else self._layouts.lay_out(scores, lengths, graphs)
+
+    def _planner(self, laid: LaidOut, training: bool = False) -> Planner:
+        n = len(laid.layout.batch) if training else 0
+        inference = plans.inference_of(self.inference, self.memory_limit, self.threads, n)
+        if laid.device.type == "cpu":
+            return Planner(inference, engine_of("auto", self.threads))
+        precision = "double" if laid.unary.dtype == torch.float64 else "single"
+        return Planner(inference, TorchEngine(str(laid.device), precision))
+
+    def _plan(self, laid: LaidOut, planner: Planner, what: str) -> Plan:
+        """The plan of a layout's batch, made once."""
+        key = (what, planner.engine, planner.inference)
+        if key not in laid.layout.plans:
+            laid.layout.plans[key] = planner(laid.layout.batch)
+        plan: Plan = laid.layout.plans[key]
+        return plan
+
+    def _query(self, laid: LaidOut, given: Any) -> Query:
+        return to_query(laid.layout.encoded, None, None if given is None else self._labels(laid, given, "given"))
+
+    def _at_one(self, scores: Scores, given: Any, shape: Any) -> tuple[LaidOut, Question]:
+        """Inference at temperature one."""
+        laid = self._lay_out(scores, **shape)
+        bound = self._plan(laid, self._planner(laid), "asking").bind(self._query(laid, given), 1.0, 1.0)
+
+        def question(theta: Potentials) -> tuple[Floats, Marginals]:
+            belief = bound(theta)
+            return belief.value, belief.mu
+
+        return laid, question
+
+    def _request(self, laid: LaidOut, given: Any) -> PredictionRequest:
+        """The scores as a model without weights, which estimators know how to ask."""
+        known, theta = laid.layout.encoded, potentials(laid.unary, laid.tables)
+        inputs = LinearInputs(known.batch, (), theta)
+        encoded = Encoded(inputs, known.labels, known.hidden, known.n_classes, known.allowed)
+        return PredictionRequest(
+            encoded, self._query(laid, given), LinearModel(0), np.zeros(0), self._planner(laid), self._predictor
+        )
+
+    def _predictor(self, planner: Planner, inputs: Inputs, query: Query) -> Bound:
+        return planner(inputs.batch).bind(query, 0.0, self.eps_h)
+
+    def _labels(self, laid: LaidOut, y: Any, what: str) -> Labels:
+        """Labels of all sites, from tensors or from what estimators take."""
+        encoded, sites = laid.layout.encoded, laid.layout.encoded.labels
+        is_tensors = torch.is_tensor(y) or (isinstance(y, (list, tuple)) and len(y) and torch.is_tensor(y[0]))
+        if not is_tensors:
+            return laid.layout.vocabulary.encode(y, sites.shapes, what)
+        flat = _sites(laid, y).cpu().numpy()
+        if flat.dtype == np.bool_:
+            observed = flat.any(axis=1)
+            return Labels(observed, flat | ~observed[:, None], sites.ptr)
+        bad = np.flatnonzero(flat >= encoded.n_classes)
+        if len(bad):
+            reason = f"label {int(flat[bad[0]])} is not among the classes 0 to {encoded.n_classes - 1}."
+            at = int(np.searchsorted(sites.ptr, bad[0], side="right")) - 1
+            raise InputError(reason, what=what, instance=at, site=int(bad[0] - sites.ptr[at]))
+        observed = flat >= 0
+        mask: Bools = (flat[:, None] == np.arange(encoded.n_classes)) | ~observed[:, None]
+        return Labels(observed, mask, sites.ptr)
+
+
+def _sites(laid: LaidOut, given: Any) -> torch.Tensor:
+    """One row per label site of a tensor in the shape of the sites, or of a list of them; padding left out."""
+    sites = laid.layout.encoded.labels
+    if not torch.is_tensor(given):
+        axes = len(sites.shapes[0])
+        flat = torch.cat([torch.as_tensor(part).reshape(-1, *part.shape[axes:]) for part in given])
+    elif sites.scalar or laid.padded is None:
+        flat = given
+    else:
+        lead = tuple(given.shape[: len(laid.padded)])
+        rows = laid.layout.members("node", lead, given.device)
+        flat = given.reshape(-1, *given.shape[len(lead) :])
+        flat = flat if rows is None else flat[rows]
+    if len(flat) != len(sites):
+        raise InputError(f"there are {len(sites)} sites to label, but labels or weights for {len(flat)}.")
+    return flat

@@ -1,0 +1,224 @@
+"""The torch engine: messages against the CPU engine's and the reference, features, estimators on a device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mssvm as ms
+from builders import Case, grid_scopes, random_case
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines import engine_of
+from mssvm.engines.messages import Schedule, Temperatures
+from mssvm.engines.reference import ReferenceEngine
+from mssvm.engines.torch import TorchEngine
+from mssvm.inference.enumerate import score
+from mssvm.inference.propagation.propagate import Propagate
+from mssvm.torch import StructuredLoss
+from with_torch.models import MODELS
+
+PAIRS = [(0.0, 0.0), (0.0, 1.0), (0.5, 0.5), (0.5, 1.0), (1.0, 0.5), (1.0, 1.0)]
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("eps_y", "eps_h"), PAIRS)
+@pytest.mark.parametrize("kind", ["chains", "trees", "disconnected", "tied"])
+def test_propagation_agrees_at_convergence(kind: str, eps_y: float, eps_h: float, device: str) -> None:
+    case = random_case(kind, 10)
+    starts = ("cold", "damped") if eps_h == 0.0 else ("sum_first", "annealed", "joint")
+    method = Propagate("normal", starts=starts, tolerance=1e-12)
+    engines = (engine_of(), TorchEngine(device))
+    one, two = (method.plan(case.batch, e).bind(case.query, eps_y, eps_h)(case.theta) for e in engines)
+    np.testing.assert_allclose(two.value, one.value, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(two.mu.unary, one.mu.unary, atol=1e-8)
+    np.testing.assert_allclose(two.mu.tables, one.mu.tables, atol=1e-8)
+
+
+def grid_case(n: int, rows: int, columns: int, states: int, own: bool = False) -> Case:
+    rng = np.random.default_rng(n)
+    scopes = grid_scopes(rows, columns)
+    across = rows * (columns - 1)
+    ids = None if own else [np.repeat([0, 1], [across, len(scopes) - across])] * n
+    batch = Batch.build([Topology((states,) * (rows * columns), tuple(scopes))] * n, ids)
+    theta = Potentials(rng.normal(size=batch.n_states), 0.5 * rng.normal(size=batch.n_table_entries))
+    return Case(batch, theta, Query.all_outputs(batch))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(0.5, 1.0), (0.0, 1.0), (1.0, 1.0)])
+def test_flooding_agrees_with_the_reference_message_by_message(eps_y: float, eps_h: float, device: str) -> None:
+    case = grid_case(3, 3, 3, 3)
+    rng = np.random.default_rng(2)
+    case.theta.tables[rng.random(case.batch.n_table_entries) < 0.1] = -np.inf
+    query = Query(rng.random(case.batch.n_vars) < 0.5, rng.random(case.batch.n_states) < 0.8)
+    query.allowed[case.batch.unary_ptr[:-1]] = True
+    t = Temperatures(query.output, eps_y, eps_h) if eps_y != eps_h else Temperatures.one(case.batch.n_vars, 1.0)
+    every, found = np.arange(3), []
+    for engine in (ReferenceEngine(), TorchEngine(device)):
+        model = engine.messages(case.batch).load(case.theta, query, rng.random(case.batch.n_states))
+        run = model.run()
+        run.start(every, None)
+        run.advance(every, t, 3, Schedule(0.2, flooding=True))
+        messages, y = run.log_messages(every), np.zeros(case.batch.n_vars, dtype=np.int64)
+        value, mu = np.zeros(3), Marginals.zeros(case.batch)
+        run.decode(every, y)
+        run.beliefs(every, t, value, mu)
+        run.hold(every, query.output, np.zeros_like(y))
+        run.start(every, messages)
+        run.advance(every[:2], t, 2, Schedule(flooding=True))
+        found.append((messages, y, value, mu.unary, mu.tables, run.scores(every), run.residual, run.sweeps))
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_allclose(two, one, atol=1e-9)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("eps", [0.0, 1.0])
+def test_colours_converge_to_the_same_messages_as_the_sequential_order(eps: float, device: str) -> None:
+    case, found = grid_case(4, 4, 5, 3), []
+    t, every = Temperatures.one(case.batch.n_vars, eps), np.arange(4)
+    for engine in (engine_of(), TorchEngine(device)):
+        run = engine.messages(case.batch).load(case.theta, case.query, np.zeros(case.batch.n_states)).run()
+        run.start(every, None)
+        run.advance(every, t, 500, Schedule(0.3, tolerance=1e-12))
+        assert np.all(run.residual <= 1e-12)
+        value = np.zeros(4)
+        run.beliefs(every, t, value, None)
+        found.append((run.log_messages(every), value))
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_allclose(two, one, atol=1e-9)
+
+
+def data(kind: str) -> tuple[list[Any], list[Any]]:
+    rng = np.random.default_rng(3)
+    if kind == "grid":
+        X: list[Any] = [rng.normal(size=(2, 2, 2)) for _ in range(3)]
+        return X, [np.where(rng.random((2, 2)) < 0.2, None, x[..., 0] > 0) for x in X]
+    X = [rng.normal(size=(n, 2)) for n in (3, 4, 2, 3)]
+    if kind == "named":
+        y = [[None if rng.random() < 0.2 else "ab"[int(v)] for v in x[:, 0] > 0] for x in X]
+        return [[{f"f{k}": float(v) for k, v in enumerate(row)} for row in x] for x in X], y
+    return X, [[None if rng.random() < 0.2 else "ab"[int(v)] for v in x[:, 0] > 0] for x in X]
+
+
+@pytest.mark.parametrize("kind", ["chain", "named", "grid"])
+@pytest.mark.parametrize("member", ["MSSVM", "LSSVM", "HCRF", "CRF", "M3E", "ModLat", "EpsilonSSVM"])
+def test_members_train_on_the_engine(member: str, kind: str) -> None:
+    X, y = data(kind)
+    structure = ms.Grid() if kind == "grid" else ms.Chain(hidden=0 if member == "CRF" else 2)
+    settings = {"max_iter": 4, "random_state": 0}
+    theirs = getattr(ms, member)(structure, **settings).fit(X, y)
+    ours = getattr(ms, member)(structure, device=DEVICES[-1], **settings).fit(X, y)
+    assert ours.objective_ == pytest.approx(theirs.objective_, rel=1e-6)
+    ours.coef_ = theirs.coef_
+    for one, two in zip(ours.predict(X), theirs.predict(X), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_device_and_engine_together_are_refused() -> None:
+    X, y = data("chain")
+    with pytest.raises(InputError, match="device"):
+        ms.CRF(engine="numba", device="cpu").fit(X, y)
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="GPU"):
+            ms.CRF(device="cuda").fit(X, y)
+    with pytest.raises(InputError, match="precision"):
+        TorchEngine(precision="half")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_single_precision_is_close(device: str) -> None:
+    for kind in ("chains", "trees", "loops"):
+        case = random_case(kind, 20)
+        plan = [
+            e.exact(case.batch, ms.engines.base.ExactSettings()) for e in (engine_of(), TorchEngine(device, "single"))
+        ]
+        for pair in PAIRS:
+            one, two = (p.bind(case.query, *pair)(case.theta) for p in plan)
+            np.testing.assert_allclose(two.value, one.value, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(two.mu.unary, one.mu.unary, atol=1e-4)
+            if pair == (0.0, 0.0):
+                # Where the margin is above rounding the decode is the same, so its score never falls short by more.
+                z = np.maximum(two.decode(case.batch), 0)
+                feasible = np.isfinite(one.value)
+                assert np.all(score(case.batch, case.theta, z)[feasible] >= one.value[feasible] - 1e-3)
+    assert replace(TorchEngine(device), precision="single").where.dtype == torch.float32
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_layer_gives_the_same_on_every_device(name: str, device: str) -> None:
+    model, found = MODELS[name](), []
+    loss = StructuredLoss(model.structure, 0.5, 1.0, inference="exact")
+    for where, dtype in (("cpu", torch.float64), (device, torch.float64), (device, torch.float32)):
+        tensors = [t.detach().to(where, dtype).requires_grad_() for t in model.tensors]
+        value = loss(model.with_tensors(tuple(tensors)), model.y, **model.shape)
+        value.backward()
+        found.append([value.detach().cpu().double(), *(t.grad.cpu().double() for t in tensors)])
+    for want, double, single in zip(*found, strict=True):
+        torch.testing.assert_close(double, want, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(single, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("eps", [0.0, 0.3, 1.0])
+def test_chains_of_all_sizes_and_ranges(eps: float, device: str) -> None:
+    """Ragged chains with masks and forbidden entries, scores beyond what scaled probabilities hold, one that is
+    infeasible: by kernel on a GPU."""
+    rng = np.random.default_rng(0)
+    for states in (2, 5, 20, 31, 32):
+        lengths = rng.integers(2, 40, 40)
+        graphs = [Topology((states,) * int(n), tuple((t, t + 1) for t in range(n - 1))) for n in lengths]
+        batch = Batch.build(graphs, [[int(n) % 2] * (int(n) - 1) for n in lengths])
+        theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+        theta.unary[batch.state_span(3)] *= 500.0
+        theta.tables[rng.random(batch.n_table_entries) < 0.02] = -np.inf
+        allowed = rng.random(batch.n_states) < 0.9
+        allowed[batch.unary_ptr[:-1]] = True
+        theta.unary[batch.state_span(5)] = -np.inf
+        query = Query(np.ones(batch.n_vars, dtype=bool), allowed)
+        settings = ms.engines.base.ExactSettings()
+        for precision, close in (("double", 1e-10), ("single", 2e-3)):
+            one, two = (
+                e.exact(batch, settings).bind(query, eps, eps)(theta)
+                for e in (engine_of(), TorchEngine(device, precision))
+            )
+            assert two.value[5] == -np.inf
+            np.testing.assert_allclose(two.value, one.value, rtol=close)
+            np.testing.assert_allclose(two.mu.unary, one.mu.unary, atol=close)
+            np.testing.assert_allclose(two.mu.tables, one.mu.tables, atol=50 * close)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("precision", ["double", "single"])
+@pytest.mark.parametrize("flooding", [True, False])
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("eps", [0.0, 1.0])
+def test_sweeps_on_grids_are_those_of_plain_torch(
+    eps: float, own: bool, flooding: bool, precision: str, device: str
+) -> None:
+    """By kernel on a GPU: the same messages, damped and not, and the same fixed points."""
+    case = grid_case(5, 6, 7, 4, own)
+    t, every, found = Temperatures.one(case.batch.n_vars, eps), np.arange(5), []
+    close = 1e-9 if precision == "double" else 2e-4
+    for engine in (TorchEngine("cpu", precision), TorchEngine(device, precision)):
+        run = engine.messages(case.batch).load(case.theta, case.query, np.zeros(case.batch.n_states)).run()
+        run.start(every, None)
+        run.advance(every, t, 3, Schedule(0.3, flooding, tolerance=1e-12))
+        run.advance(every[1:4], t, 2, Schedule(0.0, flooding, tolerance=1e-12))
+        first, residual = run.log_messages(every), run.residual.copy()
+        found.append([first, residual])
+        if eps == 1.0:  # maxima need not converge
+            run.advance(every, t, 400, Schedule(0.5, flooding, tolerance=1e-5))
+            value = np.zeros(5)
+            run.beliefs(every, t, value, None)
+            assert np.all(run.residual <= 1e-5)
+            found[-1] += [run.log_messages(every), value]
+    for k, (one, two) in enumerate(zip(*found, strict=True)):
+        np.testing.assert_allclose(two, one, atol=close if k < 2 else 1e-3)
