@@ -36,7 +36,7 @@ test: lint
 	$(PY) -m pytest -q -n auto
 
 # PyTorch's CPU build, a tenth of the size of the others, in an environment of its own on top of .venv. Where pip's index
-# lacks it: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test-torch
+# lacks it, PIP_EXTRA_INDEX_URL names one that has it.
 TORCH := torch==2.13.0+cpu
 TORCH_VENV := $(VENV)-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
