@@ -45,7 +45,7 @@ def interrupted(data: Path, model: Path, options: list[str], after: float) -> di
         "after": after,
         "seconds": time.monotonic() - pressed,
         "code": process.returncode,
-        "said": said.strip().splitlines()[-1:],
+        "said": said.replace(f"{model.parent}/", "").strip().splitlines()[-1:],
         "kept": bool(list(model.parent.glob(f"{model.name}.checkpoint-*"))),
     }
 
