@@ -257,8 +257,11 @@ def _labels_of(y: Any, depth: int, missing_label: Hashable) -> dict[Hashable, No
     check_sequence(y)
     if not _hashable(missing_label):
         raise InputError(f"missing_label must be hashable, got {shown(missing_label)}.")
-    sites = chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y))
-    values: Iterable[Any] = [value for value in sites if not is_nan(value)]
+    sites = list(chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y)))
+    try:
+        values: Iterable[Any] = [value for value in sites if value == value]  # without NaN
+    except ValueError:  # an array has no one answer
+        values = [value for value in sites if not is_nan(value)]
     one_each = {type(value): value for value in values}  # True equals 1, and would be lost among the different ones
     with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at
         values = dict.fromkeys(values)
