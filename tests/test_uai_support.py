@@ -1,0 +1,77 @@
+"""Zeros as constraints: against brute force, on instances made so that some are impossible."""
+
+from __future__ import annotations
+
+from itertools import product
+from time import monotonic
+
+import numpy as np
+import pytest
+
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.inference.bounds.relaxation import OneInstance
+from mssvm.uai.anytime import Anytime
+from mssvm.uai.support import Support
+
+
+def constrained(seed: int, zeros: float) -> tuple[Batch, Potentials, Query]:
+    """Eight variables of 2 to 3 states, tables of two and three variables, some states not allowed."""
+    rng = np.random.default_rng(seed)
+    scopes = tuple(tuple(rng.choice(8, size=2 + k % 2, replace=False).tolist()) for k in range(9))
+    batch = Batch.build([Topology(tuple(rng.integers(2, 4, size=8).tolist()), scopes)])
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    theta.tables[rng.random(batch.n_table_entries) < zeros] = -np.inf
+    theta.unary[rng.random(batch.n_states) < 0.1] = -np.inf
+    return batch, theta, Query.of(batch, rng.random(8) < 0.5)
+
+
+def possible(support: Support) -> list[np.ndarray]:
+    cards = support.instance.topology.cards
+    everything = [np.array(z) for z in product(*(range(c) for c in cards))]
+    return [z for z in everything if support.score(z) > -np.inf]
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.3, 0.5, 0.6])
+def test_finds_an_assignment_exactly_where_there_is_one(zeros: float) -> None:
+    for seed in range(12):
+        batch, theta, query = constrained(seed, zeros)
+        support = Support(OneInstance.of(batch, 0, theta, query))
+        truth, left = possible(support), support.states_left()
+        found = support.find(monotonic() + 20.0, seed)
+        assert (found is not None) == bool(truth)
+        if found is None:
+            assert Anytime(5.0).search(batch, 0, theta, query, 1.0).upper == -np.inf
+            continue
+        at = support.instance.topology.unary_ptr[:-1]
+        assert left is not None and all(left[at + z].all() for z in truth)
+        assert any((found == z).all() for z in truth)
+        given = support.states_left(np.where(query.output, found, -1))
+        assert given is not None and given[at + found].all()
+        narrowed = support.narrowed(given)
+        assert narrowed.clamped[query.output].all() and (narrowed.states == found)[query.output].all()
+
+
+def test_scores_are_those_of_the_tables() -> None:
+    batch, theta, query = constrained(0, 0.0)
+    z = np.zeros(8, dtype=np.int64)
+    expected = theta.unary[batch.unary_ptr[:-1]].sum() + theta.tables[batch.table_at].sum()
+    assert Support(OneInstance.of(batch, 0, theta, query)).score(z) == pytest.approx(expected)
+
+
+def test_a_search_that_fails_often_ends_in_time() -> None:
+    """Nine variables that all differ, of nine states; of eight there is no assignment, which only time tells."""
+    n = 9
+    scopes = tuple((i, j) for i in range(n) for j in range(i))
+    apart = np.where(np.eye(n, dtype=bool), -np.inf, 0.0).ravel()
+    batch = Batch.build([Topology((n,) * n, scopes)])
+    theta = Potentials(np.zeros(batch.n_states), np.tile(apart, len(scopes)))
+    support = Support(OneInstance.of(batch, 0, theta, Query.of(batch, np.ones(n, dtype=bool))))
+    found = support.find(monotonic() + 20.0)
+    assert found is not None and sorted(found) == list(range(n))
+    fewer = theta.unary.reshape(n, n).copy()
+    fewer[:, -1] = -np.inf
+    support = Support(
+        OneInstance.of(batch, 0, Potentials(fewer.ravel(), theta.tables), Query.of(batch, np.ones(n) > 0))
+    )
+    assert support.find(monotonic() + 1.0) is None
