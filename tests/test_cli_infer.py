@@ -111,8 +111,9 @@ def test_search_answers_when_memory_is_short(files: Path, capsys: pytest.Capture
     assert answer["lower_bound_ln"] <= answer["value_ln"] <= truth(files, "MMAP")[0] + 1e-9 <= upper + 2e-9
 
 
-@pytest.mark.parametrize("method", ["auto", "bp", "bound"])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    ("task", "method"), [("MMAP", "auto"), ("MMAP", "bound"), ("MAP", "bp"), ("PR", "bp"), ("MAR", "bound")]
+)
 def test_limits_are_kept_on_a_large_grid(tmp_path: Path, task: str, method: str) -> None:
     """The whole process, imports and all; where kernels must be compiled first, another answer is early enough."""
     rng, at = np.random.default_rng(0), np.arange(3600).reshape(60, 60)

@@ -11,7 +11,8 @@ import pytest
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.inference.bounds.relaxation import OneInstance
-from mssvm.uai.anytime import Anytime
+from mssvm.inference.enumerate import Enumerate
+from mssvm.uai.anytime import Anytime, AnytimeSearch, Blocks
 from mssvm.uai.support import Support
 
 
@@ -50,6 +51,35 @@ def test_finds_an_assignment_exactly_where_there_is_one(zeros: float) -> None:
         assert given is not None and given[at + found].all()
         narrowed = support.narrowed(given)
         assert narrowed.clamped[query.output].all() and (narrowed.states == found)[query.output].all()
+
+
+def test_regions_around_the_incumbent_reach_the_optimum_in_tiny_tables() -> None:
+    """Grown to all outputs of a component, a region is everything."""
+    for seed in range(6):
+        batch, theta, query = constrained(seed, 0.35)
+        truth = Enumerate()(batch, theta, query, 0.0, 1.0).value[0]
+        search = AnytimeSearch(Anytime(20.0, ibound=12), OneInstance.of(batch, 0, theta, query), 1.0)
+        states = search.support.find(search.deadline)
+        assert (states is None) == (truth == -np.inf)
+        if states is None or not search.outputs:
+            continue
+        search.offer(states)
+        blocks = Blocks(search)
+        blocks.region = 2.0
+        for _ in range(40):
+            before = search.lower
+            blocks._maximise_region()
+            assert before <= search.lower <= truth + 1e-9 <= search.upper + 2e-9
+        assert search.lower == pytest.approx(truth)
+
+
+def test_the_nearest_variables() -> None:
+    batch = Batch.build([Topology((2,) * 6, tuple((i, i + 1) for i in range(5)))])
+    query = Query.of(batch, np.ones(6, dtype=bool))
+    support = Support(OneInstance.of(batch, 0, Potentials.zeros(batch), query))
+    wanted = np.array([True, True, False, True, True, True])
+    assert np.flatnonzero(support.around(1, wanted, 3)).tolist() == [0, 1, 3]
+    assert np.flatnonzero(support.around(1, wanted, 9)).tolist() == [0, 1, 3, 4, 5]
 
 
 def test_scores_are_those_of_the_tables() -> None:

@@ -19,7 +19,7 @@ from mssvm.core.stopping import began
 from mssvm.uai import Answer, AnswerLimits, UaiTask, answer, read_evidence, read_model, read_query
 from mssvm.uai.anytime import SearchProgress
 
-GRACE = 0.5  # seconds after the limit in which a search that ends in good order is waited for
+GRACE = 0.3  # seconds after the limit in which a search that ends in good order is waited for
 
 
 class TaskName(StrEnum):

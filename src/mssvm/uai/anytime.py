@@ -35,6 +35,8 @@ SOFT_STEP = 25.0
 PATIENCE = 6
 SMALLER_BLOCKS = (0, 0, 3, 6)
 N_ORDERS = 3
+# Outputs of the first region; the next has more after one that fits in small tables, and fewer after one that does not.
+REGION, MORE, FEWER = 12, 1.1, 0.8
 SLICE_SECONDS = 0.5
 QUICK_SHARE = 0.01
 # Outputs are evaluated one by one in tables so many times (2**WIDER) larger where small ones do not do.
@@ -194,28 +196,33 @@ class AnytimeSearch:
         if self.upper == -np.inf:
             return
         self._offer_decoded(relaxation)
-        self.phase = "starts"
-        for start in self.starts:
-            if self.proven or self._late():
-                return
-            states = start()
-            self.offer(np.where(self.instance.clamped, self.instance.states, states))
+        # Messages know little of constraints: where there are some, local search comes first.
+        constrained = self.evaluated and bool(self.support.hard.any())
+        if not constrained:
+            self._offer_starts()
         if self.lower > -np.inf and not self.evaluated:
             self._tighten(relaxation, self.deadline, TIGHTEN_ITERATIONS[-1])
             return
         blocks = Blocks(self)
         blocks.run(self.began + 0.3 * (self.deadline - self.began), max_kicks=3)
-        if self.proven or self._late():
-            return
         for effort, iterations in zip(TIGHTEN_SHARES, TIGHTEN_ITERATIONS, strict=True):
+            if self.proven or self._late():
+                return
             began = monotonic()
             self._tighten(relaxation, began + effort * (self.deadline - began), iterations)
             # A tree may take as long as its bound did; the last one may take all that is left.
             last = effort == TIGHTEN_SHARES[-1]
             until = self.deadline if last else monotonic() + 2.0 * (monotonic() - began)
             self._branch(BranchAndBound(self, relaxation), blocks, until)
+            if constrained and effort == TIGHTEN_SHARES[0]:
+                self._offer_starts()
+
+    def _offer_starts(self) -> None:
+        self.phase = "starts"
+        for start in self.starts:
             if self.proven or self._late():
                 return
+            self.offer(np.where(self.instance.clamped, self.instance.states, start()))
 
     def _branch(self, tree: BranchAndBound, blocks: Blocks, deadline: float) -> None:
         while not self.proven and not self._late(deadline) and not tree.done:
@@ -275,6 +282,7 @@ class Blocks:
         self.soft = _softened(search.instance)
         self.current = search.best.copy()
         self.value = -np.inf
+        self.region = float(REGION)
 
     def run(self, deadline: float, max_kicks: int) -> None:
         """Improve until the deadline, or until ``max_kicks`` perturbations in a row found nothing better."""
@@ -282,6 +290,9 @@ class Blocks:
         s.phase = "blocks"
         stale = kicks = 0
         while kicks < max_kicks and not s.proven and not s._late(deadline):
+            if s.outputs and s.evaluated and s.support.hard.any() and (not s.evaluator.exact or s.rng.random() < 0.5):
+                self._maximise_region()
+                continue
             conditioned = self._conditioned()
             held = conditioned.hold(s.rng)
             if held is None:
@@ -299,6 +310,24 @@ class Blocks:
                     self.value = s.lower
             if held == 0 and conditioned.instance is s.instance:
                 s._bounded(s.lower)
+
+    def _maximise_region(self) -> None:
+        """Hold all outputs but some near each other, and maximise over these; with what that rules out removed, fewer
+        outputs are held than graphs alone would have it."""
+        s = self.search
+        free = s.support.around(int(s.rng.choice(s.instance.free[1])), s.instance.output, int(self.region))
+        left = s.support.states_left(np.where(s.instance.output & ~free, s.best, -1))
+        assert left is not None, "the incumbent itself is possible"
+        given = s.support.narrowed(left)
+        relaxation = Relaxation(given, given.order(False, restarts=0), s.entries, 0.0, s.eps_h)
+        self.region = max(2.0, self.region * (MORE if relaxation.exact else FEWER))
+        if relaxation.exact:
+            found, value = np.where(given.clamped, given.states, s.best), relaxation.run()
+            relaxation.decode(found)
+            if value > s.lower + s._slack and s.offer(found, value):
+                self.current, self.value = found, value
+            if free[s.instance.free[1]].all():
+                s._bounded(value)
 
     def _conditioned(self) -> ConditionedElimination:
         s = self.search

@@ -87,6 +87,23 @@ class Support:
             most, noise = int(GROWTH * most) + 1, NOISE
         return None
 
+    def around(self, centre: int, wanted: Bools, most: int) -> Bools:
+        """The ``most`` nearest wanted variables to one of them."""
+        near_ptr, near, ptr, scope = self.wiring[:4]
+        seen, queue, count = {centre}, [centre], 0
+        for v in queue:
+            count += int(wanted[v])
+            if count > most:
+                seen.difference_update(queue[queue.index(v) :])
+                break
+            for f in near[near_ptr[v] : near_ptr[v + 1]]:
+                new = [u for u in scope[ptr[f] : ptr[f + 1]].tolist() if u not in seen]
+                seen.update(new)
+                queue += new
+        found = np.zeros(len(wanted), dtype=bool)
+        found[list(seen)] = True
+        return found & wanted
+
     def score(self, states: Ints) -> float:
         """Of a complete assignment: a lower bound on the value of its outputs, at any temperatures."""
         _, _, ptr, scope, stride, table_at, _, _, unary_ptr = self.wiring
