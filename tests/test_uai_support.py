@@ -82,6 +82,18 @@ def test_the_nearest_variables() -> None:
     assert np.flatnonzero(support.around(1, wanted, 9)).tolist() == [0, 1, 3, 4, 5]
 
 
+def test_greedy_is_possible_where_parents_come_first() -> None:
+    """Conditional tables with zeros: some state is always left."""
+    rng = np.random.default_rng(0)
+    scopes = tuple((max(i - 3, 0), i - 1, i) if i > 1 else (0, 1) for i in range(1, 30))
+    tables = [np.where(np.eye(3)[rng.integers(3, size=3 ** (len(s) - 1))], 0.0, -np.inf).ravel() for s in scopes]
+    batch = Batch.build([Topology((3,) * 30, scopes)])
+    query = Query.of(batch, np.ones(30, dtype=bool)).clamp(batch, np.array([0]), np.array([2]))
+    support = Support(OneInstance.of(batch, 0, Potentials(np.zeros(90), np.concatenate(tables)), query))
+    found = support.greedy()
+    assert found[0] == 2 and support.score(found) == 0.0
+
+
 def test_scores_are_those_of_the_tables() -> None:
     batch, theta, query = constrained(0, 0.0)
     z = np.zeros(8, dtype=np.int64)

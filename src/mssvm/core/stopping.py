@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import current_thread, enumerate, main_thread
-from time import monotonic
 from types import FrameType
 from typing import Any
 
 Handler = Callable[[int, FrameType | None], None]
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+LONG = 10.0  # seconds that no interpreter takes to start: clocks that differ by more do not belong together
 _BEGAN: ContextVar[float | None] = ContextVar("began", default=None)
 
 
@@ -46,13 +47,24 @@ class Interruption:
 
 def stop_at_once() -> None:
     """The process begins: until ``stopping`` takes over, a signal ends it."""
-    _BEGAN.set(monotonic())
+    _BEGAN.set(time.monotonic() - _age())
     _handle(Interruption().end)
+
+
+def _age() -> float:
+    """Seconds since the process began, as far as the system tells: the interpreter's own start counts too."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        return age if 0.0 < age < LONG else 0.0
+    except (OSError, AttributeError):  # other systems
+        return 0.0
 
 
 def began() -> float:
     """When the command began, by the monotonic clock: with its process, imports included, or where it was called."""
-    return _BEGAN.get() or monotonic()
+    return _BEGAN.get() or time.monotonic()
 
 
 def leave(code: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InfeasibleError, MemoryLimitError
-from mssvm.core.potentials import Belief, Marginals, Query, segment_argmax
+from mssvm.core.potentials import Belief, Marginals, Query
 from mssvm.engines.base import Costs, ExactPlan
 from mssvm.inference.bounds import Bounded, MiniBucket
 from mssvm.inference.bounds.relaxation import OneInstance
@@ -117,7 +117,7 @@ def answer(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
 
 
 def _first(task: UaiTask, limits: AnswerLimits) -> None:
-    """Keep any assignment, then one that zeros were heeded for, before anything that may take long.
+    """Keep any assignment, then one that a search made possible, before anything that may take long.
 
     The score of a complete assignment is a lower bound on what is asked for.
     """
@@ -129,10 +129,7 @@ def _first(task: UaiTask, limits: AnswerLimits) -> None:
         shares = np.exp(unary - np.repeat(np.maximum.reduceat(unary, at[:-1]), p.batch.cards))
         shares /= np.repeat(np.add.reduceat(shares, at[:-1]), p.batch.cards)
         marginals = _per_variable(task, Marginals(shares, p.theta.tables))
-    finders: tuple[Callable[[], Ints | None], ...] = (
-        lambda: segment_argmax(unary, at),
-        lambda: support.find(limits.deadline),
-    )
+    finders: tuple[Callable[[], Ints | None], ...] = (support.greedy, lambda: support.find(limits.deadline))
     for find in finders:
         states = find()
         value = -np.inf if states is None else support.score(states)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from time import monotonic
 
 import numpy as np
@@ -71,6 +72,35 @@ class Support:
         first = segment_argmax(left.astype(np.float64), at)
         unary = np.where(left, i.unary, -np.inf)
         return replace(i, unary=unary, clamped=size == 1, states=np.where(size == 1, first, i.states))
+
+    def greedy(self) -> Ints:
+        """A complete assignment, possible or not: variables one by one, each at the best state given those before.
+
+        Nothing is compiled for it, so that it is there at once. Tables are read as those of a child, named last, given
+        its parents, and parents come first: in a Bayesian network it is possible unless evidence forbids it.
+        """
+        i, graph = self.instance, self.instance.topology
+        near_ptr, near, at = self.wiring[0], self.wiring[1].tolist(), self.wiring[5]
+        states = np.where(i.clamped, i.states, -1).tolist()
+        parents: dict[int, set[int]] = {v: set() for v in range(graph.n_vars)}
+        for scope in graph.scopes:
+            parents[scope[-1]].update(scope[:-1])
+        try:
+            order = list(TopologicalSorter(parents).static_order())
+        except CycleError:
+            order = list(parents)
+        for v in order:
+            if states[v] >= 0:
+                continue
+            total = i.unary[graph.unary_ptr[v] : graph.unary_ptr[v + 1]].copy()
+            for f in near[near_ptr[v] : near_ptr[v + 1]]:
+                table = i.tables[at[f] : at[f] + graph.table_sizes[f]].reshape(graph.table_shape(f))
+                scope = graph.scopes[f]
+                part = table[tuple(slice(None) if states[u] < 0 else states[u] for u in scope)]
+                open_ = [u for u in scope if states[u] < 0]
+                total += part.max(axis=tuple(k for k, u in enumerate(open_) if u != v))
+            states[v] = int(total.argmax())
+        return np.array(states, dtype=np.int64)
 
     def find(self, deadline: float, seed: int = 0, noise: float = 0.0) -> Ints | None:
         """A complete assignment of positive probability, good by its score; None if none exists or time is up."""
