@@ -187,9 +187,9 @@ class AnytimeSearch:
     def _search(self) -> None:
         if self.upper == -np.inf:
             return
-        states = self.support.find(self.deadline)
-        if states is not None:
-            self.offer(states)
+        for states in (self.support.greedy(), self.support.find(self.deadline)):
+            if states is not None:
+                self.offer(states)
         self.phase = "bound"
         relaxation = Relaxation(self.instance, self.orders[0], self.entries, 0.0, self.eps_h)
         self._bounded(relaxation.improve(0))
