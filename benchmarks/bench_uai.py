@@ -3,6 +3,7 @@
     python benchmarks/bench_uai.py exact                      every PR, MAR, MAP and MMAP by elimination
     python benchmarks/bench_uai.py bp --seeds 0 1 2           the marginal-MAP instances by propagation and search
     python benchmarks/bench_uai.py auto                       the marginal-MAP instances by whatever fits
+    python benchmarks/bench_uai.py hard                       the hard marginal-MAP instances by auto, in JSON
     python benchmarks/bench_uai.py bounds                     mini-bucket (i = 12) and decomposition bounds, and gaps
 
 The data folder is named by MSSVM_DATA (default ../shared/data). One command runs at a time.
@@ -15,7 +16,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +32,9 @@ from mssvm.uai.files import read_mar
 DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 # Prints the answer, then the peak resident memory of the process in KiB on standard error.
 WRAPPED = (
-    "import resource, sys; from mssvm.cli import main; code = main(); "
-    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr); sys.exit(code)"
+    "import resource, sys; from mssvm.core.stopping import leave, stop_at_once; stop_at_once(); "
+    "from mssvm.cli import main; code = main(); "
+    "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr); sys.exit(leave(code))"
 )
 
 
@@ -110,6 +114,28 @@ def run_search(method: str, seeds: list[int], time_limit: float, only: str) -> N
     print(f"{method}: median {np.median(counts):g} optimal over seeds {seeds}")
 
 
+def run_hard(seeds: list[int], time_limit: float, only: str) -> None:
+    """Instances without references: what is found when, one line each, all of it as JSON at the end."""
+    kept = []
+    with tempfile.TemporaryDirectory() as folder:
+        zipfile.ZipFile(DATA / "uai_mmap_hard.zip").extractall(folder)
+        for model in sorted(m for m in Path(folder).glob("*.uai") if only in m.name):
+            case = Case(model.stem, model, None, model.with_suffix(".map"), {})
+            for seed in seeds:
+                try:
+                    answer, seconds, memory = ask(case, "MMAP", "--time-limit", str(time_limit), "--seed", str(seed))
+                except SystemExit as error:
+                    kept.append({"name": case.name, "seed": seed, "error": str(error)})
+                    print(error, flush=True)
+                    continue
+                fields = ("value_log10", "lower_bound_ln", "upper_bound_ln", "exact", "method")
+                row = {"name": case.name, "seed": seed, **{k: answer[k] for k in fields}, "wall_s": seconds}
+                kept.append(row)
+                print(f"{case.name:28s} {row['value_log10']:10.4f} {answer['method']}, exact {answer['exact']}, "
+                      f"{seconds:.1f} s, {memory:.0f} MiB", flush=True)  # fmt: skip
+    print(json.dumps({"time_limit": time_limit, "instances": kept}, indent=1))
+
+
 def run_bounds(only: str) -> None:
     for case in cases(only):
         if case.query is None:
@@ -128,13 +154,15 @@ def run_bounds(only: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["exact", "bp", "auto", "bounds"])
+    parser.add_argument("what", choices=["exact", "bp", "auto", "bounds", "hard"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--time-limit", type=float, default=20.0)
     parser.add_argument("--only", default="", help="instances whose name contains this")
     arguments = parser.parse_args()
     if arguments.what == "exact":
         run_exact(arguments.only)
+    elif arguments.what == "hard":
+        run_hard(arguments.seeds, arguments.time_limit, arguments.only)
     elif arguments.what == "bounds":
         run_bounds(arguments.only)
     else:

@@ -117,3 +117,10 @@ def test_images_are_refused_without_a_search(roles: bool) -> None:
     long = [2] * 6 * n
     order = find_order_within(Room(2e8, 2.0**27), long, grid_scopes(6, n), [list(range(6 * n))])
     assert order is not None and order.width <= 7
+
+
+def test_orders_wider_than_any_float_are_still_orders() -> None:
+    n = 1100
+    order = find_order((2,) * n, [(0, v) for v in range(1, n)], [[0], list(range(1, n))])
+    assert sorted(order.variables) == list(range(n))
+    assert order.width == n - 1

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from enum import StrEnum
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
 from typing import Annotated
 
 import typer
 
-from mssvm.core.errors import InputError
+from mssvm.cli.interrupt import by
+from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.core.progress import ProgressLine
-from mssvm.uai import AnswerLimits, UaiTask, answer, read_evidence, read_model, read_query
+from mssvm.core.stopping import began
+from mssvm.uai import Answer, AnswerLimits, UaiTask, answer, read_evidence, read_model, read_query
 from mssvm.uai.anytime import SearchProgress
+
+GRACE = 0.3  # seconds after the limit in which a search that ends in good order is waited for
 
 
 class TaskName(StrEnum):
@@ -33,24 +38,40 @@ def infer(
     evid: Annotated[Path | None, typer.Option(help="Evidence file: count, then pairs of variable and state.")] = None,
     query: Annotated[Path | None, typer.Option(help="MAP variables of MMAP: count, then variables.")] = None,
     method: Annotated[MethodName, typer.Option(help="auto: exact if it fits in time and memory.")] = MethodName.auto,
-    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds for approximate methods.")] = 60.0,
+    time_limit: Annotated[
+        float, typer.Option(min=0.0, help="Seconds from the start of the process; exact takes its time.")
+    ] = 60.0,
     memory_limit: Annotated[float, typer.Option(min=0.001, help="GiB for exact methods.")] = 4.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Answer one inference task about a model, in the UAI solution format or as JSON.
 
-    Ctrl-C during a search prints the best answer found so far.
+    Ctrl-C prints the best answer found so far.
     """
-    began = monotonic()
     if not (isfinite(time_limit) and isfinite(memory_limit)):
         raise InputError("time-limit and memory-limit must be finite numbers.")
     asked = _read(model, task, evid, query)
     with ProgressLine(f"{task.value} {model.name}", quiet=0.0, terminal_only=True) as line:
-        limits = AnswerLimits(time_limit, int(memory_limit * (1 << 30)), seed, lambda at: line.say(_where(at)))
-        found = answer(asked, method.value, limits)
-    fields = {**found.fields(asked), "seconds": monotonic() - began}
+        limits = AnswerLimits(
+            began() + time_limit, int(memory_limit * (1 << 30)), seed, lambda at: line.say(_where(at))
+        )
+        found = _timely(asked, method, limits)
+    fields = {**found.fields(asked), "seconds": monotonic() - began()}
     print(json.dumps(fields) if json_output else found.solution(asked))
+
+
+def _timely(asked: UaiTask, method: MethodName, limits: AnswerLimits) -> Answer:
+    """The answer, or the best one so far when time is up."""
+    kept: list[Answer] = []
+    limits = replace(limits, keep=kept.append)
+    late = inf if method is MethodName.exact else limits.deadline + GRACE
+    found = by(late, lambda: answer(asked, method.value, limits))
+    if found is None and not kept and monotonic() < late:
+        raise KeyboardInterrupt
+    if found is None and not kept:
+        raise InfeasibleError("no assignment of positive probability was found in the time given; raise --time-limit.")
+    return kept[-1] if found is None else found
 
 
 def _where(at: SearchProgress) -> str:

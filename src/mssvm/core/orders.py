@@ -188,7 +188,8 @@ class Orders:
             if trial is None:
                 return None
             found.append(trial.order)
-            room = Room(room.total - trial.total, room.messages - trial.messages)
+            if limited:
+                room = Room(room.total - trial.total, room.messages - trial.messages)
             if k + 1 < len(groups):
                 if border.n_edges > MOST_EDGES:
                     found += groups[k + 1 :]
@@ -268,7 +269,8 @@ def _fixed(graph: _Graph, order: Ints, bar: _Trial) -> _Trial | None:
         entries = np.prod(graph.kinds**counts, axis=1)
         cliques = entries * graph.kinds[graph.kind[order]]
         trial = _Trial(order, float(cliques.max()), float(cliques.sum()), float(entries.sum()))
-    return trial if trial.rank < bar.rank else None
+    # Beyond 1024 bits all are infinite, and the first one stays.
+    return trial if trial.rank < bar.rank or not len(bar.order) else None
 
 
 def _sweep(graph: _Graph, group: Ints) -> Ints:
@@ -528,7 +530,7 @@ def _greedy_order(  # type: ignore[no-untyped-def]
         for a in around:
             clique *= kinds[kind[a]]
         largest, total, messages = max(largest, clique), total + clique, messages + clique / kinds[kind[v]]
-        over = largest > bar[0] or (largest == bar[0] and total >= bar[1])
+        over = largest > bar[0] or (largest == bar[0] and total >= bar[1] and largest < np.inf)
         if over or total > room.total or messages > room.messages:
             return order[:0], filled
         if largest > hopeless:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import current_thread, main_thread
+from contextvars import ContextVar
+from threading import current_thread, enumerate, main_thread
 from types import FrameType
 from typing import Any
 
 Handler = Callable[[int, FrameType | None], None]
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+LONG = 10.0  # seconds that no interpreter takes to start: clocks that differ by more do not belong together
+_BEGAN: ContextVar[float | None] = ContextVar("began", default=None)
 
 
 class Interruption:
@@ -42,13 +46,31 @@ class Interruption:
 
 
 def stop_at_once() -> None:
-    """Until ``stopping`` takes over, a signal ends the process."""
+    """The process begins: until ``stopping`` takes over, a signal ends it."""
+    _BEGAN.set(time.monotonic() - _age())
     _handle(Interruption().end)
 
 
+def _age() -> float:
+    """Seconds since the process began, as far as the system tells: the interpreter's own start counts too."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        return age if 0.0 < age < LONG else 0.0
+    except (OSError, AttributeError):  # other systems
+        return 0.0
+
+
+def began() -> float:
+    """When the command began, by the monotonic clock: with its process, imports included, or where it was called."""
+    return _BEGAN.get() or time.monotonic()
+
+
 def leave(code: int) -> int:
-    """The exit code; after a signal the process ends here, for its usual end would wait for threads in kernels."""
-    if code - 128 in list(WORDS):
+    """The exit code; after a signal, or with work left behind, the process ends here: its usual end would wait for
+    threads in kernels."""
+    if code - 128 in list(WORDS) or any(t.daemon and t is not current_thread() for t in enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -59,10 +81,11 @@ def leave(code: int) -> int:
 def stopping() -> Iterator[Interruption]:
     """Meanwhile signals raise ``KeyboardInterrupt``, and the object knows which it was."""
     found = Interruption()
-    before = _handle(found.raise_)
+    token, before = _BEGAN.set(began()), _handle(found.raise_)
     try:
         yield found
     finally:
+        _BEGAN.reset(token)
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 

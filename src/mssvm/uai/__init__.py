@@ -1,8 +1,9 @@
 """UAI and libDAI files and anytime marginal MAP: what ``mssvm infer`` is.
 
 ``files`` reads and writes models, evidence, queries and solutions (``tokens`` guards against broken ones); ``model``
-turns a model into one instance for inference and a task about it into temperatures and a query; ``anytime`` is
-marginal MAP within a time limit; ``answers`` answers a task exactly, by propagation and search, or by bounds.
+turns a model into one instance for inference and a task about it into temperatures and a query; ``support`` takes zeros
+as constraints; ``anytime`` is marginal MAP within a time limit; ``answers`` answers a task exactly, by propagation and
+search, or by bounds.
 """
 
 from mssvm.uai.answers import Answer, AnswerLimits, answer

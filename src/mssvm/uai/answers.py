@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite, log
+from time import monotonic
 
 import numpy as np
 
@@ -13,12 +14,14 @@ from mssvm.core.errors import InfeasibleError, MemoryLimitError
 from mssvm.core.potentials import Belief, Marginals, Query
 from mssvm.engines.base import Costs, ExactPlan
 from mssvm.inference.bounds import Bounded, MiniBucket
+from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.enumerate import score
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation import Propagate
-from mssvm.uai.anytime import TOLERANCE, Anytime, SearchProgress, SearchResult
+from mssvm.uai.anytime import TOLERANCE, Anytime, SearchProgress, SearchResult, warm
 from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr
 from mssvm.uai.model import UaiTask
+from mssvm.uai.support import Support
 
 # Exact elimination visits table entries at about this rate; only used to decide whether it fits in the time limit.
 SECONDS_PER_ENTRY = 1e-7
@@ -31,12 +34,24 @@ BOUND_IBOUND = 12
 
 @dataclass(frozen=True)
 class AnswerLimits:
-    """Limits of one answer (seconds, bytes), the seed of random choices, and whom to tell about progress."""
+    """Limits of one answer (an end by the monotonic clock, bytes), the seed of random choices, and whom to tell about
+    progress, and of every answer that is better than those before."""
 
-    time_limit: float
+    deadline: float
     memory_limit: int
     seed: int
     report: Callable[[SearchProgress], None] | None = None
+    keep: Callable[[Answer], None] | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return max(self.deadline - monotonic(), 0.0)
+
+    def kept(self, found: Answer) -> None:
+        """Let an answer be known, unless it is impossible."""
+        if self.keep is not None and found.value > -np.inf:
+            self.keep(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +97,16 @@ class Answer:
 
 def answer(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
     """The answer of a method of ``METHODS``, the model's constant factors included; raises if nothing is possible."""
-    found, constant = METHODS[method](task, limits), task.problem.constant
-    found = replace(found, value=found.value + constant, lower=found.lower + constant, upper=found.upper + constant)
+
+    def whole(found: Answer) -> Answer:
+        c = task.problem.constant
+        return replace(found, value=found.value + c, lower=found.lower + c, upper=found.upper + c)
+
+    keep = limits.keep
+    if keep is not None:
+        limits = replace(limits, keep=lambda found: keep(whole(found)))
+        _first(task, limits)
+    found = whole(METHODS[method](task, limits))
     if found.value == -np.inf:
         raise InfeasibleError(
             "no assignment has positive probability under this model and evidence."
@@ -91,6 +114,28 @@ def answer(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
             else "no assignment of positive probability was found in the time given; raise --time-limit."
         )
     return found
+
+
+def _first(task: UaiTask, limits: AnswerLimits) -> None:
+    """Keep any assignment, then one that a search made possible, before anything that may take long.
+
+    The score of a complete assignment is a lower bound on what is asked for.
+    """
+    p, best = task.problem, -np.inf
+    support = Support(OneInstance.of(p.batch, 0, p.theta, task.query))
+    unary, at = support.instance.unary, p.batch.unary_ptr
+    marginals = None
+    if task.name == "MAR":
+        shares = np.exp(unary - np.repeat(np.maximum.reduceat(unary, at[:-1]), p.batch.cards))
+        shares /= np.repeat(np.add.reduceat(shares, at[:-1]), p.batch.cards)
+        marginals = _per_variable(task, Marginals(shares, p.theta.tables))
+    finders: tuple[Callable[[], Ints | None], ...] = (support.greedy, lambda: support.find(limits.deadline))
+    for find in finders:
+        states = find()
+        value = -np.inf if states is None else support.score(states)
+        if states is not None and value > best:
+            best, outputs = value, np.where(task.query.output, states, -1) if task.maximises else None
+            limits.kept(Answer(value, False, False, value, np.nan, "first assignment", outputs, marginals))
 
 
 def exact(task: UaiTask, limits: AnswerLimits) -> Answer:
@@ -132,22 +177,24 @@ def bp(task: UaiTask, limits: AnswerLimits) -> Answer:
         return _searched(task, limits)
     p = task.problem
     propagate = replace(_propagation(limits.seed), max_sweeps=1000)
-    upper = MiniBucket(SMALL, seed=limits.seed, time_limit=0.5 * limits.time_limit)
-    belief = Bounded(propagate, upper, SMALL, limits.seed)(p.batch, p.theta, task.query, 1.0, 1.0, bound=True)
-    return _from_belief(task, belief)
+    belief = propagate(p.batch, p.theta, task.query, 1.0, 1.0)
+    limits.kept(_from_belief(task, belief))
+    upper = MiniBucket(SMALL, seed=limits.seed, time_limit=0.5 * limits.left)
+    bounded = Bounded(lambda *_: belief, upper, SMALL, limits.seed)
+    return _from_belief(task, bounded(p.batch, p.theta, task.query, 1.0, 1.0, bound=True))
 
 
 def bound(task: UaiTask, limits: AnswerLimits) -> Answer:
     """The mini-bucket bound; its own back-substitution is the assignment of MAP and marginal MAP."""
     p, name = task.problem, "mini-bucket bound"
-    mini_bucket = MiniBucket(BOUND_IBOUND, seed=limits.seed, time_limit=limits.time_limit)
+    mini_bucket = MiniBucket(BOUND_IBOUND, seed=limits.seed, time_limit=0.5 * limits.left)
     upper = float(mini_bucket(p.batch, p.theta, task.query, task.eps_y, task.eps_h)[0])
     if task.maximises:
         value, found = -np.inf, None
-        for seconds in (0.0, limits.time_limit):
+        for seconds in (0.0, limits.left):
             # Outputs that the bound suggests may be impossible; only then is a search worth its time.
             if value == -np.inf < upper or found is None:
-                search = Anytime(seconds, BOUND_IBOUND, seed=limits.seed, report=limits.report)
+                search = Anytime(seconds, BOUND_IBOUND, seed=limits.seed, report=_told(limits, name))
                 found = search.search(p.batch, 0, p.theta, task.query, task.eps_h)
                 value = _evaluate(task, found.states, limits)
         assert found is not None
@@ -155,6 +202,7 @@ def bound(task: UaiTask, limits: AnswerLimits) -> Answer:
         return Answer(value, _closed(value, upper), True, value, upper, name, found.states)
     propagate = _propagation(limits.seed)
     belief = propagate(p.batch, p.theta, task.query, 1.0, 1.0)
+    limits.kept(Answer(upper, False, False, np.nan, upper, name, None, _per_variable(task, belief.mu)))
     lower = float(Bounded(propagate, ibound=BOUND_IBOUND).lower(p.batch, p.theta, task.query, 1.0, 1.0, belief)[0])
     close = task.name == "PR" and _closed(lower, upper)
     marginals = _per_variable(task, belief.mu)
@@ -165,11 +213,8 @@ def auto(task: UaiTask, limits: AnswerLimits) -> Answer:
     """Exact if it fits in memory and time, else propagation and search."""
     plan, costs = _plan(task, limits)
     seconds = costs.operations[0] * SECONDS_PER_ENTRY
-    if costs.bytes[0] <= limits.memory_limit and seconds <= limits.time_limit:
-        try:
-            return _eliminated(task, limits, plan)
-        except KeyboardInterrupt:
-            limits = replace(limits, time_limit=0.0)
+    if costs.bytes[0] <= limits.memory_limit and seconds <= limits.left:
+        return _eliminated(task, limits, plan)
     return bp(task, limits)
 
 
@@ -178,12 +223,25 @@ METHODS: Mapping[str, Method] = {"auto": auto, "exact": exact, "bp": bp, "bound"
 
 
 def _searched(task: UaiTask, limits: AnswerLimits) -> Answer:
-    p = task.problem
+    p, name = task.problem, "propagation and search"
     starts = tuple(_propagation(limits.seed, start) for start in ("sum_first", "annealed"))
-    search = Anytime(limits.time_limit, SMALL, limits.memory_limit, limits.seed, starts, limits.report)
+    warm(starts)
+    search = Anytime(limits.left, SMALL, limits.memory_limit, limits.seed, starts, _told(limits, name))
     found = search.search(p.batch, 0, p.theta, task.query, task.eps_h)
     value, lower = (found.value, found.value) if found.evaluated else _revalued(task, found, limits)
-    return Answer(value, found.proven, found.proven, lower, found.upper, "propagation and search", found.states)
+    return Answer(value, found.proven, found.proven, lower, found.upper, name, found.states)
+
+
+def _told(limits: AnswerLimits, name: str) -> Callable[[SearchProgress], None]:
+    """Keeps every incumbent of a search, and reports."""
+
+    def told(at: SearchProgress) -> None:
+        lower = at.lower if at.evaluated else np.nan
+        limits.kept(Answer(at.lower, False, False, lower, at.upper, name, at.states))
+        if limits.report is not None:
+            limits.report(at)
+
+    return told
 
 
 def _revalued(task: UaiTask, found: SearchResult, limits: AnswerLimits) -> tuple[float, float]:

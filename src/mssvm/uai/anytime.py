@@ -1,6 +1,7 @@
 """Anytime marginal MAP: an incumbent and an upper bound that only ever improve (paper eq. 5 at eps_y = 0).
 
-    bound       mini-buckets with moment matching; their back-substitution is the first incumbent
+    support     zeros as constraints: impossible states removed, a first possible assignment (``Support``)
+    bound       mini-buckets with moment matching; their back-substitution is another assignment
     starts      outputs decoded from other inference, as far as time allows
     blocks      local search: hold a few outputs, maximise exactly over all others (``conditioned``)
     tighten     the bound's shifts and weights by L-BFGS
@@ -26,6 +27,7 @@ from mssvm.inference.base import Inference
 from mssvm.inference.bounds.conditioning import ConditionedElimination
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.exact import Exact
+from mssvm.uai.support import Support
 
 TOLERANCE = 1e-9
 # A forbidden entry counts as this much below the smallest score while no feasible outputs are known.
@@ -33,8 +35,12 @@ SOFT_STEP = 25.0
 PATIENCE = 6
 SMALLER_BLOCKS = (0, 0, 3, 6)
 N_ORDERS = 3
+# Outputs of the first region; the next has more after one that fits in small tables, and fewer after one that does not.
+REGION, MORE, FEWER = 12, 1.1, 0.8
 SLICE_SECONDS = 0.5
 QUICK_SHARE = 0.01
+# Outputs are evaluated one by one in tables so many times (2**WIDER) larger where small ones do not do.
+WIDER = 6
 # Bounds are tightened in turns with branching: share of the time left, and iterations, of each turn.
 TIGHTEN_SHARES = (0.1, 0.2, 0.5)
 TIGHTEN_ITERATIONS = (24, 80, 400)
@@ -42,12 +48,15 @@ TIGHTEN_ITERATIONS = (24, 80, 400)
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """Where a search stands: called back whenever one of the bounds improves."""
+    """Where a search stands: called back whenever one of the bounds improves. ``states`` are the incumbent's, and
+    ``evaluated`` says that ``lower`` is their exact value."""
 
     seconds: float
     lower: float
     upper: float
     phase: str
+    states: Ints
+    evaluated: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,14 +134,21 @@ class AnytimeSearch:
     def __init__(
         self, settings: Anytime, instance: OneInstance, eps_h: float, starts: tuple[Callable[[], Ints], ...] = ()
     ) -> None:
-        self.instance, self.eps_h, self.entries = instance, eps_h, 1 << settings.ibound
+        self.eps_h, self.entries = eps_h, 1 << settings.ibound
+        self.wide = max(self.entries, min(self.entries << WIDER, settings.memory_limit >> 6))
         self.starts, self.report = starts, settings.report
         self.rng = np.random.default_rng(settings.seed)
         warm()
         self.began = monotonic()
         self.deadline = self.began + settings.time_limit
-        self.lower, self.upper, self.phase = -np.inf, np.inf, "bound"
-        self.best = np.where(instance.clamped, instance.states, 0)
+        self.lower, self.upper, self.phase, self.evaluated = -np.inf, np.inf, "support", False
+        left = Support(instance).states_left()
+        if left is None:
+            self.upper = -np.inf
+        else:
+            instance = Support(instance).narrowed(left)
+        self.instance, self.support = instance, Support(instance)
+        self.best, self.unknown = np.where(instance.clamped, instance.states, 0), -np.inf
         self.orders = [self._first_order(settings)]
         everything = replace(instance, clamped=instance.clamped | instance.output)
         self.evaluator = Relaxation(everything, everything.order(False, restarts=0), self.entries, 0.0, eps_h)
@@ -147,7 +163,7 @@ class AnytimeSearch:
 
     @property
     def proven(self) -> bool:
-        return self.evaluator.exact and self.upper <= self.lower + self._slack
+        return self.evaluated and self.upper <= self.lower + self._slack
 
     @property
     def _slack(self) -> float:
@@ -164,38 +180,49 @@ class AnytimeSearch:
             interrupted = True
         states = np.where(self.instance.output, self.best, -1)
         seconds = monotonic() - self.began
-        return SearchResult(
-            states, self.lower, max(self.upper, self.lower), self.evaluator.exact, self.proven, interrupted, seconds
-        )
+        evaluated = self.evaluated or self.upper == -np.inf
+        proven = self.proven or self.upper == -np.inf
+        return SearchResult(states, self.lower, max(self.upper, self.lower), evaluated, proven, interrupted, seconds)
 
     def _search(self) -> None:
+        if self.upper == -np.inf:
+            return
+        for states in (self.support.greedy(), self.support.find(self.deadline)):
+            if states is not None:
+                self.offer(states)
+        self.phase = "bound"
         relaxation = Relaxation(self.instance, self.orders[0], self.entries, 0.0, self.eps_h)
         self._bounded(relaxation.improve(0))
         if self.upper == -np.inf:
             return
         self._offer_decoded(relaxation)
-        self.phase = "starts"
-        for start in self.starts:
-            if self.proven or self._late():
-                return
-            states = start()
-            self.offer(np.where(self.instance.clamped, self.instance.states, states))
-        if not self.evaluator.exact:
+        # Messages know little of constraints: where there are some, local search comes first.
+        constrained = self.evaluated and bool(self.support.hard.any())
+        if not constrained:
+            self._offer_starts()
+        if self.lower > -np.inf and not self.evaluated:
             self._tighten(relaxation, self.deadline, TIGHTEN_ITERATIONS[-1])
             return
         blocks = Blocks(self)
         blocks.run(self.began + 0.3 * (self.deadline - self.began), max_kicks=3)
-        if self.proven or self._late():
-            return
         for effort, iterations in zip(TIGHTEN_SHARES, TIGHTEN_ITERATIONS, strict=True):
+            if self.proven or self._late():
+                return
             began = monotonic()
             self._tighten(relaxation, began + effort * (self.deadline - began), iterations)
             # A tree may take as long as its bound did; the last one may take all that is left.
             last = effort == TIGHTEN_SHARES[-1]
             until = self.deadline if last else monotonic() + 2.0 * (monotonic() - began)
             self._branch(BranchAndBound(self, relaxation), blocks, until)
+            if constrained and effort == TIGHTEN_SHARES[0]:
+                self._offer_starts()
+
+    def _offer_starts(self) -> None:
+        self.phase = "starts"
+        for start in self.starts:
             if self.proven or self._late():
                 return
+            self.offer(np.where(self.instance.clamped, self.instance.states, start()))
 
     def _branch(self, tree: BranchAndBound, blocks: Blocks, deadline: float) -> None:
         while not self.proven and not self._late(deadline) and not tree.done:
@@ -215,23 +242,36 @@ class AnytimeSearch:
 
     def offer(self, states: Ints, value: float | None = None) -> bool:
         """Make these outputs the incumbent if they are better; ``value`` is their exact value where known."""
-        if value is None:
-            self.evaluator.load(states)
-            value = self.evaluator.improve(0)
-        if not value > self.lower:
+        value, evaluated = self._evaluate(states) if value is None else (value, True)
+        # An estimate, which is an upper bound, never replaces a value that is known; nor is it forgotten.
+        self.unknown = self.unknown if evaluated else max(self.unknown, value)
+        if not (evaluated, value) > (self.evaluated, self.lower) or value == -np.inf:
             return False
-        self.best, self.lower = states.copy(), value
+        self.best, self.lower, self.evaluated = states.copy(), value, evaluated
         self._tell()
         return True
 
+    def _evaluate(self, states: Ints) -> tuple[float, bool]:
+        """The value of outputs and whether it is exact: in small tables, or in larger ones for what they leave open."""
+        if self.evaluator.exact:
+            self.evaluator.load(states)
+            return self.evaluator.improve(0), True
+        left = self.support.states_left(np.where(self.instance.output, states, -1))
+        if left is None:
+            return -np.inf, True
+        given = self.support.narrowed(left)
+        relaxation = Relaxation(given, given.order(False, restarts=0), self.wide, 0.0, self.eps_h)
+        return relaxation.improve(0), relaxation.exact
+
     def _bounded(self, upper: float) -> None:
-        if upper < self.upper:
-            self.upper = upper
+        if max(upper, self.unknown) < self.upper:
+            self.upper = max(upper, self.unknown)
             self._tell()
 
     def _tell(self) -> None:
         if self.report is not None:
-            self.report(SearchProgress(monotonic() - self.began, self.lower, self.upper, self.phase))
+            seconds, states = monotonic() - self.began, np.where(self.instance.output, self.best, -1)
+            self.report(SearchProgress(seconds, self.lower, self.upper, self.phase, states, self.evaluated))
 
 
 class Blocks:
@@ -242,6 +282,7 @@ class Blocks:
         self.soft = _softened(search.instance)
         self.current = search.best.copy()
         self.value = -np.inf
+        self.region = float(REGION)
 
     def run(self, deadline: float, max_kicks: int) -> None:
         """Improve until the deadline, or until ``max_kicks`` perturbations in a row found nothing better."""
@@ -249,6 +290,9 @@ class Blocks:
         s.phase = "blocks"
         stale = kicks = 0
         while kicks < max_kicks and not s.proven and not s._late(deadline):
+            if s.outputs and s.evaluated and s.support.hard.any() and (not s.evaluator.exact or s.rng.random() < 0.5):
+                self._maximise_region()
+                continue
             conditioned = self._conditioned()
             held = conditioned.hold(s.rng)
             if held is None:
@@ -266,6 +310,24 @@ class Blocks:
                     self.value = s.lower
             if held == 0 and conditioned.instance is s.instance:
                 s._bounded(s.lower)
+
+    def _maximise_region(self) -> None:
+        """Hold all outputs but some near each other, and maximise over these; with what that rules out removed, fewer
+        outputs are held than graphs alone would have it."""
+        s = self.search
+        free = s.support.around(int(s.rng.choice(s.instance.free[1])), s.instance.output, int(self.region))
+        left = s.support.states_left(np.where(s.instance.output & ~free, s.best, -1))
+        assert left is not None, "the incumbent itself is possible"
+        given = s.support.narrowed(left)
+        relaxation = Relaxation(given, given.order(False, restarts=0), s.entries, 0.0, s.eps_h)
+        self.region = max(2.0, self.region * (MORE if relaxation.exact else FEWER))
+        if relaxation.exact:
+            found, value = np.where(given.clamped, given.states, s.best), relaxation.run()
+            relaxation.decode(found)
+            if value > s.lower + s._slack and s.offer(found, value):
+                self.current, self.value = found, value
+            if free[s.instance.free[1]].all():
+                s._bounded(value)
 
     def _conditioned(self) -> ConditionedElimination:
         s = self.search

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,6 +32,7 @@ class Tokens:
         self.name, self.limits = name, limits
         self._text = _COMMENT.sub("", text)
         self._tokens = self._text.split()
+        self._underscored = "_" in self._text  # which Python, but nobody else, allows within numbers
         self.at = 0
 
     @classmethod
@@ -84,17 +86,19 @@ class Tokens:
         """The next ``n`` tokens as finite numbers >= 0."""
         if n > self.left:
             self.fail(f"{what} needs {n} values but only {self.left} follow")
-        values = np.empty(n)
-        for k in range(n):
-            token = self._tokens[self.at]
-            self.at += 1
-            try:
-                value = -1.0 if "_" in token else float(token)
-            except ValueError:
-                value = -1.0
-            if not 0.0 <= value < np.inf:
-                self.fail(f"{what} holds {_shown(token)}; values must be finite numbers >= 0")
-            values[k] = value
+        tokens = self._tokens[self.at : self.at + n]
+        try:
+            values = np.fromiter(map(float, tokens), dtype=np.float64, count=n)
+            fine = not self._underscored and bool(((values >= 0.0) & (values < np.inf)).all())
+        except ValueError:
+            fine = False
+        if not fine:
+            for token in tokens:
+                self.at += 1
+                if not 0.0 <= _number(token) < np.inf:
+                    self.fail(f"{what} holds {_shown(token)}; values must be finite numbers >= 0")
+        else:
+            self.at += n
         return values
 
     def end(self) -> None:
@@ -112,6 +116,14 @@ class Tokens:
             if seen > index:
                 return number
         return number
+
+
+def _number(token: str) -> float:
+    """NaN where there is none."""
+    try:
+        return nan if "_" in token else float(token)
+    except ValueError:
+        return nan
 
 
 def _shown(token: str) -> str:

@@ -1,0 +1,119 @@
+"""Zeros as constraints: against brute force, on instances made so that some are impossible."""
+
+from __future__ import annotations
+
+from itertools import product
+from time import monotonic
+
+import numpy as np
+import pytest
+
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.inference.bounds.relaxation import OneInstance
+from mssvm.inference.enumerate import Enumerate
+from mssvm.uai.anytime import Anytime, AnytimeSearch, Blocks
+from mssvm.uai.support import Support
+
+
+def constrained(seed: int, zeros: float) -> tuple[Batch, Potentials, Query]:
+    """Eight variables of 2 to 3 states, tables of two and three variables, some states not allowed."""
+    rng = np.random.default_rng(seed)
+    scopes = tuple(tuple(rng.choice(8, size=2 + k % 2, replace=False).tolist()) for k in range(9))
+    batch = Batch.build([Topology(tuple(rng.integers(2, 4, size=8).tolist()), scopes)])
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    theta.tables[rng.random(batch.n_table_entries) < zeros] = -np.inf
+    theta.unary[rng.random(batch.n_states) < 0.1] = -np.inf
+    return batch, theta, Query.of(batch, rng.random(8) < 0.5)
+
+
+def possible(support: Support) -> list[np.ndarray]:
+    cards = support.instance.topology.cards
+    everything = [np.array(z) for z in product(*(range(c) for c in cards))]
+    return [z for z in everything if support.score(z) > -np.inf]
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.3, 0.5, 0.6])
+def test_finds_an_assignment_exactly_where_there_is_one(zeros: float) -> None:
+    for seed in range(12):
+        batch, theta, query = constrained(seed, zeros)
+        support = Support(OneInstance.of(batch, 0, theta, query))
+        truth, left = possible(support), support.states_left()
+        found = support.find(monotonic() + 20.0, seed)
+        assert (found is not None) == bool(truth)
+        if found is None:
+            assert Anytime(5.0).search(batch, 0, theta, query, 1.0).upper == -np.inf
+            continue
+        at = support.instance.topology.unary_ptr[:-1]
+        assert left is not None and all(left[at + z].all() for z in truth)
+        assert any((found == z).all() for z in truth)
+        given = support.states_left(np.where(query.output, found, -1))
+        assert given is not None and given[at + found].all()
+        narrowed = support.narrowed(given)
+        assert narrowed.clamped[query.output].all() and (narrowed.states == found)[query.output].all()
+
+
+def test_regions_around_the_incumbent_reach_the_optimum_in_tiny_tables() -> None:
+    """Grown to all outputs of a component, a region is everything."""
+    for seed in range(6):
+        batch, theta, query = constrained(seed, 0.35)
+        truth = Enumerate()(batch, theta, query, 0.0, 1.0).value[0]
+        search = AnytimeSearch(Anytime(20.0, ibound=12), OneInstance.of(batch, 0, theta, query), 1.0)
+        states = search.support.find(search.deadline)
+        assert (states is None) == (truth == -np.inf)
+        if states is None or not search.outputs:
+            continue
+        search.offer(states)
+        blocks = Blocks(search)
+        blocks.region = 2.0
+        for _ in range(40):
+            before = search.lower
+            blocks._maximise_region()
+            assert before <= search.lower <= truth + 1e-9 <= search.upper + 2e-9
+        assert search.lower == pytest.approx(truth)
+
+
+def test_the_nearest_variables() -> None:
+    batch = Batch.build([Topology((2,) * 6, tuple((i, i + 1) for i in range(5)))])
+    query = Query.of(batch, np.ones(6, dtype=bool))
+    support = Support(OneInstance.of(batch, 0, Potentials.zeros(batch), query))
+    wanted = np.array([True, True, False, True, True, True])
+    assert np.flatnonzero(support.around(1, wanted, 3)).tolist() == [0, 1, 3]
+    assert np.flatnonzero(support.around(1, wanted, 9)).tolist() == [0, 1, 3, 4, 5]
+
+
+def test_greedy_is_possible_where_parents_come_first() -> None:
+    """Conditional tables with zeros: some state is always left."""
+    rng = np.random.default_rng(0)
+    scopes = tuple((max(i - 3, 0), i - 1, i) if i > 1 else (0, 1) for i in range(1, 30))
+    tables = [np.where(np.eye(3)[rng.integers(3, size=3 ** (len(s) - 1))], 0.0, -np.inf).ravel() for s in scopes]
+    batch = Batch.build([Topology((3,) * 30, scopes)])
+    query = Query.of(batch, np.ones(30, dtype=bool)).clamp(batch, np.array([0]), np.array([2]))
+    support = Support(OneInstance.of(batch, 0, Potentials(np.zeros(90), np.concatenate(tables)), query))
+    found = support.greedy()
+    assert found[0] == 2 and support.score(found) == 0.0
+
+
+def test_scores_are_those_of_the_tables() -> None:
+    batch, theta, query = constrained(0, 0.0)
+    z = np.zeros(8, dtype=np.int64)
+    expected = theta.unary[batch.unary_ptr[:-1]].sum() + theta.tables[batch.table_at].sum()
+    assert Support(OneInstance.of(batch, 0, theta, query)).score(z) == pytest.approx(expected)
+
+
+def test_a_search_that_fails_often_ends_in_time() -> None:
+    """Nine variables that all differ, of nine states; of eight there is no assignment, which only time tells."""
+    n = 9
+    scopes = tuple((i, j) for i in range(n) for j in range(i))
+    apart = np.where(np.eye(n, dtype=bool), -np.inf, 0.0).ravel()
+    batch = Batch.build([Topology((n,) * n, scopes)])
+    theta = Potentials(np.zeros(batch.n_states), np.tile(apart, len(scopes)))
+    support = Support(OneInstance.of(batch, 0, theta, Query.of(batch, np.ones(n, dtype=bool))))
+    found = support.find(monotonic() + 20.0)
+    assert found is not None and sorted(found) == list(range(n))
+    fewer = theta.unary.reshape(n, n).copy()
+    fewer[:, -1] = -np.inf
+    support = Support(
+        OneInstance.of(batch, 0, Potentials(fewer.ravel(), theta.tables), Query.of(batch, np.ones(n) > 0))
+    )
+    assert support.find(monotonic() + 1.0) is None
