@@ -41,7 +41,8 @@ def python_of(name: str) -> Path:
     if done.is_file() and done.read_text() == wanted:
         return python
     if failed.is_file():
-        raise Unavailable(f"pip does not install it here: {failed.read_text()} (delete {failed} to try again)")
+        again = f"delete {failed.name} in build/peers to try again"
+        raise Unavailable(f"pip does not install it here: {failed.read_text()} ({again})")
     FOLDER.mkdir(parents=True, exist_ok=True)
     steps = [[sys.executable, "-m", "venv", "--clear", str(place)]]
     steps += [[str(python), "-m", "pip", "install", "--quiet", *packages] for packages in PACKAGES[name]]
