@@ -7,7 +7,7 @@ Every row runs in a process of its own: contestants in turn, answers compared be
 Peers are installed once into ``build/peers``, C loops built into ``build/limits``; what cannot be had is named with the
 reason. A row that fails is recorded with the sentence. Without --rows everything is run and the file written anew; with
 it the named rows are replaced in it. --quick takes small sizes, to see that all runs; its times mean nothing, and it
-writes to ``build/bench-quick.json`` unless told otherwise. ``bench_table.py`` puts the file into the README.
+writes to ``build/bench-quick.json`` unless told otherwise. ``bench_table.py`` puts the file into its page.
 """
 
 from __future__ import annotations

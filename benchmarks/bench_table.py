@@ -8,14 +8,13 @@ With --check nothing is written, and the exit code says whether the page agrees 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+from pages import keep
+
 NOTHING = "No measurements are kept at the moment; `make bench` makes them."
 
 
@@ -80,25 +79,5 @@ def text_of(results: Path) -> str:
     return table(tree)
 
 
-def replaced(page: str, text: str) -> str:
-    head, rest = page.split(BEGIN)
-    _, tail = rest.split(END)
-    return f"{head}{BEGIN}\n{text}\n{END}{tail}"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results" / "bench.json")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
-    parser.add_argument("--check", action="store_true")
-    args = parser.parse_args()
-    before = args.page.read_text("utf-8")
-    after = replaced(before, text_of(args.results))
-    if args.check:
-        return int(before != after)
-    args.page.write_text(after, "utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(keep(__doc__, "bench", "benchmarks/results/bench.json", "docs/benchmarks.md", text_of))

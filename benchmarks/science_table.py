@@ -8,15 +8,13 @@ says whether the page agrees with the results.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+from pages import keep
 
 
 def table(tree: dict[str, Any]) -> str:
@@ -39,25 +37,9 @@ def _chain(tree: dict[str, Any]) -> list[str]:
     return [*lines, *(f"| {' | '.join(row)} |" for row in found["rows"])]
 
 
-def replaced(page: str, text: str) -> str:
-    head, rest = page.split(BEGIN)
-    _, tail = rest.split(END)
-    return f"{head}{BEGIN}\n{text}\n{END}{tail}"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=ROOT / "results" / "results.json")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "paper.md")
-    parser.add_argument("--check", action="store_true")
-    args = parser.parse_args()
-    before = args.page.read_text("utf-8")
-    after = replaced(before, table(json.loads(args.results.read_text("utf-8"))))
-    if args.check:
-        return int(before != after)
-    args.page.write_text(after, "utf-8")
-    return 0
+def text_of(results: Path) -> str:
+    return table(json.loads(results.read_text("utf-8")))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(keep(__doc__, "results", "results/results.json", "docs/paper.md", text_of))

@@ -20,11 +20,11 @@ from mssvm.experiments.collect import (
     member_header,
 )  # fmt: skip
 from mssvm.experiments.protocol import Params, Protocol
+from mssvm.experiments.table2 import TITLES
 from mssvm.experiments.trials import Result, cross
 from mssvm.report import Claim, Section, Table, Text
 
 NAME = "start"
-TITLES = {"chain": "Hidden chain of 20 sites", "grid": "6x6 grid"}
 
 
 def tasks(protocol: Protocol) -> list[Params]:

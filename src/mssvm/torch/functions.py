@@ -13,7 +13,7 @@ from mssvm.core.arrays import Floats
 from mssvm.core.errors import InfeasibleError
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.engines.torch.arrays import DeviceMarginals, DevicePotentials
-from mssvm.torch.scores import LaidOut, Layout
+from mssvm.torch.scores import LaidOut, ScoreLayout
 
 Question = Callable[[Potentials], tuple[Floats, Marginals]]
 """Values of every instance and their gradient, by inference that is bound already."""
@@ -60,7 +60,7 @@ def checked(value: Floats) -> Floats:
     return value
 
 
-def _weighted(layout: Layout, weight: torch.Tensor, mu: tuple[torch.Tensor, torch.Tensor]) -> Any:
+def _weighted(layout: ScoreLayout, weight: torch.Tensor, mu: tuple[torch.Tensor, torch.Tensor]) -> Any:
     """Marginals times the weight of their instance, tables of the same entries summed."""
     unary = mu[0] * weight[layout.index("owner", weight.device)]
     tables = mu[1] * weight[layout.index("mu_owner", weight.device)]
@@ -72,7 +72,7 @@ def _weighted(layout: Layout, weight: torch.Tensor, mu: tuple[torch.Tensor, torc
 
 class _Value(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, unary: torch.Tensor, tables: torch.Tensor, question: Question, layout: Layout) -> Any:
+    def forward(ctx: Any, unary: torch.Tensor, tables: torch.Tensor, question: Question, layout: ScoreLayout) -> Any:
         value, mu = question(potentials(unary, tables))
         ctx.layout = layout
         ctx.save_for_backward(*marginals_on(unary, mu))
@@ -88,7 +88,7 @@ class _Entropy(torch.autograd.Function):
     """d/dtheta (log Z - <theta, mu>) = -(d mu / d theta) theta, a derivative of mu along theta itself."""
 
     @staticmethod
-    def forward(ctx: Any, unary: torch.Tensor, tables: torch.Tensor, question: Question, layout: Layout) -> Any:
+    def forward(ctx: Any, unary: torch.Tensor, tables: torch.Tensor, question: Question, layout: ScoreLayout) -> Any:
         theta, batch = potentials(unary, tables), layout.batch
         value, mu = question(theta)
         checked(value)

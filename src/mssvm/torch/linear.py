@@ -17,7 +17,7 @@ from mssvm.engines.base import Features
 from mssvm.structures.encoder import Frames
 from mssvm.torch.functions import on
 from mssvm.torch.layer import StructuredLoss
-from mssvm.torch.scores import LaidOut, Layout
+from mssvm.torch.scores import LaidOut, ScoreLayout
 
 
 class StructuredLinear(torch.nn.Module):
@@ -42,7 +42,7 @@ class StructuredLinear(torch.nn.Module):
         if getattr(self.loss.loss, "needs_own_tables", False):
             encoded = replace(encoded, inputs=encoded.inputs.untied())
         features = encoder.model.bind(encoded.inputs, engine_of())
-        layout = Layout(Frames((), encoded.labels.ptr[:0]), encoded, encoder.vocabulary)
+        layout = ScoreLayout(Frames((), encoded.labels.ptr[:0]), encoded, encoder.vocabulary)
         return LaidOut(layout, *_Linear.apply(self.coef, features, layout))
 
     def to_estimator(self) -> Any:
@@ -54,7 +54,7 @@ class StructuredLinear(torch.nn.Module):
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, coef: torch.Tensor, features: Features, layout: Layout) -> Any:
+    def forward(ctx: Any, coef: torch.Tensor, features: Features, layout: ScoreLayout) -> Any:
         ctx.features, ctx.layout = features, layout
         theta = features.forward(coef.detach().to(torch.float64).cpu().numpy())
         return on(coef, theta.unary), on(coef, theta.tables)

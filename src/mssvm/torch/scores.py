@@ -51,7 +51,7 @@ class LayoutKey:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class ScoreLayout:
     """Instances as a batch, and where the scores of every group go."""
 
     frames: Frames
@@ -147,7 +147,7 @@ def _need(extents: Ints) -> str:
 class LaidOut:
     """Scores of a batch in the layout of ``Batch``; ``padded`` are the axes of the sites where they were padded."""
 
-    layout: Layout
+    layout: ScoreLayout
     unary: torch.Tensor
     tables: torch.Tensor
     padded: tuple[int, ...] | None = None
@@ -177,7 +177,7 @@ class Layouts:
     def __init__(self, structure: Structure, all_own: bool = False) -> None:
         structure.check()
         self.structure, self.all_own = structure, all_own
-        self._kept: Recent[LayoutKey, Layout] = Recent(KEPT, _states)
+        self._kept: Recent[LayoutKey, ScoreLayout] = Recent(KEPT, _states)
 
     def lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None) -> LaidOut:
         """Scores as potentials of a batch."""
@@ -238,7 +238,7 @@ class Layouts:
         keys = sizes[:, 0].tolist() if raw.keys is None else raw.keys
         return tuple(keys), tuple(sorted(raw.types.items()))
 
-    def _make(self, key: LayoutKey) -> Layout:
+    def _make(self, key: LayoutKey) -> ScoreLayout:
         vocabulary = LabelVocabulary(tuple(range(key.n_classes)))
         encoder = self.structure.encoder(Schema({}, dict(key.types)), vocabulary)
         numbers: dict[Hashable, int] = {}
@@ -251,10 +251,10 @@ class Layouts:
         hidden = frames.sites(batch, [(k.hidden, k.hidden_shape or (len(k.hidden),)) for k in frames.kinds])
         inputs = LinearInputs(batch, (), offset)
         constrained = frozenset(constraint.group for constraint in encoder.constraints)
-        return Layout(frames, Encoded(inputs, labels, hidden, key.n_classes, allowed), vocabulary, constrained)
+        return ScoreLayout(frames, Encoded(inputs, labels, hidden, key.n_classes, allowed), vocabulary, constrained)
 
 
-def _states(layout: Layout) -> int:
+def _states(layout: ScoreLayout) -> int:
     return layout.batch.n_states
 
 
@@ -280,7 +280,7 @@ def _first(value: Any) -> torch.Tensor:
     return value if torch.is_tensor(value) else value[0]
 
 
-def _fill(layout: Layout, given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Unary scores and tables of the batch, in the widest of the given types (at least single precision)."""
     batch, frames = layout.batch, layout.frames
     known = {name for kind in frames.kinds for name in kind.groups}
@@ -318,14 +318,14 @@ def _order(group: str) -> tuple[bool, str]:
     return not group.startswith("node"), group
 
 
-def _in_order(layout: Layout, group: str, places: torch.Tensor) -> bool:
+def _in_order(layout: ScoreLayout, group: str, places: torch.Tensor) -> bool:
     key = ("in order", group)
     if key not in layout._kept:
         layout._kept[key] = bool((places == torch.arange(len(places), device=places.device)).all())
     return bool(layout._kept[key])
 
 
-def _placed(layout: Layout, group: str, name: str, given: Any) -> tuple[Target, torch.Tensor, torch.Tensor]:
+def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Target, torch.Tensor, torch.Tensor]:
     """The scores of a group's members, flat, and where they go."""
     first, kinds = _first(given), layout.frames.kinds
     example = next(kind for kind in kinds if group in kind.groups)

@@ -20,7 +20,7 @@ from mssvm.core.errors import UnsupportedError
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
-class Kernel:
+class CudaKernel:
     """A loaded kernel; arguments are tensors (passed as pointers), whole numbers and numbers of type ``real``."""
 
     def __init__(self, function: ctypes.c_void_p, shared: int, real: type[Any]) -> None:
@@ -40,7 +40,7 @@ class Kernel:
 
 
 @lru_cache(maxsize=64)
-def kernel(source: str, name: str, device: int, real: torch.dtype, constants: str, shared: int = 0) -> Kernel:
+def kernel(source: str, name: str, device: int, real: torch.dtype, constants: str, shared: int = 0) -> CudaKernel:
     """The kernel ``name`` of a source file beside this one, with ``constants`` and the type REAL in front of it."""
     kind = "double" if real == torch.float64 else "float"
     folder = files("mssvm.engines.torch").joinpath("kernels")
@@ -52,7 +52,7 @@ def kernel(source: str, name: str, device: int, real: torch.dtype, constants: st
     _check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "find")
     if shared:
         _check(driver.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED, shared), "size")
-    return Kernel(function, shared, ctypes.c_double if real == torch.float64 else ctypes.c_float)
+    return CudaKernel(function, shared, ctypes.c_double if real == torch.float64 else ctypes.c_float)
 
 
 def available(device: torch.device) -> bool:
