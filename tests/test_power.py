@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from mssvm.core.checks import temperature
 from mssvm.core.errors import InputError, MssvmError
-from mssvm.core.power import check_temperature, power_sum
+from mssvm.core.power import power_sum
 
 scores = arrays(np.float64, st.integers(1, 8), elements=st.floats(-50, 50, width=32))
 temperatures = st.floats(1e-2, 1e2)
@@ -147,6 +148,6 @@ def test_axis(axis, eps):
 @pytest.mark.parametrize("eps", [-1e-9, np.nan, np.inf, -np.inf])
 def test_bad_temperatures_are_named(eps):
     with pytest.raises(InputError, match=r"eps_h must be a finite number >= 0, got"):
-        check_temperature(eps, "eps_h")
+        temperature(eps, "eps_h")
     with pytest.raises(MssvmError, match="eps must be"):
         power_sum(np.zeros(2), eps)

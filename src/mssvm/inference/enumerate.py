@@ -8,9 +8,10 @@ from itertools import product
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
+from mssvm.core.checks import temperature
 from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
-from mssvm.core.power import check_temperature, power_sum
+from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch
 
 
@@ -21,7 +22,7 @@ class Enumerate:
     limit: int = 1 << 18
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
-        eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
         theta.check(batch)
         query.check(batch)
         value = np.zeros(len(batch))

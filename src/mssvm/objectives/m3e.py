@@ -19,10 +19,9 @@ from functools import cached_property
 import numpy as np
 
 from mssvm.core.arrays import Floats, sum_by
-from mssvm.core.checks import number
+from mssvm.core.checks import number, temperature
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
-from mssvm.core.power import check_temperature
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Bound, Plan
 from mssvm.inference.base import Planner
@@ -52,7 +51,7 @@ class RenyiMargin:
     eps_y: float = 0.0
 
     def __post_init__(self) -> None:
-        check_temperature(self.eps_y, "eps_y")
+        temperature(self.eps_y, "eps_y")
         if self.alpha != np.inf:
             number(self.alpha, "alpha", above=0.0)
         if self.alpha == 1.0:

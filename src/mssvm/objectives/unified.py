@@ -17,8 +17,8 @@ from functools import partial
 import numpy as np
 
 from mssvm.core.arrays import Bools
+from mssvm.core.checks import temperature
 from mssvm.core.potentials import Belief, Marginals, Potentials
-from mssvm.core.power import check_temperature
 from mssvm.core.registry import LOSSES, MEMBERS
 from mssvm.engines.base import Pair, Paired, Plan
 from mssvm.inference.base import Planner
@@ -36,8 +36,8 @@ class Unified:
     loss: Loss = field(default_factory=Hamming)
 
     def __post_init__(self) -> None:
-        check_temperature(self.eps_y, "eps_y")
-        check_temperature(self.eps_h, "eps_h")
+        temperature(self.eps_y, "eps_y")
+        temperature(self.eps_h, "eps_h")
 
     def at(self, eps_y: float, eps_h: float) -> Unified:
         """The same objective at other temperatures."""

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from mssvm.core.arrays import Bools, Floats
+from mssvm.core.checks import temperature
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Potentials, Query
-from mssvm.core.power import check_temperature
 from mssvm.data.labels import Labels
 from mssvm.engines import engine_of
 from mssvm.engines.base import Bound, Plan
@@ -67,7 +67,7 @@ class StructuredLoss(torch.nn.Module):
         if reduction not in REDUCTIONS:
             raise InputError(f"reduction must be one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}.")
         self.structure = plans.structure_of(structure)
-        self.eps_y, self.eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        self.eps_y, self.eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
         self.loss, self.reduction, self.threads = plans.loss_of(loss, "hamming"), reduction, threads
         self.inference, self.memory_limit = inference, memory_limit
         plans.inference_of(inference, memory_limit, threads)  # raises on what it does not know

@@ -17,9 +17,9 @@ from typing import Protocol
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints, sum_by
+from mssvm.core.checks import temperature
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
-from mssvm.core.power import check_temperature
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, gather
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls, spread
@@ -63,7 +63,7 @@ class NumbaPlan:
     def bind(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
     ) -> NumbaBound:
-        eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
         query.check(self.batch)
         eps_h = eps_y if query.output.all() else eps_h
         routes: list[Route] = []

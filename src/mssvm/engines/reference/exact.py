@@ -16,9 +16,10 @@ from math import prod
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
+from mssvm.core.checks import temperature
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
-from mssvm.core.power import check_temperature, power_sum
+from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, too_large
 
@@ -36,8 +37,8 @@ class ReferencePlan:
     def bind(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
     ) -> ReferenceBound:
-        check_temperature(eps_y, "eps_y")
-        check_temperature(eps_h, "eps_h")
+        temperature(eps_y, "eps_y")
+        temperature(eps_h, "eps_h")
         query.check(self.batch)
         chosen = np.arange(len(self.batch)) if instances is None else instances
         orders = {int(b): self._order(int(b), query, eps_y, eps_h) for b in chosen}

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.checks import temperature
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
-from mssvm.core.power import check_temperature
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, spread
@@ -93,7 +93,7 @@ class TorchPlan:
     def bind(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
     ) -> TorchBound:
-        eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
         query.check(self.batch)
         chosen = spread(instances, len(self.batch))
         routes = self._chains(query, eps_y, eps_h, chosen)

@@ -17,9 +17,9 @@ from typing import Protocol
 import numpy as np
 
 from mssvm.core.arrays import Floats
+from mssvm.core.checks import temperature
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials, Query
-from mssvm.core.power import check_temperature
 from mssvm.core.topology import Batch
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 
@@ -49,7 +49,7 @@ class _Relaxed:
             raise InputError(f"iterations must be >= 0, got {self.iterations}.")
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Floats:
-        eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
         theta.check(batch)
         query.check(batch)
         out = np.empty(len(batch))

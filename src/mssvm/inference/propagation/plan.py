@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.checks import temperature
 from mssvm.core.components import HiddenComponents, acyclic, hidden_components
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query, segment_argmax
-from mssvm.core.power import check_temperature
 from mssvm.core.topology import Batch, offsets
 from mssvm.engines.base import Engine, Pair, TwoCalls
 from mssvm.engines.messages import MessagePlan, Temperatures
@@ -61,7 +61,7 @@ class PropagationPlan:
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> PropagationBound:
         """Resolve a query at a pair of temperatures, for some instances (default all)."""
         query.check(self.batch)
-        eps_y, eps_h = check_temperature(eps_y, "eps_y"), check_temperature(eps_h, "eps_h")
+        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
         every = np.arange(len(self.batch))
         return PropagationBound(self, query, eps_y, eps_h, every if instances is None else np.asarray(instances))
 
