@@ -292,7 +292,7 @@ class TestTraining:
     def test_zeros_leave_hidden_states_symmetric_and_say_so(self):
         with pytest.warns(MssvmWarning, match="identical for ever"):
             model = ms.MSSVM(ms.Chain(hidden=2), init="zeros", **QUICK).fit(X, Y)
-        left = model.structure_.encoder(model.space_, model.labels_).layout.view(model.coef_, "left").reshape(3, 2)
+        left = model.encoder_.layout.view(model.coef_, "left").reshape(3, 2)
         np.testing.assert_allclose(left[:, 0], left[:, 1], atol=1e-12)
 
     def test_likelihood_and_given_starts(self):
@@ -310,7 +310,7 @@ class TestTraining:
     def test_penalties_name_blocks(self):
         free = ms.CRF(C=0.01, penalties={"transition": 0.0, "bias": 0.0}, **QUICK).fit(X, Y)
         bound = ms.CRF(C=0.01, **QUICK).fit(X, Y)
-        view = [m.structure_.encoder(m.space_, m.labels_).layout.view(m.coef_, "transition") for m in (free, bound)]
+        view = [m.encoder_.layout.view(m.coef_, "transition") for m in (free, bound)]
         assert np.abs(view[0]).max() > 5 * np.abs(view[1]).max()
 
     def test_auto_solver_follows_inference(self):

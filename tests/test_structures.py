@@ -432,7 +432,7 @@ def test_structures_are_estimators_whose_schema_survives_json(case: tuple[Struct
     encoder = compiled(structure, X)
     twin = clone(structure)
     assert repr(twin) == repr(structure)
-    other = twin.encoder(type(encoder.schema).from_json(encoder.schema.to_json()), LABELS)
+    other = Encoder(twin, type(encoder.schema).from_json(encoder.schema.to_json()), LABELS)
     one, two = encoder.encode(X), other.encode(X)
     w = np.random.default_rng(0).normal(size=other.model.n_weights)
     assert np.array_equal(other.model.forward(w, one.inputs).tables, other.model.forward(w, two.inputs).tables)
@@ -450,7 +450,7 @@ def test_hidden_weights_are_those_that_hidden_marginals_reach(case: tuple[Struct
     near[spans(batch.mu_at[touched], batch.table_sizes[touched])] = True
     unary = np.where(hidden[batch.state_var], rng.random(batch.n_states), 0.0)
     mu = Marginals(unary, np.where(near, rng.random(len(near)), 0.0))
-    free = LinearModel.named(encoder.layout)
+    free = LinearModel(encoder.layout.n_weights)
     assert np.array_equal(encoder.hidden_weights, free.adjoint(mu, encoded.inputs) != 0)
 
 

@@ -15,7 +15,7 @@ from mssvm.data.graphs import FactorInput, Graph
 from mssvm.data.labels import LabelVocabulary
 from mssvm.inference.enumerate import Enumerate, score
 from mssvm.models.partial import FixedWeights
-from mssvm.structures import Chain, FactorModel, GraphModel, Grid, Structure
+from mssvm.structures import Chain, Encoder, FactorModel, GraphModel, Grid, Structure
 from mssvm.structures.encoded import Encoded, to_query, to_sample
 
 LABELS = LabelVocabulary(("B", "I", "O"))
@@ -112,7 +112,7 @@ def test_known_weights_act_and_get_no_gradient() -> None:
     assert model.layout.view(full, "transition").reshape(3, 3)[0].tolist() == [2.0] * 3
     assert np.all(model.layout.view(full, "bias") == -1.0) and model.layout.view(full, "node")[1, 2] == 0.25
     assert int(model.known.sum()) == 3 + 3 + 1
-    free = Chain().encoder(encoder.schema, LABELS).model
+    free = Encoder(Chain(), encoder.schema, LABELS).model
     one, two = model.forward(w, encoded.inputs), free.forward(full, encoded.inputs)
     assert np.array_equal(one.unary, two.unary) and np.array_equal(one.tables, two.tables)
     batch = encoded.batch

@@ -24,7 +24,7 @@ from mssvm.core.files import Reader, Writer, digest_of, replacing
 from mssvm.core.registry import MEMBERS, RENAMED, classes_in_files
 from mssvm.data.labels import MISSING, LabelVocabulary
 from mssvm.optim.solution import Row, records
-from mssvm.structures import Schema
+from mssvm.structures import Encoder, Schema
 
 FORMAT = 1
 FORMERLY = {"floored": "rescued"}
@@ -106,7 +106,7 @@ def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
     model = getattr(members, data["member"])(**parameters)
     classes = tuple(reader.decode(c) for c in data["classes"])
     vocabulary = LabelVocabulary(classes, reader.decode(data["missing_label"]))
-    model.encoder_ = reader.decode(data["structure"]).encoder(Schema.from_json(data["space"]), vocabulary)
+    model.encoder_ = Encoder(reader.decode(data["structure"]), Schema.from_json(data["space"]), vocabulary)
     model.coef_ = tensors["coef"]
     if model.coef_.shape != (model.encoder_.layout.n_weights,):
         raise InputError(f"the file holds {model.coef_.shape} weights, which do not fit its structure; save it again.")

@@ -103,7 +103,7 @@ class TrainingData:
             encoded = encoder.assemble(parsed)
         else:
             labels = earlier.vocabulary
-            encoder = structure.encoder(earlier.schema, labels)
+            encoder = Encoder(structure, earlier.schema, labels)
             encoded = encoder.encode(X)
         observed = labels.encode(y, encoded.labels.shapes)
         permitted = None if allowed is None else labels.encode(allowed, encoded.labels.shapes, "allowed")

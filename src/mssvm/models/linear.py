@@ -6,9 +6,10 @@ adjoint   Phi(x)^T mu = E_mu[phi(x, y, h)], the expected features of paper eq. 6
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from mssvm.core.terms import Term
 from mssvm.core.topology import Batch, spans
 from mssvm.engines.base import Engine, Features
 from mssvm.models.base import BoundOnDemand
-from mssvm.models.layout import WeightLayout
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +36,6 @@ class LinearInputs:
             _check_places(self.batch, term, number)
         if self.offset is not None:
             self.offset.check(self.batch)
-
-    @cached_property
-    def reach(self) -> int:
-        """Number of weights that the terms need."""
-        return max((term.reach for term in self.terms), default=0)
 
     def select(self, instances: Sequence[int] | Ints) -> LinearInputs:
         """The named instances; tables are renumbered as ``Batch.select`` does."""
@@ -71,16 +66,55 @@ class LinearInputs:
         return LinearInputs(batch, terms, offset)
 
 
+class WeightGroup(NamedTuple):
+    """A named C-ordered array (n_features, width) inside w."""
+
+    span: slice
+    shape: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class WeightLayout:
+    """Which stretch of w belongs to what: consecutive named groups."""
+
+    groups: Mapping[str, WeightGroup]
+    n_weights: int
+
+    @classmethod
+    def of(cls, shapes: Mapping[str, tuple[int, int]]) -> WeightLayout:
+        """Groups of the given shapes (n_features, width) one after the other."""
+        groups, at = {}, 0
+        for name, shape in shapes.items():
+            if len(shape) != 2 or min(shape) < 1:
+                raise InputError(f"weight group {name!r} has shape {shape}; it needs (n_features, width).")
+            groups[name] = WeightGroup(slice(at, at + prod(shape)), shape)
+            at += prod(shape)
+        return cls(groups, at)
+
+    def __getitem__(self, name: str) -> WeightGroup:
+        if name not in self.groups:
+            raise InputError(f"no weights are called {name!r}; there are {', '.join(self.groups)}.")
+        return self.groups[name]
+
+    def view(self, w: Floats, name: str) -> Floats:
+        """The named weights as an array of their own shape, sharing memory with ``w``."""
+        group = self[name]
+        return w[group.span].reshape(group.shape)
+
+    def per_weight(self, values: Mapping[str, float], default: float = 1.0) -> Floats:
+        """One number per weight, by group: for regularisation or step sizes that differ between groups."""
+        out = np.full(self.n_weights, default)
+        for name, value in values.items():
+            out[self[name].span] = value
+        return out
+
+
 @dataclass(frozen=True, eq=False)
 class LinearModel(BoundOnDemand):
     """theta = Phi(x) w: ``n_weights`` weights, with names where a ``layout`` is given."""
 
     n_weights: int
     layout: WeightLayout | None = None
-
-    @classmethod
-    def named(cls, layout: WeightLayout) -> LinearModel:
-        return cls(layout.n_weights, layout)
 
     @property
     def gradient_size(self) -> int:
@@ -91,8 +125,9 @@ class LinearModel(BoundOnDemand):
         return w
 
     def bind(self, inputs: LinearInputs, engine: Engine) -> Features:
-        if inputs.reach > self.n_weights:
-            raise InputError(f"the model has {self.n_weights} weights and the inputs need {inputs.reach}.")
+        for term in inputs.terms:
+            if term.reach > self.n_weights:
+                raise InputError(f"the model has {self.n_weights} weights and the inputs need {term.reach}.")
         return engine.linear(inputs.batch, inputs.terms, inputs.offset, self.n_weights)
 
 

@@ -20,8 +20,7 @@ from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.terms import ActiveStates, Term
 from mssvm.engines.base import Engine, Features
 from mssvm.models.base import BoundOnDemand
-from mssvm.models.layout import WeightLayout
-from mssvm.models.linear import LinearInputs, LinearModel
+from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
 
 WHOLE_FROM = 0.2  # share of a feature's states from which it is stored whole
 

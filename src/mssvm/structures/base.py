@@ -86,15 +86,12 @@ class Structure(BaseEstimator):
         raw = self.read(X)
         if not len(X):
             raise InputError("X is empty; there must be at least one instance.")
-        learned = {name: FeatureSchema.learn(items, _WHAT.get(name, name)) for name, items in raw.sources.items()}
-        rows = {name: rows for name, (_, rows) in learned.items()}
-        schema = Schema({name: part for name, (part, _) in learned.items()}, {**raw.types, **self.learn(y, vocabulary)})
-        schema, parsed = self.derive(schema, raw.parsed(rows))
-        return self.encoder(schema, vocabulary), parsed
-
-    def encoder(self, schema: Schema, vocabulary: LabelVocabulary) -> Encoder:
-        """The encoder for features and labels learned before."""
-        return Encoder(self, schema, vocabulary)
+        features, rows = dict[str, FeatureSchema](), dict[str, FeatureRows]()
+        for name, items in raw.sources.items():
+            features[name], rows[name] = FeatureSchema.learn(items, _WHAT.get(name, name))
+        types = {**raw.types, **self.learn(y, vocabulary)}
+        schema, parsed = self.derive(Schema(features, types), raw.parsed(rows))
+        return Encoder(self, schema, vocabulary), parsed
 
     def parse(self, X: Any, schema: Schema) -> Parsed:
         """New X as the schema sees it."""

@@ -62,8 +62,12 @@ class Chain(Pairwise):
             raise InputError("forbidden must be an iterable of label pairs; chains have one type of edge.")
 
     def read(self, X: Sequence[Any]) -> Raw:
-        pairs = [split(item, b) for b, item in enumerate(X)]
-        return Raw({"node": [x for x, _ in pairs], **edge_source([e for _, e in pairs])})
+        nodes, edges = [], []
+        for b, item in enumerate(X):
+            x, edge_x = split(item, b)
+            nodes.append(x)
+            edges.append(edge_x)
+        return Raw({"node": nodes, **edge_source(edges)})
 
     def frame(self, key: Any, schema: Schema) -> Frame:
         n = int(key)
@@ -78,6 +82,8 @@ class Chain(Pairwise):
         return out
 
     def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
+        if self.forbidden is None and self.forced is None:
+            return []
         pairs = label_pairs(self.forbidden)
         inside = pair_mask([pair for pair in pairs if None not in pair], vocabulary)
         for a, after in mapping(self.forced, "forced", "labels to what must follow them").items():

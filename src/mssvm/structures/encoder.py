@@ -13,9 +13,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import accumulate
+from functools import cached_property, partial
+from itertools import count
 from math import prod
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,11 +26,10 @@ from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.potentials import Potentials
 from mssvm.core.recent import Recent
 from mssvm.core.terms import Target, Term, fused, ones
-from mssvm.core.topology import Batch, Topology, gather, offsets
+from mssvm.core.topology import NONE, Batch, Topology, gather, offsets
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import LabelVocabulary
-from mssvm.models.layout import WeightLayout
-from mssvm.models.linear import LinearInputs, LinearModel
+from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
 from mssvm.models.partial import FixedWeights
 from mssvm.structures.encoded import Encoded, Sites
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from mssvm.structures.base import Structure
 
 LARGE_WEIGHTS = 1 << 31  # bytes of one weight vector; solvers keep several
-NONE = np.zeros(0, dtype=np.int64)
 FEW = 16  # instances of a batch whose layout is kept for the next of the same topologies
 KEPT = 1 << 20  # variables of topologies, and states of layouts, that are kept
 
@@ -93,10 +92,6 @@ class WeightBlock:
     rows: str | None = None
     agree: int = 0
 
-    @property
-    def width(self) -> int:
-        return prod(self.cards)
-
 
 @dataclass(frozen=True, eq=False)
 class HardConstraint:
@@ -112,7 +107,8 @@ class GroupedTopology:
 
     A group lists the scopes of its members: rows of one number are variables, longer ones factors. ``sizes`` is the
     number of feature rows expected from each source; ``rows`` see ``WeightBlock``. ``table``: all instances have the
-    same labels, so that those of many are one array.
+    same labels, so that those of many are one array. Worked out of these: ``hidden``, the other variables; the members
+    of every group, as ``variables`` or numbers of ``factors``, which follow each other in the ``graph``.
     """
 
     cards: Ints
@@ -123,27 +119,25 @@ class GroupedTopology:
     rows: Mapping[str, Ints] = field(default_factory=dict)
     hidden_shape: tuple[int, ...] | None = None
     table: bool = False
+    hidden: Ints = field(init=False)
+    variables: dict[str, Ints] = field(init=False)
+    factors: dict[str, Ints] = field(init=False)
+    graph: Topology = field(init=False)
 
-    @cached_property
-    def hidden(self) -> Ints:
-        """The other variables."""
-        return np.setdiff1d(np.arange(len(self.cards)), self.labels)
-
-    @cached_property
-    def variables(self) -> dict[str, Ints]:
-        return {name: scopes[:, 0] for name, scopes in self.groups.items() if scopes.shape[1] == 1}
-
-    @cached_property
-    def factors(self) -> dict[str, Ints]:
-        """Numbers of the factors of each group, which follow each other in the graph."""
-        sizes = {name: len(scopes) for name, scopes in self.groups.items() if scopes.shape[1] > 1 and len(scopes)}
-        ends = accumulate(sizes.values())
-        return {name: np.arange(end - sizes[name], end) for name, end in zip(sizes, ends, strict=True)}
-
-    @cached_property
-    def graph(self) -> Topology:
-        scopes = [tuple(scope) for name in self.factors for scope in self.groups[name].tolist()]
-        return Topology(tuple(self.cards.tolist()), tuple(scopes))
+    def __post_init__(self) -> None:
+        variables, factors, scopes = dict[str, Ints](), dict[str, Ints](), list[tuple[int, ...]]()
+        for name, members in self.groups.items():
+            if members.shape[1] == 1:
+                variables[name] = members[:, 0]
+            elif len(members):
+                factors[name] = np.arange(len(scopes), len(scopes) + len(members))
+                scopes += map(tuple, members.tolist())
+        hidden = np.setdiff1d(np.arange(len(self.cards)), self.labels)
+        made = {"variables": variables, "factors": factors, "hidden": hidden}
+        made["hidden_shape"] = self.hidden_shape or (len(hidden),)
+        made["graph"] = Topology(tuple(self.cards.tolist()), tuple(scopes))
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)
@@ -163,29 +157,34 @@ class Encoder:
     structure: Structure
     schema: Schema
     vocabulary: LabelVocabulary
+    blocks: tuple[WeightBlock, ...] = field(init=False)
+    constraints: tuple[HardConstraint, ...] = field(init=False)
+    _topologies: Recent[Hashable, GroupedTopology] = field(
+        init=False, default_factory=partial(Recent, KEPT, attrgetter("graph.n_vars"))
+    )
+    _layouts: Recent[tuple[Hashable, ...], Layout] = field(
+        init=False, default_factory=partial(Recent, KEPT, attrgetter("batch.n_states"))
+    )
 
-    @cached_property
-    def blocks(self) -> tuple[WeightBlock, ...]:
-        """The weights."""
-        return self.structure.blocks(self.schema, self.vocabulary)
-
-    @cached_property
-    def constraints(self) -> tuple[HardConstraint, ...]:
-        """What can never be."""
-        return tuple(self.structure.constraints(self.schema, self.vocabulary))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "blocks", self.structure.blocks(self.schema, self.vocabulary))
+        object.__setattr__(self, "constraints", tuple(self.structure.constraints(self.schema, self.vocabulary)))
 
     @cached_property
     def layout(self) -> WeightLayout:
         """The blocks as consecutive stretches of w."""
-        sizes: dict[str | None, int] = {name: part.n_features for name, part in self.schema.features.items()}
-        layout = WeightLayout.of({b.name: (1 if b.source is None else sizes[b.source], b.width) for b in self.blocks})
+        shapes = {}
+        for block in self.blocks:
+            n_features = 1 if block.source is None else self.schema.features[block.source].n_features
+            shapes[block.name] = n_features, prod(block.cards)
+        layout = WeightLayout.of(shapes)
         warn_if_large(layout.n_weights)
         return layout
 
     @cached_property
     def model(self) -> LinearModel | FixedWeights:
         """theta = Phi(x) w with named weights; known ones (the structure's parameter ``fixed``) put in."""
-        model, fixed = LinearModel.named(self.layout), self.structure.fixed
+        model, fixed = LinearModel(self.layout.n_weights, self.layout), self.structure.fixed
         if fixed is not None and not isinstance(fixed, Mapping):
             raise InputError(f"fixed must map names of blocks to weights, got {type(fixed).__name__}.")
         return FixedWeights(model, self._known(fixed)) if fixed else model
@@ -193,12 +192,17 @@ class Encoder:
     @cached_property
     def hidden_weights(self) -> Bools:
         """The weights that touch hidden variables: those that a start at zero would leave symmetric."""
-        return self.layout.per_weight({b.name: float("hidden" in b.axes) for b in self.blocks}, 0.0) > 0
+        mask = np.zeros(self.layout.n_weights, dtype=bool)
+        for block in self.blocks:
+            mask[self.layout[block.name].span] = "hidden" in block.axes
+        return mask
 
     @cached_property
     def nonnegative(self) -> Bools | None:
         """The weights that must not fall below 0 (None: there are none)."""
-        mask = self.layout.per_weight({b.name: float(b.agree) for b in self.blocks}, 0.0) > 0
+        mask = np.zeros(self.layout.n_weights, dtype=bool)
+        for block in self.blocks:
+            mask[self.layout[block.name].span] = block.agree > 0
         return mask if mask.any() else None
 
     @property
@@ -221,23 +225,18 @@ class Encoder:
                 if block.source is not None:
                     matrix = parsed.rows[block.source].matrix
                     features = matrix if chosen is None else matrix[chosen]
-                terms.append(Term(target, features, at, block.width, np.asarray(self.layout[block.name].start)))
+                weights = self.layout[block.name]
+                terms.append(Term(target, features, at, weights.shape[1], np.asarray(weights.span.start)))
         inputs = LinearInputs(layout.batch, fused(terms), layout.offset)
         return Encoded(inputs, layout.labels, layout.hidden, self.vocabulary.n_classes, layout.allowed)
 
     def _lay_out(self, keys: tuple[Hashable, ...]) -> Layout:
-        numbers: dict[Hashable, int] = {}
-        kind_of = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-        kinds = [self._topologies.get(key, lambda key: self.structure.topology(key, self)) for key in numbers]
+        make, kinds = partial(self.structure.topology, encoder=self), []
+        numbers = dict(zip(dict.fromkeys(keys), count(), strict=False))
+        for key in numbers:
+            kinds.append(self._topologies.get(key, make))
+        kind_of = np.fromiter(map(numbers.__getitem__, keys), np.int64, len(keys))
         return Layout.of(Frames(tuple(kinds), kind_of), self.blocks, self.constraints)
-
-    @cached_property
-    def _topologies(self) -> Recent[Hashable, GroupedTopology]:
-        return Recent(KEPT, _variables)
-
-    @cached_property
-    def _layouts(self) -> Recent[tuple[Hashable, ...], Layout]:
-        return Recent(KEPT, _states)
 
     def weights(self, w: Floats) -> Iterator[Weight]:
         """Every weight with its name."""
@@ -303,58 +302,68 @@ def state_index(axis: str, card: int, state: Any, vocabulary: LabelVocabulary, w
     raise InputError(f"{where} names hidden state {state!r}; they run from 0 to {card - 1}.")
 
 
-@dataclass(frozen=True, eq=False)
 class Frames:
-    """The topologies of a batch: ``kinds[kind_of[b]]`` is that of instance b."""
+    """The topologies of a batch: ``kinds[kind_of[b]]`` is that of instance b. ``variables``, ``factors`` and ``rows``
+    hold, by name, what each of the kinds has under it."""
 
-    kinds: tuple[GroupedTopology, ...]
-    kind_of: Ints
+    def __init__(self, kinds: tuple[GroupedTopology, ...], kind_of: Ints) -> None:
+        self.kinds, self.kind_of, self._none = kinds, kind_of, [NONE] * len(kinds)
+        self.variables: dict[str, list[Ints]] = {}
+        self.factors: dict[str, list[Ints]] = {}
+        self.rows: dict[str, list[Ints]] = {}
+        for k, kind in enumerate(kinds):
+            found = (self.variables, kind.variables), (self.factors, kind.factors), (self.rows, kind.rows)
+            for table, here in found:
+                for name, members in here.items():
+                    table.setdefault(name, self._none.copy())[k] = members
+
+    def n_rows(self, source: str) -> Ints:
+        """The rows of features that every instance needs from a source."""
+        return np.array([kind.sizes[source] for kind in self.kinds], dtype=np.int64)[self.kind_of]
 
     def check(self, parsed: Parsed) -> None:
         """Raise unless every instance has the rows of features that its topology needs."""
         for name, rows in parsed.rows.items():
-            expected = np.array([kind.sizes[name] for kind in self.kinds], dtype=np.int64)[self.kind_of]
+            expected = self.n_rows(name)
             for b in np.flatnonzero(rows.sizes != expected)[:1].tolist():
                 reason = f"{int(rows.sizes[b])} rows of {name} features where there should be {int(expected[b])}."
                 raise InputError(reason, instance=b)
 
-    @cached_property
-    def groups(self) -> tuple[str, ...]:
-        """Names of all groups of factors, in order of first use."""
-        return tuple(dict.fromkeys(name for kind in self.kinds for name in kind.factors))
-
     def batch(self, own: set[str]) -> Batch:
         """Factors of one group share one table; those of the groups ``own`` have one each."""
-        graphs: dict[Topology, int] = {}
-        number = np.array([graphs.setdefault(kind.graph, len(graphs)) for kind in self.kinds], dtype=np.int64)
-        group = [
-            np.concatenate([NONE, *(np.full(len(m), self.groups.index(name)) for name, m in kind.factors.items())])
-            for kind in self.kinds
-        ]
-        ids = gather(group, self.kind_of)
-        apart = np.array([name in own for name in self.groups], dtype=bool)
-        if apart.any():
-            ids = np.where(apart[ids], len(self.groups) + np.arange(len(ids)), ids)
-        return Batch.of_kinds(tuple(graphs), number[self.kind_of], ids)
+        graphs, number, count = dict[Topology, int](), [], []
+        for kind in self.kinds:
+            number.append(graphs.setdefault(kind.graph, len(graphs)))
+            count.append(kind.graph.n_factors)
+        start = offsets(np.array(count, dtype=np.int64)[self.kind_of])
+        ids = np.empty(start[-1], dtype=np.int64)
+        for g, (name, members) in enumerate(self.factors.items()):
+            at = gather(members, self.kind_of, start[:-1])
+            ids[at] = len(self.factors) + at if name in own else g
+        return Batch.of_kinds(tuple(graphs), np.array(number, dtype=np.int64)[self.kind_of], ids)
 
-    def sites(self, batch: Batch, parts: Sequence[tuple[Ints, tuple[int, ...]]]) -> Sites:
-        """Some variables of every topology, in their shape, as sites of the batch."""
-        sizes = np.array([len(variables) for variables, _ in parts], dtype=np.int64)[self.kind_of]
-        variables = gather([variables for variables, _ in parts], self.kind_of, batch.var_ptr[:-1])
-        table = any(kind.table for kind in self.kinds)
-        return Sites(variables, offsets(sizes), tuple(parts[k][1] for k in self.kind_of), table)
+    def sites(self, batch: Batch, hidden: bool = False) -> Sites:
+        """The variables with labels, or the hidden ones, of every topology, in their shape, as sites of the batch."""
+        variables, shapes = [], []
+        for kind in self.kinds:
+            variables.append(kind.hidden if hidden else kind.labels)
+            shapes.append(kind.hidden_shape or () if hidden else kind.shape)
+        sizes = np.fromiter(map(len, variables), np.int64, len(variables))[self.kind_of]
+        at = gather(variables, self.kind_of, batch.var_ptr[:-1])
+        table = bool(self.kinds) and self.kinds[0].table
+        return Sites(at, offsets(sizes), tuple(map(shapes.__getitem__, self.kind_of.tolist())), table)
 
     def locate(self, batch: Batch, group: str) -> tuple[Target, Ints]:
         """Where the members of a group lie: variables by their states, factors by their (different) tables."""
-        if group not in self.groups:
-            variables = [kind.variables.get(group, NONE) for kind in self.kinds]
+        if group not in self.factors:
+            variables = self.variables.get(group, self._none)
             return "unary", batch.unary_ptr[gather(variables, self.kind_of, batch.var_ptr[:-1])]
-        members = gather([k.factors.get(group, NONE) for k in self.kinds], self.kind_of, batch.factor_ptr[:-1])
+        members = gather(self.factors[group], self.kind_of, batch.factor_ptr[:-1])
         at = batch.table_at[members]
         # A tied group has one table; more than one only where every factor has its own.
         return "tables", at[:1] if len(at) and np.all(at == at[0]) else at
 
-    def rows(self, block: WeightBlock, at: Ints) -> tuple[Ints | None, Ints]:
+    def choose(self, block: WeightBlock, at: Ints) -> tuple[Ints | None, Ints]:
         """The rows of the block's source that the members of its group, at the places ``at``, have as features (None:
         all), and the places of these rows. A row of features serves all states of a block that is for agreeing ones."""
         chosen, at = self._member_rows(block, at)
@@ -368,9 +377,8 @@ class Frames:
     def _member_rows(self, block: WeightBlock, at: Ints) -> tuple[Ints | None, Ints]:
         if block.source is None or block.rows is None:
             return None, at
-        sizes = np.array([kind.sizes[block.source] for kind in self.kinds], dtype=np.int64)[self.kind_of]
-        n, first = int(sizes.sum()), np.cumsum(sizes) - sizes
-        chosen = gather([kind.rows.get(block.rows, NONE) for kind in self.kinds], self.kind_of, first)
+        first = offsets(self.n_rows(block.source))
+        n, chosen = int(first[-1]), gather(self.rows.get(block.rows, self._none), self.kind_of, first[:-1])
         if 2 * len(chosen) < n or np.any(chosen[1:] <= chosen[:-1]):
             return chosen, at
         places = np.full(n, -1, dtype=np.int64)
@@ -412,21 +420,11 @@ class Layout:
     @classmethod
     def of(cls, frames: Frames, blocks: Sequence[WeightBlock], constraints: Sequence[HardConstraint]) -> Layout:
         batch = frames.batch({block.group for block in blocks if block.source is not None})
-        labels = frames.sites(batch, [(k.labels, k.shape) for k in frames.kinds])
-        hidden = frames.sites(batch, [(k.hidden, k.hidden_shape or (len(k.hidden),)) for k in frames.kinds])
         places, rows = [], []
         for block in blocks:
             target, at = frames.locate(batch, block.group)
-            chosen, at = frames.rows(block, at)
+            chosen, at = frames.choose(block, at)
             places.append((target, at))
             rows.append(chosen)
-        limits = frames.constrain(batch, constraints)
-        return cls(frames, batch, tuple(places), tuple(rows), labels, hidden, *limits)
-
-
-def _variables(kind: GroupedTopology) -> int:
-    return len(kind.cards)
-
-
-def _states(layout: Layout) -> int:
-    return layout.batch.n_states
+        sites, limits = (frames.sites(batch), frames.sites(batch, hidden=True)), frames.constrain(batch, constraints)
+        return cls(frames, batch, tuple(places), tuple(rows), *sites, *limits)

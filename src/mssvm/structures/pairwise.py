@@ -26,6 +26,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -95,7 +96,7 @@ class Pairwise(Structure):
             for t in schema.types_of(kind):
                 for name, group, axes, source, rows in templates:
                     if source is None or source in schema.features:
-                        sizes, at = tuple(cards[axis] for axis in axes), tag(rows, t) if rows else None
+                        sizes, at = tuple(map(cards.__getitem__, axes)), tag(rows, t) if rows else None
                         agree = sizes[0] if self.associative and axes in (("label",) * 2, ("hidden",) * 2) else 0
                         axes, sizes = ((), ()) if agree else (axes, sizes)
                         out.append(WeightBlock(tag(name, t), tag(group, t), axes, sizes, source, at, agree))
@@ -131,32 +132,30 @@ class Pairwise(Structure):
     def topology(self, key: Any, encoder: Encoder) -> GroupedTopology:
         frame = self.frame(key, encoder.schema)
         n, edges = len(frame.node_type), frame.edges
-        nodes, links = (
-            {t: np.flatnonzero(of == c) for c, t in enumerate(encoder.schema.types_of(kind))}
-            for kind, of in (("node", frame.node_type), ("edge", frame.edge_type))
-        )
-        rows = {tag("node", t): chosen for t, chosen in nodes.items()}
-        groups = {**frame.marks, **{name: chosen[:, None] for name, chosen in rows.items()}}
-        constrained = {constraint.group for constraint in encoder.constraints}
-        for t, chosen in links.items():
-            rows[tag("edge", t)] = chosen
-            rows[tag("left", t)], rows[tag("right", t)] = edges[chosen, 0], edges[chosen, 1]
+        rows, groups, below = dict[str, Ints](), dict(frame.marks), dict[str, Ints]()
+        constrained = list(map(attrgetter("group"), encoder.constraints))
+        for c, t in enumerate(encoder.schema.types_of("node")):
+            chosen = np.flatnonzero(frame.node_type == c)
+            rows[tag("node", t)], groups[tag("node", t)] = chosen, chosen[:, None]
+            if self.hidden and self.linked:
+                below[tag("hidden", t)] = n + chosen[:, None]
+                below[tag("attach", t)] = np.stack([chosen, n + chosen], axis=1)
+        for c, t in enumerate(encoder.schema.types_of("edge")):
+            chosen = np.flatnonzero(frame.edge_type == c)
+            left, right = edges[chosen].T
+            rows |= {tag("edge", t): chosen, tag("left", t): left, tag("right", t): right}
             if self._direct or tag("edge", t) in constrained:
                 groups[tag("edge", t)] = edges[chosen]
-        if self.hidden and self.linked:
-            for t, chosen in nodes.items():
-                groups[tag("hidden", t)] = n + chosen[:, None]
-                groups[tag("attach", t)] = np.stack([chosen, n + chosen], axis=1)
-            groups.update({tag("hidden.edge", t): n + edges[chosen] for t, chosen in links.items()})
-        elif self.hidden:
-            for t, chosen in links.items():
-                groups[tag("between", t)] = n + chosen[:, None]
-                groups[tag("left", t)] = np.stack([edges[chosen, 0], n + chosen], axis=1)
-                groups[tag("right", t)] = np.stack([n + chosen, edges[chosen, 1]], axis=1)
+            if self.hidden and self.linked:
+                below[tag("hidden.edge", t)] = n + edges[chosen]
+            elif self.hidden:
+                below[tag("between", t)] = n + chosen[:, None]
+                below[tag("left", t)] = np.stack([left, n + chosen], axis=1)
+                below[tag("right", t)] = np.stack([n + chosen, right], axis=1)
         n_hidden = 0 if not self.hidden else n if self.linked else len(edges)
         cards = np.repeat([encoder.vocabulary.n_classes, self.hidden], [n, n_hidden])
-        below = frame.shape if self.hidden and self.linked else None
-        return GroupedTopology(cards, np.arange(n), frame.shape, groups, {"node": n, "edge": len(edges)}, rows, below)
+        shape, sizes = frame.shape if self.hidden and self.linked else None, {"node": n, "edge": len(edges)}
+        return GroupedTopology(cards, np.arange(n), frame.shape, groups | below, sizes, rows, shape)
 
 
 def _pair(name: str, group: str, axes: tuple[str, ...]) -> list[BlockTemplate]:

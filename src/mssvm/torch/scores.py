@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from mssvm.data.labels import LabelVocabulary
 from mssvm.models.linear import LinearInputs
 from mssvm.structures import Grid, SequenceClass, Structure
 from mssvm.structures.encoded import Encoded
-from mssvm.structures.encoder import Frames, GroupedTopology, Schema
+from mssvm.structures.encoder import Encoder, Frames, GroupedTopology, Schema
 
 Scores = Any
 """A tensor (the labels' scores alone), or a mapping from names of groups to tensors or lists of tensors."""
@@ -177,7 +178,7 @@ class Layouts:
     def __init__(self, structure: Structure, all_own: bool = False) -> None:
         structure.check()
         self.structure, self.all_own = structure, all_own
-        self._kept: Recent[LayoutKey, ScoreLayout] = Recent(KEPT, _states)
+        self._kept: Recent[LayoutKey, ScoreLayout] = Recent(KEPT, attrgetter("batch.n_states"))
 
     def lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None) -> LaidOut:
         """Scores as potentials of a batch."""
@@ -240,22 +241,17 @@ class Layouts:
 
     def _make(self, key: LayoutKey) -> ScoreLayout:
         vocabulary = LabelVocabulary(tuple(range(key.n_classes)))
-        encoder = self.structure.encoder(Schema({}, dict(key.types)), vocabulary)
+        encoder = Encoder(self.structure, Schema({}, dict(key.types)), vocabulary)
         numbers: dict[Hashable, int] = {}
         kind_of = np.array([numbers.setdefault(k, len(numbers)) for k in key.keys], dtype=np.int64)
         frames = Frames(tuple(self.structure.topology(k, encoder) for k in numbers), kind_of)
-        own = {g for g in frames.groups if g in key.own or g.partition(":")[0] in key.own or self.all_own}
+        own = {g for g in frames.factors if g in key.own or g.partition(":")[0] in key.own or self.all_own}
         batch = frames.batch(own)
         allowed, offset = frames.constrain(batch, encoder.constraints)
-        labels = frames.sites(batch, [(k.labels, k.shape) for k in frames.kinds])
-        hidden = frames.sites(batch, [(k.hidden, k.hidden_shape or (len(k.hidden),)) for k in frames.kinds])
+        labels, hidden = frames.sites(batch), frames.sites(batch, hidden=True)
         inputs = LinearInputs(batch, (), offset)
         constrained = frozenset(constraint.group for constraint in encoder.constraints)
         return ScoreLayout(frames, Encoded(inputs, labels, hidden, key.n_classes, allowed), vocabulary, constrained)
-
-
-def _states(layout: ScoreLayout) -> int:
-    return layout.batch.n_states
 
 
 def _graph(given: Any, nodes: Any, b: int) -> Graph:
@@ -295,7 +291,7 @@ def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, 
     for group in sorted(known, key=_order):
         name = group if group in given else group.partition(":")[0]
         if name not in given:
-            if group in frames.groups and group not in layout.constrained:
+            if group in frames.factors and group not in layout.constrained:
                 raise InputError(f"scores lack the group {group!r}; give a table for all of its members, or one each.")
             continue
         target, values, places = _placed(layout, group, name, given[name])
