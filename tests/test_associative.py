@@ -9,6 +9,7 @@ import pytest
 
 import mssvm as ms
 from mssvm.core.registry import MEMBERS, SOLVERS
+from mssvm.estimators.plan import inference_of
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Regulariser
 from mssvm.structures.encoded import to_sample
@@ -54,7 +55,7 @@ def test_gradients_of_tied_couplings_match_finite_differences() -> None:
     encoded = encoder.encode(X)
     sample = to_sample(encoded, encoder.vocabulary.encode(y, encoded.labels.shapes))
     problem = TrainingProblem(
-        model._objective(model._loss()), encoder.model, sample, model._plan().inference_for(3), 1.0
+        model._objective(model._loss()), encoder.model, sample, inference_of("auto", 1 << 30, 1, 3), 1.0
     )
     w = np.random.default_rng(1).normal(size=encoder.layout.n_weights)
     slope = problem.difference(w).gradient

@@ -167,7 +167,7 @@ INNERS = [
 def test_cccp_never_rises(inner: Solver, member: str) -> None:
     problem = latent_chain(member)
     found = CCCP(inner, max_outer=6, tolerance=1e-3).minimize(problem, random_start(problem.n_weights))
-    steps = np.diff(found.column("objective"))
+    steps = np.diff(found.history["objective"])
     assert np.all(steps <= 1e-9)
     assert found.objective < found.trace[0].objective
     assert found.objective == pytest.approx(objective(problem, found.w))
@@ -177,10 +177,10 @@ def test_cccp_never_rises(inner: Solver, member: str) -> None:
 def test_cccp_by_falling_eps_h_ends_at_the_target() -> None:
     problem = Toy.draw(n_hidden=3)
     found = CCCP(eps_h_schedule=(1.0, 0.3)).minimize(problem, random_start(problem.n_weights))
-    temperatures = found.column("eps_h")
+    temperatures = found.history["eps_h"]
     assert set(temperatures) == {1.0, 0.3, 0.0} and np.all(np.diff(temperatures) <= 0)
     for eps_h in set(temperatures):
-        assert np.all(np.diff(found.column("objective")[temperatures == eps_h]) <= 1e-9)
+        assert np.all(np.diff(found.history["objective"][temperatures == eps_h]) <= 1e-9)
     assert found.objective == pytest.approx(objective(problem, found.w))
 
 

@@ -63,7 +63,7 @@ def test_ctrl_c_returns_the_best_iterate_and_can_be_resumed(name: str, tmp_path:
     assert len(cut.trace) <= len(whole.trace) + 1
     resumed = solver.minimize(problem, w0, checkpoint=file)
     np.testing.assert_array_equal(resumed.w, whole.w)
-    assert resumed.column("objective").tolist() == whole.column("objective").tolist()
+    assert resumed.history["objective"].tolist() == whole.history["objective"].tolist()
     assert (resumed.plus_calls, resumed.minus_calls) == (whole.plus_calls, whole.minus_calls)
 
 

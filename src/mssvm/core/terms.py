@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -114,12 +115,15 @@ def fused(terms: Sequence[Term]) -> tuple[Term, ...]:
     for number, term in enumerate(terms):
         alone = sparse.issparse(term.features) or (term.one_block and len(term.at) * term.block_size >= LARGE)
         groups.setdefault(number if alone else (term.target, term.width, term.features.shape[1]), []).append(term)
-    return tuple(group[0] if len(group) == 1 else _joined(group) for group in groups.values())
+    return tuple(map(_joined, groups.values()))
 
 
 def _joined(terms: Sequence[Term]) -> Term:
-    rows, at, block = (np.concatenate([getattr(t, name) for t in terms]) for name in ("features", "at", "block"))
-    return Term(terms[0].target, rows, at, terms[0].width, block)
+    if len(terms) == 1:
+        return terms[0]
+    features, at, block = zip(*map(attrgetter("features", "at", "block"), terms), strict=True)
+    joined = np.concatenate(features), np.concatenate(at), terms[0].width, np.concatenate(block)
+    return Term(terms[0].target, *joined)
 
 
 def _checked_rows(features: Any) -> Any:

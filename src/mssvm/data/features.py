@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import chain, count
+from itertools import chain, count, repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -129,7 +129,7 @@ def _featured(items: Sequence[Any], what: str) -> Sequence[Any]:
     """Instances that are lists of words as named features; others as they are."""
     if _are_dicts(items):
         return items
-    are_words = [_is_words(item) for item in items]
+    are_words = list(map(_is_words, items))
     if not any(are_words):
         return items
     for b, item in enumerate(items):
@@ -155,7 +155,7 @@ def kind_of(items: Sequence[Any], what: str) -> Kind:
     """Whether the instances hold arrays, sparse matrices or named features; names and numbers do not mix."""
     if _are_dicts(items):
         return "named"
-    kinds = {_kind(item, b, what) for b, item in enumerate(items)} - {None}
+    kinds = set(map(_kind, items, count(), repeat(what))) - {None}
     if "named" in kinds and len(kinds) > 1:
         raise InputError(f"{what} mixes named features with arrays; use one kind for all instances.")
     return "named" if "named" in kinds else "sparse" if kinds == {"sparse"} else "dense"
@@ -187,23 +187,27 @@ def _any_string(sites: Iterable[Any]) -> bool:
 
 def _stack(items: Sequence[Any], what: str) -> FeatureRows:
     """Numeric rows of all instances under each other, checked."""
-    parts: list[Any] = [item if sparse.issparse(item) else _numbers(item, b, what) for b, item in enumerate(items)]
-    width = next((part.shape[1] for part in parts if part.shape[0]), parts[0].shape[1])
-    for b, part in enumerate(parts):
-        if part.shape[0] and part.shape[1] != width:
+    parts, sizes, width, any_sparse = list[Any](), np.zeros(len(items), dtype=np.int64), 0, False
+    for b, item in enumerate(items):
+        packed = sparse.issparse(item)
+        part = item if packed else _numbers(item, b, what)
+        sizes[b] = part.shape[0]
+        if not parts and (sizes[b] or not b):
+            width = part.shape[1]
+        elif sizes[b] and part.shape[1] != width:
             reason = f"{part.shape[1]} features per site, but the instances before have {width}."
             raise InputError(reason, what=what, instance=b)
-    ptr = offsets(np.array([part.shape[0] for part in parts], dtype=np.int64))
-    parts = [part for part in parts if part.shape[0]]
-    matrix: Any
-    if any(sparse.issparse(part) for part in parts):
+        if sizes[b]:
+            parts.append(part)
+            any_sparse |= packed
+    ptr, matrix = offsets(sizes), None
+    if any_sparse:
         matrix = sparse.csr_array(sparse.vstack([sparse.csr_array(part) for part in parts], format="csr"))
         matrix = matrix.astype(np.float64, copy=False)
         matrix.sum_duplicates()
     else:
         matrix = _adjacent(parts, width) if parts else np.zeros((0, width))
-        if matrix is None:
-            matrix = np.concatenate(parts, dtype=np.float64)
+        matrix = np.concatenate(parts, dtype=np.float64) if matrix is None else matrix
     check_finite(matrix, ptr, what)
     return FeatureRows(matrix, ptr)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from math import prod
@@ -92,10 +92,13 @@ class LabelVocabulary:
 
     classes: tuple[Hashable, ...]
     missing_label: Hashable = None
+    n_classes: int = field(init=False)
+    table: dict[Hashable, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        classes = tuple(plain(c) for c in self.classes)
+        classes = tuple(map(plain, self.classes))
         object.__setattr__(self, "classes", classes)
+        object.__setattr__(self, "n_classes", len(classes))
         object.__setattr__(self, "missing_label", plain(self.missing_label))
         if not _hashable(self.missing_label):
             raise InputError(f"missing_label must be hashable, got {shown(self.missing_label)}.")
@@ -103,6 +106,7 @@ class LabelVocabulary:
             check_label(c, "classes")
             if is_missing(c, self.missing_label):
                 raise InputError(f"classes holds {c!r}, which stands for a missing label; leave it out.")
+        object.__setattr__(self, "table", dict(zip(classes, range(len(classes)), strict=True)))
         if len(self.table) != len(classes):
             raise InputError("classes names the same label twice; every class may appear once.")
         if not classes:
@@ -118,7 +122,7 @@ class LabelVocabulary:
         """
         if classes is None:
             return cls(ordered(_labels_of(y, depth, missing_label)), missing_label)
-        given = tuple(plain(label) for label in several(classes, "classes", "labels"))
+        given = tuple(map(plain, several(classes, "classes", "labels")))
         _check_one_kind(given, "classes")
         return cls(given, missing_label)
 
@@ -132,14 +136,6 @@ class LabelVocabulary:
             reason = f"label {shown(new[0])} is of another type than the classes {self.shown}; write all as one type."
             raise InputError(reason, what="y", instance=b, site=s)
         return LabelVocabulary((*self.classes, *ordered(new)), self.missing_label) if new else self
-
-    @property
-    def n_classes(self) -> int:
-        return len(self.classes)
-
-    @cached_property
-    def table(self) -> dict[Hashable, int]:
-        return {c: k for k, c in enumerate(self.classes)}
 
     @cached_property
     def array(self) -> AnyArray:
@@ -167,19 +163,15 @@ class LabelVocabulary:
 
     def encode(self, y: Any, shapes: Shapes, what: str = "y") -> Labels:
         """States of ragged labels; ``shapes`` says how many sites each instance of X has."""
-        check_sequence(y, what)
-        if len(y) != len(shapes):
+        if sequence(y, what, OF_LABELS) != len(shapes):
             raise InputError(f"{what} has {len(y)} instances and X has {len(shapes)}; they must match.")
-        depth = len(shapes[0]) if len(shapes) else 0
-        ptr = offsets(np.array([prod(shape) for shape in shapes], dtype=np.int64))
-
-        def sites() -> Iterable[Any]:
-            return chain.from_iterable(flat_sites(item, depth, b, what, shapes[b]) for b, item in enumerate(y))
-
+        ptr = offsets(np.fromiter(map(prod, shapes), np.int64, len(shapes)))
+        sites = all_sites(y, len(shapes[0]) if len(shapes) else 0, what, shapes)
+        lookup = _Codes({**dict.fromkeys((None, MISSING, self.missing_label), -1), **self.table})
         try:
-            codes = np.fromiter(map(self._lookup.__getitem__, sites()), np.int64, int(ptr[-1]))
+            codes = np.fromiter(map(lookup.__getitem__, sites), np.int64, int(ptr[-1]))
         except (KeyError, TypeError):
-            return self._encode_slowly(list(sites()), ptr, what)
+            return self._encode_slowly(sites, ptr, what)
         mask = np.zeros((len(codes), self.n_classes), dtype=bool)
         mask[np.arange(len(codes)), codes] = True
         mask[codes < 0] = True
@@ -195,10 +187,6 @@ class LabelVocabulary:
     def decode(self, states: Ints) -> AnyArray:
         """Labels of states; the result has the shape of ``states``."""
         return np.asarray(self.array[states])
-
-    @cached_property
-    def _lookup(self) -> _Codes:
-        return _Codes({**dict.fromkeys((None, MISSING, self.missing_label), -1), **self.table})
 
     def _encode_slowly(self, flat: list[Any], ptr: Ints, what: str) -> Labels:
         """One site at a time: candidate sets, NaN, and the words for what is wrong."""
@@ -229,6 +217,7 @@ class LabelVocabulary:
 
 LabelSpace = LabelVocabulary  # its name before
 CANDIDATES = (set, frozenset, list)
+OF_LABELS = "with the labels of every instance"
 
 
 def is_nan(value: Any) -> bool:
@@ -254,18 +243,21 @@ def ordered(labels: Iterable[Hashable]) -> tuple[Hashable, ...]:
 
 def _labels_of(y: Any, depth: int, missing_label: Hashable) -> dict[Hashable, None]:
     """The different labels of ``y``, candidates included."""
-    check_sequence(y)
+    sequence(y, "y", OF_LABELS)
     if not _hashable(missing_label):
         raise InputError(f"missing_label must be hashable, got {shown(missing_label)}.")
-    sites = list(chain.from_iterable(flat_sites(item, depth, b) for b, item in enumerate(y)))
+    sites = all_sites(y, depth)
     try:
         values: Iterable[Any] = [value for value in sites if value == value]  # without NaN
     except ValueError:  # an array has no one answer
         values = [value for value in sites if not is_nan(value)]
-    one_each = {type(value): value for value in values}  # True equals 1, and would be lost among the different ones
+    # True equals 1, and would be lost among the different ones.
+    one_each = dict(zip(map(type, values), values, strict=True))
     with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at
         values = dict.fromkeys(values)
-    found = list(chain.from_iterable(_labels_in(value, missing_label) for value in (*values, *one_each.values())))
+    found: list[Hashable] = []
+    for value in (*values, *one_each.values()):
+        found += _labels_in(value, missing_label)
     _check_one_kind(found, "y")
     return dict.fromkeys(found)
 
@@ -288,11 +280,11 @@ def kind_of(label: Any) -> str:
     return type(label).__name__
 
 
-def _labels_in(value: Any, missing_label: Hashable) -> Iterable[Hashable]:
+def _labels_in(value: Any, missing_label: Hashable) -> list[Hashable]:
     """The label of a site, or the members of its candidate set."""
     if is_missing(value, missing_label):
-        return ()
-    labels = [plain(label) for label in (value if isinstance(value, CANDIDATES) else (value,))]
+        return []
+    labels = list(map(plain, value if isinstance(value, CANDIDATES) else (value,)))
     for label in labels:
         check_label(label, "y")
         if is_missing(label, missing_label):
@@ -326,9 +318,12 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def check_sequence(y: Any, what: str = "y") -> None:
-    """Raise unless ``y`` is a sequence of instances."""
-    sequence(y, what, "with the labels of every instance")
+def all_sites(y: Any, depth: int, what: str = "y", shapes: Shapes | None = None) -> list[Any]:
+    """The sites of all instances, one after the other."""
+    sites: list[Any] = []
+    for b, item in enumerate(y):
+        sites += flat_sites(item, depth, b, what, None if shapes is None else shapes[b])
+    return sites
 
 
 def flat_sites(item: Any, depth: int, b: int, what: str = "y", shape: tuple[int, ...] | None = None) -> list[Any]:

@@ -285,9 +285,9 @@ class StructuredEstimator(Plots):
             inference=self.inference,
             memory_limit=self.memory_limit,
             engine=self._engine(),
-            C=float(plan.positive(self.C, "C")),
+            C=checks.number(self.C, "C", above=0.0),
             init=self.init,
-            n_init=int(plan.positive(self.n_init, "n_init", whole=True)),
+            n_init=checks.count(self.n_init, "n_init", 1),
             class_weight=self.class_weight,
             classes=self.classes,
             missing_label=self.missing_label,
@@ -343,7 +343,7 @@ class StructuredEstimator(Plots):
     def _decided(self, request: PredictionRequest, decode: str | None) -> Ints:
         """The predicted state of every label site."""
         if self._decoder(decode, self.training_["exact"]) == "map":
-            return request.states(request.encoded.labels)
+            return request.states(request.map(), request.encoded.labels)
         loss = self._loss()
         if not hasattr(loss, "expected"):
             raise InputError(f"decode='marginal' needs a loss with a method expected, which {loss!r} has not.")
@@ -383,7 +383,7 @@ class StructuredEstimator(Plots):
     def predict_hidden(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
         """States of the structure's hidden variables, each the most probable given the predicted outputs."""
         request = self._request(X, hidden, given, allowed)
-        return request.encoded.hidden.split(request.states(request.encoded.hidden))
+        return request.encoded.hidden.split(request.states(request.map(), request.encoded.hidden))
 
     @tells_of_compiling
     def predict_topk(

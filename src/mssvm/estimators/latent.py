@@ -105,7 +105,7 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
     def predict_hidden(self, X: Any) -> AnyArray:
         """The hidden state of every row, the most probable given its predicted class."""
         request = self._request(X)
-        return np.asarray(request.states(request.encoded.hidden))
+        return np.asarray(request.states(request.map(), request.encoded.hidden))
 
     def _request(self, X: Any) -> Any:
         check_is_fitted(self, "model_")

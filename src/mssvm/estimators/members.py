@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from mssvm.core.arrays import Floats
+from mssvm.core.checks import count
 from mssvm.core.potentials import Query
 from mssvm.engines.base import Bound
 from mssvm.estimators.base import StructuredEstimator
-from mssvm.estimators.plan import positive
 from mssvm.inference.base import Planner
 from mssvm.losses.losses import Loss
 from mssvm.models.base import Inputs
@@ -128,5 +128,5 @@ class ModLat(StructuredEstimator):
     def _strategy(self, problem: TrainingProblem, w0: Floats, minimise: Minimise) -> Solution:
         given = (problem.model, problem.sample, problem.inference, problem.engine, problem.C)
         blocks = modlat.ModLatProblems(*given, self.beta, self.latent_weight, problem.objective.loss)
-        rounds = positive(self.n_rounds, "n_rounds", whole=True)
+        rounds = count(self.n_rounds, "n_rounds", 1)
         return alternate(blocks, minimise, w0, w0, max_rounds=rounds)[0]

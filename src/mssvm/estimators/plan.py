@@ -85,9 +85,6 @@ class TrainingPlan:
         schedule = SPARSE_SMOOTHED if missing > SPARSE else SMOOTHED
         return solver_of("lbfgs", self.max_iter, self.tol, seed, schedule=schedule)
 
-    def inference_for(self, n_instances: int) -> Inference:
-        """The inference, once it is known how many instances every pass visits."""
-        return inference_of(self.inference, self.memory_limit, 1, n_instances)
 
 
 def structure_of(structure: Any) -> Structure:
@@ -163,18 +160,13 @@ def solver_of(solver: Any, max_iter: Any, tol: Any, seed: int, **settings: Any) 
         raise InputError(f"solver must be 'auto', one of {_listed(SOLVERS)}, or a solver object, got {solver!r}.")
     known = SOLVERS[solver]
     if max_iter is not None:
-        settings[known.iterations] = positive(max_iter, "max_iter", whole=True)
+        settings[known.iterations] = checks.count(max_iter, "max_iter", 1)
     if tol is not None:
-        settings["tolerance"] = positive(tol, "tol")
+        settings["tolerance"] = checks.number(tol, "tol", above=0.0)
     if hasattr(known.load(), "seed"):
         settings["seed"] = seed
     made: Solver[Any] = known.make(**settings)
     return made
-
-
-def positive(value: Any, name: str, whole: bool = False) -> Any:
-    """A finite number > 0, or an error."""
-    return checks.count(value, name, 1) if whole else checks.number(value, name, above=0.0)
 
 
 def generator_of(random_state: Any) -> np.random.RandomState:

@@ -62,9 +62,8 @@ class PredictionRequest:
         """The best outputs (marginal MAP at the member's eps_h), and hidden variables given them."""
         return self._possible(self.predictor(self.planner, self.encoded.inputs, self.query)(self.theta))
 
-    def states(self, sites: Sites) -> Ints:
-        """The predicted state of every site; hidden ones are the most probable given the best outputs."""
-        belief = self.map()
+    def states(self, belief: Belief, sites: Sites) -> Ints:
+        """The best state of every site; hidden ones are the most probable given the best outputs."""
         if sites is self.encoded.labels:
             return np.asarray(self.encoded.over_sites(belief.mu.unary).argmax(axis=1))
         return belief.decode(self.encoded.batch)[sites.vars]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,7 +21,7 @@ from mssvm.core.progress import ProgressLine, left
 from mssvm.core.terms import Term
 from mssvm.core.topology import spans
 from mssvm.data.labels import Labels, LabelVocabulary
-from mssvm.estimators.plan import TrainingPlan, instance_weights, mean_per_instance, site_weights
+from mssvm.estimators.plan import TrainingPlan, inference_of, instance_weights, mean_per_instance, site_weights
 from mssvm.estimators.prediction import Predictor, agreement, request
 from mssvm.inference.base import Planner
 from mssvm.losses.losses import Zero, inputs_for
@@ -204,7 +205,7 @@ class Training:
         data, plan = self.data, self.data.plan
         self.plan = plan
         self.follow.check()
-        self.inference = plan.inference_for(len(data.encoded))
+        self.inference = inference_of(plan.inference, plan.memory_limit, 1, len(data.encoded))
         self.active: ActiveWeights | None = None
         self.model: Any = data.encoder.model
         sample = data.sample
@@ -230,9 +231,9 @@ class Training:
         self.warm = warm is not None
         init = plan.init if warm is None else warm
         init = init if isinstance(init, str) else self._taken(np.asarray(init))
-        solutions: list[Solution] = []
-        with ProgressLine(plan.name, quiet=0.0) as line:
-            self._lines = [TrainingLine(line)] if plan.verbose else []
+        solutions, objectives = list[Solution](), list[float]()
+        with ProgressLine(plan.name, quiet=0.0) if plan.verbose else nullcontext() as line:
+            self._lines = [] if line is None else [TrainingLine(line)]
             if isinstance(self.follow.callback, TrainingLine):
                 self._lines.append(self.follow.callback)
             self.n_starts = n_starts(init, self.problem, hidden, plan.n_init)
@@ -242,10 +243,11 @@ class Training:
                 by_turns = plan.strategy
                 minimised = by_turns(self.problem, w0, self.minimise) if by_turns else self.minimise(self.problem, w0)
                 solutions.append(minimised)
-                if solutions[-1].outcome.cut_short:
+                objectives.append(float(minimised.objective))
+                if minimised.outcome.cut_short:
                     break
         best = best_of(solutions)
-        return self.whole(best.w), best, summary(self, best, [float(s.objective) for s in solutions])
+        return self.whole(best.w), best, summary(self, best, objectives)
 
     def minimise(self, problem: Problem, w0: Floats) -> Solution:
         """Minimise one problem; the k-th call has checkpoint number k, so that a resumed training repeats none."""
@@ -333,7 +335,7 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
         "sites": len(labels.observed),
         "sites_labelled": int(labels.observed.sum()),
         "sites_candidates": int((labels.observed & ~labels.single).sum()),
-        "class_counts": [int(c) for c in labels.mask[labels.single].sum(axis=0)],
+        "class_counts": labels.mask[labels.single].sum(axis=0).tolist(),
         **_closing_pass(training, chosen.w),
     }
 
@@ -346,16 +348,18 @@ def _closing_pass(training: Training, w: Floats) -> dict[str, Any]:
 
     def look(bound: BoundBlock) -> tuple[list[Status], dict[int, tuple[Floats, int]]]:
         theta, sample = bound.block.features.forward(w), bound.block.sample
-        beliefs, usage = [bound.plain[0](theta)], dict[int, tuple[Floats, int]]()
-        if len(encoded.hidden) or not beliefs[0].status.exact.all():
-            beliefs.append(bound.plain[1](theta))
+        belief, usage = bound.plain[0](theta), dict[int, tuple[Floats, int]]()
+        statuses = [belief.status]
+        if len(encoded.hidden) or not belief.status.exact.all():
+            belief = bound.plain[1](theta)
+            statuses.append(belief.status)
         first = int(problem.sample.batch.var_ptr[bound.block.first])
         mine = np.flatnonzero(hidden[first : first + sample.batch.n_vars])
         for card in np.unique(sample.batch.cards[mine]).tolist():
             members = mine[sample.batch.cards[mine] == card]
-            mu = beliefs[-1].mu.unary[sample.batch.unary_ptr[members][:, None] + np.arange(card)]
+            mu = belief.mu.unary[sample.batch.unary_ptr[members][:, None] + np.arange(card)]
             usage[card] = mu.sum(axis=0), len(members)
-        return [belief.status for belief in beliefs], usage
+        return statuses, usage
 
     methods, every, used = Counter[str](), list[Status](), dict[int, tuple[Any, int]]()
     for statuses, usage in problem.engine.each(look, problem.bound):
@@ -366,7 +370,7 @@ def _closing_pass(training: Training, w: Floats) -> dict[str, Any]:
             used[card] = before[0] + total, before[1] + n
     return {
         "methods": dict(sorted(methods.items())),
-        "exact": all(bool(status.exact.all()) for status in every),
-        "converged_share": float(np.concatenate([status.converged for status in every]).mean()),
+        "exact": bool(np.concatenate(list(map(attrgetter("exact"), every))).all()),
+        "converged_share": float(np.concatenate(list(map(attrgetter("converged"), every))).mean()),
         "hidden_usage": [(total / n).tolist() for _, (total, n) in sorted(used.items())],
     }

@@ -30,10 +30,10 @@ class Part:
     exact: bool = True
 
     @classmethod
-    def union(cls, parts: Sequence[Part]) -> Part:
+    def union(cls, parts: Sequence[Part], n_weights: int) -> Part:
         """The evaluation of the union of disjoint sets of instances, in order."""
-        if len(parts) == 1:
-            return parts[0]
+        if len(parts) < 2:
+            return parts[0] if parts else cls(np.zeros(0), 0.0, np.zeros(n_weights))
         total, gradient = parts[0].total, parts[0].gradient.copy()
         for part in parts[1:]:
             total += part.total

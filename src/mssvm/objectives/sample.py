@@ -70,19 +70,10 @@ class Sample:
     @cached_property
     def log_outputs(self) -> Floats:
         """Per instance, the log of the number of allowed output assignments (the bias bound of tempering y)."""
-        return self._log_states(self.query, self.query.output)
+        return self.log_states(self.query, self.query.output)
 
-    @cached_property
-    def log_hidden(self) -> Floats:
-        """Per instance, the log of the number of allowed hidden assignments."""
-        return self._log_states(self.query, ~self.query.output)
-
-    @cached_property
-    def log_truth(self) -> Floats:
-        """Per instance, the log of the number of output assignments that the labels admit (0 for single labels)."""
-        return self._log_states(self.truth_query, self.query.output)
-
-    def _log_states(self, query: Query, which: Bools) -> Floats:
+    def log_states(self, query: Query, which: Bools) -> Floats:
+        """Per instance, the log of the number of assignments of the variables ``which`` that a query allows."""
         logs = np.where(which, np.log(query.n_allowed(self.batch)), 0.0)
         return sum_by(self.batch.owner, logs, len(self))
 
@@ -104,7 +95,7 @@ class Sample:
         group = (ends - 1) // max(target_states, 1)
         sizes = np.bincount(group, minlength=0)
         ptr = offsets(sizes[sizes > 0].astype(np.int64))
-        return [np.arange(a, b) for a, b in zip(ptr[:-1], ptr[1:], strict=True)]
+        return np.split(np.arange(len(self)), ptr[1:-1]) if len(self) else []
 
 
 def _weights(given: Floats | None, n: int, name: str, of: str) -> Floats:

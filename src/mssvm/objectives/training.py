@@ -82,8 +82,9 @@ class TrainingProblem:
     def tempering(self, eps_y: float, eps_h: float) -> tuple[Floats, Floats]:
         """d PS_eps / d eps is an entropy, hence at most the log of the number of assignments."""
         rise_y, rise_h = max(eps_y - self.objective.eps_y, 0.0), max(eps_h - self.objective.eps_h, 0.0)
-        hidden = rise_h * self.sample.log_hidden
-        return rise_y * self.sample.log_outputs + hidden, rise_y * self.sample.log_truth + hidden
+        sample, output = self.sample, self.sample.query.output
+        hidden = rise_h * sample.log_states(sample.query, ~output)
+        return rise_y * sample.log_outputs + hidden, rise_y * sample.log_states(sample.truth_query, output) + hidden
 
     def at(self, eps_y: float, eps_h: float) -> TrainingProblem:
         """The same problem at other temperatures; what was bound at them before is still bound."""
@@ -98,13 +99,13 @@ class TrainingProblem:
         return replace(self, objective=hcrf())
 
     def plus(self, w: Floats, instances: Ints | None = None) -> Part:
-        return self._sum(methodcaller("plus", w), instances)
+        return Part.union(self.engine.each(methodcaller("plus", w), self._chosen(instances)), self.n_weights)
 
     def minus(self, w: Floats, instances: Ints | None = None) -> Part:
-        return self._sum(methodcaller("minus", w), instances)
+        return Part.union(self.engine.each(methodcaller("minus", w), self._chosen(instances)), self.n_weights)
 
     def difference(self, w: Floats, instances: Ints | None = None) -> Part:
-        return self._sum(methodcaller("difference", w), instances)
+        return Part.union(self.engine.each(methodcaller("difference", w), self._chosen(instances)), self.n_weights)
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
         single = self._single(i)
@@ -158,13 +159,12 @@ class TrainingProblem:
         parts = self.objective.bind(block.sample, block.delta, block.plan, self._blocks.planner)
         one = block.sample.truth_query.n_allowed(block.sample.batch) == 1
         single = isinstance(self.objective, Unified) and bool(np.all(one))
-        return BoundBlock(block, parts, self.C * block.sample.weight, self.temperatures, single)
+        scale = self.C * block.sample.weight
+        return BoundBlock(block, parts, scale, bool(np.all(scale == scale[0])), self.temperatures, single)
 
-    def _sum(self, evaluate: Any, instances: Ints | None) -> Part:
-        blocks = self.bound if instances is None else [self._single(int(i)) for i in instances]
-        if not blocks:
-            return Part(np.zeros(0), 0.0, np.zeros(self.n_weights))
-        return Part.union(self.engine.each(evaluate, blocks))
+    def _chosen(self, instances: Ints | None) -> list[BoundBlock]:
+        """The blocks of all instances, or the named ones as blocks of their own."""
+        return self.bound if instances is None else [self._single(int(i)) for i in instances]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +185,7 @@ class SampleBlocks:
     def __init__(self, problem: TrainingProblem, planner: Planner, block_states: int) -> None:
         self.sample, self.loss, self.planner = problem.sample, problem.objective.loss, planner
         self.model, self.engine = problem.model, problem.engine
-        self.all = [self._block(ids) for ids in self.sample.blocks(block_states)]
+        self.all = list(map(self._block, self.sample.blocks(block_states)))
         self.single = lru_cache(SINGLES)(lambda i: self._block(np.array([i])))
         self.at: dict[tuple[float, float], TrainingProblem] = {}
 
@@ -220,12 +220,13 @@ class LinearMinus:
 
 @dataclass(frozen=True, eq=False)
 class BoundBlock:
-    """A block with the objective bound to it at a pair of temperatures: ready to be evaluated at any w. ``single``:
-    what is subtracted is the score of single labels, nothing being hidden."""
+    """A block with the objective bound to it at a pair of temperatures: ready to be evaluated at any w. ``one_scale``:
+    all instances have the same; ``single``: what is subtracted is the score of single labels, nothing being hidden."""
 
     block: Block
     parts: Parts
     scale: Floats
+    one_scale: bool
     temperatures: tuple[float, float]
     single: bool = False
 
@@ -269,17 +270,15 @@ class BoundBlock:
         self, value: Floats, mu: Marginals, known: Sequence[Status], floored: int = 0, plus: int = 0, minus: int = 0
     ) -> Part:
         self.check(value)
-        converged = sum(int(np.count_nonzero(status.converged)) for status in known)
-        exact = all(bool(status.exact.all()) for status in known)
+        converged, exact = 0, True
+        for status in known:
+            converged += int(np.count_nonzero(status.converged))
+            exact = exact and bool(status.exact.all())
         return Part(value, float(self.scale @ value), self._gradient(mu), plus, minus, converged, floored, exact)
-
-    @cached_property
-    def _one_scale(self) -> bool:
-        return bool(np.all(self.scale == self.scale[0]))
 
     def _gradient(self, mu: Marginals) -> Floats:
         features, scale = self.block.features, self.scale
-        if self._one_scale:
+        if self.one_scale:
             gradient: Floats = scale[0] * features.adjoint(mu)
             return gradient
         return features.adjoint(mu.scaled(self.block.sample.batch, scale))

@@ -33,6 +33,7 @@ MOST_TRIALS = 20  # of a line search
 CURVATURE = 1e-10  # least s.y / y.y of a pair that is kept
 
 Evaluate = Callable[[Floats], tuple[float, Floats]]
+Pairs = tuple[tuple[Floats, Floats], ...]
 
 
 @dataclass
@@ -46,7 +47,7 @@ class LBFGSState:
     stage: int = 0
     iteration: int = 0
     recent: tuple[float, ...] = ()
-    pairs: tuple[tuple[Floats, Floats], ...] = ()
+    pairs: Pairs = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class LBFGS(Solver[LBFGSState]):
             warnings.warn("LBFGS(floors=...) is now LBFGS(schedule=...).", FutureWarning, stacklevel=3)
             object.__setattr__(self, "schedule", floors)
         fall = list(self.schedule)
-        if not fall or any(t <= 0 for t in fall) or fall != sorted(fall)[::-1]:
+        if not fall or not min(fall) > 0 or fall != sorted(fall)[::-1]:
             raise InputError(f"schedule must be falling temperatures > 0, got {self.schedule}.")
 
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> LBFGSState:
@@ -87,7 +88,10 @@ class LBFGS(Solver[LBFGSState]):
         """The temperatures to run through; the target alone if it is smooth enough already."""
         if min(target) >= self.schedule[-1]:
             return [target]
-        return list(dict.fromkeys((max(target[0], float(t)), max(target[1], float(t))) for t in self.schedule))
+        stages: dict[tuple[float, float], None] = {}
+        for t in self.schedule:
+            stages[max(target[0], float(t)), max(target[1], float(t))] = None
+        return list(stages)
 
     def limit(self, temperatures: tuple[float, float]) -> int:
         """Every stage but that at the target itself also records where it ends."""
@@ -113,9 +117,17 @@ class LBFGS(Solver[LBFGSState]):
             state.recent = (state.value,)
             if not run.rows:
                 self._record(run, state, at)
-        ended = self._ended(run, state, last) or self._advance(run, state, evaluate, at)
+        ended = self._ended(run, state, last)
         if not ended:
-            return
+            path, pairs = Path(run.regulariser, state.w, state.gradient), state.pairs
+            found = path.search(evaluate, state.value, pairs)
+            if found is None and pairs:  # without memory where it misleads
+                pairs, found = (), path.search(evaluate, state.value, ())
+            if found is not None:
+                self._move(state, *found, pairs)
+                self._record(run, state, at)
+                return
+            ended = "no step lowers the objective further"
         if not target:
             run.record(state.w, run.objective(state.w)[0])
         if last:
@@ -142,24 +154,14 @@ class LBFGS(Solver[LBFGSState]):
             return f"all {self.max_iterations} iterations were used"
         return ""
 
-    def _advance(self, run: SolverRun, state: LBFGSState, evaluate: Evaluate, at: tuple[float, float]) -> str:
-        """One iteration; why none is possible, if that is so."""
-        path = Path(run.regulariser, state.w, state.gradient)
-        for pairs in (state.pairs, ()) if state.pairs else ((),):  # without memory where it misleads
-            found = path.search(evaluate, state.value, pairs)
-            if found is not None:
-                break
-        else:
-            return "no step lowers the objective further"
-        w, value, gradient = found
+    def _move(self, state: LBFGSState, w: Floats, value: float, gradient: Floats, pairs: Pairs) -> None:
+        """An iteration is over: go to ``w`` and keep the pair that leads there."""
         s, y = w - state.w, gradient - state.gradient
         if s @ y > CURVATURE * (y @ y):
             pairs = (*pairs, (s, y))[-self.memory :]
         state.w, state.value, state.gradient, state.pairs = w, value, gradient, pairs
         state.recent = (*state.recent, value)[-PERIOD - 1 :]
         state.iteration += 1
-        self._record(run, state, at)
-        return ""
 
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=min(1e-2 * tolerance, 1e-3))
@@ -192,7 +194,7 @@ class Path:
         if regulariser.kinked:
             self.free = (w != 0) | (self.slope != 0) | ~regulariser.kinks(len(w))
 
-    def direction(self, pairs: Sequence[tuple[Floats, Floats]]) -> Floats:
+    def direction(self, pairs: Pairs) -> Floats:
         """-H slope, H the inverse curvature of the pairs among the free weights; downhill in any case."""
         q, known = self.slope.copy(), []
         for s, y in reversed(pairs):
@@ -211,9 +213,7 @@ class Path:
             q[self.regulariser.kinks(len(q)) & (self.w == 0) & (q * self.slope <= 0)] = 0.0
         return -q
 
-    def search(
-        self, evaluate: Evaluate, value: float, pairs: Sequence[tuple[Floats, Floats]]
-    ) -> tuple[Floats, float, Floats] | None:
+    def search(self, evaluate: Evaluate, value: float, pairs: Pairs) -> tuple[Floats, float, Floats] | None:
         """A point that is lower by enough, and its value and gradient: the first that is also flatter by enough, if
         there are no kinks, else the first. None where there seems to be none."""
         d = self.direction(pairs)

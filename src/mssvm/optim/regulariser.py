@@ -7,8 +7,7 @@ and the elastic net) R has kinks at zero, where weights come to lie exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,17 +18,24 @@ from mssvm.core.errors import InputError, UnsupportedError
 @dataclass(frozen=True, eq=False)
 class Regulariser:
     """Strengths of the squares and of the absolute values, one for all weights or one each, and a mask of weights kept
-    >= 0."""
+    >= 0. ``kinked``: the objective has kinks or bounds at zero, which only LBFGS and Subgradient (bounds) can handle.
+    """
 
     strength: float | Floats = 1.0
     nonnegative: Bools | None = None
     absolute: float | Floats = 0.0
+    has_absolute: bool = field(init=False)
+    kinked: bool = field(init=False)
 
     def __post_init__(self) -> None:
         for name in ("strength", "absolute"):
             r = np.asarray(getattr(self, name), dtype=np.float64)
             if r.ndim > 1 or not np.all(np.isfinite(r)) or np.any(r < 0):
                 raise InputError(f"{name} of a regulariser needs finite numbers >= 0, one for all weights or one each.")
+        absolute = bool(np.any(np.asarray(self.absolute) > 0))
+        bounded = self.nonnegative is not None and bool(np.any(self.nonnegative))
+        object.__setattr__(self, "has_absolute", absolute)
+        object.__setattr__(self, "kinked", absolute or bounded)
 
     def check(self, n_weights: int) -> None:
         """Raise unless strengths and mask fit ``n_weights`` weights."""
@@ -42,15 +48,6 @@ class Regulariser:
     def strengths(self, n_weights: int) -> Floats:
         """r as a vector."""
         return np.broadcast_to(np.asarray(self.strength, dtype=np.float64), (n_weights,)).copy()
-
-    @cached_property
-    def kinked(self) -> bool:
-        """Whether the objective has kinks or bounds at zero, which only LBFGS and Subgradient (bounds) can handle."""
-        return self.has_absolute or (self.nonnegative is not None and bool(np.any(self.nonnegative)))
-
-    @cached_property
-    def has_absolute(self) -> bool:
-        return bool(np.any(np.asarray(self.absolute) > 0))
 
     def kinks(self, n_weights: int) -> Bools:
         """Weights with a kink or a bound at zero."""

@@ -114,14 +114,11 @@ class Solution:
     warm: dict[str, Any] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
 
-    def column(self, name: str) -> Floats:
-        """One column of the trace."""
-        return np.array([getattr(row, name) for row in self.trace], dtype=np.float64)
-
     @property
     def history(self) -> Any:
         """The trace as a record array."""
-        return records({name: self.column(name) for name in Row._fields})
+        columns = np.array(self.trace, dtype=np.float64).reshape(-1, len(Row._fields)).T
+        return records(dict(zip(Row._fields, columns, strict=True)))
 
     @property
     def plus_calls(self) -> int:
@@ -134,7 +131,7 @@ class Solution:
 
 def records(columns: Mapping[str, AnyArray]) -> Any:
     """Columns as a record array."""
-    return np.rec.fromarrays(list(columns.values()), dtype=[(name, c.dtype) for name, c in columns.items()])
+    return np.rec.fromarrays(list(columns.values()), names=list(columns))  # type: ignore[call-overload]
 
 
 def best_of(solutions: Sequence[Solution]) -> Solution:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -69,7 +69,7 @@ class Best:
 
     w: Floats
     objective: float = float("inf")
-    scored_w: Floats = field(default_factory=lambda: np.zeros(0))
+    scored_w: Floats = field(default_factory=partial(np.zeros, 0))
     scored_objective: float = NAN
     score: float = -float("inf")
     waited: int = 0
@@ -146,7 +146,10 @@ class SolverRun:
         """Enter an iterate in the trace; at other than the target temperatures it does not compete for best."""
         target, tally = self.problem.temperatures, self.tally
         measured = temperatures or target
-        calls = (tally.plus_calls, tally.minus_calls, self.seconds, self._share_converged(), tally.floored)
+        reported, converged = tally.reported - self._marked[0], tally.converged - self._marked[1]
+        self._marked = (tally.reported, tally.converged)
+        share = converged / reported if reported else NAN
+        calls = (tally.plus_calls, tally.minus_calls, self.seconds, share, tally.floored)
         self.rows.append(Row(len(self.rows), objective, gap, gradient_norm, *calls, *measured))
         self.last_w = w.copy()
         self.negative_gaps += bool(gap < -1e-9 * max(1.0, abs(objective)))
@@ -165,12 +168,6 @@ class SolverRun:
     def time_left(self) -> float:
         """Seconds until the limit, which counts from this call on."""
         return self._watch.time_limit - (time.monotonic() - self._clock)
-
-    def _share_converged(self) -> float:
-        reported = self.tally.reported - self._marked[0]
-        converged = self.tally.converged - self._marked[1]
-        self._marked = (self.tally.reported, self.tally.converged)
-        return converged / reported if reported else NAN
 
     def _listen(self, w: Floats, objective: float) -> None:
         if self._watch.callback is not None and self._watch.callback(self.rows[-1], w.copy()):

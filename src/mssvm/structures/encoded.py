@@ -65,7 +65,7 @@ class Sites:
         sizes = np.diff(self.ptr)[instances]
         shift = np.repeat(new.var_ptr[:-1] - old.var_ptr[instances], sizes)
         variables = self.vars[spans(self.ptr[instances], sizes)] + shift
-        return Sites(variables, offsets(sizes), tuple(self.shapes[int(b)] for b in instances), self.table)
+        return Sites(variables, offsets(sizes), tuple(map(self.shapes.__getitem__, instances.tolist())), self.table)
 
 
 @dataclass(frozen=True, eq=False)

@@ -132,7 +132,7 @@ class StructuredLoss(torch.nn.Module):
         """argmax_y PS_h[eps_h] theta, the decoder that the objective bounds; padding gets -100."""
         laid = self._lay_out(scores, **shape)
         request = self._request(laid, given)
-        states = torch.from_numpy(request.states(request.encoded.labels)).to(laid.device)
+        states = torch.from_numpy(request.states(request.map(), request.encoded.labels)).to(laid.device)
         return laid.back(states, MISSING_LABEL)
 
     @torch.no_grad()
