@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.terms import Term, ones
 from mssvm.core.topology import Batch, Topology, spans
 from mssvm.engines import engine_of
 from mssvm.inference.base import Planner
@@ -329,3 +331,30 @@ def parts_of(objective: Any, inference: Any, sample: Sample, delta: Potentials) 
     """An objective bound to a sample."""
     planner = Planner(inference, engine_of())
     return objective.bind(sample, delta, planner(sample.batch), planner)
+
+
+def node_term(batch: Batch, features: Any, block: int | Ints = 0, variables: Ints | None = None) -> Term:
+    """One row of features per variable (default: all); ``block`` is one start for all, or one per row."""
+    chosen = np.arange(batch.n_vars) if variables is None else np.asarray(variables, dtype=np.int64)
+    width = _one_size(batch.cards[chosen], "variables", "states")
+    return Term("unary", features, batch.unary_ptr[chosen], width, np.asarray(block))
+
+
+def table_term(batch: Batch, features: Any = None, block: int | Ints = 0, factors: Ints | None = None) -> Term:
+    """One row of features per different table of ``factors`` (default: all), in order of first use.
+
+    Without features every row is the single feature 1: indicators of the joint states.
+    """
+    chosen = np.arange(batch.n_factors) if factors is None else np.asarray(factors, dtype=np.int64)
+    width = _one_size(batch.table_sizes[chosen], "factors", "table entries")
+    _, first = np.unique(batch.table_at[chosen], return_index=True)
+    at = batch.table_at[chosen[np.sort(first)]]
+    rows = ones(len(at)) if features is None else features
+    return Term("tables", rows, at, width, np.asarray(block))
+
+
+def _one_size(sizes: Ints, of: str, what: str) -> int:
+    kinds = np.unique(sizes)
+    if len(kinds) > 1:
+        raise InputError(f"the {of} of one term differ in their number of {what} ({kinds}); make one term for each.")
+    return int(kinds[0]) if len(kinds) else 1

@@ -7,11 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from builders import DenseModel, chain_scopes, grid_scopes, labels_as_truth, random_sample, tree_scopes
+from builders import DenseModel, chain_scopes, grid_scopes, labels_as_truth, random_sample, table_term, tree_scopes
 from mssvm.core.errors import InputError, MemoryLimitError, UnsupportedError
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.power import power_sum
-from mssvm.core.terms import table_term
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
 from mssvm.inference.auto import Auto

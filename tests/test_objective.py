@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from builders import parts_of
+from builders import node_term, parts_of, table_term
 from mssvm.core.errors import InfeasibleError
 from mssvm.core.potentials import Potentials, Query
-from mssvm.core.terms import node_term, table_term
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.inference.enumerate import Enumerate
@@ -19,7 +18,7 @@ from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives import training
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Unified, eps_extension, hcrf, loss_augmented_likelihood, lssvm, mssvm
+from mssvm.objectives.unified import Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
 
 GRAPH = Topology((2, 3, 2, 3), ((0, 1), (1, 2), (2, 3), (3, 0)))
 PAIR_COST = np.random.default_rng(7).random((2, 3, 2, 3)) * (1.0 - np.eye(6).reshape(2, 3, 2, 3))
@@ -101,7 +100,7 @@ def test_directional_derivative_of_every_member(eps: tuple[float, float]) -> Non
     assert problem.difference(w).gradient @ direction == pytest.approx(slope, rel=1e-6, abs=1e-6)
 
 
-MEMBERS = [lssvm(), mssvm(), hcrf(), loss_augmented_likelihood(), eps_extension(0.3)]
+MEMBERS = [lssvm(), mssvm(), hcrf(), loss_augmented_likelihood(), Unified(0.3, 0.3)]
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -19,7 +19,6 @@ from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import (
     Unified,
     crf,
-    eps_extension,
     hcrf,
     loss_augmented_likelihood,
     lssvm,
@@ -110,7 +109,7 @@ ROWS = {
     "mssvm": (mssvm(), Hamming(), False, True),
     "hcrf": (hcrf(), Zero(), True, True),
     "loss-augmented likelihood": (loss_augmented_likelihood(), Hamming(), True, True),
-    "eps-extension at one": (eps_extension(1.0), Hamming(), True, True),
+    "eps-extension at one": (Unified(1.0, 1.0), Hamming(), True, True),
     "lssvm, asymmetric loss": (lssvm(AsymmetricLoss()), AsymmetricLoss(), False, False),
     "mssvm, asymmetric loss": (mssvm(AsymmetricLoss()), AsymmetricLoss(), False, True),
     "soft outputs, hard hidden": (Unified(1.0, 0.0, Hamming()), Hamming(), True, False),

@@ -111,12 +111,6 @@ class Marginals:
         """The marginals of every instance multiplied by its weight."""
         return Marginals(self.unary * weight[batch.owner][batch.state_var], self.tables * weight[batch.mu_owner])
 
-    def entropies(self, batch: Batch) -> Floats:
-        """Shannon entropy of every variable's marginal, in nats."""
-        p = self.unary
-        terms = -p * np.log(np.where(p > 0, p, 1.0))
-        return np.add.reduceat(terms, batch.unary_ptr[:-1]) if batch.n_vars else np.zeros(0)
-
 
 @dataclass(frozen=True, eq=False)
 class Status:

@@ -21,7 +21,7 @@ from scipy import sparse
 
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.topology import Batch, spans
+from mssvm.core.topology import spans
 
 Target = Literal["unary", "tables"]
 MOST_32 = np.iinfo(np.int32).max
@@ -158,33 +158,6 @@ def _take(features: Any, rows: Ints) -> Any:
     return sparse.csr_array(parts, shape=(b - a, features.shape[1]), copy=False)
 
 
-def node_term(batch: Batch, features: Any, block: int | Ints = 0, variables: Ints | None = None) -> Term:
-    """One row of features per variable (default: all); ``block`` is one start for all, or one per row."""
-    chosen = np.arange(batch.n_vars) if variables is None else np.asarray(variables, dtype=np.int64)
-    width = _one_size(batch.cards[chosen], "variables", "states")
-    return Term("unary", features, batch.unary_ptr[chosen], width, np.asarray(block))
-
-
-def table_term(batch: Batch, features: Any = None, block: int | Ints = 0, factors: Ints | None = None) -> Term:
-    """One row of features per different table of ``factors`` (default: all), in order of first use.
-
-    Without features every row is the single feature 1: indicators of the joint states.
-    """
-    chosen = np.arange(batch.n_factors) if factors is None else np.asarray(factors, dtype=np.int64)
-    width = _one_size(batch.table_sizes[chosen], "factors", "table entries")
-    _, first = np.unique(batch.table_at[chosen], return_index=True)
-    at = batch.table_at[chosen[np.sort(first)]]
-    rows = ones(len(at)) if features is None else features
-    return Term("tables", rows, at, width, np.asarray(block))
-
-
 def ones(n: int) -> Floats:
     """The single feature 1 in every row, in no memory."""
     return np.broadcast_to(np.ones((1, 1)), (n, 1))
-
-
-def _one_size(sizes: Ints, of: str, what: str) -> int:
-    kinds = np.unique(sizes)
-    if len(kinds) > 1:
-        raise InputError(f"the {of} of one term differ in their number of {what} ({kinds}); make one term for each.")
-    return int(kinds[0]) if len(kinds) else 1

@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
+from operator import attrgetter
 
 import numpy as np
 
@@ -170,17 +171,18 @@ class Batch:
     @classmethod
     def of_kinds(cls, kinds: tuple[Topology, ...], topology_of: Ints, table_ids: Ints | None = None) -> Batch:
         """``build`` of instances ``kinds[topology_of[b]]``, kinds all different; table ids of all factors in a row."""
-        cards = gather([g.card_array for g in kinds], topology_of)
-        sizes = gather([g.table_sizes for g in kinds], topology_of)
-        n_vars, n_factors = (np.array([(g.n_vars, g.n_factors) for g in kinds], dtype=np.int64).reshape(-1, 2)).T
-        var_ptr, factor_ptr, unary_ptr = offsets(n_vars[topology_of]), offsets(n_factors[topology_of]), offsets(cards)
+        read = attrgetter("n_vars", "n_factors", "card_array", "table_sizes", "shape_ids")
+        n_vars, n_factors, *arrays = zip(*map(read, kinds), strict=True) if kinds else ((),) * 5
+        var_ptr = offsets(np.array(n_vars, dtype=np.int64)[topology_of])
+        factor_ptr = offsets(np.array(n_factors, dtype=np.int64)[topology_of])
+        cards, sizes, shapes = map(gather, arrays, repeat(topology_of))
+        unary_ptr = offsets(cards)
         if table_ids is None:
             mu_first = np.arange(len(sizes))
             mu_at, n_mu = _place(mu_first, mu_first, sizes)
             table_at, n_table = mu_at, n_mu
         else:
             first, number = by_first_use(table_ids)
-            shapes = gather([g.shape_ids for g in kinds], topology_of)
             for f in np.flatnonzero(shapes != shapes[first][number])[:1].tolist():
                 raise InputError(f"factor {f} shares table {int(table_ids[f])} with a factor of another shape.")
             table_at, n_table = _place(first, number, sizes)
@@ -188,8 +190,9 @@ class Batch:
             mu_first, mu_number = by_first_use(number + owner * len(first))
             mu_at, n_mu = _place(mu_first, mu_number, sizes)
         counts = int(var_ptr[-1]), int(factor_ptr[-1]), int(unary_ptr[-1]), n_table, n_mu
-        arrays = var_ptr, factor_ptr, cards, unary_ptr, sizes, table_at, mu_at, mu_first
-        return cls(kinds, topology_of, *counts, *arrays)
+        return cls(
+            kinds, topology_of, *counts, var_ptr, factor_ptr, cards, unary_ptr, sizes, table_at, mu_at, mu_first
+        )
 
     def __len__(self) -> int:
         return len(self.topology_of)

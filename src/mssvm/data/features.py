@@ -66,8 +66,7 @@ class FeatureSchema:
         """The schema of ``items`` (one entry per instance) and their rows."""
         if not len(items):
             raise InputError(f"{what} is empty; there must be at least one instance.")
-        items = _featured(items, what)
-        kind = kind_of(items, what)
+        items, kind = _recognised(items, what)
         if kind == "named":
             table: defaultdict[str, int] = defaultdict(count().__next__)
             rows = _Columns(table).rows(items, what)
@@ -83,8 +82,7 @@ class FeatureSchema:
             empty = np.zeros((0, self.n_features))
             ptr = np.zeros(len(items) + 1, dtype=np.int64)
             return FeatureRows(empty if self.kind == "dense" else sparse.csr_array(empty), ptr)
-        items = _featured(items, self.what)
-        kind = kind_of(items, self.what)
+        items, kind = _recognised(items, self.what)
         if "named" in (kind, self.kind) and kind != self.kind:
             raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")
         if kind == "named":
@@ -125,24 +123,6 @@ class FeatureSchema:
 _TOLD = {"dense": "arrays", "sparse": "sparse matrices", "named": "named features"}
 
 
-def _featured(items: Sequence[Any], what: str) -> Sequence[Any]:
-    """Instances that are lists of words as named features; others as they are."""
-    if _are_dicts(items):
-        return items
-    are_words = list(map(_is_words, items))
-    if not any(are_words):
-        return items
-    for b, item in enumerate(items):
-        if not are_words[b] and len(item):
-            raise InputError("words here and other features elsewhere; use one kind.", what=what, instance=b)
-    return words([[str(w) if isinstance(w, str) else w for w in item] for item in items])
-
-
-def _are_dicts(items: Sequence[Any]) -> bool:
-    """Whether the instances are lists of dicts: the common case, sooner told."""
-    return set(map(type, items)) == {list} and {type(item[0]) for item in items if item} == {dict}
-
-
 def _is_words(item: Any) -> bool:
     if isinstance(item, np.ndarray):
         return item.ndim == 1 and len(item) > 0 and isinstance(item[0], str)
@@ -151,14 +131,21 @@ def _is_words(item: Any) -> bool:
     return isinstance(item, (list, tuple)) and len(item) > 0 and isinstance(item[0], str)
 
 
-def kind_of(items: Sequence[Any], what: str) -> Kind:
-    """Whether the instances hold arrays, sparse matrices or named features; names and numbers do not mix."""
-    if _are_dicts(items):
-        return "named"
+def _recognised(items: Sequence[Any], what: str) -> tuple[Sequence[Any], Kind]:
+    """The instances, words among them turned into named features, and whether they hold arrays, sparse matrices or
+    named features; names and numbers do not mix."""
+    if set(map(type, items)) == {list} and {type(item[0]) for item in items if item} == {dict}:
+        return items, "named"  # the common case of text, sooner told
+    are_words = list(map(_is_words, items))
+    if any(are_words):
+        for b, item in enumerate(items):
+            if not are_words[b] and len(item):
+                raise InputError("words here and other features elsewhere; use one kind.", what=what, instance=b)
+        return words([[str(w) if isinstance(w, str) else w for w in item] for item in items]), "named"
     kinds = set(map(_kind, items, count(), repeat(what))) - {None}
     if "named" in kinds and len(kinds) > 1:
         raise InputError(f"{what} mixes named features with arrays; use one kind for all instances.")
-    return "named" if "named" in kinds else "sparse" if kinds == {"sparse"} else "dense"
+    return items, "named" if "named" in kinds else "sparse" if kinds == {"sparse"} else "dense"
 
 
 def _kind(item: Any, b: int, what: str) -> Kind | None:

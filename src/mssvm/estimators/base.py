@@ -19,7 +19,7 @@ from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Query
 from mssvm.core.registry import DECODERS, MEMBERS, Member
 from mssvm.data.labels import LabelVocabulary
-from mssvm.engines.base import Bound, Engine
+from mssvm.engines.base import Bound
 from mssvm.engines.numba.compiling import tells_of_compiling
 from mssvm.estimators import diagnosis, persist, plan, prediction
 from mssvm.estimators.plots import Plots
@@ -284,7 +284,7 @@ class StructuredEstimator(Plots):
             tol=self.tol,
             inference=self.inference,
             memory_limit=self.memory_limit,
-            engine=self._engine(),
+            engine=plan.engine_for(self.engine, self.device, self.n_jobs),
             C=checks.number(self.C, "C", above=0.0),
             init=self.init,
             n_init=checks.count(self.n_init, "n_init", 1),
@@ -298,9 +298,6 @@ class StructuredEstimator(Plots):
             rng=plan.generator_of(self.random_state),
             verbose=bool(self.verbose),
         )
-
-    def _engine(self) -> Engine:
-        return plan.engine_for(self.engine, self.device, self.n_jobs)
 
     @property
     def structure_(self) -> Structure:
@@ -426,7 +423,7 @@ class StructuredEstimator(Plots):
 
     def _request(self, X: Any, hidden: Any = None, given: Any = None, allowed: Any = None) -> PredictionRequest:
         check_is_fitted(self, "coef_")
-        engine = self._engine()
+        engine = plan.engine_for(self.engine, self.device, self.n_jobs)
         inference = plan.inference_of(self.inference, self.memory_limit, engine.threads)
         known = (self.encoder_, self.coef_, Planner(inference, engine), self._predictor)
         return prediction.request(*known, X, hidden, given, allowed)

@@ -43,8 +43,13 @@ class Sample:
         if truth.shape != (batch.n_states,):
             raise InputError(f"truth has shape {truth.shape}, the batch needs ({batch.n_states},).")
         query.restrict(truth).check(batch)
-        weights = _weights(weight, len(batch), "weight", "instances")
-        return cls(inputs, query, truth, weights, _weights(site_weight, batch.n_vars, "site_weight", "variables"))
+        weights = []
+        for name, given, n in (("weight", weight, len(batch)), ("site_weight", site_weight, batch.n_vars)):
+            weights.append(np.ones(n) if given is None else np.asarray(given, dtype=np.float64))
+            if weights[-1].shape != (n,) or not np.all(np.isfinite(weights[-1])) or np.any(weights[-1] < 0):
+                of = "instances" if name == "weight" else "variables"
+                raise InputError(f"{name} needs one finite number >= 0 for each of the {n} {of}.")
+        return cls(inputs, query, truth, *weights)
 
     @property
     def batch(self) -> Batch:
@@ -96,10 +101,3 @@ class Sample:
         sizes = np.bincount(group, minlength=0)
         ptr = offsets(sizes[sizes > 0].astype(np.int64))
         return np.split(np.arange(len(self)), ptr[1:-1]) if len(self) else []
-
-
-def _weights(given: Floats | None, n: int, name: str, of: str) -> Floats:
-    weights = np.ones(n) if given is None else np.asarray(given, dtype=np.float64)
-    if weights.shape != (n,) or not np.all(np.isfinite(weights)) or np.any(weights < 0):
-        raise InputError(f"{name} needs one finite number >= 0 for each of the {n} {of}.")
-    return weights

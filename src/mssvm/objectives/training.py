@@ -99,13 +99,13 @@ class TrainingProblem:
         return replace(self, objective=hcrf())
 
     def plus(self, w: Floats, instances: Ints | None = None) -> Part:
-        return Part.union(self.engine.each(methodcaller("plus", w), self._chosen(instances)), self.n_weights)
+        return _union(self.engine.each(methodcaller("plus", w), self._chosen(instances)), self.n_weights)
 
     def minus(self, w: Floats, instances: Ints | None = None) -> Part:
-        return Part.union(self.engine.each(methodcaller("minus", w), self._chosen(instances)), self.n_weights)
+        return _union(self.engine.each(methodcaller("minus", w), self._chosen(instances)), self.n_weights)
 
     def difference(self, w: Floats, instances: Ints | None = None) -> Part:
-        return Part.union(self.engine.each(methodcaller("difference", w), self._chosen(instances)), self.n_weights)
+        return _union(self.engine.each(methodcaller("difference", w), self._chosen(instances)), self.n_weights)
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
         single = self._single(i)
@@ -165,6 +165,20 @@ class TrainingProblem:
     def _chosen(self, instances: Ints | None) -> list[BoundBlock]:
         """The blocks of all instances, or the named ones as blocks of their own."""
         return self.bound if instances is None else [self._single(int(i)) for i in instances]
+
+
+def _union(parts: Sequence[Part], n_weights: int) -> Part:
+    """The evaluation of the union of disjoint sets of instances, in order."""
+    if len(parts) < 2:
+        return parts[0] if parts else Part(np.zeros(0), 0.0, np.zeros(n_weights))
+    total, gradient = parts[0].total, parts[0].gradient.copy()
+    for part in parts[1:]:
+        total += part.total
+        gradient += part.gradient
+    values = np.concatenate([part.values for part in parts])
+    calls = [(p.plus_calls, p.minus_calls, p.converged, p.floored) for p in parts]
+    plus, minus, converged, floored = map(sum, zip(*calls, strict=True))
+    return Part(values, total, gradient, plus, minus, converged, floored, all(part.exact for part in parts))
 
 
 @dataclass(frozen=True, eq=False)

@@ -106,11 +106,6 @@ hcrf = partial(of_member, "HCRF")
 loss_augmented_likelihood = partial(of_member, "LossAugmentedCRF")
 
 
-def eps_extension(eps: float, loss: Loss | None = None) -> Unified:
-    """One temperature for outputs and hidden."""
-    return Unified(eps, eps, loss or Hamming())
-
-
 # Without hidden variables eps_h has nothing to act on, and the rows above become:
 ssvm = lssvm
 crf = hcrf

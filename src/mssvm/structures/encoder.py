@@ -366,24 +366,20 @@ class Frames:
     def choose(self, block: WeightBlock, at: Ints) -> tuple[Ints | None, Ints]:
         """The rows of the block's source that the members of its group, at the places ``at``, have as features (None:
         all), and the places of these rows. A row of features serves all states of a block that is for agreeing ones."""
-        chosen, at = self._member_rows(block, at)
+        chosen: Ints | None = None
+        if block.source is not None and block.rows is not None:
+            first = offsets(self.n_rows(block.source))
+            n, chosen = int(first[-1]), gather(self.rows.get(block.rows, self._none), self.kind_of, first[:-1])
+            if 2 * len(chosen) >= n and np.all(chosen[1:] > chosen[:-1]):  # most rows, in order: no copy of them
+                places = np.full(n, -1, dtype=np.int64)
+                places[chosen] = at
+                chosen, at = None, places
         if not block.agree:
             return chosen, at
         same = np.arange(block.agree) * (block.agree + 1)
         if block.source is not None:
             chosen = np.repeat(np.arange(len(at)) if chosen is None else chosen, block.agree)
         return chosen, np.where(at[:, None] < 0, -1, at[:, None] + same).ravel()
-
-    def _member_rows(self, block: WeightBlock, at: Ints) -> tuple[Ints | None, Ints]:
-        if block.source is None or block.rows is None:
-            return None, at
-        first = offsets(self.n_rows(block.source))
-        n, chosen = int(first[-1]), gather(self.rows.get(block.rows, self._none), self.kind_of, first[:-1])
-        if 2 * len(chosen) < n or np.any(chosen[1:] <= chosen[:-1]):
-            return chosen, at
-        places = np.full(n, -1, dtype=np.int64)
-        places[chosen] = at
-        return None, places
 
     def constrain(self, batch: Batch, constraints: Sequence[HardConstraint]) -> tuple[Bools | None, Potentials | None]:
         """Forbidden states of variables as a mask of what is allowed, entries of tables as -inf in the offset."""

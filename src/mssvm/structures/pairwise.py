@@ -102,17 +102,13 @@ class Pairwise(Structure):
                         out.append(WeightBlock(tag(name, t), tag(group, t), axes, sizes, source, at, agree))
         return tuple(out)
 
-    @property
-    def _direct(self) -> bool:
-        return not self.hidden or self.direct
-
     def _templates(self) -> list[tuple[str, list[BlockTemplate]]]:
         """The blocks of every node type or edge type, as the formulas above list them."""
         edge, y, h = self.edge_name, ("label",), ("hidden",)
         out: list[tuple[str, list[BlockTemplate]]] = [
             ("node", [("node", "node", y, "node", "node"), ("bias", "node", y, None, None)])
         ]
-        if self._direct:
+        if not self.hidden or self.direct:
             out.append(("edge", _pair(edge, "edge", (*y, *y))))
         if self.hidden and self.linked:
             alone: BlockTemplate = ("hidden.node", "hidden", h, "node", "node")
@@ -144,7 +140,7 @@ class Pairwise(Structure):
             chosen = np.flatnonzero(frame.edge_type == c)
             left, right = edges[chosen].T
             rows |= {tag("edge", t): chosen, tag("left", t): left, tag("right", t): right}
-            if self._direct or tag("edge", t) in constrained:
+            if not self.hidden or self.direct or tag("edge", t) in constrained:
                 groups[tag("edge", t)] = edges[chosen]
             if self.hidden and self.linked:
                 below[tag("hidden.edge", t)] = n + edges[chosen]
