@@ -36,7 +36,7 @@ from numba.core.registry import CPUDispatcher
 import mssvm as ms
 
 PACKAGE = Path(ms.__file__).resolve().parent
-KERNELS = "engines"
+COMPILERS = ("njit", "intrinsic", "_intrinsic")
 MANY_PARAMETERS, LONG_FUNCTION, RUN = 10, 60, 6
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -184,15 +184,17 @@ class Source:
         return cls(str(path.relative_to(PACKAGE)), text.splitlines(), ast.parse(text), comments)
 
     @property
-    def is_kernel(self) -> bool:
-        return self.name.startswith(f"{KERNELS}/")
-
-    @property
     def is_command(self) -> bool:
         return self.name.startswith("cli/") or self.name == "cli.py"
 
     def functions(self) -> Iterator[Function]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, Function))
+        """All functions but kernels, which are those that are compiled."""
+        found = [node for node in ast.walk(self.tree) if isinstance(node, Function)]
+        calls = (node for node in ast.walk(self.tree) if isinstance(node, ast.Call) and is_compiler(node))
+        by_call = {arg.id for call in calls for arg in call.args if isinstance(arg, ast.Name)}
+        kernels = (f for f in found if f.name in by_call or any(map(is_compiler, f.decorator_list)))
+        compiled = {inner for kernel in kernels for inner in ast.walk(kernel)}
+        return (node for node in found if node not in compiled)
 
     def docstrings(self) -> set[int]:
         """Lines of docstrings, also those under assignments."""
@@ -214,6 +216,12 @@ class Source:
             if text and k not in imports:
                 out.append((k, text))
         return out
+
+
+def is_compiler(node: ast.expr) -> bool:
+    """Whether a decorator, or a call, hands functions to Numba, as code or as something that makes code."""
+    name = node.func if isinstance(node, ast.Call) else node
+    return isinstance(name, ast.Name) and name.id in COMPILERS
 
 
 def parameters(function: Function) -> int:
@@ -269,14 +277,13 @@ def report_package(listing: bool) -> None:
     many = [
         f"{s.name}:{f.lineno} {f.name} ({parameters(f)})"
         for s in sources
-        if not s.is_kernel and not s.is_command
+        if not s.is_command
         for f in s.functions()
         if f.name != "__init__" and parameters(f) > MANY_PARAMETERS
     ]
     long = [
         f"{s.name}:{f.lineno} {f.name} ({length(f)} lines)"
         for s in sources
-        if not s.is_kernel
         for f in s.functions()
         if length(f) > LONG_FUNCTION
     ]

@@ -63,12 +63,12 @@ class Rooting:
     only if it is a pairwise forest."""
 
     valid: bool
+    ends: Ints
     order: Ints
     parent: Ints
     edge: Ints
     flip: Bools
     degree: Ints
-    ends: Ints
 
     @classmethod
     def of(cls, n: int, scopes: tuple[tuple[int, ...], ...], first: bytes = b"") -> Rooting:
@@ -79,7 +79,7 @@ class Rooting:
         parent, flip = np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=bool)
         roots = np.frombuffer(first or bytes(size), dtype=bool)[:size].copy()
         valid = pairwise and plan_forest(size, ends, order, parent, edge, flip, degree, roots)
-        return cls(bool(valid), order, parent, edge, flip, degree, ends)
+        return cls(bool(valid), ends, order, parent, edge, flip, degree)
 
 
 @lru_cache(4096)

@@ -265,6 +265,15 @@ def anneal(w, g, instances, free, unary, tables, y, eps, hot, cold, rounds, budg
 
 
 @njit(cache=True, nogil=True)
+def _first(borders, c, y):
+    """The border of a component, all of it in state 0."""
+    members = borders.var[borders.ptr[c] : borders.ptr[c + 1]]
+    for v in members:
+        y[v] = 0
+    return members
+
+
+@njit(cache=True, nogil=True)
 def _next(w, members, y):
     """Advance the states of the border like an odometer, the last one fastest."""
     for k in range(len(members) - 1, -1, -1):
@@ -281,9 +290,7 @@ def tabulate(w, g, borders, instances, unary, tables, y, eps, values):
     work, acc = np.empty(w.widest), np.empty(len(unary))
     for b in instances:
         for c in range(g.ptr[b], g.ptr[b + 1]):
-            members = borders.var[borders.ptr[c] : borders.ptr[c + 1]]
-            for v in members:
-                y[v] = 0
+            members = _first(borders, c, y)
             for t in range(borders.entry_ptr[c], borders.entry_ptr[c + 1]):
                 allowed = True
                 for v in members:
@@ -298,9 +305,7 @@ def expect(w, g, borders, instances, unary, tables, y, eps, weights, mu_at, mu_u
     work, acc, belief = np.empty(w.widest), np.empty(len(unary)), np.empty(len(unary))
     for b in instances:
         for c in range(g.ptr[b], g.ptr[b + 1]):
-            members = borders.var[borders.ptr[c] : borders.ptr[c + 1]]
-            for v in members:
-                y[v] = 0
+            members = _first(borders, c, y)
             for t in range(borders.entry_ptr[c], borders.entry_ptr[c + 1]):
                 if weights[t] > 0.0:
                     _component_marginals(
