@@ -46,6 +46,7 @@ class Topology:
     n_factors: int = field(init=False, repr=False, compare=False)
     card_array: Ints = field(init=False, repr=False, compare=False)
     scope_ptr: Ints = field(init=False, repr=False, compare=False)
+    scope_sizes: Ints = field(init=False, repr=False, compare=False)
     scope_flat: Ints = field(init=False, repr=False, compare=False)
     table_sizes: Ints = field(init=False, repr=False, compare=False)
     shape_ids: Ints = field(init=False, repr=False, compare=False)
@@ -65,16 +66,17 @@ class Topology:
                 raise InputError(f"factor {f} has scope {scope}, but variables run from 0 to {n - 1}.")
             scopes.append(scope)
         card_array = np.array(cards, dtype=np.int64)
-        ptr = offsets(np.fromiter(map(len, scopes), np.int64, len(scopes)))
+        orders = np.fromiter(map(len, scopes), np.int64, len(scopes))
+        ptr = offsets(orders)
         flat = np.fromiter(chain.from_iterable(scopes), np.int64)
         table_sizes = shape_ids = flat
         if scopes:
-            here, place = card_array[flat], np.arange(len(flat)) - np.repeat(ptr[:-1], np.diff(ptr))
+            here, place = card_array[flat], np.arange(len(flat)) - np.repeat(ptr[:-1], orders)
             with np.errstate(over="ignore"):
                 mixed = (here + 1) * np.int64(0x5851F42D4C957F2D) ** (place + 1)
             table_sizes, shape_ids = np.multiply.reduceat(here, ptr[:-1]), np.add.reduceat(mixed, ptr[:-1])
         derived = {"cards": cards, "scopes": tuple(scopes), "n_vars": n, "n_factors": len(scopes)}
-        derived |= {"card_array": card_array, "scope_ptr": ptr, "scope_flat": flat}
+        derived |= {"card_array": card_array, "scope_ptr": ptr, "scope_sizes": orders, "scope_flat": flat}
         derived |= {"table_sizes": table_sizes, "shape_ids": shape_ids, "_hash": hash((cards, derived["scopes"]))}
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -89,7 +91,7 @@ class Topology:
     @cached_property
     def scope_strides(self) -> Ints:
         """Step in a factor's table for each variable of its scope, aligned with ``scope_flat``."""
-        cards, size = self.card_array[self.scope_flat], np.diff(self.scope_ptr)
+        cards, size = self.card_array[self.scope_flat], self.scope_sizes
         from_end = np.repeat(self.scope_ptr[1:], size) - 1 - np.arange(len(cards))
         steps = np.ones(len(cards), dtype=np.int64)
         for at in range(1, int(size.max(initial=1))):
@@ -129,7 +131,8 @@ def gather(parts: Sequence[Ints], of: Ints, shift: Ints | None = None) -> Ints:
 class Batch:
     """Instances of any sizes side by side in flat arrays (layout in the module docstring).
 
-    ``mu_first`` is the first factor of every marginal in ``Marginals.tables``, in the order in which they lie there.
+    ``mu_first`` is the first factor of every marginal in ``Marginals.tables``, in the order in which they lie there;
+    factor f touches the variables ``scope_vars[scope_ptr[f] : scope_ptr[f+1]]``, numbered within the batch.
     """
 
     topologies: tuple[Topology, ...]
@@ -147,6 +150,8 @@ class Batch:
     table_at: Ints
     mu_at: Ints
     mu_first: Ints
+    scope_ptr: Ints
+    scope_vars: Ints
 
     @classmethod
     def build(cls, graphs: Sequence[Topology], table_ids: Sequence[Sequence[int] | Ints] | None = None) -> Batch:
@@ -171,11 +176,11 @@ class Batch:
     @classmethod
     def of_kinds(cls, kinds: tuple[Topology, ...], topology_of: Ints, table_ids: Ints | None = None) -> Batch:
         """``build`` of instances ``kinds[topology_of[b]]``, kinds all different; table ids of all factors in a row."""
-        read = attrgetter("n_vars", "n_factors", "card_array", "table_sizes", "shape_ids")
-        n_vars, n_factors, *arrays = zip(*map(read, kinds), strict=True) if kinds else ((),) * 5
+        read = attrgetter("n_vars", "n_factors", "scope_flat", "card_array", "table_sizes", "shape_ids", "scope_sizes")
+        n_vars, n_factors, scopes, *arrays = zip(*map(read, kinds), strict=True) if kinds else ((),) * 7
         var_ptr = offsets(np.array(n_vars, dtype=np.int64)[topology_of])
         factor_ptr = offsets(np.array(n_factors, dtype=np.int64)[topology_of])
-        cards, sizes, shapes = map(gather, arrays, repeat(topology_of))
+        cards, sizes, shapes, orders = map(gather, arrays, repeat(topology_of))
         unary_ptr = offsets(cards)
         if table_ids is None:
             mu_first = np.arange(len(sizes))
@@ -190,9 +195,8 @@ class Batch:
             mu_first, mu_number = by_first_use(number + owner * len(first))
             mu_at, n_mu = _place(mu_first, mu_number, sizes)
         counts = int(var_ptr[-1]), int(factor_ptr[-1]), int(unary_ptr[-1]), n_table, n_mu
-        return cls(
-            kinds, topology_of, *counts, var_ptr, factor_ptr, cards, unary_ptr, sizes, table_at, mu_at, mu_first
-        )
+        layout = var_ptr, factor_ptr, cards, unary_ptr, sizes, table_at, mu_at, mu_first
+        return cls(kinds, topology_of, *counts, *layout, offsets(orders), gather(scopes, topology_of, var_ptr[:-1]))
 
     def __len__(self) -> int:
         return len(self.topology_of)
@@ -214,16 +218,6 @@ class Batch:
     def factor_owner(self) -> Ints:
         """Instance of each factor."""
         return np.repeat(np.arange(len(self)), np.diff(self.factor_ptr))
-
-    @cached_property
-    def scope_ptr(self) -> Ints:
-        """Scope of factor f of the batch: ``scope_vars[scope_ptr[f] : scope_ptr[f+1]]``."""
-        return offsets(gather([np.diff(g.scope_ptr) for g in self.topologies], self.topology_of))
-
-    @cached_property
-    def scope_vars(self) -> Ints:
-        """Variables of every factor's scope, numbered within the batch."""
-        return gather([g.scope_flat for g in self.topologies], self.topology_of, self.var_ptr[:-1])
 
     @cached_property
     def slot_factor(self) -> Ints:

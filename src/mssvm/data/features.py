@@ -123,36 +123,28 @@ class FeatureSchema:
 _TOLD = {"dense": "arrays", "sparse": "sparse matrices", "named": "named features"}
 
 
-def _is_words(item: Any) -> bool:
-    if isinstance(item, np.ndarray):
-        return item.ndim == 1 and len(item) > 0 and isinstance(item[0], str)
-    if hasattr(item, "iloc"):
-        return getattr(item, "ndim", 0) == 1 and len(item) > 0 and isinstance(item.iloc[0], str)
-    return isinstance(item, (list, tuple)) and len(item) > 0 and isinstance(item[0], str)
-
-
 def _recognised(items: Sequence[Any], what: str) -> tuple[Sequence[Any], Kind]:
     """The instances, words among them turned into named features, and whether they hold arrays, sparse matrices or
     named features; names and numbers do not mix."""
     if set(map(type, items)) == {list} and {type(item[0]) for item in items if item} == {dict}:
         return items, "named"  # the common case of text, sooner told
-    are_words = list(map(_is_words, items))
-    if any(are_words):
-        for b, item in enumerate(items):
-            if not are_words[b] and len(item):
+    found = list(map(_kind, items, count(), repeat(what)))
+    kinds = set(found) - {None}
+    if "words" in kinds:
+        for b, kind in enumerate(found):
+            if kind not in ("words", None):
                 raise InputError("words here and other features elsewhere; use one kind.", what=what, instance=b)
         return words([[str(w) if isinstance(w, str) else w for w in item] for item in items]), "named"
-    kinds = set(map(_kind, items, count(), repeat(what))) - {None}
     if "named" in kinds and len(kinds) > 1:
         raise InputError(f"{what} mixes named features with arrays; use one kind for all instances.")
     return items, "named" if "named" in kinds else "sparse" if kinds == {"sparse"} else "dense"
 
 
-def _kind(item: Any, b: int, what: str) -> Kind | None:
+def _kind(item: Any, b: int, what: str) -> Kind | Literal["words"] | None:
     """The kind of one instance, or None where it has no sites to tell by."""
     if sparse.issparse(item):
         return "sparse"
-    if isinstance(item, np.ndarray) and item.dtype != object:
+    if isinstance(item, np.ndarray) and item.dtype.kind not in "OU":
         return "dense"
     listed = hasattr(item, "__len__") and (hasattr(item, "__getitem__") or hasattr(item, "iloc"))
     if isinstance(item, (str, bytes, Mapping)) or not listed or (isinstance(item, np.ndarray) and not item.ndim):
@@ -160,6 +152,8 @@ def _kind(item: Any, b: int, what: str) -> Kind | None:
     if not len(item):
         return None
     first = item.iloc[0] if hasattr(item, "iloc") else item[0]
+    if isinstance(first, str) and getattr(item, "ndim", 1) == 1:
+        return "words"
     if isinstance(first, (Mapping, set, frozenset)):
         return "named"
     if isinstance(first, (list, tuple)):

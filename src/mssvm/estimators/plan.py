@@ -77,14 +77,28 @@ class TrainingPlan:
 
     def solver_for(self, exact: bool, dual: bool, missing: float, seed: int) -> Solver[Any]:
         """The solver, once it is known whether inference is exact, whether the problem has a dual that BCFW can solve,
-        and what share of the labels is missing."""
-        if self.solver != "auto":
-            return solver_of(self.solver, self.max_iter, self.tol, seed)
-        if not (exact or self.l1_ratio > 0):  # absolute values are for L-BFGS alone
-            return solver_of("bcfw" if dual else "adam", self.max_iter, self.tol, seed)
-        schedule = SPARSE_SMOOTHED if missing > SPARSE else SMOOTHED
-        return solver_of("lbfgs", self.max_iter, self.tol, seed, schedule=schedule)
-
+        and what share of the labels is missing: by name with the estimator's settings, or a solver object as it is."""
+        solver, settings = self.solver, dict[str, Any]()
+        if isinstance(solver, Solver):
+            if self.max_iter is not None or self.tol is not None:
+                reason = "max_iter and tol belong to solvers given by name; set them in the solver object instead."
+                raise InputError(reason)
+            return solver
+        if solver == "auto" and (exact or self.l1_ratio > 0):  # absolute values are for L-BFGS alone
+            solver, settings["schedule"] = "lbfgs", SPARSE_SMOOTHED if missing > SPARSE else SMOOTHED
+        elif solver == "auto":
+            solver = "bcfw" if dual else "adam"
+        if not isinstance(solver, str) or solver not in SOLVERS:
+            raise InputError(f"solver must be 'auto', one of {_listed(SOLVERS)}, or a solver object, got {solver!r}.")
+        known = SOLVERS[solver]
+        if self.max_iter is not None:
+            settings[known.iterations] = checks.count(self.max_iter, "max_iter", 1)
+        if self.tol is not None:
+            settings["tolerance"] = checks.number(self.tol, "tol", above=0.0)
+        if hasattr(known.load(), "seed"):
+            settings["seed"] = seed
+        made: Solver[Any] = known.make(**settings)
+        return made
 
 
 def structure_of(structure: Any) -> Structure:
@@ -111,20 +125,14 @@ def loss_of(loss: Any, default: str) -> Loss:
     return given
 
 
-def threads_of(n_jobs: Any) -> int:
-    """Number of threads: None is one, negative numbers count back from all cores."""
-    if n_jobs is None:
-        return 1
-    wanted = checks.count(n_jobs, "n_jobs", -THREADS, THREADS)
-    if wanted == 0:
-        raise InputError("n_jobs must be None or a whole number other than 0, got 0.")
-    return wanted if wanted > 0 else max(1, (cpu_count() or 1) + 1 + wanted)
-
-
 def engine_for(engine: Any, device: Any, n_jobs: Any) -> Engine:
-    """The engine by name with so many threads, an engine object, or the torch engine on a device."""
+    """The engine by name with so many threads (None is one, negative numbers count back from all cores), an engine
+    object, or the torch engine on a device."""
     if device is None:
-        return engine_of(engine, threads_of(n_jobs))
+        threads = 1 if n_jobs is None else checks.count(n_jobs, "n_jobs", -THREADS, THREADS)
+        if threads == 0:
+            raise InputError("n_jobs must be None or a whole number other than 0, got 0.")
+        return engine_of(engine, threads if threads > 0 else max(1, (cpu_count() or 1) + 1 + threads))
     if engine != "auto":
         raise InputError(f"device={device!r} stands for an engine; leave out either it or engine={engine!r}.")
     from mssvm.engines.torch import TorchEngine  # torch is imported only when used
@@ -148,25 +156,6 @@ def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int
         made = replace(made, operations_limit=most, effort="fast")
     found: Inference = made
     return found
-
-
-def solver_of(solver: Any, max_iter: Any, tol: Any, seed: int, **settings: Any) -> Solver[Any]:
-    """A solver by name with the estimator's settings, or a solver object as it is."""
-    if isinstance(solver, Solver):
-        if max_iter is not None or tol is not None:
-            raise InputError("max_iter and tol belong to solvers given by name; set them in the solver object instead.")
-        return solver
-    if not isinstance(solver, str) or solver not in SOLVERS:
-        raise InputError(f"solver must be 'auto', one of {_listed(SOLVERS)}, or a solver object, got {solver!r}.")
-    known = SOLVERS[solver]
-    if max_iter is not None:
-        settings[known.iterations] = checks.count(max_iter, "max_iter", 1)
-    if tol is not None:
-        settings["tolerance"] = checks.number(tol, "tol", above=0.0)
-    if hasattr(known.load(), "seed"):
-        settings["seed"] = seed
-    made: Solver[Any] = known.make(**settings)
-    return made
 
 
 def generator_of(random_state: Any) -> np.random.RandomState:

@@ -102,7 +102,7 @@ class PredictionRequest:
 
     def restricted(self, mask: Bools) -> PredictionRequest:
         """The same request with fewer labels allowed (mask over sites and classes)."""
-        return replace(self, query=self.query.restrict(self.encoded.over_states(mask)))
+        return replace(self, query=self.query.restrict(self.encoded.over_states(mask, "the mask")))
 
     def variants(self, instances: Ints, query: Query) -> tuple[Belief, Ints]:
         """The best answers of the named instances (repeats allowed) under another query, and their states."""

@@ -136,6 +136,8 @@ def records(columns: Mapping[str, AnyArray]) -> Any:
 
 def best_of(solutions: Sequence[Solution]) -> Solution:
     """The lowest objective of a series of solutions; cut short, if the series was."""
-    best = min(solutions, key=lambda s: s.objective if np.isfinite(s.objective) else np.inf)
-    last = solutions[-1]
+    best, last = solutions[0], solutions[-1]
+    for found in solutions[1:]:
+        if np.isfinite(found.objective) and not best.objective <= found.objective:
+            best = found
     return replace(best, outcome=last.outcome, message=last.message) if last.outcome.cut_short else best

@@ -330,7 +330,7 @@ class Solver(Settings, ABC, Generic[S]):
                 while end is None:
                     if saver is not None and saver.due:
                         saver.save(run.dump(), state)
-                    before = run.mark(), copy(state)
+                    before = (run.mark(), copy(state)) if saver is not None else None
                     self.step(run, state)
         except Stop as stop:
             end = stop

@@ -116,11 +116,6 @@ MOST_STATES = 1 << 15  # a table of two such variables has 2**30 entries
 _WHAT = {"node": "X", "edge": "edge"}  # what messages call the sources
 
 
-def check_count(value: Any, name: str, low: int) -> int:
-    """A number of states, or an error."""
-    return checks.count(value, name, low, MOST_STATES)
-
-
 def type_names(types: Iterable[Hashable]) -> tuple[str, ...]:
     """Types of nodes, edges or variables by their names in sorted order; different ones must read differently."""
     named: dict[str, Hashable] = {}

@@ -111,8 +111,13 @@ class Encoded:
         labels, hidden = (s.select(chosen, old, inputs.batch) for s in (self.labels, self.hidden))
         return Encoded(inputs, labels, hidden, self.n_classes, allowed)
 
-    def over_states(self, mask: Bools) -> Bools:
+    def over_states(self, mask: Bools, what: str) -> Bools:
         """A mask (sites, classes) as a mask over the states of the batch, True on all other variables."""
+        if mask.shape != (len(self.labels), self.n_classes):
+            raise InputError(
+                f"{what} covers {mask.shape[0]} sites and {mask.shape[1]} classes; "
+                f"X has {len(self.labels)} sites and the model {self.n_classes} classes."
+            )
         out = np.ones(self.batch.n_states, dtype=bool)
         out[self.states_at] = mask.ravel()
         return out
@@ -137,7 +142,7 @@ def to_query(
         query = query.restrict(encoded.allowed)
     for name, labels in (("allowed", allowed), ("given", given)):
         if labels is not None:
-            query = query.restrict(encoded.over_states(_mask(encoded, labels, name)))
+            query = query.restrict(encoded.over_states(labels.mask, name))
     if encoded.allowed is not None or allowed is not None or given is not None:
         _check(encoded, query, "given" if given is not None else "allowed")
     return query
@@ -154,7 +159,7 @@ def to_sample(
     """
     for b in np.flatnonzero(np.diff(encoded.labels.ptr) == 0)[:1].tolist():
         raise InputError("there is no site to label; leave empty instances out.", instance=b)
-    truth = encoded.over_states(_mask(encoded, labels, "y"))
+    truth = encoded.over_states(labels.mask, "y")
     query = to_query(encoded, ~labels.observed, None, allowed)
     _check(encoded, query.restrict(truth), "y")
     per_variable = None
@@ -164,15 +169,6 @@ def to_sample(
         per_variable = np.ones(encoded.batch.n_vars)
         per_variable[encoded.labels.vars] = site_weight
     return Sample.of(inputs_for(loss, encoded.inputs), query, truth, weight, per_variable)
-
-
-def _mask(encoded: Encoded, labels: Labels, what: str) -> Bools:
-    if labels.mask.shape != (len(encoded.labels), encoded.n_classes):
-        raise InputError(
-            f"{what} covers {labels.mask.shape[0]} sites and {labels.mask.shape[1]} classes; "
-            f"X has {len(encoded.labels)} sites and the model {encoded.n_classes} classes."
-        )
-    return labels.mask
 
 
 def _check(encoded: Encoded, query: Query, what: str) -> None:

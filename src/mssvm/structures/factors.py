@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Ints
-from mssvm.core.checks import mapping, several
+from mssvm.core.checks import count, mapping, several
 from mssvm.core.errors import InputError
 from mssvm.data.graphs import FactorInput
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import Raw, Structure, check_count, label_mask, type_names
+from mssvm.structures.base import MOST_STATES, Raw, Structure, label_mask, type_names
 from mssvm.structures.encoder import Encoder, GroupedTopology, HardConstraint, Schema, WeightBlock, state_index
 
 
@@ -46,7 +46,7 @@ class FactorModel(Structure):
         if self.hidden is not None and not isinstance(self.hidden, Mapping):
             raise InputError(f"hidden must map variable types to numbers of states, got {self.hidden!r}.")
         for name, card in (self.hidden or {}).items():
-            check_count(card, f"hidden[{name!r}]", 1)
+            count(card, f"hidden[{name!r}]", 1, MOST_STATES)
 
     @property
     def _hidden(self) -> dict[str, int]:

@@ -33,10 +33,10 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import Bools, Ints
-from mssvm.core.checks import several, shown
+from mssvm.core.checks import count, several, shown
 from mssvm.core.errors import InputError
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import Structure, check_count, check_flag
+from mssvm.structures.base import MOST_STATES, Structure, check_flag
 from mssvm.structures.encoder import Encoder, GroupedTopology, HardConstraint, Schema, WeightBlock
 
 
@@ -74,7 +74,7 @@ class Pairwise(Structure):
         """Sites and edges of an instance with the given key."""
 
     def check(self) -> None:
-        check_count(self.hidden, "hidden", 0)
+        count(self.hidden, "hidden", 0, MOST_STATES)
         check_flag(self.linked, "linked")
         check_flag(self.direct, "direct")
 

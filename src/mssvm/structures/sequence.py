@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from scipy import sparse
 
+from mssvm.core.checks import count
 from mssvm.core.errors import InputError
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import Raw, Structure, check_count, check_flag
+from mssvm.structures.base import MOST_STATES, Raw, Structure, check_flag
 from mssvm.structures.encoder import Encoder, GroupedTopology, Parsed, Schema, WeightBlock
 
 
@@ -48,7 +49,7 @@ class SequenceClass(Structure):
     fixed: Mapping[str, Any] | None = None
 
     def check(self) -> None:
-        check_count(self.hidden, "hidden", 1)
+        count(self.hidden, "hidden", 1, MOST_STATES)
         check_flag(self.per_class, "per_class")
         if self.pool not in (None, "mean"):
             raise InputError(f"pool must be None or 'mean', got {self.pool!r}.")
