@@ -116,7 +116,9 @@ class Walk:
             for name, stack in stacks.items():
                 self._list(f"deepest stack {name}", stack)
             self._list("functions", sorted(self.functions))
-            print("  files:", *files, sep="\n    ")
+            print("  functions by file:")
+            for file, n in sorted(Counter(function.file for function in self.functions).items()):
+                print(f"    {n:3d} {file}")
 
     def _list(self, title: str, functions: list[Place]) -> None:
         print(f"  {title}:")

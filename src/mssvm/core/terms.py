@@ -49,9 +49,9 @@ class Term:
     width: int
     block: Ints
     active: ActiveStates | None = None
-    one_block: bool = field(init=False)
-    block_size: int = field(init=False)
-    reach: int = field(init=False)
+    one_block: bool = field(init=False, repr=False)
+    block_size: int = field(init=False, repr=False)
+    reach: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.target not in ("unary", "tables"):

@@ -92,8 +92,8 @@ class LabelVocabulary:
 
     classes: tuple[Hashable, ...]
     missing_label: Hashable = None
-    n_classes: int = field(init=False)
-    table: dict[Hashable, int] = field(init=False)
+    n_classes: int = field(init=False, repr=False)
+    table: dict[Hashable, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         classes = tuple(map(plain, self.classes))

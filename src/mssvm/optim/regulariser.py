@@ -24,8 +24,8 @@ class Regulariser:
     strength: float | Floats = 1.0
     nonnegative: Bools | None = None
     absolute: float | Floats = 0.0
-    has_absolute: bool = field(init=False)
-    kinked: bool = field(init=False)
+    has_absolute: bool = field(init=False, repr=False)
+    kinked: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("strength", "absolute"):

@@ -119,10 +119,10 @@ class GroupedTopology:
     rows: Mapping[str, Ints] = field(default_factory=dict)
     hidden_shape: tuple[int, ...] | None = None
     table: bool = False
-    hidden: Ints = field(init=False)
-    variables: dict[str, Ints] = field(init=False)
-    factors: dict[str, Ints] = field(init=False)
-    graph: Topology = field(init=False)
+    hidden: Ints = field(init=False, repr=False)
+    variables: dict[str, Ints] = field(init=False, repr=False)
+    factors: dict[str, Ints] = field(init=False, repr=False)
+    graph: Topology = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         variables, factors, scopes = dict[str, Ints](), dict[str, Ints](), list[tuple[int, ...]]()
@@ -157,13 +157,13 @@ class Encoder:
     structure: Structure
     schema: Schema
     vocabulary: LabelVocabulary
-    blocks: tuple[WeightBlock, ...] = field(init=False)
-    constraints: tuple[HardConstraint, ...] = field(init=False)
+    blocks: tuple[WeightBlock, ...] = field(init=False, repr=False)
+    constraints: tuple[HardConstraint, ...] = field(init=False, repr=False)
     _topologies: Recent[Hashable, GroupedTopology] = field(
-        init=False, default_factory=partial(Recent, KEPT, attrgetter("graph.n_vars"))
+        init=False, repr=False, default_factory=partial(Recent, KEPT, attrgetter("graph.n_vars"))
     )
     _layouts: Recent[tuple[Hashable, ...], Layout] = field(
-        init=False, default_factory=partial(Recent, KEPT, attrgetter("batch.n_states"))
+        init=False, repr=False, default_factory=partial(Recent, KEPT, attrgetter("batch.n_states"))
     )
 
     def __post_init__(self) -> None:
