@@ -82,7 +82,7 @@ class LinearFeatures:
         if w.shape != (self.n_weights,):
             raise InputError(f"the model has {self.n_weights} weights, but w has shape {w.shape}.")
         known = (NONE, NONE) if self.offset is None else (_typed(self.offset.unary), _typed(self.offset.tables))
-        products(self._terms, _typed(w), theta.unary, theta.tables, *known)
+        products(self._terms, _typed(w), theta.unary, theta.tables, *known, NO_SOURCE, False)
 
     def adjoint(self, mu: Marginals) -> Floats:
         batch = self.batch
@@ -92,9 +92,8 @@ class LinearFeatures:
                 f"the batch needs ({batch.n_states},) and ({batch.n_mu_entries},)."
             )
         gradient = np.zeros(self.n_weights)
-        transposed_products(
-            self._terms, gradient, _typed(mu.unary), _typed(mu.tables), self._source, batch.n_table_entries
-        )
+        tables = np.empty(batch.n_table_entries)
+        products(self._terms, gradient, _typed(mu.unary), tables, NONE, _typed(mu.tables), self._source, True)
         return gradient
 
     @cached_property
@@ -115,49 +114,54 @@ def _typed(values: Floats) -> Floats:
 
 
 @njit(cache=True, nogil=True)
-def products(terms: Ints, w: Floats, unary: Floats, tables: Floats, known_unary: Floats, known_tables: Floats) -> None:
-    """Scores from weights, on top of those that are known (none: zero)."""
-    for out, known in ((unary, known_unary), (tables, known_tables)):
-        out[len(known) :] = 0.0
-        for i in range(len(known)):
-            out[i] = known[i]
+def products(
+    terms: Ints, w: Floats, unary: Floats, tables: Floats, known: Floats, known_tables: Floats, source: Ints, back: bool
+) -> None:
+    """Scores from weights, on top of those ``known`` (none: zero); or ``back``, adding what the marginals of states and
+    of tables are worth to every weight, those of tables (``known_tables``) being summed over instances first."""
+    if back:
+        sum_tables(known_tables, source, tables)
+    else:
+        begin_with(known, unary)
+        begin_with(known_tables, tables)
     for k in range(len(terms)):
         t, theta = terms[k], unary if terms[k, UNARY] else tables
-        if t[KIND] == TIED:
+        if t[KIND] == TIED and back:
+            tied_adjoint(t, w, theta)
+        elif t[KIND] == TIED:
             tied_forward(t, w, theta)
+        elif t[KIND] == FEW and back:
+            narrow_adjoint(t, w, theta)
         elif t[KIND] == FEW:
             narrow_forward(t, w, theta)
         elif t[KIND] == SPARSE:
-            sparse_product(t, pointer_to(w), pointer_to(theta), False)
+            sparse_product(t, pointer_to(w), pointer_to(theta), back)
         elif t[KIND] == LISTED:
-            listed_product(t, pointer_to(w), pointer_to(theta), False)
+            listed_product(t, pointer_to(w), pointer_to(theta), back)
         else:
-            dense_product(t, pointer_to(w), pointer_to(theta), False)
+            dense_product(t, pointer_to(w), pointer_to(theta), back)
 
 
-@njit(cache=True, nogil=True)
-def transposed_products(
-    terms: Ints, gradient: Floats, unary: Floats, marginals: Floats, source: Ints, n_entries: int
-) -> None:
-    """Adds what the marginals of states and of tables (summed over instances first) are worth to every weight."""
-    tables = np.zeros(n_entries)
+@njit()
+def begin_with(known: Floats, out: Floats) -> None:
+    """``known`` if there is any, else zeros."""
+    for i in range(0 if len(known) else len(out)):
+        out[i] = 0.0
+    for i in range(len(known)):
+        out[i] = known[i]
+
+
+@njit()
+def sum_tables(marginals: Floats, source: Ints, tables: Floats) -> None:
+    """Marginals by table entry; without a ``source`` they are copies of all tables."""
+    n = len(tables)
+    for j in range(n):
+        tables[j] = 0.0
     for j in range(len(source)):
         tables[source[j]] += marginals[j]
-    for first in range(0, 0 if len(source) else len(marginals), max(n_entries, 1)):
-        for j in range(n_entries):
+    for first in range(0, 0 if len(source) else len(marginals), max(n, 1)):
+        for j in range(n):
             tables[j] += marginals[first + j]
-    for k in range(len(terms)):
-        t, mu = terms[k], unary if terms[k, UNARY] else tables
-        if t[KIND] == TIED:
-            tied_adjoint(t, gradient, mu)
-        elif t[KIND] == FEW:
-            narrow_adjoint(t, gradient, mu)
-        elif t[KIND] == SPARSE:
-            sparse_product(t, pointer_to(gradient), pointer_to(mu), True)
-        elif t[KIND] == LISTED:
-            listed_product(t, pointer_to(gradient), pointer_to(mu), True)
-        else:
-            dense_product(t, pointer_to(gradient), pointer_to(mu), True)
 
 
 @njit()
@@ -215,7 +219,7 @@ def listed_product(t: Ints, w: Any, theta: Any, back: bool) -> None:
                     theta[to + states[q]] += x[e] * w[start + q]
 
 
-@njit(inline="always")
+@njit()
 def add(to: int, start: int, width: int, value: float, w: Any, theta: Any, back: bool) -> None:
     """``width`` weights times a number to as many scores, or back."""
     if back:
@@ -289,7 +293,10 @@ def tied_adjoint(t: Ints, out: Floats, mu: Floats) -> None:
 def narrow_forward(t: Ints, w: Floats, out: Floats) -> None:
     """``tied_forward`` for few states: features side by side."""
     n, d, width, start, x = t[N], t[D], t[W], ints_at(t[BLOCK])[0], floats_at(t[X])
-    turned = np.ascontiguousarray(w[start : start + d * width].reshape(d, width).T)
+    turned = np.empty((width, d))
+    for j in range(d):
+        for k in range(width):
+            turned[k, j] = w[start + j * width + k]
     for r in range(n):
         to = index(t[AT], t[WIDE_AT], r)
         if to >= 0:

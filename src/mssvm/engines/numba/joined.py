@@ -31,17 +31,16 @@ class JoinedInference:
         self.features, self.workers, self.given = features, plus.workers, given
         self.cost = (NO_COST, NO_COST) if cost is None else (cost.unary.copy(), cost.tables.copy())
         batch, sides = features.batch, [plus] if minus is None else [plus, minus]
-        sets, rows, numbers = [], [], [np.array([[side.eps_y, side.eps_h] for side in sides])]
+        rows, numbers = [], [side.registers.numbers[:1] for side in sides]
         for k, side in enumerate(sides):
             own = side.registers.rows.copy()
-            own[:, SIDE], own[:, NUMBER] = k, own[:, NUMBER] + sum(map(len, numbers))
+            own[:, SIDE], own[:, NUMBER] = k, own[:, NUMBER] - 1 + sum(map(len, numbers))
             own[:, BASE : BASE + 4] += k * TABLE_PARTS * batch.n_table_entries
             rows.append(own)
-            numbers.append(side.registers.numbers)
-            tables = side.tables
-            sets.append([*(a.ctypes.data for a in (tables.starts, tables.rows, tables.cols)), len(tables.starts)])
+            numbers.append(side.registers.numbers[1:])
         self.sides = sides  # what the addresses point to
-        self.rows, self.numbers, self.sets = np.concatenate(rows), np.concatenate(numbers), np.array(sets)
+        self.rows, self.numbers = np.concatenate(rows), np.concatenate(numbers)
+        self.sets = np.concatenate([side.registers.sets for side in sides])
         needs = [side.registers.needs for side in sides]
         sizes = [batch.n_states, batch.n_states, batch.n_table_entries, batch.n_mu_entries]
         sizes += [len(sides) * TABLE_PARTS * batch.n_table_entries, max(n for n, _ in needs)]
@@ -51,6 +50,7 @@ class JoinedInference:
         self.missing = np.ones((len(sides), len(batch)), dtype=bool)
         for k, side in enumerate(sides):
             self.missing[k, side.instances] = False
+        self.wanted = sum(len(side.instances) for side in sides)
 
     @classmethod
     def of(cls, features: LinearFeatures, pair: Pair, cost: Potentials | None) -> JoinedInference | None:
@@ -70,24 +70,24 @@ class JoinedInference:
         unary, mu, raw, mu_tables, made, _ = (space[a:b] for a, b in self.spans)
         self.features.forward_into(w, Potentials(unary, raw))
         value, done = np.zeros((2, len(batch))), np.zeros((len(self.sides), len(batch)), dtype=bool)
-        mu_tables[:] = 0.0
 
-        def run(rows: Ints, sets: Ints = NO_SETS) -> None:
+        def run(rows: Ints, sets: Ints = NO_SETS) -> int:
             rest, counts = self.workers.scratch(*size)  # behind the arrays above, on whichever thread
-            run_lanes(
+            count: int = run_lanes(
                 rows, self.numbers, sets, made, raw, self.cost[1], unary, self.cost[0], value, mu, mu_tables, done,
                 rest[self.at[-2] :], counts,
             )  # fmt: skip
+            return count
 
         if self.workers.idle == 1:
-            run(self.rows, self.sets)
+            count = run(self.rows, self.sets)
         else:
-            run(self.rows[:0], self.sets)
+            count = run(self.rows[:0], self.sets)
             for side in range(len(self.sides)):  # one after the other: the second is subtracted
-                self.workers.each(run, parts_of(self.rows[self.rows[:, SIDE] == side], BLOCK // WIDTH))
+                count += sum(self.workers.each(run, parts_of(self.rows[self.rows[:, SIDE] == side], BLOCK // WIDTH)))
         theta, marginals = Potentials(unary, raw), Marginals(mu, mu_tables)
-        if (rest := np.flatnonzero(~np.all(done | self.missing, axis=0))).size:
-            self._one_by_one(rest, theta, value, marginals)
+        if count < self.wanted:
+            self._one_by_one(np.flatnonzero(~np.all(done | self.missing, axis=0)), theta, value, marginals)
         if given is not None:
             subtract_given(
                 given.unary, given.unary_owner, given.tables, given.table_owner, given.mu, unary, raw, value[1], mu,

@@ -926,11 +926,11 @@ def members_of(r):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_unary, mu_tables, done, space, counts):
-    """The groups of ``rows`` in this order, U+ (side 0) with the costs, and U- (side 1).
+    """The groups of ``rows`` in this order, U+ (side 0) with the costs, and U- (side 1); how many instances were done.
 
     ``sets`` names the tables that are to be made for either side; none if they are made already.
     """
-    size = len(raw)
+    size, count = len(raw), 0
     for side in range(len(sets)):
         given = raw_cost if side == 0 else raw_cost[:0]
         make_tables(sets[side], numbers[side], made[TABLE_PARTS * size * side :], raw, given)
@@ -961,11 +961,14 @@ def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_u
             write(
                 f.size, members, group, real, begin, stage, starts, buffer, f.marginals, side == 1, mu_unary, mu_tables
             )
+            for lane in range(real):
+                count += done[side, group[0, lane]]
+    return count
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def make_tables(tables, eps, made, raw, cost):
-    """What ``TableSet.make`` makes, of scores with a cost if there is one."""
+    """What ``TableSet.at_both`` makes, of scores with a cost if there is one."""
     size, n = len(raw), tables[3]
     starts, rows, cols = carray(ints_at(tables[0]), n), carray(ints_at(tables[1]), n), carray(ints_at(tables[2]), n)
     scores, top, span = made[:size], made[TOPS * size : (TOPS + 1) * size], made[(TOPS + 1) * size : TABLE_PARTS * size]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
@@ -18,14 +16,14 @@ from mssvm.engines.numba.forests.lane_groups import (
     FEWEST,
     BoundLanes,
     Kinds,
-    LaneGroup,
+    Lanes,
     lane_group,
     parts_of,
     read_from_root,
 )
-from mssvm.engines.numba.forests.lanes import TABLE_PARTS, TOPS, run_lanes
+from mssvm.engines.numba.forests.lanes import TABLE_PARTS, run_lanes
 from mssvm.engines.numba.forests.rooting import Rooting, rooting_of
-from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, Tables, exp_tables
+from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, TableSet
 from mssvm.engines.numba.vector import WIDTH
 
 LANE_STATES = 48  # with more, one chain at a time is as fast
@@ -64,26 +62,6 @@ def tables_of(batch: Batch, used: Ints, shapes: Ints, ok: Bools) -> tuple[Ints, 
     if odd.any():
         ok[batch.factor_owner[used[odd]]] = False
     return at[first], first, table, odd
-
-
-@dataclass(frozen=True, eq=False)
-class TableSet:
-    """Tables that a bound reads, by start, rows and columns."""
-
-    starts: Ints
-    rows: Ints
-    cols: Ints
-
-    def at_both(self, raw: Floats, eps_y: float, eps_h: float) -> tuple[Floats, Tables, Tables]:
-        """The tables at the temperatures of outputs and of hidden variables, one for both if these are equal; and all
-        that was made in one array, in parts as ``lanes`` names them."""
-        size, every = len(raw), np.empty(TABLE_PARTS * len(raw))
-        part = [every[k * size : (k + 1) * size] for k in range(TABLE_PARTS)]
-        made = list[Tables]()
-        for k, eps in enumerate((eps_y,) if eps_h == eps_y else (eps_y, eps_h)):
-            made.append(Tables(raw, part[1 + 2 * k], part[2 + 2 * k], part[TOPS], part[TOPS + 1]))
-            exp_tables(raw, self.starts, self.rows, self.cols, eps, *made[-1][1:])
-        return every, made[0], made[-1]
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
@@ -189,10 +167,10 @@ class ForestRoute:
         self.plan, self.query, self.eps_y, self.eps_h = plan, query, eps_y, eps_h
         self.instances, self.workers = instances, workers
         self.tables = plan.tables(instances)
-        self.lanes, self.dense = list[tuple[int, LaneGroup]](), list[tuple[int, DenseForests]]()
+        self.lanes, self.dense = Lanes(), list[tuple[int, DenseForests]]()
         if plan.side_by_side:
             self._group()
-        self.registers = BoundLanes.of(plan.batch, self.lanes, query.allowed, eps_y, eps_h)
+        self.registers = BoundLanes.of(plan.batch, self.lanes, query.allowed, self.tables, eps_y, eps_h)
 
     def _group(self) -> None:
         """What runs side by side, in registers or as matrix products, by the temperatures of the free variables."""
@@ -217,36 +195,36 @@ class ForestRoute:
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances."""
-        query, each = self.query, self.workers.each
-        made, ty, th = self.tables.at_both(theta.tables, self.eps_y, self.eps_h)
-        done, lanes = np.zeros((1, len(value)), dtype=bool), self.registers
+        each, done, lanes = self.workers.each, np.zeros((1, len(value)), dtype=bool), self.registers
+        made = np.empty(TABLE_PARTS * len(theta.tables))
 
-        def side_by_side(rows: Ints) -> None:
+        def side_by_side(rows: Ints, sets: Ints = NO_SETS) -> None:
             run_lanes(
-                rows, lanes.numbers, NO_SETS, made, theta.tables, NO_COST, theta.unary, NO_COST,
-                value.reshape(1, -1), mu.unary, mu.tables, done, *self.workers.scratch(*lanes.needs),
+                rows, lanes.numbers, sets, made, theta.tables, NO_COST, theta.unary, NO_COST, value.reshape(1, -1),
+                mu.unary, mu.tables, done, *self.workers.scratch(*lanes.needs),
             )  # fmt: skip
 
         def products(mode: int, some: DenseForests) -> None:
-            tables, eps = (th, self.eps_h) if mode == AT_H else (ty, self.eps_y)
-            some(theta, query.allowed, tables, eps, value, mu, done[0])
+            eps = self.eps_h if mode == AT_H else self.eps_y
+            some(theta, self.query.allowed, tables[mode == AT_H], eps, value, mu, done[0])
 
         if self.dense:
             with ONE_BLAS_THREAD:
+                tables = self.tables.at_both(theta.tables, self.eps_y, self.eps_h)
                 each(products, *zip(*self.dense, strict=True))
-        if len(lanes.rows):
-            each(side_by_side, [lanes.rows] if self.workers.idle == 1 else parts_of(lanes.rows, BLOCK // WIDTH))
-        self._each_alone(self.instances[~done[0, self.instances]], theta, (ty, th), value, mu)
+        if len(lanes.rows) and self.workers.idle == 1:
+            side_by_side(lanes.rows, lanes.sets)
+        elif len(lanes.rows):
+            side_by_side(lanes.rows[:0], lanes.sets)
+            each(side_by_side, parts_of(lanes.rows, BLOCK // WIDTH))
+        rest = self.instances[~done[0, self.instances]]
+        if len(rest):
+            self.one_by_one(rest, theta, value, mu)
 
     def one_by_one(self, instances: Ints, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of some of the instances, none beside another."""
-        tables = self.tables.at_both(theta.tables, self.eps_y, self.eps_h)[1:]
-        self._each_alone(instances, theta, tables, value, mu)
-
-    def _each_alone(
-        self, rest: Ints, theta: Potentials, tables: tuple[Tables, Tables], value: Floats, mu: Marginals
-    ) -> None:
         query, plan = self.query, self.plan
+        tables = self.tables.at_both(theta.tables, self.eps_y, self.eps_h)
 
         def run(part: Ints) -> bool:
             exact: bool = run_forests(
@@ -255,7 +233,7 @@ class ForestRoute:
             )  # fmt: skip
             return exact
 
-        if len(rest) and not all(self.workers.each(run, blocks(rest, BLOCK, self.workers.idle))):
+        if not all(self.workers.each(run, blocks(instances, BLOCK, self.workers.idle))):
             raise UnsupportedError(
                 "an instance is no forest whose hidden components touch at most two outputs; use general elimination."
             )
