@@ -11,8 +11,10 @@ from itertools import starmap
 from threading import Lock, local
 from typing import Any, Self, TypeVar
 
+import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
+from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
 
 T = TypeVar("T")
@@ -42,6 +44,19 @@ class Workers:
     def idle(self) -> int:
         """Threads that work handed out here gets: one inside work that was itself handed out."""
         return 1 if getattr(self._inside, "here", False) else self.threads
+
+    def scratch(self, floats: int, ints: int) -> tuple[Floats, Ints]:
+        """At least so many doubles, from a multiple of 64 bytes on, and integers: this thread's until it asks again.
+
+        Kept between calls, as the system takes longer to give memory anew than some kernels run.
+        """
+        kept: dict[str, AnyArray] = self._inside.__dict__
+        if "floats" not in kept or len(kept["floats"]) < floats:
+            some = np.empty(floats + 8)
+            kept["floats"] = some[-some.ctypes.data // 8 % 8 :]
+        if "ints" not in kept or len(kept["ints"]) < ints:
+            kept["ints"] = np.empty(ints, dtype=np.int64)
+        return kept["floats"], kept["ints"]
 
     def each(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
         """``function`` of every row of ``columns``, on any thread; results in order, the first error raised.

@@ -152,6 +152,20 @@ class Features(Protocol):
         ...
 
 
+Joined = Callable[[Floats], tuple[Floats, Floats, Floats]]
+
+
+@runtime_checkable
+class JoiningFeatures(Features, Protocol):
+    """Features of an engine that can go from weights to values and their gradient without a stop: threads wait for the
+    interpreter wherever they come back to it."""
+
+    def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
+        """The values of U+ (of scores with ``cost``) and of U- at weights w, and Phi^T (mu+ - mu-): what ``forward``,
+        ``pair`` and ``adjoint`` give. None where these cannot be joined."""
+        ...
+
+
 @runtime_checkable
 class Engine(Protocol):
     """A way to run inference. ``name`` is what estimators call it, ``threads`` how many it may use."""

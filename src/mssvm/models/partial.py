@@ -18,7 +18,7 @@ from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.terms import ActiveStates, Term
-from mssvm.engines.base import Engine, Features
+from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Pair
 from mssvm.models.base import BoundOnDemand
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
 
@@ -37,6 +37,17 @@ class PartialFeatures:
 
     def adjoint(self, mu: Marginals) -> Floats:
         return self.weights.restrict(self.features.adjoint(mu))
+
+    def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
+        inner = self.features.joined(pair, cost) if isinstance(self.features, JoiningFeatures) else None
+        if inner is None:
+            return None
+
+        def run(w: Floats) -> tuple[Floats, Floats, Floats]:
+            plus, minus, gradient = inner(self.weights.expand(w))
+            return plus, minus, self.weights.restrict(gradient)
+
+        return run
 
 
 @dataclass(frozen=True, eq=False)

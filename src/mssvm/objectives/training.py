@@ -19,7 +19,7 @@ from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.core.potentials import Marginals, Potentials, Status
 from mssvm.core.topology import Batch
 from mssvm.engines import engine_of
-from mssvm.engines.base import Bound, Engine, Features, Plan
+from mssvm.engines.base import Bound, Engine, Features, Joined, JoiningFeatures, Plan
 from mssvm.inference.base import Inference, Planner
 from mssvm.losses import Zero
 from mssvm.models.base import Model
@@ -266,8 +266,21 @@ class BoundBlock:
         mu = self.parts.minus(Potentials.zeros(batch)).mu
         return LinearMinus(batch, mu, self._gradient(mu))
 
+    @cached_property
+    def _joined(self) -> Joined | None:
+        features = self.block.features
+        if isinstance(self.parts, UnifiedParts) and isinstance(features, JoiningFeatures) and self._one_scale:
+            return features.joined(self.parts.pair, self.parts.delta)
+        return None
+
     def difference(self, w: Floats) -> Part:
-        theta, n = self.block.features.forward(w), len(self.scale)
+        n = len(self.scale)
+        if self._joined is not None:
+            plus, minus, gradient = self._joined(w)
+            self.check(minus)
+            self.check(value := plus - minus)
+            return Part(value, float(self.scale @ value), self.scale[0] * gradient, n, n, 2 * n)
+        theta = self.block.features.forward(w)
         if not self.single:
             found = self.parts.difference(theta)
             self.check(found.minus)

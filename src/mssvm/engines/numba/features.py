@@ -2,14 +2,15 @@
 
 Row r meets ``width`` numbers at ``at[r]`` of an array over states or table entries, and its (n_features, width) block
 of weights at ``block[r]``. Rows are visited in order, so sums carry the same bits on every run. ``LinearFeatures``
-chooses the loop for every term once. None of them is left to BLAS: its own threads wait for each other and for the
-cores that ours run on, which makes small products many times slower.
+chooses the loop for every term once; all terms are one compiled call, as threads wait for the interpreter before and
+after each. None is left to BLAS: its own threads wait for each other and for the cores that ours run on, which makes
+small products many times slower.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,19 @@ from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
-from mssvm.engines.numba.vector import FAST, WIDTH, load, splat, store
+from mssvm.engines.base import Joined, Pair
+from mssvm.engines.numba.joined import JoinedInference
+from mssvm.engines.numba.vector import FAST, WIDTH, floats_at, ints_at, load, pointer_to, shorts_at, splat, store
 
 ROWS = 6  # registers of sums in ``tied_forward`` and ``tied_adjoint``: as many as the shortest machine has
 NARROW = 4  # states that would leave half of a register empty
 SPAN = 32  # rows whose features stay in the nearest cache
 TIED_FROM = 1 << 14  # multiplications from which packing the weights pays
-Product = Callable[[Floats, Floats, bool], None]
+NONE, NO_SOURCE = np.zeros(0), np.zeros(0, dtype=np.int64)
+
+# Columns of a term: addresses of its arrays, whether those of indices have 64 bits, and numbers.
+KIND, UNARY, X, AT, BLOCK, INDICES, PTR, FIRST, STATES, WIDE_AT, WIDE, N, D, W, STEP = range(15)
+CONSTANT, DENSE, SPARSE, LISTED, TIED, FEW = range(6)
 
 
 class LinearFeatures:
@@ -37,19 +44,45 @@ class LinearFeatures:
         self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int, tied_from: int = TIED_FROM
     ) -> None:
         self.batch, self.offset, self.n_weights = batch, offset, n_weights
-        self.products = [(term.target == "unary", _product(term, tied_from)) for term in terms]
+        self._held = list[AnyArray]()  # what the terms' addresses point to
+        self._terms = np.array([self._row(term, tied_from) for term in terms], dtype=np.int64).reshape(-1, STEP + 1)
+
+    def _row(self, term: Term, tied_from: int) -> list[int]:
+        rows, block = term.features, np.ascontiguousarray(term.block[:1] if term.one_block else term.block)
+        arrays, kind = {AT: term.at, BLOCK: block}, DENSE
+        if sparse.issparse(rows):
+            kind, arrays = SPARSE, arrays | {X: rows.data, INDICES: rows.indices, PTR: rows.indptr}
+            if rows.indices.dtype != rows.indptr.dtype:
+                arrays |= {INDICES: rows.indices.astype(np.int64), PTR: rows.indptr.astype(np.int64)}
+            if term.active is not None:
+                kind, arrays = LISTED, arrays | {FIRST: term.active.first, STATES: term.active.states}
+        elif term.constant:
+            kind = CONSTANT
+        else:
+            arrays[X] = np.ascontiguousarray(rows)
+            if rows.shape[1] > 1 and len(term.at) * term.block_size >= tied_from and term.one_block:
+                kind = FEW if term.width <= NARROW else TIED
+        arrays = {column: np.ascontiguousarray(array) for column, array in arrays.items()}
+        self._held += arrays.values()
+        row = [0] * (STEP + 1)
+        for column, array in arrays.items():
+            row[column] = array.ctypes.data
+        row[KIND], row[UNARY], row[W] = kind, term.target == "unary", term.width
+        row[N], row[D] = rows.shape
+        row[WIDE_AT], row[WIDE] = term.at.dtype == np.int64, arrays.get(INDICES, block[:0]).dtype == np.int64
+        row[STEP] = not term.one_block
+        return row
 
     def forward(self, w: Floats) -> Potentials:
+        theta = Potentials(np.empty(self.batch.n_states), np.empty(self.batch.n_table_entries))
+        self.forward_into(w, theta)
+        return theta
+
+    def forward_into(self, w: Floats, theta: Potentials) -> None:
         if w.shape != (self.n_weights,):
             raise InputError(f"the model has {self.n_weights} weights, but w has shape {w.shape}.")
-        w = _typed(w)
-        if self.offset is None:
-            unary, tables = np.zeros(self.batch.n_states), np.zeros(self.batch.n_table_entries)
-        else:
-            unary, tables = self.offset.unary.copy(), self.offset.tables.copy()
-        for on_unary, product in self.products:
-            product(w, unary if on_unary else tables, False)
-        return Potentials(unary, tables)
+        known = (NONE, NONE) if self.offset is None else (_typed(self.offset.unary), _typed(self.offset.tables))
+        products(self._terms, _typed(w), theta.unary, theta.tables, *known, NO_SOURCE, False)
 
     def adjoint(self, mu: Marginals) -> Floats:
         batch = self.batch
@@ -58,11 +91,20 @@ class LinearFeatures:
                 f"marginals have shapes {mu.unary.shape} and {mu.tables.shape}; "
                 f"the batch needs ({batch.n_states},) and ({batch.n_mu_entries},)."
             )
-        unary, tables = _typed(mu.unary), _typed(batch.fold(mu.tables))
         gradient = np.zeros(self.n_weights)
-        for on_unary, product in self.products:
-            product(gradient, unary if on_unary else tables, True)
+        tables = np.empty(batch.n_table_entries)
+        products(self._terms, gradient, _typed(mu.unary), tables, NONE, _typed(mu.tables), self._source, True)
         return gradient
+
+    @cached_property
+    def _source(self) -> Ints:
+        """The table entry of every entry of the marginals; none where these are copies of all tables."""
+        batch = self.batch
+        same = not batch.tables_shared_across_instances and np.array_equal(batch.mu_at, batch.table_at)
+        return NO_SOURCE if same or batch.whole_copies else batch.mu_source
+
+    def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
+        return JoinedInference.of(self, pair, cost)
 
 
 def _typed(values: Floats) -> Floats:
@@ -71,103 +113,132 @@ def _typed(values: Floats) -> Floats:
     return values if fits else np.array(values, dtype=np.float64, order="C")
 
 
-def _product(term: Term, tied_from: int) -> Product:
-    """theta += x W of one term, and back."""
-    block = term.block[:1].copy() if term.one_block else term.block  # writable, as types differ by it
-    rows, place = term.features, (term.at, block, term.width)
-    if sparse.issparse(rows):
-        matrix = rows.data, rows.indices, rows.indptr
-        if term.active is None:
-            return partial(sparse_product, *matrix, *place)
-        return partial(listed_product, *matrix, *place, term.active.first, term.active.states)
-    if term.constant:
-        return partial(constant_product, *place)
-    if rows.shape[1] > 1 and len(term.at) * term.block_size >= tied_from and term.one_block:
-        forward, adjoint = (narrow_forward, narrow_adjoint) if term.width <= NARROW else (tied_forward, tied_adjoint)
-        return lambda w, theta, back: (adjoint if back else forward)(rows, *place, w, theta)
-    return partial(dense_product, rows, *place)
-
-
-# In the loops below unsigned indices spare the compiler the case of negative ones, which keeps it from vectorising.
-# One block of weights for all rows is given as an array of one. ``back`` is the transpose: w += x^T theta.
-
-
 @njit(cache=True, nogil=True)
-def constant_product(at: AnyArray, block: Ints, width: int, w: Floats, theta: Floats, back: bool) -> None:
-    """theta[at[r] + k] += w[block[r] + k]."""
-    step = 1 if len(block) > 1 else 0
-    for r in range(at.shape[0]):
-        if at[r] >= 0:
-            add(at[r], block[r * step], width, 1.0, w, theta, back)
+def products(
+    terms: Ints, w: Floats, unary: Floats, tables: Floats, known: Floats, known_tables: Floats, source: Ints, back: bool
+) -> None:
+    """Scores from weights, on top of those ``known`` (none: zero); or ``back``, adding what the marginals of states and
+    of tables are worth to every weight, those of tables (``known_tables``) being summed over instances first."""
+    if back:
+        sum_tables(known_tables, source, tables)
+    else:
+        begin_with(known, unary)
+        begin_with(known_tables, tables)
+    for k in range(len(terms)):
+        t, theta = terms[k], unary if terms[k, UNARY] else tables
+        if t[KIND] == TIED and back:
+            tied_adjoint(t, w, theta)
+        elif t[KIND] == TIED:
+            tied_forward(t, w, theta)
+        elif t[KIND] == FEW and back:
+            narrow_adjoint(t, w, theta)
+        elif t[KIND] == FEW:
+            narrow_forward(t, w, theta)
+        elif t[KIND] == SPARSE:
+            sparse_product(t, pointer_to(w), pointer_to(theta), back)
+        elif t[KIND] == LISTED:
+            listed_product(t, pointer_to(w), pointer_to(theta), back)
+        else:
+            dense_product(t, pointer_to(w), pointer_to(theta), back)
 
 
-@njit(cache=True, nogil=True)
-def dense_product(x: Floats, at: AnyArray, block: Ints, width: int, w: Floats, theta: Floats, back: bool) -> None:
-    """theta[at[r] + k] += sum_j x[r, j] w[block[r] + j width + k]."""
-    step = 1 if len(block) > 1 else 0
-    for r in range(x.shape[0]):
-        if at[r] >= 0:
-            for j in range(x.shape[1]):
-                if x[r, j] != 0.0:
-                    add(at[r], block[r * step] + j * width, width, x[r, j], w, theta, back)
+@njit()
+def begin_with(known: Floats, out: Floats) -> None:
+    """``known`` if there is any, else zeros."""
+    for i in range(0 if len(known) else len(out)):
+        out[i] = 0.0
+    for i in range(len(known)):
+        out[i] = known[i]
 
 
-@njit(cache=True, nogil=True)
-def sparse_product(
-    data: Floats, indices: AnyArray, ptr: AnyArray, at: AnyArray, block: Ints, width: int, w: Floats, theta: Floats,
-    back: bool,
-) -> None:  # fmt: skip
-    """``dense_product`` for rows in compressed form."""
-    step = 1 if len(block) > 1 else 0
-    for r in range(at.shape[0]):
-        if at[r] >= 0:
-            for e in range(ptr[r], ptr[r + 1]):
-                add(at[r], block[r * step] + indices[e] * width, width, data[e], w, theta, back)
+@njit()
+def sum_tables(marginals: Floats, source: Ints, tables: Floats) -> None:
+    """Marginals by table entry; without a ``source`` they are copies of all tables."""
+    n = len(tables)
+    for j in range(n):
+        tables[j] = 0.0
+    for j in range(len(source)):
+        tables[source[j]] += marginals[j]
+    for first in range(0, 0 if len(source) else len(marginals), max(n, 1)):
+        for j in range(n):
+            tables[j] += marginals[first + j]
 
 
-@njit(cache=True, nogil=True)
-def listed_product(
-    data: Floats, indices: AnyArray, ptr: AnyArray, at: AnyArray, block: Ints, width: int, first: Ints, states: Ints,
-    w: Floats, theta: Floats, back: bool,
-) -> None:  # fmt: skip
-    """``sparse_product`` where feature j has weights for ``states[first[j] : first[j + 1]]`` only, in this order."""
-    step = 1 if len(block) > 1 else 0
-    for r in range(at.shape[0]):
-        if at[r] < 0:
-            continue
-        for e in range(ptr[r], ptr[r + 1]):
-            value, a, b = data[e], first[indices[e]], first[indices[e] + 1]
-            source = block[r * step] + a
+@njit()
+def index(address: int, wide: int, i: int) -> int:
+    """Entry i of an array of whole numbers, of 64 or of 32 bits."""
+    place: int = ints_at(address)[i] if wide else int(shorts_at(address)[i])
+    return place
+
+
+# Loops of single rows get pointers: arrays would be counted, and their indices taken from the end where negative.
+
+
+@njit()
+def dense_product(t: Ints, w: Any, theta: Any, back: bool) -> None:
+    """theta[at[r] + k] += sum_j x[r, j] w[block[r] + j width + k], or the transpose (``back``): w += x^T theta."""
+    x, block, d, width, step = floats_at(t[X]), ints_at(t[BLOCK]), t[D], t[W], t[STEP]
+    at, wide, constant = t[AT], t[WIDE_AT], t[KIND] == CONSTANT
+    for r in range(t[N]):
+        to, start = index(at, wide, r), block[r * step]
+        for j in range(d if to >= 0 else 0):
+            value = 1.0 if constant else x[r * d + j]
+            if value != 0.0:
+                add(to, start + j * width, width, value, w, theta, back)
+
+
+@njit()
+def sparse_product(t: Ints, w: Any, theta: Any, back: bool) -> None:
+    """The same for rows in compressed form."""
+    x, block, width, step = floats_at(t[X]), ints_at(t[BLOCK]), t[W], t[STEP]
+    at, wide_at, ptr, indices, wide = t[AT], t[WIDE_AT], t[PTR], t[INDICES], t[WIDE]
+    for r in range(t[N]):
+        to, start = index(at, wide_at, r), block[r * step]
+        for e in range(index(ptr, wide, r), index(ptr, wide, r + 1) if to >= 0 else 0):
+            add(to, start + index(indices, wide, e) * width, width, x[e], w, theta, back)
+
+
+@njit()
+def listed_product(t: Ints, w: Any, theta: Any, back: bool) -> None:
+    """The same where feature j has weights for ``states[first[j] : first[j + 1]]`` only, in this order."""
+    x, block, width, step = floats_at(t[X]), ints_at(t[BLOCK]), t[W], t[STEP]
+    at, wide_at, ptr, indices, wide = t[AT], t[WIDE_AT], t[PTR], t[INDICES], t[WIDE]
+    first, states = ints_at(t[FIRST]), ints_at(t[STATES])
+    for r in range(t[N]):
+        to, start = index(at, wide_at, r), block[r * step]
+        for e in range(index(ptr, wide, r), index(ptr, wide, r + 1) if to >= 0 else 0):
+            j = index(indices, wide, e)
+            a, b = first[j], first[j + 1]
             if b - a == width:
-                add(at[r], source, width, value, w, theta, back)
+                add(to, start + a, width, x[e], w, theta, back)
             elif back:
-                for q in range(b - a):
-                    w[source + q] += value * theta[at[r] + states[a + q]]
+                for q in range(a, b):
+                    w[start + q] += x[e] * theta[to + states[q]]
             else:
-                for q in range(b - a):
-                    theta[at[r] + states[a + q]] += value * w[source + q]
+                for q in range(a, b):
+                    theta[to + states[q]] += x[e] * w[start + q]
 
 
-@njit(inline="always")
-def add(target: int, source: int, width: int, value: float, w: Floats, theta: Floats, back: bool) -> None:
+@njit()
+def add(to: int, start: int, width: int, value: float, w: Any, theta: Any, back: bool) -> None:
     """``width`` weights times a number to as many scores, or back."""
     if back:
         for k in range(width):
-            w[np.uintp(source + k)] += value * theta[np.uintp(target + k)]
+            w[start + k] += value * theta[to + k]
     else:
         for k in range(width):
-            theta[np.uintp(target + k)] += value * w[np.uintp(source + k)]
+            theta[to + k] += value * w[start + k]
 
 
-@njit(cache=True, nogil=True)
-def tied_forward(x: Floats, at: AnyArray, block: Ints, width: int, w: Floats, out: Floats) -> None:
-    """``dense_product`` for rows that share one block: six rows and eight states at a time stay in registers."""
-    n, d = x.shape
-    flat, panels, last = x.reshape(n * d), (width + WIDTH - 1) // WIDTH, n - 1
+@njit()
+def tied_forward(t: Ints, w: Floats, out: Floats) -> None:
+    """``product`` for rows that share one block: six rows and eight states at a time stay in registers."""
+    n, d, width, start, flat = t[N], t[D], t[W], ints_at(t[BLOCK])[0], floats_at(t[X])
+    panels, last = (width + WIDTH - 1) // WIDTH, n - 1
     packed, sums = np.zeros(panels * d * WIDTH), np.empty(ROWS * WIDTH)
     for j in range(d):
         for k in range(width):
-            packed[(k // WIDTH * d + j) * WIDTH + k % WIDTH] = w[block[0] + j * width + k]
+            packed[(k // WIDTH * d + j) * WIDTH + k % WIDTH] = w[start + j * width + k]
     for r in range(0, n, ROWS):
         r0, r1, r2 = r * d, min(r + 1, last) * d, min(r + 2, last) * d
         r3, r4, r5 = min(r + 3, last) * d, min(r + 4, last) * d, min(r + 5, last) * d
@@ -179,24 +250,26 @@ def tied_forward(x: Floats, at: AnyArray, block: Ints, width: int, w: Floats, ou
                 s3, s4, s5 = s3 + flat[r3 + j] * v, s4 + flat[r4 + j] * v, s5 + flat[r5 + j] * v
             keep_six(sums, 0, s0, s1, s2, s3, s4, s5)
             for i in range(min(ROWS, n - r)):
-                if at[r + i] >= 0:
-                    target = at[r + i] + p * WIDTH
+                target = index(t[AT], t[WIDE_AT], r + i)
+                if target >= 0:
+                    target += p * WIDTH
                     for k in range(min(WIDTH, width - p * WIDTH)):
                         out[target + k] += sums[i * WIDTH + k]
 
 
-@njit(cache=True, nogil=True)
-def tied_adjoint(x: Floats, at: AnyArray, block: Ints, width: int, out: Floats, mu: Floats) -> None:
+@njit()
+def tied_adjoint(t: Ints, out: Floats, mu: Floats) -> None:
     """The transpose of ``tied_forward``: six features and eight states at a time, over ``SPAN`` rows."""
-    n, d = x.shape
-    flat, panels, last = x.reshape(n * d), (width + WIDTH - 1) // WIDTH, d - 1
+    n, d, width, start, flat = t[N], t[D], t[W], ints_at(t[BLOCK])[0], floats_at(t[X])
+    panels, last = (width + WIDTH - 1) // WIDTH, d - 1
     total, part, rows = np.zeros(panels * (d + ROWS) * WIDTH), np.empty(ROWS * WIDTH), np.zeros(SPAN * WIDTH)
     for begin in range(0, n, SPAN):
         count = min(SPAN, n - begin)
         for p in range(panels):
             many = min(WIDTH, width - p * WIDTH)
             for r in range(count):
-                source, seen = np.uintp(at[begin + r] + p * WIDTH), at[begin + r] >= 0
+                place = index(t[AT], t[WIDE_AT], begin + r)
+                source, seen = np.uintp(place + p * WIDTH), place >= 0
                 for k in range(many):  # what is left beyond goes to sums that nobody reads
                     rows[np.uintp(r * WIDTH + k)] = mu[source + np.uintp(k)] if seen else 0.0
             for j in range(0, d, ROWS):
@@ -213,40 +286,45 @@ def tied_adjoint(x: Floats, at: AnyArray, block: Ints, width: int, out: Floats, 
                     total[place + k] += part[k]
     for j in range(d):
         for k in range(width):
-            out[block[0] + j * width + k] += total[(k // WIDTH * (d + ROWS) + j) * WIDTH + k % WIDTH]
+            out[start + j * width + k] += total[(k // WIDTH * (d + ROWS) + j) * WIDTH + k % WIDTH]
 
 
-@njit(cache=True, nogil=True, fastmath=set(FAST))
-def narrow_forward(x: Floats, at: AnyArray, block: Ints, width: int, w: Floats, out: Floats) -> None:
+@njit(fastmath=set(FAST))
+def narrow_forward(t: Ints, w: Floats, out: Floats) -> None:
     """``tied_forward`` for few states: features side by side."""
-    n, d = x.shape
-    turned = np.ascontiguousarray(w[block[0] : block[0] + d * width].reshape(d, width).T)
+    n, d, width, start, x = t[N], t[D], t[W], ints_at(t[BLOCK])[0], floats_at(t[X])
+    turned = np.empty((width, d))
+    for j in range(d):
+        for k in range(width):
+            turned[k, j] = w[start + j * width + k]
     for r in range(n):
-        if at[r] >= 0:
+        to = index(t[AT], t[WIDE_AT], r)
+        if to >= 0:
             for k in range(width):
                 total = 0.0
                 for j in range(d):
-                    total += x[r, j] * turned[k, j]
-                out[at[r] + k] += total
+                    total += x[r * d + j] * turned[k, j]
+                out[to + k] += total
 
 
-@njit(cache=True, nogil=True)
-def narrow_adjoint(x: Floats, at: AnyArray, block: Ints, width: int, out: Floats, mu: Floats) -> None:
+@njit()
+def narrow_adjoint(t: Ints, out: Floats, mu: Floats) -> None:
     """The transpose of ``narrow_forward``."""
-    n, d = x.shape
+    n, d, width, start, x = t[N], t[D], t[W], ints_at(t[BLOCK])[0], floats_at(t[X])
     total = np.zeros((width, d))
     for r in range(n):
-        if at[r] >= 0:
+        to = index(t[AT], t[WIDE_AT], r)
+        if to >= 0:
             for k in range(width):
-                weight = mu[at[r] + k]
+                weight = mu[to + k]
                 for j in range(d):
-                    total[k, j] += weight * x[r, j]
+                    total[k, j] += weight * x[r * d + j]
     for j in range(d):
         for k in range(width):
-            out[block[0] + j * width + k] += total[k, j]
+            out[start + j * width + k] += total[k, j]
 
 
-@njit(inline="always")
+@njit()
 def keep_six(into: Floats, at: int, s0: Any, s1: Any, s2: Any, s3: Any, s4: Any, s5: Any) -> None:
     """Six registers, one after the other."""
     store(into, at, s0)

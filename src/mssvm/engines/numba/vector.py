@@ -87,6 +87,21 @@ def pointer_to(typing: Any, array: Any) -> Any:
     return types.CPointer(array.dtype)(array), code
 
 
+def _at(kind: Any) -> Any:
+    """Numbers of a kind at an address, to be read and written by index; the array there must outlive them."""
+
+    def numbers(typing: Any, address: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(kind)(types.intp), code
+
+    return _intrinsic(numbers)
+
+
+floats_at, ints_at, shorts_at, bools_at = (_at(k) for k in (types.float64, types.int64, types.int32, types.boolean))
+
+
 @_intrinsic
 def load(typing: Any, array: Any, at: Any) -> Any:
     """The eight numbers of ``array`` from entry ``at`` on."""

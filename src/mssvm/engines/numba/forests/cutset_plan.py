@@ -22,7 +22,6 @@ from mssvm.engines.numba.forests.forest import AT_H, AT_Y, read_modes
 from mssvm.engines.numba.forests.plan import (
     BLOCK,
     LANE_STATES,
-    TableSet,
     blocks,
     group_lanes,
     layout_of,
@@ -30,7 +29,7 @@ from mssvm.engines.numba.forests.plan import (
     tables_of,
 )
 from mssvm.engines.numba.forests.rooting import Rooting
-from mssvm.engines.numba.forests.scaled import Tables
+from mssvm.engines.numba.forests.scaled import Tables, TableSet
 
 NAME = "conditioning"
 NO_MASK = np.zeros(0, dtype=bool)
@@ -160,7 +159,7 @@ class CutsetRoute:
         """Write value and marginals of the instances."""
         plan, query = self.plan, self.query
         raw = theta.tables if plan.transpose is None else theta.tables[plan.transpose]
-        _, ty, th = plan.tables.at_both(raw, self.eps_y, self.eps_h)
+        ty, th = plan.tables.at_both(raw, self.eps_y, self.eps_h)
         out = mu if plan.transpose_mu is None else Marginals(mu.unary, mu.tables[plan.transpose_mu])
         done = self.run_lanes(theta, (ty, th), value, out)
 
@@ -263,7 +262,7 @@ class CutsetPair:
             n, mu = len(batch), Marginals.zeros(batch)
             plus, minus = np.empty(n), np.empty(n)
             theta_plus.check(batch)
-            _, *tables = self.route.plan.tables.at_both(theta_plus.tables, self.route.eps_y, self.route.eps_h)
+            tables = self.route.plan.tables.at_both(theta_plus.tables, self.route.eps_y, self.route.eps_h)
             if self.route.run_lanes(theta_plus, (tables[0], tables[1]), plus, mu, self.narrower.allowed, minus).all():
                 return Paired(plus, minus, mu, Status.exactly(plus, NAME), Status.exactly(minus, NAME))
         return self.apart(theta_plus, theta_minus)

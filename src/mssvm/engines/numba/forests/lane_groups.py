@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import log2
 from typing import NamedTuple
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Ints
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology, offsets
-from mssvm.engines.numba.forests.lanes import COLUMNS, SLOT, Family, Members, U
+from mssvm.engines.numba.forests.forest import AT_H, AT_Y
+from mssvm.engines.numba.forests.lanes import COLUMNS, FIRST, LAST, ROW, SLOT, Family, Members, U
 from mssvm.engines.numba.forests.rooting import rooting_of
+from mssvm.engines.numba.forests.scaled import TableSet
 from mssvm.engines.numba.vector import WIDTH
 
 FEWEST = 3  # instances that are worth a register of eight
@@ -65,6 +68,55 @@ class LaneGroup(NamedTuple):
 
     family: Family
     members: Members
+
+
+Lanes = list[tuple[int, LaneGroup]]  # by the temperatures of the free variables
+
+
+@dataclass(frozen=True, eq=False)
+class BoundLanes:
+    """Groups at a mask and a pair of temperatures, as ``run_lanes`` takes them: ``rows`` of places in memory and
+    ``numbers``, the set of their tables, scratch of ``needs`` doubles and integers, and what those places hold."""
+
+    rows: Ints
+    numbers: Floats
+    sets: Ints
+    needs: tuple[int, int]
+    held: tuple[AnyArray, ...]
+
+    @classmethod
+    def of(
+        cls, batch: Batch, lanes: Lanes, allowed: Bools, tables: TableSet, eps_y: float, eps_h: float
+    ) -> BoundLanes:
+        ratio = log2(eps_h / eps_y) if eps_y > 0.0 < eps_h else -1.0
+        squarings = int(ratio) if ratio >= 0.0 and ratio == int(ratio) else -1
+        held = [np.ascontiguousarray(allowed), batch.unary_ptr[batch.var_ptr], batch.factor_ptr, batch.mu_at]
+        shared, rows, numbers, needs = [a.ctypes.data for a in held], list[list[int]](), [(eps_y, eps_h)], [0, 0]
+        for mode, (f, members) in lanes:
+            base = [batch.n_table_entries * (1 + 2 * h + way) for h in (mode == AT_H, mode != AT_Y) for way in range(2)]
+            arrays = [f.places, f.kids, f.pair_ptr, f.by_table, *members]
+            sizes = [len(f.places), len(members.start), f.n_pairs, f.size, f.total, f.scratch, f.marginals]
+            head = [0, 0, len(members.ptr) - 1, len(numbers), *base, squarings, *sizes]
+            rows.append([*head, *shared, *(a.ctypes.data for a in arrays)])
+            numbers.append((eps_h if mode == AT_H else eps_y, eps_y if mode == AT_Y else eps_h))
+            held += arrays
+            counts = f.places.size + f.n_pairs + 3 * WIDTH + 2 * WIDTH * len(f.places)
+            needs = [max(needs[0], f.total + WIDTH * f.size), max(needs[1], counts)]
+        made = [tables.starts, tables.rows, tables.cols]
+        sets = np.array([[*(a.ctypes.data for a in made), len(tables.starts)]])
+        table = np.array(rows, dtype=np.int64).reshape(-1, ROW)
+        return cls(table, np.array(numbers), sets, (needs[0], needs[1]), (*held, *made))
+
+
+def parts_of(rows: Ints, size: int) -> list[Ints]:
+    """Rows of groups in pieces of so many registers of instances."""
+    out = []
+    for row in rows:
+        for first in range(0, row[LAST], size):
+            part = row[None].copy()
+            part[0, FIRST], part[0, LAST] = first, min(first + size, row[LAST])
+            out.append(part)
+    return out
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,14 +23,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numba import carray  # type: ignore[attr-defined]
 
 from mssvm.core.arrays import Bools, Ints
 from mssvm.core.jit import njit
+from mssvm.engines.numba.forests.scaled import exp_tables
 from mssvm.engines.numba.vector import (
     WIDTH,
     above,
+    bools_at,
     exponent,
     gather,
+    ints_at,
     load,
     mask_of,
     pointer_to,
@@ -53,6 +57,13 @@ SMALLEST = 1e-200
 NARROW = 512.0  # (1/2) to this power is still far from underflow
 FULL = -1  # a word of eight lanes, a byte each, all set
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+# A group as one row of numbers, so that any number of them is one call; from ALLOWED on they are places in memory.
+SIDE, FIRST, LAST, NUMBER, BASE, SQUARINGS, POSITIONS, SLOTS, SIZES = 0, 1, 2, 3, 4, 8, 9, 10, 11
+ALLOWED, BEGIN, FAMILY, MEMBERS, ROW = 16, 17, 20, 24, 36
+# Tables as they are made, one part after the other: scores, exponentials at eps_y, transposed, at eps_h, transposed,
+# the largest score and the range of each.
+TABLE_PARTS, TOPS = 7, 5
 
 # Columns of a family's positions; a position is known by the place of its row in the table. Places of what it owns are
 # entries of the buffer, a register being eight.
@@ -98,17 +109,25 @@ class Members(NamedTuple):
     put: Ints
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+class Begin(NamedTuple):
+    """Where the states and the factors of instances begin, and the marginals of factors."""
+
+    state: Ints
+    factor: Ints
+    mu: Ints
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def mask(word):
     return mask_of(np.uint64(word))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def lower(a, b):
     return where(above(a, b), b, a)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def store_five(x, o, a, b, c, d, e):
     store(x, o, a)
     store(x, o + L, b)
@@ -174,7 +193,7 @@ def push_max(x, at, n, A, a, m, to):
         k += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def power(x, p, squarings):
     """x^(p - 1) of a number in [0, 1]; p is 2^squarings unless that is negative."""
     if squarings > 0:
@@ -185,7 +204,7 @@ def power(x, p, squarings):
     return vexp(vlog(vmax(x, splat(TINY))) * (p - 1.0))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def add_where(word, x, to, v):
     """x += v in the lanes of ``word``."""
     old = load(x, to)
@@ -294,7 +313,7 @@ def close(word, R, c, x, m, w, squarings, eps_y, eps_h, to, scratch, least):
     return least
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def factor_place(F, code):
     return -1 if code < 0 else F[code // 2 + (W if code % 2 else S)]
 
@@ -332,7 +351,7 @@ def exponentiate(F, G, p, x, eps_y, eps_h):
     return hi
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def believe(F, G, kids, p, x):
     """The belief of position p, and its sum."""
     e, k, to, total = F[p + E], F[p + CARD], F[p + B], splat(0.0)
@@ -644,17 +663,17 @@ def downward(n, F, G, tables, base, x, scratch, marginals):
             derive_factors(F, G, p, x)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def load_five(x, o):
     return load(x, o), load(x, o + L), load(x, o + 2 * L), load(x, o + 3 * L), load(x, o + 4 * L)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def add_one(x, at, o, A, a, c):
     store(x, at + o * L, load(x, at + o * L) + c * A[a + o])
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def add_five(x, at, o, step, A, a, c0, c1, c2, c3, c4):
     add_one(x, at, o, A, a, c0)
     add_one(x, at, o + step, A, a, c1)
@@ -735,12 +754,12 @@ def add_pairs(members, tables, base, x, marginals, pairs):
         at += 2 * count
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@njit(cache=True, nogil=True, error_model="numpy")
 def has(word, lane):
     return (word >> (8 * lane)) & 1 != 0
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def best_state(x, o, k, tables, a, step):
     """The first of the k scores at o, each with an entry of a table (none if ``step`` is 0), that is the largest."""
     top = -np.inf
@@ -752,7 +771,7 @@ def best_state(x, o, k, tables, a, step):
     return 0
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, inline="always")
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def given_parent(x, b, o, k, tables, a, step, put, part):
     """Adds ``part`` of the distribution of a hidden variable in one state of its parent to its marginals, and to the
     pair's at ``put`` (none if ``step`` is 0)."""
@@ -815,41 +834,46 @@ def walk(n, real, F, G, tables, base, x, marginals, state):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def read(size, members, group, layout, unary, allowed, stage, starts, x):
-    """Scores of a group by variable, masked ones at ``NONE``, at the beginning of the buffer."""
+def read(size, members, group, begin, unary, cost, allowed, stage, starts, x):
+    """Scores of a group by variable, with a cost if there is one, masked ones at ``NONE``, at the beginning of the
+    buffer."""
     for lane in range(L):
         b, kind, to = group[0, lane], group[1, lane], lane * size
         if kind > 0:
             for j in range(size):
                 stage[to + j] = 0.0
-        first = layout.unary_ptr[layout.var_ptr[b]]
         for n in range(members.segment_ptr[kind], members.segment_ptr[kind + 1]):
-            at, row, length = first + members.segment[n, 0], to + members.segment[n, 1], members.segment[n, 2]
+            at, row, length = begin.state[b] + members.segment[n, 0], to + members.segment[n, 1], members.segment[n, 2]
             score, ok, out = unary[at : at + length], allowed[at : at + length], stage[row : row + length]
-            for j in range(len(out)):
-                out[j] = score[j] if ok[j] else NONE
+            if len(cost):
+                extra = cost[at : at + length]
+                for j in range(len(out)):
+                    out[j] = score[j] + extra[j] if ok[j] else NONE
+            else:
+                for j in range(len(out)):
+                    out[j] = score[j] if ok[j] else NONE
     for j in range(0, size, L):
         gather(stage, starts, j, x, j * L, ALL)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def write(size, members, group, real, layout, stage, starts, x, marginals, mu_unary, mu_tables):
-    """Marginals of the first ``real`` lanes to where they belong."""
+def write(size, members, group, real, begin, stage, starts, x, marginals, narrower, mu_unary, mu_tables):
+    """Marginals of the first ``real`` lanes to where they belong; those of a ``narrower`` query are subtracted."""
     for j in range(0, size, L):
         scatter(x, j * L, stage, starts, j, ALL)
     for lane in range(real):
         b, kind = group[0, lane], group[1, lane]
-        first = layout.unary_ptr[layout.var_ptr[b]]
         for n in range(members.segment_ptr[kind], members.segment_ptr[kind + 1]):
-            to, at, length = first + members.segment[n, 0], lane * size + members.segment[n, 1], members.segment[n, 2]
-            row, out = stage[at : at + length], mu_unary[to : to + length]
+            to, at = begin.state[b] + members.segment[n, 0], lane * size + members.segment[n, 1]
+            row, out = stage[at : at + members.segment[n, 2]], mu_unary[to : to + members.segment[n, 2]]
             for j in range(len(row)):
-                out[j] = row[j]
+                out[j] = out[j] - row[j] if narrower else row[j]
         for slot in range(len(members.start)):
             if members.factor[kind, slot] >= 0:
-                at = layout.mu_at[layout.factor_ptr[b] + members.factor[kind, slot]]
+                at = begin.mu[begin.factor[b] + members.factor[kind, slot]]
                 for j in range(members.rows[slot] * members.cols[slot]):
-                    mu_tables[at + j] = x[marginals + members.put[slot] + j * L + lane]
+                    v = x[marginals + members.put[slot] + j * L + lane]
+                    mu_tables[at + j] = mu_tables[at + j] - v if narrower else v
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -882,22 +906,74 @@ def run_group(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def run_lanes(
-    first, last, f, members, layout, tables, base, tops, unary, allowed, eps_y, eps_h, squarings, value, mu_unary,
-    mu_tables, done,
-):  # fmt: skip
-    """Groups ``first`` to ``last`` of a family."""
-    buffer, roles = np.empty(f.total), np.empty(f.places.size, np.int64)
-    stage, starts, group = np.zeros(L * f.size), np.arange(L) * f.size, np.empty((2, L), np.int64)
-    states, listed = np.zeros(2 * L * len(f.places), np.int64), np.empty(f.n_pairs, np.int64)
-    for g in range(first, last):
-        real = members.ptr[g + 1] - members.ptr[g]
+def family_of(r):
+    n, slots, kids = r[POSITIONS], r[SLOTS], carray(ints_at(r[FAMILY + 1]), r[POSITIONS])
+    places, by_table = carray(ints_at(r[FAMILY]), (n, COLUMNS)), carray(ints_at(r[FAMILY + 3]), n)
+    pair_ptr = carray(ints_at(r[FAMILY + 2]), 2 * slots + 1)
+    return Family(places, kids, pair_ptr, by_table, r[SIZES], r[SIZES + 1], r[SIZES + 2], r[SIZES + 3], r[SIZES + 4])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def members_of(r):
+    n, slots, m = r[POSITIONS], r[SLOTS], MEMBERS
+    ptr, instance, kind = carray(ints_at(r[m]), 1), carray(ints_at(r[m + 1]), 1), carray(ints_at(r[m + 2]), 1)
+    words, fresh = carray(ints_at(r[m + 3]), (1, n, 3)), carray(bools_at(r[m + 4]), 1)
+    segment_ptr, segment = carray(ints_at(r[m + 5]), 1), carray(ints_at(r[m + 6]), (1, 3))
+    factor, start = carray(ints_at(r[m + 7]), (1, slots)), carray(ints_at(r[m + 8]), slots)
+    rows, cols, put = carray(ints_at(r[m + 9]), 1), carray(ints_at(r[m + 10]), 1), carray(ints_at(r[m + 11]), 1)
+    return Members(ptr, instance, kind, words, fresh, segment_ptr, segment, factor, start, rows, cols, put)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_unary, mu_tables, done, space, counts):
+    """The groups of ``rows`` in this order, U+ (side 0) with the costs, and U- (side 1); how many instances were done.
+
+    ``sets`` names the tables that are to be made for either side; none if they are made already.
+    """
+    size, count = len(raw), 0
+    for side in range(len(sets)):
+        given = raw_cost if side == 0 else raw_cost[:0]
+        make_tables(sets[side], numbers[side], made[TABLE_PARTS * size * side :], raw, given)
+    for k in range(len(rows)):
+        r, eps_y, eps_h = rows[k], numbers[rows[k, NUMBER], 0], numbers[rows[k, NUMBER], 1]
+        f, members, side = family_of(r), members_of(r), r[SIDE]
+        begin = Begin(carray(ints_at(r[BEGIN]), 1), carray(ints_at(r[BEGIN + 1]), 1), carray(ints_at(r[BEGIN + 2]), 1))
+        allowed, base = carray(bools_at(r[ALLOWED]), len(unary)), r[BASE : BASE + 4]
+        tops, extra = made[TABLE_PARTS * size * side + TOPS * size :], cost if side == 0 else cost[:0]
+        buffer, stage = space[: f.total], space[f.total : f.total + L * f.size]
+        n = f.places.size
+        roles, listed, states = counts[:n], counts[n : n + f.n_pairs], counts[n + f.n_pairs + 3 * L :]
+        starts, group = counts[n + f.n_pairs : n + f.n_pairs + L], np.empty((2, L), np.int64)
         for lane in range(L):
-            i = members.ptr[g] + min(lane, real - 1)
-            group[0, lane], group[1, lane] = members.instance[i], members.kind[i]
-        read(f.size, members, group, layout, unary, allowed, stage, starts, buffer)
-        run_group(
-            f, members, g, g == first or members.fresh[g], group[0], tables, base, tops, eps_y, eps_h, squarings,
-            buffer, roles, listed, states, value, done,
-        )  # fmt: skip
-        write(f.size, members, group, real, layout, stage, starts, buffer, f.marginals, mu_unary, mu_tables)
+            starts[lane] = lane * f.size
+        for j in range(2 * L * len(f.places)):
+            states[j] = 0
+        for g in range(r[FIRST], r[LAST]):
+            real = members.ptr[g + 1] - members.ptr[g]
+            for lane in range(L):
+                i = members.ptr[g] + min(lane, real - 1)
+                group[0, lane], group[1, lane] = members.instance[i], members.kind[i]
+            read(f.size, members, group, begin, unary, extra, allowed, stage, starts, buffer)
+            run_group(
+                f, members, g, g == r[FIRST] or members.fresh[g], group[0], made, base, tops, eps_y, eps_h,
+                r[SQUARINGS], buffer, roles, listed, states, value[side], done[side],
+            )  # fmt: skip
+            write(
+                f.size, members, group, real, begin, stage, starts, buffer, f.marginals, side == 1, mu_unary, mu_tables
+            )
+            for lane in range(real):
+                count += done[side, group[0, lane]]
+    return count
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def make_tables(tables, eps, made, raw, cost):
+    """What ``TableSet.at_both`` makes, of scores with a cost if there is one."""
+    size, n = len(raw), tables[3]
+    starts, rows, cols = carray(ints_at(tables[0]), n), carray(ints_at(tables[1]), n), carray(ints_at(tables[2]), n)
+    scores, top, span = made[:size], made[TOPS * size : (TOPS + 1) * size], made[(TOPS + 1) * size : TABLE_PARTS * size]
+    for j in range(size):
+        scores[j] = raw[j] + cost[j] if len(cost) else raw[j]
+    for h in range(1 if eps[0] == eps[1] else 2):
+        e, et = made[(1 + 2 * h) * size : (2 + 2 * h) * size], made[(2 + 2 * h) * size : (3 + 2 * h) * size]
+        exp_tables(scores, starts, rows, cols, eps[h], e, et, top, span)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import log2
-
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
@@ -15,16 +12,25 @@ from mssvm.core.topology import Batch, by_first_use, offsets, spans
 from mssvm.engines.numba.forests.chain import LANES
 from mssvm.engines.numba.forests.dense import DenseForests, dense_forests, is_dense
 from mssvm.engines.numba.forests.forest import AT_H, AT_Y, MIXED, check_forests, read_modes, run_forests
-from mssvm.engines.numba.forests.lane_groups import FEWEST, Kinds, LaneGroup, lane_group, read_from_root
-from mssvm.engines.numba.forests.lanes import run_lanes
+from mssvm.engines.numba.forests.lane_groups import (
+    FEWEST,
+    BoundLanes,
+    Kinds,
+    Lanes,
+    lane_group,
+    parts_of,
+    read_from_root,
+)
+from mssvm.engines.numba.forests.lanes import TABLE_PARTS, run_lanes
 from mssvm.engines.numba.forests.rooting import Rooting, rooting_of
-from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, Tables, exp_tables
+from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, TableSet
 from mssvm.engines.numba.vector import WIDTH
 
 LANE_STATES = 48  # with more, one chain at a time is as fast
 CACHED = 1 << 15  # doubles of one buffer of a group of chains
 BLOCK = 64  # instances handed to a thread at a time
 NOTHING = np.zeros(0, dtype=np.int64)
+NO_COST, NO_SETS = np.zeros(0), np.zeros((0, 4), dtype=np.int64)
 
 
 def stack_forests(rootings: list[Rooting], cards: list[Ints]) -> Forest:
@@ -56,26 +62,6 @@ def tables_of(batch: Batch, used: Ints, shapes: Ints, ok: Bools) -> tuple[Ints, 
     if odd.any():
         ok[batch.factor_owner[used[odd]]] = False
     return at[first], first, table, odd
-
-
-@dataclass(frozen=True, eq=False)
-class TableSet:
-    """Tables that a bound reads, by start, rows and columns."""
-
-    starts: Ints
-    rows: Ints
-    cols: Ints
-
-    def at_both(self, raw: Floats, eps_y: float, eps_h: float) -> tuple[Floats, Tables, Tables]:
-        """The tables at the temperatures of outputs and of hidden variables, one for both if these are equal; and one
-        array of the exponentials of either and their transposes."""
-        size, every = len(raw), np.empty((2 if eps_y == eps_h else 4) * len(raw))
-        made, top, span = list[Tables](), np.empty(size), np.empty(size)
-        for k, eps in enumerate((eps_y,) if eps_h == eps_y else (eps_y, eps_h)):
-            e, et = every[2 * k * size : (2 * k + 1) * size], every[(2 * k + 1) * size : (2 * k + 2) * size]
-            made.append(Tables(raw, e, et, top, span))
-            exp_tables(raw, self.starts, self.rows, self.cols, eps, e, et, top, span)
-        return every, made[0], made[-1]
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
@@ -181,9 +167,10 @@ class ForestRoute:
         self.plan, self.query, self.eps_y, self.eps_h = plan, query, eps_y, eps_h
         self.instances, self.workers = instances, workers
         self.tables = plan.tables(instances)
-        self.lanes, self.dense = list[tuple[int, LaneGroup]](), list[tuple[int, DenseForests]]()
+        self.lanes, self.dense = Lanes(), list[tuple[int, DenseForests]]()
         if plan.side_by_side:
             self._group()
+        self.registers = BoundLanes.of(plan.batch, self.lanes, query.allowed, self.tables, eps_y, eps_h)
 
     def _group(self) -> None:
         """What runs side by side, in registers or as matrix products, by the temperatures of the free variables."""
@@ -201,42 +188,52 @@ class ForestRoute:
                     elif (group := lane_group(plan.batch, kinds, query, eps == 0.0)) is not None:
                         self.lanes.append((mode, group))
 
+    @property
+    def mostly_in_registers(self) -> bool:
+        """Whether nearly all of the instances run in registers: others cost as much as eight."""
+        return sum(len(group.members.instance) for _, group in self.lanes) > 0.9 * len(self.instances)
+
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances."""
-        plan, query, each = self.plan, self.query, self.workers.each
-        forest, layout = plan.forest, plan.layout
-        made, ty, th = self.tables.at_both(theta.tables, self.eps_y, self.eps_h)
-        size, done = len(theta.tables), np.zeros(len(value), dtype=bool)
-        ratio = log2(self.eps_h / self.eps_y) if self.eps_y > 0.0 < self.eps_h else -1.0
-        squarings = int(ratio) if ratio >= 0.0 and ratio == int(ratio) else -1
+        each, done, lanes = self.workers.each, np.zeros((1, len(value)), dtype=bool), self.registers
+        made = np.empty(TABLE_PARTS * len(theta.tables))
 
-        def side_by_side(mode: int, group: LaneGroup, part: Ints) -> None:
-            eps_y, eps_h = (self.eps_h if mode == AT_H else self.eps_y), (self.eps_y if mode == AT_Y else self.eps_h)
-            base = np.array([size * (2 * at_h + way) for at_h in (mode == AT_H, mode != AT_Y) for way in range(2)])
+        def side_by_side(rows: Ints, sets: Ints = NO_SETS) -> None:
             run_lanes(
-                part[0], part[-1] + 1, *group, layout, made, base, ty.top, theta.unary, query.allowed, eps_y, eps_h,
-                squarings, value, mu.unary, mu.tables, done,
+                rows, lanes.numbers, sets, made, theta.tables, NO_COST, theta.unary, NO_COST, value.reshape(1, -1),
+                mu.unary, mu.tables, done, *self.workers.scratch(*lanes.needs),
             )  # fmt: skip
-
-        def one_by_one(part: Ints) -> bool:
-            exact: bool = run_forests(
-                part, forest, layout, theta.unary, query.allowed, query.output, self.eps_y, self.eps_h, ty, th, value,
-                True, mu.unary, mu.tables,
-            )  # fmt: skip
-            return exact
 
         def products(mode: int, some: DenseForests) -> None:
-            tables, eps = (th, self.eps_h) if mode == AT_H else (ty, self.eps_y)
-            some(theta, query.allowed, tables, eps, value, mu, done)
+            eps = self.eps_h if mode == AT_H else self.eps_y
+            some(theta, self.query.allowed, tables[mode == AT_H], eps, value, mu, done[0])
 
         if self.dense:
             with ONE_BLAS_THREAD:
+                tables = self.tables.at_both(theta.tables, self.eps_y, self.eps_h)
                 each(products, *zip(*self.dense, strict=True))
-        for mode, group in self.lanes:
-            parts = blocks(np.arange(len(group.members.ptr) - 1), BLOCK // WIDTH, self.workers.idle)
-            each(side_by_side, [mode] * len(parts), [group] * len(parts), parts)
-        rest = self.instances[~done[self.instances]]
-        if len(rest) and not all(each(one_by_one, blocks(rest, BLOCK, self.workers.idle))):
+        if len(lanes.rows) and self.workers.idle == 1:
+            side_by_side(lanes.rows, lanes.sets)
+        elif len(lanes.rows):
+            side_by_side(lanes.rows[:0], lanes.sets)
+            each(side_by_side, parts_of(lanes.rows, BLOCK // WIDTH))
+        rest = self.instances[~done[0, self.instances]]
+        if len(rest):
+            self.one_by_one(rest, theta, value, mu)
+
+    def one_by_one(self, instances: Ints, theta: Potentials, value: Floats, mu: Marginals) -> None:
+        """Write value and marginals of some of the instances, none beside another."""
+        query, plan = self.query, self.plan
+        tables = self.tables.at_both(theta.tables, self.eps_y, self.eps_h)
+
+        def run(part: Ints) -> bool:
+            exact: bool = run_forests(
+                part, plan.forest, plan.layout, theta.unary, query.allowed, query.output, self.eps_y, self.eps_h,
+                *tables, value, True, mu.unary, mu.tables,
+            )  # fmt: skip
+            return exact
+
+        if not all(self.workers.each(run, blocks(instances, BLOCK, self.workers.idle))):
             raise UnsupportedError(
                 "an instance is no forest whose hidden components touch at most two outputs; use general elimination."
             )

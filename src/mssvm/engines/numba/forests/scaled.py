@@ -8,6 +8,7 @@ range of a double: (range of the scores at a node) + degree * (range of a table)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,6 +122,23 @@ def exp_tables(
         for x in range(n):
             for z in range(m):
                 et[a + z * n + x] = e[a + x * m + z]
+
+
+@dataclass(frozen=True, eq=False)
+class TableSet:
+    """Tables that a bound reads, by start, rows and columns."""
+
+    starts: Ints
+    rows: Ints
+    cols: Ints
+
+    def at_both(self, raw: Floats, eps_y: float, eps_h: float) -> tuple[Tables, Tables]:
+        """The tables at the temperatures of outputs and of hidden variables, one for both if these are equal."""
+        size, made, top, span = len(raw), list[Tables](), np.empty(len(raw)), np.empty(len(raw))
+        for eps in (eps_y,) if eps_h == eps_y else (eps_y, eps_h):
+            made.append(Tables(raw, np.empty(size), np.empty(size), top, span))
+            exp_tables(raw, self.starts, self.rows, self.cols, eps, *made[-1][1:])
+        return made[0], made[-1]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
