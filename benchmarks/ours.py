@@ -407,12 +407,13 @@ def fresh_package(folder: Path) -> dict[str, str]:
     """A copy of the package without anything compiled, and the variables under which a command uses it alone."""
     shutil.copytree(PACKAGE, folder / "mssvm", ignore=shutil.ignore_patterns("__pycache__"))
     cache = str(folder / "cache")
-    return {"PYTHONPATH": str(folder), "XDG_CACHE_HOME": cache, "HOME": str(folder), "NUMBA_CACHE_DIR": ""}
+    alone = {"PYTHONPATH": str(folder), "XDG_CACHE_HOME": cache, "HOME": str(folder), "NUMBA_CACHE_DIR": ""}
+    return {**alone, "PYTHONDONTWRITEBYTECODE": ""}  # as pip installs it: with bytecode
 
 
 def fit_command(data: Path, *options: str) -> list[str]:
     model = str(data.with_suffix(".safetensors"))
-    return [sys.executable, "-c", "from mssvm.cli import main; main()", "fit", str(data), "-o", model, *options]
+    return [sys.executable, "-m", "mssvm", "fit", str(data), "-o", model, *options]
 
 
 def said_accuracy(output: str) -> float:

@@ -17,14 +17,12 @@ import mssvm
 from mssvm.core import jit
 from mssvm.core.jit import digest_of, njit, sources_of
 
-ADDS = """
+ROOTS = """
 import sys
-import numpy as np
-from mssvm.core.arrays import sum_by
 from mssvm.core.jit import directory
-from mssvm.core.arrays import _add
-assert sum_by(np.array([0, 1, 1]), np.array([1.0, 2.0, 3.0]), 2).tolist() == [1.0, 5.0]
-print(directory(), sum(_add.stats.cache_hits.values()))
+from mssvm.engines.numba.forests.rooting import Rooting, plan_forest
+assert Rooting.of(3, ((0, 1), (1, 2))).order.tolist() == [0, 1, 2]
+print(directory(), sum(plan_forest.stats.cache_hits.values()))
 """
 
 
@@ -101,10 +99,10 @@ def copied(tmp_path: Path) -> Path:
     return where
 
 
-def adds(where: Path, *prefix: str, **environment: str) -> tuple[str, int]:
+def roots(where: Path, *prefix: str, **environment: str) -> tuple[str, int]:
     """Where a process keeps compiled code, and how much of it it found."""
     variables = {"PYTHONPATH": str(where), "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    command = [*prefix, sys.executable, "-c", ADDS]
+    command = [*prefix, sys.executable, "-c", ROOTS]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and not done.stderr, done.stderr
     place, hits = done.stdout.rsplit(maxsplit=1)
@@ -113,16 +111,16 @@ def adds(where: Path, *prefix: str, **environment: str) -> tuple[str, int]:
 
 def test_kept_in_the_package_until_an_edit_or_damage(tmp_path: Path) -> None:
     where = copied(tmp_path)
-    place, hits = adds(where)
+    place, hits = roots(where)
     assert Path(place).parent == where / "mssvm" / "__pycache__" and hits == 0
-    assert adds(where) == (place, 1)
+    assert roots(where) == (place, 1)
     for file in Path(place).glob("*.nbi"):
         file.write_bytes(file.read_bytes()[:-20])  # as cut short by a full disk
-    assert adds(where) == (place, 0)
-    assert adds(where) == (place, 1)
-    with (where / "mssvm" / "core" / "garbage.py").open("a") as file:  # jit.py, which arrays.py imports, imports it
+    assert roots(where) == (place, 0)
+    assert roots(where) == (place, 1)
+    with (where / "mssvm" / "core" / "garbage.py").open("a") as file:  # jit.py, which rooting.py imports, imports it
         file.write("\n# another comment\n")
-    assert adds(where) == (place, 0)
+    assert roots(where) == (place, 0)
     assert len(list(Path(place).glob("*.nbi"))) == 1, "what was compiled from the earlier sources is gone"
 
 
@@ -132,7 +130,7 @@ def test_old_versions_are_forgotten_in_time(tmp_path: Path) -> None:
     for name, age in (("kernels-old", 40), ("kernels-recent", 3), ("unrelated", 40)):
         (cache / name).mkdir(parents=True)
         os.utime(cache / name, (time.time() - age * 86400,) * 2)
-    adds(where)
+    roots(where)
     left = {path.name for path in cache.iterdir()}
     assert {"kernels-recent", "unrelated"} < left and "kernels-old" not in left
 
@@ -141,11 +139,11 @@ def test_where_nothing_can_be_written_it_still_runs(tmp_path: Path) -> None:
     where = copied(tmp_path)
     # Files where directories would be stop anybody, root too.
     (where / "mssvm" / "__pycache__").touch()
-    assert adds(where, HOME="/dev/null", XDG_CACHE_HOME="/dev/null") == ("None", 0)
+    assert roots(where, HOME="/dev/null", XDG_CACHE_HOME="/dev/null") == ("None", 0)
     home = tmp_path / "home"
-    place, hits = adds(where, HOME=str(home), XDG_CACHE_HOME=str(home))
+    place, hits = roots(where, HOME=str(home), XDG_CACHE_HOME=str(home))
     assert Path(place).is_relative_to(home) and hits == 0
-    assert adds(where, HOME=str(home), XDG_CACHE_HOME=str(home)) == (place, 1)
+    assert roots(where, HOME=str(home), XDG_CACHE_HOME=str(home)) == (place, 1)
 
 
 def test_sources_edited_after_import_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,3 +152,15 @@ def test_sources_edited_after_import_are_not_kept(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(jit._AT_START, file, (0, 0))
     with pytest.raises(OSError, match="edited"):
         jit._unedited(sources_of(file))
+
+
+def test_a_number_written_out_makes_no_kernel_of_its_own() -> None:
+    @njit(cache=False)
+    def plus(a: int, b: int) -> int:
+        return a + b
+
+    @njit(cache=False)
+    def calls(a: int) -> int:
+        return int(plus(a, 1) + plus(a, b=2) + plus(3, a))
+
+    assert calls(5) == 21 and len(plus.overloads) == 1

@@ -27,6 +27,24 @@ def test_importing_the_package_loads_no_optional_dependency():
     assert loaded & late == set()
 
 
+def test_what_a_command_puts_off_is_there_when_it_is_used() -> None:
+    code = (
+        "import sys\n"
+        "from mssvm.cli.later import SELDOM_USED, PutOff\n"
+        "sys.meta_path.insert(0, PutOff(*SELDOM_USED, 'scipy.nothing'))\n"
+        "import mssvm.cli.fit, scipy.stats\n"
+        "assert 'scipy.stats._stats_py' not in sys.modules and not hasattr(scipy.stats, '__file__')\n"
+        "assert scipy.stats.mode([1, 2, 2]).mode == 2\n"
+        "from scipy.stats import t\n"
+        "import scipy.stats.distributions, numpy.testing.overrides\n"
+        "assert sys.modules['scipy.stats'] is scipy.stats and scipy.stats.__file__ and numpy.testing.overrides\n"
+        "try:\n    import scipy.nothing\n"
+        "except ModuleNotFoundError:\n    print('all well')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "all well\n", done.stderr
+
+
 def test_without_pytorch_the_layer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     for name in [name for name in sys.modules if name.startswith("mssvm.torch")]:

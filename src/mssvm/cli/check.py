@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from mssvm.cli import options as o
-from mssvm.cli.output import columns, pairs
+from mssvm.cli.tables import columns, pairs
 from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
 from mssvm.data.metrics import is_bio

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from mssvm.cli import options as o
-from mssvm.cli.output import check_target, of_report, output, shown
+from mssvm.cli.output import check_target, output
+from mssvm.cli.tables import of_report, shown
 from mssvm.cli.versions import versions
 from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine

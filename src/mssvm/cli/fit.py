@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from mssvm.cli import options as o
 from mssvm.cli.interrupt import last_words
 from mssvm.cli.output import check_target
+from mssvm.cli.scoring import scores
 from mssvm.core.errors import InputError
 from mssvm.core.progress import ProgressLine
 from mssvm.core.text import printable
@@ -134,13 +135,7 @@ def _tell(estimator: Any, model: Path, train: Dataset, held: Dataset | None) -> 
     with last_words(lambda: f"{model} is complete"):
         print(printable(estimator.diagnose()))
         with train.places():
-            print(f"Accuracy on the training labels: {_accuracy(estimator, train):.2%}")
+            print(f"Accuracy on the training labels: {scores(estimator, train).accuracy:.2%}")
         if held is not None:
-            print(f"Accuracy on {held.name}: {_accuracy(estimator, held):.2%}")
+            print(f"Accuracy on {held.name}: {scores(estimator, held).accuracy:.2%}")
         print(f"Wrote {model}")
-
-
-def _accuracy(estimator: Any, data: Dataset) -> float:
-    from mssvm.cli.evaluate import scores
-
-    return scores(estimator, data).accuracy

@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 
 from mssvm.cli import options as o
-from mssvm.cli.output import check_target, columns, output, pairs, shown
+from mssvm.cli.output import check_target, output
+from mssvm.cli.tables import columns, pairs, shown
 from mssvm.cli.versions import versions
 from mssvm.data.labels import plain
 from mssvm.report import page

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mssvm.cli.output import of_report
+from mssvm.cli.tables import of_report
 from mssvm.experiments.catalogue import EXPERIMENTS
 from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.reproduce import reproduce as run

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
 
 PACKAGES = ("mssvm", "numpy", "scipy", "scikit-learn", "numba", "piqp", "safetensors")
 
 
 def versions() -> dict[str, str]:
     """Name and version of the package, of Python, and of what computes."""
+    from importlib.metadata import PackageNotFoundError, version  # seldom asked for, and slow to import
+
     out = {}
     for name in PACKAGES:
         try:

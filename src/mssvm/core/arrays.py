@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mssvm.core.jit import njit
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -17,12 +15,4 @@ AnyArray = npt.NDArray[Any]
 
 def sum_by(group: Ints, values: AnyArray, n: int) -> Floats:
     """Sums of ``values`` over equal entries of ``group``, for the groups 0 .. n-1, in order of appearance."""
-    out = np.zeros(n)
-    _add(group, np.ascontiguousarray(values, dtype=np.float64), out)
-    return out
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _add(group: Ints, values: Floats, out: Floats) -> None:
-    for i in range(len(group)):
-        out[group[i]] += values[i]
+    return np.asarray(np.bincount(group, weights=values, minlength=n), dtype=np.float64)

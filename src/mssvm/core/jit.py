@@ -35,6 +35,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
+from numba.core.types import unliteral
 from numba.misc.appdirs import AppDirs
 
 from mssvm.core.garbage import uncollected
@@ -149,6 +150,11 @@ class Kernel(CPUDispatcher):
                 del self.overloads[types]
             with uncollected(), interrupted_later():
                 return super().compile(sig)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """For a kernel that calls this one: a number written out is an argument like any other, with no kernel of its own."""
+        plain = {name: unliteral(value) for name, value in kws.items()}
+        return super().get_call_template(tuple(map(unliteral, args)), plain)
 
     def add_overload(self, cres: Any) -> None:
         """Make the result known, to Python only if it is for Python."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import current_thread, enumerate, main_thread
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 Handler = Callable[[int, FrameType | None], None]
 WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
@@ -67,14 +68,14 @@ def began() -> float:
     return _BEGAN.get() or time.monotonic()
 
 
-def leave(code: int) -> int:
-    """The exit code; after a signal, or with work left behind, the process ends here: its usual end would wait for
-    threads in kernels."""
-    if code - 128 in list(WORDS) or any(t.daemon and t is not current_thread() for t in enumerate()):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+def leave(code: int) -> NoReturn:
+    """End the process: Python's own end would take everything apart first, a fifth of the time of a short command, and
+    after a signal, or with work left behind, wait for threads in kernels."""
+    if code - 128 not in list(WORDS) and not any(t.daemon and t is not current_thread() for t in enumerate()):
+        atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager

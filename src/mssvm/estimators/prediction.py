@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import count, sequence
@@ -146,6 +145,8 @@ def posterior_bound(planner: Planner, inputs: Inputs, query: Query, eps_y: float
 
 def best_temperature(request: PredictionRequest, labels: Labels, eps_h: float) -> float:
     """The T of least log loss of the labels under p(y | x) ~ exp(PS_h[eps_h] (theta / T)), by golden sections."""
+    from scipy.optimize import minimize_scalar  # takes longer to import than most calls of predict
+
     def loss(log_t: float) -> float:
         return log_loss(request.marginals(np.exp(log_t), eps_h * np.exp(log_t)), labels)
 

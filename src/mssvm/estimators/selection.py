@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing
 
 from mssvm.core.errors import InputError
@@ -22,6 +21,8 @@ def cross_val_predict(
     ``params`` go to fit; those with one entry per instance are split along. Returns what ``method`` returns: a list, or
     an array where an instance has one label.
     """
+    from sklearn.model_selection import check_cv  # brings half of scikit-learn along
+
     n = len(X)
     answers: list[Any] = [None] * n
     seen = np.zeros(n, dtype=np.int64)

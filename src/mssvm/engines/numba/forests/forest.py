@@ -11,6 +11,7 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.jit import njit
+from mssvm.core.topology import offsets
 from mssvm.engines.numba.forests.rooting import plan_forest
 from mssvm.engines.numba.forests.scaled import (
     BatchPtr,
@@ -206,18 +207,17 @@ def check_forests(forest: Forest, layout: BatchPtr, allowed: Bools, output: Bool
             ok[b] = oriented(rooted(forest, layout, g, int(b)), ends, mode, space)[0]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
 def read_modes(instances: Ints, layout: BatchPtr, allowed: Bools, output: Bools, mode: Ints) -> None:
     """``mode`` of the named instances when the two temperatures differ."""
-    n = 1
-    for b in instances:
-        n = max(n, layout.var_ptr[b + 1] - layout.var_ptr[b])
-    space = make_workspace(n, 1, False)
-    for b in instances:
-        first = layout.var_ptr[b]
-        mode[b] = read_roles(
-            first, layout.var_ptr[b + 1] - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, False, space
-        )
+    free = _sums(allowed, layout.unary_ptr) > 1
+    some_y, some_h = (_sums(free & role, layout.var_ptr)[instances] > 0 for role in (output, ~output))
+    mode[instances] = np.where(some_h, np.where(some_y, MIXED, AT_H), AT_Y)
+
+
+def _sums(flags: Bools, ptr: Ints) -> Ints:
+    """How many flags are set in every segment."""
+    total = offsets(flags.astype(np.int64))
+    return np.asarray(total[ptr[1:]] - total[ptr[:-1]])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -17,43 +17,54 @@ def plan_forest(
     n: int, ends: Ints, order: Ints, parent: Ints, edge: Ints, flip: Bools, degree: Ints, first: Bools
 ) -> bool:
     """Root every component at its last node, or at a node of ``first`` if it has one; False if there is a cycle."""
-    start = np.zeros(n + 1, np.int64)
+    # One array, one name at a time: what allocates, cuts or assigns pairs is most of what a kernel costs to compile.
+    work = np.zeros(3 * n + 2 * len(ends) + 1, np.int64)
+    fill, seen, incident = n + 1, 2 * n + 1, 3 * n + 1  # work[: n + 1] says where the edges of a node begin
     for f in range(len(ends)):
-        start[ends[f, 0] + 1] += 1
-        start[ends[f, 1] + 1] += 1
+        work[ends[f, 0] + 1] += 1
+        work[ends[f, 1] + 1] += 1
     for i in range(n):
-        degree[i] = start[i + 1]
-        start[i + 1] += start[i]
-    fill, incident = start[:-1].copy(), np.zeros(2 * len(ends), np.int64)
+        degree[i] = work[i + 1]
+        work[i + 1] += work[i]
+        work[fill + i] = work[i]
     for f in range(len(ends)):
         for side in range(2):
-            incident[fill[ends[f, side]]] = f
-            fill[ends[f, side]] += 1
-    seen = np.zeros(n, np.bool_)
+            at = fill + ends[f, side]
+            work[incident + work[at]] = f
+            work[at] += 1
     tail = 0
     for pick in range(2 * n):
         root = n - 1 - pick % n
-        if seen[root] or (pick < n and not first[root]):
+        if work[seen + root] or (pick < n and not first[root]):
             continue
-        seen[root], parent[root], edge[root] = True, -1, -1
+        work[seen + root] = 1
+        parent[root] = -1
+        edge[root] = -1
         order[tail] = root
-        head, tail = tail, tail + 1
+        head = tail
+        tail += 1
         while head < tail:
             i = order[head]
             head += 1
             # Leaves first: a chain with leaves then reads from its root as a longer one does, up to its end.
-            for k in range(2 * start[i], 2 * start[i + 1]):
-                f = incident[start[i] + (k - 2 * start[i]) % (start[i + 1] - start[i])]
-                j = ends[f, 0] + ends[f, 1] - i
-                if f == edge[i] or (degree[j] == 1) != (k - start[i] < start[i + 1]):
-                    continue
-                if seen[j]:
-                    return False
-                seen[j], parent[j], edge[j], flip[j] = True, i, f, ends[f, 0] == i
-                order[tail] = j
-                tail += 1
+            for inner in range(2):
+                for k in range(work[i], work[i + 1]):
+                    f = work[incident + k]
+                    j = ends[f, 0] + ends[f, 1] - i
+                    if f == edge[i] or (degree[j] > 1) != inner:
+                        continue
+                    if work[seen + j]:
+                        return False
+                    work[seen + j] = 1
+                    parent[j] = i
+                    edge[j] = f
+                    flip[j] = ends[f, 0] == i
+                    order[tail] = j
+                    tail += 1
     for k in range(n // 2):
-        order[k], order[n - 1 - k] = order[n - 1 - k], order[k]
+        j = order[k]
+        order[k] = order[n - 1 - k]
+        order[n - 1 - k] = j
     return True
 
 

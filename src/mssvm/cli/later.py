@@ -1,0 +1,46 @@
+"""Modules that are imported on the way to what a command needs and that it does not use, put off until they are used.
+
+scikit-learn's base class brings scipy.stats along, and SciPy's arrays NumPy's tools for tests: half of the time of a
+short command. Only the command itself puts them off (``mssvm.__main__``), never the library in somebody else's process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+SELDOM_USED = ("numpy.f2py", "numpy.testing", "scipy.stats")
+
+
+class PutOff(MetaPathFinder, Loader):
+    """Finds modules of the given names, and loads them when something in them is asked for."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = set(names)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        found = name in self.names and PathFinder.find_spec(name, path)
+        return ModuleSpec(name, self) if found else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__class__ = _Later
+
+    def load(self, later: ModuleType) -> ModuleType:
+        """The module itself, in the place of what stood for it."""
+        self.names.discard(later.__name__)
+        if sys.modules.get(later.__name__) is later:
+            del sys.modules[later.__name__]
+        return import_module(later.__name__)
+
+
+class _Later(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in ("__all__", "__path__"):
+            raise AttributeError(name)  # whoever looks through all modules there are does not use this one
+        assert self.__spec__ is not None and isinstance(self.__spec__.loader, PutOff)
+        return getattr(self.__spec__.loader.load(self), name)
