@@ -91,8 +91,8 @@ def test_table4_counts_every_labelled_patch_and_says_why_it_is_skipped(tmp_path,
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for k in range(6):
         write_pair(tmp_path, f"1_{k}_s", (60, 90), 3)
-    protocol = Protocol.load(quick=True, data=tmp_path)
-    protocol.tree["table4"]["quick"] |= {"words": 4, "epochs": 2, "resamples": 20}
+    protocol = Protocol.load(quick=True, data=[tmp_path])
+    protocol.tree["table4"]["quick"] |= {"words": 4, "resamples": 20}
     trials = [Trial(p, table4.run(protocol, p), 0.0) for p in table4.tasks(protocol)]
     assert table4.run(protocol, trials[-1].params) == trials[-1].result
     patches = [Patches.of(p) for p in read_msrc(tmp_path)]

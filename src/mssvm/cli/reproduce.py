@@ -28,14 +28,16 @@ def reproduce(
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep the trials that are there and run the missing ones.")
     ] = False,
-    data: Annotated[Path | None, typer.Option(help="Folder of the MSRC images, for table4.")] = None,
+    data: Annotated[
+        list[Path] | None, typer.Option(help="A folder of MSRC images, for table4; once for every folder.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of all trials; else the protocol's.")] = None,
 ) -> None:
     """Regenerate the paper's experiments: tables beside the paper's numbers, figures, verdicts, one HTML report.
 
     Ctrl-C loses no finished trial: the same command with --resume goes on.
     """
-    protocol = Protocol.load(quick, trials, seed, data)
+    protocol = Protocol.load(quick, trials, seed, data or ())
     finished = run(names or [], protocol, out, jobs or _cores(), resume)
     console = Console()
     for one in finished:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mssvm.core.arrays import Floats
 from mssvm.experiments.collect import Comparisons, Experiment, Trials, Value, at, claim, over
-from mssvm.experiments.members import NAMES
+from mssvm.experiments.members import NAMES, Arena, Untrained
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.trials import Result, cross
 from mssvm.optim import Subgradient
@@ -22,9 +22,18 @@ TAIL = 100  # last steps, over which oscillation is measured
 NEVER = 2.0  # a solver that misses the target is counted with twice the calls it used
 
 
+def tasks(protocol: Protocol) -> list[Params]:
+    """Objectives, and in trials of their own the error on the training set."""
+    found = over(NAME, "reading")(protocol)
+    return found + [task | {"part": "error"} for task in found]
+
+
 def run(protocol: Protocol, params: Params) -> Result:
     """Traces of Algorithm 1 for every member and rate, and the calls of other solvers to its last objective + 1%."""
     settings, arena = protocol.settings(NAME), protocol.arena(NAME, params)
+    if params.get("part") == "error":
+        rates = settings["rates"]
+        return {m: {f"{r:g}": _errors(arena, m, r, settings) for r in rates} for m in settings["members"]}
     result: Result = {}
     for member in settings["members"]:
         mine: Result = {"rates": {}, "calls": {}}
@@ -39,6 +48,14 @@ def run(protocol: Protocol, params: Params) -> Result:
             mine["calls"][name] = _calls_to(history, target)
         result[member] = mine
     return result
+
+
+def _errors(arena: Arena, member: str, rate: float, settings: Params) -> list[float]:
+    """Wrong training labels, in per cent, after every few steps of Algorithm 1, by the member's own decoder."""
+    visited: list[Floats] = []
+    arena.fit(member, Subgradient.literal(rate, settings["steps"]), lambda row, w: visited.append(w.copy()))
+    kept = [arena.fit(member, Untrained(), init=w) for w in visited[:: settings["every"]]]
+    return [round(100 - arena.train.accuracy(fitted, arena.decode), 4) for fitted in kept]
 
 
 def _describe(objective: Floats, settings: Params) -> Result:
@@ -66,16 +83,21 @@ def _calls_to(history: Any, target: float) -> float:
 
 def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
-    settings |= {"readings": trials.present("reading", settings["readings"])}
-    charts = [_chart(settings, trials, r, rate) for r in settings["readings"] for rate in settings["rates"]]
+    settings |= {"readings": trials.present("reading", settings["readings"], part=None)}
+    errors, trials = (Trials(trials.where(part=part), trials.confidence) for part in ("error", None))
+    panels = [(r, rate) for r in settings["readings"] for rate in settings["rates"]]
+    charts = [_chart(settings, trials, *panel) for panel in panels]
     intro = Text(
         "The objective during Algorithm 1 (full batch, fixed rate) from the same random weights, each curve divided by "
         "the lowest value any rate reached for that member in that trial; means over trials. 'Within 5%' is the median "
         "step from which the objective stays within 5% of its last value; oscillation is the mean absolute change a "
         f"step over the last {TAIL} steps, as a share of the objective. The paper shows curves only."
     )
-    figure = Figure("Objective against steps", charts)
-    items: list[Text | Table | Figure] = [intro, figure, _rates(settings, trials), _calls(settings, trials)]
+    items: list[Text | Table | Figure] = [intro, Figure("Objective against steps", charts)]
+    if errors.where():
+        wrong = [_error_chart(settings, errors, *panel) for panel in panels]
+        items.append(Figure("Error on the training set against steps, by each member's own decoder", wrong))
+    items += [_rates(settings, trials), _calls(settings, trials)]
     return Section(NAME, "Figure 2: convergence", items, claims(protocol, trials))
 
 
@@ -87,6 +109,15 @@ def _chart(settings: Params, trials: Trials, reading: str, rate: float) -> str:
         curves = [np.array(r["rates"][f"{rate:g}"]["curve"]) / _lowest(r) for r in found]
         series.append(Series(NAMES[m], steps, list(np.mean(curves, axis=0)), None, style))
     return line_chart(f"Reading {reading}, rate {rate:g}", "steps", "objective / lowest", series, log_y=True)
+
+
+def _error_chart(settings: Params, trials: Trials, reading: str, rate: float) -> str:
+    series = []
+    for style, m in enumerate(settings["members"]):
+        mean = np.mean([t.result[m][f"{rate:g}"] for t in trials.where(reading=reading)], axis=0)
+        steps = [float(k * settings["every"]) for k in range(len(mean))]
+        series.append(Series(NAMES[m], steps, list(mean), None, style))
+    return line_chart(f"Reading {reading}, rate {rate:g}", "steps", "training error (%)", series)
 
 
 def _lowest(result: Any) -> float:
@@ -165,4 +196,4 @@ def _log(member: str, solver: str) -> Value:
     return lambda result: log10(max(float(result[member]["calls"][solver]), 1.0))
 
 
-EXPERIMENT = Experiment(NAME, over(NAME, "reading"), run, section)
+EXPERIMENT = Experiment(NAME, tasks, run, section)

@@ -46,8 +46,13 @@ class Picture:
     labels: Ints
 
 
-def read_msrc(folder: Path) -> list[Picture]:
-    """All images of a folder in either form, in the order of their class and number."""
+def read_msrc(*folders: Path) -> list[Picture]:
+    """All images of folders in either form, in the order of their class and number."""
+    found = [picture for folder in folders for picture in _pictures(folder)]
+    return sorted(found, key=lambda p: [int(part) if part.isdigit() else 0 for part in p.name.split("_")])
+
+
+def _pictures(folder: Path) -> list[Picture]:
     if (folder / "images").is_dir():
         found = [_indexed(folder, path) for path in (folder / "images").glob("*.png")]
     else:
@@ -55,7 +60,7 @@ def read_msrc(folder: Path) -> list[Picture]:
         found = [_coloured(truth.with_name(truth.name.replace("_GT.bmp", ".bmp")), truth) for truth in truths]
     if not found:
         raise InputError(f"{folder} holds neither *_GT.bmp nor images/*.png; name the folder of the MSRC images.")
-    return sorted(found, key=lambda p: [int(part) if part.isdigit() else 0 for part in p.name.split("_")])
+    return found
 
 
 def _coloured(path: Path, truth: Path) -> Picture:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -35,17 +35,17 @@ class Protocol:
     tree: dict[str, Any]
     quick: bool = False
     trials: int | None = None
-    data: Path | None = None
+    data: tuple[Path, ...] = ()
 
     @classmethod
     def load(
-        cls, quick: bool = False, trials: int | None = None, seed: int | None = None, data: Path | None = None
+        cls, quick: bool = False, trials: int | None = None, seed: int | None = None, data: Sequence[Path] = ()
     ) -> Protocol:
         """The protocol shipped with the package; ``trials`` and ``seed`` override it."""
         if trials is not None and trials < 2:
             raise InputError(f"trials must be at least 2, got {trials}: standard errors need two.")
         tree = tomllib.loads(files("mssvm.experiments").joinpath("protocol.toml").read_text("utf-8"))
-        return cls(tree if seed is None else tree | {"seed": seed}, quick, trials, data)
+        return cls(tree if seed is None else tree | {"seed": seed}, quick, trials, tuple(data))
 
     @property
     def seed(self) -> int:
