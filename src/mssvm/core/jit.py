@@ -152,7 +152,7 @@ class Kernel(CPUDispatcher):
                 return super().compile(sig)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """For a kernel that calls this one: a number written out is an argument like any other, with no kernel of its own."""
+        """For a kernel that calls this one: a number written out is an argument like any other."""
         plain = {name: unliteral(value) for name, value in kws.items()}
         return super().get_call_template(tuple(map(unliteral, args)), plain)
 

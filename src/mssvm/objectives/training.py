@@ -269,7 +269,7 @@ class BoundBlock:
     @cached_property
     def _joined(self) -> Joined | None:
         features = self.block.features
-        if isinstance(self.parts, UnifiedParts) and isinstance(features, JoiningFeatures) and self._one_scale:
+        if isinstance(self.parts, UnifiedParts) and isinstance(features, JoiningFeatures) and self.one_scale:
             return features.joined(self.parts.pair, self.parts.delta)
         return None
 

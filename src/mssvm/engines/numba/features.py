@@ -99,9 +99,7 @@ class LinearFeatures:
     @cached_property
     def _source(self) -> Ints:
         """The table entry of every entry of the marginals; none where these are copies of all tables."""
-        batch = self.batch
-        same = not batch.tables_shared_across_instances and np.array_equal(batch.mu_at, batch.table_at)
-        return NO_SOURCE if same or batch.whole_copies else batch.mu_source
+        return NO_SOURCE if self.batch.whole_copies else self.batch.mu_source
 
     def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
         return JoinedInference.of(self, pair, cost)
