@@ -220,15 +220,11 @@ CANDIDATES = (set, frozenset, list)
 OF_LABELS = "with the labels of every instance"
 
 
-def is_nan(value: Any) -> bool:
-    return isinstance(value, (float, np.floating)) and value != value
-
-
 def is_missing(value: Any, missing_label: Hashable = None) -> bool:
     """Whether a site's value means that its label is unknown."""
     if value is None or value is MISSING:
         return True
-    if is_nan(value):
+    if isinstance(value, (float, np.floating)) and value != value:
         return True
     return missing_label is not None and _hashable(value) and bool(value == missing_label)
 
@@ -250,7 +246,7 @@ def _labels_of(y: Any, depth: int, missing_label: Hashable) -> dict[Hashable, No
     try:
         values: Iterable[Any] = [value for value in sites if value == value]  # without NaN
     except ValueError:  # an array has no one answer
-        values = [value for value in sites if not is_nan(value)]
+        values = [value for value in sites if not is_missing(value)]
     # True equals 1, and would be lost among the different ones.
     one_each = dict(zip(map(type, values), values, strict=True))
     with suppress(TypeError):  # sets and lists are not hashable; then every site is looked at

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,7 +132,8 @@ class Solution:
 
 def records(columns: Mapping[str, AnyArray]) -> Any:
     """Columns as a record array."""
-    return np.rec.fromarrays(list(columns.values()), names=list(columns))  # type: ignore[call-overload]
+    types = map(attrgetter("dtype"), columns.values())
+    return np.rec.fromarrays(list(columns.values()), dtype=list(zip(columns, types, strict=True)))
 
 
 def best_of(solutions: Sequence[Solution]) -> Solution:

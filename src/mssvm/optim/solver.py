@@ -34,12 +34,12 @@ NAN = float("nan")
 PLAIN = Regulariser()
 
 
+@dataclass(eq=False)
 class Stop(Exception):
     """Ends the loop of a solver from wherever it is; carries the reason."""
 
-    def __init__(self, outcome: Outcome, message: str) -> None:
-        super().__init__(message)
-        self.outcome, self.message = outcome, message
+    outcome: Outcome
+    message: str
 
 
 @dataclass(frozen=True)
