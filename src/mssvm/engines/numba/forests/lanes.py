@@ -128,11 +128,16 @@ def lower(a, b):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def store_five(x, o, a, b, c, d, e):
+def store_four(x, o, a, b, c, d):
     store(x, o, a)
     store(x, o + L, b)
     store(x, o + 2 * L, c)
     store(x, o + 3 * L, d)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def store_five(x, o, a, b, c, d, e):
+    store_four(x, o, a, b, c, d)
     store(x, o + 4 * L, e)
 
 
@@ -172,24 +177,35 @@ def push(x, at, R, n, A, a, m, to, scale):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def larger(v, top, j, best):
+    """The larger of two, and whose it is; of equal ones the first."""
+    more = above(v, top)
+    return where(more, v, top), where(more, j, best)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def push_max(x, at, n, A, a, m, to):
-    """y_k = max_j x_j + A[a + j m + k]."""
-    k = 0
-    while k + 5 <= m:
-        q = load(x, at)
-        s0, s1, s2, s3, s4 = q + A[a + k], q + A[a + k + 1], q + A[a + k + 2], q + A[a + k + 3], q + A[a + k + 4]
+    """y_k = max_j x_j + A[a + j m + k], and behind them the first such j."""
+    k, zero, one, best = 0, splat(0.0), splat(1.0), to + m * L
+    while k + 4 <= m:
+        q, index, r = load(x, at), zero, a + k
+        s0, s1, s2, s3, i0, i1, i2, i3 = q + A[r], q + A[r + 1], q + A[r + 2], q + A[r + 3], zero, zero, zero, zero
         for j in range(1, n):
-            q = load(x, at + L * j)
-            r = a + j * m + k
-            s0, s1, s2 = vmax(s0, q + A[r]), vmax(s1, q + A[r + 1]), vmax(s2, q + A[r + 2])
-            s3, s4 = vmax(s3, q + A[r + 3]), vmax(s4, q + A[r + 4])
-        store_five(x, to + L * k, s0, s1, s2, s3, s4)
-        k += 5
+            q, r, index = load(x, at + L * j), r + m, index + one
+            s0, i0 = larger(q + A[r], s0, index, i0)
+            s1, i1 = larger(q + A[r + 1], s1, index, i1)
+            s2, i2 = larger(q + A[r + 2], s2, index, i2)
+            s3, i3 = larger(q + A[r + 3], s3, index, i3)
+        store_four(x, to + L * k, s0, s1, s2, s3)
+        store_four(x, best + L * k, i0, i1, i2, i3)
+        k += 4
     while k < m:
-        s = load(x, at) + A[a + k]
+        s, i, index = load(x, at) + A[a + k], zero, zero
         for j in range(1, n):
-            s = vmax(s, load(x, at + L * j) + A[a + j * m + k])
+            index = index + one
+            s, i = larger(load(x, at + L * j) + A[a + j * m + k], s, index, i)
         store(x, to + L * k, s)
+        store(x, best + L * k, i)
         k += 1
 
 
@@ -413,6 +429,8 @@ def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
         push_max(x, F[p + U], k, tables, a, c, scratch)
         for z in range(c):
             add_where(plain, x, up + z * L, load(x, scratch + z * L))
+            best = load(x, scratch + (c + z) * L)
+            store(x, w + z * L, best if ended == 0 else where(mask(plain), best, load(x, w + z * L)))
         return least
     push(x, to, 1, k, tables, a, c, scratch, scale)
     for z in range(c):
@@ -760,15 +778,35 @@ def has(word, lane):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def best_state(x, o, k, tables, a, step):
-    """The first of the k scores at o, each with an entry of a table (none if ``step`` is 0), that is the largest."""
-    top = -np.inf
+def best_state(x, o, k):
+    """The first of the k scores at o that is the largest."""
+    best = 0
+    for j in range(1, k):
+        if x[o + j * L] > x[o + best * L]:
+            best = j
+    return best
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def walk_hidden(real, F, G, p, tables, a, sx, sz, x, put, state, rows):
+    """A hidden variable given the best state of its parent, an output, in all lanes: its distribution, its row."""
+    k, o, at, up, w = F[p + CARD], F[p + U], p // COLUMNS * L, F[p + PARENT] // COLUMNS * L, F[p + W]
+    for lane in range(real):
+        z = state[up + lane]
+        r = int(x[w + z * L + lane]) if G[p + ROWS] > 1 else 0
+        state[rows + at + lane], b, e = r, F[p + B] + r * k * L + lane, a + z * sz
+        for j in range(k):
+            x[o + j * L + lane] = x[b + j * L] * tables[e + j * sx]
+    total = load(x, o)
+    for j in range(1, k):
+        total = total + load(x, o + j * L)
+    inv = splat(1.0) / total
     for j in range(k):
-        top = max(top, x[o + j * L] + (tables[a + j * step] if step else 0.0))
-    for j in range(k):
-        if x[o + j * L] + (tables[a + j * step] if step else 0.0) == top:
-            return j
-    return 0
+        store(x, o + j * L, load(x, o + j * L) * inv)
+    for lane in range(real):
+        to = put + state[up + lane] * sz * L + lane
+        for j in range(k):
+            x[to + j * sx * L] += x[o + j * L + lane]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -798,12 +836,15 @@ def walk(n, real, F, G, tables, base, x, marginals, state):
         parent = max(q, 0)
         c, sx, sz = F[parent + CARD], (1 if F[p + FLIP] else F[parent + CARD]), (k if F[p + FLIP] else 1)
         at, up, o, uq, put = p // COLUMNS * L, parent // COLUMNS * L, F[p + U], F[parent + U], marginals + F[p + PUT]
+        if sent == 0 and times == 0 and G[p + HERE] == FULL and G[p + CLOSED] == 0 and not root:
+            walk_hidden(real, F, G, p, tables, base[2] + F[p + START], sx, sz, x, put, state, rows)
+            continue
         for lane in range(real):
-            if has(sent, lane):
+            if has(G[p + PLAIN], lane):
+                best = best_state(x, o + lane, k) if root else int(x[F[p + W] + state[up + lane] * L + lane])
+                state[at + lane] = best
+            elif has(sent, lane):
                 state[at + lane] = state[rows + up + lane]
-                if not has(times, lane):
-                    a = base[0] + F[p + START] + (0 if root else state[up + lane]) * sz
-                    state[at + lane] = best_state(x, o + lane, k, tables, a, 0 if root else sx)
         for j in range(k):
             store(x, o + j * L, zero)
         for lane in range(real):
@@ -830,7 +871,7 @@ def walk(n, real, F, G, tables, base, x, marginals, state):
                 if part > 0.0:  # a state that its parent never has may leave it none
                     given_parent(x, b, o + lane, k, tables, a + j * sz, 0 if root else sx, to, part)
             if has(G[p + CLOSED], lane):
-                state[at + lane] = best_state(x, o + lane, k, tables, 0, 0)
+                state[at + lane] = best_state(x, o + lane, k)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
