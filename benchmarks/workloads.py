@@ -20,6 +20,7 @@ SIZES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "many_labels": ({"n": 100, "length": 20, "labels": 700}, {"n": 8, "length": 6, "labels": 40}),
     "grid": ({"height": 20, "width": 40, "states": 5}, {"height": 6, "width": 8, "states": 5}),
     "wide_grid": ({"height": 100, "width": 100, "states": 21}, {"height": 8, "width": 8, "states": 21}),
+    "wide_corner": ({"height": 30, "width": 30, "states": 21}, {"height": 8, "width": 8, "states": 21}),
     "board": ({"boards": 10, "side": 6}, {"boards": 3, "side": 4}),
     "hidden_chains": ({"n": 1000, "length": 40}, {"n": 64, "length": 12}),
     "side_by_side": ({"count": 32, "height": 20, "width": 40}, {"count": 16, "height": 5, "width": 6}),

@@ -7,7 +7,7 @@ from pyhcrf import HCRF
 from serve import serve, w
 
 
-def iteration(quick, states=3, iterations=30):
+def iteration(quick, states=3, iterations=100):
     x, y = w.hidden_sequences(**w.sizes("sequences", quick))
     cut = len(x) * 3 // 4
     X, Y = [np.ascontiguousarray(s) for s in x[:cut]], [int(v) for v in y[:cut]]

@@ -86,7 +86,7 @@ class Query:
     def n_allowed(self, batch: Batch) -> Ints:
         """Number of allowed states of each variable."""
         if self.allowed.all():
-            return batch.cards
+            return np.diff(batch.unary_ptr)
         return np.add.reduceat(self.allowed, batch.unary_ptr[:-1], dtype=np.int64)
 
 

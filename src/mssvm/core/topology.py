@@ -116,6 +116,12 @@ def spans(starts: Ints, sizes: Ints) -> Ints:
     return np.repeat(starts - total[:-1], sizes) + np.arange(total[-1])
 
 
+def counts(flags: Bools, ptr: Ints) -> Ints:
+    """How many flags are set in each segment ``ptr[k] .. ptr[k + 1]``."""
+    total = offsets(flags.astype(np.int64))
+    return np.asarray(total[ptr[1:]] - total[ptr[:-1]])
+
+
 def gather(parts: Sequence[Ints], of: Ints, shift: Ints | None = None) -> Ints:
     """``parts[of[b]]``, plus ``shift[b]`` where given, for every b, one after the other."""
     if len(parts) == 1:
@@ -131,8 +137,8 @@ def gather(parts: Sequence[Ints], of: Ints, shift: Ints | None = None) -> Ints:
 class Batch:
     """Instances of any sizes side by side in flat arrays (layout in the module docstring).
 
-    ``mu_first`` is the first factor of every marginal in ``Marginals.tables``, in the order in which they lie there;
-    factor f touches the variables ``scope_vars[scope_ptr[f] : scope_ptr[f+1]]``, numbered within the batch.
+    ``mu_first`` is the first factor of every marginal in ``Marginals.tables``, in the order in which they lie there.
+    What follows from topologies and is seldom needed is not kept: data have many sites, and one number each adds up.
     """
 
     topologies: tuple[Topology, ...]
@@ -144,14 +150,10 @@ class Batch:
     n_mu_entries: int
     var_ptr: Ints
     factor_ptr: Ints
-    cards: Ints
     unary_ptr: Ints
-    table_sizes: Ints
     table_at: Ints
     mu_at: Ints
     mu_first: Ints
-    scope_ptr: Ints
-    scope_vars: Ints
 
     @classmethod
     def build(cls, graphs: Sequence[Topology], table_ids: Sequence[Sequence[int] | Ints] | None = None) -> Batch:
@@ -176,11 +178,11 @@ class Batch:
     @classmethod
     def of_kinds(cls, kinds: tuple[Topology, ...], topology_of: Ints, table_ids: Ints | None = None) -> Batch:
         """``build`` of instances ``kinds[topology_of[b]]``, kinds all different; table ids of all factors in a row."""
-        read = attrgetter("n_vars", "n_factors", "scope_flat", "card_array", "table_sizes", "shape_ids", "scope_sizes")
-        n_vars, n_factors, scopes, *arrays = zip(*map(read, kinds), strict=True) if kinds else ((),) * 7
+        read = attrgetter("n_vars", "n_factors", "card_array", "table_sizes", "shape_ids")
+        n_vars, n_factors, *arrays = zip(*map(read, kinds), strict=True) if kinds else ((),) * 5
         var_ptr = offsets(np.array(n_vars, dtype=np.int64)[topology_of])
         factor_ptr = offsets(np.array(n_factors, dtype=np.int64)[topology_of])
-        cards, sizes, shapes, orders = map(gather, arrays, repeat(topology_of))
+        cards, sizes, shapes = map(gather, arrays, repeat(topology_of))
         unary_ptr = offsets(cards)
         if table_ids is None:
             mu_first = np.arange(len(sizes))
@@ -195,8 +197,7 @@ class Batch:
             mu_first, mu_number = by_first_use(number + owner * len(first))
             mu_at, n_mu = _place(mu_first, mu_number, sizes)
         counts = int(var_ptr[-1]), int(factor_ptr[-1]), int(unary_ptr[-1]), n_table, n_mu
-        layout = var_ptr, factor_ptr, cards, unary_ptr, sizes, table_at, mu_at, mu_first
-        return cls(kinds, topology_of, *counts, *layout, offsets(orders), gather(scopes, topology_of, var_ptr[:-1]))
+        return cls(kinds, topology_of, *counts, var_ptr, factor_ptr, unary_ptr, table_at, mu_at, mu_first)
 
     def __len__(self) -> int:
         return len(self.topology_of)
@@ -218,6 +219,36 @@ class Batch:
     def factor_owner(self) -> Ints:
         """Instance of each factor."""
         return np.repeat(np.arange(len(self)), np.diff(self.factor_ptr))
+
+    @property
+    def cards(self) -> Ints:
+        """States of each variable."""
+        return np.diff(self.unary_ptr)
+
+    @property
+    def table_sizes(self) -> Ints:
+        """Entries of each factor's table."""
+        return gather([g.table_sizes for g in self.topologies], self.topology_of)
+
+    @cached_property
+    def scope_ptr(self) -> Ints:
+        """Scope of factor f of the batch: ``scope_vars[scope_ptr[f] : scope_ptr[f+1]]``."""
+        return offsets(gather([g.scope_sizes for g in self.topologies], self.topology_of))
+
+    @cached_property
+    def scope_vars(self) -> Ints:
+        """Variables of every factor's scope, numbered within the batch."""
+        return gather([g.scope_flat for g in self.topologies], self.topology_of, self.var_ptr[:-1])
+
+    def pair_cards(self, factors: Ints) -> Ints:
+        """Cardinalities (factor, 2) of some factors of two variables."""
+        out = np.empty((len(factors), 2), dtype=np.int64)
+        owner = np.searchsorted(self.factor_ptr, factors, side="right") - 1
+        local, kind = factors - self.factor_ptr[owner], self.topology_of[owner]
+        for k in np.unique(kind).tolist():
+            graph, mine = self.topologies[k], kind == k
+            out[mine] = graph.card_array[graph.scope_flat[graph.scope_ptr[local[mine]][:, None] + np.arange(2)]]
+        return out
 
     @cached_property
     def slot_factor(self) -> Ints:

@@ -11,7 +11,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Query
-from mssvm.core.topology import Batch, offsets, spans
+from mssvm.core.topology import Batch, counts, offsets, spans
 from mssvm.models.base import Inputs
 
 
@@ -66,7 +66,7 @@ class Sample:
     @cached_property
     def labelled(self) -> Bools:
         """Instances with at least one output site; the others contribute nothing to any objective."""
-        return np.asarray(sum_by(self.batch.owner, self.query.output, len(self)) > 0)
+        return np.asarray(counts(self.query.output, self.batch.var_ptr) > 0)
 
     @cached_property
     def n_labelled_sites(self) -> int:

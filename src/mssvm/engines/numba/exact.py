@@ -21,7 +21,7 @@ from mssvm.core.checks import temperature
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch, gather
+from mssvm.core.topology import Batch, counts, gather, offsets
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls, spread
 from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
 from mssvm.engines.numba.forests.cutset_plan import CutsetPair, CutsetPlan, CutsetRoute
@@ -102,8 +102,7 @@ class NumbaPlan:
                 continue
             able = left
             if name == "given states":
-                able = np.ones(len(self.batch), dtype=bool)
-                able[self.batch.owner[query.n_allowed(self.batch) > 1]] = False
+                able = counts(query.n_allowed(self.batch) > 1, self.batch.var_ptr) == 0
             elif name != "elimination":
                 plan = self._forests if name == "tree recursion" else self._cutsets
                 able = plan.supports(query, eps_y, eps_h)
@@ -165,18 +164,23 @@ class GivenStates:
 
     def __init__(self, batch: Batch, query: Query, instances: Ints) -> None:
         chosen = spread(instances, len(batch))
-        variables, factors = np.flatnonzero(chosen[batch.owner]), np.flatnonzero(chosen[batch.factor_owner])
+        owner, factor_owner = (
+            np.repeat(np.arange(len(batch), dtype=np.int32), np.diff(ptr)) for ptr in (batch.var_ptr, batch.factor_ptr)
+        )
+        variables, factors = np.flatnonzero(chosen[owner]), np.flatnonzero(chosen[factor_owner])
         self.instances = instances
-        self.unary, self.unary_owner = np.flatnonzero(query.allowed), batch.owner[variables]
+        self.unary, self.unary_owner = np.flatnonzero(query.allowed), owner[variables]
         if len(variables) < batch.n_vars:
-            self.unary = self.unary[chosen[batch.owner[batch.state_var[self.unary]]]]
+            self.unary = self.unary[chosen[owner[batch.state_var[self.unary]]]]
         state, inside = np.zeros(batch.n_vars, dtype=np.int64), np.zeros(batch.n_factors, dtype=np.int64)
         state[variables] = self.unary - batch.unary_ptr[variables]
         if batch.n_factors:
-            strides = gather([t.scope_strides for t in batch.topologies], batch.topology_of)
-            inside = np.add.reduceat(state[batch.scope_vars] * strides, batch.scope_ptr[:-1])
+            of = batch.topology_of  # the scopes are not kept: where nothing is inferred nobody else asks for them
+            ptr = offsets(gather([t.scope_sizes for t in batch.topologies], of))
+            places = state[gather([t.scope_flat for t in batch.topologies], of, batch.var_ptr[:-1])]
+            inside = np.add.reduceat(places * gather([t.scope_strides for t in batch.topologies], of), ptr[:-1])
         self.tables, self.mu = (batch.table_at + inside)[factors], (batch.mu_at + inside)[factors]
-        self.table_owner = batch.factor_owner[factors]
+        self.table_owner = factor_owner[factors]
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         total = sum_by(self.unary_owner, theta.unary[self.unary], len(value))

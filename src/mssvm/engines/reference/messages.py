@@ -60,7 +60,8 @@ class ReferenceMessagePlan:
         """The part of factor f's table (at ``at[f]`` of an array) with every variable but ``keep`` at y: a view with
         axes in the order of ``keep``."""
         scope = self.scope(f).tolist()
-        table = array[at[f] : at[f] + self.batch.table_sizes[f]].reshape(self.batch.cards[scope])
+        shape = self.batch.cards[scope]
+        table = array[at[f] : at[f] + int(shape.prod())].reshape(shape)
         view = table[(*(slice(None) if v in keep or y is None else y[v] for v in scope), ...)]
         return view.transpose(np.argsort(np.argsort([scope.index(v) for v in keep])))
 

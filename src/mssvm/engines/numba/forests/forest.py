@@ -11,7 +11,7 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.jit import njit
-from mssvm.core.topology import offsets
+from mssvm.core.topology import counts
 from mssvm.engines.numba.forests.rooting import plan_forest
 from mssvm.engines.numba.forests.scaled import (
     BatchPtr,
@@ -209,15 +209,9 @@ def check_forests(forest: Forest, layout: BatchPtr, allowed: Bools, output: Bool
 
 def read_modes(instances: Ints, layout: BatchPtr, allowed: Bools, output: Bools, mode: Ints) -> None:
     """``mode`` of the named instances when the two temperatures differ."""
-    free = _sums(allowed, layout.unary_ptr) > 1
-    some_y, some_h = (_sums(free & role, layout.var_ptr)[instances] > 0 for role in (output, ~output))
+    free = counts(allowed, layout.unary_ptr) > 1
+    some_y, some_h = (counts(free & role, layout.var_ptr)[instances] > 0 for role in (output, ~output))
     mode[instances] = np.where(some_h, np.where(some_y, MIXED, AT_H), AT_Y)
-
-
-def _sums(flags: Bools, ptr: Ints) -> Ints:
-    """How many flags are set in every segment."""
-    total = offsets(flags.astype(np.int64))
-    return np.asarray(total[ptr[1:]] - total[ptr[:-1]])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -114,8 +114,7 @@ class ForestPlan:
         factors = spans(batch.factor_ptr[instances], np.diff(batch.factor_ptr)[instances])
         at = batch.table_at[factors]
         first = by_first_use(at)[0]
-        ends = batch.cards[batch.scope_vars[batch.scope_ptr[factors[first]][:, None] + np.arange(2)]]
-        return TableSet(at[first], *np.ascontiguousarray(ends.T))
+        return TableSet(at[first], *np.ascontiguousarray(batch.pair_cards(factors[first]).T))
 
     def supports(self, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is it a pairwise forest on which these roles and temperatures are exact here?"""
