@@ -5,6 +5,7 @@
     engine.linear(batch, terms, offset, n_weights) -> Features    scores of linear models, and their transpose
     plan.bind(query, eps_y, eps_h) -> Bound  routes, orders, masks, kernels and scratch are resolved here, once
     bound(theta)            -> Belief        run many times
+    features.joined(pair, cost) -> Joined    from weights to values and gradient, where an engine can join these
 
 Plan once, bind once, run many: nothing is looked up by identity, whoever calls often holds its bounds. How a batch is
 run (lanes, sub-blocks, threads) is the engine's own business and never changes a result.

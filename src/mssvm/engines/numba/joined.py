@@ -29,7 +29,8 @@ class JoinedInference:
         cost: Potentials | None,
     ) -> None:  # fmt: skip
         self.features, self.workers, self.given = features, plus.workers, given
-        self.cost = (NO_COST, NO_COST) if cost is None else (cost.unary.copy(), cost.tables.copy())
+        given_cost = (NO_COST, NO_COST) if cost is None else (cost.unary, cost.tables)
+        self.cost = [np.require(a, np.float64, ["C", "W"]) for a in given_cost]  # one type: a kernel is compiled for it
         batch, sides = features.batch, [plus] if minus is None else [plus, minus]
         rows, numbers = [], [side.registers.numbers[:1] for side in sides]
         for k, side in enumerate(sides):
