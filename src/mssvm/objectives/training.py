@@ -26,6 +26,7 @@ from mssvm.models.base import Model
 from mssvm.objectives.base import Objective, Parts
 from mssvm.objectives.problem import Part
 from mssvm.objectives.sample import Sample
+from mssvm.objectives.sums import in_order
 from mssvm.objectives.unified import Unified, UnifiedParts, hcrf
 
 BLOCK_STATES = 1 << 17
@@ -43,6 +44,7 @@ class TrainingProblem:
     inference: Inference
     C: float = 1.0
     engine: Engine = field(default_factory=engine_of)
+    one_block: bool = False  # the sample is a block of a larger one
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.C) and self.C > 0):
@@ -138,10 +140,8 @@ class TrainingProblem:
 
     @cached_property
     def _blocks(self) -> SampleBlocks:
-        # A block makes one dense gradient, which must not cost more than the block itself.
-        least = getattr(self.engine, "block_states", BLOCK_STATES)
-        states, n_states = max(least, self.model.gradient_size // 4), self.sample.batch.n_states
-        states = n_states if n_states <= WHOLE * states else states
+        states = self.sample.batch.n_states
+        states = states if self.one_block else block_states(states, self.model, self.engine)
         return SampleBlocks(self, Planner(self.inference, self.engine), states)
 
     @cached_property
@@ -164,7 +164,15 @@ class TrainingProblem:
         blocks = self.bound if instances is None else [self._single(int(i)) for i in instances]
         if not blocks:
             return Part(np.zeros(0), 0.0, np.zeros(self.n_weights))
-        return Part.union(self.engine.each(evaluate, blocks))
+        found = self.engine.each(evaluate, blocks)
+        return in_order(found) if instances is None else Part.union(found)
+
+
+def block_states(n_states: int, model: Model[Any], engine: Engine) -> int:
+    """States of a block of a sample of so many."""
+    # A block makes one dense gradient, which must not cost more than the block itself.
+    states = max(getattr(engine, "block_states", BLOCK_STATES), model.gradient_size // 4)
+    return n_states if n_states <= WHOLE * states else states
 
 
 @dataclass(frozen=True, eq=False)

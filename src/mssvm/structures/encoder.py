@@ -209,12 +209,15 @@ class Encoder:
         """New X as a batch."""
         return self.assemble(self.structure.parse(X, self.schema))
 
-    def assemble(self, parsed: Parsed) -> Encoded:
-        """Parsed X as a batch."""
+    def assemble(self, parsed: Parsed, whole: Mapping[str, Rows] | None = None) -> Encoded:
+        """Parsed X as a batch; where it is a part of more data, ``whole`` (``rows_of``) tells of all of them."""
         keys = tuple(parsed.keys)
-        layout = self._layouts.get(keys, self._lay_out) if len(keys) <= FEW else self._lay_out(keys)
+        if whole is None and len(keys) <= FEW:
+            layout = self._layouts.get(keys, self._lay_out)
+        else:
+            layout = self._lay_out(keys, whole)
         layout.frames.check(parsed)
-        terms = []
+        terms, sizes = [], []
         for block, (target, at), chosen in zip(self.blocks, layout.places, layout.rows, strict=True):
             if len(at):
                 features = ones(len(at))
@@ -222,14 +225,25 @@ class Encoder:
                     matrix = parsed.rows[block.source].matrix
                     features = matrix if chosen is None else matrix[chosen]
                 terms.append(Term(target, features, at, block.width, np.asarray(self.layout[block.name].start)))
-        inputs = LinearInputs(layout.batch, fused(terms), layout.offset)
+                sizes.append(len(at) if whole is None else whole[block.name].n)
+        inputs = LinearInputs(layout.batch, fused(terms, sizes), layout.offset)
         return Encoded(inputs, layout.labels, layout.hidden, self.vocabulary.n_classes, layout.allowed)
 
-    def _lay_out(self, keys: tuple[Hashable, ...]) -> Layout:
+    def rows_of(self, keys: Mapping[Hashable, int]) -> dict[str, Rows]:
+        """What ``assemble`` decides by the number of rows, of data with so many instances of each topology."""
+        frames = Frames(tuple(map(self.kind, keys)), np.arange(len(keys)))
+        own = {block.group for block in self.blocks if block.source is not None}
+        return {block.name: frames.count(block, list(keys.values()), block.group in own) for block in self.blocks}
+
+    def kind(self, key: Hashable) -> GroupedTopology:
+        """The topology of an instance with the given key."""
+        return self._topologies.get(key, lambda key: self.structure.topology(key, self))
+
+    def _lay_out(self, keys: tuple[Hashable, ...], whole: Mapping[str, Rows] | None = None) -> Layout:
         numbers: dict[Hashable, int] = {}
         kind_of = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-        kinds = [self._topologies.get(key, lambda key: self.structure.topology(key, self)) for key in numbers]
-        return Layout.of(Frames(tuple(kinds), kind_of), self.blocks, self.constraints)
+        frames = Frames(tuple(map(self.kind, numbers)), kind_of, whole)
+        return Layout.of(frames, self.blocks, self.constraints)
 
     @cached_property
     def _topologies(self) -> Recent[Hashable, GroupedTopology]:
@@ -303,12 +317,37 @@ def state_index(axis: str, card: int, state: Any, vocabulary: LabelVocabulary, w
     raise InputError(f"{where} names hidden state {state!r}; they run from 0 to {card - 1}.")
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Of a block of weights: how many rows of features it has, and whether they are a list of the source's."""
+
+    n: int
+    listed: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """The topologies of a batch: ``kinds[kind_of[b]]`` is that of instance b."""
+    """The topologies of a batch: ``kinds[kind_of[b]]`` is that of instance b; ``whole`` as in ``Encoder.assemble``."""
 
     kinds: tuple[GroupedTopology, ...]
     kind_of: Ints
+    whole: Mapping[str, Rows] | None = None
+
+    def count(self, block: WeightBlock, times: Sequence[int], own: bool) -> Rows:
+        """The rows of a block of weights where the topologies appear so many times; ``own``: factors of its group have
+        tables of their own."""
+        times_of = list(zip(self.kinds, times, strict=True))
+        n = sum(c * len(kind.variables.get(block.group, NONE)) for kind, c in times_of)
+        if block.group in self.groups:
+            n = sum(c * len(kind.factors.get(block.group, NONE)) for kind, c in times_of) if own else 1
+        listed = False
+        if block.source is not None and block.rows is not None:
+            all_rows = sum(c * kind.sizes[block.source] for kind, c in times_of)
+            rows = [kind.rows.get(block.rows, NONE) for kind in self.kinds]
+            chosen = sum(c * len(r) for c, r in zip(times, rows, strict=True))
+            listed = 2 * chosen < all_rows or any(np.any(r[1:] <= r[:-1]) for r in rows)
+            n = n if listed else all_rows
+        return Rows(n * max(block.agree, 1), listed)
 
     def check(self, parsed: Parsed) -> None:
         """Raise unless every instance has the rows of features that its topology needs."""
@@ -371,7 +410,8 @@ class Frames:
         sizes = np.array([kind.sizes[block.source] for kind in self.kinds], dtype=np.int64)[self.kind_of]
         n, first = int(sizes.sum()), np.cumsum(sizes) - sizes
         chosen = gather([kind.rows.get(block.rows, NONE) for kind in self.kinds], self.kind_of, first)
-        if 2 * len(chosen) < n or np.any(chosen[1:] <= chosen[:-1]):
+        listed = 2 * len(chosen) < n or np.any(chosen[1:] <= chosen[:-1])
+        if listed if self.whole is None else self.whole[block.name].listed:
             return chosen, at
         places = np.full(n, -1, dtype=np.int64)
         places[chosen] = at
