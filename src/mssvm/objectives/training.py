@@ -6,11 +6,12 @@ threads. Instances without a labelled site are dropped at the door: they contrib
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from operator import methodcaller
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,6 +81,11 @@ class TrainingProblem:
     @property
     def convex(self) -> bool:
         return bool(np.all(self.sample.truth_query.n_allowed(self.sample.batch) == 1))
+
+    @property
+    def plane_size(self) -> int:
+        """Numbers in the coordinates (``atom``) of all instances."""
+        return self.sample.batch.n_states + self.sample.batch.n_mu_entries
 
     def tempering(self, eps_y: float, eps_h: float) -> tuple[Floats, Floats]:
         """d PS_eps / d eps is an entropy, hence at most the log of the number of assignments."""
@@ -226,6 +232,18 @@ class LinearMinus:
         return sum_by(self.owner, theta.unary[self.states], n) + sum_by(self.table_owner, scores, n)
 
 
+class Look(NamedTuple):
+    """Inference on a block at some weights: which methods ran on how many instances, whether all were exact, how many
+    of ``n`` answers had converged; the sums of the marginals of hidden variables by their number of states, and how
+    many these are."""
+
+    methods: Counter[str]
+    exact: bool
+    converged: int
+    n: int
+    usage: dict[int, tuple[Floats, int]]
+
+
 @dataclass(frozen=True, eq=False)
 class BoundBlock:
     """A block with the objective bound to it at a pair of temperatures: ready to be evaluated at any w. ``single``:
@@ -291,6 +309,21 @@ class BoundBlock:
             gradient: Floats = scale[0] * features.adjoint(mu)
             return gradient
         return features.adjoint(mu.scaled(self.block.sample.batch, scale))
+
+    def look(self, w: Floats, hidden: Bools) -> Look:
+        """Which inference answers here, and how much each state of the ``hidden`` variables is used given labels."""
+        theta, batch = self.block.features.forward(w), self.block.sample.batch
+        beliefs, usage = [self.plain[0](theta)], dict[int, tuple[Floats, int]]()
+        if hidden.any() or not beliefs[0].status.exact.all():
+            beliefs.append(self.plain[1](theta))
+        mine = np.flatnonzero(hidden)
+        for card in np.unique(batch.cards[mine]).tolist():
+            members = mine[batch.cards[mine] == card]
+            mu = beliefs[-1].mu.unary[batch.unary_ptr[members][:, None] + np.arange(card)]
+            usage[card] = mu.sum(axis=0), len(members)
+        converged = np.concatenate([belief.status.converged for belief in beliefs])
+        exact = all(bool(belief.status.exact.all()) for belief in beliefs)
+        return Look(Counter(beliefs[0].status.method), exact, int(converged.sum()), len(converged), usage)
 
     def check(self, value: Floats) -> None:
         """Raise unless every instance has an allowed assignment."""

@@ -86,7 +86,7 @@ class Structure(BaseEstimator):
         raw = self.read(X)
         if not len(X):
             raise InputError("X is empty; there must be at least one instance.")
-        learned = {name: FeatureSchema.learn(items, _WHAT.get(name, name)) for name, items in raw.sources.items()}
+        learned = {name: FeatureSchema.learn(items, WHAT.get(name, name)) for name, items in raw.sources.items()}
         rows = {name: rows for name, (_, rows) in learned.items()}
         schema = Schema({name: part for name, (part, _) in learned.items()}, {**raw.types, **self.learn(y, vocabulary)})
         schema, parsed = self.derive(schema, raw.parsed(rows))
@@ -116,7 +116,7 @@ class Structure(BaseEstimator):
 
 INSTANCES = (Graph, FactorInput)
 MOST_STATES = 1 << 15  # a table of two such variables has 2**30 entries
-_WHAT = {"node": "X", "edge": "edge"}  # what messages call the sources
+WHAT = {"node": "X", "edge": "edge"}  # what messages call the sources
 
 
 def check_count(value: Any, name: str, low: int) -> int:
