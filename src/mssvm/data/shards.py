@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from mssvm.core.checks import count, shown
 from mssvm.core.errors import InputError
@@ -21,12 +22,12 @@ Loader = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Shard:
-    """One piece: a file, or a function that gives ``(X, y)``."""
+    """One piece: a file, or a function that gives ``(X, y)``. ``version`` tells it from others of the same name."""
 
     name: str
     source: str | Loader
     options: Options = DEFAULT
-    bytes: int = 0
+    version: str = ""
 
     def parts(self) -> Iterator[Dataset]:
         """The instances, some at a time."""
@@ -101,12 +102,13 @@ def _shards(source: Any, options: Options) -> Iterator[Shard]:
         raise InputError(f"shards are a pattern, a list of paths or of loaders, or a dask.bag, got {shown(source)}.")
     else:
         found = list(source)
+    once = uuid4().hex
     for k, item in enumerate(found):
         if isinstance(item, (str, Path)):
-            size = Path(item).stat().st_size if Path(item).is_file() else 0
-            yield Shard(str(item), str(item), options, size)
+            about = Path(item).stat() if Path(item).is_file() else None
+            yield Shard(str(item), str(item), options, f"{about.st_size} {about.st_mtime_ns}" if about else once)
         elif callable(item):
-            yield Shard(f"shard {k}", Lazy(item) if hasattr(item, "dask") else item, options)
+            yield Shard(f"shard {k}", Lazy(item) if hasattr(item, "dask") else item, options, once)
         else:
             raise InputError(f"shard {k} is neither a path nor a function that loads it, got {shown(item)}.")
 

@@ -35,7 +35,7 @@ from mssvm.optim import Callback, Checkpoint, Validation
 from mssvm.structures import Encoder, Schema, Structure, Weight
 
 if TYPE_CHECKING:
-    from mssvm.estimators.sharded import ShardedTrainingData
+    from mssvm.estimators.sharded import Answers, ShardedTrainingData
 
 SECTION = "Parameters\n----------\n"
 
@@ -344,14 +344,28 @@ class StructuredEstimator(Plots):
 
     @tells_of_compiling
     def predict(
-        self, X: Any, *, decode: str | None = None, hidden: Any = None, given: Any = None, allowed: Any = None
+        self,
+        X: Any,
+        *,
+        decode: str | None = None,
+        hidden: Any = None,
+        given: Any = None,
+        allowed: Any = None,
+        output: str | Path | None = None,
     ) -> Any:
         """Labels of X, a list of arrays in the shape of y (one flat array where an instance has one label).
 
         ``decode`` is as the estimator's parameter, which None stands for. ``hidden`` (masks in the shape of y) makes
         label sites hidden; they get their most probable label given the rest. ``given`` (labels in the shape of y,
-        MISSING where unknown) holds known labels fixed, ``allowed`` restricts to candidates.
+        MISSING where unknown) holds known labels fixed, ``allowed`` restricts to candidates. X may be a
+        ``ShardedDataset``; with ``output``, a folder, its labels go into one file a shard, whose names are returned.
         """
+        if isinstance(X, ShardedDataset):
+            if not (hidden is given is allowed is None):
+                raise InputError("hidden, given and allowed are for data in memory.")
+            return self._sharded().predict(X, decode, output)
+        if output is not None:
+            raise InputError("output is for a ShardedDataset; labels of data in memory are returned.")
         request = self._request(X, hidden, given, allowed)
         return request.encoded.labels.split(self.labels_.decode(self._decided(request, decode)))
 
@@ -431,13 +445,21 @@ class StructuredEstimator(Plots):
         labels = self.labels_.encode(y, request.encoded.labels.shapes)
         return np.maximum(request.map().value - request.restricted(labels.mask).map().value, 0.0)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None, *, decode: str | None = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, decode: str | None = None) -> float:
         """Share of labelled sites predicted right; missing sites do not count, any candidate is right, and a label that
-        training never met is wrong. ``decode`` is as in ``predict``."""
+        training never met is wrong. ``decode`` is as in ``predict``; X may be a ``ShardedDataset``."""
+        if isinstance(X, ShardedDataset):
+            return self._sharded().score(X, decode)
         request = self._request(X)
         labels = self.labels_.widened(y, self.structure_.depth).encode(y, request.encoded.labels.shapes)
         weight = plan.instance_weights(sample_weight, len(request))
         return prediction.agreement(self._decided(request, decode), labels, weight)
+
+    def _sharded(self) -> Answers:
+        check_is_fitted(self, "coef_")
+        from mssvm.estimators.sharded import Answers  # Dask is imported only when used
+
+        return Answers(self)
 
     def _request(self, X: Any, hidden: Any = None, given: Any = None, allowed: Any = None) -> PredictionRequest:
         check_is_fitted(self, "coef_")

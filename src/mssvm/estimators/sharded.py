@@ -1,24 +1,28 @@
-"""Training data in shards on a cluster, as ``Training`` sees them."""
+"""Shards on a cluster: as training data, as ``Training`` sees them, and as questions to a fitted model."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import UnsupportedError
+from mssvm.data.dataset import Dataset
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.estimators.plan import TrainingPlan, class_weights, label_weights, mean_per_instance
+from mssvm.estimators.prediction import agreement
 from mssvm.estimators.training import Census, Learned, no_hidden
 from mssvm.inference.base import Inference
 from mssvm.losses.losses import Zero
 from mssvm.objectives.training import Look
+from mssvm.parallel import answers
 from mssvm.parallel.cluster import current
 from mssvm.parallel.problem import ShardedProblem, Surveyed
 from mssvm.parallel.store import agreed
@@ -54,6 +58,10 @@ class ShardedTrainingData(Learned):
         return LabelVocabulary.learn([list(met)], 1, plan.classes, plan.missing_label)
 
     @property
+    def where(self) -> Callable[[], str]:
+        return self.surveyed.cluster.told
+
+    @property
     def n_instances(self) -> int:
         return self.surveyed.n_instances
 
@@ -84,6 +92,43 @@ class ShardedTrainingData(Learned):
     def look(self, problem: ShardedProblem, w: Floats) -> list[Look]:
         """At every block of the problem."""
         return problem.look(w)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a fitted estimator says of shards, on the cluster of the innermost context."""
+
+    estimator: Any
+
+    def _ask(self, decode: str | None) -> Callable[[Dataset], Any]:
+        return partial(ask, self.estimator, decode)
+
+    def predict(self, data: ShardedDataset, decode: str | None, output: str | Path | None) -> Any:
+        """Labels of all shards in order, or the names of the files that have them."""
+        if output is not None:
+            return answers.to_files(current(), data, self._ask(decode), output)
+        found = answers.each_shard(current(), data, answers.predicted, self._ask(decode))
+        return list(chain.from_iterable(found))
+
+    def compared(self, data: ShardedDataset, decode: str | None) -> tuple[LabelVocabulary, Labels, Labels]:
+        """The classes met, and the labels given and predicted."""
+        shapes, given, found = map(
+            list, map(chain.from_iterable, zip(*answers.each_shard(
+                current(), data, answers.compared, self._ask(decode)
+            ), strict=True))
+        )  # fmt: skip
+        vocabulary = self.estimator.labels_.widened(given, self.estimator.structure_.depth)
+        return vocabulary, vocabulary.encode(given, shapes), vocabulary.encode(found, shapes)
+
+    def score(self, data: ShardedDataset, decode: str | None) -> float:
+        """Share of labelled sites predicted right."""
+        _, given, found = self.compared(data, decode)
+        return agreement(found.states, given, np.ones(len(given.ptr) - 1))
+
+
+def ask(estimator: Any, decode: str | None, part: Dataset) -> Any:
+    """The labels of some instances."""
+    return estimator.predict(part.X, decode=decode, hidden=part.hidden)
 
 
 def weighed(weights: Floats | None, likelihood: bool, labels: Labels) -> tuple[Floats | None, Floats | None]:

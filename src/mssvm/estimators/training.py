@@ -96,6 +96,11 @@ class Learned:
     plan: TrainingPlan
     encoder: Encoder
 
+    @property
+    def where(self) -> Callable[[], str] | None:
+        """What tells of the machines that have the data, where it is not this one."""
+        return None
+
     def regulariser(self, taken: Callable[[Any], Any]) -> Regulariser:
         """1/2 |w|^2, or with other strengths for the blocks named in ``penalties``, and a share of absolute values;
         bounds are the structure's. ``taken`` leaves out the weights that training does not see."""
@@ -217,9 +222,12 @@ class TrainingLine:
     def __init__(self, line: ProgressLine) -> None:
         self.line = line
         self._part, self._most, self._later = "", 0, 0
+        self._where: Callable[[], str] | None = None
 
-    def begin(self, most: int, start: int, n_starts: int) -> None:
-        """A solver that stops after ``most`` iterations (0: not known) begins at one of several starts."""
+    def begin(self, most: int, start: int, n_starts: int, where: Callable[[], str] | None = None) -> None:
+        """A solver that stops after ``most`` iterations (0: not known) begins at one of several starts; ``where`` tells
+        of the machines that work for it."""
+        self._where = where
         self._part = f"start {start} of {n_starts}, " if n_starts > 1 else ""
         self._most, self._later = most, n_starts - start
 
@@ -238,7 +246,7 @@ class TrainingLine:
         if self._most and row.iteration:
             done = min(row.iteration / (self._most * (1 + self._later)), 1.0)
             text += f", at most {left(row.seconds, done)} left"
-        return text
+        return text if self._where is None else f"{text}, {self._where()}"
 
 
 @dataclass(eq=False)
@@ -303,7 +311,7 @@ class Training:
         if self.warm:
             solver = solver.near()
         for line in self._lines:
-            line.begin(solver.limit(problem.temperatures), self._start, self.n_starts)
+            line.begin(solver.limit(problem.temperatures), self._start, self.n_starts, self.data.where)
         given, spent = self.follow, monotonic() - self.began
         file = Checkpoint(given.checkpoint) if isinstance(given.checkpoint, (str, Path)) else given.checkpoint
         found: Solution = solver.minimize(

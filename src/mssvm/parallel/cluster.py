@@ -36,7 +36,7 @@ PLUGIN = "mssvm"
 class Shelves(WorkerPlugin):  # type: ignore[misc]
     """Gives every worker, also one that joins later, its shelf."""
 
-    name = PLUGIN
+    name, idempotent = PLUGIN, True
 
     def setup(self, worker: Any) -> None:
         limit = worker.memory_manager.memory_limit or 0

@@ -100,7 +100,7 @@ class Shelf:
 
     def stored(self, shard: Shard, structure: Structure, missing_label: Any) -> Stored:
         """The shard on disk, read now unless it is there."""
-        key = f"{shard.name} {structure!r} {missing_label!r}"
+        key = f"{shard.name} {shard.version} {shard.options} {structure!r} {missing_label!r}"
         if key not in self._stored:
             folder = self.folder / f"shard-{len(self._stored)}-{abs(hash(key))}"
             with named_memory(shard.name):
