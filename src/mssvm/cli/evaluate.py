@@ -17,6 +17,7 @@ from mssvm.core.progress import ProgressLine
 from mssvm.data.dataset import Dataset
 from mssvm.data.metrics import Scores
 from mssvm.data.metrics import evaluate as score_states
+from mssvm.data.readers.stream import shown_name
 
 SITES_AT_ONCE = 1 << 15
 
@@ -30,6 +31,7 @@ def evaluate(
     jobs: o.Jobs = -1,
     form: o.Format = None,
     missing_colour: o.MissingColour = "#ffffff",
+    cluster: o.Cluster = None,
 ) -> None:
     """Compare a model's predictions with the labels of a data set; missing labels do not count, and labels that the
     model never met are wrong.
@@ -42,13 +44,15 @@ def evaluate(
 
     estimator = load(model)
     estimator.set_params(n_jobs=jobs, decode=decode or estimator.decode)
-    test = o.read_data(data, o.reading(form, o.kind_of(estimator.structure_), colour=missing_colour))
-    found = scores(estimator, test)
+    reading = o.reading(form, o.kind_of(estimator.structure_), colour=missing_colour)
+    with o.shards(cluster, data, reading) as sharded:
+        found = scores(estimator, o.read_data(data, reading)) if sharded is None else shard_scores(estimator, sharded)
+    name = shown_name(data)
     if json_output:
-        print(json.dumps({"model": str(model), "data": test.name, **found.to_json()}))
+        print(json.dumps({"model": str(model), "data": name, **found.to_json()}))
         return
     console = Console()
-    console.print(_summary(found, test.name, set(estimator.labels_.classes)))
+    console.print(_summary(found, name, set(estimator.labels_.classes)))
     if by_class:
         console.print(_classes(found))
 
@@ -61,6 +65,14 @@ def scores(estimator: Any, data: Dataset) -> Scores:
         truth = labels.encode(data.labels, shapes)
         predicted = predictions(estimator, data)
     return score_states(labels, truth, labels.encode(predicted, shapes).states)
+
+
+def shard_scores(estimator: Any, data: Any) -> Scores:
+    """The same of shards, on a cluster."""
+    from mssvm.estimators.sharded import Answers
+
+    labels, truth, found = Answers(estimator).compared(data, None)
+    return score_states(labels, truth, found.states)
 
 
 def predictions(estimator: Any, data: Dataset) -> list[Any]:
