@@ -185,7 +185,8 @@ def test_fused_terms_are_the_same_function_of_w_and_few() -> None:
     apart = [node_term(batch, rng.normal(size=(3, 2)), 6 * i, mine) for i, mine in enumerate(sites)]
     apart += [table_term(batch, None, 30 + 9 * e, np.array([e])) for e in range(4)]
     apart.append(node_term(batch, sparse.random(15, 2, 0.5, random_state=0), 66))
-    inputs, joined = LinearInputs(batch, tuple(apart)), LinearInputs(batch, fused(apart))
+    sizes = [len(term.at) for term in apart]
+    inputs, joined = LinearInputs(batch, tuple(apart)), LinearInputs(batch, fused(apart, sizes))
     assert [(len(t.at), sparse.issparse(t.features)) for t in joined.terms] == [(15, False), (4, False), (15, True)]
     model, w = LinearModel(72), rng.normal(size=72)
     one, two = model.forward(w, inputs), model.forward(w, joined)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mssvm.data import features, metrics
     from mssvm.data.graphs import FactorInput, Graph
     from mssvm.data.labels import MISSING
+    from mssvm.data.shards import ShardedDataset
     from mssvm.estimators import (
         CRF,
         HCRF,
@@ -40,12 +41,15 @@ if TYPE_CHECKING:
         cross_val_predict,
         load,
     )
+    from mssvm.parallel import distributed
     from mssvm.structures import Chain, FactorModel, GraphModel, Grid, MultiLabel, SequenceClass
 
 _HOMES = {
     **dict.fromkeys((*MEMBERS, "HeldOut", "LatentClassifier", "cross_val_predict", "load"), "mssvm.estimators"),
     **{entry.name: entry.module for entry in STRUCTURES.values()},
     "MISSING": "mssvm.data.labels",
+    "ShardedDataset": "mssvm.data.shards",
+    "distributed": "mssvm.parallel",
     **dict.fromkeys(("FactorInput", "Graph"), "mssvm.data.graphs"),
 }
 _DOORS = {
@@ -62,8 +66,8 @@ _DOORS = {
 __all__ = [
     "CRF", "HCRF", "LSSVM", "M3E", "MISSING", "MSSVM", "SSVM", "Chain", "EpsilonSSVM", "FactorInput", "FactorModel",
     "Graph", "GraphModel", "Grid", "HeldOut", "LatentClassifier", "LossAugmentedCRF", "ModLat", "MultiLabel",
-    "SequenceClass", "UnifiedSSVM", "__version__", "cross_val_predict", "data", "engines", "errors", "features",
-    "inference", "load", "losses", "metrics", "solvers",
+    "SequenceClass", "ShardedDataset", "UnifiedSSVM", "__version__", "cross_val_predict", "data", "distributed",
+    "engines", "errors", "features", "inference", "load", "losses", "metrics", "solvers",
 ]  # fmt: skip
 
 install()

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from mssvm.cli import options as o
-from mssvm.cli.scoring import scores
+from mssvm.cli.scoring import scores, shard_scores
 from mssvm.cli.tables import columns, pairs
 from mssvm.data.metrics import Scores
+from mssvm.data.readers.stream import shown_name
 
 
 def evaluate(
@@ -24,6 +25,7 @@ def evaluate(
     jobs: o.Jobs = -1,
     form: o.Format = None,
     missing_colour: o.MissingColour = "#ffffff",
+    cluster: o.Cluster = None,
 ) -> None:
     """Compare a model's predictions with the labels of a data set; missing labels do not count, and labels that the
     model never met are wrong.
@@ -36,13 +38,15 @@ def evaluate(
 
     estimator = load(model)
     estimator.set_params(n_jobs=jobs, decode=decode or estimator.decode)
-    test = o.read_data(data, o.reading(form, o.kind_of(estimator.structure_), colour=missing_colour))
-    found = scores(estimator, test)
+    reading = o.reading(form, o.kind_of(estimator.structure_), colour=missing_colour)
+    with o.shards(cluster, data, reading) as sharded:
+        found = scores(estimator, o.read_data(data, reading)) if sharded is None else shard_scores(estimator, sharded)
+    name = shown_name(data)
     if json_output:
-        print(json.dumps({"model": str(model), "data": test.name, **found.to_json()}))
+        print(json.dumps({"model": str(model), "data": name, **found.to_json()}))
         return
     console = Console()
-    console.print(_summary(found, test.name, set(estimator.labels_.classes)))
+    console.print(_summary(found, name, set(estimator.labels_.classes)))
     if by_class:
         console.print(_classes(found))
 

@@ -50,17 +50,21 @@ def fit(
     jobs: o.Jobs = -1,
     form: o.Format = None,
     missing_colour: o.MissingColour = "#ffffff",
+    cluster: o.Cluster = None,
 ) -> None:
     """Learn a model from labelled data; labels may be missing (null) or one of several.
 
     Example: mssvm fit train.jsonl -o model.safetensors --structure chain --hidden 2
 
     Ctrl-C keeps a checkpoint beside the model file; the same command with --resume goes on from it.
+
+    Example: mssvm fit 'corpus/part-*.jsonl' -o model.safetensors --cluster tcp://scheduler:8786
     """
     check_target(model)
     checkpoint = model.with_name(model.name + ".checkpoint")
     _check_resume(checkpoint, resume)
-    train = o.read_data(data, o.reading(form, structure, colour=missing_colour))
+    reading = o.reading(form, structure, colour=missing_colour)
+    train = o.read_data(data, reading) if cluster is None else o.first_part(data, reading)
     estimator = o.make_estimator(
         method,
         o.make_structure(train, hidden, edges),
@@ -77,15 +81,15 @@ def fit(
         n_jobs=jobs,
     )
     held = None if valid is None else o.read_data(valid, o.reading(form, train.kind, colour=missing_colour))
-    with last_words(lambda: _kept(checkpoint)):
-        _train(estimator, train, held, patience, checkpoint)
+    with last_words(lambda: _kept(checkpoint)), o.shards(cluster, data, reading) as sharded:
+        _train(estimator, train, sharded, held, patience, checkpoint)
         if estimator.training_["outcome"] == "interrupted":
             raise KeyboardInterrupt
     _calibrate(estimator, calibrate, o.reading(form, train.kind, colour=missing_colour))
     if train.unit == "image":
-        estimator.training_["palette"] = palette_of(data)
+        estimator.training_["palette"] = palette_of(Path(train.name))
     _keep(estimator, model, checkpoint)
-    _tell(estimator, model, train, held)
+    _tell(estimator, model, train if cluster is None else None, held)
 
 
 def _check_resume(checkpoint: Path, resume: bool) -> None:
@@ -96,15 +100,16 @@ def _check_resume(checkpoint: Path, resume: bool) -> None:
         )
 
 
-def _train(estimator: Any, train: Dataset, held: Dataset | None, patience: int, checkpoint: Path) -> None:
-    """Fit with a line of progress and a checkpoint."""
+def _train(
+    estimator: Any, train: Dataset, sharded: Any, held: Dataset | None, patience: int, checkpoint: Path
+) -> None:
+    """Fit, to the shards where there are some, with a line of progress and a checkpoint."""
     title = f"Training {type(estimator).__name__}"
     quiet = 0.5 if sys.stderr.isatty() else 2.0
     with ProgressLine(title, quiet=quiet) as line, o.telling_of_kernels(line), train.places():
         warnings.simplefilter("ignore", ConvergenceWarning)  # what is told of the model says so too
         estimator.fit(
-            train.X,
-            train.labels,
+            *((train.X, train.labels) if sharded is None else (sharded,)),
             callback=TrainingLine(line),
             validation=held and HeldOut(held.X, held.labels, held.hidden, patience, naming=held.places),
             checkpoint=Checkpoint(checkpoint, SAVED_EVERY),
@@ -131,11 +136,12 @@ def _kept(checkpoint: Path) -> str:
     return f"kept {found[-1]}; the same command with --resume goes on" if found else "before the first checkpoint"
 
 
-def _tell(estimator: Any, model: Path, train: Dataset, held: Dataset | None) -> None:
+def _tell(estimator: Any, model: Path, train: Dataset | None, held: Dataset | None) -> None:
     with last_words(lambda: f"{model} is complete"):
         print(printable(estimator.diagnose()))
-        with train.places():
-            print(f"Accuracy on the training labels: {scores(estimator, train).accuracy:.2%}")
+        if train is not None:
+            with train.places():
+                print(f"Accuracy on the training labels: {scores(estimator, train).accuracy:.2%}")
         if held is not None:
             print(f"Accuracy on {held.name}: {scores(estimator, held).accuracy:.2%}")
         print(f"Wrote {model}")

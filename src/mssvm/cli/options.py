@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from mssvm.data.labels import kind_of as kind_of_label
 from mssvm.data.readers import Options, read
 from mssvm.data.readers.read import FORMATS
 from mssvm.data.readers.stream import shown_name
+from mssvm.data.shards import ShardedDataset
 
 METHODS = {member.command: name for name, member in MEMBERS.items()}
 
@@ -68,6 +70,10 @@ Classes = Annotated[str | None, typer.Option(help="All classes, apart by commas,
 MaxIter = Annotated[int | None, typer.Option(min=1, help="Iterations of the solver; else its own limit.")]
 Seed = Annotated[int, typer.Option(min=0, max=(1 << 32) - 1, help="Seed of random starts and splits.")]
 Jobs = Annotated[int, typer.Option(help="Threads; negative numbers count back from all cores.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS|N", help="Dask scheduler, or number of workers to start; DATA is then a pattern."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -96,6 +102,25 @@ def reading(form: str | None, structure: str | None, unlabelled: bool = False, c
         raise InputError(f"--missing-colour needs a colour such as '#ffffff', got {colour!r}.")
     known: dict[str, Any] = {"format": form, "structure": structure}  # both checked by the command line
     return Options(**known, labelled=not unlabelled, missing_colour=colour)
+
+
+def first_part(data: Path, reading: Options) -> Dataset:
+    """The first instances of the first of several files, which tell the structure of all."""
+    return next(ShardedDataset(str(data), options=reading).shards[0].parts())
+
+
+@contextmanager
+def shards(cluster: str | None, data: Path, reading: Options) -> Iterator[ShardedDataset | None]:
+    """The files of a pattern, on a cluster by its address or number of workers; None without one."""
+    if cluster is None:
+        yield None
+        return
+    import mssvm as ms
+
+    sharded = ShardedDataset(str(data), options=reading)
+    with ms.distributed(int(cluster) if cluster.isdecimal() else cluster) as joined:
+        sys.stderr.write(f"{joined!r}\n")
+        yield sharded
 
 
 def make_structure(data: Dataset, hidden: int | None, edges: str | None = None) -> Any:

@@ -38,6 +38,7 @@ def predict(
     jobs: o.Jobs = -1,
     form: o.Format = None,
     unlabelled: o.Unlabelled = False,
+    cluster: o.Cluster = None,
 ) -> None:
     """Predict the labels of a data set: by default one JSON object per instance, in the order of the data.
 
@@ -53,6 +54,8 @@ def predict(
 
     For an image folder -o may name a folder: masks/NAME.png are indexed PNG pictures in the colours of the training
     masks, uncertainty/NAME.png the entropies of the pixels (white: all classes are equally probable).
+
+    Example: mssvm predict model.safetensors 'new/part-*.jsonl' -o PREDICTED --cluster tcp://scheduler:8786
     """
     from mssvm.estimators import load
 
@@ -63,10 +66,16 @@ def predict(
         raise InputError("--uncertainty draws pictures: it needs an image folder, and a folder for -o.")
     estimator = load(model)
     estimator.set_params(n_jobs=jobs, decode=decode or estimator.decode)
-    as_columns = _in_columns(data, form, out)
+    as_columns = cluster is None and _in_columns(data, form, out)
     if as_columns and (marginals or top_k):
         raise InputError("--marginals and --top-k need JSON lines; leave --format conll out, or name a .jsonl file.")
     options = replace(o.reading(form, o.kind_of(estimator.structure_), unlabelled), sources=as_columns)
+    if cluster is not None:
+        if marginals or top_k or uncertainty or str(out) == STDIN:
+            raise InputError("--cluster writes labels alone, one file a shard, to a folder: name it with -o.")
+        with o.shards(cluster, data, options) as sharded:
+            print(f"Wrote {len(estimator.predict(sharded, output=out))} files to {out}")
+        return
     if pictures:
         with o.progress(data, "Predicting") as line:
             written = write_masks(estimator, data, out, options, uncertainty, line)

@@ -24,6 +24,14 @@ def scores(estimator: Any, data: Dataset) -> Scores:
     return score_states(labels, truth, labels.encode(predicted, shapes).states)
 
 
+def shard_scores(estimator: Any, data: Any) -> Scores:
+    """The same of shards, on a cluster."""
+    from mssvm.estimators.sharded import Answers
+
+    labels, truth, found = Answers(estimator).compared(data, None)
+    return score_states(labels, truth, found.states)
+
+
 def predictions(estimator: Any, data: Dataset) -> list[Any]:
     """Predicted labels of all instances, some at a time."""
     out: list[Any] = []

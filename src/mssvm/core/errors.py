@@ -42,6 +42,10 @@ class MissingExtraError(MssvmError, ImportError):
     """A package that an extra brings is not installed."""
 
 
+class ClusterError(MssvmError, RuntimeError):
+    """A cluster failed in a way that going on elsewhere could not mend."""
+
+
 class MssvmWarning(UserWarning):
     """Something worked, but probably not as intended."""
 

@@ -107,13 +107,13 @@ class Term:
         return Term(self.target, _take(self.features, rows), at, self.width, block, self.active)
 
 
-def fused(terms: Sequence[Term]) -> tuple[Term, ...]:
+def fused(terms: Sequence[Term], sizes: Sequence[int]) -> tuple[Term, ...]:
     """Dense terms of one target, width and number of features as one term: a model with weights of its own for every
     site has a term a site, and each costs a call however few its rows are. Large tied terms stay: they have
-    a faster loop."""
+    a faster loop. ``sizes`` are the terms' numbers of rows, or those of the larger data that they are a part of."""
     groups: dict[Hashable, list[Term]] = {}
-    for number, term in enumerate(terms):
-        alone = sparse.issparse(term.features) or (term.one_block and len(term.at) * term.block_size >= LARGE)
+    for number, (term, size) in enumerate(zip(terms, sizes, strict=True)):
+        alone = sparse.issparse(term.features) or (term.one_block and size * term.block_size >= LARGE)
         groups.setdefault(number if alone else (term.target, term.width, term.features.shape[1]), []).append(term)
     return tuple(map(_joined, groups.values()))
 

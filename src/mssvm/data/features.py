@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain, count, repeat
 from typing import Any, Literal
+from zlib import crc32
 
 import numpy as np
 from scipy import sparse
@@ -105,8 +106,14 @@ class FeatureSchema:
     def from_json(cls, data: Mapping[str, Any]) -> FeatureSchema:
         return cls(data["kind"], int(data["n_features"]), tuple(data["vocabulary"]), str(data["what"]))
 
+    def columns(self, names: Iterable[str]) -> Ints:
+        """The columns of named features, -1 for those without one."""
+        return np.array([self._columns.table[name] for name in names], dtype=np.int64)
+
     @cached_property
     def _columns(self) -> _Columns:
+        if not self.vocabulary and self.n_features > 1:
+            return _Columns(_Hashed(self.n_features))
         return _Columns(_Known((name, j) for j, name in enumerate(self.vocabulary)))
 
     def _as_learned(self, rows: FeatureRows) -> FeatureRows:
@@ -257,6 +264,21 @@ class _Known(dict[str, int]):
 
     def __missing__(self, name: str) -> int:
         return -1
+
+
+class _Hashed(dict[str, int]):
+    """Columns by a hash of the name; those in use are remembered."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n = n
+
+    def __missing__(self, name: str) -> int:
+        self[name] = column = crc32(name.encode()) % self.n
+        return column
+
+    def __len__(self) -> int:
+        return self.n
 
 
 class _Indicators(dict[tuple[str, str], int]):

@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -19,6 +19,7 @@ from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Query
 from mssvm.core.registry import DECODERS, MEMBERS, Member
 from mssvm.data.labels import LabelVocabulary
+from mssvm.data.shards import ShardedDataset
 from mssvm.engines.base import Bound
 from mssvm.engines.numba.compiling import tells_of_compiling
 from mssvm.estimators import diagnosis, persist, plan, prediction
@@ -32,6 +33,9 @@ from mssvm.objectives.base import Objective
 from mssvm.objectives.unified import Unified
 from mssvm.optim import Callback, Checkpoint, Validation
 from mssvm.structures import Encoder, Schema, Structure, Weight
+
+if TYPE_CHECKING:
+    from mssvm.estimators.sharded import Answers, ShardedTrainingData
 
 SECTION = "Parameters\n----------\n"
 
@@ -228,7 +232,7 @@ class StructuredEstimator(Plots):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         sample_weight: Any = None,
         allowed: Any = None,
         *,
@@ -241,7 +245,7 @@ class StructuredEstimator(Plots):
 
         Parameters
         ----------
-        X, y : sequences of instances and of their labels
+        X, y : sequences of instances and of their labels, or X a ``ShardedDataset``, which has both
         sample_weight : one number per instance
         allowed : labels in the shape of y
             Restricts, site by site, which labels are possible at all (MISSING: any).
@@ -258,7 +262,7 @@ class StructuredEstimator(Plots):
         """
         again = bool(self.warm_start) and hasattr(self, "coef_")
         earlier = self.encoder_ if again else None
-        data = TrainingData.of(self._plan(), X, y, sample_weight, allowed, earlier)
+        data = self._data(X, y, sample_weight, allowed, earlier)
         predictor = self._predictor if self._decoder(None, exact=True) == "map" else self._posterior
         follow = Following(predictor, callback, validation, checkpoint, time_limit)
         self.coef_, solution, self.training_ = Training(data, follow).run(self.coef_ if again else None)
@@ -271,6 +275,17 @@ class StructuredEstimator(Plots):
         if solution.outcome.unfinished:
             warnings.warn(f"{self.status_} {solution.message}", ConvergenceWarning, stacklevel=3)
         return self
+
+    def _data(
+        self, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Encoder | None
+    ) -> TrainingData | ShardedTrainingData:
+        if not isinstance(X, ShardedDataset):
+            return TrainingData.of(self._plan(), X, y, sample_weight, allowed, earlier)
+        from mssvm.estimators.sharded import ShardedTrainingData  # Dask is imported only when used
+
+        if not (y is sample_weight is allowed is None):
+            raise InputError("shards hold their labels; y, sample_weight and allowed are for data in memory.")
+        return ShardedTrainingData.of(self._plan(), X, earlier)
 
     def _plan(self) -> plan.TrainingPlan:
         """The parameters as a description of the training."""
@@ -326,14 +341,28 @@ class StructuredEstimator(Plots):
 
     @tells_of_compiling
     def predict(
-        self, X: Any, *, decode: str | None = None, hidden: Any = None, given: Any = None, allowed: Any = None
+        self,
+        X: Any,
+        *,
+        decode: str | None = None,
+        hidden: Any = None,
+        given: Any = None,
+        allowed: Any = None,
+        output: str | Path | None = None,
     ) -> Any:
         """Labels of X, a list of arrays in the shape of y (one flat array where an instance has one label).
 
         ``decode`` is as the estimator's parameter, which None stands for. ``hidden`` (masks in the shape of y) makes
         label sites hidden; they get their most probable label given the rest. ``given`` (labels in the shape of y,
-        MISSING where unknown) holds known labels fixed, ``allowed`` restricts to candidates.
+        MISSING where unknown) holds known labels fixed, ``allowed`` restricts to candidates. X may be a
+        ``ShardedDataset``; with ``output``, a folder, its labels go into one file a shard, whose names are returned.
         """
+        if isinstance(X, ShardedDataset):
+            if not (hidden is given is allowed is None):
+                raise InputError("hidden, given and allowed are for data in memory.")
+            return self._sharded().predict(X, decode, output)
+        if output is not None:
+            raise InputError("output is for a ShardedDataset; labels of data in memory are returned.")
         request = self._request(X, hidden, given, allowed)
         return request.encoded.labels.split(self.labels_.decode(self._decided(request, decode)))
 
@@ -413,13 +442,21 @@ class StructuredEstimator(Plots):
         labels = self.labels_.encode(y, request.encoded.labels.shapes)
         return np.maximum(request.map().value - request.restricted(labels.mask).map().value, 0.0)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None, *, decode: str | None = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, decode: str | None = None) -> float:
         """Share of labelled sites predicted right; missing sites do not count, any candidate is right, and a label that
-        training never met is wrong. ``decode`` is as in ``predict``."""
+        training never met is wrong. ``decode`` is as in ``predict``; X may be a ``ShardedDataset``."""
+        if isinstance(X, ShardedDataset):
+            return self._sharded().score(X, decode)
         request = self._request(X)
         labels = self.labels_.widened(y, self.structure_.depth).encode(y, request.encoded.labels.shapes)
         weight = plan.instance_weights(sample_weight, len(request))
         return prediction.agreement(self._decided(request, decode), labels, weight)
+
+    def _sharded(self) -> Answers:
+        check_is_fitted(self, "coef_")
+        from mssvm.estimators.sharded import Answers  # Dask is imported only when used
+
+        return Answers(self)
 
     def _request(self, X: Any, hidden: Any = None, given: Any = None, allowed: Any = None) -> PredictionRequest:
         check_is_fitted(self, "coef_")

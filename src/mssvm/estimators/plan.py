@@ -195,13 +195,14 @@ def instance_weights(sample_weight: Any, n: int) -> Floats:
     return weights
 
 
-def site_weights(given: Any, vocabulary: LabelVocabulary, labels: Labels) -> Floats:
-    """The weight of every site's label by the parameter ``class_weight``: the mean over a candidate set, 1 where it is
-    missing. "balanced" is sites / (classes * sites of the class), candidate sets counting in shares."""
+def class_weights(given: Any, vocabulary: LabelVocabulary, labels: Labels, times: Floats | None = None) -> Floats:
+    """The weights of the classes by the parameter ``class_weight``. "balanced" is sites / (classes * sites of the
+    class), candidate sets counting in shares; each site counts as many ``times`` as are given."""
     weights = np.ones(vocabulary.n_classes)
     if isinstance(given, str) and given == "balanced":
         seen = labels.mask[labels.observed]
-        count = (seen / np.maximum(seen.sum(axis=1, keepdims=True), 1)).sum(axis=0)
+        share = seen / np.maximum(seen.sum(axis=1, keepdims=True), 1)
+        count = share.sum(axis=0) if times is None else (share * times[labels.observed, None]).sum(axis=0)
         weights = np.where(count > 0, count.sum() / (vocabulary.n_classes * np.maximum(count, 1e-300)), 1.0)
     elif not hasattr(given, "items"):
         raise InputError(f"class_weight must be None, 'balanced' or a dict, got {given!r}.")
@@ -211,6 +212,11 @@ def site_weights(given: Any, vocabulary: LabelVocabulary, labels: Labels) -> Flo
             weights[vocabulary.index(label, "class_weight")] = checks.number(weight, where, low=0.0)
     if not weights.any():
         raise InputError("class_weight is zero for every class; at least one must count.")
+    return weights
+
+
+def label_weights(weights: Floats, labels: Labels) -> Floats:
+    """The weight of every site's label: the mean over a candidate set, 1 where it is missing."""
     share = labels.mask / np.maximum(labels.mask.sum(axis=1, keepdims=True), 1)
     return np.where(labels.observed, share @ weights, 1.0)
 

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mssvm.core import checks
 from mssvm.core.arrays import Bools, Floats
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Status
+from mssvm.core.potentials import Marginals
 from mssvm.core.progress import ProgressLine, left
 from mssvm.core.terms import Term
+from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.core.topology import spans
 from mssvm.data.labels import Labels, LabelVocabulary
-from mssvm.estimators.plan import TrainingPlan, inference_of, instance_weights, mean_per_instance, site_weights
+from mssvm.estimators.plan import (
+    TrainingPlan,
+    class_weights,
+    inference_of,
+    instance_weights,
+    label_weights,
+    mean_per_instance,
+)
 from mssvm.estimators.prediction import Predictor, agreement, request
-from mssvm.inference.base import Planner
+from mssvm.inference.base import Inference, Planner
 from mssvm.losses.losses import Zero, inputs_for
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample
-from mssvm.objectives.training import BoundBlock, TrainingProblem
+from mssvm.objectives.training import BoundBlock, Look, TrainingProblem
 from mssvm.optim import BCFW, Callback, Checkpoint, Regulariser, Row, Solution, Validation, best_of, n_starts, starts
 from mssvm.optim.starts import LARGEST_SEED
 from mssvm.structures import Encoder
@@ -80,12 +87,44 @@ class Following:
             raise InputError(f"validation must be a pair (X, y), HeldOut or Validation, got {checks.shown(held)}.")
 
 
+class Census(NamedTuple):
+    """How many sites there are: in all, with labels, with several candidates; and of every class."""
+
+    sites: int
+    sites_labelled: int
+    sites_candidates: int
+    class_counts: list[int]
+
+
 @dataclass(frozen=True, eq=False)
-class TrainingData:
-    """The training data as the layers below see them, with what was learned about labels and features."""
+class Learned:
+    """What was learned about labels and features of training data, wherever these are."""
 
     plan: TrainingPlan
     encoder: Encoder
+
+    @property
+    def where(self) -> Callable[[], str] | None:
+        """What tells of the machines that have the data, where it is not this one."""
+        return None
+
+    def regulariser(self, taken: Callable[[Any], Any]) -> Regulariser:
+        """1/2 |w|^2, or with other strengths for the blocks named in ``penalties``, and a share of absolute values;
+        bounds are the structure's. ``taken`` leaves out the weights that training does not see."""
+        penalties, ratio, bounded = self.plan.penalties, self.plan.l1_ratio, self.encoder.nonnegative
+        bounded = None if bounded is None else taken(bounded)
+        if penalties is None:
+            return Regulariser(1.0 - ratio, bounded, ratio)
+        if not hasattr(penalties, "items"):
+            raise InputError(f"penalties must map names of blocks of weights to strengths, got {penalties!r}.")
+        strengths = taken(self.encoder.layout.per_weight(dict(penalties)))
+        return Regulariser((1.0 - ratio) * strengths, bounded, ratio * strengths)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData(Learned):
+    """The training data as the layers below see them."""
+
     encoded: Encoded
     observed: Labels
     sample: Sample
@@ -111,15 +150,12 @@ class TrainingData:
         weight = instance_weights(sample_weight, len(encoded))
         per_site = None
         if plan.class_weight is not None:
-            per_site = site_weights(plan.class_weight, labels, observed)
+            per_site = label_weights(class_weights(plan.class_weight, labels, observed), observed)
             if isinstance(plan.objective.loss, Zero):
                 # A likelihood has no loss to weigh, so instances are weighed by their labels instead.
                 weight, per_site = weight * mean_per_instance(per_site, observed), None
         if len(encoded.hidden) and not plan.may_hide:
-            raise InputError(
-                f"{plan.name} has no hidden variables, but the structure has; "
-                "use MSSVM, LSSVM or HCRF, or a structure with hidden=0 (--hidden 0)."
-            )
+            raise no_hidden(plan.name)
         sample = to_sample(encoded, observed, weight, per_site, permitted, plan.objective.loss)
         return cls(plan, encoder, encoded, observed, sample)
 
@@ -147,17 +183,44 @@ class TrainingData:
         known = model.known if isinstance(model, FixedWeights) else False
         return np.asarray(keep | (count > 0) | known)
 
-    def regulariser(self, taken: Callable[[Any], Any]) -> Regulariser:
-        """1/2 |w|^2, or with other strengths for the blocks named in ``penalties``, and a share of absolute values;
-        bounds are the structure's. ``taken`` leaves out the weights that training does not see."""
-        penalties, ratio, bounded = self.plan.penalties, self.plan.l1_ratio, self.encoder.nonnegative
-        bounded = None if bounded is None else taken(bounded)
-        if penalties is None:
-            return Regulariser(1.0 - ratio, bounded, ratio)
-        if not hasattr(penalties, "items"):
-            raise InputError(f"penalties must map names of blocks of weights to strengths, got {penalties!r}.")
-        strengths = taken(self.encoder.layout.per_weight(dict(penalties)))
-        return Regulariser((1.0 - ratio) * strengths, bounded, ratio * strengths)
+    @property
+    def n_instances(self) -> int:
+        return len(self.encoded)
+
+    @property
+    def census(self) -> Census:
+        labels = self.observed
+        several = int((labels.observed & ~labels.single).sum())
+        counts = [int(c) for c in labels.mask[labels.single].sum(axis=0)]
+        return Census(len(labels.observed), int(labels.observed.sum()), several, counts)
+
+    def pose(self, inference: Inference) -> TrainingProblem:
+        """The problem of these data; with ``only_seen`` over the weights that were."""
+        plan, model, sample = self.plan, self.encoder.model, self.sample
+        if plan.only_seen:
+            active = ActiveWeights.of(model, self.encoded.inputs, self.seen())
+            sample = replace(sample, inputs=active.inputs(inputs_for(plan.objective.loss, self.encoded.inputs)))
+            return TrainingProblem(plan.objective, active, sample, inference, plan.C, plan.engine)
+        return TrainingProblem(plan.objective, model, sample, inference, plan.C, plan.engine)
+
+    def look(self, problem: TrainingProblem, w: Floats) -> list[Look]:
+        """At every block of the problem."""
+        labelled, batch = np.flatnonzero(self.sample.labelled), problem.sample.batch
+        hidden = self.encoded.hidden.select(labelled, self.encoded.batch, batch).mask(batch.n_vars)
+
+        def one(bound: BoundBlock) -> Look:
+            first = int(batch.var_ptr[bound.block.first])
+            return bound.look(w, hidden[first : first + bound.block.sample.batch.n_vars])
+
+        return problem.engine.each(one, problem.bound)
+
+
+def no_hidden(name: str) -> InputError:
+    """What a member says to a structure with hidden variables that it cannot have."""
+    return InputError(
+        f"{name} has no hidden variables, but the structure has; "
+        "use MSSVM, LSSVM or HCRF, or a structure with hidden=0 (--hidden 0)."
+    )
 
 
 class TrainingLine:
@@ -166,9 +229,12 @@ class TrainingLine:
     def __init__(self, line: ProgressLine) -> None:
         self.line = line
         self._part, self._most, self._later = "", 0, 0
+        self._where: Callable[[], str] | None = None
 
-    def begin(self, most: int, start: int, n_starts: int) -> None:
-        """A solver that stops after ``most`` iterations (0: not known) begins at one of several starts."""
+    def begin(self, most: int, start: int, n_starts: int, where: Callable[[], str] | None = None) -> None:
+        """A solver that stops after ``most`` iterations (0: not known) begins at one of several starts; ``where`` tells
+        of the machines that work for it."""
+        self._where = where
         self._part = f"start {start} of {n_starts}, " if n_starts > 1 else ""
         self._most, self._later = most, n_starts - start
 
@@ -187,14 +253,14 @@ class TrainingLine:
         if self._most and row.iteration:
             done = min(row.iteration / (self._most * (1 + self._later)), 1.0)
             text += f", at most {left(row.seconds, done)} left"
-        return text
+        return text if self._where is None else f"{text}, {self._where()}"
 
 
 @dataclass(eq=False)
 class Training:
     """One call of ``fit``: the problem, its solver and its followers. ``whole`` puts left-out weights back."""
 
-    data: TrainingData
+    data: Any  # TrainingData or ShardedTrainingData
     follow: Following
     began: float = field(default_factory=monotonic)
     calls: int = 0
@@ -205,18 +271,12 @@ class Training:
         data, plan = self.data, self.data.plan
         self.plan = plan
         self.follow.check()
-        self.inference = inference_of(plan.inference, plan.memory_limit, 1, len(data.encoded))
-        self.active: ActiveWeights | None = None
-        self.model: Any = data.encoder.model
-        sample = data.sample
-        if plan.only_seen:
-            self.active = self.model = ActiveWeights.of(data.encoder.model, data.encoded.inputs, data.seen())
-            sample = replace(sample, inputs=self.active.inputs(inputs_for(plan.objective.loss, data.encoded.inputs)))
-        self.problem = TrainingProblem(plan.objective, self.model, sample, self.inference, plan.C, plan.engine)
+        self.inference = inference_of(plan.inference, plan.memory_limit, 1, data.n_instances)
+        self.problem = data.pose(self.inference)
         if not self.problem.n_instances:
             raise InputError("no site of y is labelled; training needs at least one label.")
         self.regulariser = data.regulariser(self._taken)
-        self.whole = self.model.fill
+        self.whole = self._model.fill
         self.validation = self._validation()
         self._lines: list[TrainingLine] = []
 
@@ -251,17 +311,18 @@ class Training:
 
     def minimise(self, problem: Problem, w0: Floats) -> Solution:
         """Minimise one problem; the k-th call has checkpoint number k, so that a resumed training repeats none."""
-        first = problem.difference(w0) if self.plan.solver == "auto" else None
-        missing = 1.0 - float(self.data.observed.observed.mean())
+        with ONE_BLAS_THREAD:
+            first = problem.difference(w0) if self.plan.solver == "auto" else None
+        missing = 1.0 - self.data.census.sites_labelled / self.data.census.sites
         solver = self.plan.solver_for(first is None or first.exact, self._has_dual(problem), missing, self.seed)
         self.calls += 1
         if self.warm:
             solver = solver.near()
         for line in self._lines:
-            line.begin(solver.limit(problem.temperatures), self._start, self.n_starts)
+            line.begin(solver.limit(problem.temperatures), self._start, self.n_starts, self.data.where)
         given, spent = self.follow, monotonic() - self.began
         file = Checkpoint(given.checkpoint) if isinstance(given.checkpoint, (str, Path)) else given.checkpoint
-        return solver.minimize(
+        found: Solution = solver.minimize(
             problem,
             w0,
             regulariser=self.regulariser,
@@ -271,11 +332,11 @@ class Training:
             checkpoint=None if file is None else file.numbered(self.calls),
             first=first,
         )
+        return found
 
     def _has_dual(self, problem: Problem) -> bool:
         """Whether BCFW can solve it: a maximum, nothing missing, all weights regularised, its planes in memory."""
-        batch, regulariser = self.problem.sample.batch, self.regulariser
-        size = 8 * BCFW.n_planes * (batch.n_states + batch.n_mu_entries)
+        size, regulariser = 8 * BCFW.n_planes * self.problem.plane_size, self.regulariser
         penalised = not regulariser.has_absolute and bool(np.all(regulariser.strengths(problem.n_weights) > 0))
         return problem.convex and problem.temperatures[0] == 0 and penalised and size <= self.plan.memory_limit
 
@@ -287,7 +348,11 @@ class Training:
 
     def _taken(self, values: Any) -> Any:
         """Of an array over all weights, the entries of those that training sees."""
-        return values if self.active is None else self.active.take(values)
+        return self._model.take(values) if isinstance(self._model, ActiveWeights) else values
+
+    @property
+    def _model(self) -> Any:
+        return self.problem.model
 
     def _validation(self) -> Validation | None:
         """Scores of held-out data as a function of the weights that training sees."""
@@ -316,8 +381,7 @@ class Training:
 
 def summary(training: Training, chosen: Solution, objectives: list[float]) -> dict[str, Any]:
     """Everything worth knowing about a training, as JSON values, for ``diagnosis`` to put into words."""
-    last = chosen.trace[-1] if chosen.trace else None
-    labels, certificate = training.data.observed, chosen.certificate
+    last, certificate = chosen.trace[-1] if chosen.trace else None, chosen.certificate
     return {
         "objective": float(chosen.objective),
         "outcome": chosen.outcome.value,
@@ -330,47 +394,26 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
         "restarts": objectives,
         "floored": int(last.floored) if last else 0,
         "seconds": float(last.seconds) if last else 0.0,
-        "instances": len(training.data.encoded),
+        "instances": training.data.n_instances,
         "instances_labelled": int(training.problem.n_instances),
-        "sites": len(labels.observed),
-        "sites_labelled": int(labels.observed.sum()),
-        "sites_candidates": int((labels.observed & ~labels.single).sum()),
-        "class_counts": labels.mask[labels.single].sum(axis=0).tolist(),
-        **_closing_pass(training, chosen.w),
+        **training.data.census._asdict(),
+        **closing_pass(training.data.look(training.problem, chosen.w)),
     }
 
 
-def _closing_pass(training: Training, w: Floats) -> dict[str, Any]:
-    """Inference once more, block by block: which methods ran, and how much each hidden state is used given labels."""
-    problem, encoded = training.problem, training.data.encoded
-    labelled = np.flatnonzero(training.data.sample.labelled)
-    hidden = encoded.hidden.select(labelled, encoded.batch, problem.sample.batch).mask(problem.sample.batch.n_vars)
-
-    def look(bound: BoundBlock) -> tuple[list[Status], dict[int, tuple[Floats, int]]]:
-        theta, sample = bound.block.features.forward(w), bound.block.sample
-        belief, usage = bound.plain[0](theta), dict[int, tuple[Floats, int]]()
-        statuses = [belief.status]
-        if len(encoded.hidden) or not belief.status.exact.all():
-            belief = bound.plain[1](theta)
-            statuses.append(belief.status)
-        first = int(problem.sample.batch.var_ptr[bound.block.first])
-        mine = np.flatnonzero(hidden[first : first + sample.batch.n_vars])
-        for card in np.unique(sample.batch.cards[mine]).tolist():
-            members = mine[sample.batch.cards[mine] == card]
-            mu = belief.mu.unary[sample.batch.unary_ptr[members][:, None] + np.arange(card)]
-            usage[card] = mu.sum(axis=0), len(members)
-        return statuses, usage
-
-    methods, every, used = Counter[str](), list[Status](), dict[int, tuple[Any, int]]()
-    for statuses, usage in problem.engine.each(look, problem.bound):
-        every += statuses
-        methods.update(statuses[0].method)
-        for card, (total, n) in usage.items():
+def closing_pass(looks: Iterable[Look]) -> dict[str, Any]:
+    """What inference on every block tells: which methods ran, and how much each hidden state is used given labels."""
+    methods, used = Counter[str](), dict[int, tuple[Any, int]]()
+    exact, converged, answers = True, 0, 0
+    for found in looks:
+        methods.update(found.methods)
+        exact, converged, answers = exact and found.exact, converged + found.converged, answers + found.n
+        for card, (total, n) in found.usage.items():
             before = used.get(card, (0.0, 0))
             used[card] = before[0] + total, before[1] + n
     return {
         "methods": dict(sorted(methods.items())),
-        "exact": bool(np.concatenate(list(map(attrgetter("exact"), every))).all()),
-        "converged_share": float(np.concatenate(list(map(attrgetter("converged"), every))).mean()),
+        "exact": exact,
+        "converged_share": converged / answers,
         "hidden_usage": [(total / n).tolist() for _, (total, n) in sorted(used.items())],
     }

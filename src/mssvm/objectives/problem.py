@@ -7,8 +7,11 @@ Solvers add the regulariser. Everything returned is already summed with the c_i,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
+
+import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 
@@ -25,6 +28,20 @@ class Part:
     converged: int = 0
     floored: int = 0
     exact: bool = True
+
+    @classmethod
+    def union(cls, parts: Sequence[Part]) -> Part:
+        """The evaluation of the union of disjoint sets of instances, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        total, gradient = parts[0].total, parts[0].gradient.copy()
+        for part in parts[1:]:
+            total += part.total
+            gradient += part.gradient
+        values = np.concatenate([part.values for part in parts])
+        calls = [(p.plus_calls, p.minus_calls, p.converged, p.floored) for p in parts]
+        plus, minus, converged, floored = map(sum, zip(*calls, strict=True))
+        return cls(values, total, gradient, plus, minus, converged, floored, all(part.exact for part in parts))
 
 
 class Problem(Protocol):

@@ -96,8 +96,11 @@ class Sample:
 
     def blocks(self, target_states: int) -> list[Ints]:
         """Fixed consecutive groups of instances of about ``target_states`` states each, independent of threads."""
-        ends = self.batch.unary_ptr[self.batch.var_ptr][1:]
-        group = (ends - 1) // max(target_states, 1)
-        sizes = np.bincount(group, minlength=0)
-        ptr = offsets(sizes[sizes > 0].astype(np.int64))
+        ptr = block_ptr(self.batch.unary_ptr[self.batch.var_ptr][1:], target_states)
         return np.split(np.arange(len(self)), ptr[1:-1]) if len(self) else []
+
+
+def block_ptr(ends: Ints, target_states: int) -> Ints:
+    """Where the blocks of instances begin and the last ends; ``ends`` is the states up to and with each instance."""
+    sizes = np.bincount((ends - 1) // max(target_states, 1), minlength=0)
+    return offsets(sizes[sizes > 0].astype(np.int64))

@@ -6,11 +6,12 @@ threads. Instances without a labelled site are dropped at the door: they contrib
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from operator import methodcaller
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from mssvm.models.base import Model
 from mssvm.objectives.base import Objective, Parts
 from mssvm.objectives.problem import Part
 from mssvm.objectives.sample import Sample
+from mssvm.objectives.sums import in_order
 from mssvm.objectives.unified import Unified, UnifiedParts, hcrf
 
 BLOCK_STATES = 1 << 17
@@ -43,6 +45,7 @@ class TrainingProblem:
     inference: Inference
     C: float = 1.0
     engine: Engine = field(default_factory=engine_of)
+    one_block: bool = False  # the sample is a block of a larger one
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.C) and self.C > 0):
@@ -79,6 +82,11 @@ class TrainingProblem:
     def convex(self) -> bool:
         return bool(np.all(self.sample.truth_query.n_allowed(self.sample.batch) == 1))
 
+    @property
+    def plane_size(self) -> int:
+        """Numbers in the coordinates (``atom``) of all instances."""
+        return self.sample.batch.n_states + self.sample.batch.n_mu_entries
+
     def tempering(self, eps_y: float, eps_h: float) -> tuple[Floats, Floats]:
         """d PS_eps / d eps is an entropy, hence at most the log of the number of assignments."""
         rise_y, rise_h = max(eps_y - self.objective.eps_y, 0.0), max(eps_h - self.objective.eps_h, 0.0)
@@ -99,13 +107,13 @@ class TrainingProblem:
         return replace(self, objective=hcrf())
 
     def plus(self, w: Floats, instances: Ints | None = None) -> Part:
-        return _union(self.engine.each(methodcaller("plus", w), self._chosen(instances)), self.n_weights)
+        return self._sum(self.engine.each(methodcaller("plus", w), self._chosen(instances)), instances)
 
     def minus(self, w: Floats, instances: Ints | None = None) -> Part:
-        return _union(self.engine.each(methodcaller("minus", w), self._chosen(instances)), self.n_weights)
+        return self._sum(self.engine.each(methodcaller("minus", w), self._chosen(instances)), instances)
 
     def difference(self, w: Floats, instances: Ints | None = None) -> Part:
-        return _union(self.engine.each(methodcaller("difference", w), self._chosen(instances)), self.n_weights)
+        return self._sum(self.engine.each(methodcaller("difference", w), self._chosen(instances)), instances)
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
         single = self._single(i)
@@ -139,10 +147,8 @@ class TrainingProblem:
 
     @cached_property
     def _blocks(self) -> SampleBlocks:
-        # A block makes one dense gradient, which must not cost more than the block itself.
-        least = getattr(self.engine, "block_states", BLOCK_STATES)
-        states, n_states = max(least, self.model.gradient_size // 4), self.sample.batch.n_states
-        states = n_states if n_states <= WHOLE * states else states
+        states = self.sample.batch.n_states
+        states = states if self.one_block else block_states(states, self.model, self.engine)
         return SampleBlocks(self, Planner(self.inference, self.engine), states)
 
     @cached_property
@@ -166,19 +172,18 @@ class TrainingProblem:
         """The blocks of all instances, or the named ones as blocks of their own."""
         return self.bound if instances is None else [self._single(int(i)) for i in instances]
 
+    def _sum(self, parts: list[Part], instances: Ints | None) -> Part:
+        """The evaluations of ``_chosen`` blocks as one."""
+        if not parts:
+            return Part(np.zeros(0), 0.0, np.zeros(self.n_weights))
+        return in_order(parts) if instances is None else Part.union(parts)
 
-def _union(parts: Sequence[Part], n_weights: int) -> Part:
-    """The evaluation of the union of disjoint sets of instances, in order."""
-    if len(parts) < 2:
-        return parts[0] if parts else Part(np.zeros(0), 0.0, np.zeros(n_weights))
-    total, gradient = parts[0].total, parts[0].gradient.copy()
-    for part in parts[1:]:
-        total += part.total
-        gradient += part.gradient
-    values = np.concatenate([part.values for part in parts])
-    calls = [(p.plus_calls, p.minus_calls, p.converged, p.floored) for p in parts]
-    plus, minus, converged, floored = map(sum, zip(*calls, strict=True))
-    return Part(values, total, gradient, plus, minus, converged, floored, all(part.exact for part in parts))
+
+def block_states(n_states: int, model: Model[Any], engine: Engine) -> int:
+    """States of a block of a sample of so many."""
+    # A block makes one dense gradient, which must not cost more than the block itself.
+    states = max(getattr(engine, "block_states", BLOCK_STATES), model.gradient_size // 4)
+    return n_states if n_states <= WHOLE * states else states
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +235,18 @@ class LinearMinus:
         """Of every instance."""
         scores = self.count * theta.tables[self.tables]
         return sum_by(self.owner, theta.unary[self.states], n) + sum_by(self.table_owner, scores, n)
+
+
+class Look(NamedTuple):
+    """Inference on a block at some weights: which methods ran on how many instances, whether all were exact, how many
+    of ``n`` answers had converged; the sums of the marginals of hidden variables by their number of states, and how
+    many these are."""
+
+    methods: Counter[str]
+    exact: bool
+    converged: int
+    n: int
+    usage: dict[int, tuple[Floats, int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,6 +326,21 @@ class BoundBlock:
             gradient: Floats = scale[0] * features.adjoint(mu)
             return gradient
         return features.adjoint(mu.scaled(self.block.sample.batch, scale))
+
+    def look(self, w: Floats, hidden: Bools) -> Look:
+        """Which inference answers here, and how much each state of the ``hidden`` variables is used given labels."""
+        theta, batch = self.block.features.forward(w), self.block.sample.batch
+        beliefs, usage = [self.plain[0](theta)], dict[int, tuple[Floats, int]]()
+        if hidden.any() or not beliefs[0].status.exact.all():
+            beliefs.append(self.plain[1](theta))
+        mine = np.flatnonzero(hidden)
+        for card in np.unique(batch.cards[mine]).tolist():
+            members = mine[batch.cards[mine] == card]
+            mu = beliefs[-1].mu.unary[batch.unary_ptr[members][:, None] + np.arange(card)]
+            usage[card] = mu.sum(axis=0), len(members)
+        converged = np.concatenate([belief.status.converged for belief in beliefs])
+        exact = all(bool(belief.status.exact.all()) for belief in beliefs)
+        return Look(Counter(beliefs[0].status.method), exact, int(converged.sum()), len(converged), usage)
 
     def check(self, value: Floats) -> None:
         """Raise unless every instance has an allowed assignment."""

@@ -88,7 +88,7 @@ class Structure(BaseEstimator):
             raise InputError("X is empty; there must be at least one instance.")
         features, rows = dict[str, FeatureSchema](), dict[str, FeatureRows]()
         for name, items in raw.sources.items():
-            features[name], rows[name] = FeatureSchema.learn(items, _WHAT.get(name, name))
+            features[name], rows[name] = FeatureSchema.learn(items, WHAT.get(name, name))
         types = {**raw.types, **self.learn(y, vocabulary)}
         schema, parsed = self.derive(Schema(features, types), raw.parsed(rows))
         return Encoder(self, schema, vocabulary), parsed
@@ -113,7 +113,7 @@ class Structure(BaseEstimator):
 
 INSTANCES = (Graph, FactorInput)
 MOST_STATES = 1 << 15  # a table of two such variables has 2**30 entries
-_WHAT = {"node": "X", "edge": "edge"}  # what messages call the sources
+WHAT = {"node": "X", "edge": "edge"}  # what messages call the sources
 
 
 def type_names(types: Iterable[Hashable]) -> tuple[str, ...]:

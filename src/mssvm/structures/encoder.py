@@ -213,12 +213,15 @@ class Encoder:
         """New X as a batch."""
         return self.assemble(self.structure.parse(X, self.schema))
 
-    def assemble(self, parsed: Parsed) -> Encoded:
-        """Parsed X as a batch."""
+    def assemble(self, parsed: Parsed, whole: Mapping[str, Rows] | None = None) -> Encoded:
+        """Parsed X as a batch; where it is a part of more data, ``whole`` (``rows_of``) tells of all of them."""
         keys = tuple(parsed.keys)
-        layout = self._layouts.get(keys, self._lay_out) if len(keys) <= FEW else self._lay_out(keys)
+        if whole is None and len(keys) <= FEW:
+            layout = self._layouts.get(keys, self._lay_out)
+        else:
+            layout = self._lay_out(keys, whole)
         layout.frames.check(parsed)
-        terms = []
+        terms, sizes = [], []
         for block, (target, at), chosen in zip(self.blocks, layout.places, layout.rows, strict=True):
             if len(at):
                 features = ones(len(at))
@@ -227,16 +230,25 @@ class Encoder:
                     features = matrix if chosen is None else matrix[chosen]
                 weights = self.layout[block.name]
                 terms.append(Term(target, features, at, weights.shape[1], np.asarray(weights.span.start)))
-        inputs = LinearInputs(layout.batch, fused(terms), layout.offset)
+                sizes.append(len(at) if whole is None else whole[block.name].n)
+        inputs = LinearInputs(layout.batch, fused(terms, sizes), layout.offset)
         return Encoded(inputs, layout.labels, layout.hidden, self.vocabulary.n_classes, layout.allowed)
 
-    def _lay_out(self, keys: tuple[Hashable, ...]) -> Layout:
-        make, kinds = partial(self.structure.topology, encoder=self), []
+    def rows_of(self, keys: Mapping[Hashable, int]) -> dict[str, Rows]:
+        """What ``assemble`` decides by the number of rows, of data with so many instances of each topology."""
+        frames = Frames(tuple(map(self.kind, keys)), np.arange(len(keys)))
+        own = {block.group for block in self.blocks if block.source is not None}
+        return {block.name: frames.count(block, list(keys.values()), block.group in own) for block in self.blocks}
+
+    def kind(self, key: Hashable) -> GroupedTopology:
+        """The topology of an instance with the given key."""
+        return self._topologies.get(key, partial(self.structure.topology, encoder=self))
+
+    def _lay_out(self, keys: tuple[Hashable, ...], whole: Mapping[str, Rows] | None = None) -> Layout:
         numbers = dict(zip(dict.fromkeys(keys), count(), strict=False))
-        for key in numbers:
-            kinds.append(self._topologies.get(key, make))
         kind_of = np.fromiter(map(numbers.__getitem__, keys), np.int64, len(keys))
-        return Layout.of(Frames(tuple(kinds), kind_of), self.blocks, self.constraints)
+        frames = Frames(tuple(map(self.kind, numbers)), kind_of, whole)
+        return Layout.of(frames, self.blocks, self.constraints)
 
     def weights(self, w: Floats) -> Iterator[Weight]:
         """Every weight with its name."""
@@ -302,12 +314,22 @@ def state_index(axis: str, card: int, state: Any, vocabulary: LabelVocabulary, w
     raise InputError(f"{where} names hidden state {state!r}; they run from 0 to {card - 1}.")
 
 
-class Frames:
-    """The topologies of a batch: ``kinds[kind_of[b]]`` is that of instance b. ``variables``, ``factors`` and ``rows``
-    hold, by name, what each of the kinds has under it."""
+@dataclass(frozen=True)
+class Rows:
+    """Of a block of weights: how many rows of features it has, and whether they are a list of the source's."""
 
-    def __init__(self, kinds: tuple[GroupedTopology, ...], kind_of: Ints) -> None:
-        self.kinds, self.kind_of, self._none = kinds, kind_of, [NONE] * len(kinds)
+    n: int
+    listed: bool
+
+
+class Frames:
+    """The topologies of a batch: ``kinds[kind_of[b]]`` is that of instance b; ``whole`` as in ``Encoder.assemble``.
+    ``variables``, ``factors`` and ``rows`` hold, by name, what each of the kinds has under it."""
+
+    def __init__(
+        self, kinds: tuple[GroupedTopology, ...], kind_of: Ints, whole: Mapping[str, Rows] | None = None
+    ) -> None:
+        self.kinds, self.kind_of, self.whole, self._none = kinds, kind_of, whole, [NONE] * len(kinds)
         self.variables: dict[str, list[Ints]] = {}
         self.factors: dict[str, list[Ints]] = {}
         self.rows: dict[str, list[Ints]] = {}
@@ -320,6 +342,21 @@ class Frames:
     def n_rows(self, source: str) -> Ints:
         """The rows of features that every instance needs from a source."""
         return np.array([kind.sizes[source] for kind in self.kinds], dtype=np.int64)[self.kind_of]
+
+    def count(self, block: WeightBlock, times: Sequence[int], own: bool) -> Rows:
+        """The rows of a block of weights where the topologies appear so many times; ``own``: factors of its group have
+        tables of their own."""
+        members = self.factors.get(block.group, self.variables.get(block.group, self._none))
+        tied = block.group in self.factors and not own
+        n = 1 if tied else sum(c * len(m) for c, m in zip(times, members, strict=True))
+        listed = False
+        if block.source is not None and block.rows is not None:
+            all_rows = sum(c * kind.sizes[block.source] for c, kind in zip(times, self.kinds, strict=True))
+            rows = self.rows.get(block.rows, self._none)
+            chosen = sum(c * len(r) for c, r in zip(times, rows, strict=True))
+            listed = 2 * chosen < all_rows or any(np.any(r[1:] <= r[:-1]) for r in rows)
+            n = n if listed else all_rows
+        return Rows(n * max(block.agree, 1), listed)
 
     def check(self, parsed: Parsed) -> None:
         """Raise unless every instance has the rows of features that its topology needs."""
@@ -370,7 +407,8 @@ class Frames:
         if block.source is not None and block.rows is not None:
             first = offsets(self.n_rows(block.source))
             n, chosen = int(first[-1]), gather(self.rows.get(block.rows, self._none), self.kind_of, first[:-1])
-            if 2 * len(chosen) >= n and np.all(chosen[1:] > chosen[:-1]):  # most rows, in order: no copy of them
+            listed = 2 * len(chosen) < n or np.any(chosen[1:] <= chosen[:-1])
+            if not (listed if self.whole is None else self.whole[block.name].listed):  # most, in order: no copy of them
                 places = np.full(n, -1, dtype=np.int64)
                 places[chosen] = at
                 chosen, at = None, places

@@ -1,0 +1,131 @@
+"""Data in many pieces that are read elsewhere: files by pattern, or whatever loads the pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from glob import glob
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from mssvm.core.checks import count, shown
+from mssvm.core.errors import InputError
+from mssvm.core.registry import STRUCTURES, WITHOUT_FILES
+from mssvm.data.dataset import Dataset
+from mssvm.data.readers import Options, read_parts
+from mssvm.data.readers.read import DEFAULT
+
+AT_ONCE = 500  # instances of a shard in memory while it is read
+Loader = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One piece: a file, or a function that gives ``(X, y)``. ``version`` tells it from others of the same name."""
+
+    name: str
+    source: str | Loader
+    options: Options = DEFAULT
+    version: str = ""
+
+    def parts(self) -> Iterator[Dataset]:
+        """The instances, some at a time."""
+        if isinstance(self.source, str):
+            yield from read_parts(self.source, AT_ONCE, self.options)
+            return
+        try:
+            X, y = self.source()
+            n = len(X)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{self.name}: a loader gives two sequences (X, y); this one failed: {error}") from None
+        kind = self.options.structure or "chain"
+        if not n:
+            raise InputError(f"{self.name} holds no instances; give at least one.")
+        labels = None if y is None else list(y)
+        yield Dataset(self.name, kind, list(X), labels, list(range(n)), [None] * n, unit="instance")
+
+
+class ShardedDataset:
+    """Labelled data in shards, which the workers of a cluster read (``fit``, ``predict`` and ``score`` take it as X).
+
+    Parameters
+    ----------
+    source : pattern or sequence
+        Files, by a pattern such as "corpus/part-*.jsonl" or as a list of paths, in any format of the readers (image
+        folders included); a ``dask.bag`` of pairs (x, y); or a list of ``dask.delayed`` or plain functions that each
+        give a pair (X, y). Workers open the files under the same names.
+    structure : a structure, or "chain", "sequence", "grid", "graph"
+        What the files hold, where their first instances do not tell.
+    options : Options
+        How the files are read.
+    hashed : int
+        Columns for named features, which are then numbered by a hash of their names: no vocabulary is agreed, unseen
+        names count, and the model has no names to show. None keeps the names.
+    """
+
+    def __init__(
+        self, source: Any, structure: Any = None, *, options: Options | None = None, hashed: int | None = None
+    ) -> None:
+        options = options or DEFAULT
+        kind = _kind(structure)
+        self.options = options if kind is None else replace(options, structure=kind)
+        self.hashed = None if hashed is None else count(hashed, "hashed", 2)
+        self.shards = tuple(_shards(source, self.options))
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def __repr__(self) -> str:
+        return f"ShardedDataset({self.shards[0].name!r} and {len(self) - 1} more)"
+
+
+def _kind(structure: Any) -> Any:
+    if structure is None or (isinstance(structure, str) and structure in STRUCTURES):
+        found = structure
+    else:
+        names = {entry.name: kind for kind, entry in STRUCTURES.items()}
+        found = names.get(type(structure).__name__, "")
+    if found == "" or found in WITHOUT_FILES:
+        raise InputError(f"structure must be a chain, sequence, grid or graph, got {shown(structure)}.")
+    return found
+
+
+def _shards(source: Any, options: Options) -> Iterator[Shard]:
+    if hasattr(source, "to_delayed"):
+        source = [Partition(part) for part in source.to_delayed()]
+    if isinstance(source, (str, Path)):
+        found = sorted(glob(str(source)))
+        if not found:
+            raise InputError(f"no file matches {str(source)!r}; check the pattern.")
+    elif not isinstance(source, Sequence) or not len(source):
+        raise InputError(f"shards are a pattern, a list of paths or of loaders, or a dask.bag, got {shown(source)}.")
+    else:
+        found = list(source)
+    once = uuid4().hex
+    for k, item in enumerate(found):
+        if isinstance(item, (str, Path)):
+            about = Path(item).stat() if Path(item).is_file() else None
+            yield Shard(str(item), str(item), options, f"{about.st_size} {about.st_mtime_ns}" if about else once)
+        elif callable(item):
+            yield Shard(f"shard {k}", Lazy(item) if hasattr(item, "dask") else item, options, once)
+        else:
+            raise InputError(f"shard {k} is neither a path nor a function that loads it, got {shown(item)}.")
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A ``dask.delayed`` pair (X, y), computed where it is called."""
+
+    value: Any = field(repr=False)
+
+    def __call__(self) -> Any:
+        return self.value.compute(scheduler="synchronous")
+
+
+class Partition(Lazy):
+    """A partition of a bag of pairs (x, y)."""
+
+    def __call__(self) -> Any:
+        pairs = list(super().__call__())
+        return [x for x, _ in pairs], [y for _, y in pairs]

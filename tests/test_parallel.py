@@ -1,0 +1,287 @@
+"""Clusters of real processes: the same bits as on one machine, whoever works, dies or joins."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dask import bag, config, delayed
+from distributed import Client, LocalCluster
+
+import mssvm as ms
+from mssvm.core.errors import ClusterError, InputError, UnsupportedError
+from mssvm.objectives import training
+from mssvm.parallel.cluster import PLUGIN
+from parallel_faults import Fatal, Loaded, arm, write_shards
+
+MEMBERS = {
+    "crf": lambda **more: ms.CRF(ms.Chain(ends=True), max_iter=6, **more),
+    "hcrf": lambda **more: ms.HCRF(ms.Chain(hidden=2), max_iter=6, random_state=0, **more),
+    "mssvm": lambda **more: ms.MSSVM(ms.Chain(hidden=2), max_iter=4, random_state=0, **more),
+}
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[Any]:
+    quick = {"distributed.scheduler.allowed-failures": 2, "distributed.worker.profile.enabled": False}
+    with (
+        config.set(quick),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "BLOCK_STATES", 300)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list, list]:
+    folder = tmp_path_factory.mktemp("dense")
+    return str(folder / "part-*.jsonl"), *write_shards(folder)
+
+
+def _same(found: Any, expected: Any) -> None:
+    np.testing.assert_array_equal(found.coef_, expected.coef_)
+    assert found.objective_ == expected.objective_
+    assert found.diagnose() == expected.diagnose()
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_two_workers_have_the_bits_of_one_machine(name: str, local: Any, dense: Any) -> None:
+    pattern, X, y = dense
+    alone = MEMBERS[name]().fit(X, y)
+    with ms.distributed(local):
+        _same(MEMBERS[name]().fit(ms.ShardedDataset(pattern)), alone)
+
+
+def test_one_two_and_four_workers_have_the_same_bits_and_new_ones_are_used(dense: Any, local: Any) -> None:
+    pattern, X, y = dense
+    alone, data = MEMBERS["hcrf"]().fit(X, y), ms.ShardedDataset(pattern)
+
+    def grow(row: Any, w: Any) -> None:
+        if row.iteration == 2:
+            local.cluster.scale(4)
+            local.wait_for_workers(4)
+
+    def blocks(dask_worker: Any) -> int:
+        return len(dask_worker.plugins[PLUGIN].shelf._made)
+
+    with ms.distributed(local):
+        _scaled(local, 1)
+        _same(MEMBERS["hcrf"]().fit(data), alone)
+        _same(MEMBERS["hcrf"]().fit(data, callback=grow), alone)
+        assert len(local.run(blocks)) == 4 and min(local.run(blocks).values()) > 0
+        _scaled(local, 2)
+
+
+def _scaled(local: Any, n: int) -> None:
+    local.cluster.scale(n)
+    while len(local.nthreads()) != n:
+        time.sleep(0.05)
+
+
+def test_named_features_candidates_and_class_weights(local: Any, tmp_path: Path) -> None:
+    X, y = write_shards(tmp_path, named=True)
+    alone = MEMBERS["hcrf"](class_weight={"A": 2.0}).fit(X, y)
+    with ms.distributed(local):
+        data = ms.ShardedDataset(str(tmp_path / "part-*.jsonl"), "chain")
+        found = MEMBERS["hcrf"](class_weight={"A": 2.0}).fit(data)
+        _same(found, alone)
+        assert found.space_.features["node"].vocabulary == alone.space_.features["node"].vocabulary
+        assert found.score(data) == alone.score(X, y)
+        for one, other in zip(found.predict(data), alone.predict(X), strict=True):
+            np.testing.assert_array_equal(one, other)
+        hashed = MEMBERS["crf"]().fit(ms.ShardedDataset(str(tmp_path / "part-*.jsonl"), hashed=50))
+    assert hashed.n_features_in_ == 50 and hashed.score(X, y) > 0.5
+    hashed.save(tmp_path / "m.safetensors")
+    assert ms.load(tmp_path / "m.safetensors").score(X, y) == hashed.score(X, y)
+
+
+SOLVERS = {
+    "cccp": ms.solvers.CCCP(ms.solvers.LBFGS(max_iterations=3), max_outer=2),
+    "adam": ms.solvers.Subgradient(n_epochs=2, rate=0.1, scaling="adam"),
+    "full batch": ms.solvers.Subgradient(n_epochs=3, rate=0.1, full_batch=True),
+}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_every_solver_that_sees_a_problem_works(name: str, local: Any, dense: Any) -> None:
+    _, X, y = dense
+    settings = {"solver": SOLVERS[name], "random_state": 0}
+    alone = ms.MSSVM(ms.Chain(hidden=2), **settings).fit(X[:60], y[:60])
+    with ms.distributed(local):
+        data = ms.ShardedDataset([Loaded(X[:35], y[:35]), Loaded(X[35:60], y[35:60])], ms.Chain())
+        _same(ms.MSSVM(ms.Chain(hidden=2), **settings).fit(data), alone)
+
+
+@pytest.mark.parametrize("solver", ["bcfw", ms.solvers.CuttingPlane(n_slack=True)])
+def test_solvers_of_single_instances_refuse(solver: Any, local: Any, dense: Any) -> None:
+    _, X, _ = dense
+    y = [["A"] * len(x) for x in X[:9]]
+    with ms.distributed(local), pytest.raises(UnsupportedError, match="use solver='lbfgs'"):
+        ms.SSVM(ms.Chain(), solver=solver).fit(ms.ShardedDataset([Loaded(X[:9], y)]))
+
+
+def test_bags_and_delayed_loaders_are_shards(local: Any, dense: Any) -> None:
+    _, X, y = dense
+    alone = MEMBERS["crf"]().fit(X[:40], y[:40])
+    with ms.distributed(local):
+        pairs = bag.from_sequence(list(zip(X[:40], y[:40], strict=True)), npartitions=3)
+        _same(MEMBERS["crf"]().fit(ms.ShardedDataset(pairs, "chain")), alone)
+        late = [delayed(Loaded(X[:20], y[:20]))(), delayed(Loaded(X[20:40], y[20:40]))()]
+        _same(MEMBERS["crf"]().fit(ms.ShardedDataset(late, "chain")), alone)
+
+
+@pytest.mark.parametrize(("function", "calls"), [("evaluate", 3), ("reduce", 4)])
+def test_a_worker_killed_changes_nothing(function: str, calls: int, local: Any, dense: Any, tmp_path: Path) -> None:
+    pattern, X, y = dense
+    alone, flag = MEMBERS["mssvm"]().fit(X, y), tmp_path / "died"
+    with ms.distributed(local):
+        local.wait_for_workers(2)
+        local.run(arm, function, str(flag), calls)
+        _same(MEMBERS["mssvm"]().fit(ms.ShardedDataset(pattern)), alone)
+    assert flag.exists()
+
+
+def test_a_killed_client_goes_on_from_its_checkpoint(
+    local: Any, dense: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pattern, X, y = dense
+    target, most = tmp_path / "m.safetensors", 150
+    command = [sys.executable, "-m", "mssvm", "fit", pattern, "-o", str(target), "--method", "hcrf", "--hidden", "2"]
+    command += ["--tol", "1e-12", "--max-iter", f"{most}", "--cluster", local.scheduler.address]
+    first = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while not list(tmp_path.glob("*.checkpoint-*")) and first.poll() is None:
+        time.sleep(0.02)
+    first.send_signal(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    assert subprocess.run([*command, "--resume"], capture_output=True).returncode == 0
+    monkeypatch.undo()  # the command has blocks of the usual size
+    alone = ms.HCRF(ms.Chain(hidden=2), max_iter=most, tol=1e-12, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(ms.load(target).coef_, alone.coef_)
+
+
+def test_a_lost_scheduler_is_one_sentence_and_the_checkpoint_stays(dense: Any, tmp_path: Path) -> None:
+    run = [sys.executable, "-m"]
+    file = tmp_path / "scheduler.json"
+    scheduler = subprocess.Popen(
+        [*run, "distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)],
+        stderr=subprocess.DEVNULL,
+    )
+    worker = subprocess.Popen(
+        [*run, "distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1", "--no-nanny",
+         "--no-dashboard", "--local-directory", str(tmp_path)],
+        stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    checkpoint = ms.solvers.Checkpoint(tmp_path / "run", every_seconds=0.0)
+
+    def end(row: Any, w: Any) -> None:
+        if row.iteration == 3:
+            scheduler.kill()
+            scheduler.wait()
+
+    try:
+        with (
+            config.set({"distributed.comm.timeouts.connect": "2s"}),
+            Client(scheduler_file=str(file), timeout=60) as client,
+            ms.distributed(client),
+            pytest.raises(ClusterError, match=r"scheduler was lost .*checkpoints are kept"),
+        ):
+            MEMBERS["hcrf"]().fit(ms.ShardedDataset(dense[0]), checkpoint=checkpoint, callback=end)
+    finally:
+        for process in (scheduler, worker):
+            process.kill()
+            process.wait()
+    assert list(tmp_path.glob("run-*"))
+
+
+def test_a_bad_line_is_named_before_the_first_iteration(local: Any, tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    bad = tmp_path / "part-3.jsonl"
+    lines = bad.read_text().splitlines()
+    bad.write_text("\n".join([*lines[:4], '{"x": [[1, 2, 3, "four"]], "y": ["A"]}', *lines[4:]]))
+    rows: list[Any] = []
+    with ms.distributed(local), pytest.raises(InputError, match=r"part-3\.jsonl, line 5"):
+        data = ms.ShardedDataset(str(tmp_path / "part-*.jsonl"))
+        MEMBERS["crf"]().fit(data, callback=lambda row, w: rows.append(row))
+    assert not rows
+
+
+def test_a_label_against_the_constraints_is_named_too(local: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": [[1.0], [2.0]], "y": ["A", "B"]}\n')
+    (tmp_path / "b.jsonl").write_text('{"x": [[1.0], [2.0]], "y": ["A", "A"]}\n{"x": [[1.0]], "y": ["B"]}\n')
+    with ms.distributed(local), pytest.raises(InputError, match=r"b\.jsonl, line 2"):
+        ms.CRF(ms.Chain(forbidden=[(None, "B")])).fit(ms.ShardedDataset(str(tmp_path / "*.jsonl")))
+
+
+@pytest.mark.parametrize(("kills", "told"), [(False, "ran out of memory on shard 1"), (True, "lost.*on shard 1")])
+def test_a_worker_out_of_memory_is_named_with_the_shard(kills: bool, told: str, local: Any, dense: Any) -> None:
+    _, X, y = dense
+    with ms.distributed(local), pytest.raises((InputError, ClusterError), match=told):
+        MEMBERS["crf"]().fit(ms.ShardedDataset([Loaded(X, y), Fatal(kills)]))
+
+
+def test_blocks_beyond_the_memory_are_bound_anew(local: Any, dense: Any) -> None:
+    pattern, X, y = dense
+    alone = MEMBERS["hcrf"]().fit(X, y)
+    with ms.distributed(local):
+        data = ms.ShardedDataset(pattern)
+        MEMBERS["crf"]().fit(data)
+
+        def little(dask_worker: Any) -> None:
+            dask_worker.plugins[PLUGIN].shelf.budget = 100_000
+
+        def made(dask_worker: Any) -> int:
+            return sum(block.bytes for block in dask_worker.plugins[PLUGIN].shelf._made.values())
+
+        local.run(little)
+        _same(MEMBERS["hcrf"]().fit(data), alone)
+        assert 0 < max(local.run(made).values()) <= 100_000
+
+
+def test_predictions_are_one_file_a_shard_in_order(local: Any, dense: Any, tmp_path: Path) -> None:
+    pattern, X, y = dense
+    model = MEMBERS["crf"]().fit(X, y)
+    with ms.distributed(local):
+        files = model.predict(ms.ShardedDataset(pattern), output=tmp_path / "out")
+    assert [Path(file).name for file in files] == [f"part-{k}.jsonl" for k in range(5)]
+    found = [json.loads(line)["y"] for file in files for line in Path(file).read_text().splitlines()]
+    assert found == [labels.tolist() for labels in model.predict(X)]
+
+
+def test_what_cannot_be_is_refused_in_a_sentence(local: Any, dense: Any, tmp_path: Path) -> None:
+    data = ms.ShardedDataset(dense[0])
+    with pytest.raises(InputError, match=r"open one: with ms\.distributed"):
+        ms.CRF().fit(data)
+    with ms.distributed(local):
+        for change, error, told in (
+            ({"support": "seen"}, UnsupportedError, "support='all'"),
+            ({"structure": ms.Chain(hidden=2)}, InputError, "no hidden variables"),
+            ({"structure": ms.MultiLabel()}, UnsupportedError, "all labels at once"),
+        ):
+            with pytest.raises(error, match=told):
+                ms.CRF(**change).fit(data)
+        with pytest.raises(InputError, match="shards hold their labels"):
+            ms.CRF().fit(data, dense[2])
+    with pytest.raises(InputError, match="no file matches"):
+        ms.ShardedDataset(str(tmp_path / "*.jsonl"))
+    with pytest.raises(InputError, match="structure must be"):
+        ms.ShardedDataset(dense[0], "cube")
+
+
+def test_without_dask_one_sentence_says_what_to_install() -> None:
+    code = "import sys; sys.modules['dask'] = None\nimport mssvm as ms\nms.distributed"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert 'clusters need Dask; run pip install "mssvm[dask]".' in done.stderr.splitlines()[-1]
