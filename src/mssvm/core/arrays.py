@@ -13,6 +13,6 @@ Bools = npt.NDArray[np.bool_]
 AnyArray = npt.NDArray[Any]
 
 
-def sum_by(group: Ints, values: AnyArray, n: int) -> Floats:
+def sum_by(group: AnyArray, values: AnyArray, n: int) -> Floats:
     """Sums of ``values`` over equal entries of ``group``, for the groups 0 .. n-1, in order of appearance."""
     return np.asarray(np.bincount(group, weights=values, minlength=n), dtype=np.float64)
