@@ -196,8 +196,8 @@ class Batch:
             owner = np.repeat(np.arange(len(topology_of)), np.diff(factor_ptr))
             mu_first, mu_number = by_first_use(number + owner * len(first))
             mu_at, n_mu = _place(mu_first, mu_number, sizes)
-        counts = int(var_ptr[-1]), int(factor_ptr[-1]), int(unary_ptr[-1]), n_table, n_mu
-        return cls(kinds, topology_of, *counts, var_ptr, factor_ptr, unary_ptr, table_at, mu_at, mu_first)
+        totals = int(var_ptr[-1]), int(factor_ptr[-1]), int(unary_ptr[-1]), n_table, n_mu
+        return cls(kinds, topology_of, *totals, var_ptr, factor_ptr, unary_ptr, table_at, mu_at, mu_first)
 
     def __len__(self) -> int:
         return len(self.topology_of)
