@@ -35,7 +35,7 @@ def local() -> Iterator[Any]:
     quick = {"distributed.scheduler.allowed-failures": 2, "distributed.worker.profile.enabled": False}
     with (
         config.set(quick),
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
         Client(cluster) as client,
     ):
         yield client

@@ -15,21 +15,32 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from mssvm.core.checks import count
-from mssvm.core.errors import ClusterError, InputError, MissingExtraError, MssvmError
+from mssvm.core.errors import ClusterError, InputError, MissingExtraError
 from mssvm.objectives.sums import FAN
 from mssvm.parallel import work
 
 try:
     from dask.utils import format_bytes
-    from distributed import Client, LocalCluster, WorkerPlugin, default_client, get_worker
+    from distributed import (
+        CancelledError,
+        Client,
+        LocalCluster,
+        WorkerPlugin,
+        default_client,
+        futures_of,
+        get_worker,
+        wait,
+    )
     from distributed.scheduler import KilledWorker
 except ImportError:
     raise MissingExtraError('clusters need Dask; run pip install "mssvm[dask]".') from None
 
 T = TypeVar("T")
+LOSSES = (CancelledError, OSError)  # what Dask raises where data or connections are gone; time-outs are of the latter
 REDUCED = 8  # lists of stretches that one task of the reduction joins
 TRIES = 5  # times that one evaluation is begun anew where what it stands on is lost
 WAIT = 30.0  # seconds for a worker to come back where none is left
+LOOK = 5.0  # seconds between looks at who is there
 PLUGIN = "mssvm"
 
 
@@ -59,6 +70,7 @@ class Cluster:
         self.client.register_plugin(Shelves())
         self.workers: dict[str, int] = {}
         self.sent = 0  # bytes of the last evaluation
+        self._settled = True  # whether tasks go where their data are
 
     @property
     def dashboard(self) -> str:
@@ -100,7 +112,7 @@ class Cluster:
 
     def submit(self, function: Callable[..., T], *args: Any, at: str = "", name: str = "") -> Any:
         """The future of a function of ``work``, preferably at a worker."""
-        near = {"workers": [at], "allow_other_workers": True} if at else {}
+        near = {"workers": [at], "allow_other_workers": True} if at and self._settled else {}
         key = f"mssvm-{function.__name__}-{name}-{uuid4().hex}"
         return self.client.submit(on_worker, function, *args, key=key, pure=False, **near)
 
@@ -115,27 +127,34 @@ class Cluster:
         """What the futures of ``begin()`` give; begun anew where data they stand on are lost with a worker. ``blame``
         says by the name of a task what it worked on."""
         for left in range(TRIES - 1, -1, -1):
+            self._settled = left == TRIES - 1
             try:
-                return self.client.gather(begin())
-            except MssvmError:
-                raise
+                return self._gathered(begin())
             except KilledWorker as error:
                 told = f"workers were lost, one after the other, on {blame(str(error.task))}"
                 hint = "most likely they were out of memory: cut it into smaller shards, or give workers more"
                 raise ClusterError(f"{told}; {hint}.") from None
-            except Exception as error:
-                if self.client.status != "running" or not left or not _is_loss(error):
-                    if _is_loss(error) or isinstance(error, OSError):
-                        told = f"the cluster's scheduler was lost ({type(error).__name__}); checkpoints are kept"
-                        raise ClusterError(f"{told}: start it again and go on from there (--resume).") from None
+            except LOSSES as error:
+                if self.client.status != "running":
+                    told = f"the cluster's scheduler was lost ({type(error).__name__}); checkpoints are kept"
+                    raise ClusterError(f"{told}: start it again and go on from there (--resume).") from None
+                if not left:
                     raise
         raise AssertionError("the last try returns or raises")
 
-
-def _is_loss(error: Exception) -> bool:
-    """Whether Dask says that data or a connection are gone, rather than that a function failed."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & {"CancelledError", "FuturesCancelledError", "CommClosedError", "TimeoutError"})
+    def _gathered(self, begun: Any) -> Any:
+        """Dask leaves tasks that prefer some workers where they are when all of these are lost at once; such are given
+        up, to be begun anew without preference."""
+        tasks, used = futures_of(begun), set(self.workers)
+        while True:
+            try:
+                wait(tasks, timeout=LOOK)
+            except TimeoutError:
+                if self._settled and used.isdisjoint(self.client.nthreads()):
+                    self.client.cancel(tasks, force=True)
+                    raise CancelledError("all workers were lost") from None
+            else:
+                return self.client.gather(begun)
 
 
 @contextmanager
