@@ -86,8 +86,10 @@ class Cluster:
 
     def refreshed(self) -> dict[str, int]:
         """The workers and their threads, in the order in which they were first met."""
-        self.client.wait_for_workers(1, timeout=WAIT)
         now = self.client.nthreads()
+        if not now:
+            self.client.wait_for_workers(1, timeout=WAIT)
+            now = self.client.nthreads()
         kept = {address: now[address] for address in self.workers if address in now}
         self.workers = kept | {address: now[address] for address in sorted(now) if address not in kept}
         return self.workers
@@ -109,6 +111,10 @@ class Cluster:
     def spread(self, value: Any) -> Any:
         """A value on every worker."""
         return self.client.scatter(value, broadcast=True, hash=False)
+
+    def has(self, sent: Any) -> bool:
+        """Whether what was spread is still there."""
+        return bool(sent.status == "finished")
 
     def submit(self, function: Callable[..., T], *args: Any, at: str = "", name: str = "") -> Any:
         """The future of a function of ``work``, preferably at a worker."""
