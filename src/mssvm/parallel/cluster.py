@@ -44,7 +44,7 @@ LOOK = 5.0  # seconds between looks at who is there
 PLUGIN = "mssvm"
 
 
-class Shelves(WorkerPlugin):  # type: ignore[misc]
+class Shelves(WorkerPlugin):
     """Gives every worker, also one that joins later, its shelf."""
 
     name, idempotent = PLUGIN, True
@@ -59,7 +59,8 @@ class Shelves(WorkerPlugin):  # type: ignore[misc]
 
 def on_worker(function: Callable[..., T], *args: Any) -> T:
     """A function of ``work`` with the shelf of the worker that it runs on."""
-    return function(get_worker().plugins[PLUGIN].shelf, *args)
+    mine: Any = get_worker().plugins[PLUGIN]
+    return function(mine.shelf, *args)
 
 
 class Cluster:
