@@ -36,7 +36,7 @@ def local() -> Iterator[Any]:
     with (
         config.set(quick),
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
-        Client(cluster) as client,
+        Client(cluster, set_as_default=False) as client,
     ):
         yield client
 
@@ -192,10 +192,12 @@ def test_a_lost_scheduler_is_one_sentence_and_the_checkpoint_stays(dense: Any, t
             scheduler.kill()
             scheduler.wait()
 
+    while not file.exists():
+        time.sleep(0.1)
     try:
         with (
             config.set({"distributed.comm.timeouts.connect": "2s"}),
-            Client(scheduler_file=str(file), timeout=60) as client,
+            Client(scheduler_file=str(file), timeout=5, set_as_default=False) as client,
             ms.distributed(client),
             pytest.raises(ClusterError, match=r"scheduler was lost .*checkpoints are kept"),
         ):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         cross_val_predict,
         load,
     )
-    from mssvm.parallel import distributed
+    from mssvm.parallel.cluster import distributed
     from mssvm.structures import Chain, FactorModel, GraphModel, Grid, MultiLabel, SequenceClass
 
 _HOMES = {
@@ -49,7 +49,7 @@ _HOMES = {
     **{entry.name: entry.module for entry in STRUCTURES.values()},
     "MISSING": "mssvm.data.labels",
     "ShardedDataset": "mssvm.data.shards",
-    "distributed": "mssvm.parallel",
+    "distributed": "mssvm.parallel.cluster",
     **dict.fromkeys(("FactorInput", "Graph"), "mssvm.data.graphs"),
 }
 _DOORS = {

@@ -159,6 +159,10 @@ def n_sites(x: Any, kind: Kind) -> tuple[int, ...]:
         return ()
     if isinstance(x, dict):
         x = x["x"]
+    if isinstance(x, tuple) and all(hasattr(part, "shape") for part in x):
+        x = x[0]  # edge features follow
+    if hasattr(x, "shape"):
+        return tuple(x.shape[: 2 if kind == "grid" else 1])
     return (len(x), len(x[0])) if kind == "grid" else (len(x),)
 
 

@@ -5,9 +5,6 @@
         clf = ms.HCRF(ms.Chain(hidden=2)).fit(data)
 
 ``store`` keeps a shard on the disk of the worker that read it, ``work`` is what workers do with it, ``problem`` the sum
-of their answers as solvers see it, ``cluster`` the way to the workers. Nothing but ``cluster`` knows of Dask.
+of their answers as solvers see it, ``answers`` prediction, ``cluster`` the way to the workers. Nothing but ``cluster``
+knows of Dask.
 """
-
-from mssvm.parallel.cluster import Cluster, distributed
-
-__all__ = ["Cluster", "distributed"]

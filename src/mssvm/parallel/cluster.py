@@ -44,7 +44,7 @@ LOOK = 5.0  # seconds between looks at who is there
 PLUGIN = "mssvm"
 
 
-class Shelves(WorkerPlugin):  # type: ignore[misc]
+class Shelves(WorkerPlugin):
     """Gives every worker, also one that joins later, its shelf."""
 
     name, idempotent = PLUGIN, True
@@ -59,7 +59,8 @@ class Shelves(WorkerPlugin):  # type: ignore[misc]
 
 def on_worker(function: Callable[..., T], *args: Any) -> T:
     """A function of ``work`` with the shelf of the worker that it runs on."""
-    return function(get_worker().plugins[PLUGIN].shelf, *args)
+    mine: Any = get_worker().plugins[PLUGIN]
+    return function(mine.shelf, *args)
 
 
 class Cluster:
@@ -86,8 +87,10 @@ class Cluster:
 
     def refreshed(self) -> dict[str, int]:
         """The workers and their threads, in the order in which they were first met."""
-        self.client.wait_for_workers(1, timeout=WAIT)
         now = self.client.nthreads()
+        if not now:
+            self.client.wait_for_workers(1, timeout=WAIT)
+            now = self.client.nthreads()
         kept = {address: now[address] for address in self.workers if address in now}
         self.workers = kept | {address: now[address] for address in sorted(now) if address not in kept}
         return self.workers
@@ -109,6 +112,10 @@ class Cluster:
     def spread(self, value: Any) -> Any:
         """A value on every worker."""
         return self.client.scatter(value, broadcast=True, hash=False)
+
+    def has(self, sent: Any) -> bool:
+        """Whether what was spread is still there."""
+        return bool(sent.status == "finished")
 
     def submit(self, function: Callable[..., T], *args: Any, at: str = "", name: str = "") -> Any:
         """The future of a function of ``work``, preferably at a worker."""

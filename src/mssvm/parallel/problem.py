@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
 import numpy as np
@@ -22,10 +22,12 @@ from mssvm.objectives.sample import block_ptr
 from mssvm.objectives.training import Look, block_states
 from mssvm.objectives.unified import hcrf
 from mssvm.parallel import work
-from mssvm.parallel.cluster import Cluster
 from mssvm.parallel.store import Survey
 from mssvm.parallel.work import Instances, Piece, Posed, Weigh
 from mssvm.structures import Encoder, Structure
+
+if TYPE_CHECKING:
+    from mssvm.parallel.cluster import Cluster
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +217,7 @@ class ShardedProblem:
     def _posed(self) -> Any:
         """The problem on the workers, sent once, and again where it was lost."""
         known = self.sent.get("posed")
-        if known is None or known.status != "finished":
+        if known is None or not self.cluster.has(known):
             self.sent["posed"] = known = self.cluster.spread(self.posed)
         return known
 
