@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders import node_term, table_term
 from mssvm.core.arrays import Bools, Floats
 from mssvm.core.potentials import Potentials, Query
-from mssvm.core.terms import node_term, table_term
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
 from mssvm.engines.base import JoiningFeatures
