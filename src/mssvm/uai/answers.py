@@ -27,8 +27,9 @@ from mssvm.uai.support import Support
 SECONDS_PER_ENTRY = 1e-7
 # Restarts of the search for an elimination order: the second number only where the first found none that fits.
 RESTARTS = (8, 40)
-# Searches and propagation never build a table of more than 2**SMALL entries.
+# Propagation never builds a table of more than 2**SMALL entries, a search none of more than 2**SEARCH_IBOUND.
 SMALL = 14
+SEARCH_IBOUND = 16
 BOUND_IBOUND = 12
 
 
@@ -226,7 +227,7 @@ def _searched(task: UaiTask, limits: AnswerLimits) -> Answer:
     p, name = task.problem, "propagation and search"
     starts = tuple(_propagation(limits.seed, start) for start in ("sum_first", "annealed"))
     warm(starts)
-    search = Anytime(limits.left, SMALL, limits.memory_limit, limits.seed, starts, _told(limits, name))
+    search = Anytime(limits.left, SEARCH_IBOUND, limits.memory_limit, limits.seed, starts, _told(limits, name))
     found = search.search(p.batch, 0, p.theta, task.query, task.eps_h)
     value, lower = (found.value, found.value) if found.evaluated else _revalued(task, found, limits)
     return Answer(value, found.proven, found.proven, lower, found.upper, name, found.states)
