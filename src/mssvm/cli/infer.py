@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from math import inf, isfinite
@@ -44,6 +46,9 @@ def infer(
     memory_limit: Annotated[float, typer.Option(min=0.001, help="GiB for exact methods.")] = 4.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    progress: Annotated[
+        bool, typer.Option("--progress", help="Tell of better bounds on standard error, each on a line.")
+    ] = False,
 ) -> None:
     """Answer one inference task about a model, in the UAI solution format or as JSON.
 
@@ -56,15 +61,35 @@ def infer(
         limits = AnswerLimits(
             began() + time_limit, int(memory_limit * (1 << 30)), seed, lambda at: line.say(_where(at))
         )
-        found = _timely(asked, method, limits)
+        found = _timely(asked, method, limits, _teller(json_output) if progress else None)
     fields = {**found.fields(asked), "seconds": monotonic() - began()}
     print(json.dumps(fields) if json_output else found.solution(asked))
 
 
-def _timely(asked: UaiTask, method: MethodName, limits: AnswerLimits) -> Answer:
+def _teller(json_output: bool) -> Callable[[Answer], None]:
+    """Writes down when which bounds were known, in words or as JSON objects."""
+
+    def tell(found: Answer) -> None:
+        bounds = {"lower_bound_ln": found.lower, "upper_bound_ln": found.upper}
+        fields = {k: v if isfinite(v) else None for k, v in {"seconds": monotonic() - began(), **bounds}.items()}
+        words = f"{fields['seconds']:.2f} s: {found.lower:.6g} to {found.upper:.6g}, {found.method}"
+        print(json.dumps(fields) if json_output else words, file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _timely(
+    asked: UaiTask, method: MethodName, limits: AnswerLimits, tell: Callable[[Answer], None] | None
+) -> Answer:
     """The answer, or the best one so far when time is up."""
     kept: list[Answer] = []
-    limits = replace(limits, keep=kept.append)
+
+    def keep(found: Answer) -> None:
+        kept.append(found)
+        if tell is not None:
+            tell(found)
+
+    limits = replace(limits, keep=keep)
     late = inf if method is MethodName.exact else limits.deadline + GRACE
     found = by(late, lambda: answer(asked, method.value, limits))
     if found is None and not kept and monotonic() < late:
