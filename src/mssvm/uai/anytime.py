@@ -44,8 +44,10 @@ QUICK_SHARE = 0.01
 # Outputs are evaluated one by one in tables so many times (2**WIDER) larger where small ones do not do.
 WIDER = 6
 # Bounds are tightened in turns with branching, first in tables 2**QUICKER times smaller: share of the time left, and
-# iterations, of each turn. A tree has half of the time while the bounds are NEAR (nats), else a fifth.
+# iterations, of each turn. A tree has half of the time while the bounds are NEAR (nats), or more where local search
+# has found nothing for long; else a fifth.
 QUICKER = 4
+FIRST_SHARE = 0.15  # of the time is the first local search's
 TIGHTEN_SHARES = (0.1, 0.4)
 TIGHTEN_ITERATIONS = (40, 400)
 NEAR = 5.0
@@ -212,7 +214,9 @@ class AnytimeSearch:
             self._tighten(self._relaxation(self.entries), self.deadline, TIGHTEN_ITERATIONS[-1])
             return
         blocks = Blocks(self)
-        blocks.run(self.began + 0.2 * (self.deadline - self.began), max_kicks=3)
+        blocks.run(self.began + FIRST_SHARE * (self.deadline - self.began), max_kicks=3)
+        if constrained:
+            self._offer_starts()
         for turn, share in enumerate(TIGHTEN_SHARES):
             if self.proven or self._late():
                 return
@@ -222,8 +226,6 @@ class AnytimeSearch:
             # A tree may take as long as its bound did; the last one may take all that is left.
             until = self.deadline if turn else 2.0 * monotonic() - began
             self._branch(BranchAndBound(self, relaxation), blocks, until)
-            if constrained and not turn:
-                self._offer_starts()
 
     def _relaxation(self, entries: int) -> Relaxation:
         """In tables of at most so many entries; smaller ones where all of them would not fit in memory."""
@@ -241,11 +243,13 @@ class AnytimeSearch:
             self._offer_start(np.where(self.instance.clamped, self.instance.states, start()))
 
     def _branch(self, tree: BranchAndBound, blocks: Blocks, deadline: float) -> None:
+        stale = 0
         while not self.proven and not self._late(deadline) and not tree.done:
-            tree.run(monotonic() + SLICE_SECONDS)
+            before, near = self.lower, self.upper - self.lower < NEAR
+            tree.run(monotonic() + (min(1 + stale // 8, 4) if near else 1) * SLICE_SECONDS)
             if not tree.done:
-                slices = 1 if self.upper - self.lower < NEAR else 4
-                blocks.run(min(deadline, monotonic() + slices * SLICE_SECONDS), max_kicks=PATIENCE)
+                blocks.run(min(deadline, monotonic() + (1 if near else 4) * SLICE_SECONDS), max_kicks=PATIENCE)
+            stale = 0 if self.lower > before else stale + 1
 
     def _tighten(self, relaxation: Relaxation, deadline: float, iterations: int) -> None:
         self.phase = "tighten"
