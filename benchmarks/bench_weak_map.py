@@ -2,9 +2,9 @@
 
     python benchmarks/bench_weak_map.py [--percent 50] [--images 1] [--json benchmarks/results/weak_map.json]
 
-The same images, weights to start from and solver (CCCP around cutting planes); what differs is who maximises. Tells the
-training's certificate and objective, the share of maxima that were proven, and the accuracy on pixels of other images
-with the same model, whose maxima are taken by toulbar2. Needs the extra ``map``.
+The same images, weights to start from (training by defaults) and solver (CCCP around cutting planes); what differs is
+who maximises. Tells the training's certificate and objective, whether all maxima were proven, and the accuracy on
+pixels of other images with the same model, whose maxima are taken by toulbar2. Needs the extra ``map``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mssvm.experiments.segmentation import noisy_images, picture
 from mssvm.inference.toulbar2 import Toulbar2
 from mssvm.optim import CCCP, CuttingPlane
 
-SOLVER = CCCP(inner=CuttingPlane(max_rounds=30, tolerance=1e-2), max_outer=4)
+SOLVER = CCCP(inner=CuttingPlane(max_rounds=120, tolerance=1e-2), max_outer=3)
 
 
 def run(percent: int, n_images: int, seconds: float) -> list[dict[str, Any]]:
@@ -35,8 +35,9 @@ def run(percent: int, n_images: int, seconds: float) -> list[dict[str, Any]]:
     proven, rows = Toulbar2(seconds), []
     for name, inference in (("toulbar2", proven), ("propagate", ms.inference.Propagate("normal"))):
         began = time.process_time()
-        model = ms.LSSVM(ms.Grid(), C=1.0, solver=SOLVER, inference=inference, missing_label=-1, random_state=0)
-        model.fit(X, y)
+        # From zero, where all completions are alike, the procedure does not get away; both start where users would end.
+        model = ms.LSSVM(ms.Grid(), C=0.1, inference="propagate", missing_label=-1, random_state=0, warm_start=True)
+        model.fit(X, y).set_params(solver=SOLVER, inference=inference).fit(X, y)
         kept = ("objective", "certificate", "gap", "certified", "exact", "negative_gaps", "methods")
         row = {"percent": percent, "images": n_images, "trained by": name, **{k: model.training_[k] for k in kept}}
         model.set_params(inference=proven)
