@@ -3,10 +3,16 @@
     python benchmarks/bench_uai.py exact                      every PR, MAR, MAP and MMAP by elimination
     python benchmarks/bench_uai.py bp --seeds 0 1 2           the marginal-MAP instances by propagation and search
     python benchmarks/bench_uai.py auto                       the marginal-MAP instances by whatever fits
-    python benchmarks/bench_uai.py hard                       the hard marginal-MAP instances by auto, in JSON
+    python benchmarks/bench_uai.py reference --time-limit 90 --seeds 0 1 2 3 --jobs 16
+                                                              the best values known of the hard marginal-MAP instances,
+                                                              kept in results/uai_reference.json, where they only rise
+    python benchmarks/bench_uai.py hard --jobs 16             the hard instances by auto: what is known when, kept in
+                                                              results/uai_hard.json, against the references
+    python benchmarks/bench_uai.py figure                     results/uai_hard.png, drawn from these two
     python benchmarks/bench_uai.py bounds                     mini-bucket (i = 12) and decomposition bounds, and gaps
 
-The data folder is named by MSSVM_DATA (default ../shared/data). One command runs at a time.
+The data folder is named by MSSVM_DATA (default ../shared/data). One command runs at a time, or --jobs of the hard ones,
+a thread each.
 """
 
 from __future__ import annotations
@@ -20,6 +26,8 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +38,9 @@ from mssvm.uai import UaiTask, read_evidence, read_model, read_query
 from mssvm.uai.files import read_mar
 
 DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
+RESULTS = Path(__file__).parent / "results"
+LN10 = np.log(10.0)
+WARM_UP = 30.0
 # Prints the answer, then the peak resident memory of the process in KiB on standard error.
 WRAPPED = (
     "import resource, sys; from mssvm.core.stopping import leave, stop_at_once; stop_at_once(); "
@@ -63,8 +74,8 @@ def cases(only: str = "") -> Iterator[Case]:
         yield Case(name, model, evidence if evidence.exists() else None, query, reference)
 
 
-def ask(case: Case, task: str, *options: str) -> tuple[dict[str, object], float, float]:
-    """The JSON answer, the wall-clock seconds of the whole command, and its peak memory in MiB."""
+def ask(case: Case, task: str, *options: str) -> tuple[dict[str, object], float, float, list[dict[str, float]]]:
+    """The JSON answer, the wall-clock seconds of the whole command, its peak memory in MiB, and its progress."""
     command = [sys.executable, "-c", WRAPPED, "infer", str(case.model), "--task", task, "--json", *options]
     command += ["--evid", str(case.evidence)] if case.evidence else []
     command += ["--query", str(case.query)] if task == "MMAP" else []
@@ -73,14 +84,15 @@ def ask(case: Case, task: str, *options: str) -> tuple[dict[str, object], float,
     seconds = time.perf_counter() - began
     if done.returncode:
         raise SystemExit(f"{case.name}: {done.stderr}")
-    return json.loads(done.stdout), seconds, int(done.stderr.split()[-1]) / 1024
+    told = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    return json.loads(done.stdout), seconds, int(done.stderr.split()[-1]) / 1024, told
 
 
 def run_exact(only: str) -> None:
     for case in cases(only):
         tasks = ["MMAP"] if case.query else ["PR", "MAR"] + ["MAP"] * (case.reference["ln_MPE_recomputed"] is not None)
         for task in tasks:
-            answer, seconds, memory = ask(case, task, "--method", "exact")
+            answer, seconds, memory, _ = ask(case, task, "--method", "exact")
             if task == "PR":
                 error = answer["value_log10"] - case.reference["log10Z_recomputed"]
             elif task == "MAR":
@@ -99,7 +111,7 @@ def run_search(method: str, seeds: list[int], time_limit: float, only: str) -> N
             if case.query is None:
                 continue
             options = ("--method", method, "--time-limit", str(time_limit), "--seed", str(seed))
-            answer, seconds, memory = ask(case, "MMAP", *options)
+            answer, seconds, memory, _ = ask(case, "MMAP", *options)
             error = answer["value_ln"] - case.optimum
             optimal += abs(error) < 1e-4
             proven += bool(answer["exact"])
@@ -114,26 +126,101 @@ def run_search(method: str, seeds: list[int], time_limit: float, only: str) -> N
     print(f"{method}: median {np.median(counts):g} optimal over seeds {seeds}")
 
 
-def run_hard(seeds: list[int], time_limit: float, only: str) -> None:
-    """Instances without references: what is found when, one line each, all of it as JSON at the end."""
-    kept = []
+@contextmanager
+def hard_cases(only: str) -> Iterator[list[Case]]:
+    """The instances without references of their own."""
     with tempfile.TemporaryDirectory() as folder:
         zipfile.ZipFile(DATA / "uai_mmap_hard.zip").extractall(folder)
-        for model in sorted(m for m in Path(folder).glob("*.uai") if only in m.name):
-            case = Case(model.stem, model, None, model.with_suffix(".map"), {})
-            for seed in seeds:
-                try:
-                    answer, seconds, memory = ask(case, "MMAP", "--time-limit", str(time_limit), "--seed", str(seed))
-                except SystemExit as error:
-                    kept.append({"name": case.name, "seed": seed, "error": str(error)})
-                    print(error, flush=True)
-                    continue
-                fields = ("value_log10", "lower_bound_ln", "upper_bound_ln", "exact", "method")
-                row = {"name": case.name, "seed": seed, **{k: answer[k] for k in fields}, "wall_s": seconds}
-                kept.append(row)
-                print(f"{case.name:28s} {row['value_log10']:10.4f} {answer['method']}, exact {answer['exact']}, "
-                      f"{seconds:.1f} s, {memory:.0f} MiB", flush=True)  # fmt: skip
-    print(json.dumps({"time_limit": time_limit, "instances": kept}, indent=1))
+        models = sorted(m for m in Path(folder).glob("*.uai") if only in m.name)
+        yield [Case(m.stem, m, None, m.with_suffix(".map"), {}) for m in models]
+
+
+def row(job: tuple[Case, int, str, float]) -> dict[str, object]:
+    """What a run knows, and when it knew it: seconds and the two bounds, in log10 as all values here."""
+    case, seed, method, limit = job
+    options = ("--method", method, "--time-limit", str(limit), "--seed", str(seed), "--progress")
+    try:
+        answer, seconds, memory, told = ask(case, "MMAP", *options)
+    except SystemExit as error:
+        return {"name": case.name, "seed": seed, "method": method, "error": str(error)}
+    bounds = ("lower_bound_ln", "upper_bound_ln")
+    curve = [[round(t["seconds"], 2), *(t[k] and round(t[k] / LN10, 5) for k in bounds)] for t in told]
+    curve.append([round(answer["seconds"], 2), *(answer[k] and round(answer[k] / LN10, 5) for k in bounds)])
+    found = {"value": round(answer["value_log10"], 5), "exact": answer["exact"], "wall_s": round(seconds, 2),
+             "memory_mib": round(memory)}  # fmt: skip
+    print(f"{case.name:28s} {method} {seed} {found} upper {curve[-1][2]}", flush=True)
+    return {"name": case.name, "seed": seed, "method": method, **found, "curve": curve}
+
+
+def run_jobs(jobs: list[tuple[Case, int, str, float]], at_once: int) -> list[dict[str, object]]:
+    """All of them, so many at a time, with one thread each; one before, so that everything is compiled."""
+    os.environ.update({f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")})
+    row((*jobs[0][:2], "bp", WARM_UP))
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(row, jobs))
+
+
+def run_reference(seeds: list[int], time_limit: float, only: str, jobs: int) -> None:
+    """The best value of each hard instance by any method and seed, or in the file already."""
+    path = RESULTS / "uai_reference.json"
+    kept = json.loads(path.read_text()) if path.exists() else {"runs": [], "instances": {}}
+    best = kept["instances"]
+    with hard_cases(only) as cases_:
+        # Elimination alone does not fit, and auto then is bp; the bound's own search has the same parts.
+        rows = run_jobs([(case, seed, "bp", time_limit) for seed in seeds for case in cases_], jobs)
+    for r in rows:
+        if "value" not in r:
+            continue
+        old = best.get(r["name"], {"value": r["value"], "upper": None})
+        uppers = [x for x in (old["upper"], r["curve"][-1][2]) if x is not None]
+        best[r["name"]] = {"value": max(old["value"], r["value"]), "upper": min(uppers, default=None)}
+        assert not uppers or best[r["name"]]["value"] <= min(uppers) + 1e-4, f"{r['name']}: a bound is no bound"
+    kept["runs"].append({"methods": ["bp"], "seeds": seeds, "seconds": time_limit, "only": only})
+    path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+
+
+def run_hard(seeds: list[int], time_limit: float, only: str, jobs: int) -> None:
+    """The hard instances by auto, with what is known when, and how it compares with the references."""
+    with hard_cases(only) as cases_:
+        rows = run_jobs([(case, seed, "auto", time_limit) for seed in seeds for case in cases_], jobs)
+    reference = json.loads((RESULTS / "uai_reference.json").read_text())["instances"]
+    found = [r for r in rows if "value" in r]
+    summary = {
+        "time_limit": time_limit, "jobs": jobs, "rows": len(rows), "positive": len(found),
+        "positive_in_2s": sum(r["curve"][0][0] <= 2.0 for r in found),
+        "equal_to_reference": sum(r["value"] >= reference[r["name"]]["value"] - 0.05 for r in found),
+        "proven": sum(bool(r["exact"]) for r in found),
+        "wall_at_most_21s": sum(r["wall_s"] <= time_limit + 1.0 for r in found),
+        "slowest_s": max(r["wall_s"] for r in found),
+    }  # fmt: skip
+    print(json.dumps(summary))
+    (RESULTS / "uai_hard.json").write_text(json.dumps({"summary": summary, "instances": rows}, indent=1) + "\n")
+
+
+def run_figure() -> None:
+    """Both bounds of every hard instance against time, with the reference."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [r for r in json.loads((RESULTS / "uai_hard.json").read_text())["instances"] if "curve" in r]
+    reference = json.loads((RESULTS / "uai_reference.json").read_text())["instances"]
+    figure, axes = pyplot.subplots(-(-len(rows) // 4), 4, figsize=(14, 2.3 * -(-len(rows) // 4)), layout="constrained")
+    for axis, r in zip(axes.flat, rows, strict=False):
+        seconds, *bounds = (np.array(x, dtype=float) for x in zip(*r["curve"], strict=True))
+        for values, name in zip(bounds, ("best found", "upper bound"), strict=True):
+            axis.step(seconds, values, where="post", label=name)
+        best = reference[r["name"]]["value"]
+        axis.axhline(best, color="grey", lw=0.7, ls="--", label="reference")
+        axis.set(title=r["name"] + (" (proven)" if r["exact"] else ""), xscale="log", xlim=(0.3, 21))
+        low, high = best - 3.0, max(np.nanmin(bounds[1]), best) + 3.0
+        axis.set_ylim(min(low, r["value"] - 0.5), high)
+        axis.title.set_fontsize(9)
+    axes.flat[0].legend(fontsize=7)
+    figure.supxlabel("seconds")
+    figure.supylabel("log10 of the probability")
+    figure.savefig(RESULTS / "uai_hard.png", dpi=80)
 
 
 def run_bounds(only: str) -> None:
@@ -154,15 +241,20 @@ def run_bounds(only: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["exact", "bp", "auto", "bounds", "hard"])
+    parser.add_argument("what", choices=["exact", "bp", "auto", "bounds", "reference", "hard", "figure"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--time-limit", type=float, default=20.0)
+    parser.add_argument("--jobs", type=int, default=1, help="commands at a time, of reference and hard")
     parser.add_argument("--only", default="", help="instances whose name contains this")
     arguments = parser.parse_args()
     if arguments.what == "exact":
         run_exact(arguments.only)
     elif arguments.what == "hard":
-        run_hard(arguments.seeds, arguments.time_limit, arguments.only)
+        run_hard(arguments.seeds, arguments.time_limit, arguments.only, arguments.jobs)
+    elif arguments.what == "reference":
+        run_reference(arguments.seeds, arguments.time_limit, arguments.only, arguments.jobs)
+    elif arguments.what == "figure":
+        run_figure()
     elif arguments.what == "bounds":
         run_bounds(arguments.only)
     else:

@@ -16,7 +16,16 @@ import pytest
 from mssvm.cli import main
 from mssvm.core.progress import ProgressLine
 from mssvm.inference.enumerate import Enumerate
-from mssvm.uai import UaiModel, read_model, write_evidence, write_query, write_uai
+from mssvm.uai import (
+    Answer,
+    AnswerLimits,
+    UaiModel,
+    UaiTask,
+    read_model,
+    write_evidence,
+    write_query,
+    write_uai,
+)
 from mssvm.uai.files import read_mar
 
 DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -282,3 +291,28 @@ def test_public_marginal_map(capsys: pytest.CaptureFixture[str], name: str, meth
     answer = json.loads(capsys.readouterr().out)
     assert answer["value_ln"] == pytest.approx(reference, abs=1e-4)
     assert answer["exact"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system has no such limit")
+@pytest.mark.parametrize("known", [True, False])
+def test_memory_beyond_the_limit_is_not_had_and_the_best_so_far_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    write_uai(tmp_path / "m.uai", UaiModel((2, 2), ((0, 1),), (np.ones(4),)))
+
+    def hungry(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
+        if known:
+            limits.kept(Answer(-1.5, False, False, -1.5, np.nan, "so far", np.array([1, 0])))
+        return Answer(float(np.ones(1 << 27).sum()), True, True, 0.0, 0.0, "a gibibyte")
+
+    monkeypatch.setattr("mssvm.cli.infer.answer", hungry)
+    arguments = ["infer", str(tmp_path / "m.uai"), "--task", "MAP", "--json", "--progress"]
+    assert main([*arguments, "--memory-limit", "0.1"]) == (0 if known else 2)
+    out, err = capsys.readouterr()
+    if known:
+        assert json.loads(out)["method"] == "so far" and json.loads(err)["lower_bound_ln"] == -1.5
+        assert json.loads(err)["upper_bound_ln"] is None
+    else:
+        assert "raise --memory-limit" in err
+    assert main([*arguments, "--memory-limit", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["method"] == "a gibibyte"

@@ -12,7 +12,8 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.enumerate import Enumerate
-from mssvm.uai.anytime import Anytime, AnytimeSearch, Blocks
+from mssvm.uai.anytime import Anytime, AnytimeSearch
+from mssvm.uai.regions import Walk
 from mssvm.uai.support import Support
 
 
@@ -53,33 +54,35 @@ def test_finds_an_assignment_exactly_where_there_is_one(zeros: float) -> None:
         assert narrowed.clamped[query.output].all() and (narrowed.states == found)[query.output].all()
 
 
-def test_regions_around_the_incumbent_reach_the_optimum_in_tiny_tables() -> None:
-    """Grown to all outputs of a component, a region is everything."""
-    for seed in range(6):
+@pytest.mark.parametrize("eps_h", [0.0, 0.5, 1.0])
+def test_a_walk_over_regions_counts_right_and_reaches_the_optimum(eps_h: float) -> None:
+    """Every value it claims, of outputs it holds and of the best ones, is the exact one."""
+    for seed in range(8):
         batch, theta, query = constrained(seed, 0.35)
-        truth = Enumerate()(batch, theta, query, 0.0, 1.0).value[0]
-        search = AnytimeSearch(Anytime(20.0, ibound=12), OneInstance.of(batch, 0, theta, query), 1.0)
+        truth = Enumerate()(batch, theta, query, 0.0, eps_h).value[0]
+        search = AnytimeSearch(Anytime(20.0), OneInstance.of(batch, 0, theta, query), eps_h)
         states = search.support.find(search.deadline)
         assert (states is None) == (truth == -np.inf)
         if states is None or not search.outputs:
             continue
         search.offer(states)
-        blocks = Blocks(search)
-        blocks.region = 2.0
-        for _ in range(40):
-            before = search.lower
-            blocks._maximise_region()
-            assert before <= search.lower <= truth + 1e-9 <= search.upper + 2e-9
+        walk = Walk(search.support, eps_h, seed)
+        walk.restart(search.best, search.lower)
+        for _ in range(12):
+            _, found = walk.run(0.0, search.lower)
+            assert walk.value == pytest.approx(search._evaluate(walk.states)[0], abs=1e-7)
+            assert (found is not None) == (found is not None and search.offer(found))
+            assert search.lower <= truth + 1e-9
         assert search.lower == pytest.approx(truth)
 
 
-def test_the_nearest_variables() -> None:
-    batch = Batch.build([Topology((2,) * 6, tuple((i, i + 1) for i in range(5)))])
-    query = Query.of(batch, np.ones(6, dtype=bool))
-    support = Support(OneInstance.of(batch, 0, Potentials.zeros(batch), query))
-    wanted = np.array([True, True, False, True, True, True])
-    assert np.flatnonzero(support.around(1, wanted, 3)).tolist() == [0, 1, 3]
-    assert np.flatnonzero(support.around(1, wanted, 9)).tolist() == [0, 1, 3, 4, 5]
+def test_a_search_that_prefers_a_possible_assignment_finds_it() -> None:
+    for seed in range(6):
+        batch, theta, query = constrained(seed, 0.3)
+        support = Support(OneInstance.of(batch, 0, theta, query))
+        for z in possible(support)[:5]:
+            found = support.find(monotonic() + 20.0, prefer=z)
+            assert found is not None and (found == z).all()
 
 
 def test_greedy_is_possible_where_parents_come_first() -> None:

@@ -75,6 +75,7 @@ INFERENCES = {
     "auto": Entry("mssvm.inference.auto", "Auto"),
     "exact": Entry("mssvm.inference.exact", "Exact"),
     "propagate": Entry("mssvm.inference.propagation", "Propagate"),
+    "toulbar2": Entry("mssvm.inference.toulbar2", "Toulbar2"),
 }
 STRUCTURES = {
     "chain": Entry("mssvm.structures", "Chain"),

@@ -149,7 +149,7 @@ def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int
     if not isinstance(inference, str) or inference not in INFERENCES:
         raise InputError(f"inference must be {_listed(INFERENCES)} or an inference object, got {inference!r}.")
     most = checks.count(memory_limit, "memory_limit", 1, unit=" of bytes")
-    limit = {} if inference == "propagate" else {"memory_limit": most}
+    limit = {} if inference in ("propagate", "toulbar2") else {"memory_limit": most}
     made = INFERENCES[inference].make(threads=threads, **limit)
     if inference == "auto" and n_trained:
         most = min(made.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))

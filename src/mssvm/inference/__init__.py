@@ -1,8 +1,9 @@
 """Inference: which plan answers which question, and what its answer promises.
 
 ``Exact`` refuses what does not fit, ``Propagate`` approximates by messages, ``Auto`` takes the first where it fits and
-the second elsewhere, ``Enumerate`` is brute force; ``bounds`` certifies any of them from both sides. Each is a set of
-settings that plans a batch on an engine (``base``): plan once, bind a query once, run on many potentials.
+the second elsewhere, ``Toulbar2`` maximises on loopy graphs, ``Enumerate`` is brute force; ``bounds`` certifies any of
+them from both sides. Each is a set of settings that plans a batch on an engine (``base``): plan once, bind a query
+once, run on many potentials.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ _HOMES = {
     "Enumerate": "mssvm.inference.enumerate",
     "Exact": "mssvm.inference.exact",
     "Propagate": "mssvm.inference.propagation",
+    "Toulbar2": "mssvm.inference.toulbar2",
 }
 
 

@@ -84,12 +84,14 @@ class Merged:
     messages: Bound
 
     def __call__(self, theta: Potentials) -> Belief:
-        one, two = self.exact(theta), self.messages(theta)
-        mu = Marginals(one.mu.unary + two.mu.unary, one.mu.tables + two.mu.tables)
-        return replace(one, value=np.where(self.fits, one.value, two.value), mu=mu, status=self._status(one, two))
+        return joined(self.exact(theta), self.messages(theta), self.fits)
 
-    def _status(self, one: Belief, two: Belief) -> Status:
-        a, b = one.status, two.status
-        names = tuple(x if use else y for x, y, use in zip(a.method, b.method, self.fits, strict=True))
-        arrays = ("exact", "converged", "sweeps", "residual", "lower", "upper")
-        return Status(names, *(np.where(self.fits, getattr(a, name), getattr(b, name)) for name in arrays))
+
+def joined(one: Belief, two: Belief, first: Bools) -> Belief:
+    """Two beliefs, each zero where the other answers, as one; ``first`` are the instances of the first."""
+    a, b = one.status, two.status
+    names = tuple(x if use else y for x, y, use in zip(a.method, b.method, first, strict=True))
+    arrays = ("exact", "converged", "sweeps", "residual", "lower", "upper")
+    status = Status(names, *(np.where(first, getattr(a, name), getattr(b, name)) for name in arrays))
+    mu = Marginals(one.mu.unary + two.mu.unary, one.mu.tables + two.mu.tables)
+    return replace(one, value=np.where(first, one.value, two.value), mu=mu, status=status)

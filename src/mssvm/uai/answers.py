@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from math import isfinite, log
 from time import monotonic
 
@@ -11,13 +12,16 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InfeasibleError, MemoryLimitError
-from mssvm.core.potentials import Belief, Marginals, Query
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query
+from mssvm.core.topology import Batch
 from mssvm.engines.base import Costs, ExactPlan
+from mssvm.inference.base import Inference
 from mssvm.inference.bounds import Bounded, MiniBucket
 from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.enumerate import score
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation import Propagate
+from mssvm.inference.toulbar2 import Toulbar2
 from mssvm.uai.anytime import TOLERANCE, Anytime, SearchProgress, SearchResult, warm
 from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr
 from mssvm.uai.model import UaiTask
@@ -27,8 +31,11 @@ from mssvm.uai.support import Support
 SECONDS_PER_ENTRY = 1e-7
 # Restarts of the search for an elimination order: the second number only where the first found none that fits.
 RESTARTS = (8, 40)
-# Searches and propagation never build a table of more than 2**SMALL entries.
+# Propagation never builds a table of more than 2**SMALL entries, a search none of more than 2**SEARCH_IBOUND.
 SMALL = 14
+SEARCH_IBOUND = 16
+# Processor time of joint MAP as a start.
+JOINT_SECONDS = 1.0
 BOUND_IBOUND = 12
 
 
@@ -224,12 +231,19 @@ METHODS: Mapping[str, Method] = {"auto": auto, "exact": exact, "bp": bp, "bound"
 
 def _searched(task: UaiTask, limits: AnswerLimits) -> Answer:
     p, name = task.problem, "propagation and search"
-    starts = tuple(_propagation(limits.seed, start) for start in ("sum_first", "annealed"))
-    warm(starts)
-    search = Anytime(limits.left, SMALL, limits.memory_limit, limits.seed, starts, _told(limits, name))
+    starts: tuple[Inference, ...] = tuple(_propagation(limits.seed, start) for start in ("sum_first", "annealed"))
+    if find_spec("pytoulbar2") is not None:
+        starts = (_joint_map, *starts)
+    warm(starts[-2:])
+    search = Anytime(limits.left, SEARCH_IBOUND, limits.memory_limit, limits.seed, starts, _told(limits, name))
     found = search.search(p.batch, 0, p.theta, task.query, task.eps_h)
     value, lower = (found.value, found.value) if found.evaluated else _revalued(task, found, limits)
     return Answer(value, found.proven, found.proven, lower, found.upper, name, found.states)
+
+
+def _joint_map(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
+    """The hidden variables maximised too: a start, whatever the temperatures."""
+    return Toulbar2(JOINT_SECONDS)(batch, theta, query, 0.0, 0.0)
 
 
 def _told(limits: AnswerLimits, name: str) -> Callable[[SearchProgress], None]:

@@ -3,7 +3,8 @@
     support     zeros as constraints: impossible states removed, a first possible assignment (``Support``)
     bound       mini-buckets with moment matching; their back-substitution is another assignment
     starts      outputs decoded from other inference, as far as time allows
-    blocks      local search: hold a few outputs, maximise exactly over all others (``conditioned``)
+    blocks      local search: from region to region of outputs (``Walk``), or hold a few outputs and maximise exactly
+                over all others (``ConditionedElimination``)
     tighten     the bound's shifts and weights by L-BFGS
     branch      depth-first branch and bound over the outputs, guided by the bound, blocks in between
 
@@ -22,28 +23,36 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query, Status
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba import elimination as kernels
 from mssvm.inference.base import Inference
 from mssvm.inference.bounds.conditioning import ConditionedElimination
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.exact import Exact
+from mssvm.uai.conditional import Conditional, descend
+from mssvm.uai.regions import Walk
 from mssvm.uai.support import Support
 
 TOLERANCE = 1e-9
 # A forbidden entry counts as this much below the smallest score while no feasible outputs are known.
 SOFT_STEP = 25.0
 PATIENCE = 6
-SMALLER_BLOCKS = (0, 0, 3, 6)
+SMALLER_BLOCKS, LEAST_BLOCKS = (2, 2, 5, 8), 64
 N_ORDERS = 3
-# Outputs of the first region; the next has more after one that fits in small tables, and fewer after one that does not.
-REGION, MORE, FEWER = 12, 1.1, 0.8
-SLICE_SECONDS = 0.5
+# Of the time of local search, the walk's share after it, or conditioning, found the last better outputs.
+WALK_SHARES = (0.75, 0.4)
+SLICE_SECONDS = 0.25
 QUICK_SHARE = 0.01
 # Outputs are evaluated one by one in tables so many times (2**WIDER) larger where small ones do not do.
 WIDER = 6
-# Bounds are tightened in turns with branching: share of the time left, and iterations, of each turn.
-TIGHTEN_SHARES = (0.1, 0.2, 0.5)
-TIGHTEN_ITERATIONS = (24, 80, 400)
+# Bounds are tightened in turns with branching, first in tables 2**QUICKER times smaller: share of the time left, and
+# iterations, of each turn. A tree has half of the time while the bounds are NEAR (nats), or more where local search
+# has found nothing for long; else a fifth.
+QUICKER = 4
+FIRST_SHARE = 0.15  # of the time is the first local search's
+TIGHTEN_SHARES = (0.1, 0.4)
+TIGHTEN_ITERATIONS = (40, 400)
+NEAR = 5.0
+# Outputs that are possible, though no better than the incumbent, are kept for the walk to start from.
+MOST_KEPT = 8
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ class Anytime:
     """
 
     time_limit: float = 20.0
-    ibound: int = 14
+    ibound: int = 16
     memory_limit: int = 4 << 30
     seed: int = 0
     starts: tuple[Inference, ...] = ()
@@ -136,7 +145,8 @@ class AnytimeSearch:
     ) -> None:
         self.eps_h, self.entries = eps_h, 1 << settings.ibound
         self.wide = max(self.entries, min(self.entries << WIDER, settings.memory_limit >> 6))
-        self.starts, self.report = starts, settings.report
+        self.starts, self.report, self.memory_limit = starts, settings.report, settings.memory_limit
+        self.kept: list[tuple[float, Ints]] = []
         self.rng = np.random.default_rng(settings.seed)
         warm()
         self.began = monotonic()
@@ -191,44 +201,55 @@ class AnytimeSearch:
             if states is not None:
                 self.offer(states)
         self.phase = "bound"
-        relaxation = Relaxation(self.instance, self.orders[0], self.entries, 0.0, self.eps_h)
-        self._bounded(relaxation.improve(0))
+        quick = self._relaxation(max(2, self.entries >> QUICKER))
+        self._bounded(quick.improve(0))
         if self.upper == -np.inf:
             return
-        self._offer_decoded(relaxation)
+        self._offer_decoded(quick)
         # Messages know little of constraints: where there are some, local search comes first.
         constrained = self.evaluated and bool(self.support.hard.any())
         if not constrained:
             self._offer_starts()
         if self.lower > -np.inf and not self.evaluated:
-            self._tighten(relaxation, self.deadline, TIGHTEN_ITERATIONS[-1])
+            self._tighten(self._relaxation(self.entries), self.deadline, TIGHTEN_ITERATIONS[-1])
             return
         blocks = Blocks(self)
-        blocks.run(self.began + 0.3 * (self.deadline - self.began), max_kicks=3)
-        for effort, iterations in zip(TIGHTEN_SHARES, TIGHTEN_ITERATIONS, strict=True):
+        blocks.run(self.began + FIRST_SHARE * (self.deadline - self.began), max_kicks=3)
+        if constrained:
+            self._offer_starts()
+        for turn, share in enumerate(TIGHTEN_SHARES):
             if self.proven or self._late():
                 return
             began = monotonic()
-            self._tighten(relaxation, began + effort * (self.deadline - began), iterations)
+            relaxation = self._relaxation(self.entries) if turn else quick
+            self._tighten(relaxation, began + share * (self.deadline - began), TIGHTEN_ITERATIONS[turn])
             # A tree may take as long as its bound did; the last one may take all that is left.
-            last = effort == TIGHTEN_SHARES[-1]
-            until = self.deadline if last else monotonic() + 2.0 * (monotonic() - began)
+            until = self.deadline if turn else 2.0 * monotonic() - began
             self._branch(BranchAndBound(self, relaxation), blocks, until)
-            if constrained and effort == TIGHTEN_SHARES[0]:
-                self._offer_starts()
+
+    def _relaxation(self, entries: int) -> Relaxation:
+        """In tables of at most so many entries; smaller ones where all of them would not fit in memory."""
+        while True:
+            relaxation = Relaxation(self.instance, self.orders[0], entries, 0.0, self.eps_h)
+            if 8 * 4 * relaxation.program.n_work <= self.memory_limit or entries <= 2:
+                return relaxation
+            entries >>= 1
 
     def _offer_starts(self) -> None:
         self.phase = "starts"
         for start in self.starts:
             if self.proven or self._late():
                 return
-            self.offer(np.where(self.instance.clamped, self.instance.states, start()))
+            self._offer_start(np.where(self.instance.clamped, self.instance.states, start()))
 
     def _branch(self, tree: BranchAndBound, blocks: Blocks, deadline: float) -> None:
+        stale = 0
         while not self.proven and not self._late(deadline) and not tree.done:
-            tree.run(monotonic() + SLICE_SECONDS)
+            before, near = self.lower, self.upper - self.lower < NEAR
+            tree.run(monotonic() + (min(1 + stale // 8, 4) if near else 1) * SLICE_SECONDS)
             if not tree.done:
-                blocks.run(monotonic() + SLICE_SECONDS, max_kicks=1)
+                blocks.run(min(deadline, monotonic() + (1 if near else 4) * SLICE_SECONDS), max_kicks=PATIENCE)
+            stale = 0 if self.lower > before else stale + 1
 
     def _tighten(self, relaxation: Relaxation, deadline: float, iterations: int) -> None:
         self.phase = "tighten"
@@ -238,11 +259,25 @@ class AnytimeSearch:
     def _offer_decoded(self, relaxation: Relaxation) -> None:
         states = self.instance.states.copy()
         relaxation.decode(states)
-        self.offer(states)
+        self._offer_start(states)
 
-    def offer(self, states: Ints, value: float | None = None) -> bool:
-        """Make these outputs the incumbent if they are better; ``value`` is their exact value where known."""
-        value, evaluated = self._evaluate(states) if value is None else (value, True)
+    def _offer_start(self, states: Ints) -> None:
+        """Offer outputs that something else suggests, or possible ones like them; both are starts, if no better."""
+        value, evaluated = self._evaluate(states)
+        if value == -np.inf:
+            wanted = np.where(self.instance.output, states, -1)
+            near = self.support.find(min(self.deadline, monotonic() + SLICE_SECONDS), prefer=wanted)
+            if near is None:
+                return
+            states, (value, evaluated) = near, self._evaluate(near)
+        if not self.offer(states, value, evaluated) and evaluated:
+            self.kept = [*self.kept[-MOST_KEPT + 1 :], (value, states)]
+
+    def offer(self, states: Ints, value: float | None = None, evaluated: bool = True) -> bool:
+        """Make these outputs the incumbent if they are better; ``value`` is their value where known, if ``evaluated``
+        exactly."""
+        if value is None:
+            value, evaluated = self._evaluate(states)
         # An estimate, which is an upper bound, never replaces a value that is known; nor is it forgotten.
         self.unknown = self.unknown if evaluated else max(self.unknown, value)
         if not (evaluated, value) > (self.evaluated, self.lower) or value == -np.inf:
@@ -282,7 +317,8 @@ class Blocks:
         self.soft = _softened(search.instance)
         self.current = search.best.copy()
         self.value = -np.inf
-        self.region = float(REGION)
+        self.walk: Walk | None = None
+        self.share, self.spent = WALK_SHARES[0], [0.0, 0.0]
 
     def run(self, deadline: float, max_kicks: int) -> None:
         """Improve until the deadline, or until ``max_kicks`` perturbations in a row found nothing better."""
@@ -290,8 +326,11 @@ class Blocks:
         s.phase = "blocks"
         stale = kicks = 0
         while kicks < max_kicks and not s.proven and not s._late(deadline):
-            if s.outputs and s.evaluated and s.support.hard.any() and (not s.evaluator.exact or s.rng.random() < 0.5):
-                self._maximise_region()
+            before, began = s.lower, monotonic()
+            if self._walks():
+                self._walk(deadline)
+                kicks = 0 if s.lower > before else kicks
+                self._learn(0, began, before)
                 continue
             conditioned = self._conditioned()
             held = conditioned.hold(s.rng)
@@ -308,26 +347,37 @@ class Blocks:
                 kicks = 0 if better else kicks
                 if better and conditioned.instance is self.soft:
                     self.value = s.lower
+            self._learn(1, began, before)
             if held == 0 and conditioned.instance is s.instance:
                 s._bounded(s.lower)
 
-    def _maximise_region(self) -> None:
-        """Hold all outputs but some near each other, and maximise over these; with what that rules out removed, fewer
-        outputs are held than graphs alone would have it."""
+    def _walks(self) -> bool:
+        """Whether it is the walk's turn, of the two ways to search."""
         s = self.search
-        free = s.support.around(int(s.rng.choice(s.instance.free[1])), s.instance.output, int(self.region))
-        left = s.support.states_left(np.where(s.instance.output & ~free, s.best, -1))
-        assert left is not None, "the incumbent itself is possible"
-        given = s.support.narrowed(left)
-        relaxation = Relaxation(given, given.order(False, restarts=0), s.entries, 0.0, s.eps_h)
-        self.region = max(2.0, self.region * (MORE if relaxation.exact else FEWER))
-        if relaxation.exact:
-            found, value = np.where(given.clamped, given.states, s.best), relaxation.run()
-            relaxation.decode(found)
-            if value > s.lower + s._slack and s.offer(found, value):
-                self.current, self.value = found, value
-            if free[s.instance.free[1]].all():
-                s._bounded(value)
+        if not (s.outputs and s.evaluated):
+            return False
+        return not s.evaluator.exact or (1.0 - self.share) * self.spent[0] <= self.share * self.spent[1]
+
+    def _learn(self, way: int, began: float, before: float) -> None:
+        """The way that found better outputs last has more of the time."""
+        self.spent[way] += monotonic() - began
+        if self.search.lower > before:
+            self.share = WALK_SHARES[way]
+
+    def _walk(self, deadline: float) -> None:
+        """Go on walking over regions."""
+        s = self.search
+        if self.walk is None:
+            self.walk = Walk(s.support, s.eps_h, int(s.rng.integers(1 << 30)))
+            self.walk.restart(s.best, s.lower)
+        ended, found = self.walk.run(min(SLICE_SECONDS, max(deadline - monotonic(), 0.0)), s.lower)
+        if found is not None and s.offer(found):
+            self.current, self.value = s.best.copy(), s.lower
+        if ended and s.kept:
+            value, states = s.kept.pop()
+            self.walk.restart(states, value)
+        elif ended and s.rng.random() < 0.5:
+            self.walk.restart(s.best, s.lower)
 
     def _conditioned(self) -> ConditionedElimination:
         s = self.search
@@ -336,7 +386,7 @@ class Blocks:
         order = s.orders[s.rng.integers(len(s.orders))]
         instance = s.instance if s.lower > -np.inf else self.soft
         # Smaller tables hold more outputs but are faster: which pays depends on the model.
-        entries = max(2, s.entries >> int(s.rng.choice(SMALLER_BLOCKS)))
+        entries = max(min(s.entries, LEAST_BLOCKS), s.entries >> int(s.rng.choice(SMALLER_BLOCKS)))
         found = ConditionedElimination(instance, order, entries, s.outputs, 0.0, s.eps_h)
         return found if found.fits else replace(found, entries=s.entries)
 
@@ -361,16 +411,18 @@ class BranchAndBound:
         self.bound = np.full(n_levels + 1, search.upper)
         self.bound[0] = relaxation.run()
         self.open = np.full((max(n_levels, 1), program.max_card), -np.inf)
+        order = program.var[program.position_ptr[program.n_hidden : -1]][::-1].tolist()
+        self.conditional = Conditional(search.instance, order, search.eps_h)
         self.depth = -1
         self.done = False
 
     def run(self, deadline: float) -> None:
-        s, r = self.search, self.relaxation
+        s, r, c = self.search, self.relaxation, self.conditional
+        given = c.buckets, c.state, c.eps_h, c.fits
         s.phase = "branch"
         while not s._late(deadline) and not s.proven:
-            self.depth, leaf = kernels.descend(
-                r.program, r.work, self.states, self.depth, self.bound, self.open, s.lower + s._slack, 20_000
-            )
+            tree = self.states, self.depth, self.bound, self.open
+            self.depth, leaf = descend(r.program, r.work, *tree, s.lower + s._slack, 20_000, *given)
             if leaf:
                 s.offer(self.states)
             if self.depth < 0:
@@ -393,8 +445,13 @@ def warm(starts: tuple[Inference, ...] = ()) -> None:
     query = Query.of(batch, np.array([True, True, False]))
     for start in starts:
         start(batch, Potentials.zeros(batch), query, 0.0, 1.0)
-    relaxation = Relaxation(OneInstance.of(batch, 0, Potentials.zeros(batch), query), (2, 1, 0), 4, 0.0, 1.0)
+    instance, states = OneInstance.of(batch, 0, Potentials.zeros(batch), query), np.zeros(3, dtype=np.int64)
+    relaxation = Relaxation(instance, (2, 1, 0), 4, 0.0, 1.0)
     relaxation.improve(1)
-    states = np.zeros(3, dtype=np.int64)
+    walk = Walk(Support(instance), 1.0, 0)
+    walk.restart(states, 0.0)
+    walk.run(0.0, 0.0)
     relaxation.decode(states)
-    kernels.descend(relaxation.program, relaxation.work, states, -1, np.zeros(3), np.zeros((2, 2)), -1.0, 1)
+    c = Conditional(instance, (0, 1), 1.0)
+    tree = states, -1, np.zeros(3), np.zeros((2, 2)), -1.0, 1
+    descend(relaxation.program, relaxation.work, *tree, c.buckets, c.state, c.eps_h, c.fits)

@@ -24,6 +24,8 @@ from mssvm.inference.bounds.relaxation import OneInstance
 # Failures before the first new start; each later one may fail so many times more often.
 FAILURES, GROWTH = 64, 1.3
 NOISE = 0.5
+# What a preferred state promises more than others.
+PREFERENCE = 20.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,12 +104,15 @@ class Support:
             states[v] = int(total.argmax())
         return np.array(states, dtype=np.int64)
 
-    def find(self, deadline: float, seed: int = 0, noise: float = 0.0) -> Ints | None:
-        """A complete assignment of positive probability, good by its score; None if none exists or time is up."""
-        left = self.states_left()
+    def find(self, deadline: float, seed: int = 0, noise: float = 0.0, prefer: Ints | None = None) -> Ints | None:
+        """A complete assignment of positive probability, good by its score, with states like ``prefer`` (-1: any)
+        where that is possible; None if none exists or time is up."""
+        left, wanted = self.states_left(), np.zeros(len(self.instance.unary))
+        if prefer is not None:
+            wanted[(self.wiring[-1][:-1] + prefer)[prefer >= 0]] = PREFERENCE
         rng, fails, most = np.random.default_rng(seed), np.zeros(len(self.wiring[0]) - 1, dtype=np.int64), FAILURES
         while left is not None:
-            promise = self.instance.unary + noise * rng.gumbel(size=len(left))
+            promise = self.instance.unary + wanted + noise * rng.gumbel(size=len(left))
             trial = left.copy()
             outcome = search(self.wiring, self.hard, self.instance.tables, promise, trial, fails, most)
             if outcome > 0:
@@ -116,23 +121,6 @@ class Support:
                 return None
             most, noise = int(GROWTH * most) + 1, NOISE
         return None
-
-    def around(self, centre: int, wanted: Bools, most: int) -> Bools:
-        """The ``most`` nearest wanted variables to one of them."""
-        near_ptr, near, ptr, scope = self.wiring[:4]
-        seen, queue, count = {centre}, [centre], 0
-        for v in queue:
-            count += int(wanted[v])
-            if count > most:
-                seen.difference_update(queue[queue.index(v) :])
-                break
-            for f in near[near_ptr[v] : near_ptr[v + 1]]:
-                new = [u for u in scope[ptr[f] : ptr[f + 1]].tolist() if u not in seen]
-                seen.update(new)
-                queue += new
-        found = np.zeros(len(wanted), dtype=bool)
-        found[list(seen)] = True
-        return found & wanted
 
     def score(self, states: Ints) -> float:
         """Of a complete assignment: a lower bound on the value of its outputs, at any temperatures."""

@@ -26,7 +26,7 @@ from mssvm.engines.elimination import compile_elimination
 from mssvm.engines.numba import elimination as kernels
 
 # Where a temperature is zero, the bound is minimised at these instead, in turn: a max has no gradient to follow.
-SMOOTHING = (1.0, 0.3, 0.1, 0.03)
+SMOOTHING = (0.3, 0.03)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +139,11 @@ class Relaxation:
         kept = base, self.weight.copy()
         stages = SMOOTHING if (self.tau[self.split] == 0.0).any() else (0.0,)
         start = np.zeros(len(base) + len(self.split))
-        for smoothing in stages:
-            objective = _Objective(self, base, np.maximum(self.tau, smoothing), deadline)
+        began = monotonic()
+        for turn, smoothing in enumerate(stages, start=1):
+            # What one stage leaves of its time, the next may use.
+            until = began + (deadline - began) * turn / len(stages)
+            objective = _Objective(self, base, np.maximum(self.tau, smoothing), until)
             start = objective.minimise(start, -(-iterations // len(stages)))
             objective.set(start, self.tau)
             value = self.run()

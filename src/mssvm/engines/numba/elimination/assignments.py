@@ -1,4 +1,4 @@
-"""Kernels that follow assignments back through the messages: decoding, and branch and bound over the outputs.
+"""Kernels that follow assignments back through the messages: decoding, and bounds of partial assignments.
 
 A position's variable is judged by the rows of its steps at the states of the variables eliminated later; the messages
 must still hold scores (log space) where bounds are compared.
@@ -49,7 +49,7 @@ def decode(program, temperature, v0, lane, lanes, work, states):
 
 
 @njit(cache=True, nogil=True)
-def _extend(program, p, bound, work, states, at, out):
+def extend(program, p, bound, work, states, at, out):
     """Bounds of a partial assignment of all later positions, extended by each state of position p's variable."""
     first, last = program.position_ptr[p], program.position_ptr[p + 1]
     out[:] = -np.inf
@@ -58,39 +58,3 @@ def _extend(program, p, bound, work, states, at, out):
         message = _add_row(program, s, states, 0, 0, 1, work, at, out)
         for j in range(program.card[first]):
             out[j] -= work[message]
-
-
-@njit(cache=True, nogil=True)
-def descend(program, work, states, depth, bound, open_bounds, lower, budget):
-    """Depth-first branch and bound over the outputs, last eliminated first, best state first.
-
-    ``open_bounds[d]`` holds the bounds of the untried states at depth d, ``bound[d]`` that of the assignment down to
-    it. Call with ``depth = -1`` to begin and with the depth returned to go on. Returns ``(depth, leaf)``: at a leaf
-    all outputs are assigned in ``states``; ``depth = -1`` without a leaf means that the tree is exhausted.
-    """
-    at = np.zeros(program.max_inputs, dtype=np.int64)
-    last = len(program.position_ptr) - 2
-    n_levels = last + 1 - program.n_hidden
-    if n_levels == 0:
-        return 0, True
-    if depth < 0:
-        depth = 0
-        _extend(program, last, bound[0], work, states, at, open_bounds[0])
-    elif depth == n_levels:
-        depth -= 1
-    for _ in range(budget):
-        best = np.argmax(open_bounds[depth])
-        f = open_bounds[depth, best]
-        if not f > lower:
-            depth -= 1
-            if depth < 0:
-                return -1, False
-            continue
-        open_bounds[depth, best] = -np.inf
-        states[program.var[program.position_ptr[last - depth]]] = best
-        depth += 1
-        bound[depth] = f
-        if depth == n_levels:
-            return depth, True
-        _extend(program, last - depth, f, work, states, at, open_bounds[depth])
-    return depth, False

@@ -1,0 +1,32 @@
+"""Runs alone, without the package: reads problems as JSON lines, minimises each with toulbar2, writes JSON lines.
+
+A solver that was stopped by its time limit leaves its library in no state to go on, so the process then ends; whoever
+started it starts another one for the rest.
+"""
+
+import json
+import sys
+
+DIGITS = 6
+
+
+def main() -> None:
+    import pytoulbar2
+
+    for line in sys.stdin:
+        problem = json.loads(line)
+        network = pytoulbar2.CFN(None, resolution=DIGITS, vac=1, seed=1, verbose=-1)
+        for v, card in enumerate(problem["cards"]):
+            network.AddVariable(f"x{v}", range(card))
+        for scope, costs in problem["functions"]:
+            network.AddFunction(scope, costs)
+        found = network.Solve(timeLimit=problem["seconds"])
+        states, dual = list(found[0]) if found else None, network.GetDDualBound()
+        sys.stdout.write(json.dumps({"states": states, "dual": dual}) + "\n")
+        sys.stdout.flush()
+        if not found or dual < found[1] - 2.0 * 10.0**-DIGITS:
+            return
+
+
+if __name__ == "__main__":
+    main()
