@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import random_array
+from scipy.sparse import csr_array
 
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.shards import ShardedDataset
@@ -39,7 +39,7 @@ from mssvm.parallel.store import agreed
 from mssvm.structures import Chain
 
 N_CLASSES, HIDDEN, LENGTH = 6, 3, 30
-MANY = 1000  # features
+MANY, FEW = 1000, 10  # features, and those of a site that has few of many
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class Drawn:
         rng = np.random.default_rng(self.seed)
         X: list[Any]
         if self.n_features > MANY:
-            X = [random_array((LENGTH, self.n_features), density=10 / self.n_features, rng=rng) for _ in range(self.n)]
+            shape, ptr = (LENGTH, self.n_features), np.arange(0, FEW * LENGTH + 1, FEW)
+            columns = rng.integers(0, self.n_features, size=(self.n, FEW * LENGTH))
+            X = [csr_array((np.ones(FEW * LENGTH), at, ptr), shape=shape) for at in columns]
         else:
             X = [rng.normal(size=(LENGTH, self.n_features)) for _ in range(self.n)]
         return X, [[f"{k}" for k in rng.integers(0, N_CLASSES, LENGTH)] for _ in range(self.n)]
@@ -219,7 +221,7 @@ def main() -> None:
 
 def overhead(cluster: Any, repeats: int) -> dict[str, Any]:
     """What an evaluation costs beside the work, at 10^6 weights, and Dask's parts."""
-    wide = posed(cluster, 400, 1_000_000 // (N_CLASSES + 2 * HIDDEN), n_shards=4)
+    wide = posed(cluster, 4000, 1_000_000 // (N_CLASSES + 2 * HIDDEN), n_shards=4)
     whole, own = evaluation(wide, 3 * repeats)[0][0], work_seconds(wide, repeats)
     known = {"weights": wide.n_weights, "seconds": whole, "work": own, "overhead": whole - own}
     return {"wide": known, "parts": parts_of_dask(cluster, wide.n_weights, 3 * repeats)}
