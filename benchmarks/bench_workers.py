@@ -214,7 +214,8 @@ def main() -> None:
                 print(json.dumps(rows[-1]), flush=True)
     about = {"what": "LocalCluster" if args.dask else "process pool", "cores": os.cpu_count()}
     about |= {"machine": platform.machine(), "python": platform.python_version(), "load": os.getloadavg()[0]}
-    result = {**about, "instances": args.instances, "features": args.features, "rows": rows}
+    sizes = {"instances": args.instances, "features": args.features, "weights": problem.n_weights}
+    result = {**about, **sizes, "rows": rows}
     if args.output:
         args.output.write_text(json.dumps(result, indent=1) + "\n")
 
