@@ -1,4 +1,4 @@
-"""Weakly labelled 20x40 images (figure 4 of the paper): LSSVM by cutting planes with proven maxima and with propagation.
+"""LSSVM on weakly labelled images: cutting planes with proven maxima (toulbar2) beside training with propagation.
 
     python benchmarks/bench_weak_map.py [--percent 50] [--images 1] [--json benchmarks/results/weak_map.json]
 

@@ -23,15 +23,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
-from scipy.sparse import random_array
+from scipy.sparse import csr_array
 
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines import engine_of
 from mssvm.inference.exact import Exact
+from mssvm.objectives.problem import Part
+from mssvm.objectives.sums import Stretch, joined
 from mssvm.objectives.unified import hcrf
 from mssvm.parallel import work
 from mssvm.parallel.problem import ShardedProblem, Surveyed
@@ -39,7 +42,7 @@ from mssvm.parallel.store import agreed
 from mssvm.structures import Chain
 
 N_CLASSES, HIDDEN, LENGTH = 6, 3, 30
-MANY = 1000  # features
+MANY, FEW = 1000, 10  # features, and those of a site that has few of many
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,9 @@ class Drawn:
         rng = np.random.default_rng(self.seed)
         X: list[Any]
         if self.n_features > MANY:
-            X = [random_array((LENGTH, self.n_features), density=10 / self.n_features, rng=rng) for _ in range(self.n)]
+            shape, ptr = (LENGTH, self.n_features), np.arange(0, FEW * LENGTH + 1, FEW)
+            columns = rng.integers(0, self.n_features, size=(self.n, FEW * LENGTH))
+            X = [csr_array((np.ones(FEW * LENGTH), at, ptr), shape=shape) for at in columns]
         else:
             X = [rng.normal(size=(LENGTH, self.n_features)) for _ in range(self.n)]
         return X, [[f"{k}" for k in rng.integers(0, N_CLASSES, LENGTH)] for _ in range(self.n)]
@@ -158,18 +163,6 @@ def evaluation(problem: ShardedProblem, repeats: int) -> tuple[list[float], Any]
     return timed(lambda: problem.difference(w), repeats), part
 
 
-def work_seconds(problem: ShardedProblem, repeats: int) -> float:
-    """The least time that the slowest worker takes for its own part, without any journey."""
-    w = np.random.default_rng(0).normal(size=problem.n_weights) * 0.1
-    with tempfile.TemporaryDirectory() as folder:
-        shelf, worst = work.Shelf(Path(folder)), 0.0
-        for _, a, b in problem.cluster.dealt(problem.n_blocks):
-            run = (shelf, problem.posed, "difference", problem.temperatures, a, b, w)
-            work.evaluate(*run)
-            worst = max(worst, timed(lambda run=run: work.evaluate(*run), repeats)[0])
-    return worst
-
-
 def parts_of_dask(cluster: Any, n_weights: int, repeats: int) -> dict[str, float]:
     """Seconds of one task that does nothing, of sending weights to a worker, and of having a gradient back."""
     w, client = np.random.default_rng(0).normal(size=n_weights), cluster.client
@@ -207,21 +200,32 @@ def main() -> None:
             rows[-1]["times_one"] = rows[0]["seconds"][0] / seconds[0]
             print(json.dumps(rows[-1]), flush=True)
             if args.dask:
-                rows[-1]["work"] = work_seconds(problem, args.repeats)
                 rows[-1] |= overhead(cluster, args.repeats)
                 print(json.dumps(rows[-1]), flush=True)
     about = {"what": "LocalCluster" if args.dask else "process pool", "cores": os.cpu_count()}
     about |= {"machine": platform.machine(), "python": platform.python_version(), "load": os.getloadavg()[0]}
-    result = {**about, "instances": args.instances, "features": args.features, "rows": rows}
+    sizes = {"instances": args.instances, "features": args.features, "weights": problem.n_weights}
+    result = {**about, **sizes, "rows": rows}
     if args.output:
         args.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
+def idle(shelf: Any, posed: Any, what: str, eps: Any, first: int, last: int, w: Any) -> Any:
+    """``work.evaluate`` without the work: gradients of the right size, summed and sent like others."""
+    every = [Stretch(j, j + 1, Part(np.zeros(0), 0.0, np.ones(len(w)))) for j in range(first, last)]
+    return joined(every, len(posed.pieces))
+
+
 def overhead(cluster: Any, repeats: int) -> dict[str, Any]:
-    """What an evaluation costs beside the work, at 10^6 weights, and Dask's parts."""
-    wide = posed(cluster, 400, 1_000_000 // (N_CLASSES + 2 * HIDDEN), n_shards=4)
-    whole, own = evaluation(wide, 3 * repeats)[0][0], work_seconds(wide, repeats)
-    known = {"weights": wide.n_weights, "seconds": whole, "work": own, "overhead": whole - own}
+    """What an evaluation costs beside the work, at 10^6 weights: all its journeys; and Dask's parts."""
+    wide = posed(cluster, 4000, 1_000_000 // (N_CLASSES + 2 * HIDDEN), n_shards=4)
+    w, true = np.zeros(wide.n_weights), work.evaluate
+    work.evaluate = idle  # type: ignore[assignment]
+    try:
+        seconds = timed(lambda: wide.difference(w), 3 * repeats)
+    finally:
+        work.evaluate = true
+    known = {"weights": wide.n_weights, "blocks": wide.n_blocks, "overhead": seconds[0], "median": median(seconds)}
     return {"wide": known, "parts": parts_of_dask(cluster, wide.n_weights, 3 * repeats)}
 
 

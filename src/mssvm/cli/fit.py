@@ -100,9 +100,7 @@ def _check_resume(checkpoint: Path, resume: bool) -> None:
         )
 
 
-def _train(
-    estimator: Any, train: Dataset, sharded: Any, held: Dataset | None, patience: int, checkpoint: Path
-) -> None:
+def _train(estimator: Any, train: Dataset, sharded: Any, held: Dataset | None, patience: int, checkpoint: Path) -> None:
     """Fit, to the shards where there are some, with a line of progress and a checkpoint."""
     title = f"Training {type(estimator).__name__}"
     quiet = 0.5 if sys.stderr.isatty() else 2.0

@@ -105,8 +105,9 @@ def _shards(source: Any, options: Options) -> Iterator[Shard]:
     once = uuid4().hex
     for k, item in enumerate(found):
         if isinstance(item, (str, Path)):
-            about = Path(item).stat() if Path(item).is_file() else None
-            yield Shard(str(item), str(item), options, f"{about.st_size} {about.st_mtime_ns}" if about else once)
+            path = Path(item).absolute()  # workers have folders of their own
+            about = path.stat() if path.is_file() else None
+            yield Shard(str(item), str(path), options, f"{about.st_size} {about.st_mtime_ns}" if about else once)
         elif callable(item):
             yield Shard(f"shard {k}", Lazy(item) if hasattr(item, "dask") else item, options, once)
         else:

@@ -32,6 +32,7 @@ try:
         wait,
     )
     from distributed.scheduler import KilledWorker
+    from psutil import Process
 except ImportError:
     raise MissingExtraError('clusters need Dask; run pip install "mssvm[dask]".') from None
 
@@ -51,7 +52,8 @@ class Shelves(WorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         limit = worker.memory_manager.memory_limit or 0
-        self.shelf = work.Shelf(Path(worker.local_directory) / PLUGIN, limit, worker.state.nthreads)
+        free = max(limit - Process().memory_info().rss, limit // 8)
+        self.shelf = work.Shelf(Path(worker.local_directory) / PLUGIN, free, worker.state.nthreads)
 
     def teardown(self, worker: Any) -> None:
         self.shelf.close()

@@ -35,7 +35,7 @@ from mssvm.structures import Encoder, Schema, Structure
 from mssvm.structures.encoded import Encoded, to_sample
 from mssvm.structures.encoder import Parsed, Rows
 
-KEPT = 0.4  # share of a worker's memory for blocks that stay bound; the others are bound anew at every visit
+KEPT = 0.5  # share of a worker's free memory for blocks that stay bound; the others are bound anew at every visit
 STATE_BYTES = 160  # of a bound block beside its features: potentials, marginals, masks, plans
 
 Weigh = Callable[[Labels], tuple[Floats | None, Floats | None]]
@@ -87,10 +87,10 @@ class Made:
 
 
 class Shelf:
-    """What a worker has: shards on disk, blocks in memory as far as ``memory_limit`` (0: none is known) allows."""
+    """What a worker has: shards on disk, blocks in memory as far as the ``free`` bytes (0: not known) allow."""
 
-    def __init__(self, folder: Path, memory_limit: int = 0, threads: int = 1) -> None:
-        self.folder, self.budget, self.threads = folder, KEPT * (memory_limit or 1 << 62), threads
+    def __init__(self, folder: Path, free: int = 0, threads: int = 1) -> None:
+        self.folder, self.budget, self.threads = folder, KEPT * (free or 1 << 62), threads
         self._stored: dict[str, Stored] = {}
         self._made: dict[tuple[str, int], Made] = {}
         self._lock, self._encoders = RLock(), dict[str, Encoder]()
