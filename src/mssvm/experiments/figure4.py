@@ -134,13 +134,14 @@ def _tables(settings: Params, trials: Trials, image: str) -> list[Table]:
             where = {"image": image, "share": share}
             ours = [trials.estimate(at(m, how), **where).show() for how in DECODED[name] for m in settings["members"]]
             gaps = [trials.difference(at("M", name), at(m, name), **where).interval() for m in settings["members"][1:]]
-            first = [f"{100 * share:g}", str(len(trials.where(**where)))]
+            first = [f"{100 * share:g}%", str(len(trials.where(**where)))]
             simple = trials.estimate(at("filter", name), **where).show()
-            rows.append([*first, *ours, *gaps, simple])
+            rows.append([*first, simple, *ours, *gaps])
         names = member_header(settings["members"])
         n = len(settings["members"])
-        decoded = [*names[:n], *(f"{m} by max-marginals" for m in names[:n]), *names[n:]]
-        tables.append(Table(f"Image '{image}', {title}", ["missing %", "trials", *decoded, "Gaussian filter"], rows))
+        decoded = [*names[:n], *(f"{m}, marg." for m in names[:n]), *names[n:]]
+        note = "Marg.: the largest marginal of every pixel decides."
+        tables.append(Table(f"Image '{image}', {title}", ["missing", "trials", "filter", *decoded], rows, note))
     return tables
 
 
