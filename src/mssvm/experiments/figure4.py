@@ -18,7 +18,6 @@ from mssvm.experiments.collect import (
     comparisons,
     member_accuracy,
     member_curves,
-    member_header,
     over,
 )  # fmt: skip
 from mssvm.experiments.members import MEMBERS, NAMES
@@ -133,13 +132,11 @@ def _tables(settings: Params, trials: Trials, image: str) -> list[Table]:
         for share in trials.present("share", settings["shares"], image=image):
             where = {"image": image, "share": share}
             ours = [trials.estimate(at(m, how), **where).show() for how in DECODED[name] for m in settings["members"]]
-            gaps = [trials.difference(at("M", name), at(m, name), **where).interval() for m in settings["members"][1:]]
             first = [f"{100 * share:g}%", str(len(trials.where(**where)))]
             simple = trials.estimate(at("filter", name), **where).show()
-            rows.append([*first, simple, *ours, *gaps])
-        names = member_header(settings["members"])
-        n = len(settings["members"])
-        decoded = [*names[:n], *(f"{m}, marg." for m in names[:n]), *names[n:]]
+            rows.append([*first, simple, *ours])
+        names = [NAMES[m] for m in settings["members"]]
+        decoded = [*names, *(f"{name}, marg." for name in names)]
         note = "Marg.: the largest marginal of every pixel decides."
         tables.append(Table(f"Image '{image}', {title}", ["missing", "trials", "filter", *decoded], rows, note))
     return tables
