@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +52,7 @@ def fit(
     jobs: o.Jobs = -1,
     form: o.Format = None,
     missing_colour: o.MissingColour = "#ffffff",
+    limit: o.Limit = 1,
     cluster: o.Cluster = None,
 ) -> None:
     """Learn a model from labelled data; labels may be missing (null) or one of several.
@@ -65,7 +67,7 @@ def fit(
     with alone(model):
         checkpoint = model.with_name(model.name + ".checkpoint")
         _check_resume(checkpoint, resume)
-        reading = o.reading(form, structure, colour=missing_colour)
+        reading = o.reading(form, structure, colour=missing_colour, limit=limit)
         train = o.read_data(data, reading) if cluster is None else o.first_part(data, reading)
         estimator = o.make_estimator(
             method,
@@ -82,12 +84,13 @@ def fit(
             random_state=seed,
             n_jobs=jobs,
         )
-        held = None if valid is None else o.read_data(valid, o.reading(form, train.kind, colour=missing_colour))
+        alike = replace(reading, structure=train.kind)
+        held = None if valid is None else o.read_data(valid, alike)
         with last_words(lambda: _kept(checkpoint)), o.shards(cluster, data, reading) as sharded:
             _train(estimator, train, sharded, held, patience, checkpoint)
             if estimator.training_["outcome"] == "interrupted":
                 raise KeyboardInterrupt
-        _calibrate(estimator, calibrate, o.reading(form, train.kind, colour=missing_colour))
+        _calibrate(estimator, calibrate, alike)
         if train.unit == "image":
             estimator.training_["palette"] = palette_of(Path(train.name))
         _keep(estimator, model, checkpoint)
