@@ -65,10 +65,10 @@ bench: $(STAMP)
 bench-sweeps: $(STAMP)
 	$(PY) benchmarks/bench_sweeps.py $(BENCH)
 
-# Every public entry point with every bad input, and damaged files of every format: tens of minutes.
+# Every public entry point with every bad input, damaged files of every format, kills and full disks, a soak: under an
+# hour. Options: make attack ATTACK="--parts faults soak"; counts are kept in benchmarks/results/attack.json.
 attack: $(STAMP)
-	$(PY) tools/attack_matrix.py
-	$(PY) tools/attack_files.py
+	$(PY) tools/attack.py $(ATTACK)
 
 # The documentation as a site under docs/_build/html; warnings are errors, and nothing is fetched but the tools.
 docs: $(STAMP)

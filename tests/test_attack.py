@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,13 @@ def test_what_the_system_refuses_is_one_sentence(arguments: list[str]) -> None:
     with open("/dev/full" if arguments == ["--help"] else "/dev/null", "w") as out:
         run = subprocess.run([sys.executable, "-m", "mssvm", *arguments], stdout=out, stderr=subprocess.PIPE, text=True)
     assert run.returncode == 2 and run.stderr.count("\n") == 1 and run.stderr.startswith("mssvm: ")
+
+
+def test_faults_lose_nothing(tmp_path: Path) -> None:
+    """A sample of ``tools/attack_faults.py``: kills, signals, full disks, a closed folder, two writers, a clock."""
+    given = ["--runs", "lbfgs", "bcfw", "n-init", "--kills", "3", "--stops", "3", "--spells", "2"]
+    script = Path(attack_files.__file__).with_name("attack_faults.py")
+    run = subprocess.run([sys.executable, script, *given, "--json", tmp_path / "found"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    counts = json.loads((tmp_path / "found").read_text())["counts"]
+    assert sum(n for case, n in counts.items() if case.endswith(": held")) == 25

@@ -19,7 +19,7 @@ from mssvm.data import chunking, read, read_parts, weak_pictures
 from mssvm.data.embedded import write_pictures
 from mssvm.data.features import FeatureSchema
 from mssvm.data.readers import Options, check, png
-from mssvm.data.readers.stream import Stream
+from mssvm.data.readers.stream import MAX_LINE, Stream
 
 
 def lines(*records: object) -> str:
@@ -248,7 +248,7 @@ def test_reading_needs_little_more_memory_than_the_features(tmp_path: Path) -> N
 
 def test_a_long_line_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="longer than"):
-        list(Stream(write(tmp_path / "a.jsonl", "x" * 200), max_line=100).lines())
+        list(Stream(write(tmp_path / "a.jsonl", "x" * 200), limit=100 / MAX_LINE).lines())
 
 
 def test_embedded_sentences() -> None:

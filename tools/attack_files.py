@@ -1,6 +1,6 @@
 """Damaged files of every format: readers, models and checkpoints answer with a data set, or with one sentence.
 
-    python tools/attack_files.py [--cases N] [--seed S]
+    python tools/attack_files.py [--cases N] [--seed S] [--json FILE]
 
 Good files are changed where their structure is (a byte, a number, a bracket, a chunk, a header, a line twice or
 missing) and read back. Only ``MssvmError`` may come out.
@@ -14,6 +14,7 @@ import io
 import json
 import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from attack import report
 
 import mssvm as ms
 from mssvm.data.readers import Options, read
@@ -140,11 +142,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    began = time.monotonic()
     counts, failed = run(args.cases, args.seed)
-    sys.stdout.write(json.dumps(counts, indent=1) + "\n")
-    sys.stderr.write("".join(f"{line}\n" for line in failed))
-    return int(bool(failed))
+    return report({"counts": counts, "failed": failed, "seconds": round(time.monotonic() - began, 1)}, args.json)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ It must return, or raise ``MssvmError`` (or scikit-learn's ``NotFittedError``), 
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections import Counter
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from attack import report
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
@@ -44,7 +45,13 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
     "inference": THINGS[:-1],  # any function may be one
     "init": (*THINGS, [float("nan")], [1.0], [[1.0]], ["a"], np.zeros(10**6), 1e300),
     "class_weight": (
-        *THINGS, {"zz": 1.0}, {"a": -1.0}, {"a": float("nan")}, {"a": "x"}, {"a": 0.0, "b": 0.0}, {"a": None},
+        *THINGS,
+        {"zz": 1.0},
+        {"a": -1.0},
+        {"a": float("nan")},
+        {"a": "x"},
+        {"a": 0.0, "b": 0.0},
+        {"a": None},
     ),
     "classes": (*THINGS, ["a", "a"], [None], [["a"]], ["a"], "ab", {"a": 1}, [float("nan")]),
     "missing_label": ([], {}, set(), np.array([1, 2]), "a"),
@@ -316,13 +323,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    began = time.monotonic()
     counts, failed = run(args.sample, args.seed)
-    for label, where in failed:
-        sys.stderr.write(f"{label}\n    {where}\n")
-    sys.stdout.write(json.dumps(counts) + "\n")
-    if args.json:
-        args.json.write_text(json.dumps({"counts": counts, "failed": failed}, indent=1) + "\n")
-    return int(bool(failed))
+    told = [f"{label}: {where}" for label, where in failed]
+    return report({"counts": counts, "failed": told, "seconds": round(time.monotonic() - began, 1)}, args.json)
 
 
 if __name__ == "__main__":

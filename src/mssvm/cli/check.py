@@ -23,11 +23,12 @@ from mssvm.data.readers.stream import shown_name
 def check(
     data: o.Data,
     structure: o.Structure = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many problems to list.")] = 20,
+    most: Annotated[int, typer.Option("--problems", min=1, help="How many problems to list.")] = 20,
     json_output: o.Json = False,
     form: o.Format = None,
     unlabelled: o.Unlabelled = False,
     missing_colour: o.MissingColour = "#ffffff",
+    limit: o.Limit = 1,
 ) -> None:
     """Look through a data set: sizes, features, how much is labelled, and problems with their lines.
 
@@ -35,9 +36,9 @@ def check(
 
     The exit code is 0 if nothing is wrong and 2 otherwise.
     """
-    options = o.reading(form, structure, unlabelled, missing_colour)
+    options = o.reading(form, structure, unlabelled, missing_colour, limit)
     with o.progress(data, "Reading") as line:
-        found, problems = check_file(data, replace(options, progress=line), limit)
+        found, problems = check_file(data, replace(options, progress=line), most)
     fields = {} if found is None else describe(found)
     if json_output:
         print(json.dumps({"data": shown_name(data), **fields, "problems": problems}))

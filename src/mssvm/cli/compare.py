@@ -46,6 +46,7 @@ def compare(
     json_output: o.Json = False,
     form: o.Format = None,
     missing_colour: o.MissingColour = "#ffffff",
+    limit: o.Limit = 1,
 ) -> list[Section]:
     """Cross-validate methods on the same folds: accuracies, paired differences, and a page to look at.
 
@@ -58,7 +59,7 @@ def compare(
     names = list(dict.fromkeys(name.strip().lower() for name in methods.split(",") if name.strip()))
     if not names:
         raise InputError("--methods names no method; give some, such as mssvm,hcrf.")
-    found_data = o.read_data(data, o.reading(form, structure, colour=missing_colour))
+    found_data = o.read_data(data, o.reading(form, structure, colour=missing_colour, limit=limit))
     settings = {"C": cost, "solver": solver, "inference": inference, "max_iter": max_iter, "decode": decode}
     settings["classes"] = o.classes_of(classes, found_data)
     made = o.make_structure(found_data, hidden, edges)

@@ -25,6 +25,7 @@ def evaluate(
     jobs: o.Jobs = -1,
     form: o.Format = None,
     missing_colour: o.MissingColour = "#ffffff",
+    limit: o.Limit = 1,
     cluster: o.Cluster = None,
 ) -> None:
     """Compare a model's predictions with the labels of a data set; missing labels do not count, and labels that the
@@ -38,7 +39,7 @@ def evaluate(
 
     estimator = load(model)
     estimator.set_params(n_jobs=jobs, decode=decode or estimator.decode)
-    reading = o.reading(form, o.kind_of(estimator.structure_), colour=missing_colour)
+    reading = o.reading(form, o.kind_of(estimator.structure_), colour=missing_colour, limit=limit)
     with o.shards(cluster, data, reading) as sharded:
         found = scores(estimator, o.read_data(data, reading)) if sharded is None else shard_scores(estimator, sharded)
     name = shown_name(data)

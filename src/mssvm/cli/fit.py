@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from mssvm.cli.interrupt import last_words
 from mssvm.cli.output import check_target
 from mssvm.cli.scoring import scores
 from mssvm.core.errors import InputError
+from mssvm.core.files import alone
 from mssvm.core.progress import ProgressLine
 from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
@@ -50,6 +52,7 @@ def fit(
     jobs: o.Jobs = -1,
     form: o.Format = None,
     missing_colour: o.MissingColour = "#ffffff",
+    limit: o.Limit = 1,
     cluster: o.Cluster = None,
 ) -> None:
     """Learn a model from labelled data; labels may be missing (null) or one of several.
@@ -61,35 +64,37 @@ def fit(
     Example: mssvm fit 'corpus/part-*.jsonl' -o model.safetensors --cluster tcp://scheduler:8786
     """
     check_target(model)
-    checkpoint = model.with_name(model.name + ".checkpoint")
-    _check_resume(checkpoint, resume)
-    reading = o.reading(form, structure, colour=missing_colour)
-    train = o.read_data(data, reading) if cluster is None else o.first_part(data, reading)
-    estimator = o.make_estimator(
-        method,
-        o.make_structure(train, hidden, edges),
-        C=cost,
-        solver=solver,
-        max_iter=max_iter,
-        tol=tol,
-        inference=inference,
-        decode=decode,
-        classes=o.classes_of(classes, train),
-        n_init=n_init,
-        class_weight="balanced" if balanced else None,
-        random_state=seed,
-        n_jobs=jobs,
-    )
-    held = None if valid is None else o.read_data(valid, o.reading(form, train.kind, colour=missing_colour))
-    with last_words(lambda: _kept(checkpoint)), o.shards(cluster, data, reading) as sharded:
-        _train(estimator, train, sharded, held, patience, checkpoint)
-        if estimator.training_["outcome"] == "interrupted":
-            raise KeyboardInterrupt
-    _calibrate(estimator, calibrate, o.reading(form, train.kind, colour=missing_colour))
-    if train.unit == "image":
-        estimator.training_["palette"] = palette_of(Path(train.name))
-    _keep(estimator, model, checkpoint)
-    _tell(estimator, model, train if cluster is None else None, held)
+    with alone(model):
+        checkpoint = model.with_name(model.name + ".checkpoint")
+        _check_resume(checkpoint, resume)
+        reading = o.reading(form, structure, colour=missing_colour, limit=limit)
+        train = o.read_data(data, reading) if cluster is None else o.first_part(data, reading)
+        estimator = o.make_estimator(
+            method,
+            o.make_structure(train, hidden, edges),
+            C=cost,
+            solver=solver,
+            max_iter=max_iter,
+            tol=tol,
+            inference=inference,
+            decode=decode,
+            classes=o.classes_of(classes, train),
+            n_init=n_init,
+            class_weight="balanced" if balanced else None,
+            random_state=seed,
+            n_jobs=jobs,
+        )
+        alike = replace(reading, structure=train.kind)
+        held = None if valid is None else o.read_data(valid, alike)
+        with last_words(lambda: _kept(checkpoint)), o.shards(cluster, data, reading) as sharded:
+            _train(estimator, train, sharded, held, patience, checkpoint)
+            if estimator.training_["outcome"] == "interrupted":
+                raise KeyboardInterrupt
+        _calibrate(estimator, calibrate, alike)
+        if train.unit == "image":
+            estimator.training_["palette"] = palette_of(Path(train.name))
+        _keep(estimator, model, checkpoint)
+        _tell(estimator, model, train if cluster is None else None, held)
 
 
 def _check_resume(checkpoint: Path, resume: bool) -> None:
@@ -126,7 +131,7 @@ def _keep(estimator: Any, model: Path, checkpoint: Path) -> None:
     """The model, and no checkpoint any more."""
     estimator.save(model)
     for file in checkpoints_of(checkpoint):
-        file.unlink()
+        file.unlink(missing_ok=True)
 
 
 def _kept(checkpoint: Path) -> str:

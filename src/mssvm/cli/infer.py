@@ -58,8 +58,8 @@ def infer(
 
     Ctrl-C prints the best answer found so far.
     """
-    if not (isfinite(time_limit) and isfinite(memory_limit)):
-        raise InputError("time-limit and memory-limit must be finite numbers.")
+    if not (isfinite(time_limit) and isfinite(memory_limit * (1 << 30))):
+        raise InputError("time-limit and memory-limit must be finite numbers, in bytes too.")
     asked = _read(model, task, evid, query)
     with ProgressLine(f"{task.value} {model.name}", quiet=0.0, terminal_only=True) as line:
         limits = AnswerLimits(

@@ -51,6 +51,7 @@ Structure = Annotated[
 Method = Annotated[str, one_of(METHODS, text="Member of the family.")]
 Unlabelled = Annotated[bool, typer.Option("--unlabelled", help="CoNLL: the last column is no label.")]
 MissingColour = Annotated[str, typer.Option(help="Colour of missing labels in colour masks.")]
+Limit = Annotated[int, typer.Option(min=1, max=1 << 20, help="Lines, arrays and pictures may be so many times larger.")]
 Hidden = Annotated[
     int | None,
     typer.Option(min=0, help="States of each hidden variable; 0 for none. Default: 0, for sequence classes 3."),
@@ -96,12 +97,14 @@ def telling_of_kernels(line: ProgressLine) -> AbstractContextManager[None]:
     return compiling(lambda kernel: line.say(sentence(kernel)))
 
 
-def reading(form: str | None, structure: str | None, unlabelled: bool = False, colour: str = "#ffffff") -> Options:
+def reading(
+    form: str | None, structure: str | None, unlabelled: bool = False, colour: str = "#ffffff", limit: int = 1
+) -> Options:
     """Options of the readers from those of the command line."""
     if len(colour) != 7 or colour[0] != "#" or any(c not in "0123456789abcdefABCDEF" for c in colour[1:]):
         raise InputError(f"--missing-colour needs a colour such as '#ffffff', got {colour!r}.")
     known: dict[str, Any] = {"format": form, "structure": structure}  # both checked by the command line
-    return Options(**known, labelled=not unlabelled, missing_colour=colour)
+    return Options(**known, labelled=not unlabelled, missing_colour=colour, limit=limit)
 
 
 def first_part(data: Path, reading: Options) -> Dataset:

@@ -37,6 +37,7 @@ def predict(
     ] = False,
     jobs: o.Jobs = -1,
     form: o.Format = None,
+    limit: o.Limit = 1,
     unlabelled: o.Unlabelled = False,
     cluster: o.Cluster = None,
 ) -> None:
@@ -69,7 +70,7 @@ def predict(
     as_columns = cluster is None and _in_columns(data, form, out)
     if as_columns and (marginals or top_k):
         raise InputError("--marginals and --top-k need JSON lines; leave --format conll out, or name a .jsonl file.")
-    options = replace(o.reading(form, o.kind_of(estimator.structure_), unlabelled), sources=as_columns)
+    options = replace(o.reading(form, o.kind_of(estimator.structure_), unlabelled, limit=limit), sources=as_columns)
     if cluster is not None:
         if marginals or top_k or uncertainty or str(out) == STDIN:
             raise InputError("--cluster writes labels alone, one file a shard, to a folder: name it with -o.")

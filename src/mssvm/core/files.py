@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -41,7 +42,45 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             with suppress(FileNotFoundError):
                 os.unlink(name)
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}.") from None
+        raise _unwritable(path, error) from None
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """While it lasts, no other process may write ``path``: it is refused. What is held is a lock on a file beside it,
+    which the system lets go of however the process ends; where there are no such locks, nothing is held."""
+    beside = path.with_name(f".{path.name}.lock")
+    try:
+        file = beside.open("ab")
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    with file:
+        if not _locked(file, beside):
+            raise InputError(f"{path} is being written by another process; wait for its end, or name another file.")
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                beside.unlink()
+
+
+def _locked(file: IO[bytes], path: Path) -> bool:
+    """Whether this process now holds the lock on a file that is still the one of its name."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except (BlockingIOError, FileNotFoundError):  # the latter: whoever held it has just ended
+        return False
+    except OSError:  # a file system without locks
+        return True
+
+
+def _unwritable(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}.")
 
 
 def digest_of(text: str, tensors: Mapping[str, AnyArray]) -> str:

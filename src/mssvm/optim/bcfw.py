@@ -94,6 +94,7 @@ class BCFW(Solver[BCFWState]):
         kept = {key: [x.copy() for x in warm[key]] for key in WARM} if warm else self._first_planes(run, form)
         v = form.u.copy()
         for i in range(n):
+            run.check_time()
             v -= run.problem.scale[i] * run.problem.features_of(i, kept["alpha"][i] @ kept["planes"][i])
         rng = np.random.default_rng(self.seed)
         return BCFWState(form.u, form.constant, v, gaps=np.ones(n), mean=form.point(v), rng=rng, **kept)
@@ -114,6 +115,7 @@ class BCFW(Solver[BCFWState]):
 
     def _products(self, run: SolverRun, r: Floats, i: int, planes: Floats, mu: Floats) -> Floats:
         """(Phi mu_k).(Phi mu / r) for every plane k, through coordinates."""
+        run.check_time()
         return np.asarray(planes @ run.problem.scores_of(i, run.problem.features_of(i, mu) / r))
 
     def step(self, run: SolverRun, state: BCFWState) -> None:
@@ -159,6 +161,7 @@ class BCFW(Solver[BCFWState]):
 
     def _visit(self, run: SolverRun, state: BCFWState, form: ConvexForm, i: int, oracle: bool) -> None:
         """One step on instance i, towards a known plane or a new one."""
+        run.check_time()
         c = float(run.problem.scale[i])
         w = form.point(state.v)
         scores = _scores(run, state, i, w)

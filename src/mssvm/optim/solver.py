@@ -104,11 +104,13 @@ class SolverRun:
     def count(self, part: Part) -> Part:
         """Enter an evaluation in the tally; ends the run where its time is over."""
         self.tally.add(part)
-        self._check_time()
+        if self.rows:
+            self.check_time()
         return part
 
-    def _check_time(self) -> None:
-        if self.time_left <= 0 and self.rows and not self._ended:
+    def check_time(self) -> None:
+        """End the run where its time is over; for loops over instances, which take longer than a pass over all."""
+        if self.time_left <= 0 and not self._ended:
             raise Stop(Outcome.TIME, f"The time limit was reached after {len(self.rows)} recorded iterations.")
 
     def known(self, w: Floats) -> Part | None:
@@ -118,7 +120,7 @@ class SolverRun:
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
         """plus_i and its coordinates, counted."""
         self.tally.plus_calls += 1
-        self._check_time()
+        self.check_time()
         return self.problem.atom(w, i)
 
     def objective(self, w: Floats) -> tuple[float, Part]:
@@ -185,10 +187,12 @@ class SolverRun:
 
     # ------------------------------------------------------------------------------------- the end
 
-    def end(self) -> None:
-        """No limit holds any more; a run cut short at other temperatures competes for best at the target ones."""
+    def end(self, outcome: Outcome) -> None:
+        """No limit holds any more; a run cut short at other temperatures, or by its time before the first row, competes
+        for best at the target ones."""
         self._ended = True
-        if not self.rows or self.rows[-1][-2:] == self.problem.temperatures:
+        known = self.rows[-1][-2:] == self.problem.temperatures if self.rows else outcome is not Outcome.TIME
+        if known:
             return
         try:
             self.record(self.last_w, self.objective(self.last_w)[0])
@@ -341,7 +345,7 @@ class Solver(Settings, ABC, Generic[S]):
                 saver.save(run.dump(), state, end.outcome.value, end.message)
             elif self.repeatable and before is not None:
                 saver.save(run.dump(before[0]), before[1])
-        run.end()
+        run.end(end.outcome)
         w, objective = self.choose(run)
         if run.rows and np.isnan(objective):  # chosen by validation while at other temperatures
             objective = run.objective(w)[0]

@@ -47,11 +47,11 @@ def _pictures(folder: Path, options: Options) -> Iterator[Record]:
     given = {stem_of(p): p for p in masks.iterdir() if stem_of(p) is not None} if masks.is_dir() else {}
     kinds: set[bool] = set()
     for number, path in enumerate(names):
-        pixels = _read(path)
+        pixels = _read(path, options.limit)
         y = None
         if stem_of(path) in given:
             mask_path = given[stem_of(path)]
-            mask = _read(mask_path)
+            mask = _read(mask_path, options.limit)
             if mask.shape[:2] != pixels.shape[:2]:
                 raise InputError(f"{mask_path} has {_size(mask)} pixels, but {path.name} has {_size(pixels)}.")
             kinds.add(mask.shape[2] >= 3)
@@ -98,14 +98,14 @@ def stem_of(path: Path) -> str | None:
     return name[: -len(ending)] if ending in ENDINGS and not name.startswith(".") else None
 
 
-def _read(path: Path) -> AnyArray:
+def _read(path: Path, limit: int) -> AnyArray:
     """(H, W, channels)."""
     try:
-        data = Stream(path).content()
+        data = Stream(path, limit=limit).content()
     except InputError as error:
         raise InputError(str(error).replace(", line 1:", ":")) from None
     if path.name.removesuffix(".gz").lower().endswith(".png"):
-        return png.decode(data, str(path))
+        return png.decode(data, str(path), limit)
     try:
         cv2: Any = import_module("cv2")
     except ImportError:

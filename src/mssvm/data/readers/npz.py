@@ -21,10 +21,7 @@ import numpy as np
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Kind, Record
-from mssvm.data.readers.stream import STDIN, Opened, Options, Stream
-
-DECLARED = 1 << 30  # bytes of an array that a small file may hold packed
-EXPANDED = 20  # and of a larger one, by its size
+from mssvm.data.readers.stream import STDIN, UNPACK, Opened, Options, Stream
 
 
 def open_npz(stream: Stream, options: Options) -> Opened:
@@ -62,7 +59,7 @@ class NpzReader:
         gzipped = str(stream.path) == STDIN or str(stream.path).endswith(".gz")
         try:
             file: Any = io.BytesIO(stream.content()) if gzipped else Path(stream.path)
-            _check_declared(file, self.name)
+            _check_declared(file, stream)
             with np.load(file, allow_pickle=False) as archive:
                 if not hasattr(archive, "files") or "x" not in archive.files:
                     raise InputError(f"{self.name} has no array 'x'; save it with np.savez(file, x=..., y=...).")
@@ -121,20 +118,20 @@ class NpzReader:
         raise InputError(f"{self.name}, instance {b}: {reason}.")
 
 
-def _check_declared(file: Any, name: str) -> None:
+def _check_declared(file: Any, stream: Stream) -> None:
     """Raise if the arrays say that they are larger than the file can account for, before room is made for them."""
     size = file.getbuffer().nbytes if isinstance(file, io.BytesIO) else file.stat().st_size
-    most = max(DECLARED, EXPANDED * size)
+    most, name = stream.most(size), stream.name
     with zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
             if entry.file_size > most:
-                raise InputError(f"{name}: {entry.filename} unpacks to {entry.file_size >> 20} MiB; save it unpacked.")
+                raise InputError(f"{name}: {entry.filename} unpacks to {entry.file_size >> 20} MiB; {UNPACK}.")
             with archive.open(entry) as part:
                 major, _ = np.lib.format.read_magic(part)
                 read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
                 shape, _, dtype = read(part)
             if prod(shape) * dtype.itemsize > most:
-                raise InputError(f"{name}: {entry.filename} declares {shape} entries, more than the file can hold.")
+                raise InputError(f"{name}: {entry.filename} declares {shape} entries, too many; {UNPACK}.")
     if isinstance(file, io.BytesIO):
         file.seek(0)
 

@@ -11,13 +11,14 @@ import numpy as np
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
 from mssvm.core.jit import njit
+from mssvm.data.readers.stream import RAISE
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 MAX_PIXELS = 1 << 24  # of one picture; larger ones are cut into tiles
 
 
-def decode(data: bytes, name: str) -> AnyArray:
+def decode(data: bytes, name: str, limit: float = 1) -> AnyArray:
     """(H, W, channels) of an undamaged, not interlaced PNG; palette pictures give the index, not the colour."""
     try:
         chunks = _chunks(data)
@@ -26,8 +27,8 @@ def decode(data: bytes, name: str) -> AnyArray:
         packed = b"".join(body for kind, body in chunks if kind == b"IDAT")
         if interlaced or colour not in CHANNELS:
             raise InputError(f"{name}: interlaced PNG pictures cannot be read; save it without interlacing.")
-        if width * height > MAX_PIXELS:
-            told = f"{width} x {height} pixels are too many; cut it into tiles of at most {MAX_PIXELS}."
+        if width * height > limit * MAX_PIXELS:
+            told = f"{width} x {height} pixels are too many; cut it into tiles of at most {MAX_PIXELS}, {RAISE}."
             raise InputError(f"{name}: {told}")
         if depth not in (1, 2, 4, 8, 16) or not width or not height:
             raise ValueError("impossible sizes")

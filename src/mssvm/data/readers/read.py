@@ -110,6 +110,6 @@ def format_of(path: str | Path) -> FormatName:
 
 def open_data(path: str | Path, options: Options = DEFAULT) -> tuple[Collector, Opened]:
     """Open a file and find its structure out; its records, and what collects them."""
-    stream = Stream(path, options.progress)
+    stream = Stream(path, options.progress, options.limit)
     opened = FORMATS[options.format or format_of(path)].open(stream, options)
     return Collector(stream.name, opened.kind, opened.unit), opened

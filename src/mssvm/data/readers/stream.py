@@ -21,19 +21,25 @@ Progress = Callable[[int, int | None], None]
 FormatName = Literal["jsonl", "conll", "ts", "npz", "images"]
 STDIN = "-"
 MAX_LINE = 1 << 26  # bytes; a longer line is surely no instance, and would have to be held in memory
+DECLARED = 1 << 30  # bytes that a small file may hold packed
+EXPANDED = 20  # and a larger one, by its size
+PIECE = 1 << 24  # bytes read at a time
 TOLD_EVERY = 1 << 20  # bytes between two calls of progress
+RAISE = "or raise --limit (limit in Options) if you trust the file"
+UNPACK = f"save it unpacked, {RAISE}"
 
 
 @dataclass(frozen=True)
 class Options:
     """How to read: None finds ``format`` and ``structure`` out. ``labelled=False``: CoNLL without a label column;
-    ``sources``: its lines are kept, too."""
+    ``sources``: its lines are kept, too. Lines, arrays and pictures may be ``limit`` times as large as usual."""
 
     format: FormatName | None = None
     structure: Kind | None = None
     labelled: bool = True
     sources: bool = False
     missing_colour: str = "#ffffff"
+    limit: int = 1
     progress: Progress | None = field(default=None, compare=False)
     note: Callable[[str], None] | None = field(default=None, compare=False)
     """Told what is wrong with lines of JSON, which are then passed over; without it they are errors."""
@@ -62,9 +68,13 @@ def shown_name(path: str | Path) -> str:
 class Stream:
     """One pass over a source; every error is an ``InputError`` that names the file and, if there is one, the line."""
 
-    def __init__(self, path: str | Path, progress: Progress | None = None, max_line: int = MAX_LINE) -> None:
-        self.path, self.name, self._progress, self._max_line = path, shown_name(path), progress, max_line
-        self.line = 0
+    def __init__(self, path: str | Path, progress: Progress | None = None, limit: float = 1) -> None:
+        self.path, self.name, self._progress = path, shown_name(path), progress
+        self.line, self.limit, self._max_line = 0, limit, int(MAX_LINE * limit)
+
+    def most(self, size: int) -> int:
+        """Bytes that a file of this size may hold packed."""
+        return int(self.limit * max(DECLARED, EXPANDED * size))
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Lines without their ends, numbered from 1."""
@@ -73,7 +83,8 @@ class Stream:
             while raw := self._careful(lambda: file.readline(self._max_line)):
                 self.line += 1
                 if len(raw) >= self._max_line and not raw.endswith(b"\n"):
-                    self.fail(f"the line is longer than {self._max_line >> 20} MiB; put one instance on each line")
+                    long = f"the line is longer than {self._max_line >> 20} MiB; put one instance on each line"
+                    self.fail(f"{long}, {RAISE}")
                 if self._progress is not None and done() - told >= TOLD_EVERY:
                     told = done()
                     self._progress(told, total)
@@ -84,10 +95,15 @@ class Stream:
     def content(self) -> bytes:
         """Everything at once, for formats that cannot be read line by line."""
         with self._open() as (file, done, total):
-            data: bytes = self._careful(file.read)
+            parts, left = [], self.most(total or 0)
+            while part := self._careful(lambda: file.read(PIECE)):
+                parts.append(part)
+                left -= len(part)
+                if left < 0:
+                    raise InputError(f"{self.name} unpacks to more than {self.most(total or 0) >> 20} MiB; {UNPACK}.")
             if self._progress is not None:
                 self._progress(done(), total)
-            return data
+            return b"".join(parts)
 
     def fail(self, reason: str, line: int | None = None) -> NoReturn:
         """Raise for the given line, or the current one; the reason is a clause without a full stop."""
