@@ -27,7 +27,13 @@ TOLD_EVERY = 1 << 20  # bytes between two calls of progress
 @dataclass(frozen=True)
 class Options:
     """How to read: None finds ``format`` and ``structure`` out. ``labelled=False``: CoNLL without a label column;
-    ``sources``: its lines are kept, too."""
+    ``sources``: its lines are kept, too; ``missing_colour``: of pixels without a label in masks; ``progress`` is called
+    with the bytes read and in all, ``note`` with what is wrong with lines, which are then passed over.
+
+    >>> lines = (folder / "untagged.txt").write_text("the\\ncat\\n")
+    >>> ms.data.read(folder / "untagged.txt", ms.data.Options(format="conll", labelled=False)).y is None
+    True
+    """
 
     format: FormatName | None = None
     structure: Kind | None = None
