@@ -44,3 +44,9 @@ def test_an_example_that_is_wrong_or_missing_is_noticed(given: dict[str, Any]) -
 def test_the_page_lists_every_public_name() -> None:
     page = (Path(__file__).resolve().parents[1] / "docs" / "api.md").read_text("utf-8")
     assert [name for name in NAMES if name.rsplit(".", 1)[-1] not in page] == []
+
+
+def test_all_inferences_are_named() -> None:
+    from mssvm import inference
+
+    assert sorted(inference._HOMES) == inference.__all__

@@ -20,7 +20,7 @@ _HOMES = {
     "Toulbar2": "mssvm.inference.toulbar2",
 }
 
-__all__ = ["Auto", "Bounded", "Enumerate", "Exact", "Propagate"]
+__all__ = ["Auto", "Bounded", "Enumerate", "Exact", "Propagate", "Toulbar2"]
 
 
 def __getattr__(name: str) -> Any:
