@@ -83,8 +83,9 @@ gallery: $(STAMP) $(TORCH_STAMP)
 	  echo $$script; MPLBACKEND=Agg $$python $$script docs/gallery || exit 1; \
 	done
 
-# The built site in a browser, where there is one (Chromium).
+# How many public names have an example that runs, and the built site in a browser, where there is one (Chromium).
 test-docs: docs
+	$(PY) tools/public_names.py
 	$(PY) -m pytest -q tests/with_site
 
 # Wheel and sdist, and the wheel in an empty environment (minutes); WHEEL="python3.12 python3.13" names other interpreters.

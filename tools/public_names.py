@@ -1,4 +1,4 @@
-"""Every public name, and whether its docstring names all parameters and has an example that runs.
+"""Every public name: whether its docstring names all parameters and has an example that runs, and its result a type.
 
     python tools/public_names.py            # one line a name that lacks something, and the coverage
 
@@ -93,6 +93,8 @@ def faults(name: str, value: Any, given: dict[str, Any]) -> list[str]:
     text = inspect.getdoc(documented(value) if callable(documented(value)) else type(value)) or ""
     examples = doctest.DocTestParser().get_doctest(text, {**given}, name, None, None)
     out = [f"does not name {', '.join(missing)}"] if (missing := unsaid(value)) else []
+    if inspect.isfunction(documented(value)) and "return" not in documented(value).__annotations__:
+        out.append("does not say what it returns")
     if not examples.examples:
         return [*out, "has no example"]
     told: list[str] = []
@@ -113,7 +115,7 @@ def main() -> int:
                 lacking[name] = found
                 print(f"{name}: {'; '.join(found)}")
     n = len(names)
-    print(f"{n - len(lacking)} of {n} public names have their parameters named and an example that runs")
+    print(f"{n - len(lacking)} of {n} public names say what they take and return, and have an example that runs")
     return bool(lacking)
 
 
