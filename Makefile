@@ -3,7 +3,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-torch test-gpu lint bench bench-sweeps attack docs
+.PHONY: install demo test test-torch test-gpu lint bench bench-sweeps attack docs gallery test-docs wheel
 
 install: $(STAMP)
 
@@ -75,3 +75,19 @@ docs: $(STAMP)
 	@$(PY) -c "import sphinx, myst_parser, furo" 2>/dev/null || $(PY) -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+# The pictures of the gallery, drawn again by its scripts (the deep one in the environment with PyTorch).
+gallery: $(STAMP) $(TORCH_STAMP)
+	@for script in docs/gallery/*.py; do \
+	  case $$script in *deep*) python=$(TORCH_VENV)/bin/python ;; *) python=$(PY) ;; esac; \
+	  echo $$script; MPLBACKEND=Agg $$python $$script docs/gallery || exit 1; \
+	done
+
+# How many public names have an example that runs, and the built site in a browser, where there is one (Chromium).
+test-docs: docs
+	$(PY) tools/public_names.py
+	$(PY) -m pytest -q tests/with_site
+
+# Wheel and sdist, and the wheel in an empty environment (minutes); WHEEL="python3.12 python3.13" names other interpreters.
+wheel: $(STAMP)
+	$(PY) tools/wheel.py $(WHEEL)

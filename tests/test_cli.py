@@ -331,6 +331,23 @@ def test_progress_has_a_rate_and_the_time_left() -> None:
     assert quiet.getvalue() == ""
 
 
+class InNotebook(io.StringIO):
+    """As the standard error of a kernel."""
+
+
+InNotebook.__module__ = "ipykernel.iostream"
+
+
+def test_progress_in_a_notebook_is_one_line_rewritten() -> None:
+    file = InNotebook()
+    with ProgressLine("Reading", quiet=0.0, file=file) as line:
+        line.say("a long state of affairs")
+        line._last = 0.0
+        line.say("short")
+    first, second, cleared, end = file.getvalue().split("\r")[1:]
+    assert len(first) == len(second) and second.rstrip() == "Reading: short" and not cleared.strip() and end == ""
+
+
 def test_sentences_from_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train, test = write_chunking(tmp_path)
     assert run(capsys, "fit", train, "-o", tmp_path / "m.st", "--method", "crf")[0] == 0

@@ -33,8 +33,18 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_every_question_has_its_page() -> None:
     text = (DOCS / "questions.md").read_text("utf-8")
     rows = re.findall(r"^\| (?!question|---)(.+?) \| (.+?) \|$", text, re.MULTILINE)
-    assert len(rows) == 20 and all("](" in answer or "SECURITY" in answer for _, answer in rows)
+    assert len(rows) == 20 and all("](" in answer for _, answer in rows)
 
 
 def test_the_readme_is_short() -> None:
     assert len((DOCS.parent / "README.md").read_text("utf-8").splitlines()) < 150
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    files = ("pyproject.toml", "CITATION.cff", "CHANGELOG.md")
+    project, citation, changes = ((DOCS.parent / name).read_text("utf-8") for name in files)
+    version = re.search(r'^version = "(.+)"$', project, re.MULTILINE)
+    cited = re.search(r"^version: (.+)\ndate-released: (.+)$", citation, re.MULTILINE)
+    latest = re.search(r"^## (\d.+) \((.+)\)$", changes, re.MULTILINE)
+    assert version and cited and latest
+    assert cited.groups() == latest.groups() and version.group(1) == latest.group(1)

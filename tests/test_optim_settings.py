@@ -19,12 +19,10 @@ from mssvm.optim import (
     Regulariser,
     Subgradient,
     dual,
-    hcrf_start,
     random_start,
-    starts,
-    zero_start,
 )
 from mssvm.optim.dual import solve_simplices
+from mssvm.optim.starts import hcrf_start, starts, zero_start
 from optim_problems import Toy, latent_chain, objective
 
 

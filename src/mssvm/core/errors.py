@@ -5,6 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
+__all__ = [
+    "ClusterError", "InfeasibleError", "InputError", "MemoryLimitError", "MissingExtraError", "MssvmError",
+    "MssvmWarning", "UnsupportedError",
+]  # fmt: skip
+
 
 class MssvmError(Exception):
     """Base of every error raised by the package.
@@ -12,6 +17,9 @@ class MssvmError(Exception):
     An error about the caller's data says which by fields: ``InputError("a feature is NaN", what="X", instance=2,
     site=0)`` reads "X, instance 2, site 0: a feature is NaN", and whoever knows where the instance comes from can say
     that instead (``reason`` is the message without the place).
+
+    >>> ms.errors.InputError("a feature is NaN.", what="X", instance=2, site=0)
+    InputError('X, instance 2, site 0: a feature is NaN.')
     """
 
     def __init__(
@@ -23,31 +31,67 @@ class MssvmError(Exception):
 
 
 class InputError(MssvmError, ValueError):
-    """The caller's data or parameters are unusable."""
+    """The caller's data or parameters are unusable.
+
+    >>> ms.CRF(ms.Chain(), C=-1.0).fit(X, y)
+    Traceback (most recent call last):
+    mssvm.core.errors.InputError: C must be ...
+    """
 
 
 class MemoryLimitError(MssvmError, MemoryError):
-    """An exact computation would need more memory than allowed."""
+    """An exact computation would need more memory than allowed.
+
+    >>> grid = np.zeros((40, 40, 1))
+    >>> ms.CRF(ms.Grid(), inference="exact", memory_limit=1000).fit([grid], [np.arange(1600).reshape(40, 40) % 2])
+    Traceback (most recent call last):
+    mssvm.core.errors.MemoryLimitError: ...
+    """
 
 
 class InfeasibleError(MssvmError, ValueError):
-    """No assignment satisfies the masks and the forbidden table entries."""
+    """No assignment satisfies the masks and the forbidden table entries.
+
+    >>> ms.CRF(ms.Chain(forbidden=[("B", "I")])).fit(X, y)
+    Traceback (most recent call last):
+    mssvm.core.errors.InfeasibleError: ...
+    """
 
 
 class UnsupportedError(MssvmError, ValueError):
-    """The combination asked for is valid mathematics that this component cannot do."""
+    """The combination asked for is valid mathematics that this component cannot do.
+
+    >>> ms.SSVM(ms.Chain(), solver="bcfw", l1_ratio=0.5).fit(X, y)
+    Traceback (most recent call last):
+    mssvm.core.errors.UnsupportedError: ...
+    """
 
 
 class MissingExtraError(MssvmError, ImportError):
-    """A package that an extra brings is not installed."""
+    """A package that an extra brings is not installed.
+
+    >>> issubclass(ms.errors.MissingExtraError, ImportError)                      # "mssvm.torch needs PyTorch; run ..."
+    True
+    """
 
 
 class ClusterError(MssvmError, RuntimeError):
-    """A cluster failed in a way that going on elsewhere could not mend."""
+    """A cluster failed in a way that going on elsewhere could not mend.
+
+    >>> issubclass(ms.errors.ClusterError, ms.errors.MssvmError)
+    True
+    """
 
 
 class MssvmWarning(UserWarning):
-    """Something worked, but probably not as intended."""
+    """Something worked, but probably not as intended.
+
+    >>> with warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
+    ...     fitted = ms.HCRF(ms.Chain(hidden=2), init="zeros").fit(X, y)
+    >>> told[0].category.__name__
+    'MssvmWarning'
+    """
 
 
 def at_row(row: int, ptr: Any) -> dict[str, int]:

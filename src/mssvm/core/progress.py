@@ -13,7 +13,8 @@ EVERY_LINE = 10.0  # and between lines where the output is a file
 
 
 class ProgressLine:
-    """One line, rewritten on a terminal and repeated at times elsewhere (never, with ``terminal_only``).
+    """One line, rewritten on a terminal and in a notebook, and repeated at times elsewhere (never, with
+    ``terminal_only``).
 
     ``unit`` and ``scale`` say what is counted.
     """
@@ -29,18 +30,19 @@ class ProgressLine:
     ) -> None:
         self.title, self.unit, self.scale, self.quiet = title, unit, scale, quiet
         self._file = file or sys.stderr
-        self._terminal = self._file.isatty()
+        self._notebook = type(self._file).__module__.startswith("ipykernel")
+        self._terminal = self._file.isatty() or self._notebook
         self._mute = terminal_only and not self._terminal
         self._began = monotonic()
         self._last = -1e9
-        self._shown = False
+        self._shown = 0  # characters of the line
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._shown and self._terminal:
-            print("\r\x1b[K", end="", file=self._file, flush=True)
+            print(self._over(""), end="\r" if self._notebook else "", file=self._file, flush=True)
 
     def __call__(self, done: float, total: float | None = None) -> None:
         """Tell how much of what there is to do is done."""
@@ -69,10 +71,14 @@ class ProgressLine:
         return not self._mute and self.seconds >= self.quiet and monotonic() - self._last >= wait
 
     def _show(self, text: str) -> None:
-        self._last, self._shown = monotonic(), True
-        if self._terminal:
-            text = f"\r{text}\x1b[K"
-        print(text, end="" if self._terminal else "\n", file=self._file, flush=True)
+        self._last = monotonic()
+        told = self._over(text) if self._terminal else text
+        self._shown = len(text)
+        print(told, end="" if self._terminal else "\n", file=self._file, flush=True)
+
+    def _over(self, text: str) -> str:
+        """``text`` in the place of the last line; a notebook knows carriage returns, but not how to clear a line."""
+        return f"\r{text.ljust(self._shown)}" if self._notebook else f"\r{text}\x1b[K"
 
 
 def left(seconds: float, share: float) -> str:

@@ -38,7 +38,13 @@ class Record:
 class Dataset:
     """Instances ``X`` with labels ``y`` (None = missing, a list = one of these) for ``fit``, ``predict`` and ``score``.
 
-    ``y`` is None where no instance has labels. ``unit`` is what ``lines`` counts: lines, or entries of an array.
+    ``y`` is None where no instance has labels; ``hidden`` marks sites that never have any. ``name`` is the file's,
+    ``kind`` what its instances are, ``ids`` what they are called there, ``sources`` their lines where those are kept;
+    ``unit`` is what ``lines`` counts: lines, or entries of an array.
+
+    >>> data = ms.data.chunking("test")
+    >>> len(data) == len(data.X) == len(data.labels), data.kind
+    (True, 'chain')
     """
 
     name: str

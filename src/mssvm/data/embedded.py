@@ -26,7 +26,12 @@ class WeakPicture:
 
 
 def chunking(part: str = "train") -> Dataset:
-    """Sentences with chunk tags: "train" has half of the tags missing and some ambiguous, "test" has them all."""
+    """Sentences with chunk tags: the ``part`` "train" lacks half of them and some are ambiguous, "test" has them all.
+
+    >>> train = ms.data.chunking("train")
+    >>> any(tag is None for tags in train.labels for tag in tags)
+    True
+    """
     with as_file(files("mssvm.data").joinpath(f"chunks_{part}.conll")) as path:
         return read(path)
 
@@ -44,7 +49,13 @@ def write_chunking(folder: Path) -> tuple[Path, Path]:
 def weak_pictures(
     n: int = 6, height: int = 20, width: int = 30, share: float = 0.06, noise: float = 50.0, seed: int = 0
 ) -> list[WeakPicture]:
-    """Landscapes of sky, meadow and a field, in noisy colours, with a few scribbled strokes of labels on each."""
+    """``n`` landscapes of sky, meadow and a field, ``height`` by ``width``, in colours with ``noise``, and a few
+    scribbled strokes that label a ``share`` of the pixels; ``seed`` is that of all of it.
+
+    >>> picture = ms.data.weak_pictures(n=1, height=10, width=12)[0]
+    >>> picture.pixels.shape, picture.truth.shape
+    ((10, 12, 3), (10, 12))
+    """
     rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[:height, :width]
     out = []

@@ -31,7 +31,7 @@ from mssvm.core.topology import offsets
 from mssvm.data.standardise import Standardise
 from mssvm.data.words import words
 
-__all__ = ["FeatureRows", "FeatureSchema", "Standardise", "words"]
+__all__ = ["Standardise", "words"]
 
 Kind = Literal["dense", "sparse", "named"]
 Part = tuple[AnyArray, AnyArray, AnyArray]

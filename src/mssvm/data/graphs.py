@@ -21,6 +21,9 @@ class Graph:
 
     ``edge_features`` has a row per edge; ``node_types`` and ``edge_types`` give each node or edge a name, and each
     name has weights of its own. An edge (i, j) scores the labels of i and j in this order.
+
+    >>> len(ms.Graph(nodes=np.eye(3), edges=[[0, 1], [1, 2]], edge_types=["near", "far"]))
+    3
     """
 
     nodes: Any
@@ -55,10 +58,14 @@ class Graph:
         cls, nodes: Any, adjacency: Any, directed: bool = False, weights: bool = False,
         node_types: Sequence[Hashable] | None = None,
     ) -> Graph:  # fmt: skip
-        """From a square (sparse or dense) matrix whose nonzeros are edges.
+        """From features of ``nodes`` and a square (sparse or dense) matrix ``adjacency``, whose nonzeros are edges.
 
         Unless ``directed`` the matrix must be symmetric and each edge is taken once, from the lower to the higher
-        number. ``weights`` makes the entries the single edge feature. The diagonal is ignored.
+        number. ``weights`` makes the entries the single edge feature. The diagonal is ignored. ``node_types`` are as in
+        ``Graph``.
+
+        >>> ms.Graph.from_adjacency(np.eye(3), [[0, 1, 0], [1, 0, 1], [0, 1, 0]]).edges.tolist()
+        [[0, 1], [1, 2]]
         """
         matrix = sparse.coo_array(adjacency)
         if matrix.shape != (_length(nodes), _length(nodes)):
@@ -76,7 +83,8 @@ class Graph:
         cls, graph: Any, features: str = "x", edge_features: str | None = None, node_type: str | None = None,
         edge_type: str | None = None,
     ) -> Graph:  # fmt: skip
-        """From a networkx graph whose nodes and edges carry the named attributes; nodes keep the graph's order."""
+        """From a networkx ``graph``; nodes keep its order. ``features``, ``node_type``, ``edge_features`` and
+        ``edge_type`` name the attributes of nodes and edges that hold them (None: there are none)."""
         number = {node: i for i, node in enumerate(graph.nodes)}
         pairs = np.array([(number[a], number[b]) for a, b in graph.edges()], dtype=np.int64).reshape(-1, 2)
         links = [(f"({a!r}, {b!r})", data) for a, b, data in graph.edges(data=True)]
@@ -91,6 +99,10 @@ class FactorInput:
 
     ``factors`` maps the name of a factor type to the variables of each factor (n, order), or to a pair of these and
     one row of features per factor.
+
+    >>> x = ms.FactorInput(["y", "y", "h"], {"triple": [[0, 1, 2]], "own": ([[0], [1]], [[0.5], [2.0]])})
+    >>> len(x), x.scopes["triple"].tolist()
+    (3, [[0, 1, 2]])
     """
 
     variables: Sequence[Hashable]
@@ -115,7 +127,11 @@ class FactorInput:
         object.__setattr__(self, "features", features)
 
     def with_features(self, features: Mapping[str, Any]) -> FactorInput:
-        """The same variables and factors with other features, one row per factor of each named type."""
+        """The same variables and factors with other features, one row per factor of each named type.
+
+        >>> ms.FactorInput(["y"], {"own": [[0]]}).with_features({"own": [[3.0]]}).features
+        {'own': [[3.0]]}
+        """
         for name, rows in features.items():
             if name not in self.scopes or _length(rows) != len(self.scopes[name]):
                 known = len(self.scopes.get(name, ()))

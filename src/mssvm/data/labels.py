@@ -26,7 +26,11 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 class _Missing:
-    """The type of ``MISSING``; there is one of it, also after copying and pickling."""
+    """The type of ``MISSING``; there is one of it, also after copying and pickling.
+
+    >>> ms.HCRF(ms.Chain()).fit(X, [["B", ms.MISSING, "O"], y[1]]).predict(X)[0].tolist()
+    ['B', 'I', 'O']
+    """
 
     _one: _Missing | None = None
 

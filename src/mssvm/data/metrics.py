@@ -17,6 +17,11 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.data.labels import Labels, LabelVocabulary
 
+__all__ = [
+    "Bin", "Calibration", "Rates", "Scorer", "calibration", "flat_f1", "instance_accuracy", "is_bio", "scorer",
+    "site_accuracy", "span_f1", "spans",
+]  # fmt: skip
+
 Span = tuple[int, int, str]
 """First site, site after the last, and name of a chunk."""
 OPENING, INSIDE, CLOSING = ("B", "S"), ("I", "E"), ("E", "S")  # tags of chunks, beside O
@@ -25,7 +30,11 @@ AVERAGES = ("macro", "weighted", "micro")
 
 @dataclass(frozen=True)
 class Rates:
-    """Precision, recall and their harmonic mean, with the number of true cases."""
+    """Precision, recall and their harmonic mean, with the number of true cases.
+
+    >>> ms.metrics.Rates.of(right=3, predicted=4, true=6)
+    Rates(precision=0.75, recall=0.5, f1=0.6, support=6)
+    """
 
     precision: float
     recall: float
@@ -100,15 +109,23 @@ def evaluate(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> Scores
 
 
 def is_bio(classes: Iterable[Hashable]) -> bool:
-    """Whether the labels are chunk tags: O, and B-x and I-x, also E-x and S-x (or the plain letters)."""
+    """Whether ``classes`` are chunk tags: O, and B-x and I-x, also E-x and S-x (or the plain letters).
+
+    >>> ms.metrics.is_bio(["B-NP", "I-NP", "O"]), ms.metrics.is_bio(["noun", "verb"])
+    (True, False)
+    """
     names = [c for c in classes if isinstance(c, str)]
     kinds = {name.partition("-")[0] for name in names}
     return len(names) > 1 and kinds <= {*INSIDE, *OPENING, "O"} and bool(kinds & set(OPENING))
 
 
 def spans(tags: Sequence[str | None]) -> list[Span]:
-    """Chunks of a tag sequence: B and S open one, I and E go on with one of their own name and open one otherwise, and
-    after E and S it ends."""
+    """Chunks of a sequence of ``tags``: B and S open one, I and E go on with one of their own name and open one
+    otherwise, and after E and S it ends.
+
+    >>> ms.metrics.spans(["B-NP", "I-NP", "O", "B-VP"])
+    [(0, 2, 'NP'), (3, 4, 'VP')]
+    """
     out: list[Span] = []
     start, name = -1, ""
     for t, tag in enumerate([*tags, "O"]):
@@ -149,18 +166,30 @@ def _sure(span: Span, tags: Sequence[str | None], known: Any) -> bool:
 
 
 def site_accuracy(y_true: Any, y_pred: Any) -> float:
-    """Share of labelled sites that are right; missing labels do not count, any candidate is right."""
+    """Share of labelled sites that are right; missing labels do not count, any candidate is right.
+
+    >>> ms.metrics.site_accuracy([["B", None, {"B", "I"}, "O"]], [["B", "I", "I", "I"]])      # two of three
+    0.6666666666666666
+    """
     return _compared(y_true, y_pred).accuracy
 
 
 def instance_accuracy(y_true: Any, y_pred: Any) -> float:
-    """Share of instances with a label whose labelled sites are all right."""
+    """Share of instances with a label whose labelled sites are all right.
+
+    >>> ms.metrics.instance_accuracy([["B", "O"], ["O", None]], [["B", "B"], ["O", "B"]])
+    0.5
+    """
     return _compared(y_true, y_pred).whole
 
 
 def flat_f1(y_true: Any, y_pred: Any, average: str = "macro") -> float:
     """F1 of single sites, averaged over the classes that occur ("macro"), by their number of sites ("weighted"), or of
-    all sites together ("micro")."""
+    all sites together ("micro").
+
+    >>> ms.metrics.flat_f1([["B", "O"]], [["B", "B"]], average="micro")
+    0.5
+    """
     if average not in AVERAGES:
         raise InputError(f"average must be one of {', '.join(map(repr, AVERAGES))}, got {average!r}.")
     found = _compared(y_true, y_pred)
@@ -173,7 +202,11 @@ def flat_f1(y_true: Any, y_pred: Any, average: str = "macro") -> float:
 
 
 def span_f1(y_true: Any, y_pred: Any) -> float:
-    """F1 of the chunks of BIO or BIOES tags: right where type and both ends are right."""
+    """F1 of the chunks of BIO or BIOES tags: right where type and both ends are right.
+
+    >>> ms.metrics.span_f1([["B-NP", "I-NP", "B-VP"]], [["B-NP", "I-NP", "O"]])
+    0.6666666666666666
+    """
     found = _compared(y_true, y_pred)
     if found.spans is None:
         raise InputError("span_f1 needs BIO or BIOES tags (O, B-x, I-x, E-x, S-x) as labels.")
@@ -185,7 +218,11 @@ METRICS = {f.__name__: f for f in (site_accuracy, instance_accuracy, flat_f1, sp
 
 @dataclass(frozen=True)
 class Scorer:
-    """A metric of (y_true, y_pred) as a score of (estimator, X, y); ``decode`` is as in ``predict``."""
+    """A metric of (y_true, y_pred) as a score of (estimator, X, y); ``decode`` is as in ``predict``.
+
+    >>> ms.metrics.Scorer(ms.metrics.site_accuracy, decode="marginal")(clf, X, y)
+    1.0
+    """
 
     metric: Any
     decode: str | None = None
@@ -196,7 +233,14 @@ class Scorer:
 
 
 def scorer(metric: Any, decode: str | None = None) -> Scorer:
-    """What ``scoring`` of scikit-learn takes, from a metric of this module by name or any of (y_true, y_pred)."""
+    """What ``scoring`` of scikit-learn takes, from a ``metric`` of this module by name or any of (y_true, y_pred);
+    ``decode`` is as in ``predict``.
+
+    >>> from sklearn.model_selection import cross_val_score
+    >>> both = {"cv": 2, "scoring": ms.metrics.scorer("instance_accuracy")}
+    >>> cross_val_score(ms.CRF(), X + X, y + y, **both).tolist()
+    [1.0, 1.0]
+    """
     if isinstance(metric, str) and metric not in METRICS:
         raise InputError(f"metric must be one of {', '.join(map(repr, METRICS))} or a function, got {metric!r}.")
     return Scorer(METRICS[metric] if isinstance(metric, str) else metric, decode)
@@ -219,7 +263,12 @@ def _compared(y_true: Any, y_pred: Any) -> Scores:
 
 @dataclass(frozen=True)
 class Bin:
-    """Sites whose most probable class has a probability from ``low`` to ``high``: its mean, and how many are right."""
+    """Sites whose most probable class has a probability from ``low`` to ``high``: its mean (``confidence``), the share
+    that is right (``accuracy``), and how many there are.
+
+    >>> sum(part.n_sites for part in ms.metrics.calibration(clf, X, y).bins)
+    7
+    """
 
     low: float
     high: float
@@ -230,7 +279,12 @@ class Bin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Mean log loss of the labels, and how far confidence is from accuracy: in bins, and on average (``error``)."""
+    """Mean log loss of the labels, and how far confidence is from accuracy: in bins, and on average (``error``).
+
+    >>> found = ms.metrics.calibration(clf, X, y)
+    >>> found.log_loss < 1.0, len(found.bins) > 0
+    (True, True)
+    """
 
     log_loss: float
     error: float
@@ -238,8 +292,13 @@ class Calibration:
 
 
 def calibration(estimator: Any, X: Any, y: Any, n_bins: int = 10) -> Calibration:
-    """Whether the probabilities of a fitted model are those of being right, on labelled data. Missing labels and labels
-    that training never met do not count; the probability of a candidate set is that of its members together."""
+    """Whether the probabilities of a fitted ``estimator`` are those of being right, on labelled data, in ``n_bins``
+    bins. Missing labels and labels that training never met do not count; the probability of a candidate set is that of
+    its members together.
+
+    >>> 0.0 <= ms.metrics.calibration(clf, X, y, n_bins=5).error <= 1.0
+    True
+    """
     found = estimator.predict_marginals(X)
     shapes = [np.shape(p)[:-1] for p in found]
     p = np.concatenate([np.reshape(item, (-1, len(estimator.classes_))) for item in found])

@@ -62,6 +62,10 @@ class ShardedDataset:
     hashed : int
         Columns for named features, which are then numbered by a hash of their names: no vocabulary is agreed, unseen
         names count, and the model has no names to show. None keeps the names.
+
+    >>> data = ms.ShardedDataset([lambda: (X, y), lambda: (X, y)])                # or "corpus/part-*.jsonl"
+    >>> len(data), data
+    (2, ShardedDataset('shard 0' and 1 more))
     """
 
     def __init__(

@@ -43,6 +43,10 @@ class Standardise(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
     ----------
     mean_, scale_ : what is subtracted, and divided by
     n_features_in_, feature_names_in_ : the latter where X holds data frames
+
+    >>> scaled = ms.features.Standardise().fit_transform([np.array([[1.0], [3.0]]), np.array([[2.0]])])
+    >>> [part.ravel().round(2).tolist() for part in scaled]
+    [[-1.22, 1.22], [0.0]]
     """
 
     def __init__(self, *, with_mean: bool = True, with_std: bool = True) -> None:

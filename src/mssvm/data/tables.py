@@ -25,7 +25,11 @@ NUMERIC = "fiub"  # kinds of arrays
 
 
 def split(rows: Any, lengths: Any) -> list[Any]:
-    """Rows (an array, a sparse matrix, a data frame or a list) cut into instances of the given lengths."""
+    """``rows`` (an array, a sparse matrix, a data frame or a list) cut into instances of the given ``lengths``.
+
+    >>> [part.tolist() for part in ms.data.split(np.arange(5), [2, 3])]
+    [[0, 1], [2, 3, 4]]
+    """
     sizes = np.asarray(lengths)
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 0).any():
         raise InputError("lengths must be a list of whole numbers, the rows of each instance.")
@@ -48,6 +52,11 @@ def from_frame(frame: Any, group: str, label: str | None = None, features: Seque
     order of their first rows; ``ids`` of the result names them. ``features`` are all other columns by default: numbers
     make arrays; text alone is a word and its further columns, as in CoNLL files; text beside numbers makes named
     features. Missing labels are None or NaN.
+
+    >>> frame = {"s": [1, 1, 2], "x": [0.5, 1.0, 2.0], "tag": ["a", None, "b"]}
+    >>> data = ms.data.from_frame(frame, group="s", label="tag")
+    >>> [x.ravel().tolist() for x in data.X], data.labels
+    ([[0.5, 1.0], [2.0]], [['a', None], ['b']])
     """
     known = list(frame) if isinstance(frame, dict) else list(frame.columns)
     named = [c for c in known if c not in (group, label)] if features is None else list(features)
@@ -71,7 +80,12 @@ def from_frame(frame: Any, group: str, label: str | None = None, features: Seque
 
 
 def to_column(frame: Any, group: str, y: Sequence[Any]) -> AnyArray:
-    """Labels, instance by instance as ``predict`` gives them, in the order of the frame's rows."""
+    """Labels ``y``, instance by instance as ``predict`` gives them, in the order of the rows of ``frame``, whose column
+    ``group`` says which belong together.
+
+    >>> ms.data.to_column({"s": [1, 2, 1]}, "s", [["a", "b"], ["c"]]).tolist()
+    ['a', 'c', 'b']
+    """
     order, sizes, _ = _groups(frame, group)
     if [len(part) for part in y] != sizes.tolist():
         raise InputError(f"y does not fit the groups of column {group!r}; predict what from_frame made of this table.")

@@ -38,6 +38,9 @@ def words(
 
     The defaults are what estimators and the command line make of plain words. In a scikit-learn pipeline this is
     ``FunctionTransformer(ms.features.words, kw_args={"window": 2})``.
+
+    >>> ms.features.words([["The", "cat"]], window=1, prefixes=(), suffixes=(), shape=False)[0][1]
+    ['w=cat', 'w<=the', 'end>']
     """
     for name, values in (("window", (window,)), ("prefixes", prefixes), ("suffixes", suffixes)):
         if not all(isinstance(n, int) and n >= (name != "window") for n in values):

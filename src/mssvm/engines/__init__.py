@@ -11,6 +11,8 @@ from typing import Any
 from mssvm.core.errors import InputError
 from mssvm.engines.base import Engine
 
+__all__ = ["Engine", "engine_of"]
+
 
 def _numba(threads: int) -> Engine:
     from mssvm.engines.numba.engine import NumbaEngine
@@ -36,7 +38,12 @@ ENGINES: Mapping[str, Callable[[int], Engine]] = {
 
 
 def engine_of(engine: Any = "auto", threads: int = 1) -> Engine:
-    """An engine by name with so many threads, or an engine object as it is."""
+    """An engine by name with so many threads, or an engine object as it is.
+
+    >>> engine = ms.engines.engine_of("reference", threads=1)
+    >>> engine.name, ms.CRF(ms.Chain(), engine=engine).fit(X, y).score(X, y)
+    ('reference', 1.0)
+    """
     if isinstance(engine, str) and engine in ENGINES:
         return ENGINES[engine](threads)
     if not isinstance(engine, Engine):

@@ -169,7 +169,11 @@ class JoiningFeatures(Features, Protocol):
 
 @runtime_checkable
 class Engine(Protocol):
-    """A way to run inference. ``name`` is what estimators call it, ``threads`` how many it may use."""
+    """A way to run inference. ``name`` is what estimators call it, ``threads`` how many it may use.
+
+    >>> isinstance(ms.engines.engine_of("numba"), ms.engines.Engine)
+    True
+    """
 
     @property
     def name(self) -> str: ...

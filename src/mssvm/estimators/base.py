@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from mssvm.estimators.sharded import Answers, ShardedTrainingData
 
 SECTION = "Parameters\n----------\n"
+EXAMPLE = """
+>>> ms.{name}(ms.Chain({hidden}), random_state=0).fit(X, y).predict(X)[0].tolist()
+['B', 'I', 'O']
+"""
 
 
 def _one_label(estimator: StructuredEstimator) -> bool:
@@ -193,7 +197,8 @@ class StructuredEstimator(Plots):
         common_ones = inspect.cleandoc(StructuredEstimator.__doc__ or "").partition(SECTION)[2]
         first, second, rest = common_ones.partition("C : float")
         own_ones = f"{described.strip()}\n" if described else ""
-        cls.__doc__ = f"{about.strip()}\n\n{SECTION}{first}{own_ones}{second}{rest}"
+        example = EXAMPLE.format(name=cls.__name__, hidden="hidden=2" if cls.member.hidden else "")
+        cls.__doc__ = f"{about.strip()}\n\n{SECTION}{first}{own_ones}{second}{rest}\n{example}"
 
     # ------------------------------------------------------------------------------------- what members may change
 
@@ -260,6 +265,10 @@ class StructuredEstimator(Plots):
             there; delete them when the model is saved.
         time_limit : float
             Seconds after which training stops with the best weights so far.
+
+        >>> clf = ms.HCRF(ms.Chain(), random_state=0).fit(X, y, time_limit=10.0)
+        >>> clf.classes_.tolist()
+        ['B', 'I', 'O']
         """
         again = bool(self.warm_start) and hasattr(self, "coef_")
         earlier = self.encoder_ if again else None
@@ -357,6 +366,9 @@ class StructuredEstimator(Plots):
         label sites hidden; they get their most probable label given the rest. ``given`` (labels in the shape of y,
         MISSING where unknown) holds known labels fixed, ``allowed`` restricts to candidates. X may be a
         ``ShardedDataset``; with ``output``, a folder, its labels go into one file a shard, whose names are returned.
+
+        >>> clf.predict(X)[0].tolist(), clf.predict(X, given=[["I", None, None], None])[0].tolist()
+        (['B', 'I', 'O'], ['I', 'I', 'O'])
         """
         if isinstance(X, ShardedDataset):
             if not (hidden is given is allowed is None):
@@ -382,13 +394,21 @@ class StructuredEstimator(Plots):
 
         These are the marginals of p(y | x) ~ exp PS_h[eps_h] theta(x, y, h) with the member's eps_h: estimates of
         probabilities for likelihoods, scores for members with a margin until ``calibrate`` has seen held-out data.
+
+        >>> clf.predict_marginals(X)[1].sum(axis=-1).round(6).tolist()
+        [1.0, 1.0, 1.0, 1.0]
         """
         request = self._request(X, hidden, given, allowed)
         return request.encoded.labels.split(request.marginals(*self.temperatures_))
 
     @available_if(_one_label)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Floats:
-        """Probability of every class (columns, in the order of ``classes_``) of instances with one label each."""
+        """Probability of every class (columns, in the order of ``classes_``) of instances with one label each.
+
+        >>> one = ms.HCRF(ms.SequenceClass(hidden=2), random_state=0).fit(X, ["a", "b"])
+        >>> one.predict_proba(X).shape
+        (2, 2)
+        """
         found: Floats = self.predict_marginals(X)
         return found
 
@@ -399,6 +419,10 @@ class StructuredEstimator(Plots):
         Divides the weights by one number wherever probabilities are computed: in ``predict_marginals`` and in decisions
         by them. ``temperatures_`` tells it; decode="map" does not change. Labels that are missing, or that training
         never met, do not count.
+
+        >>> other = ms.HCRF(ms.Chain(), random_state=0).fit(X, y).calibrate(X, y)          # better: data not trained on
+        >>> other.temperatures_[0] < 1.0
+        True
         """
         request = self._request(X)
         labels = self.labels_.encode_met(y, request.encoded.labels.shapes)
@@ -408,7 +432,11 @@ class StructuredEstimator(Plots):
 
     @tells_of_compiling
     def predict_hidden(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
-        """States of the structure's hidden variables, each the most probable given the predicted outputs."""
+        """States of the structure's hidden variables, each the most probable given the predicted outputs.
+
+        >>> [len(states) for states in clf.predict_hidden(X)]              # one between every two labels
+        [2, 3]
+        """
         request = self._request(X, hidden, given, allowed)
         return request.encoded.hidden.split(request.states(request.map(), request.encoded.hidden))
 
@@ -419,6 +447,10 @@ class StructuredEstimator(Plots):
         """The k best different outputs of every instance, best first, and their scores PS_h[eps_h] theta.
 
         Exact, or refused in words where inference is not exact. Fewer than k where there are fewer outputs.
+
+        >>> labels, scores = clf.predict_topk(X, k=2)
+        >>> labels[0][0].tolist(), bool(scores[0][0] > scores[0][1])
+        (['B', 'I', 'O'], True)
         """
         request = self._request(X, hidden, given, allowed)
         sites, first = request.encoded.labels, request.encoded.batch.var_ptr
@@ -436,6 +468,9 @@ class StructuredEstimator(Plots):
         """How far the best output is ahead: of the second best, or of the best output that agrees with y (then >= 0).
 
         Differences of scores PS_h[eps_h] theta per instance. y may hold missing labels and candidate sets.
+
+        >>> (clf.decision_gap(X) > 0).tolist(), clf.decision_gap(X, y).round(6).tolist()
+        ([True, True], [0.0, 0.0])
         """
         request = self._request(X)
         if y is None:
@@ -445,7 +480,11 @@ class StructuredEstimator(Plots):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None, *, decode: str | None = None) -> float:
         """Share of labelled sites predicted right; missing sites do not count, any candidate is right, and a label that
-        training never met is wrong. ``decode`` is as in ``predict``; X may be a ``ShardedDataset``."""
+        training never met is wrong. ``decode`` is as in ``predict``; X may be a ``ShardedDataset``.
+
+        >>> clf.score(X, y), clf.score(X, [["B", "B", None], None])
+        (1.0, 0.5)
+        """
         if isinstance(X, ShardedDataset):
             return self._sharded().score(X, decode)
         request = self._request(X)
@@ -470,12 +509,21 @@ class StructuredEstimator(Plots):
 
     def diagnose(self) -> str:
         """In words: whether training converged, how far from the optimum it can be, what inference it rests on, how far
-        restarts lie apart, how much was labelled, and which hidden states are unused."""
+        restarts lie apart, how much was labelled, and which hidden states are unused.
+
+        >>> "converged" in clf.diagnose()
+        True
+        """
         check_is_fitted(self, "coef_")
         return diagnosis.paragraph(self.training_, self.labels_)
 
     def weights_table(self, top: int | None = None) -> list[Weight]:
-        """Every weight with its block, feature and states; ``top`` keeps the largest in absolute value."""
+        """Every weight with its block, feature and states; ``top`` keeps the largest in absolute value.
+
+        >>> best = clf.weights_table(top=1)[0]
+        >>> abs(best.value) == max(abs(row.value) for row in clf.weights_table())
+        True
+        """
         check_is_fitted(self, "coef_")
         rows = list(self.encoder_.weights(self.coef_))
         return rows if top is None else sorted(rows, key=lambda row: -abs(row.value))[: prediction.check_k(top)]
@@ -490,7 +538,12 @@ class StructuredEstimator(Plots):
         return StructuredLinear(self)
 
     def save(self, path: str | Path) -> None:
-        """Write the model to one file (safetensors with JSON metadata); ``mssvm.load`` reads it back."""
+        """Write the model to ``path`` (one file, safetensors with JSON metadata); ``mssvm.load`` reads it back.
+
+        >>> clf.save(folder / "m.safetensors")
+        >>> ms.load(folder / "m.safetensors").score(X, y)
+        1.0
+        """
         check_is_fitted(self, "coef_")
         persist.save(self, path)
 

@@ -33,6 +33,10 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
         As in the structured estimators.
     class_weight : None, "balanced" or a dict
         With ``margin`` the class weights scale the loss, otherwise the instances.
+
+    >>> points, labels = np.array([[-2.0], [-1.0], [0.0], [1.0], [2.0]]), [1, 1, 0, 1, 1]     # two prototypes of 1
+    >>> ms.LatentClassifier(hidden=2, C=100.0, random_state=0).fit(points, labels).score(points, labels)
+    1.0
     """
 
     def __init__(

@@ -18,8 +18,8 @@ from mssvm.models.base import Inputs
 from mssvm.objectives import m3e, modlat
 from mssvm.objectives.base import Objective
 from mssvm.objectives.training import TrainingProblem
-from mssvm.optim import Solution, alternate
-from mssvm.optim.alternate import Minimise
+from mssvm.optim import Solution
+from mssvm.optim.alternate import Minimise, alternate
 
 
 class LSSVM(StructuredEstimator):

@@ -62,7 +62,12 @@ def save(estimator: Any, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> Any:
-    """The estimator written by ``save``; a damaged or newer file is an ``InputError``."""
+    """The estimator that ``save`` wrote to ``path``; a damaged or newer file is an ``InputError``.
+
+    >>> clf.save(folder / "m.safetensors")
+    >>> type(ms.load(folder / "m.safetensors")).__name__
+    'MSSVM'
+    """
     path = checks.path(path, "path")
     if not path.is_file():
         raise InputError(f"{path} is not a file; give the path of a model written by save().")

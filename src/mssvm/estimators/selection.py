@@ -20,6 +20,9 @@ def cross_val_predict(
     ``cv`` is a number of folds, a splitter or an iterable of splits; the test folds must cover every instance once.
     ``params`` go to fit; those with one entry per instance are split along. Returns what ``method`` returns: a list, or
     an array where an instance has one label.
+
+    >>> [len(tags) for tags in ms.cross_val_predict(ms.CRF(classes=["B", "I", "O"]), X, y, cv=2)]
+    [3, 4]
     """
     from sklearn.model_selection import check_cv  # brings half of scikit-learn along
 

@@ -37,8 +37,9 @@ from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weigh
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import BoundBlock, Look, TrainingProblem
-from mssvm.optim import BCFW, Callback, Checkpoint, Regulariser, Row, Solution, Validation, best_of, n_starts, starts
-from mssvm.optim.starts import LARGEST_SEED
+from mssvm.optim import BCFW, Callback, Checkpoint, Regulariser, Row, Solution, Validation
+from mssvm.optim.solution import best_of
+from mssvm.optim.starts import LARGEST_SEED, n_starts, starts
 from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, to_sample
 
@@ -52,6 +53,9 @@ class HeldOut:
 
     ``hidden`` is as in ``predict``. What is wrong with the data is raised inside the context ``naming()``, which can
     put it into other words.
+
+    >>> ms.HCRF(ms.Chain(), random_state=0).fit(X, y, validation=ms.HeldOut(X, y, patience=2)).score(X, y)
+    1.0
     """
 
     X: Any

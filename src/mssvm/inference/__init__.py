@@ -20,6 +20,8 @@ _HOMES = {
     "Toulbar2": "mssvm.inference.toulbar2",
 }
 
+__all__ = ["Auto", "Bounded", "Enumerate", "Exact", "Propagate", "Toulbar2"]
+
 
 def __getattr__(name: str) -> Any:
     """The settings by name, imported when first asked for: their kernels need not be loaded before."""

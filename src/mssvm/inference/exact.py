@@ -22,6 +22,9 @@ class Exact(Settings):
     restarts, seed : of the search for elimination orders.
     methods : those that an engine may choose from, cheapest first; without "side by side" every instance is computed
         alone, more slowly, and its result does not depend on the last bits of anything else in the batch.
+
+    >>> ms.HCRF(ms.Chain(hidden=2), inference=ms.inference.Exact(), random_state=0).fit(X, y).training_["exact"]
+    True
     """
 
     memory_limit: int = 4 << 30

@@ -44,6 +44,10 @@ class Toulbar2(Settings):
     ----------
     time_limit : seconds of processor time on an instance.
     threads : instances that are solved at the same time.
+
+    >>> sure = ms.SSVM(ms.Grid(), inference=ms.inference.Toulbar2(time_limit=2.0))       # or inference="toulbar2"
+    >>> sure.inference.time_limit
+    2.0
     """
 
     time_limit: float = 10.0

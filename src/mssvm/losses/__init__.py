@@ -4,6 +4,6 @@
 factors, and ``Zero`` is the absence of a loss (likelihoods). Any object with the method ``delta`` of ``Loss`` will do.
 """
 
-from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero, inputs_for
+from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
 
-__all__ = ["Hamming", "Loss", "TableLoss", "WeightedHamming", "Zero", "inputs_for"]
+__all__ = ["Hamming", "Loss", "TableLoss", "WeightedHamming", "Zero"]

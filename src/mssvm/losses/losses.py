@@ -33,6 +33,12 @@ class Loss(Protocol):
     A loss with ``needs_own_tables = True`` adds to the tables of factors, which therefore must not be shared. A loss
     with a method ``expected(batch, output, mu)``, as all of these have, can be minimised in expectation: it gives
     E[Delta(truth, y)], truth distributed as ``mu``, as potentials of y.
+
+    >>> class Half:                                                                # of what Hamming counts
+    ...     def delta(self, batch, output, truth, site_weight):
+    ...         return ms.losses.Hamming(scale=0.5).delta(batch, output, truth, site_weight)
+    >>> ms.SSVM(ms.Chain(), loss=Half()).fit(X, y).score(X, y)
+    1.0
     """
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials: ...
@@ -45,7 +51,11 @@ def inputs_for(loss: Loss | None, inputs: Any) -> Any:
 
 @dataclass(frozen=True)
 class Zero(Settings):
-    """No loss (hidden conditional random fields)."""
+    """No loss (hidden conditional random fields).
+
+    >>> ms.LossAugmentedCRF(loss=ms.losses.Zero()).fit(X, y).score(X, y)            # as CRF
+    1.0
+    """
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
         return Potentials.zeros(batch)
@@ -74,7 +84,11 @@ class ScaledLoss(Settings):
 
 @dataclass(frozen=True)
 class Hamming(ScaledLoss):
-    """Number of wrong outputs times ``scale``; ``normalize`` divides by the number of outputs of the instance."""
+    """Number of wrong outputs times ``scale``; ``normalize`` divides by the number of outputs of the instance.
+
+    >>> ms.SSVM(ms.Chain(), loss=ms.losses.Hamming(normalize=True, scale=2.0), C=10.0).fit(X, y).score(X, y)
+    1.0
+    """
 
     normalize: bool = False
     scale: float = 1.0
@@ -95,6 +109,10 @@ class WeightedHamming(ScaledLoss):
 
     A vector c means cost[s, y] = c[s] for y != s. ``cost`` may also be a mapping from number of states to matrix or
     vector, for models whose outputs differ in it. ``scale`` and ``normalize`` as in ``Hamming``.
+
+    >>> loss = ms.losses.WeightedHamming([5.0, 1.0, 1.0])                          # a B that is missed costs 5
+    >>> ms.SSVM(ms.Chain(), loss=loss).fit(X, y).score(X, y)
+    1.0
     """
 
     cost: AnyArray | Mapping[int, AnyArray]
@@ -147,6 +165,10 @@ class TableLoss(ScaledLoss):
     touch a hidden variable, carry no loss. A factor's loss is multiplied by the weights of its sites. The loss differs
     between instances, so these factors get tables of their own (``inputs_for``). ``sites`` is the loss on single sites,
     ``scale`` and ``normalize`` are as in ``Hamming``.
+
+    >>> wrong_pair = 1.0 - np.eye(9).reshape(3, 3, 3, 3)                           # 1 unless both labels are right
+    >>> ms.SSVM(ms.Chain(), loss=ms.losses.TableLoss({(3, 3): wrong_pair})).fit(X, y).score(X, y)
+    1.0
     """
 
     needs_own_tables: ClassVar[bool] = True

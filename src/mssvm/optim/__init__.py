@@ -9,20 +9,18 @@
 on, ``starts`` says where to begin, ``alternate`` trains two sets of weights by turns, ``regulariser`` is R.
 """
 
-from mssvm.optim.alternate import alternate
 from mssvm.optim.bcfw import BCFW
 from mssvm.optim.cccp import CCCP
 from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
 from mssvm.optim.cutting import CuttingPlane
 from mssvm.optim.lbfgs import LBFGS
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.solution import Certificate, Outcome, Row, Solution, best_of
+from mssvm.optim.solution import Certificate, Outcome, Row, Solution
 from mssvm.optim.solver import Callback, Solver, Validation
-from mssvm.optim.starts import hcrf_start, n_starts, random_start, starts, zero_start
+from mssvm.optim.starts import random_start
 from mssvm.optim.subgradient import Scaling, Stopping, Subgradient
 
 __all__ = [
     "BCFW", "CCCP", "LBFGS", "Callback", "Certificate", "Checkpoint", "CuttingPlane", "Outcome", "Regulariser", "Row",
-    "Scaling", "Solution", "Solver", "Stopping", "Subgradient", "Validation", "alternate", "best_of",
-    "checkpoints_of", "hcrf_start", "n_starts", "random_start", "starts", "zero_start",
+    "Scaling", "Solution", "Solver", "Stopping", "Subgradient", "Validation", "checkpoints_of", "random_start",
 ]  # fmt: skip

@@ -64,6 +64,9 @@ class BCFW(Solver[BCFWState]):
     Stops when the duality gap is at most ``tolerance`` times the objective, checked every ``check_every`` passes, or
     after ``max_passes``. ``n_planes`` is the number of planes kept an instance; ``cached_passes`` the passes over known
     planes, free of inference, after each pass with the oracle; ``seed`` that of the order of visits.
+
+    >>> ms.SSVM(ms.Chain(), solver=ms.solvers.BCFW(tolerance=0.01)).fit(X, y).score(X, y)
+    1.0
     """
 
     max_passes: int = 100

@@ -52,6 +52,9 @@ class CCCP(Solver[CCCPState]):
 
     Stops when an outer step lowers the objective by less than ``tolerance`` of it, or after ``max_outer`` steps.
     ``literal`` takes every inner result as it comes. ``eps_h_schedule`` may let eps_h fall towards the target.
+
+    >>> ms.LSSVM(ms.Chain(), solver=ms.solvers.CCCP(ms.solvers.LBFGS(), max_outer=20)).fit(X, y).score(X, y)
+    1.0
     """
 
     inner: Solver[Any] = field(default_factory=BCFW)

@@ -23,9 +23,13 @@ FORMAT = "mssvm-checkpoint-4"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where and how often to save. If the file exists when a solver starts, the solver resumes from it.
+    """Where (``path``) and how often to save. If the file exists when a solver starts, the solver resumes from it.
 
     Saving happens between iterations, at the first one that ends ``every_seconds`` after the last save.
+
+    >>> saved = ms.solvers.Checkpoint(folder / "run", every_seconds=0.0)
+    >>> ms.HCRF(ms.Chain(), random_state=0).fit(X, y, checkpoint=saved).score(X, y)
+    1.0
     """
 
     path: str | Path
@@ -38,7 +42,11 @@ class Checkpoint:
 
 
 def checkpoints_of(path: str | Path) -> list[Path]:
-    """The numbered files of an interrupted series of runs."""
+    """The numbered files of an interrupted series of runs with checkpoints at ``path``.
+
+    >>> ms.solvers.checkpoints_of(folder / "never-run")
+    []
+    """
     path = Path(path)
     return sorted(path.parent.glob(f"{path.name}-[0-9]*"))
 

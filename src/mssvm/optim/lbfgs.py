@@ -58,6 +58,9 @@ class LBFGS(Solver[LBFGSState]):
     stage ends after ``max_iterations``, or when ten iterations together lower the objective by less than ``tolerance``
     of it (or three by hardly anything), or when no component of the gradient exceeds ``gradient_tolerance``;
     ``memory`` is the number of pairs kept. ``floors`` is the former name of ``schedule``.
+
+    >>> ms.SSVM(ms.Chain(), solver=ms.solvers.LBFGS(schedule=(1.0, 0.1), max_iterations=100)).fit(X, y).score(X, y)
+    1.0
     """
 
     schedule: Sequence[float] = (1, 1 / 4, 1 / 16, 1 / 32)

@@ -17,8 +17,12 @@ from mssvm.core.errors import InputError, UnsupportedError
 
 @dataclass(frozen=True, eq=False)
 class Regulariser:
-    """Strengths of the squares and of the absolute values, one for all weights or one each, and a mask of weights kept
-    >= 0. ``kinked``: the objective has kinks or bounds at zero, which only LBFGS and Subgradient (bounds) can handle.
+    """``strength`` of the squares and of the ``absolute`` values, one for all weights or one each, and a mask of
+    weights kept ``nonnegative``. ``kinked``: the objective has kinks or bounds at zero, which only LBFGS and
+    Subgradient (bounds) can handle.
+
+    >>> ms.solvers.Regulariser(strength=2.0, absolute=1.0).value(np.array([3.0, -1.0]))
+    14.0
     """
 
     strength: float | Floats = 1.0

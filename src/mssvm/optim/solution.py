@@ -16,7 +16,11 @@ from mssvm.objectives.problem import Part
 
 class Row(NamedTuple):
     """One line of a trace; NaN where a solver does not know a figure. Calls, and instances floored at U-, count from
-    the start."""
+    the start.
+
+    >>> ms.solvers.Row._fields[:3], clf.history_.dtype.names == ms.solvers.Row._fields
+    (('iteration', 'objective', 'gap'), True)
+    """
 
     iteration: int
     objective: float
@@ -38,7 +42,11 @@ class Row(NamedTuple):
 
 
 class Outcome(Enum):
-    """Why a solver stopped."""
+    """Why a solver stopped.
+
+    >>> ms.solvers.Outcome.TIME.cut_short, ms.solvers.Outcome.CONVERGED.unfinished
+    (True, False)
+    """
 
     CONVERGED = "converged"
     COMPLETED = "completed"
@@ -63,11 +71,14 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """How far the objective can be above its optimum, and whether that figure is proven.
+    """How far the objective can be above its optimum, and whether that figure is proven: in a ``sentence``, and below.
 
     ``gap`` is objective minus a lower bound (NaN: none known). It certifies only if every inference call was exact;
     otherwise it is an estimate, and ``negative_gaps`` counts the impossible ones that were seen. ``bias`` bounds what
     smoothing may have added to the objective. ``slack`` holds xi_i of the constraint form, where a solver has them.
+
+    >>> ms.solvers.Certificate("The dual proves it.", gap=0.01, certifies=True).certifies
+    True
     """
 
     sentence: str
@@ -101,9 +112,14 @@ class Tally:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Weights and their objective, the trace, the outcome with a sentence, and the certificate.
+    """Weights ``w`` and their objective, the trace, the outcome with a ``message``, and the certificate.
 
-    ``warm`` is what the same solver can start from on a problem with the same convex parts.
+    ``tally`` counts inference. ``warm`` is what the same solver can start from on a problem with the same convex parts.
+
+    >>> nothing = ms.solvers.Certificate("No bound is known.")
+    >>> found = ms.solvers.Solution(np.zeros(2), 1.5, (), ms.solvers.Outcome.CONVERGED, "Done.", nothing)
+    >>> found.objective, found.plus_calls
+    (1.5, 0)
     """
 
     w: Floats

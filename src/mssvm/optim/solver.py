@@ -47,6 +47,10 @@ class Validation:
     """Early stopping: after ``patience`` scores in a row without a new highest one, taken every ``every`` iterations.
 
     The weights with the highest ``score`` are returned instead of those with the lowest objective.
+
+    >>> small = ms.solvers.Validation(score=lambda w: -float(np.abs(w).max()), patience=1)      # any score of w
+    >>> ms.HCRF(ms.Chain(), random_state=0).fit(X, y, validation=small).n_iter_ > 0
+    True
     """
 
     score: Callable[[Floats], float]
@@ -267,6 +271,9 @@ class Solver(Settings, ABC, Generic[S]):
 
     A state is a dataclass of arrays, numbers, generators and nests of them: whatever is not in it or in ``SolverRun``
     does not survive a restart, which is what makes resumed runs equal to uninterrupted ones.
+
+    >>> isinstance(ms.solvers.BCFW(), ms.solvers.Solver)                           # docs/extending.md writes one
+    True
     """
 
     state_type: ClassVar[type]

@@ -57,7 +57,12 @@ def n_starts(init: Any, problem: Problem, hidden: Bools, n_init: int) -> int:
 
 
 def random_start(n_weights: int, *, seed: int = 0, scale: float = 0.1, hidden: Bools | None = None) -> Floats:
-    """N(0, scale^2) on the weights that touch hidden states (mask ``hidden``; default all weights), zero elsewhere."""
+    """N(0, scale^2) on those of ``n_weights`` weights that touch hidden states (mask ``hidden``; default all), zero
+    elsewhere; ``seed`` is that of the numbers.
+
+    >>> ms.solvers.random_start(3, seed=0, hidden=np.array([False, True, False])).round(3).tolist()
+    [0.0, -0.013, 0.0]
+    """
     w = scale * np.random.default_rng(seed).standard_normal(n_weights)
     if hidden is None:
         return w

@@ -29,7 +29,11 @@ ENOUGH_EPOCHS = 10  # for cooling to mean something; how far from the minimum it
 
 class Stopping(Enum):
     """Which norm is compared with the tolerance: of the loss gradient alone, as printed in the paper's Algorithm 2,
-    or of the gradient of the whole objective, which is the one that vanishes at a minimum."""
+    or of the gradient of the whole objective, which is the one that vanishes at a minimum.
+
+    >>> ms.solvers.Subgradient(full_batch=True, tolerance=1e-3, stopping=ms.solvers.Stopping.CORRECTED).full_batch
+    True
+    """
 
     PRINTED = "printed"
     CORRECTED = "corrected"
@@ -38,7 +42,11 @@ class Stopping(Enum):
 class Scaling(Enum):
     """How the rate of each weight follows its gradients g_t. AdaGrad divides by the root of sum g_t^2, which the large
     gradients of the first steps hold down for good. Adam forgets: it divides a running mean of g_t by the root of a
-    running mean of g_t^2, so weights keep moving, and needs cooling from the first epoch on to settle."""
+    running mean of g_t^2, so weights keep moving, and needs cooling from the first epoch on to settle.
+
+    >>> [member.value for member in ms.solvers.Scaling]
+    ['adagrad', 'adam']
+    """
 
     ADAGRAD = "adagrad"
     ADAM = "adam"
@@ -77,6 +85,9 @@ class Subgradient(Solver[SubgradientState]):
     ``tolerance`` > 0 ends a full-batch run when the gradient norm of ``stopping`` ("printed" or "corrected") falls to
     it. An epoch in ``evaluate_every``, and the last, ends with a pass over all instances that evaluates the objective,
     which costs as much as the epoch itself. ``seed`` is that of the order of visits.
+
+    >>> ms.SSVM(ms.Chain(), solver=ms.solvers.Subgradient(n_epochs=30, scaling="adam")).fit(X, y).score(X, y)
+    1.0
     """
 
     n_epochs: int = 100

@@ -172,6 +172,10 @@ def distributed(cluster: Any = None, **settings: Any) -> Iterator[Cluster]:
 
     ``cluster`` is the address of a scheduler, a Dask ``Client`` or cluster object such as ``LocalCluster``, or a number
     of workers to start on this machine (None: one a core), with ``settings`` such as ``memory_limit="4GB"``.
+
+    >>> with ms.distributed(1) as cluster:                                        # one worker, on this machine
+    ...     ms.CRF(ms.Chain()).fit(ms.ShardedDataset([lambda: (X, y)])).predict(X)[0].tolist()
+    ['B', 'I', 'O']
     """
     if isinstance(cluster, Client):
         with cluster.as_current():

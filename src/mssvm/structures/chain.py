@@ -43,6 +43,10 @@ class Chain(Pairwise):
 
     X is a list of (T, d) arrays, sparse matrices, or lists of named features; with edge features a list of
     ``{"x": ..., "edge_x": (T - 1, e)}`` or of tuples of two arrays.
+
+    >>> tagger = ms.CRF(ms.Chain(forbidden=[("O", "I")])).fit(X, y)                # I never follows O
+    >>> tagger.score(X, y)
+    1.0
     """
 
     edge_name: ClassVar[str] = "transition"

@@ -14,7 +14,7 @@ from mssvm.core.errors import InputError, at_row
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, offsets, spans
 from mssvm.data.labels import Labels
-from mssvm.losses import Loss, inputs_for
+from mssvm.losses.losses import Loss, inputs_for
 from mssvm.models.linear import LinearInputs
 from mssvm.objectives.sample import Sample
 

@@ -35,6 +35,10 @@ class FactorModel(Structure):
         Tuples of states (labels, or numbers of hidden states), one per variable of the factor, that never occur.
     fixed : mapping of block to weights
         Known weights that training leaves alone (see ``Chain``).
+
+    >>> pair = ms.FactorInput(["y", "y"], {"own": ([[0], [1]], [[1.0], [-1.0]]), "both": [[0, 1]]})
+    >>> ms.CRF(ms.FactorModel()).fit([pair], [["a", "b"]]).predict([pair])[0].tolist()
+    ['a', 'b']
     """
 
     hidden: Mapping[Hashable, int] | None = None

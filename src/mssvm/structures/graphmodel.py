@@ -40,6 +40,10 @@ class GraphModel(Pairwise):
         The labels that nodes of a type can have; types not named can have all.
     fixed : mapping of block to weights
         Known weights that training leaves alone (see ``Chain``).
+
+    >>> graph = ms.Graph(np.array([[1.0], [-1.0], [1.0]]), [[0, 1], [1, 2]])
+    >>> ms.CRF(ms.GraphModel(directed=False)).fit([graph], [["a", "b", "a"]]).predict([graph])[0].tolist()
+    ['a', 'b', 'a']
     """
 
     hidden: int = 0

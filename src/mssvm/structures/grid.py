@@ -50,6 +50,11 @@ class Grid(Pairwise):
     X is a list of (H, W, d) arrays. With edge features it is a list of ``{"x": ..., "edge_x": ...}`` or of tuples
     (x, horizontal, vertical): horizontal (H, W-1, e), vertical (H-1, W, e), with 8 neighbours also both diagonals
     (H-1, W-1, e); ``edge_x`` is a tuple of these or a dict by direction.
+
+    >>> image = np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]])[..., None]
+    >>> scribble = [["sky", None, None], [None, None, "sea"]]
+    >>> ms.HCRF(ms.Grid(edges="associative"), C=10.0).fit([image], [scribble]).predict([image])[0].tolist()
+    [['sky', 'sky', 'sea'], ['sky', 'sea', 'sea']]
     """
 
     depth: ClassVar[int] = 2

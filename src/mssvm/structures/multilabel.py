@@ -54,6 +54,10 @@ class MultiLabel(Pairwise):
 
     X is an array or a sparse matrix (n, d), a data frame, or a list of rows or of named features; y an array (n, L) of
     two classes, with ``MISSING``, None, NaN or ``missing_label`` where a label is not known. Predictions are (n, L).
+
+    >>> rows, labels = np.array([[1.0], [1.0], [-1.0], [-1.0]]), np.array([[1, 1], [1, np.nan], [0, 0], [0, 0]])
+    >>> ms.HCRF(ms.MultiLabel(names=["red", "round"])).fit(rows, labels).predict(rows[1:3]).tolist()
+    [[1.0, 1.0], [0.0, 0.0]]
     """
 
     graph: str | Iterable[Sequence[Any]] = "tree"

@@ -39,6 +39,10 @@ class SequenceClass(Structure):
         Known weights that training leaves alone (see ``Chain``).
 
     X is a list of (T, d) arrays, sparse matrices or lists of named features; y has one label per sequence.
+
+    >>> model = ms.HCRF(ms.SequenceClass(hidden=2), C=10.0, random_state=0).fit(X, ["short", "long"])
+    >>> model.predict(X).tolist()
+    ['short', 'long']
     """
 
     depth: ClassVar[int] = 0

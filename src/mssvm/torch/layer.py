@@ -57,6 +57,10 @@ class StructuredLoss(torch.nn.Module):
     for ``GraphModel``. Labels ``y`` are a tensor of classes, negative where missing, in the shape of the sites; a
     boolean tensor with a last axis of classes that marks candidates (a row without any is a missing label); or nested
     lists with ``ms.MISSING`` and sets.
+
+    >>> layer = ms.torch.StructuredLoss(ms.Chain(), eps_y=0.0, eps_h=1.0)
+    >>> float(layer(scores, torch.tensor([[0, -100]])))                           # the second label is missing
+    0.0
     """
 
     def __init__(
@@ -110,18 +114,30 @@ class StructuredLoss(torch.nn.Module):
     # ------------------------------------------------------------------------------------- questions
 
     def log_partition(self, scores: Scores, *, given: Any = None, **shape: Any) -> torch.Tensor:
-        """log sum exp theta of every instance, over what ``given`` labels leave open; its gradient: the marginals."""
+        """log sum exp theta of every instance, over what ``given`` labels leave open; its gradient: the marginals.
+
+        >>> float(layer.log_partition(scores)) > 3.0, layer.log_partition(scores, given=torch.tensor([[0, 1]])).tolist()
+        (True, [3.0])
+        """
         laid, question = self._at_one(scores, given, shape)
         return evaluate(question, laid)
 
     def entropy(self, scores: Scores, *, given: Any = None, **shape: Any) -> torch.Tensor:
-        """Entropy of p ~ exp theta of every instance, differentiable."""
+        """Entropy of p ~ exp theta of every instance, differentiable.
+
+        >>> bool(layer.entropy(scores) > 0)
+        True
+        """
         laid, question = self._at_one(scores, given, shape)
         return entropy(question, laid)
 
     @torch.no_grad()
     def marginals(self, scores: Scores, *, given: Any = None, **shape: Any) -> Any:
-        """Probability of every class at every site under p ~ exp theta, in the shape of the sites."""
+        """Probability of every class at every site under p ~ exp theta, in the shape of the sites.
+
+        >>> layer.marginals(scores).sum(-1).tolist()
+        [[1.0, 1.0]]
+        """
         laid, question = self._at_one(scores, given, shape)
         value, mu = question(potentials(laid.unary, laid.tables))
         checked(value)
@@ -129,7 +145,11 @@ class StructuredLoss(torch.nn.Module):
 
     @torch.no_grad()
     def decode(self, scores: Scores, *, given: Any = None, **shape: Any) -> Any:
-        """argmax_y PS_h[eps_h] theta, the decoder that the objective bounds; padding gets -100."""
+        """argmax_y PS_h[eps_h] theta, the decoder that the objective bounds; padding gets -100.
+
+        >>> layer.decode(scores).tolist()
+        [[0, 1]]
+        """
         laid = self._lay_out(scores, **shape)
         request = self._request(laid, given)
         states = torch.from_numpy(request.states(request.map(), request.encoded.labels)).to(laid.device)
@@ -139,7 +159,12 @@ class StructuredLoss(torch.nn.Module):
     def topk(
         self, scores: Scores, k: int, *, given: Any = None, **shape: Any
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Per instance the k best labellings (k, sites...), best first, and their scores PS_h[eps_h] theta."""
+        """Per instance the k best labellings (k, sites...), best first, and their scores PS_h[eps_h] theta.
+
+        >>> labels, values = layer.topk(scores, k=2)[0]
+        >>> labels.tolist(), values.tolist()
+        ([[0, 1], [0, 0]], [3.0, 2.0])
+        """
         laid = self._lay_out(scores, **shape)
         request = self._request(laid, given)
         sites, first, out = request.encoded.labels, request.encoded.batch.var_ptr, []
@@ -155,7 +180,12 @@ class StructuredLoss(torch.nn.Module):
         self, scores: Scores, n: int = 1, *, given: Any = None, generator: torch.Generator | None = None, **shape: Any
     ) -> list[Any]:
         """``n`` draws from p ~ exp theta, each in the shape of the sites: exact on forests in one call of inference,
-        elsewhere variable by variable, as exact as inference is."""
+        elsewhere variable by variable, as exact as inference is.
+
+        >>> draws = layer.sample(scores, n=3, generator=torch.Generator().manual_seed(0))
+        >>> len(draws), tuple(draws[0].shape)
+        (3, (1, 2))
+        """
         laid = self._lay_out(scores, **shape)
         query = self._query(laid, given)
         batch, theta = laid.layout.batch, potentials(laid.unary, laid.tables)

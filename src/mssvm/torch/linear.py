@@ -25,6 +25,10 @@ class StructuredLinear(torch.nn.Module):
 
     ``module(X)`` are the scores that every method of ``module.loss`` takes; its gradient is Phi(x)^T mu. Labels in
     lists are the estimator's own. ``to_estimator()`` gives an estimator with the weights as they are now.
+
+    >>> module = clf.to_torch()
+    >>> module.loss(module(X), y).item() >= 0.0, module.to_estimator().score(X, y)
+    (True, 1.0)
     """
 
     def __init__(self, estimator: Any) -> None:

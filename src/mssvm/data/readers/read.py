@@ -43,7 +43,12 @@ DEFAULT = Options()
 
 
 def read(path: str | Path, options: Options = DEFAULT) -> Dataset:
-    """The whole file."""
+    """The whole file ``path``, read as ``options`` say.
+
+    >>> size = (folder / "two.jsonl").write_text('{"x": [[1], [2]], "y": ["a", null]}\\n{"x": [[3]], "y": ["b"]}\\n')
+    >>> ms.data.read(folder / "two.jsonl").labels
+    [['a', None], ['b']]
+    """
     collector, opened = open_data(path, options)
     for record in opened.records:
         collector.add(record)
@@ -51,7 +56,12 @@ def read(path: str | Path, options: Options = DEFAULT) -> Dataset:
 
 
 def read_parts(path: str | Path, size: int, options: Options = DEFAULT) -> Iterator[Dataset]:
-    """The file in data sets of up to ``size`` instances, so that memory stays bounded."""
+    """The file ``path``, as ``options`` say, in data sets of up to ``size`` instances: memory stays bounded.
+
+    >>> size = (folder / "two.jsonl").write_text('{"x": [[1], [2]], "y": ["a", null]}\\n{"x": [[3]], "y": ["b"]}\\n')
+    >>> [len(part) for part in ms.data.read_parts(folder / "two.jsonl", size=1)]
+    [1, 1]
+    """
     collector, opened = open_data(path, options)
     empty = True
     while part := list(islice(opened.records, size)):
@@ -65,7 +75,13 @@ def read_parts(path: str | Path, size: int, options: Options = DEFAULT) -> Itera
 
 
 def check(path: str | Path, options: Options = DEFAULT, limit: int = 20) -> tuple[Dataset | None, list[str]]:
-    """The instances that can be read, and up to ``limit`` sentences about those that cannot."""
+    """The instances of ``path`` that can be read as ``options`` say, and up to ``limit`` sentences about the others.
+
+    >>> size = (folder / "bad.jsonl").write_text('{"x": [[1]], "y": ["a"]}\\n{"x": [[1]], "y": ["a", "b"]}\\n')
+    >>> data, problems = ms.data.check(folder / "bad.jsonl")
+    >>> len(data), len(problems)
+    (1, 1)
+    """
     problems: list[str] = []
 
     def note(sentence: str) -> None:

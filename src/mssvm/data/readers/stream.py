@@ -32,7 +32,14 @@ UNPACK = f"save it unpacked, {RAISE}"
 @dataclass(frozen=True)
 class Options:
     """How to read: None finds ``format`` and ``structure`` out. ``labelled=False``: CoNLL without a label column;
-    ``sources``: its lines are kept, too. Lines, arrays and pictures may be ``limit`` times as large as usual."""
+    ``sources``: its lines are kept, too; ``missing_colour``: of pixels without a label in masks; ``progress`` is called
+    with the bytes read and in all, ``note`` with what is wrong with lines, which are then passed over.
+    Lines, arrays and pictures may be ``limit`` times as large as usual.
+
+    >>> lines = (folder / "untagged.txt").write_text("the\\ncat\\n")
+    >>> ms.data.read(folder / "untagged.txt", ms.data.Options(format="conll", labelled=False)).y is None
+    True
+    """
 
     format: FormatName | None = None
     structure: Kind | None = None
