@@ -13,6 +13,7 @@ import pytest
 import mssvm as ms
 from mssvm.core import checks
 from mssvm.core.errors import InputError
+from mssvm.optim import checkpoints_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
@@ -112,6 +113,12 @@ def test_what_the_system_refuses_is_one_sentence(arguments: list[str]) -> None:
     with open("/dev/full" if arguments == ["--help"] else "/dev/null", "w") as out:
         run = subprocess.run([sys.executable, "-m", "mssvm", *arguments], stdout=out, stderr=subprocess.PIPE, text=True)
     assert run.returncode == 2 and run.stderr.count("\n") == 1 and run.stderr.startswith("mssvm: ")
+
+
+def test_names_with_brackets_have_checkpoints_too(tmp_path: Path) -> None:
+    X, y = chain()
+    ms.CRF(ms.Chain(), max_iter=2).fit(X, y, checkpoint=tmp_path / "m[1]")
+    assert [p.name for p in checkpoints_of(tmp_path / "m[1]")] == ["m[1]-1"]
 
 
 def test_faults_lose_nothing(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from attack import report
 import mssvm as ms
 from mssvm.cli import main
 from mssvm.core import files
+from mssvm.core.stopping import stop_at_once
 from mssvm.experiments import demo
 
 FIT = import_module("mssvm.cli.fit")
@@ -114,19 +115,24 @@ class Bench:
 
     def started(self, command: list[str], before: Callable[[], Any] | None = None) -> int:
         """The id of a child that runs the command, after ``before``."""
+        heeded = (signal.SIGINT, signal.SIGTERM)
         sys.stdout.flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, heeded)  # until the child can answer as a command does
         child = os.fork()
         if child:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, heeded)
             return child
         code = 70
         try:
             os.setpgid(0, 0)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.default_int_handler)
+            for number in heeded:
+                signal.signal(number, signal.SIG_DFL)
             os.dup2(os.open(self.folder / f"said-{os.getpid()}", os.O_CREAT | os.O_WRONLY, 0o666), 2)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            stop_at_once()
             if before is not None:
                 before()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, heeded)
             code = main(command)
         finally:
             sys.stderr.flush()
@@ -195,11 +201,9 @@ def stops(bench: Bench, n: int, signals: tuple[int, ...], kind: str) -> None:
         if ended.code and bench.rng.random() < 0.3 and not ended.raw:
             ended = bench.forked([*command, "--resume"], None, float(bench.rng.uniform(0, seconds)), chosen)
         bench.counts[f"{kind}: {'cut short' if ended.code else 'had ended before'}"] += 1
-        expected = (0, -chosen) if chosen == signal.SIGKILL else (0, 128 + chosen)
+        unheard = chosen in (signal.SIGKILL, signal.SIGTERM) and not ended.said  # the latter: before Python runs
+        expected = (0, -chosen) if unheard else (0, 128 + chosen)
         problem = "" if ended.code in expected else f"exit code {ended.code}: {ended.said[-200:]}"
-        for file in bench.folder.glob(".m.*"):  # what a kill leaves half written, and the lock that died with it
-            if chosen == signal.SIGKILL and ended.code:
-                file.unlink()
         bench.judge(kind, f"{run} {k}", problem or bench.resumed(run, ended))
 
 

@@ -12,10 +12,12 @@ import argparse
 import gzip
 import io
 import json
+import struct
 import sys
 import tempfile
 import time
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,13 +25,16 @@ from typing import Any
 
 import numpy as np
 from attack import report
+from safetensors.numpy import load, save
 
 import mssvm as ms
+from mssvm.core.files import digest_of
 from mssvm.data.readers import Options, read
-from mssvm.data.readers.png import encode
+from mssvm.data.readers.png import SIGNATURE, encode
 from mssvm.uai import read_model
 
 NUMBERS = (b"1e999", b"-1", b"0", b"9" * 400, b"null", b"NaN", b'"x"', b"[]", b"{}", b"1e-999", b"true", b"\xff\xfe")
+VALUES = (None, True, -1, 0, 3, 1 << 40, 10**400, 0.5, "", "x", "MSSVM", [], {}, [1], {"$": "float", "text": "nan"})
 MARKS = b'[]{}",:\n\t 0123456789'
 
 
@@ -53,7 +58,7 @@ def good_files() -> dict[str, tuple[bytes, Callable[[Path], Any]]]:
         "c.npz": (archive.getvalue(), read),
         "p.png": (encode(rng.integers(0, 255, (6, 5, 3)).astype(np.uint8)), _read_picture),
         "m.uai": (uai.encode(), read_model),
-        "m.safetensors": (_model(), ms.load),
+        "m.safetensors": (_model(), _predict),
         "k-1": (_checkpoint(), _resume),
     }
 
@@ -74,6 +79,10 @@ def _checkpoint() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         ms.CRF(ms.Chain(), max_iter=2).fit(*_data(), checkpoint=Path(folder) / "k")
         return (Path(folder) / "k-1").read_bytes()
+
+
+def _predict(path: Path) -> Any:
+    return ms.load(path).predict(_data()[0])
 
 
 def _resume(path: Path) -> Any:
@@ -116,6 +125,52 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
     return data
 
 
+def edited(tree: Any, rng: np.random.Generator) -> Any:
+    """JSON with one value somewhere inside replaced, taken out or doubled."""
+    if not isinstance(tree, (dict, list)) or not tree or rng.random() < 0.1:
+        return VALUES[int(rng.integers(len(VALUES)))]
+    keys = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
+    key = keys[int(rng.integers(len(keys)))]
+    changed = tree.copy()
+    if rng.random() < 0.05:
+        del changed[key]
+    else:
+        changed[key] = edited(tree[key], rng)
+    return changed
+
+
+def sealed(data: bytes, rng: np.random.Generator) -> bytes:
+    """A model or checkpoint changed inside, its digest that of the change: what a careful hand could write."""
+    (size,) = struct.unpack("<Q", data[:8])
+    meta, tensors = json.loads(data[8 : 8 + size])["__metadata__"], load(data)
+    key = next(k for k in meta if k not in ("format", "digest"))
+    text = json.dumps(edited(json.loads(meta[key]), rng))
+    if rng.random() < 0.2 and tensors:
+        name = list(tensors)[int(rng.integers(len(tensors)))]
+        tensors[name] = (np.zeros(3), np.full(tensors[name].shape, np.nan), tensors[name].astype(bool))[rng.integers(3)]
+    return bytes(save(tensors, {**meta, key: text, "digest": digest_of(text, tensors)}))
+
+
+def checked(data: bytes, rng: np.random.Generator) -> bytes:
+    """A picture with one chunk changed, its checksums right."""
+    parts, at = [], len(SIGNATURE)
+    while at < len(data):
+        (size,) = struct.unpack(">I", data[at : at + 4])
+        parts.append((data[at + 4 : at + 8], data[at + 8 : at + 8 + size]))
+        at += 12 + size
+    k = int(rng.integers(len(parts)))
+    kind, body = parts[k]
+    packed = kind == b"IDAT" and rng.random() < 0.7
+    body = zlib.compress(mutated(zlib.decompress(body), rng)) if packed else mutated(body, rng)
+    parts[k] = (kind, body)
+    return SIGNATURE + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
+    )
+
+
+INSIDE = {"p.png": checked, "m.safetensors": sealed, "k-1": sealed}  # where checksums hide what is behind them
+
+
 def run(cases: int, seed: int) -> tuple[dict[str, Counter[str]], list[str]]:
     """Per format what came of ``cases`` damaged files, and what else than a sentence did."""
     counts: dict[str, Counter[str]] = {}
@@ -126,7 +181,7 @@ def run(cases: int, seed: int) -> tuple[dict[str, Counter[str]], list[str]]:
             with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 path = Path(folder) / name
-                path.write_bytes(mutated(data, rng))
+                path.write_bytes(INSIDE.get(name, mutated)(data, rng) if k % 4 else mutated(data, rng))
                 try:
                     reader(path)
                     counts[name]["read"] += 1

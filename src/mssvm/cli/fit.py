@@ -16,7 +16,7 @@ from mssvm.cli.interrupt import last_words
 from mssvm.cli.output import check_target
 from mssvm.cli.scoring import scores
 from mssvm.core.errors import InputError
-from mssvm.core.files import alone
+from mssvm.core.files import alone, left_behind
 from mssvm.core.progress import ProgressLine
 from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
@@ -128,9 +128,9 @@ def _calibrate(estimator: Any, data: Path | None, reading: Options) -> None:
 
 
 def _keep(estimator: Any, model: Path, checkpoint: Path) -> None:
-    """The model, and no checkpoint any more."""
+    """The model, and no checkpoint any more, nor what killed runs left of one."""
     estimator.save(model)
-    for file in checkpoints_of(checkpoint):
+    for file in (*checkpoints_of(checkpoint), *left_behind(model)):
         file.unlink(missing_ok=True)
 
 

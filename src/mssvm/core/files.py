@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -62,6 +63,12 @@ def alone(path: Path) -> Iterator[None]:
         finally:
             with suppress(OSError):
                 beside.unlink()
+
+
+def left_behind(path: Path) -> list[Path]:
+    """What killed processes left half written of ``path`` and of its checkpoints; garbage to one who is ``alone``."""
+    name = re.compile(re.escape(f".{path.name}.") + r"(checkpoint-\d+\.)?[a-z0-9_]{8}")
+    return [file for file in path.resolve().parent.iterdir() if name.fullmatch(file.name)]
 
 
 def _locked(file: IO[bytes], path: Path) -> bool:

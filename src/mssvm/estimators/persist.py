@@ -119,9 +119,14 @@ def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
     model.history_ = records({name: _by_name(columns, name) for name in Row._fields})
     model.training_ = {**data["training"], "floored": _by_name(data["training"], "floored")}
     model.objective_ = data["training"]["objective"]
-    model.temperatures_ = tuple(data.get("temperatures", (1.0, 1.0)))
+    model.temperatures_ = _temperatures(data.get("temperatures", (1.0, 1.0)))
     model.status_, model.n_iter_ = data["status"], data["n_iter"]
     return model
+
+
+def _temperatures(given: Any) -> tuple[float, float]:
+    eps_y, eps_h = given
+    return checks.temperature(eps_y, "eps_y"), checks.temperature(eps_h, "eps_h")
 
 
 def _parameters(estimator: Any, writer: Writer) -> tuple[dict[str, Any], list[str]]:

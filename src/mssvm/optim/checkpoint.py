@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from dataclasses import dataclass
+from glob import escape
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def checkpoints_of(path: str | Path) -> list[Path]:
     []
     """
     path = Path(path)
-    return sorted(path.parent.glob(f"{path.name}-[0-9]*"))
+    return sorted(path.parent.glob(f"{escape(path.name)}-[0-9]*"))
 
 
 @dataclass

@@ -363,10 +363,15 @@ class Solver(Settings, ABC, Generic[S]):
 
     def _resume(self, run: SolverRun, saver: Saver) -> tuple[S | None, Stop | None]:
         """State and end of the run that the checkpoint file holds."""
-        saved = saver.load()
-        if saved is None:
-            return None, None
-        if not run.restore(saved["run"]):
-            raise InputError(f"{saver.path} was saved with other data; delete it or name another file.")
-        end = Stop(Outcome(saved["outcome"]), saved["message"]) if saved["outcome"] else None
-        return self.state_type(**saved["state"]), end
+        try:
+            saved = saver.load()
+            if saved is None:
+                return None, None
+            if not run.restore(saved["run"]):
+                raise InputError(f"{saver.path} was saved with other data; delete it or name another file.")
+            end = Stop(Outcome(saved["outcome"]), str(saved["message"])) if saved["outcome"] else None
+            return self.state_type(**saved["state"]), end
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{saver.path} does not hold this solver's state; delete it to start anew.") from None
