@@ -19,6 +19,7 @@ from distributed import Client, LocalCluster
 
 import mssvm as ms
 from mssvm.core.errors import ClusterError, InputError, UnsupportedError
+from mssvm.data.embedded import write_pictures
 from mssvm.objectives import training
 from mssvm.parallel.cluster import PLUGIN
 from parallel_faults import Fatal, Loaded, arm, write_shards
@@ -86,6 +87,31 @@ def test_one_two_and_four_workers_have_the_same_bits_and_new_ones_are_used(dense
         _scaled(local, 2)
 
 
+@pytest.mark.parametrize("form", ["conll", "npz", "pictures"])
+def test_shards_of_other_formats_have_the_bits_of_one_machine(form: str, local: Any, tmp_path: Path) -> None:
+    rng, names = np.random.default_rng(0), []
+    for k in range(2):
+        if form == "pictures":
+            pictures = ms.data.weak_pictures(n=2, height=4, width=5, share=0.5, seed=k)
+            names.append(write_pictures(tmp_path / f"shard-{k}", pictures))
+        else:
+            lengths = rng.integers(2, 6, size=12)
+            y = [rng.choice(["A", "B"], size=n) for n in lengths]
+            names.append(tmp_path / f"shard-{k}.{form}")
+            if form == "conll":
+                text = "\n\n".join("\n".join(f"w{v}\t{v}" for v in row) for row in y)
+                names[-1].write_text(text + "\n", "utf-8")
+            else:
+                X = np.concatenate([(row == "A")[:, None] + rng.normal(size=(len(row), 3)) for row in y])
+                np.savez(names[-1], x=X, y=np.concatenate(y), ptr=np.append(0, np.cumsum(lengths)))
+    whole = [ms.data.read(name) for name in names]
+    structure = ms.Grid() if form == "pictures" else ms.Chain()
+    settings: Any = {"max_iter": 3, "random_state": 0, "solver": "lbfgs"}
+    alone = ms.CRF(structure, **settings).fit([x for d in whole for x in d.X], [t for d in whole for t in d.labels])
+    with ms.distributed(local):
+        _same(ms.CRF(structure, **settings).fit(ms.ShardedDataset([str(name) for name in names])), alone)
+
+
 def _scaled(local: Any, n: int) -> None:
     local.cluster.scale(n)
     while len(local.nthreads()) != n:
@@ -111,6 +137,7 @@ def test_named_features_candidates_and_class_weights(local: Any, tmp_path: Path)
 
 SOLVERS = {
     "cccp": ms.solvers.CCCP(ms.solvers.LBFGS(max_iterations=3), max_outer=2),
+    "planes of one slack": ms.solvers.CCCP(ms.solvers.CuttingPlane(max_rounds=5), max_outer=2),
     "adam": ms.solvers.Subgradient(n_epochs=2, rate=0.1, scaling="adam"),
     "full batch": ms.solvers.Subgradient(n_epochs=3, rate=0.1, full_batch=True),
 }
