@@ -7,7 +7,6 @@ are those of ``MSSVM_DATA``/conll2000/train.txt, or the few that come with the p
 
 from __future__ import annotations
 
-import argparse
 import os
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from paired import table
+from paired import options, table
 
 import mssvm as ms
 from mssvm.data.embedded import chunking
@@ -131,10 +130,7 @@ def accuracy(data: Data, seed: int, method: str, missing: float, steps: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=150)
-    options = parser.parse_args()
+    given = options(__doc__)
     torch.set_num_threads(1)
     data = Data(sentences()[: TRAIN + TEST])
     methods = {
@@ -144,7 +140,7 @@ def main() -> None:
     }
     for missing in (0.5, 0.9):
         found = {
-            name: [accuracy(data, seed, method, missing, options.steps) for seed in range(options.seeds)]
+            name: [accuracy(data, seed, method, missing, given.steps) for seed in range(given.seeds)]
             for name, method in methods.items()
         }
         print(table(f"tags right, %, {missing:.0%} missing", found), flush=True)

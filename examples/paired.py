@@ -1,11 +1,20 @@
-"""Tables of scores over seeds, with 95% intervals of the differences from the first row, paired by seed."""
+"""What the examples share: options, and tables of scores over seeds with paired 95% intervals of the first lead."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import stats
+
+
+def options(text: str | None) -> argparse.Namespace:
+    """How many seeds and steps; ``text`` says what of."""
+    parser = argparse.ArgumentParser(description=text)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=150)
+    return parser.parse_args()
 
 
 def table(title: str, scores: Mapping[str, Sequence[float]]) -> str:

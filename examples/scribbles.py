@@ -9,11 +9,9 @@ has PyTorch and this package.
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import torch
-from paired import table
+from paired import options, table
 
 import mssvm as ms
 from mssvm.torch import StructuredLoss
@@ -79,13 +77,10 @@ def accuracy(seed: int, structured: bool, steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=150)
-    options = parser.parse_args()
+    given = options(__doc__)
     torch.set_num_threads(1)
     methods = {"network + grid MSSVM": True, "network, cross-entropy": False}
-    found = {name: [accuracy(s, on, options.steps) for s in range(options.seeds)] for name, on in methods.items()}
+    found = {name: [accuracy(s, on, given.steps) for s in range(given.seeds)] for name, on in methods.items()}
     print(table("pixels right, %", found))
 
 

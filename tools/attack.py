@@ -26,6 +26,13 @@ PARTS = {
 }
 
 
+def options(text: str | None) -> argparse.ArgumentParser:
+    """The options of a part, beside its own: a file for what it found."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    return parser
+
+
 def report(found: dict[str, Any], target: Path | None) -> int:
     """Tell what a part found, in a file too where one is named; the exit code."""
     sys.stderr.write("".join(f"{line}\n" for line in found["failed"]))

@@ -11,7 +11,6 @@ run, if anything but a sentence was said, or if a file is left over.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import errno
 import itertools
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attack import report
+from attack import options, report
 
 import mssvm as ms
 from mssvm.cli import main
@@ -347,13 +346,12 @@ def attack(runs: list[str], kills: int, stopped: int, spells: int, seed: int) ->
 
 
 def command_line() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--stops", type=int, default=100)
     parser.add_argument("--spells", type=int, default=20, help="full disks a run; 0 leaves out all but signals")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     return report(attack(args.runs, args.kills, args.stops, args.spells, args.seed), args.json)
 

@@ -8,7 +8,6 @@ missing) and read back. Only ``MssvmError`` may come out.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import io
 import json
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attack import report
+from attack import options, report
 from safetensors.numpy import load, save
 
 import mssvm as ms
@@ -194,10 +193,9 @@ def run(cases: int, seed: int) -> tuple[dict[str, Counter[str]], list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     began = time.monotonic()
     counts, failed = run(args.cases, args.seed)

@@ -8,7 +8,6 @@ It must return, or raise ``MssvmError`` (or scikit-learn's ``NotFittedError``), 
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attack import report
+from attack import options, report
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
@@ -318,10 +317,9 @@ def run(sample: int | None, seed: int, limit: float = LIMIT) -> tuple[Counter[st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--sample", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     began = time.monotonic()
     counts, failed = run(args.sample, args.seed)

@@ -8,7 +8,6 @@ every structure in turn, and must get the weights that it got alone.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 
 import attack_matrix
 import numpy as np
-from attack import report
+from attack import options, report
 
 import mssvm as ms
 
@@ -92,10 +91,9 @@ class Soak:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--threads", type=int, default=16)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     attack_matrix.warm_up()

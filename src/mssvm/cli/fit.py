@@ -88,12 +88,8 @@ def fit(
         held = None if valid is None else o.read_data(valid, alike)
         with last_words(lambda: _kept(checkpoint)), o.shards(cluster, data, reading) as sharded:
             _train(estimator, train, sharded, held, patience, checkpoint)
-            if estimator.training_["outcome"] == "interrupted":
-                raise KeyboardInterrupt
         _calibrate(estimator, calibrate, alike)
-        if train.unit == "image":
-            estimator.training_["palette"] = palette_of(Path(train.name))
-        _keep(estimator, model, checkpoint)
+        _keep(estimator, train, model, checkpoint)
         _tell(estimator, model, train if cluster is None else None, held)
 
 
@@ -117,6 +113,8 @@ def _train(estimator: Any, train: Dataset, sharded: Any, held: Dataset | None, p
             validation=held and HeldOut(held.X, held.labels, held.hidden, patience, naming=held.places),
             checkpoint=Checkpoint(checkpoint, SAVED_EVERY),
         )
+    if estimator.training_["outcome"] == "interrupted":
+        raise KeyboardInterrupt
 
 
 def _calibrate(estimator: Any, data: Path | None, reading: Options) -> None:
@@ -127,8 +125,10 @@ def _calibrate(estimator: Any, data: Path | None, reading: Options) -> None:
             estimator.calibrate(fresh.X, fresh.labels)
 
 
-def _keep(estimator: Any, model: Path, checkpoint: Path) -> None:
-    """The model, and no checkpoint any more, nor what killed runs left of one."""
+def _keep(estimator: Any, train: Dataset, model: Path, checkpoint: Path) -> None:
+    """The model, with the colours of masks, and no checkpoint any more, nor what killed runs left of one."""
+    if train.unit == "image":
+        estimator.training_["palette"] = palette_of(Path(train.name))
     estimator.save(model)
     for file in (*checkpoints_of(checkpoint), *left_behind(model)):
         file.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from mssvm.cli.output import output
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset
 from mssvm.data.labels import plain
-from mssvm.data.readers import read_parts
+from mssvm.data.readers import Options, read_parts
 from mssvm.data.readers.conll import with_column
 from mssvm.data.readers.read import FORMATS, ending_of, format_of
 from mssvm.data.readers.stream import STDIN
@@ -76,18 +76,24 @@ def predict(
             raise InputError("--cluster writes labels alone, one file a shard, to a folder: name it with -o.")
         with o.shards(cluster, data, options) as sharded:
             print(f"Wrote {len(estimator.predict(sharded, output=out))} files to {out}")
-        return
-    if pictures:
+    elif pictures:
         with o.progress(data, "Predicting") as line:
             written = write_masks(estimator, data, out, options, uncertainty, line)
         print(f"Wrote {len(written)} masks to {out / 'masks'}")
-        return
+    else:
+        _write(estimator, data, out, options, marginals, top_k)
+
+
+def _write(estimator: Any, data: Path, out: Path, options: Options, marginals: bool, top_k: int | None) -> None:
+    """One JSON object an instance, or the lines of the data with one more column where these are kept."""
     with output(out) as file, o.progress(data, "Predicting") as line:
         for part in read_parts(data, AT_ONCE, replace(options, progress=line)):
             records = _records(estimator, part, marginals, top_k)
             for source, record in zip(part.sources or [], records, strict=True):
-                told = with_column(source, record["y"]) if as_columns else json.dumps(record, ensure_ascii=False) + "\n"
-                file.write(told)
+                if options.sources:
+                    file.write(with_column(source, record["y"]))
+                else:
+                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def _in_columns(data: Path, form: str | None, out: Path) -> bool:

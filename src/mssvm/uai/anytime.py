@@ -27,7 +27,7 @@ from mssvm.inference.base import Inference
 from mssvm.inference.bounds.conditioning import ConditionedElimination
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.exact import Exact
-from mssvm.uai.conditional import Conditional, descend
+from mssvm.uai.conditional import ConditionalBound, descend
 from mssvm.uai.regions import Walk
 from mssvm.uai.support import Support
 
@@ -152,12 +152,14 @@ class AnytimeSearch:
         self.began = monotonic()
         self.deadline = self.began + settings.time_limit
         self.lower, self.upper, self.phase, self.evaluated = -np.inf, np.inf, "support", False
-        left = Support(instance).states_left()
+        support = Support(instance)
+        left = support.states_left()
         if left is None:
             self.upper = -np.inf
         else:
-            instance = Support(instance).narrowed(left)
-        self.instance, self.support = instance, Support(instance)
+            instance = support.narrowed(left)
+            support = Support(instance)
+        self.instance, self.support = instance, support
         self.best, self.unknown = np.where(instance.clamped, instance.states, 0), -np.inf
         self.orders = [self._first_order(settings)]
         everything = replace(instance, clamped=instance.clamped | instance.output)
@@ -412,7 +414,7 @@ class BranchAndBound:
         self.bound[0] = relaxation.run()
         self.open = np.full((max(n_levels, 1), program.max_card), -np.inf)
         order = program.var[program.position_ptr[program.n_hidden : -1]][::-1].tolist()
-        self.conditional = Conditional(search.instance, order, search.eps_h)
+        self.conditional = ConditionalBound(search.instance, order, search.eps_h)
         self.depth = -1
         self.done = False
 
@@ -452,6 +454,6 @@ def warm(starts: tuple[Inference, ...] = ()) -> None:
     walk.restart(states, 0.0)
     walk.run(0.0, 0.0)
     relaxation.decode(states)
-    c = Conditional(instance, (0, 1), 1.0)
+    c = ConditionalBound(instance, (0, 1), 1.0)
     tree = states, -1, np.zeros(3), np.zeros((2, 2)), -1.0, 1
     descend(relaxation.program, relaxation.work, *tree, c.buckets, c.state, c.eps_h, c.fits)

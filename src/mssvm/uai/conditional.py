@@ -72,7 +72,7 @@ class State(NamedTuple):
     dirty: Ints
 
 
-class Conditional:
+class ConditionalBound:
     """The bound of outputs given one after the other in ``order``; ``fits`` says whether buckets are small enough."""
 
     def __init__(self, instance: OneInstance, order: Sequence[int], eps_h: float) -> None:
