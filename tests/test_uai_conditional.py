@@ -7,7 +7,7 @@ import pytest
 
 from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.enumerate import Enumerate
-from mssvm.uai.conditional import MOST_ENTRIES, Conditional, give, value_of
+from mssvm.uai.conditional import MOST_ENTRIES, ConditionalBound, give, value_of
 from test_uai_support import constrained
 
 
@@ -19,7 +19,7 @@ def test_bounds_fall_to_the_value_as_outputs_are_given_and_come_back(eps_h: floa
         batch, theta, query = constrained(seed, zeros)
         instance = OneInstance.of(batch, 0, theta, query)
         order = rng.permutation(instance.free[1])
-        conditional = Conditional(instance, order.tolist(), eps_h)
+        conditional = ConditionalBound(instance, order.tolist(), eps_h)
         assert conditional.fits
         given = conditional.buckets, conditional.state
         first, before, clamped = value_of(*given, eps_h), np.inf, query
@@ -41,7 +41,7 @@ def test_what_might_underflow_bounds_nothing() -> None:
     batch, theta, query = constrained(0, 0.0)
     theta.tables[:] = np.where(np.arange(len(theta.tables)) % 2, 0.0, -700.0)
     instance = OneInstance.of(batch, 0, theta, query)
-    conditional = Conditional(instance, instance.free[1].tolist(), 1.0)
+    conditional = ConditionalBound(instance, instance.free[1].tolist(), 1.0)
     assert value_of(conditional.buckets, conditional.state, 1.0) == np.inf
 
 
@@ -49,7 +49,7 @@ def test_wide_hidden_parts_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("mssvm.uai.conditional.MOST_ENTRIES", 3)
     batch, theta, query = constrained(1, 0.0)
     instance = OneInstance.of(batch, 0, theta, query)
-    assert MOST_ENTRIES > 3 and not Conditional(instance, instance.free[1].tolist(), 1.0).fits
+    assert MOST_ENTRIES > 3 and not ConditionalBound(instance, instance.free[1].tolist(), 1.0).fits
 
 
 def _allowed(instance: OneInstance, v: int) -> np.ndarray:
