@@ -1,6 +1,7 @@
 """Seconds of one iteration on up to 1,000 workers, from costs measured by ``bench_workers.py --dask``.
 
-    python benchmarks/simulate_cluster.py benchmarks/results/workers_dask.json [--bandwidth 1.25e9] [--output FILE]
+    python benchmarks/simulate_cluster.py benchmarks/results/workers_dask.json [--pool FILE] [--bandwidth 1.25e9]
+                                          [--output FILE]
 
 One iteration: weights are spread from worker to worker (a tree of branches of two), every worker does its share of the
 blocks, the sums are joined ``REDUCED`` at a time, and one gradient comes back. Its parts are
@@ -11,8 +12,9 @@ blocks, the sums are joined ``REDUCED`` at a time, and one gradient comes back. 
     dispatch    tasks, one after the other               measured for one, less its latency
     reduce      levels * (latency + fan-in * (journey + addition))
 
-Workers beyond the cores of a machine (measured rows alone) share its cores. The rows measured are simulated with the
-costs of one worker and compared.
+The rows measured are simulated with the costs of one worker and compared. Their workers share the cores, caches and
+memory of one machine, which those of a cluster do not: --pool names a run of ``bench_workers.py`` without --dask on it,
+from which the work's share of one worker's seconds is taken (without it, work / cores in use).
 """
 
 from __future__ import annotations
@@ -54,15 +56,15 @@ class Costs:
         return cls(seconds[0] - fixed, factors, parts["task"], hop, parts["add"] * share)
 
 
-def iteration(costs: Costs, workers: int, cores: int | None, rng: np.random.Generator) -> dict[str, float]:
-    """The parts of one iteration's seconds, in the middle of draws of the stragglers."""
-    in_use = workers if cores is None else min(workers, cores)
-    slowest = rng.choice(costs.spread, size=(DRAWS, workers)).max(axis=1)
+def iteration(costs: Costs, workers: int, share: float | None, rng: np.random.Generator) -> dict[str, float]:
+    """The parts of one iteration's seconds. On machines of their own each worker has its part of the work, in the
+    middle of draws of the stragglers; on one machine all are done after a known ``share`` of one worker's seconds."""
+    slowest = float(np.median(rng.choice(costs.spread, size=(DRAWS, workers)).max(axis=1)))
     levels = ceil(np.log(workers) / np.log(REDUCED) - 1e-9) if workers > 1 else 0
     fan_in = min(workers, REDUCED)
     parts = {
         "send": costs.hop * (1 + ceil(log2(workers))),
-        "compute": costs.compute / in_use * float(np.median(slowest) if cores is None else 1.0),
+        "compute": costs.compute * (slowest / workers if share is None else share),
         "dispatch": costs.task + SCHEDULED * workers,
         "reduce": levels * (costs.task + fan_in * (costs.hop + costs.add)),
         "back": costs.hop,
@@ -70,9 +72,21 @@ def iteration(costs: Costs, workers: int, cores: int | None, rng: np.random.Gene
     return {**parts, "seconds": sum(parts.values())}
 
 
+def shares(measured: dict[str, Any], pool: Path | None) -> dict[int, float]:
+    """For each number of workers measured, the part of one worker's seconds after which their work is done."""
+    counts = [row["workers"] for row in measured["rows"]]
+    if pool is None:
+        return {n: 1.0 / min(n, measured["cores"]) for n in counts}
+    run = json.loads(pool.read_text())
+    assert run["cores"] == measured["cores"], "both runs must be of one machine"
+    seconds = {row["workers"]: row["seconds"][0] for row in run["rows"]}
+    return {n: seconds[n] / seconds[1] for n in counts}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("measured", type=Path)
+    parser.add_argument("--pool", type=Path, help="the same workers in a process pool on the same machine")
     parser.add_argument("--bandwidth", type=float, help="bytes a second between machines; else as measured on one")
     parser.add_argument("--weights", type=float, default=1e6)
     parser.add_argument("--hours", type=float, default=1 / 60, help="of one iteration's work on one core")
@@ -81,8 +95,9 @@ def main() -> None:
     measured = json.loads(args.measured.read_text())
     rng, rows = np.random.default_rng(0), []
     small = Costs.of(measured, 8.0 * measured.get("weights", 1), None)
+    known = shares(measured, args.pool)
     for row in measured["rows"]:
-        found = iteration(small, row["workers"], measured["cores"], rng)["seconds"]
+        found = iteration(small, row["workers"], known[row["workers"]], rng)["seconds"]
         rows.append({"workers": row["workers"], "measured": row["seconds"][0], "simulated": found})
         print(f"{row['workers']:5d} workers here: measured {row['seconds'][0]:.3f} s, simulated {found:.3f} s")
     large = Costs.of(measured, 8.0 * args.weights, args.bandwidth)

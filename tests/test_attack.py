@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 import mssvm as ms
 from mssvm.core import checks
 from mssvm.core.errors import InputError
+from mssvm.core.files import digest_of
+from mssvm.data.readers import read
 from mssvm.optim import checkpoints_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
@@ -129,3 +133,59 @@ def test_faults_lose_nothing(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     counts = json.loads((tmp_path / "found").read_text())["counts"]
     assert sum(n for case, n in counts.items() if case.endswith(": held")) == 25
+
+
+def resealed(path: Path, change: Callable[[dict], object]) -> None:
+    """The file with its description changed and a digest that fits the change."""
+    data = path.read_bytes()
+    meta, tensors = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"], load(data)
+    (key,) = set(meta) - {"format", "digest"}
+    described = json.loads(meta[key])
+    change(described)
+    text = json.dumps(described)
+    path.write_bytes(save(tensors, {**meta, key: text, "digest": digest_of(text, tensors)}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data["space"]["features"]["node"].update(n_features=10**400),
+        lambda data: data["parameters"].update(C={"$": "float", "text": 10**400}),
+        lambda data: data["training"].pop("exact"),
+    ],
+)
+def test_a_model_that_a_careful_hand_changed_is_refused(change: Callable[[dict], object], tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    ms.CRF(ms.Chain(), max_iter=2).fit(*chain()).save(path)
+    resealed(path, change)
+    with pytest.raises(InputError):
+        ms.load(path)
+
+
+@pytest.mark.parametrize("stage", [10**30, -1, 7])
+def test_a_checkpoint_beyond_its_stages_is_refused(stage: int, tmp_path: Path) -> None:
+    def fit() -> None:
+        ms.CRF(ms.Chain(), max_iter=2).fit(*chain(), checkpoint=tmp_path / "k")
+
+    def beyond(data: dict) -> None:
+        at = next(item for item in data["tree"]["items"] if item[0] == "state")[1]
+        next(item for item in at["items"] if item[0] == "stage")[1] = stage
+
+    fit()
+    resealed(tmp_path / "k-1", beyond)
+    with pytest.raises(InputError, match="does not hold this solver's state"):
+        fit()
+
+
+def test_an_archive_with_a_password_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "d.npz"
+    np.savez(path, x=np.zeros((2, 3, 1)), y=np.zeros((2, 3), dtype=int))
+    data = bytearray(path.read_bytes())
+    for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # the flag that says so, here and in the directory
+        place = data.find(mark)
+        while place >= 0:
+            data[place + at] |= 1
+            place = data.find(mark, place + 1)
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="no NumPy archive of plain arrays"):
+        read(path)

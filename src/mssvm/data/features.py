@@ -104,7 +104,7 @@ class FeatureSchema:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FeatureSchema:
-        return cls(data["kind"], int(data["n_features"]), tuple(data["vocabulary"]), str(data["what"]))
+        return cls(data["kind"], int(np.int64(data["n_features"])), tuple(data["vocabulary"]), str(data["what"]))
 
     def columns(self, names: Iterable[str]) -> Ints:
         """The columns of named features, -1 for those without one."""

@@ -80,7 +80,7 @@ def load(path: str | Path) -> Any:
                 f"this version reads up to format {FORMAT}: upgrade mssvm."
             )
         return _rebuild(data, tensors)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError) as error:
         if isinstance(error, MssvmError):
             raise
         raise InputError(f"{path.name} does not describe a model of this version of mssvm; save it again.") from None
@@ -117,8 +117,9 @@ def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
         raise InputError(f"the file holds {model.coef_.shape} weights, which do not fit its structure; save it again.")
     columns = {key.removeprefix("history/"): tensor for key, tensor in tensors.items() if key.startswith("history/")}
     model.history_ = records({name: _by_name(columns, name) for name in Row._fields})
-    model.training_ = {**data["training"], "floored": _by_name(data["training"], "floored")}
-    model.objective_ = data["training"]["objective"]
+    training = data["training"]
+    model.training_ = {**training, "exact": bool(training["exact"]), "floored": _by_name(training, "floored")}
+    model.objective_ = training["objective"]
     model.temperatures_ = _temperatures(data.get("temperatures", (1.0, 1.0)))
     model.status_, model.n_iter_ = data["status"], data["n_iter"]
     return model

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,18 +20,9 @@ from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.components import hidden_components
 from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Marginals, Potentials, Query
-from mssvm.core.topology import Batch, Topology, spans
+from mssvm.core.topology import Batch, Topology, offsets, spans
 
 LIMIT = 1 << 20  # components times border states, in all
-
-
-@dataclass(frozen=True, eq=False)
-class Component:
-    """Hidden variables connected with each other, the outputs they border, and their factors (all instance-local)."""
-
-    hidden: tuple[int, ...]
-    border: tuple[int, ...]
-    factors: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,180 +80,223 @@ class Components:
     @classmethod
     def of(cls, batch: Batch, query: Query) -> Components:
         """Find the components of every instance and lay everything out."""
-        found = components(batch, query.output)
-        _check_size(batch, found)
-        outputs, first_factor = _outputs(batch, query, found)
-        return _ComponentLayout(batch, query, found, outputs, first_factor).build()
-
-
-def components(batch: Batch, output: Bools) -> list[list[Component]]:
-    """Connected components of the hidden variables of every instance."""
-    g = hidden_components(batch, output)
-    factors = np.argsort(g.factor_component, kind="stable")
-    factor_ptr = np.searchsorted(g.factor_component[factors], np.arange(len(g.tree) + 1))
-    found: list[list[Component]] = [[] for _ in range(len(batch))]
-    for c in range(len(g.tree)):
-        hidden = np.sort(g.visit[g.member_ptr[c] : g.member_ptr[c + 1]])
-        b = int(batch.owner[hidden[0]])
-        own = (factors[factor_ptr[c] : factor_ptr[c + 1]] - batch.factor_ptr[b]).tolist()
-        around = (v for f in own for v in batch.topology(b).scopes[f] if output[batch.var_ptr[b] + v])
-        members = tuple((hidden - batch.var_ptr[b]).tolist())
-        found[b].append(Component(members, tuple(dict.fromkeys(around)), tuple(own)))
-    return found
-
-
-def _check_size(batch: Batch, found: list[list[Component]]) -> None:
-    total = 0.0
-    for b, parts in enumerate(found):
-        cards = batch.topology(b).cards
-        total += sum(float(np.prod([float(cards[v]) for v in part.border])) for part in parts)
-        if total > LIMIT:
-            worst = max(parts, key=lambda part: len(part.border))
-            raise MemoryLimitError(
-                f"instance {b}: a hidden component borders {len(worst.border)} outputs, and tables over such borders "
-                f"would need more than {LIMIT} entries; use a member that propagation can train, such as MSSVM."
-            )
-
-
-def _outputs(batch: Batch, query: Query, found: list[list[Component]]) -> tuple[Batch, list[dict[int, int]]]:
-    """The batch over outputs: factors among outputs keep their tables, each component with two or more gets one."""
-    graphs, ids, places = [], [], []
-    fresh = batch.n_table_entries
-    for b, parts in enumerate(found):
-        graph, place = batch.topology(b), _renumber(batch, query, b)
-        scopes, row = [], []
-        for f, scope in enumerate(graph.scopes):
-            if all(v in place for v in scope):
-                scopes.append(tuple(place[v] for v in scope))
-                row.append(int(batch.table_at[batch.factor_ptr[b] + f]))
-        factor_of: dict[int, int] = {}
-        for c, part in enumerate(parts):
-            if len(part.border) > 1:
-                factor_of[c] = len(scopes)
-                scopes.append(tuple(place[v] for v in part.border))
-                row.append(fresh)
-                fresh += 1
-        graphs.append(Topology(tuple(graph.cards[v] for v in place), tuple(scopes)))
-        ids.append(row)
-        places.append(factor_of)
-    return Batch.build(graphs, ids), places
-
-
-def _renumber(batch: Batch, query: Query, b: int) -> dict[int, int]:
-    chosen = np.flatnonzero(query.output[batch.var_ptr[b] : batch.var_ptr[b + 1]])
-    return {int(v): k for k, v in enumerate(chosen)}
-
-
-class _ComponentLayout:
-    """Builds the index arrays of a ``Components``."""
-
-    def __init__(
-        self, batch: Batch, query: Query, found: list[list[Component]], outputs: Batch, factor_of: list[dict[int, int]]
-    ) -> None:
-        self.batch, self.query, self.found, self.outputs, self.factor_of = batch, query, found, outputs, factor_of
-        self.graphs: list[Topology] = []
-        self.ids: list[list[int]] = []
-        self.known: dict[tuple[int, ...], int] = {}  # a slice of a table: its name in the components
-        self.n_entries = 0
-        self.states: list[tuple[Ints, Ints, Ints]] = []
-        self.tables: list[tuple[Ints, Ints]] = []
-        self.allowed: list[Bools] = []
-        self.owner: list[int] = []
-        self.slot: list[int] = []
-        self.weight: list[int] = []
-
-    def build(self) -> Components:
-        for b, parts in enumerate(self.found):
-            for c, part in enumerate(parts):
-                self._add(b, c, part)
-        inner = Batch.build(self.graphs, self.ids)
-        tables, mu = np.zeros(inner.n_table_entries, dtype=np.int64), np.zeros(inner.n_mu_entries, dtype=np.int64)
-        tables[spans(inner.table_at, inner.table_sizes)] = _join([source for source, _ in self.tables])
-        mu[spans(inner.mu_at, inner.table_sizes)] = _join([target for _, target in self.tables])
-        entry, source, target = (_join([arrays[k] for arrays in self.states]) for k in range(3))
-        allowed = np.concatenate(self.allowed) if self.allowed else np.zeros(0, dtype=bool)
-        states = self.query.output[self.batch.state_var]
-        outer_source, place, mu_source, mu_place = self._kept()
-        return Components(
-            self.batch, inner, Query(np.zeros(inner.n_vars, dtype=bool), allowed), (entry, source, target),
-            (tables, mu), np.array(self.owner, dtype=np.int64), np.array(self.slot, dtype=np.int64),
-            np.array(self.weight, dtype=np.int64), self.outputs, np.flatnonzero(states), (outer_source, place),
-            (mu_source, mu_place),
+        layout = _Layout(batch, query)
+        inner, allowed, states, tables = layout.inner()
+        outputs = layout.outputs
+        before, after, kept = layout.kept, layout.kept_after, []
+        for old, new in ((batch.table_at, outputs.table_at), (batch.mu_at, outputs.mu_at)):
+            _, first = np.unique(old[before], return_index=True)
+            sizes = batch.table_sizes[before[first]]
+            kept.append((spans(old[before[first]], sizes), spans(new[after[first]], sizes)))
+        return cls(
+            batch, inner, Query(np.zeros(inner.n_vars, dtype=bool), allowed), states, tables,
+            np.repeat(layout.owner, layout.n_states), *layout.slots(), outputs,
+            np.flatnonzero(query.output[batch.state_var]), kept[0], kept[1],
         )  # fmt: skip
 
-    def _add(self, b: int, c: int, part: Component) -> None:
-        """One component, once for each joint state of its border."""
-        batch, graph = self.batch, self.batch.topology(b)
-        hidden = batch.var_ptr[b] + np.array(part.hidden, dtype=np.int64)
-        cards = batch.cards[hidden]
-        own, first = spans(batch.unary_ptr[hidden], cards), np.cumsum(cards) - cards
-        local = {v: k for k, v in enumerate(part.hidden)}
-        inner = [[local[v] for v in graph.scopes[f] if v in local] for f in part.factors]
-        wiring = Topology(tuple(cards.tolist()), tuple(tuple(scope) for scope in inner if len(scope) > 1))
-        offset = batch.n_states
-        for at, state in zip(self._slots(b, c, part), np.ndindex(*[graph.cards[v] for v in part.border]), strict=True):
-            here, ids = dict(zip(part.border, state, strict=True)), []
-            self.states.append((self.n_entries + np.arange(len(own)), own, own))
-            for f, scope in zip(part.factors, inner, strict=True):
-                key, entries = _slice(graph, f, here)
-                table, mu = batch.table_at[batch.factor_ptr[b] + f], batch.mu_at[batch.factor_ptr[b] + f]
-                source, target = offset + table + entries, offset + mu + entries
-                if len(scope) > 1:
-                    ids.append(self.known.setdefault((int(table), *key), len(self.known)))
-                    self.tables.append((source, target))
+
+@dataclass(frozen=True, eq=False)
+class _Shape:
+    """What components of one shape have in common.
+
+    ``wiring`` joins the hidden variables. Index arrays come in pairs: a factor of the component (-1: its variables' own
+    scores), and by state of the border an entry there. ``states`` are what adds up to the unary scores ``into``,
+    ``tables`` the entries of the tables, ``slices`` the first entry of each table.
+    """
+
+    wiring: Topology
+    into: Ints
+    states: tuple[Ints, Ints]
+    tables: tuple[Ints, Ints]
+    slices: tuple[Ints, Ints]
+    patterns: Ints  # of each table: which variables of the factor are hidden, as bits
+
+    @classmethod
+    def of(cls, cards: Ints, border: Ints, scopes: list[Ints]) -> _Shape:
+        """``cards`` of hidden variables and of the ``border``; scopes name the k-th hidden variable k, the j-th of the
+        border -1 - j."""
+        n, first, nothing = int(np.prod(border)), offsets(cards), np.zeros(0, dtype=np.int64)
+        border_states = np.indices(tuple(border.tolist())).reshape(len(border), n)
+        into, states = [np.arange(first[-1])], [(np.full(first[-1], -1), np.tile(np.arange(first[-1]), (n, 1)))]
+        wired, tables, slices, patterns = [], [(nothing, np.zeros((n, 0), dtype=np.int64))], [], []
+        for f, scope in enumerate(scopes):
+            entries = np.zeros((n, 1), dtype=np.int64)
+            for k in scope.tolist():
+                if k < 0:
+                    entries = entries * border[-1 - k] + border_states[-1 - k][:, None]
                 else:
-                    k = scope[0]
-                    self.states.append((self.n_entries + first[k] + np.arange(cards[k]), source, target))
-            self.graphs.append(wiring)
-            self.ids.append(ids)
-            self.allowed.append(self.query.allowed[own])
-            self.n_entries += len(own)
-            self.owner.append(b)
-            self.slot.append(at[0])
-            self.weight.append(at[1])
-
-    def _slots(self, b: int, c: int, part: Component) -> Iterator[tuple[int, int]]:
-        """For each joint state of the border: where its number goes, and where its probability is read."""
-        out = self.outputs
-        n, m = out.n_states, out.n_table_entries
-        if not part.border:
-            yield n + m + b, n + out.n_mu_entries
-        elif len(part.border) == 1:
-            v = int(out.var_ptr[b]) + _renumber(self.batch, self.query, b)[part.border[0]]
-            first = int(out.unary_ptr[v])
-            yield from ((first + s, first + s) for s in range(int(out.cards[v])))
-        else:
-            f = int(out.factor_ptr[b]) + self.factor_of[b][c]
-            for s in range(int(out.table_sizes[f])):
-                yield n + int(out.table_at[f]) + s, n + int(out.mu_at[f]) + s
-
-    def _kept(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Where factors among outputs read their tables and write their marginals, before and after."""
-        old, new = [], []
-        for b in range(len(self.batch)):
-            visible = self.query.output[self.batch.var_ptr[b] : self.batch.var_ptr[b + 1]]
-            kept = [f for f, scope in enumerate(self.batch.topology(b).scopes) if all(visible[v] for v in scope)]
-            old += [int(self.batch.factor_ptr[b]) + f for f in kept]
-            new += [int(self.outputs.factor_ptr[b]) + k for k in range(len(kept))]
-        before, after = np.array(old, dtype=np.int64), np.array(new, dtype=np.int64)
-        _, first = np.unique(self.batch.table_at[before], return_index=True)
-        _, mu_first = np.unique(self.batch.mu_at[before], return_index=True)
-        sizes = self.batch.table_sizes[before]
-        return (
-            spans(self.batch.table_at[before][first], sizes[first]),
-            spans(self.outputs.table_at[after][first], sizes[first]),
-            spans(self.batch.mu_at[before][mu_first], sizes[mu_first]),
-            spans(self.outputs.mu_at[after][mu_first], sizes[mu_first]),
+                    entries = (entries[:, :, None] * cards[k] + np.arange(cards[k])).reshape(n, -1)
+            here = np.full(entries.shape[1], f), entries
+            inside = scope[scope >= 0]
+            if len(inside) > 1:
+                wired.append(tuple(inside.tolist()))
+                tables.append(here)
+                slices.append((here[0][:1], entries[:, :1]))
+                patterns.append(sum(1 << i for i, k in enumerate(scope.tolist()) if k >= 0))
+            else:
+                into.append(first[inside[0]] + np.arange(cards[inside[0]]))
+                states.append(here)
+        wiring = Topology(tuple(cards.tolist()), tuple(wired))
+        scored, entered, named = (
+            (np.concatenate([f for f, _ in pairs]), np.hstack([at for _, at in pairs]))
+            for pairs in (states, tables, [tables[0], *slices])
         )
+        return cls(wiring, np.concatenate(into), scored, entered, named, np.array(patterns, dtype=np.int64))
 
 
-def _slice(graph: Topology, f: int, here: dict[int, int]) -> tuple[tuple[int, ...], Ints]:
-    """The states of factor f's border variables (-1 for others), and the entries of its table at these states."""
-    scope = graph.scopes[f]
-    at = tuple(here.get(v, -1) for v in scope)
-    entries = np.arange(graph.table_sizes[f]).reshape([graph.cards[v] for v in scope])
-    return at, entries[tuple(slice(None) if s < 0 else s for s in at)].ravel()
+class _Layout:
+    """The components of a batch one after the other: hidden variables, factors and bordering outputs of each."""
+
+    def __init__(self, batch: Batch, query: Query) -> None:
+        self.batch, self.query = batch, query
+        found = hidden_components(batch, query.output)
+        n = len(found.tree)
+        self.kept = np.flatnonzero(found.inside == 0)  # factors among outputs
+        hidden = np.flatnonzero(~query.output)
+        self.hidden, self.hidden_ptr = hidden[np.argsort(found.component[hidden], kind="stable")], found.member_ptr
+        self.owner = batch.owner[self.hidden[self.hidden_ptr[:-1]]]
+        factors = np.flatnonzero(found.factor_component >= 0)
+        self.factors = factors[np.argsort(found.factor_component[factors], kind="stable")]
+        self.factor_ptr = np.searchsorted(found.factor_component[self.factors], np.arange(n + 1))
+        sizes = np.diff(batch.scope_ptr)[self.factors]
+        scope = batch.scope_vars[spans(batch.scope_ptr[self.factors], sizes)]
+        self.scope_ptr, outside = offsets(sizes), query.output[scope]
+        component = np.repeat(found.factor_component[self.factors], sizes)[outside]
+        _, met, pair = np.unique(component * batch.n_vars + scope[outside], return_index=True, return_inverse=True)
+        order = np.argsort(met)  # outputs of a component in the order in which its factors meet them
+        self.border = scope[outside][met[order]]
+        self.border_ptr = np.searchsorted(component[met[order]], np.arange(n + 1))
+        place, rank = np.empty(batch.n_vars, dtype=np.int64), np.empty(len(order), dtype=np.int64)
+        place[self.hidden] = _ranks(self.hidden_ptr)
+        rank[order] = _ranks(self.border_ptr)
+        self.code = place[scope]  # scopes as ``_Shape`` names them
+        self.code[outside] = -1 - rank[pair]
+        cards = batch.cards[self.hidden]
+        self.own, self.own_ptr = spans(batch.unary_ptr[self.hidden], cards), offsets(cards)[self.hidden_ptr]
+        self.n_states = self._border_states()
+
+    def _border_states(self) -> Ints:
+        """Joint states of each component's border."""
+        of, n = np.repeat(np.arange(len(self.owner)), np.diff(self.border_ptr)), len(self.owner)
+        found = np.exp(np.minimum(sum_by(of, np.log(self.batch.cards[self.border]), n), 700.0))
+        for c in np.flatnonzero(np.cumsum(np.rint(found)) > LIMIT)[:1].tolist():
+            most = int(np.diff(self.border_ptr)[self.owner == self.owner[c]].max())
+            raise MemoryLimitError(
+                f"instance {self.owner[c]}: a hidden component borders {most} outputs, and tables over such borders "
+                f"would need more than {LIMIT} entries; use a member that propagation can train, such as MSSVM."
+            )
+        return np.rint(found).astype(np.int64)
+
+    # ------------------------------------------------------------------------------------- the graph over outputs
+
+    @cached_property
+    def wide(self) -> Ints:
+        """Components that border two or more outputs: each is a factor among outputs."""
+        return np.flatnonzero(np.diff(self.border_ptr) > 1)
+
+    @cached_property
+    def number(self) -> Ints:
+        """The number of each output among all outputs."""
+        return np.cumsum(self.query.output) - 1
+
+    @cached_property
+    def outputs(self) -> Batch:
+        """The batch over outputs: factors among outputs keep their tables, and wide components get one each."""
+        batch, wide, instances = self.batch, self.wide, np.arange(len(self.batch) + 1)
+        var_ptr = np.append(0, np.cumsum(self.query.output))[batch.var_ptr]
+        kept_ptr = np.searchsorted(batch.factor_owner[self.kept], instances)
+        wide_ptr = np.searchsorted(self.owner[wide], instances)
+        cards = batch.cards[self.query.output]
+        known: dict[tuple[bytes, ...], Topology] = {}
+        graphs, ids = [], []
+        for b in range(len(batch)):
+            kept, new = self.kept[kept_ptr[b] : kept_ptr[b + 1]], wide[wide_ptr[b] : wide_ptr[b + 1]]
+            scopes = [batch.scope_vars[batch.scope_ptr[f] : batch.scope_ptr[f + 1]] for f in kept.tolist()]
+            scopes += [self.border[self.border_ptr[c] : self.border_ptr[c + 1]] for c in new.tolist()]
+            local = [self.number[scope] - var_ptr[b] for scope in scopes]
+            mine = cards[var_ptr[b] : var_ptr[b + 1]]
+            key = mine.tobytes(), *(scope.tobytes() for scope in local)
+            if key not in known:
+                known[key] = Topology(tuple(mine.tolist()), tuple(tuple(scope.tolist()) for scope in local))
+            graphs.append(known[key])
+            ids.append(np.append(batch.table_at[kept], batch.n_table_entries + new))
+        return Batch.build(graphs, ids)
+
+    @property
+    def kept_after(self) -> Ints:
+        """Where the factors among outputs are in ``outputs``: first of their instance's."""
+        owner = self.batch.factor_owner[self.kept]
+        return self.outputs.factor_ptr[owner] + np.arange(len(owner)) - np.searchsorted(owner, owner)
+
+    def slots(self) -> tuple[Ints, Ints]:
+        """For each component and state of its border: where its number goes, and where its probability is read."""
+        out = self.outputs
+        n, m, owner = out.n_states, out.n_table_entries, self.owner[self.wide]
+        slot, weight = n + m + self.owner, np.full(len(self.owner), n + out.n_mu_entries)
+        single = np.flatnonzero(np.diff(self.border_ptr) == 1)
+        slot[single] = weight[single] = out.unary_ptr[self.number[self.border[self.border_ptr[single]]]]
+        factor = out.factor_ptr[owner + 1] - np.searchsorted(owner, owner, side="right") + np.arange(len(owner))
+        slot[self.wide], weight[self.wide] = n + out.table_at[factor], n + out.mu_at[factor]
+        return spans(slot, self.n_states), spans(weight, self.n_states)
+
+    # ------------------------------------------------------------------------------------- the components
+
+    def inner(self) -> tuple[Batch, Bools, tuple[Ints, Ints, Ints], tuple[Ints, Ints]]:
+        """The batch of components by border state, the states it allows, and ``states`` and ``tables``.
+
+        Components of one shape are laid out together, and all of it is then put in the order of the components.
+        """
+        batch, sizes = self.batch, np.diff(self.own_ptr)
+        instance, first = offsets(self.n_states), offsets(np.repeat(sizes, self.n_states))
+        kinds: dict[Topology, int] = {}
+        kind = np.empty(len(self.owner), dtype=np.int64)
+        numbers: list[list[Ints]] = [[], [], []]
+        columns: list[list[Ints]] = [[] for _ in range(6)]
+        for shape, chosen in self._shapes():
+            kind[chosen] = kinds.setdefault(shape.wiring, len(kinds))
+            at = (instance[chosen][:, None] + np.arange(self.n_states[chosen[0]]))[:, :, None]
+            names = shape.patterns * batch.n_table_entries + self._entries(chosen, *shape.slices, batch.table_at)
+            found = [first[at] + shape.into]
+            found += [self._entries(chosen, *shape.states, start) for start in (batch.table_at, batch.mu_at)]
+            found += [self._entries(chosen, *shape.tables, start) for start in (batch.table_at, batch.mu_at)]
+            for column, array in zip(columns, (*found, names), strict=True):
+                column.append(array.ravel())
+            for number, array in zip(numbers, (found[0], found[3], names), strict=True):
+                number.append(np.broadcast_to(at, array.shape).ravel())
+        none = np.zeros(0, dtype=np.int64)
+        order = [np.argsort(np.concatenate([none, *number]), kind="stable") for number in numbers]
+        into, source, target, table, table_mu, ids = (
+            np.concatenate([none, *column])[order[k]] for column, k in zip(columns, (0, 0, 0, 1, 1, 2), strict=True)
+        )
+        inner = Batch.of_kinds(tuple(kinds), np.repeat(kind, self.n_states), ids)
+        tables, mu = np.zeros(inner.n_table_entries, dtype=np.int64), np.zeros(inner.n_mu_entries, dtype=np.int64)
+        tables[spans(inner.table_at, inner.table_sizes)] = table
+        mu[spans(inner.mu_at, inner.table_sizes)] = table_mu
+        states = spans(np.repeat(self.own_ptr[:-1], self.n_states), np.repeat(sizes, self.n_states))
+        return inner, self.query.allowed[self.own[states]], (into, source, target), (tables, mu)
+
+    def _shapes(self) -> Iterator[tuple[_Shape, Ints]]:
+        """Every shape with its components."""
+        hidden, border = self.batch.cards[self.hidden], self.batch.cards[self.border]
+        sizes, scope_ptr = np.diff(self.scope_ptr), self.scope_ptr[self.factor_ptr]
+        arrays = (hidden, self.hidden_ptr), (border, self.border_ptr), (sizes, self.factor_ptr), (self.code, scope_ptr)
+        pieces = [[array[i:j] for i, j in pairwise(ptr.tolist())] for array, ptr in arrays]
+        alike: dict[tuple[bytes, ...], list[int]] = {}
+        for c, described in enumerate(zip(*pieces, strict=True)):
+            alike.setdefault(tuple(array.tobytes() for array in described), []).append(c)
+        for chosen in alike.values():
+            cards, around, orders, code = (piece[chosen[0]] for piece in pieces)
+            scopes = [code[i:j] for i, j in pairwise(offsets(orders).tolist())]
+            yield _Shape.of(cards, around, scopes), np.array(chosen)
+
+    def _entries(self, chosen: Ints, factor: Ints, entry: Ints, start: Ints) -> Ints:
+        """Of the chosen components by state of the border: where entries of their factors, which start at ``start``,
+        are in [unary | tables]."""
+        factors = np.append(self.factors, len(start))[self.factor_ptr[chosen][:, None] + np.maximum(factor, 0)]
+        scores = self.own[self.own_ptr[chosen][:, None, None] + np.where(factor < 0, entry, 0)]
+        return np.where(factor < 0, scores, self.batch.n_states + np.append(start, 0)[factors][:, None, :] + entry)
 
 
-def _join(parts: list[Ints]) -> Ints:
-    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, dtype=np.int64)
+def _ranks(ptr: Ints) -> Ints:
+    """The place of each entry within its segment."""
+    return np.arange(ptr[-1]) - np.repeat(ptr[:-1], np.diff(ptr))

@@ -75,22 +75,21 @@ class RenyiMargin:
         return replace(self, eps_y=eps_y)
 
     def bind(self, sample: Sample, delta: Potentials, plan: Plan, planner: Planner) -> RenyiParts:
-        return RenyiParts(self, sample.batch, sample.query, sample.truth_query, delta, planner)
+        return RenyiParts(self, sample.components, sample.query, sample.truth_query, delta, planner)
 
     def decoder(self, batch: Batch, query: Query, planner: Planner) -> RenyiParts:
         """The parts without labels: only ``decode`` of them is meaningful."""
-        return RenyiParts(self, batch, query, query, Potentials.zeros(batch), planner)
+        return RenyiParts(self, Components.of(batch, query), query, query, Potentials.zeros(batch), planner)
 
 
 class RenyiParts(Parts):
     """Both parts of U on a sample: scores of hidden components, and power sums over the outputs that border them."""
 
     def __init__(
-        self, objective: RenyiMargin, batch: Batch, query: Query, truth: Query, delta: Potentials, planner: Planner
+        self, objective: RenyiMargin, view: Components, query: Query, truth: Query, delta: Potentials, planner: Planner
     ) -> None:
-        self.objective, self.batch, self.query, self.truth, self.delta = objective, batch, query, truth, delta
-        self.planner = planner
-        self.view = Components.of(batch, query)
+        self.objective, self.batch, self.query, self.truth, self.delta = objective, view.source, query, truth, delta
+        self.planner, self.view = planner, view
         pieces = planner(self.view.batch)
         self._inner = [_exactly(pieces, self.view.query, eps) for _, eps in objective.terms]
         self._outputs = planner(self.view.outputs)

@@ -12,6 +12,7 @@ from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, counts, offsets, spans
+from mssvm.inference.components import Components
 from mssvm.models.base import Inputs
 
 
@@ -62,6 +63,11 @@ class Sample:
     def truth_query(self) -> Query:
         """The query of U-: outputs restricted to what the labels admit."""
         return self.query.restrict(self.truth)
+
+    @cached_property
+    def components(self) -> Components:
+        """The hidden components as tables over the outputs they border, the same at all temperatures."""
+        return Components.of(self.batch, self.query)
 
     @cached_property
     def labelled(self) -> Bools:

@@ -87,6 +87,10 @@ class LBFGS(Solver[LBFGSState]):
             run.record(w, run.objective(w)[0])
         return LBFGSState(w, np.zeros(0))
 
+    def check(self, run: SolverRun, state: LBFGSState) -> None:
+        if state.stage not in range(len(self.stages(run.problem.temperatures))):
+            raise ValueError(f"stage {state.stage}")
+
     def stages(self, target: tuple[float, float]) -> list[tuple[float, float]]:
         """The temperatures to run through; the target alone if it is smooth enough already."""
         if min(target) >= self.schedule[-1]:

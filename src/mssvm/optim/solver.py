@@ -287,6 +287,9 @@ class Solver(Settings, ABC, Generic[S]):
     def step(self, run: SolverRun, state: S) -> None:
         """One iteration: change ``state``, record what happened, raise ``Stop`` when done."""
 
+    def check(self, run: SolverRun, state: S) -> None:
+        """Raise ``ValueError`` where a state from a file cannot be one of this run's."""
+
     def certificate(self, run: SolverRun, state: S, objective: float) -> Certificate:
         """What is certain about the result; nothing, unless a solver knows better."""
         return Certificate("No lower bound: this solver does not certify.")
@@ -370,7 +373,9 @@ class Solver(Settings, ABC, Generic[S]):
             if not run.restore(saved["run"]):
                 raise InputError(f"{saver.path} was saved with other data; delete it or name another file.")
             end = Stop(Outcome(saved["outcome"]), str(saved["message"])) if saved["outcome"] else None
-            return self.state_type(**saved["state"]), end
+            state = self.state_type(**saved["state"])
+            self.check(run, state)
+            return state, end
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError) as error:
             if isinstance(error, InputError):
                 raise

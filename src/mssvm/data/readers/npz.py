@@ -64,7 +64,7 @@ class NpzReader:
                 if not hasattr(archive, "files") or "x" not in archive.files:
                     raise InputError(f"{self.name} has no array 'x'; save it with np.savez(file, x=..., y=...).")
                 arrays = [archive[key] if key in archive.files else None for key in ("x", "y", "ptr")]
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
             if isinstance(error, InputError):
                 raise
             missing = isinstance(error, FileNotFoundError)
