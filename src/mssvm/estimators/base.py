@@ -264,7 +264,7 @@ class StructuredEstimator(Plots):
             Training saves itself under this name and a number for each start, and goes on from these files if they are
             there; delete them when the model is saved.
         time_limit : float
-            Seconds after which training stops with the best weights so far.
+            Seconds after which training stops with the best weights so far: a pass over the data is finished first.
 
         >>> clf = ms.HCRF(ms.Chain(), random_state=0).fit(X, y, time_limit=10.0)
         >>> clf.classes_.tolist()

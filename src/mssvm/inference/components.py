@@ -9,7 +9,7 @@ only; potentials are gathered and marginals scattered through index arrays over 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -64,17 +64,22 @@ class Components:
         """Probability of each component's border state under marginals of the outputs."""
         return np.concatenate([mu.unary, mu.tables, [1.0]])[self.weight]
 
-    def scatter(self, inner: Marginals, numbers: Floats, outer: Marginals | None) -> Marginals:
-        """Marginals of the components times ``numbers`` (one each), plus those of the outputs, in theta's layout."""
-        n = self.source.n_states
-        entry, _, target = self.states
-        unary = inner.unary * numbers[self.batch.owner[self.batch.state_var]]
-        tables = inner.tables * numbers[self.batch.mu_owner]
-        into, added = np.append(target, self.tables[1]), np.append(unary[entry], tables)
+    @cached_property
+    def _into(self) -> tuple[Ints, Ints, Ints]:
+        """Where marginals of the components go, the component of each of their states, and of each table entry."""
+        state_owner = self.batch.owner[self.batch.state_var]
+        return np.append(self.states[2], self.tables[1]), state_owner, self.batch.mu_owner
+
+    def scatter(self, inner: Sequence[tuple[Marginals, Floats]], outer: Marginals) -> Marginals:
+        """Sum of marginals of the components, each times its numbers (one a component), and of those of the outputs,
+        in theta's layout."""
+        n, (into, state_owner, table_owner) = self.source.n_states, self._into
+        unary = sum(mu.unary * numbers[state_owner] for mu, numbers in inner)
+        tables = sum(mu.tables * numbers[table_owner] for mu, numbers in inner)
+        added = np.concatenate([np.take(unary, self.states[0]), tables])
         unary, tables = np.split(sum_by(into, added, n + self.source.n_mu_entries), [n])
-        if outer is not None:
-            unary[self.output_states] += outer.unary
-            tables[self.output_mu[0]] += outer.tables[self.output_mu[1]]
+        unary[self.output_states] += outer.unary
+        tables[self.output_mu[0]] += outer.tables[self.output_mu[1]]
         return Marginals(unary, tables)
 
     @classmethod

@@ -21,7 +21,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, sum_by
 from mssvm.core.checks import number, temperature
 from mssvm.core.errors import InputError, UnsupportedError
-from mssvm.core.potentials import Belief, Marginals, Potentials, Query
+from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Bound, Plan
 from mssvm.inference.base import Planner
@@ -127,10 +127,9 @@ class RenyiParts(Parts):
         potentials, constant = view.output_theta(outer_theta, inner.scores)
         outer = outer_bound(potentials)
         weights = view.weights(outer.mu)
-        mu = view.scatter(inner.beliefs[0].mu, self._coefficients(0, weights), outer.mu)
-        rest = view.scatter(inner.beliefs[1].mu, self._coefficients(1, weights), None)
+        terms = [(belief.mu, self._coefficients(k, weights)) for k, belief in enumerate(inner.beliefs)]
         value = outer.value + constant + sum_by(view.owner, inner.subtracted, len(self.batch))
-        return replace(outer, value=value, mu=Marginals(mu.unary + rest.unary, mu.tables + rest.tables))
+        return replace(outer, value=value, mu=view.scatter(terms, outer.mu))
 
     def _coefficients(self, k: int, weights: Floats) -> Floats:
         """Coefficient of term k's gradient in each component: its share in S, plus the convexifying sum over all."""
