@@ -152,6 +152,9 @@ def resealed(path: Path, change: Callable[[dict], object]) -> None:
         lambda data: data["space"]["features"]["node"].update(n_features=10**400),
         lambda data: data["parameters"].update(C={"$": "float", "text": 10**400}),
         lambda data: data["training"].pop("exact"),
+        lambda data: data["parameters"]["structure"].update(name="_Layout", parameters={}),
+        lambda data: data["parameters"]["structure"].update(name="Encoder", parameters={}),
+        lambda data: data.update(member="_Member"),
     ],
 )
 def test_a_model_that_a_careful_hand_changed_is_refused(change: Callable[[dict], object], tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def chains(n: int) -> tuple[list[Any], list[Any]]:
 
 @pytest.mark.parametrize(("member", "hidden", "solver"), RUNS)
 def test_training_ends_within_its_time(member: str, hidden: int, solver: str) -> None:
-    """A pass over these data takes a tenth of a second, one of BCFW's over its planes many seconds; M3E has fewer, as it
-    looks at each hidden variable under all states around it."""
+    """A pass over these data takes a tenth of a second, one of BCFW's over its planes many seconds; M3E has
+    fewer data, as it looks at each hidden variable under all states around it."""
 
     def fit(n: int, max_iter: int, **more: Any) -> Any:
         made = getattr(ms, member)(ms.Chain(hidden=hidden), solver=solver, tol=1e-13, max_iter=max_iter, random_state=0)
@@ -46,6 +46,36 @@ def test_training_ends_within_its_time(member: str, hidden: int, solver: str) ->
     assert time.monotonic() - began <= limit + max(1.0, 0.05 * limit)
     assert model.training_["outcome"] in ("time", "converged") and np.isfinite(model.coef_).all()
     assert np.isfinite(model.training_["objective"])
+
+
+def test_images_too_large_for_exact_inference_cost_what_propagation_does() -> None:
+    """Learning that exact inference does not fit must not take longer than doing without it."""
+    rng = np.random.default_rng(0)
+    X, y = [rng.normal(size=(8, 8, 2)) for _ in range(4)], [rng.integers(0, 2, (8, 8)) for _ in range(4)]
+    large, seconds = [rng.normal(size=(200, 200, 2))], {}
+    for name in ("auto", "propagate"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = ms.CRF(ms.Grid(), max_iter=5, inference=name).fit(X, y)
+            model.predict(large)  # compiles
+            began = time.process_time()
+            model.predict(large)
+            seconds[name] = time.process_time() - began
+    assert seconds["auto"] <= 1.5 * seconds["propagate"] + 1.0
+
+
+def test_small_grids_with_hidden_variables_train_m3e_at_once() -> None:
+    """3 iterations on 3x3 grids, which bordering outputs in all their states once made 20 s."""
+    rng = np.random.default_rng(0)
+    X, y = [rng.normal(size=(3, 3, 2)) for _ in range(4)], [rng.integers(0, 2, (3, 3)) for _ in range(4)]
+    seconds = []
+    for _ in range(2):  # the first compiles
+        began = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ms.M3E(ms.Grid(hidden=2), max_iter=3, random_state=0).fit(X, y)
+        seconds.append(time.process_time() - began)
+    assert seconds[1] < 5.0
 
 
 MEMORY = """

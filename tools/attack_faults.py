@@ -43,15 +43,15 @@ NOBODY = 65534
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1  # so that permissions hold for root, too
 RUNS: dict[str, tuple[str, ...]] = {
     "lbfgs": ("--method", "crf", "--solver", "lbfgs"),
-    "lbfgs, falling temperatures": ("--method", "mssvm", "--hidden", "2", "--solver", "lbfgs"),
+    "lbfgs, falling temperatures": ("--method", "mssvm", "--hidden", "2", "--solver", "lbfgs", "--max-iter", "10"),
     "cccp": ("--method", "lssvm", "--hidden", "2", "--solver", "cccp", "--max-iter", "6"),
     "bcfw": ("--method", "ssvm", "--solver", "bcfw"),
     "cutting-plane": ("--method", "ssvm", "--solver", "cutting-plane"),
     "subgradient": ("--method", "mssvm", "--hidden", "2", "--solver", "subgradient", "--max-iter", "25"),
     "adam": ("--method", "mssvm", "--hidden", "2", "--solver", "adam", "--max-iter", "25"),
     "m3e": ("--method", "m3e", "--hidden", "2", "--max-iter", "8"),
-    "modlat": ("--method", "modlat", "--hidden", "2", "--max-iter", "8"),
-    "n-init": ("--method", "hcrf", "--hidden", "2", "--n-init", "4", "--max-iter", "30"),
+    "modlat": ("--method", "modlat", "--hidden", "2", "--max-iter", "4"),
+    "n-init": ("--method", "hcrf", "--hidden", "2", "--n-init", "4", "--max-iter", "8"),
 }
 
 
@@ -350,7 +350,7 @@ def command_line() -> int:
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--stops", type=int, default=100)
-    parser.add_argument("--spells", type=int, default=20, help="full disks a run; 0 leaves out all but signals")
+    parser.add_argument("--spells", type=int, default=10**6, help="full disks a run; 0 leaves out all but signals")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     return report(attack(args.runs, args.kills, args.stops, args.spells, args.seed), args.json)
