@@ -11,7 +11,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Query
-from mssvm.core.topology import Batch, counts, offsets, spans
+from mssvm.core.topology import Batch, counts, spans
 from mssvm.inference.components import Components
 from mssvm.models.base import Inputs
 
@@ -74,19 +74,10 @@ class Sample:
         """Instances with at least one output site; the others contribute nothing to any objective."""
         return np.asarray(counts(self.query.output, self.batch.var_ptr) > 0)
 
-    @cached_property
-    def n_labelled_sites(self) -> int:
-        return int(self.query.output.sum())
-
-    @cached_property
-    def log_outputs(self) -> Floats:
-        """Per instance, the log of the number of allowed output assignments (the bias bound of tempering y)."""
-        return self.log_states(self.query, self.query.output)
-
     def log_states(self, query: Query, which: Bools) -> Floats:
         """Per instance, the log of the number of assignments of the variables ``which`` that a query allows."""
         logs = np.where(which, np.log(query.n_allowed(self.batch)), 0.0)
-        return sum_by(self.batch.owner, logs, len(self))
+        return sum_by(self.batch.owner, logs, len(self.batch))
 
     def select(self, which: Sequence[int] | Ints) -> Sample:
         """The sub-sample of the named instances."""
@@ -99,14 +90,3 @@ class Sample:
         inputs = self.inputs.select(chosen)
         extra = None if self.extra_loss is None else self.extra_loss[states]
         return Sample(inputs, query, self.truth[states], self.weight[chosen], self.site_weight[variables], extra)
-
-    def blocks(self, target_states: int) -> list[Ints]:
-        """Fixed consecutive groups of instances of about ``target_states`` states each, independent of threads."""
-        ptr = block_ptr(self.batch.unary_ptr[self.batch.var_ptr][1:], target_states)
-        return np.split(np.arange(len(self)), ptr[1:-1]) if len(self) else []
-
-
-def block_ptr(ends: Ints, target_states: int) -> Ints:
-    """Where the blocks of instances begin and the last ends; ``ends`` is the states up to and with each instance."""
-    sizes = np.bincount((ends - 1) // max(target_states, 1), minlength=0)
-    return offsets(sizes[sizes > 0].astype(np.int64))

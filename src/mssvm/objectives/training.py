@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import repeat
 from operator import methodcaller
 from typing import Any, NamedTuple
 
@@ -18,16 +19,16 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.core.potentials import Marginals, Potentials, Status
-from mssvm.core.topology import Batch
+from mssvm.core.topology import Batch, offsets
 from mssvm.engines import engine_of
-from mssvm.engines.base import Bound, Engine, Features, Joined, JoiningFeatures, Plan
+from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Plan
 from mssvm.inference.base import Inference, Planner
 from mssvm.losses import Zero
 from mssvm.models.base import Model
 from mssvm.objectives.base import Objective, Parts
 from mssvm.objectives.problem import Part
 from mssvm.objectives.sample import Sample
-from mssvm.objectives.sums import in_order
+from mssvm.objectives.sums import FAN, in_order
 from mssvm.objectives.unified import Unified, UnifiedParts, hcrf
 
 BLOCK_STATES = 1 << 17
@@ -46,6 +47,10 @@ class TrainingProblem:
     C: float = 1.0
     engine: Engine = field(default_factory=engine_of)
     one_block: bool = False  # the sample is a block of a larger one
+    n_instances: int = field(init=False, repr=False)
+    n_weights: int = field(init=False, repr=False)
+    temperatures: tuple[float, float] = field(init=False, repr=False)
+    scale: Floats = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.C) and self.C > 0):
@@ -53,30 +58,18 @@ class TrainingProblem:
         if not self.sample.labelled.all():
             labelled = np.flatnonzero(self.sample.labelled)
             object.__setattr__(self, "sample", self.sample.select(labelled))
-
-    @property
-    def n_instances(self) -> int:
-        return len(self.sample)
-
-    @property
-    def n_weights(self) -> int:
-        return self.model.n_weights
+        object.__setattr__(self, "n_instances", len(self.sample.batch))
+        object.__setattr__(self, "n_weights", self.model.n_weights)
+        object.__setattr__(self, "temperatures", (self.objective.eps_y, self.objective.eps_h))
+        object.__setattr__(self, "scale", self.C * self.sample.weight)
 
     @property
     def n_sites(self) -> int:
-        return self.sample.n_labelled_sites
-
-    @property
-    def temperatures(self) -> tuple[float, float]:
-        return self.objective.eps_y, self.objective.eps_h
-
-    @property
-    def log_outputs(self) -> Floats:
-        return self.sample.log_outputs
+        return int(self.sample.query.output.sum())
 
     @cached_property
-    def scale(self) -> Floats:
-        return self.C * self.sample.weight
+    def log_outputs(self) -> Floats:
+        return self.sample.log_states(self.sample.query, self.sample.query.output)
 
     @property
     def convex(self) -> bool:
@@ -91,8 +84,8 @@ class TrainingProblem:
         """d PS_eps / d eps is an entropy, hence at most the log of the number of assignments."""
         rise_y, rise_h = max(eps_y - self.objective.eps_y, 0.0), max(eps_h - self.objective.eps_h, 0.0)
         sample, output = self.sample, self.sample.query.output
-        hidden = rise_h * sample.log_states(sample.query, ~output)
-        return rise_y * sample.log_outputs + hidden, rise_y * sample.log_states(sample.truth_query, output) + hidden
+        hidden, plus = rise_h * sample.log_states(sample.query, ~output), sample.log_states(sample.query, output)
+        return rise_y * plus + hidden, rise_y * sample.log_states(sample.truth_query, output) + hidden
 
     def at(self, eps_y: float, eps_h: float) -> TrainingProblem:
         """The same problem at other temperatures; what was bound at them before is still bound."""
@@ -107,13 +100,21 @@ class TrainingProblem:
         return replace(self, objective=hcrf())
 
     def plus(self, w: Floats, instances: Ints | None = None) -> Part:
-        return self._sum(self.engine.each(methodcaller("plus", w), self._chosen(instances)), instances)
+        return self._evaluate(methodcaller("plus", w), instances)
 
     def minus(self, w: Floats, instances: Ints | None = None) -> Part:
-        return self._sum(self.engine.each(methodcaller("minus", w), self._chosen(instances)), instances)
+        return self._evaluate(methodcaller("minus", w), instances)
 
     def difference(self, w: Floats, instances: Ints | None = None) -> Part:
-        return self._sum(self.engine.each(methodcaller("difference", w), self._chosen(instances)), instances)
+        return self._evaluate(methodcaller("difference", w), instances)
+
+    def _evaluate(self, part: Callable[[BoundBlock], Part], instances: Ints | None) -> Part:
+        """A part of every block, or of the named instances as blocks of their own, as one."""
+        chosen = self.bound if instances is None else [self._single(int(i)) for i in instances]
+        parts = self.engine.each(part, chosen)
+        if not parts:
+            return Part(np.zeros(0), 0.0, np.zeros(self.n_weights))
+        return in_order(parts) if instances is None and len(parts) > FAN else Part.union(parts)
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
         single = self._single(i)
@@ -147,9 +148,24 @@ class TrainingProblem:
 
     @cached_property
     def _blocks(self) -> SampleBlocks:
-        states = self.sample.batch.n_states
-        states = states if self.one_block else block_states(states, self.model, self.engine)
-        return SampleBlocks(self, Planner(self.inference, self.engine), states)
+        planner, batch = Planner(self.inference, self.engine), self.sample.batch
+        every = [np.arange(len(batch))] if len(batch) else []
+        if every and not self.one_block:
+            every = np.split(every[0], block_ptr(batch.unary_ptr[batch.var_ptr][1:], self.model, self.engine)[1:-1])
+        single = lru_cache(SINGLES)(lambda i: self._block(np.array([i]), planner))
+        return SampleBlocks(planner, list(map(self._block, every, repeat(planner))), single)
+
+    def _block(self, ids: Ints, planner: Planner) -> Block:
+        sample, loss = self.sample if len(ids) == self.n_instances else self.sample.select(ids), self.objective.loss
+        if isinstance(loss, Zero):
+            sizes = sample.batch.n_states, sample.batch.n_table_entries
+            delta = Potentials(*(np.broadcast_to(0.0, n) for n in sizes))
+        else:
+            delta = loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
+        if sample.extra_loss is not None:
+            delta = replace(delta, unary=delta.unary + sample.extra_loss)
+        features = self.model.bind(sample.inputs, self.engine)
+        return Block(sample, delta, features, planner(sample.batch), int(ids[0]))
 
     @cached_property
     def bound(self) -> list[BoundBlock]:
@@ -168,22 +184,14 @@ class TrainingProblem:
         scale = self.C * block.sample.weight
         return BoundBlock(block, parts, scale, bool(np.all(scale == scale[0])), self.temperatures, single)
 
-    def _chosen(self, instances: Ints | None) -> list[BoundBlock]:
-        """The blocks of all instances, or the named ones as blocks of their own."""
-        return self.bound if instances is None else [self._single(int(i)) for i in instances]
 
-    def _sum(self, parts: list[Part], instances: Ints | None) -> Part:
-        """The evaluations of ``_chosen`` blocks as one."""
-        if not parts:
-            return Part(np.zeros(0), 0.0, np.zeros(self.n_weights))
-        return in_order(parts) if instances is None else Part.union(parts)
-
-
-def block_states(n_states: int, model: Model[Any], engine: Engine) -> int:
-    """States of a block of a sample of so many."""
+def block_ptr(ends: Ints, model: Model[Any], engine: Engine) -> Ints:
+    """Where the fixed blocks of consecutive instances begin and the last ends, whatever the threads; ``ends`` is the
+    states up to and with each instance."""
     # A block makes one dense gradient, which must not cost more than the block itself.
     states = max(getattr(engine, "block_states", BLOCK_STATES), model.gradient_size // 4)
-    return n_states if n_states <= WHOLE * states else states
+    sizes = np.bincount((ends - 1) // (states if ends[-1] > WHOLE * states else max(ends[-1], 1)))
+    return offsets(sizes[sizes > 0].astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,28 +205,15 @@ class Block:
     first: int
 
 
+@dataclass(frozen=True, eq=False)
 class SampleBlocks:
     """The sample cut into fixed blocks, a function of the data alone, and single instances on demand; shared by all
     temperatures (``at`` holds the problems at those asked for so far)."""
 
-    def __init__(self, problem: TrainingProblem, planner: Planner, block_states: int) -> None:
-        self.sample, self.loss, self.planner = problem.sample, problem.objective.loss, planner
-        self.model, self.engine = problem.model, problem.engine
-        self.all = list(map(self._block, self.sample.blocks(block_states)))
-        self.single = lru_cache(SINGLES)(lambda i: self._block(np.array([i])))
-        self.at: dict[tuple[float, float], TrainingProblem] = {}
-
-    def _block(self, ids: Ints) -> Block:
-        sample = self.sample if len(ids) == len(self.sample) else self.sample.select(ids)
-        if isinstance(self.loss, Zero):
-            sizes = sample.batch.n_states, sample.batch.n_table_entries
-            delta = Potentials(*(np.broadcast_to(0.0, n) for n in sizes))
-        else:
-            delta = self.loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
-        if sample.extra_loss is not None:
-            delta = replace(delta, unary=delta.unary + sample.extra_loss)
-        features = self.model.bind(sample.inputs, self.engine)
-        return Block(sample, delta, features, self.planner(sample.batch), int(ids[0]))
+    planner: Planner
+    all: list[Block]
+    single: Callable[[int], Block]
+    at: dict[tuple[float, float], TrainingProblem] = field(default_factory=dict)
 
 
 class LinearMinus:
@@ -260,14 +255,6 @@ class BoundBlock:
     one_scale: bool
     temperatures: tuple[float, float]
     single: bool = False
-
-    @cached_property
-    def plain(self) -> tuple[Bound, Bound]:
-        """Inference without a loss under the queries of U+ and U-."""
-        if isinstance(self.parts, UnifiedParts):
-            return self.parts.pair.plus, self.parts.pair.minus
-        sample, plan = self.block.sample, self.block.plan
-        return plan.bind(sample.query, *self.temperatures), plan.bind(sample.truth_query, *self.temperatures)
 
     def plus(self, w: Floats) -> Part:
         belief, floored = self.parts.plus(self.block.features.forward(w))
@@ -329,18 +316,23 @@ class BoundBlock:
 
     def look(self, w: Floats, hidden: Bools) -> Look:
         """Which inference answers here, and how much each state of the ``hidden`` variables is used given labels."""
-        theta, batch = self.block.features.forward(w), self.block.sample.batch
-        beliefs, usage = [self.plain[0](theta)], dict[int, tuple[Floats, int]]()
-        if hidden.any() or not beliefs[0].status.exact.all():
-            beliefs.append(self.plain[1](theta))
+        sample, theta, parts = self.block.sample, self.block.features.forward(w), self.parts
+        if isinstance(parts, UnifiedParts):
+            free, given = parts.pair.plus, parts.pair.minus
+        else:
+            queries = sample.query, sample.truth_query
+            free, given = (self.block.plan.bind(query, *self.temperatures) for query in queries)
+        batch, belief, usage = sample.batch, free(theta), dict[int, tuple[Floats, int]]()
+        methods, exact, converged = Counter(belief.status.method), belief.status.exact, belief.status.converged
+        if hidden.any() or not exact.all():
+            belief = given(theta)
+            exact, converged = np.append(exact, belief.status.exact), np.append(converged, belief.status.converged)
         mine = np.flatnonzero(hidden)
         for card in np.unique(batch.cards[mine]).tolist():
             members = mine[batch.cards[mine] == card]
-            mu = beliefs[-1].mu.unary[batch.unary_ptr[members][:, None] + np.arange(card)]
+            mu = belief.mu.unary[batch.unary_ptr[members][:, None] + np.arange(card)]
             usage[card] = mu.sum(axis=0), len(members)
-        converged = np.concatenate([belief.status.converged for belief in beliefs])
-        exact = all(bool(belief.status.exact.all()) for belief in beliefs)
-        return Look(Counter(beliefs[0].status.method), exact, int(converged.sum()), len(converged), usage)
+        return Look(methods, bool(exact.all()), int(converged.sum()), len(converged), usage)
 
     def check(self, value: Floats) -> None:
         """Raise unless every instance has an allowed assignment."""

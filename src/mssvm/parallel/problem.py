@@ -18,8 +18,7 @@ from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
 from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Part
-from mssvm.objectives.sample import block_ptr
-from mssvm.objectives.training import Look, block_states
+from mssvm.objectives.training import Look, block_ptr
 from mssvm.objectives.unified import hcrf
 from mssvm.parallel import work
 from mssvm.parallel.store import Survey
@@ -94,7 +93,7 @@ class Surveyed:
         ends = np.cumsum(np.concatenate(sizes))
         if not len(ends):
             raise InputError("no site of y is labelled; training needs at least one label.")
-        ptr = block_ptr(ends, block_states(int(ends[-1]), encoder.model, engine))
+        ptr = block_ptr(ends, encoder.model, engine)
         shards, numbers = np.concatenate(shard_of), np.concatenate(number)
         blocks = [self._pieces(shards[a:b], numbers[a:b]) for a, b in zip(ptr[:-1], ptr[1:], strict=True)]
         return tuple(blocks), ptr

@@ -294,8 +294,8 @@ def instances(shelf: Shelf, posed: Posed, first: int, last: int) -> list[Instanc
         problem = shelf.block(posed, j).problem
         s = problem.sample
         output = s.query.output
-        logs = s.log_outputs, s.log_states(s.query, ~output), s.log_states(s.truth_query, output)
-        out.append(Instances(s.weight, *logs, s.n_labelled_sites, problem.convex))
+        logs = problem.log_outputs, s.log_states(s.query, ~output), s.log_states(s.truth_query, output)
+        out.append(Instances(s.weight, *logs, problem.n_sites, problem.convex))
     return out
 
 
