@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import starmap
 from threading import Lock, local
@@ -20,18 +21,20 @@ from mssvm.core.errors import InputError
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
 class Workers:
     """``threads`` threads, the caller's among them; the others start with the first work and end with this object.
     Copies start with none."""
 
-    def __init__(self, threads: int = 1) -> None:
-        if threads < 1:
-            raise InputError(f"threads must be at least 1, got {threads}.")
-        self.threads = threads
-        self._inside = local()
+    threads: int = 1
+    _inside: local = field(init=False, repr=False, compare=False, default_factory=local)
 
-    def __reduce__(self) -> tuple[type[Self], tuple[int]]:
-        return type(self), (self.threads,)
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise InputError(f"threads must be at least 1, got {self.threads}.")
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        return type(self), tuple(getattr(self, f.name) for f in fields(self) if f.init)
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:

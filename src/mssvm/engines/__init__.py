@@ -5,36 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from mssvm.core.errors import InputError
+from mssvm.core.registry import Entry
 from mssvm.engines.base import Engine
 
 __all__ = ["Engine", "engine_of"]
 
 
-def _numba(threads: int) -> Engine:
-    from mssvm.engines.numba.engine import NumbaEngine
-
-    return NumbaEngine(threads)
-
-
-def _reference(threads: int) -> Engine:
-    from mssvm.engines.reference import ReferenceEngine
-
-    return ReferenceEngine(threads)
-
-
-def _torch(threads: int) -> Engine:
-    from mssvm.engines.torch import TorchEngine
-
-    return TorchEngine()
-
-
-ENGINES: Mapping[str, Callable[[int], Engine]] = {
-    "auto": _numba, "numba": _numba, "reference": _reference, "torch": _torch,
-}  # fmt: skip
+ENGINES = {
+    "auto": Entry("mssvm.engines.numba.engine", "NumbaEngine"),
+    "numba": Entry("mssvm.engines.numba.engine", "NumbaEngine"),
+    "reference": Entry("mssvm.engines.reference", "ReferenceEngine"),
+    "torch": Entry("mssvm.engines.torch", "TorchEngine"),
+}
 
 
 def engine_of(engine: Any = "auto", threads: int = 1) -> Engine:
@@ -45,7 +30,8 @@ def engine_of(engine: Any = "auto", threads: int = 1) -> Engine:
     ('reference', 1.0)
     """
     if isinstance(engine, str) and engine in ENGINES:
-        return ENGINES[engine](threads)
+        made: Engine = ENGINES[engine].make(**({} if engine == "torch" else {"threads": threads}))
+        return made
     if not isinstance(engine, Engine):
         raise InputError(f"engine must be one of {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}.")
     return engine

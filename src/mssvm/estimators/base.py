@@ -281,7 +281,7 @@ class StructuredEstimator(Plots):
         self.history_ = solution.history
         self.n_iter_ = len(solution.trace)
         self.objective_ = self.training_["objective"]
-        self.status_ = diagnosis.sentence(self.training_)
+        self.status_ = self.training_["status"]
         if solution.outcome.unfinished:
             warnings.warn(f"{self.status_} {solution.message}", ConvergenceWarning, stacklevel=3)
         return self

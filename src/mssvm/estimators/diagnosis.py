@@ -7,27 +7,10 @@ from math import isfinite
 from typing import Any
 
 from mssvm.data.labels import LabelVocabulary
+from mssvm.estimators.training import ENDED
 
 DEAD = 1e-3  # mean probability below which a hidden state counts as unused
 USEFUL = 0.1  # share of the objective that the gap of a useful certificate does not exceed
-ENDED = {
-    "converged": "Training converged.",
-    "completed": "Training ran all its epochs; whether more would lower the objective is not known.",
-    "budget": "Training used up its iterations before it converged; raise max_iter.",
-    "stalled": "Training stalled: no step lowered the objective further.",
-    "diverged": "Training diverged; scale the features or lower C.",
-    "stopped": "Training was stopped by a callback.",
-    "early": "Training stopped early, at the best validation score.",
-    "time": "Training reached its time limit; the best weights so far were kept.",
-    "interrupted": "Training was interrupted; the best weights so far were kept.",
-}
-
-
-def sentence(summary: Mapping[str, Any]) -> str:
-    """How training ended, and whether inference was exact."""
-    kind = "exact" if summary["exact"] else "approximate"
-    methods = ", ".join(summary["methods"]) or "none"
-    return f"{ENDED[summary['outcome']]} Inference was {kind} ({methods})."
 
 
 def paragraph(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:

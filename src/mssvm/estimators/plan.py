@@ -75,7 +75,7 @@ class TrainingPlan:
     rng: np.random.RandomState
     verbose: bool
 
-    def solver_for(self, exact: bool, dual: bool, missing: float, seed: int) -> Solver[Any]:
+    def solver_for(self, exact: bool, dual: Callable[[], bool], missing: float, seed: int) -> Solver[Any]:
         """The solver, once it is known whether inference is exact, whether the problem has a dual that BCFW can solve,
         and what share of the labels is missing: by name with the estimator's settings, or a solver object as it is."""
         solver, settings = self.solver, dict[str, Any]()
@@ -87,7 +87,7 @@ class TrainingPlan:
         if solver == "auto" and (exact or self.l1_ratio > 0):  # absolute values are for L-BFGS alone
             solver, settings["schedule"] = "lbfgs", SPARSE_SMOOTHED if missing > SPARSE else SMOOTHED
         elif solver == "auto":
-            solver = "bcfw" if dual else "adam"
+            solver = "bcfw" if dual() else "adam"
         if not isinstance(solver, str) or solver not in SOLVERS:
             raise InputError(f"solver must be 'auto', one of {_listed(SOLVERS)}, or a solver object, got {solver!r}.")
         known = SOLVERS[solver]

@@ -50,7 +50,7 @@ class ShardedTrainingData(Learned):
             encoder = Encoder(plan.structure, earlier.schema, earlier.vocabulary)
         if not plan.may_hide and any(len(encoder.kind(key).hidden) for key in surveyed.kinds):
             raise no_hidden(plan.name)
-        return cls(plan, encoder, surveyed)
+        return cls(plan, encoder, surveyed.n_instances, cls._census(surveyed, encoder.vocabulary), surveyed)
 
     @staticmethod
     def _vocabulary(plan: TrainingPlan, surveyed: Surveyed) -> LabelVocabulary:
@@ -61,20 +61,16 @@ class ShardedTrainingData(Learned):
     def where(self) -> Callable[[], str]:
         return self.surveyed.cluster.told
 
-    @property
-    def n_instances(self) -> int:
-        return self.surveyed.n_instances
-
-    @property
-    def census(self) -> Census:
-        labels, sites = self.surveyed.labels, sum(survey.n_sites for survey in self.surveyed.surveys)
+    @staticmethod
+    def _census(surveyed: Surveyed, vocabulary: LabelVocabulary) -> Census:
+        labels, sites = surveyed.labels, sum(survey.n_sites for survey in surveyed.surveys)
         several = sum(n for label, n in labels.items() if isinstance(label, frozenset) and len(label) > 1)
         single: dict[Hashable, int] = {}
         for label, n in labels.items():
             if not isinstance(label, frozenset) or len(label) == 1:
                 one = next(iter(label)) if isinstance(label, frozenset) else label
                 single[one] = single.get(one, 0) + n
-        counts = [single.get(c, 0) for c in self.encoder.vocabulary.classes]
+        counts = [single.get(c, 0) for c in vocabulary.classes]
         return Census(sites, labels.total(), several, counts)
 
     def pose(self, inference: Inference) -> ShardedProblem:

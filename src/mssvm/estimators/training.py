@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -36,7 +38,7 @@ from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.sample import Sample
-from mssvm.objectives.training import BoundBlock, Look, TrainingProblem
+from mssvm.objectives.training import Look, TrainingProblem
 from mssvm.optim import BCFW, Callback, Checkpoint, Regulariser, Row, Solution, Validation
 from mssvm.optim.solution import best_of
 from mssvm.optim.starts import LARGEST_SEED, n_starts, starts
@@ -44,6 +46,17 @@ from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, to_sample
 
 Context = Callable[[], AbstractContextManager[Any]]
+ENDED = {
+    "converged": "Training converged.",
+    "completed": "Training ran all its epochs; whether more would lower the objective is not known.",
+    "budget": "Training used up its iterations before it converged; raise max_iter.",
+    "stalled": "Training stalled: no step lowered the objective further.",
+    "diverged": "Training diverged; scale the features or lower C.",
+    "stopped": "Training was stopped by a callback.",
+    "early": "Training stopped early, at the best validation score.",
+    "time": "Training reached its time limit; the best weights so far were kept.",
+    "interrupted": "Training was interrupted; the best weights so far were kept.",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +112,12 @@ class Census(NamedTuple):
     sites_candidates: int
     class_counts: list[int]
 
+    @classmethod
+    def of(cls, labels: Labels) -> Census:
+        several = int((labels.observed & ~labels.single).sum())
+        counts = labels.mask[labels.single].sum(axis=0).tolist()
+        return cls(len(labels.observed), int(labels.observed.sum()), several, counts)
+
 
 @dataclass(frozen=True, eq=False)
 class Learned:
@@ -106,6 +125,8 @@ class Learned:
 
     plan: TrainingPlan
     encoder: Encoder
+    n_instances: int
+    census: Census
 
     @property
     def where(self) -> Callable[[], str] | None:
@@ -151,17 +172,17 @@ class TrainingData(Learned):
             encoded = encoder.encode(X)
         observed = labels.encode(y, encoded.labels.shapes)
         permitted = None if allowed is None else labels.encode(allowed, encoded.labels.shapes, "allowed")
-        weight = instance_weights(sample_weight, len(encoded))
+        weight = instance_weights(sample_weight, len(encoded.batch))
         per_site = None
         if plan.class_weight is not None:
             per_site = label_weights(class_weights(plan.class_weight, labels, observed), observed)
             if isinstance(plan.objective.loss, Zero):
                 # A likelihood has no loss to weigh, so instances are weighed by their labels instead.
                 weight, per_site = weight * mean_per_instance(per_site, observed), None
-        if len(encoded.hidden) and not plan.may_hide:
+        if len(encoded.hidden.vars) and not plan.may_hide:
             raise no_hidden(plan.name)
         sample = to_sample(encoded, observed, weight, per_site, permitted, plan.objective.loss)
-        return cls(plan, encoder, encoded, observed, sample)
+        return cls(plan, encoder, len(encoded.batch), Census.of(observed), encoded, observed, sample)
 
     def seen(self) -> Bools:
         """False on the weights of sparse features of sites for labels that are not among those given to any such site;
@@ -187,17 +208,6 @@ class TrainingData(Learned):
         known = model.known if isinstance(model, FixedWeights) else False
         return np.asarray(keep | (count > 0) | known)
 
-    @property
-    def n_instances(self) -> int:
-        return len(self.encoded)
-
-    @property
-    def census(self) -> Census:
-        labels = self.observed
-        several = int((labels.observed & ~labels.single).sum())
-        counts = [int(c) for c in labels.mask[labels.single].sum(axis=0)]
-        return Census(len(labels.observed), int(labels.observed.sum()), several, counts)
-
     def pose(self, inference: Inference) -> TrainingProblem:
         """The problem of these data; with ``only_seen`` over the weights that were."""
         plan, model, sample = self.plan, self.encoder.model, self.sample
@@ -209,14 +219,9 @@ class TrainingData(Learned):
 
     def look(self, problem: TrainingProblem, w: Floats) -> list[Look]:
         """At every block of the problem."""
-        labelled, batch = np.flatnonzero(self.sample.labelled), problem.sample.batch
-        hidden = self.encoded.hidden.select(labelled, self.encoded.batch, batch).mask(batch.n_vars)
-
-        def one(bound: BoundBlock) -> Look:
-            first = int(batch.var_ptr[bound.block.first])
-            return bound.look(w, hidden[first : first + bound.block.sample.batch.n_vars])
-
-        return problem.engine.each(one, problem.bound)
+        batch = self.encoded.batch
+        hidden = self.encoded.hidden.mask(batch.n_vars)[self.sample.labelled[batch.owner]]
+        return problem.engine.each(methodcaller("look", w, hidden, problem.sample.batch.var_ptr), problem.bound)
 
 
 def no_hidden(name: str) -> InputError:
@@ -277,11 +282,12 @@ class Training:
         self.follow.check()
         self.inference = inference_of(plan.inference, plan.memory_limit, 1, data.n_instances)
         self.problem = data.pose(self.inference)
+        self.model = self.problem.model
         if not self.problem.n_instances:
             raise InputError("no site of y is labelled; training needs at least one label.")
         self.regulariser = data.regulariser(self._taken)
-        self.whole = self._model.fill
-        self.validation = self._validation()
+        self.whole = self.model.fill
+        self.validation = None if self.follow.validation is None else self._validation(self.follow.validation)
         self._lines: list[TrainingLine] = []
 
     @property
@@ -318,7 +324,8 @@ class Training:
         with ONE_BLAS_THREAD:
             first = problem.difference(w0) if self.plan.solver == "auto" else None
         missing = 1.0 - self.data.census.sites_labelled / self.data.census.sites
-        solver = self.plan.solver_for(first is None or first.exact, self._has_dual(problem), missing, self.seed)
+        dual = partial(self._has_dual, problem)
+        solver = self.plan.solver_for(first is None or first.exact, dual, missing, self.seed)
         self.calls += 1
         if self.warm:
             solver = solver.near()
@@ -330,7 +337,7 @@ class Training:
             problem,
             w0,
             regulariser=self.regulariser,
-            callback=self._told,
+            callback=None if given.callback is None and not self._lines else self._told,
             validation=self.validation,
             time_limit=None if given.time_limit is None else given.time_limit - spent,
             checkpoint=None if file is None else file.numbered(self.calls),
@@ -352,17 +359,10 @@ class Training:
 
     def _taken(self, values: Any) -> Any:
         """Of an array over all weights, the entries of those that training sees."""
-        return self._model.take(values) if isinstance(self._model, ActiveWeights) else values
+        return self.model.take(values) if isinstance(self.model, ActiveWeights) else values
 
-    @property
-    def _model(self) -> Any:
-        return self.problem.model
-
-    def _validation(self) -> Validation | None:
+    def _validation(self, given: HeldOut | Validation | tuple[Any, Any]) -> Validation:
         """Scores of held-out data as a function of the weights that training sees."""
-        given = self.follow.validation
-        if given is None:
-            return None
         if isinstance(given, Validation):
             theirs = given.score
             return replace(given, score=lambda w: theirs(self.whole(w)))
@@ -384,11 +384,22 @@ class Training:
 
 
 def summary(training: Training, chosen: Solution, objectives: list[float]) -> dict[str, Any]:
-    """Everything worth knowing about a training, as JSON values, for ``diagnosis`` to put into words."""
+    """Everything worth knowing about a training, as JSON values, for ``diagnosis`` to put into words. A closing pass
+    over every block tells which methods of inference ran, and how much each hidden state is used given labels."""
     last, certificate = chosen.trace[-1] if chosen.trace else None, chosen.certificate
+    methods, used = Counter[str](), dict[int, tuple[Any, int]]()
+    exact, converged, answers = True, 0, 0
+    for found in training.data.look(training.problem, chosen.w):
+        methods.update(found.methods)
+        exact, converged, answers = exact and found.exact, converged + found.converged, answers + found.n
+        for card, (total, n) in found.usage.items():
+            before = used.get(card, (0.0, 0))
+            used[card] = before[0] + total, before[1] + n
+    kind, names = "exact" if exact else "approximate", ", ".join(sorted(methods)) or "none"
     return {
         "objective": float(chosen.objective),
         "outcome": chosen.outcome.value,
+        "status": f"{ENDED[chosen.outcome.value]} Inference was {kind} ({names}).",
         "message": chosen.message,
         "certificate": certificate.sentence,
         "augmented": not isinstance(training.plan.objective.loss, Zero),
@@ -401,21 +412,6 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
         "instances": training.data.n_instances,
         "instances_labelled": int(training.problem.n_instances),
         **training.data.census._asdict(),
-        **closing_pass(training.data.look(training.problem, chosen.w)),
-    }
-
-
-def closing_pass(looks: Iterable[Look]) -> dict[str, Any]:
-    """What inference on every block tells: which methods ran, and how much each hidden state is used given labels."""
-    methods, used = Counter[str](), dict[int, tuple[Any, int]]()
-    exact, converged, answers = True, 0, 0
-    for found in looks:
-        methods.update(found.methods)
-        exact, converged, answers = exact and found.exact, converged + found.converged, answers + found.n
-        for card, (total, n) in found.usage.items():
-            before = used.get(card, (0.0, 0))
-            used[card] = before[0] + total, before[1] + n
-    return {
         "methods": dict(sorted(methods.items())),
         "exact": exact,
         "converged_share": converged / answers,

@@ -314,8 +314,9 @@ class BoundBlock:
             return gradient
         return features.adjoint(mu.scaled(self.block.sample.batch, scale))
 
-    def look(self, w: Floats, hidden: Bools) -> Look:
-        """Which inference answers here, and how much each state of the ``hidden`` variables is used given labels."""
+    def look(self, w: Floats, hidden: Bools, var_ptr: Ints) -> Look:
+        """Which inference answers here, and how much each state of the ``hidden`` variables is used given labels; these
+        and ``var_ptr`` are those of the whole sample."""
         sample, theta, parts = self.block.sample, self.block.features.forward(w), self.parts
         if isinstance(parts, UnifiedParts):
             free, given = parts.pair.plus, parts.pair.minus
@@ -324,10 +325,10 @@ class BoundBlock:
             free, given = (self.block.plan.bind(query, *self.temperatures) for query in queries)
         batch, belief, usage = sample.batch, free(theta), dict[int, tuple[Floats, int]]()
         methods, exact, converged = Counter(belief.status.method), belief.status.exact, belief.status.converged
-        if hidden.any() or not exact.all():
+        mine = np.flatnonzero(hidden[var_ptr[self.block.first] :][: batch.n_vars])
+        if len(mine) or not exact.all():
             belief = given(theta)
             exact, converged = np.append(exact, belief.status.exact), np.append(converged, belief.status.converged)
-        mine = np.flatnonzero(hidden)
         for card in np.unique(batch.cards[mine]).tolist():
             members = mine[batch.cards[mine] == card]
             mu = belief.mu.unary[batch.unary_ptr[members][:, None] + np.arange(card)]

@@ -231,8 +231,10 @@ class Path:
         low, high, lowest, steepness = 0.0, np.inf, value, fall
         found: tuple[Floats, float, Floats] | None = None
         for _ in range(MOST_TRIALS):
-            point = self.regulariser.within(self.w + t * d, self.w, self.slope)
-            expected = t * fall if self.free is None else float(self.slope @ (point - self.w))
+            point, expected = self.w + t * d, t * fall
+            if self.free is not None:
+                point = self.regulariser.within(point, self.w, self.slope)
+                expected = float(self.slope @ (point - self.w))
             new, gradient = evaluate(point)
             if not new <= value + ENOUGH_FALL * expected:
                 high = t

@@ -114,7 +114,7 @@ class SolverRun:
 
     def check_time(self) -> None:
         """End the run where its time is over; for loops over instances, which take longer than a pass over all."""
-        if self.time_left <= 0 and not self._ended:
+        if time.monotonic() - self._clock >= self._watch.time_limit and not self._ended:
             raise Stop(Outcome.TIME, f"The time limit was reached after {len(self.rows)} recorded iterations.")
 
     def known(self, w: Floats) -> Part | None:
@@ -163,7 +163,10 @@ class SolverRun:
             raise Stop(Outcome.DIVERGED, f"The objective became {objective} at iteration {len(self.rows) - 1}.")
         if measured == target and objective < self.best.objective:
             self.best.w, self.best.objective = w.copy(), objective
-        self._listen(w, objective if measured == target else NAN)
+        if self._watch.callback is not None and self._watch.callback(self.rows[-1], w.copy()):
+            raise Stop(Outcome.STOPPED, f"The callback asked to stop at iteration {len(self.rows) - 1}.")
+        if self._watch.validation is not None and (len(self.rows) - 1) % self._watch.validation.every == 0:
+            self._validate(self._watch.validation, w, objective if measured == target else NAN)
 
     @property
     def seconds(self) -> float:
@@ -175,13 +178,8 @@ class SolverRun:
         """Seconds until the limit, which counts from this call on."""
         return self._watch.time_limit - (time.monotonic() - self._clock)
 
-    def _listen(self, w: Floats, objective: float) -> None:
-        if self._watch.callback is not None and self._watch.callback(self.rows[-1], w.copy()):
-            raise Stop(Outcome.STOPPED, f"The callback asked to stop at iteration {len(self.rows) - 1}.")
-        validation, best = self._watch.validation, self.best
-        if validation is None or (len(self.rows) - 1) % validation.every:
-            return
-        score = float(validation.score(w.copy()))
+    def _validate(self, validation: Validation, w: Floats, objective: float) -> None:
+        best, score = self.best, float(validation.score(w.copy()))
         if score > best.score:
             best.score, best.scored_w, best.scored_objective, best.waited = score, w.copy(), objective, 0
             return

@@ -304,7 +304,7 @@ def look(shelf: Shelf, posed: Posed, first: int, last: int, w: Floats) -> list[L
 
     def one(j: int) -> Look:
         made = shelf.block(posed, j)
-        return made.problem.bound[0].look(w, made.hidden)
+        return made.problem.bound[0].look(w, made.hidden, made.problem.sample.batch.var_ptr)
 
     with ONE_BLAS_THREAD:
         return shelf.engine(posed).each(one, range(first, last))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from mssvm.core.potentials import Potentials
 from mssvm.core.terms import Term
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Each, ExactPlan, ExactSettings, Features
+from mssvm.engines.base import ExactPlan, ExactSettings, Features
 from mssvm.engines.messages import MessagePlan
 from mssvm.engines.numba.exact import NumbaPlan
 from mssvm.engines.numba.features import LinearFeatures
@@ -18,27 +17,14 @@ from mssvm.engines.numba.messages.plan import NumbaMessagePlan
 
 
 @dataclass(frozen=True)
-class NumbaEngine:
+class NumbaEngine(Workers):
     """Scaled probabilities in vector lanes where they are safe, log space elsewhere; threads never change a result."""
 
-    threads: int = 1
     log_space: bool = False  # eliminate in log space throughout, as if no range were safe
     name = "numba"
 
-    @cached_property
-    def _workers(self) -> Workers:
-        return Workers(self.threads)
-
-    @property
-    def idle(self) -> int:
-        return self._workers.idle
-
-    @property
-    def each(self) -> Each:
-        return self._workers.each
-
     def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan:
-        return NumbaPlan(batch, settings, self._workers, self.log_space)
+        return NumbaPlan(batch, settings, self, self.log_space)
 
     def messages(self, batch: Batch) -> MessagePlan:
         return NumbaMessagePlan.of(batch, self)

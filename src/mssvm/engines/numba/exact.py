@@ -32,9 +32,6 @@ class Route(Protocol):
     """Some instances of a batch, bound to the method that is exact on them."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
     def instances(self) -> Ints: ...
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
@@ -42,11 +39,14 @@ class Route(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
 class NumbaPlan:
     """Exact inference on one batch; ``settings`` bound memory and name the methods that may be used."""
 
-    def __init__(self, batch: Batch, settings: ExactSettings, workers: Workers, log_space: bool = False) -> None:
-        self.batch, self.settings, self.workers, self.log_space = batch, settings, workers, log_space
+    batch: Batch
+    settings: ExactSettings
+    workers: Workers
+    log_space: bool = False
 
     @cached_property
     def _forests(self) -> ForestPlan:
@@ -66,8 +66,9 @@ class NumbaPlan:
         eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
         query.check(self.batch)
         eps_h = eps_y if query.output.all() else eps_h
-        routes: list[Route] = []
+        routes, methods = list[Route](), np.full(len(self.batch), "", dtype=object)
         for name, mine in self._shares(query, eps_y, eps_h, instances):
+            methods[mine] = name
             if name == "given states":
                 routes.append(GivenStates(self.batch, query, mine))
             elif name == "elimination":
@@ -76,7 +77,7 @@ class NumbaPlan:
                 routes.append(ForestRoute(self._forests, query, eps_y, eps_h, mine, self.workers))
             else:
                 routes.append(CutsetRoute(self._cutsets, query, eps_y, eps_h, mine, self.workers))
-        return NumbaBound(self.batch, query, (eps_y, eps_h), tuple(routes))
+        return NumbaBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         plus, minus = self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h)
@@ -114,19 +115,20 @@ class NumbaPlan:
 
 @dataclass(frozen=True, eq=False)
 class NumbaBound:
-    """The routes of a query, run one after the other into the same arrays."""
+    """The routes of a query, run one after the other into the same arrays; ``methods`` has that of every instance."""
 
     batch: Batch
     query: Query
     temperatures: tuple[float, float]
     routes: tuple[Route, ...]
+    methods: tuple[str, ...]
 
     def __call__(self, theta: Potentials) -> Belief:
         theta.check(self.batch)
         value, mu = np.zeros(len(self.batch)), Marginals.zeros(self.batch)
         for route in self.routes:
             route.infer_into(theta, value, mu)
-        return Belief(value, mu, Status.exactly(value, self._methods))
+        return Belief(value, mu, Status.exactly(value, self.methods))
 
     def value(self, theta: Potentials) -> Floats:
         return self(theta).value
@@ -146,21 +148,12 @@ class NumbaBound:
                 route.decode_into(theta, value, states)
         return value, states
 
-    @cached_property
-    def _methods(self) -> tuple[str, ...]:
-        names = np.full(len(self.batch), "", dtype=object)
-        for route in self.routes:
-            names[route.instances] = route.name
-        return tuple(names)
-
 
 class GivenStates:
     """Instances in which every variable has one allowed state: the value is theta(z) and mu its indicator.
 
     U- of fully labelled data is of this kind. Nothing is left to infer, so only the entries to read are kept.
     """
-
-    name = "given states"
 
     def __init__(self, batch: Batch, query: Query, instances: Ints) -> None:
         chosen = spread(instances, len(batch))

@@ -173,13 +173,11 @@ class TorchBound:
 
     @cached_property
     def _methods(self) -> tuple[str, ...]:
-        names = np.full(len(self.batch), "", dtype=object)
+        names = np.array(self.host.methods if self.host else [""] * len(self.batch), dtype=object)
         for group in self.groups:
             names[group.instances] = "elimination"
         for route in self.routes:
             names[route.instances] = "chain kernel"
-        for part in self.host.routes if self.host else ():
-            names[part.instances] = part.name
         return tuple(names)
 
     def value(self, theta: Potentials) -> Floats:
