@@ -21,7 +21,7 @@ from mssvm.inference.enumerate import score
 from mssvm.models import LinearModel
 from mssvm.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass, Structure
 from mssvm.structures.encoded import Encoded
-from mssvm.structures.encoder import Encoder, warn_if_large
+from mssvm.structures.encoder import Encoder
 
 LABELS = LabelVocabulary(("a", "b", "c"))
 Name = Callable[..., float]
@@ -197,7 +197,7 @@ def test_grid(neighbours: int, features: bool) -> None:
         return total
 
     check_all(batch, theta, by_hand)
-    assert batch.labels.split(np.arange(len(batch.labels)))[0].shape == (2, 3)
+    assert batch.labels.split(np.arange(len(batch.labels.vars)))[0].shape == (2, 3)
 
 
 @pytest.mark.parametrize("linked", [True, False])
@@ -224,7 +224,7 @@ def test_grid_with_hidden_variables(linked: bool) -> None:
         return total
 
     check_all(batch, theta, by_hand)
-    shape = batch.hidden.split(np.arange(len(batch.hidden)))[0].shape
+    shape = batch.hidden.split(np.arange(len(batch.hidden.vars)))[0].shape
     assert shape == ((2, 2) if linked else (4,))
 
 
@@ -521,7 +521,7 @@ def test_new_data_must_look_like_the_old() -> None:
 def test_no_instances_make_an_empty_batch(case: tuple[Structure, list[Any]]) -> None:
     structure, X = case
     batch = compiled(structure, X).encode([])
-    assert len(batch) == 0 and len(batch.labels) == 0
+    assert len(batch.batch) == 0 and len(batch.labels.vars) == 0
     with pytest.raises(InputError, match="empty"):
         structure.compile([], LABELS)
 
@@ -543,6 +543,5 @@ def test_what_is_built_is_built_once() -> None:
 
 
 def test_too_many_weights_are_announced() -> None:
-    with pytest.warns(MssvmWarning, match="the model has 1,000 weights"):
-        warn_if_large(1000, limit=100)
-    warn_if_large(12, limit=100)
+    with pytest.warns(MssvmWarning, match=r"the model has 1,073,\d+,\d+ weights, 8.0 GiB for each"):
+        compiled(Chain(hidden=1 << 15, linked=True), sequences())

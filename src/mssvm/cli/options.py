@@ -132,7 +132,7 @@ def make_structure(data: Dataset, hidden: int | None, edges: str | None = None) 
         raise InputError(f"--edges is for grids, and {data.name} holds {data.kind}s; leave it out.")
     edges = "contrast" if edges is None and data.unit == "image" else edges
     given = {"hidden": hidden, "edges": edges}
-    return STRUCTURES[data.kind].make(**{name: value for name, value in given.items() if value is not None})
+    return STRUCTURES[data.kind].load()(**{name: value for name, value in given.items() if value is not None})
 
 
 def make_estimator(method: str, structure: Any, **settings: Any) -> Any:

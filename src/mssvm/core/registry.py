@@ -26,10 +26,6 @@ class Entry(NamedTuple):
         """The class."""
         return getattr(import_module(self.module), self.name)
 
-    def make(self, **settings: Any) -> Any:
-        """An object with these settings beside those of the name."""
-        return self.load()(**{**self.settings, **settings})
-
 
 class Member(NamedTuple):
     """A row of the paper's Table 1: temperatures (None: a parameter) and the loss in training; the name on the command

@@ -115,15 +115,14 @@ def fused(terms: Sequence[Term], sizes: Sequence[int]) -> tuple[Term, ...]:
     for number, (term, size) in enumerate(zip(terms, sizes, strict=True)):
         alone = sparse.issparse(term.features) or (term.one_block and size * term.block_size >= LARGE)
         groups.setdefault(number if alone else (term.target, term.width, term.features.shape[1]), []).append(term)
-    return tuple(map(_joined, groups.values()))
-
-
-def _joined(terms: Sequence[Term]) -> Term:
-    if len(terms) == 1:
-        return terms[0]
-    features, at, block = zip(*map(attrgetter("features", "at", "block"), terms), strict=True)
-    joined = np.concatenate(features), np.concatenate(at), terms[0].width, np.concatenate(block)
-    return Term(terms[0].target, *joined)
+    out = []
+    for term, *others in groups.values():
+        if others:
+            arrays = zip(*map(attrgetter("features", "at", "block"), (term, *others)), strict=True)
+            features, at, block = map(np.concatenate, arrays)
+            term = Term(term.target, features, at, term.width, block)
+        out.append(term)
+    return tuple(out)
 
 
 def _checked_rows(features: Any) -> Any:

@@ -184,19 +184,19 @@ class Batch:
         factor_ptr = offsets(np.array(n_factors, dtype=np.int64)[topology_of])
         cards, sizes, shapes = map(gather, arrays, repeat(topology_of))
         unary_ptr = offsets(cards)
-        if table_ids is None:
-            mu_first = np.arange(len(sizes))
-            mu_at, n_mu = _place(mu_first, mu_first, sizes)
-            table_at, n_table = mu_at, n_mu
-        else:
+        mu_first, tables = np.arange(len(sizes)), offsets(sizes)
+        marginals, table_at = tables, tables[:-1]
+        mu_at = table_at
+        if table_ids is not None:  # blocks lie in order of first use
             first, number = by_first_use(table_ids)
             for f in np.flatnonzero(shapes != shapes[first][number])[:1].tolist():
                 raise InputError(f"factor {f} shares table {int(table_ids[f])} with a factor of another shape.")
-            table_at, n_table = _place(first, number, sizes)
+            tables = offsets(sizes[first])
             owner = np.repeat(np.arange(len(topology_of)), np.diff(factor_ptr))
             mu_first, mu_number = by_first_use(number + owner * len(first))
-            mu_at, n_mu = _place(mu_first, mu_number, sizes)
-        totals = int(var_ptr[-1]), int(factor_ptr[-1]), int(unary_ptr[-1]), n_table, n_mu
+            marginals = offsets(sizes[mu_first])
+            table_at, mu_at = tables[number], marginals[mu_number]
+        totals = int(var_ptr[-1]), int(factor_ptr[-1]), int(unary_ptr[-1]), int(tables[-1]), int(marginals[-1])
         return cls(kinds, topology_of, *totals, var_ptr, factor_ptr, unary_ptr, table_at, mu_at, mu_first)
 
     def __len__(self) -> int:
@@ -228,7 +228,7 @@ class Batch:
     @property
     def table_sizes(self) -> Ints:
         """Entries of each factor's table."""
-        return gather([g.table_sizes for g in self.topologies], self.topology_of)
+        return gather(list(map(attrgetter("table_sizes"), self.topologies)), self.topology_of)
 
     @cached_property
     def scope_ptr(self) -> Ints:
@@ -320,9 +320,3 @@ def by_first_use(ids: Ints) -> tuple[Ints, Ints]:
     first = np.sort(table[table >= 0])
     table[ids[first]] = np.arange(len(first))
     return first, table[ids]
-
-
-def _place(first: Ints, number: Ints, sizes: Ints) -> tuple[Ints, int]:
-    """Offsets of blocks in order of first use, and their total size."""
-    at = offsets(sizes[first])
-    return at[number], int(at[-1])

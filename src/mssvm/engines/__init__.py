@@ -30,7 +30,7 @@ def engine_of(engine: Any = "auto", threads: int = 1) -> Engine:
     ('reference', 1.0)
     """
     if isinstance(engine, str) and engine in ENGINES:
-        made: Engine = ENGINES[engine].make(**({} if engine == "torch" else {"threads": threads}))
+        made: Engine = ENGINES[engine].load()(**({} if engine == "torch" else {"threads": threads}))
         return made
     if not isinstance(engine, Engine):
         raise InputError(f"engine must be one of {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}.")

@@ -489,7 +489,7 @@ class StructuredEstimator(Plots):
             return self._sharded().score(X, decode)
         request = self._request(X)
         labels = self.labels_.widened(y, self.structure_.depth).encode(y, request.encoded.labels.shapes)
-        weight = plan.instance_weights(sample_weight, len(request))
+        weight = plan.instance_weights(sample_weight, len(request.encoded.batch))
         return prediction.agreement(self._decided(request, decode), labels, weight)
 
     def _sharded(self) -> Answers:

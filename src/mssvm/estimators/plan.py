@@ -95,10 +95,10 @@ class TrainingPlan:
             settings[known.iterations] = checks.count(self.max_iter, "max_iter", 1)
         if self.tol is not None:
             settings["tolerance"] = checks.number(self.tol, "tol", above=0.0)
-        if hasattr(known.load(), "seed"):
+        kind: type[Solver[Any]] = known.load()
+        if hasattr(kind, "seed"):
             settings["seed"] = seed
-        made: Solver[Any] = known.make(**settings)
-        return made
+        return kind(**{**known.settings, **settings})
 
 
 def structure_of(structure: Any) -> Structure:
@@ -117,7 +117,7 @@ def loss_of(loss: Any, default: str) -> Loss:
     if isinstance(name, str):
         if name not in NAMED_LOSSES:
             raise InputError(f"loss must be one of {_listed(NAMED_LOSSES)} or a loss object, got {loss!r}.")
-        named: Loss = LOSSES[name].make()
+        named: Loss = LOSSES[name].load()()
         return named
     if not hasattr(loss, "delta"):
         raise InputError(f"loss must be a name or an object with a method delta, got {loss!r}.")
@@ -150,7 +150,7 @@ def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int
         raise InputError(f"inference must be {_listed(INFERENCES)} or an inference object, got {inference!r}.")
     most = checks.count(memory_limit, "memory_limit", 1, unit=" of bytes")
     limit = {} if inference in ("propagate", "toulbar2") else {"memory_limit": most}
-    made = INFERENCES[inference].make(threads=threads, **limit)
+    made = INFERENCES[inference].load()(threads=threads, **limit)
     if inference == "auto" and n_trained:
         most = min(made.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
         made = replace(made, operations_limit=most, effort="fast")

@@ -49,9 +49,6 @@ class PredictionRequest:
     planner: Planner
     predictor: Predictor
 
-    def __len__(self) -> int:
-        return len(self.encoded)
-
     @cached_property
     def theta(self) -> Potentials:
         """The scores of the model."""

@@ -372,7 +372,8 @@ class Training:
             held_out = request(encoder, np.zeros(encoder.layout.n_weights), self.planner, decode, held.X, held.hidden)
             vocabulary = encoder.vocabulary.widened(held.y, self.plan.structure.depth)
             truth = vocabulary.encode(held.y, held_out.encoded.labels.shapes)
-        inputs, sites, ones = held_out.encoded.inputs, held_out.encoded.labels, np.ones(len(held_out))
+        inputs, sites = held_out.encoded.inputs, held_out.encoded.labels
+        ones = np.ones(len(inputs.batch))
         features = encoder.model.bind(inputs, self.planner.engine)
         bound = decode(self.planner, inputs, held_out.query)
 

@@ -97,7 +97,7 @@ def of_member(name: str, loss: Loss | None = None) -> Unified:
     """The objective of a member by its row of the paper's Table 1; without a loss, with the row's own."""
     row = MEMBERS[name]
     assert row.eps_y is not None and row.eps_h is not None, f"{name} has temperatures of its own"
-    return Unified(row.eps_y, row.eps_h, loss or LOSSES[row.loss].make())
+    return Unified(row.eps_y, row.eps_h, loss or LOSSES[row.loss].load()())
 
 
 lssvm = partial(of_member, "LSSVM")

@@ -169,7 +169,7 @@ def joined_parsed(parts: Sequence[Parsed]) -> Parsed:
         stack = sparse.vstack if sparse.issparse(mine[0].matrix) else np.concatenate
         matrix = stack([row.matrix for row in mine])
         rows[name] = FeatureRows(sparse.csr_array(matrix) if sparse.issparse(matrix) else matrix, offsets(sizes))
-    return Parsed(rows, [key for part in parts for key in part.keys])
+    return Parsed(rows, [key for part in parts for key in part.keys or ()])
 
 
 def joined_labels(parts: Sequence[Labels]) -> Labels:

@@ -21,17 +21,12 @@ from mssvm.structures.encoder import Encoder, GroupedTopology, HardConstraint, P
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """X taken apart: what each source of features holds per instance, and what the topology depends on.
-
-    ``keys`` is None where the number of rows of the source "node" is the topology.
-    """
+    """X taken apart: what each source of features holds per instance, and what the topology depends on (``keys`` as in
+    ``Parsed``)."""
 
     sources: Mapping[str, list[Any]]
     keys: Sequence[Hashable] | None = None
     types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def parsed(self, rows: Mapping[str, FeatureRows]) -> Parsed:
-        return Parsed(rows, self.keys if self.keys is not None else rows["node"].sizes.tolist())
 
 
 class Structure(BaseEstimator):
@@ -90,7 +85,7 @@ class Structure(BaseEstimator):
         for name, items in raw.sources.items():
             features[name], rows[name] = FeatureSchema.learn(items, WHAT.get(name, name))
         types = {**raw.types, **self.learn(y, vocabulary)}
-        schema, parsed = self.derive(Schema(features, types), raw.parsed(rows))
+        schema, parsed = self.derive(Schema(features, types), Parsed(rows, raw.keys))
         return Encoder(self, schema, vocabulary), parsed
 
     def parse(self, X: Any, schema: Schema) -> Parsed:
@@ -108,7 +103,7 @@ class Structure(BaseEstimator):
                 raise InputError(f"X has the {name} type {new[0]!r}, but the model learned only {known}.")
         nothing: list[Any] = [[]] * len(X)
         rows = {name: part.encode(raw.sources.get(name, nothing)) for name, part in schema.features.items()}
-        return self.derive(schema, raw.parsed(rows))[1]
+        return self.derive(schema, Parsed(rows, raw.keys))[1]
 
 
 INSTANCES = (Graph, FactorInput)

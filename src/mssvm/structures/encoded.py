@@ -33,9 +33,6 @@ class Sites:
     shapes: tuple[tuple[int, ...], ...]
     table: bool = False
 
-    def __len__(self) -> int:
-        return len(self.vars)
-
     @property
     def scalar(self) -> bool:
         """Whether an instance has one site and no axis, so that its labels are one flat array."""
@@ -81,9 +78,6 @@ class Encoded:
     n_classes: int
     allowed: Bools | None = None
 
-    def __len__(self) -> int:
-        return len(self.batch)
-
     @property
     def batch(self) -> Batch:
         return self.inputs.batch
@@ -113,10 +107,11 @@ class Encoded:
 
     def over_states(self, mask: Bools, what: str) -> Bools:
         """A mask (sites, classes) as a mask over the states of the batch, True on all other variables."""
-        if mask.shape != (len(self.labels), self.n_classes):
+        n_sites = len(self.labels.vars)
+        if mask.shape != (n_sites, self.n_classes):
             raise InputError(
                 f"{what} covers {mask.shape[0]} sites and {mask.shape[1]} classes; "
-                f"X has {len(self.labels)} sites and the model {self.n_classes} classes."
+                f"X has {n_sites} sites and the model {self.n_classes} classes."
             )
         out = np.ones(self.batch.n_states, dtype=bool)
         out[self.states_at] = mask.ravel()
@@ -134,12 +129,10 @@ def to_query(
     batch, sites = encoded.batch, encoded.labels
     output = sites.mask(batch.n_vars)
     if hidden_sites is not None:
-        if hidden_sites.shape != (len(sites),):
-            raise InputError(f"hidden_sites has shape {hidden_sites.shape}; there are {len(sites)} label sites.")
+        if hidden_sites.shape != sites.vars.shape:
+            raise InputError(f"hidden_sites has shape {hidden_sites.shape}; there are {len(sites.vars)} label sites.")
         output[sites.vars[hidden_sites]] = False
-    query = Query.of(batch, output)
-    if encoded.allowed is not None:
-        query = query.restrict(encoded.allowed)
+    query = Query(output, np.ones(batch.n_states, dtype=bool) if encoded.allowed is None else encoded.allowed)
     for name, labels in (("allowed", allowed), ("given", given)):
         if labels is not None:
             query = query.restrict(encoded.over_states(labels.mask, name))
@@ -164,8 +157,9 @@ def to_sample(
     _check(encoded, query.restrict(truth), "y")
     per_variable = None
     if site_weight is not None:
-        if np.shape(site_weight) != (len(encoded.labels),):
-            raise InputError(f"site weights have shape {np.shape(site_weight)}; there are {len(encoded.labels)} sites.")
+        n_sites = len(encoded.labels.vars)
+        if np.shape(site_weight) != (n_sites,):
+            raise InputError(f"site weights have shape {np.shape(site_weight)}; there are {n_sites} sites.")
         per_variable = np.ones(encoded.batch.n_vars)
         per_variable[encoded.labels.vars] = site_weight
     return Sample.of(inputs_for(loss, encoded.inputs), query, truth, weight, per_variable)

@@ -11,12 +11,12 @@ Batches are laid out by index arithmetic over their different topologies, never 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import count
 from math import prod
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,10 +69,11 @@ class Schema:
 
 @dataclass(frozen=True, eq=False)
 class Parsed:
-    """X with its features as matrices, and what the topology of every instance depends on."""
+    """X with its features as matrices, and what the topology of every instance depends on: ``keys``, or (None) the
+    number of rows of the source "node"."""
 
     rows: Mapping[str, FeatureRows]
-    keys: Sequence[Hashable]
+    keys: Sequence[Hashable] | None
 
 
 @dataclass(frozen=True)
@@ -152,13 +153,16 @@ class Weight:
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """A structure with the features and labels it learned; blocks, layout, model and constraints are made once."""
+    """A structure with the features and labels it learned; blocks, constraints and model are made once. ``layout`` has
+    the blocks as consecutive stretches of w; factors of the groups ``own_tables`` have features, so a table each."""
 
     structure: Structure
     schema: Schema
     vocabulary: LabelVocabulary
     blocks: tuple[WeightBlock, ...] = field(init=False, repr=False)
     constraints: tuple[HardConstraint, ...] = field(init=False, repr=False)
+    layout: WeightLayout = field(init=False, repr=False)
+    own_tables: frozenset[str] = field(init=False, repr=False)
     _topologies: Recent[Hashable, GroupedTopology] = field(
         init=False, repr=False, default_factory=partial(Recent, KEPT, attrgetter("graph.n_vars"))
     )
@@ -167,19 +171,20 @@ class Encoder:
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "blocks", self.structure.blocks(self.schema, self.vocabulary))
-        object.__setattr__(self, "constraints", tuple(self.structure.constraints(self.schema, self.vocabulary)))
-
-    @cached_property
-    def layout(self) -> WeightLayout:
-        """The blocks as consecutive stretches of w."""
-        shapes = {}
-        for block in self.blocks:
-            n_features = 1 if block.source is None else self.schema.features[block.source].n_features
+        blocks = self.structure.blocks(self.schema, self.vocabulary)
+        shapes, own = dict[str, tuple[int, int]](), set[str]()
+        for block in blocks:
+            n_features = 1
+            if block.source is not None:
+                n_features = self.schema.features[block.source].n_features
+                own.add(block.group)
             shapes[block.name] = n_features, prod(block.cards)
-        layout = WeightLayout.of(shapes)
-        warn_if_large(layout.n_weights)
-        return layout
+        constraints, layout = self.structure.constraints(self.schema, self.vocabulary), WeightLayout.of(shapes)
+        if layout.n_weights * 8 > LARGE_WEIGHTS:
+            warn_large(layout.n_weights)
+        for name, value in (("blocks", blocks), ("constraints", tuple(constraints)), ("layout", layout)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "own_tables", frozenset(own))
 
     @cached_property
     def model(self) -> LinearModel | FixedWeights:
@@ -215,12 +220,16 @@ class Encoder:
 
     def assemble(self, parsed: Parsed, whole: Mapping[str, Rows] | None = None) -> Encoded:
         """Parsed X as a batch; where it is a part of more data, ``whole`` (``rows_of``) tells of all of them."""
-        keys = tuple(parsed.keys)
+        keys = tuple(parsed.rows["node"].sizes.tolist() if parsed.keys is None else parsed.keys)
         if whole is None and len(keys) <= FEW:
             layout = self._layouts.get(keys, self._lay_out)
         else:
             layout = self._lay_out(keys, whole)
-        layout.frames.check(parsed)
+        for name, rows in parsed.rows.items():
+            expected = layout.frames.n_rows(name)
+            for b in np.flatnonzero(rows.sizes != expected)[:1].tolist():
+                reason = f"{int(rows.sizes[b])} rows of {name} features where there should be {int(expected[b])}."
+                raise InputError(reason, instance=b)
         terms, sizes = [], []
         for block, (target, at), chosen in zip(self.blocks, layout.places, layout.rows, strict=True):
             if len(at):
@@ -237,8 +246,8 @@ class Encoder:
     def rows_of(self, keys: Mapping[Hashable, int]) -> dict[str, Rows]:
         """What ``assemble`` decides by the number of rows, of data with so many instances of each topology."""
         frames = Frames(tuple(map(self.kind, keys)), np.arange(len(keys)))
-        own = {block.group for block in self.blocks if block.source is not None}
-        return {block.name: frames.count(block, list(keys.values()), block.group in own) for block in self.blocks}
+        times, own = list(keys.values()), self.own_tables
+        return {block.name: frames.count(block, times, block.group in own) for block in self.blocks}
 
     def kind(self, key: Hashable) -> GroupedTopology:
         """The topology of an instance with the given key."""
@@ -248,7 +257,14 @@ class Encoder:
         numbers = dict(zip(dict.fromkeys(keys), count(), strict=False))
         kind_of = np.fromiter(map(numbers.__getitem__, keys), np.int64, len(keys))
         frames = Frames(tuple(map(self.kind, numbers)), kind_of, whole)
-        return Layout.of(frames, self.blocks, self.constraints)
+        batch, places, rows = frames.batch(self.own_tables), list[tuple[Target, Ints]](), list[Ints | None]()
+        for block in self.blocks:
+            target, at = frames.locate(batch, block.group)
+            chosen, at = frames.choose(block, at)
+            places.append((target, at))
+            rows.append(chosen)
+        sites, limits = (frames.sites(batch), frames.sites(batch, True)), frames.constrain(batch, self.constraints)
+        return Layout(frames, batch, tuple(places), tuple(rows), *sites, *limits)
 
     def weights(self, w: Floats) -> Iterator[Weight]:
         """Every weight with its name."""
@@ -294,15 +310,14 @@ class Encoder:
         return features.index(parts[0]), *(state_index(*state, self.vocabulary, where) for state in states)
 
 
-def warn_if_large(n_weights: int, limit: int = LARGE_WEIGHTS) -> None:
+def warn_large(n_weights: int) -> None:
     """Say what a model of so many weights will need."""
-    if n_weights * 8 > limit:
-        warnings.warn(
-            f"the model has {n_weights:,} weights, {n_weights * 8 / 2**30:.1f} GiB for each of the several vectors "
-            "that training keeps; fewer features, classes or hidden states need less.",
-            MssvmWarning,
-            stacklevel=2,
-        )
+    warnings.warn(
+        f"the model has {n_weights:,} weights, {n_weights * 8 / 2**30:.1f} GiB for each of the several vectors "
+        "that training keeps; fewer features, classes or hidden states need less.",
+        MssvmWarning,
+        stacklevel=2,
+    )
 
 
 def state_index(axis: str, card: int, state: Any, vocabulary: LabelVocabulary, where: str) -> int:
@@ -341,7 +356,8 @@ class Frames:
 
     def n_rows(self, source: str) -> Ints:
         """The rows of features that every instance needs from a source."""
-        return np.array([kind.sizes[source] for kind in self.kinds], dtype=np.int64)[self.kind_of]
+        sizes = map(itemgetter(source), map(attrgetter("sizes"), self.kinds))
+        return np.fromiter(sizes, np.int64, len(self.kinds))[self.kind_of]
 
     def count(self, block: WeightBlock, times: Sequence[int], own: bool) -> Rows:
         """The rows of a block of weights where the topologies appear so many times; ``own``: factors of its group have
@@ -358,15 +374,7 @@ class Frames:
             n = n if listed else all_rows
         return Rows(n * max(block.agree, 1), listed)
 
-    def check(self, parsed: Parsed) -> None:
-        """Raise unless every instance has the rows of features that its topology needs."""
-        for name, rows in parsed.rows.items():
-            expected = self.n_rows(name)
-            for b in np.flatnonzero(rows.sizes != expected)[:1].tolist():
-                reason = f"{int(rows.sizes[b])} rows of {name} features where there should be {int(expected[b])}."
-                raise InputError(reason, instance=b)
-
-    def batch(self, own: set[str]) -> Batch:
+    def batch(self, own: Set[str]) -> Batch:
         """Factors of one group share one table; those of the groups ``own`` have one each."""
         graphs, number, count = dict[Topology, int](), [], []
         for kind in self.kinds:
@@ -450,15 +458,3 @@ class Layout:
     hidden: Sites
     allowed: Bools | None
     offset: Potentials | None
-
-    @classmethod
-    def of(cls, frames: Frames, blocks: Sequence[WeightBlock], constraints: Sequence[HardConstraint]) -> Layout:
-        batch = frames.batch({block.group for block in blocks if block.source is not None})
-        places, rows = [], []
-        for block in blocks:
-            target, at = frames.locate(batch, block.group)
-            chosen, at = frames.choose(block, at)
-            places.append((target, at))
-            rows.append(chosen)
-        sites, limits = (frames.sites(batch), frames.sites(batch, hidden=True)), frames.constrain(batch, constraints)
-        return cls(frames, batch, tuple(places), tuple(rows), *sites, *limits)

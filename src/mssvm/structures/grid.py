@@ -75,10 +75,6 @@ class Grid(Pairwise):
             raise InputError(f"edges must be one of {', '.join(map(repr, EDGES))}, got {self.edges!r}.")
 
     @property
-    def associative(self) -> bool:
-        return self.edges != "free"
-
-    @property
     def _directions(self) -> tuple[str, ...]:
         return DIRECTIONS[: self.neighbours // 2]
 
@@ -93,7 +89,7 @@ class Grid(Pairwise):
                 parts.append(self._contrast(rows, h, w, b))
             edges.append(np.concatenate(parts, axis=1) if parts else None)
             keys.append((h, w))
-        kinds = DISTANCES[: self.neighbours // 4] if self.associative else self._directions
+        kinds = DISTANCES[: self.neighbours // 4] if self.edges != "free" else self._directions
         return Raw({"node": nodes, **edge_source(edges)}, keys, {"edge": kinds})
 
     def _contrast(self, rows: Any, h: int, w: int, b: int) -> Floats:
@@ -134,7 +130,7 @@ class Grid(Pairwise):
                     f"the grid of {h} x {w} needs ({shape[0]}, {shape[1]}, e).",
                     instance=b,
                 )
-            if self.associative and array.min(initial=0.0) < 0:
+            if self.edges != "free" and array.min(initial=0.0) < 0:
                 raise InputError(f"edge features {name!r} fall below 0; associative edges need them >= 0.", instance=b)
             rows.append(array.reshape(-1, array.shape[2]))
         try:
@@ -148,7 +144,7 @@ class Grid(Pairwise):
         ends = [(at[one].ravel(), at[other].ravel()) for one, other in self._ends]
         edges = np.concatenate([np.stack(pair, axis=1) for pair in ends])
         number = np.arange(len(ends))
-        kinds: Ints = np.repeat(number // 2 if self.associative else number, [len(one) for one, _ in ends])
+        kinds: Ints = np.repeat(number // 2 if self.edges != "free" else number, [len(one) for one, _ in ends])
         return Frame((h, w), edges, np.zeros(h * w, dtype=np.int64), kinds)
 
 

@@ -26,7 +26,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any, ClassVar
 
 import numpy as np
@@ -59,15 +60,11 @@ class Pairwise(Structure):
     """Base of structures whose labels sit on the nodes of a graph."""
 
     edge_name: ClassVar[str] = "edge"
+    edges: str = "free"  # other than free: associative, with weights for agreement instead of tables
     hidden: int
     linked: bool
     direct: bool
     forbidden: Any
-
-    @property
-    def associative(self) -> bool:
-        """Whether edges have weights for agreement instead of tables."""
-        return False
 
     @abstractmethod
     def frame(self, key: Any, schema: Schema) -> Frame:
@@ -97,7 +94,7 @@ class Pairwise(Structure):
                 for name, group, axes, source, rows in templates:
                     if source is None or source in schema.features:
                         sizes, at = tuple(map(cards.__getitem__, axes)), tag(rows, t) if rows else None
-                        agree = sizes[0] if self.associative and axes in (("label",) * 2, ("hidden",) * 2) else 0
+                        agree = sizes[0] if self.edges != "free" and axes in (("label",) * 2, ("hidden",) * 2) else 0
                         axes, sizes = ((), ()) if agree else (axes, sizes)
                         out.append(WeightBlock(tag(name, t), tag(group, t), axes, sizes, source, at, agree))
         return tuple(out)
@@ -201,11 +198,11 @@ def split(item: Any, b: int, axes: int = 2) -> tuple[Any, Any]:
 
 def edge_source(edges: list[Any]) -> dict[str, list[Any]]:
     """The source "edge", or nothing where no instance has edge features."""
-    without = [b for b, e in enumerate(edges) if e is None]
-    if len(without) == len(edges):
+    without = list(map(is_, edges, repeat(None)))
+    if all(without):
         return {}
-    if without:
-        raise InputError("edge features are missing, but other instances have them.", instance=without[0])
+    if any(without):
+        raise InputError("edge features are missing, but other instances have them.", instance=without.index(True))
     return {"edge": edges}
 
 

@@ -274,6 +274,6 @@ def _sites(laid: LaidOut, given: Any) -> torch.Tensor:
         rows = laid.layout.members("node", lead, given.device)
         flat = given.reshape(-1, *given.shape[len(lead) :])
         flat = flat if rows is None else flat[rows]
-    if len(flat) != len(sites):
-        raise InputError(f"there are {len(sites)} sites to label, but labels or weights for {len(flat)}.")
+    if len(flat) != len(sites.vars):
+        raise InputError(f"there are {len(sites.vars)} sites to label, but labels or weights for {len(flat)}.")
     return flat
