@@ -11,7 +11,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Potentials, Query
-from mssvm.core.terms import Term, ones
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch, Topology, spans
 from mssvm.engines import engine_of
 from mssvm.inference.base import Planner
@@ -349,7 +349,7 @@ def table_term(batch: Batch, features: Any = None, block: int | Ints = 0, factor
     width = _one_size(batch.table_sizes[chosen], "factors", "table entries")
     _, first = np.unique(batch.table_at[chosen], return_index=True)
     at = batch.table_at[chosen[np.sort(first)]]
-    rows = ones(len(at)) if features is None else features
+    rows = np.ones((len(at), 1)) if features is None else features
     return Term("tables", rows, at, width, np.asarray(block))
 
 

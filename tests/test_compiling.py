@@ -9,8 +9,9 @@ import pytest
 from numba import njit
 
 from mssvm.core import progress
-from mssvm.engines.numba.compiling import compiling, tells_of_compiling
+from mssvm.engines.numba.compiling import compiling
 from mssvm.engines.numba.forests.tree import power
+from mssvm.estimators.base import tells_of_compiling
 
 
 def test_names_what_is_compiled_and_only_that():

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import sparse
 
-from mssvm.core.arrays import AnyArray, Floats, Ints
+from mssvm.core.arrays import AnyArray, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.topology import spans
 
@@ -40,7 +40,8 @@ class ActiveStates:
 class Term:
     """Rows of features (dense, or scipy.sparse) that add to ``Potentials.unary`` or ``Potentials.tables``.
 
-    ``one_block``: all rows share one block of weights; ``reach`` is the number of weights that the term needs to exist.
+    ``one_block``: all rows share one block of weights; ``constant``: every row is the single feature 1; ``reach`` is
+    the number of weights that the term needs to exist.
     """
 
     target: Target
@@ -50,6 +51,7 @@ class Term:
     block: Ints
     active: ActiveStates | None = None
     one_block: bool = field(init=False, repr=False)
+    constant: bool = field(init=False, repr=False)
     block_size: int = field(init=False, repr=False)
     reach: int = field(init=False, repr=False)
 
@@ -73,17 +75,11 @@ class Term:
         size = int(rows.shape[1]) * int(self.width) if self.active is None else len(self.active.states)
         found = {"features": rows, "at": at, "block": block, "width": int(self.width), "block_size": size}
         found["one_block"] = len(block) > 0 and (one or bool(np.all(block == block[0])))
+        single = not sparse.issparse(rows) and rows.shape[1] == 1
+        found["constant"] = single and bool(np.all((rows if any(rows.strides) else rows[:1]) == 1.0))
         found["reach"] = int((block[:1] if found["one_block"] else block).max(initial=-size)) + size
         for name, value in found.items():
             object.__setattr__(self, name, value)
-
-    @cached_property
-    def constant(self) -> bool:
-        """Whether every row is the single feature 1."""
-        rows = self.features
-        if sparse.issparse(rows) or rows.shape[1] != 1:
-            return False
-        return bool(np.all((rows if any(rows.strides) else rows[:1]) == 1.0))
 
     @cached_property
     def _by_place(self) -> tuple[AnyArray | None, AnyArray]:
@@ -155,8 +151,3 @@ def _take(features: Any, rows: Ints) -> Any:
     span = slice(int(ptr[0]), int(ptr[-1]))
     parts = (features.data[span], features.indices[span], ptr - ptr[0])
     return sparse.csr_array(parts, shape=(b - a, features.shape[1]), copy=False)
-
-
-def ones(n: int) -> Floats:
-    """The single feature 1 in every row, in no memory."""
-    return np.broadcast_to(np.ones((1, 1)), (n, 1))

@@ -122,6 +122,15 @@ def counts(flags: Bools, ptr: Ints) -> Ints:
     return np.asarray(total[ptr[1:]] - total[ptr[:-1]])
 
 
+def spread(instances: Ints | None, n: int) -> Bools:
+    """Instances as a mask over all ``n`` of a batch (None: all)."""
+    if instances is None:
+        return np.ones(n, dtype=bool)
+    out = np.zeros(n, dtype=bool)
+    out[instances] = True
+    return out
+
+
 def gather(parts: Sequence[Ints], of: Ints, shift: Ints | None = None) -> Ints:
     """``parts[of[b]]``, plus ``shift[b]`` where given, for every b, one after the other."""
     if len(parts) == 1:
@@ -213,7 +222,7 @@ class Batch:
     @cached_property
     def state_var(self) -> AnyArray:
         """Variable of each entry of an array of length S."""
-        return np.repeat(np.arange(self.n_vars, dtype=np.int32), self.cards)
+        return np.repeat(np.arange(self.n_vars, dtype=np.int32), np.diff(self.unary_ptr))
 
     @cached_property
     def factor_owner(self) -> Ints:

@@ -11,8 +11,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress
 from math import prod
+from operator import eq
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -248,7 +249,7 @@ def _labels_of(y: Any, depth: int, missing_label: Hashable) -> dict[Hashable, No
         raise InputError(f"missing_label must be hashable, got {shown(missing_label)}.")
     sites = all_sites(y, depth)
     try:
-        values: Iterable[Any] = [value for value in sites if value == value]  # without NaN
+        values: Iterable[Any] = list(compress(sites, map(eq, sites, sites)))  # without NaN
     except ValueError:  # an array has no one answer
         values = [value for value in sites if not is_missing(value)]
     # True equals 1, and would be lost among the different ones.

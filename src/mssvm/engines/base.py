@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from math import inf, log2
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
-from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.terms import Term
@@ -228,12 +226,3 @@ def in_bytes(n: int) -> str:
         if n >= size:
             return f"{n / size:.1f} {unit}"
     return f"{n} bytes"
-
-
-def spread(instances: Ints | None, n: int) -> Bools:
-    """Instances as a mask over all ``n`` of a batch (None: all)."""
-    if instances is None:
-        return np.ones(n, dtype=bool)
-    out = np.zeros(n, dtype=bool)
-    out[instances] = True
-    return out

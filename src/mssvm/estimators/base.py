@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, TypeVar
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -17,11 +19,12 @@ from mssvm.core import checks
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Query
+from mssvm.core.progress import ProgressLine
 from mssvm.core.registry import DECODERS, MEMBERS, Member
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines.base import Bound
-from mssvm.engines.numba.compiling import tells_of_compiling
+from mssvm.engines.numba.compiling import TELLING, compiling, sentence
 from mssvm.estimators import diagnosis, persist, plan, prediction
 from mssvm.estimators.plots import Plots
 from mssvm.estimators.prediction import PredictionRequest
@@ -37,11 +40,32 @@ from mssvm.structures import Encoder, Schema, Structure, Weight
 if TYPE_CHECKING:
     from mssvm.estimators.sharded import Answers, ShardedTrainingData
 
+P = ParamSpec("P")
+R = TypeVar("R")
 SECTION = "Parameters\n----------\n"
 EXAMPLE = """
 >>> ms.{name}(ms.Chain({hidden}), random_state=0).fit(X, y).predict(X)[0].tolist()
 ['B', 'I', 'O']
 """
+
+
+def tells_of_compiling(method: Callable[P, R]) -> Callable[P, R]:
+    """A method during which a line on standard error says what is compiled, from the third second on.
+
+    On a terminal, in an interactive session, and where the estimator's ``verbose`` asks for it; not where somebody
+    tells already.
+    """
+
+    @wraps(method)
+    def telling(*args: P.args, **kwargs: P.kwargs) -> R:
+        estimator: Any = args[0]
+        seen = estimator.verbose or hasattr(sys, "ps1") or sys.stderr.isatty()
+        if TELLING.get() or not seen:
+            return method(*args, **kwargs)
+        with ProgressLine(type(estimator).__name__) as line, compiling(lambda kernel: line.say(sentence(kernel))):
+            return method(*args, **kwargs)
+
+    return telling
 
 
 def _one_label(estimator: StructuredEstimator) -> bool:

@@ -23,7 +23,7 @@ from mssvm.core.errors import InputError, MssvmError, MssvmWarning
 from mssvm.core.files import Reader, Writer, digest_of, replacing
 from mssvm.core.registry import MEMBERS, RENAMED, classes_in_files
 from mssvm.data.labels import MISSING, LabelVocabulary
-from mssvm.optim.solution import Row, records
+from mssvm.optim.solution import HISTORY, Row
 from mssvm.structures import Encoder, Schema
 
 FORMAT = 1
@@ -116,7 +116,7 @@ def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
     if model.coef_.shape != (model.encoder_.layout.n_weights,):
         raise InputError(f"the file holds {model.coef_.shape} weights, which do not fit its structure; save it again.")
     columns = {key.removeprefix("history/"): tensor for key, tensor in tensors.items() if key.startswith("history/")}
-    model.history_ = records({name: _by_name(columns, name) for name in Row._fields})
+    model.history_ = np.rec.fromarrays([_by_name(columns, name) for name in Row._fields], HISTORY)
     training = data["training"]
     model.training_ = {**training, "exact": bool(training["exact"]), "floored": _by_name(training, "floored")}
     model.objective_ = training["objective"]

@@ -396,6 +396,9 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
         for card, (total, n) in found.usage.items():
             before = used.get(card, (0.0, 0))
             used[card] = before[0] + total, before[1] + n
+    usage = []
+    for _, (total, n) in sorted(used.items()):
+        usage.append((total / n).tolist())
     kind, names = "exact" if exact else "approximate", ", ".join(sorted(methods)) or "none"
     return {
         "objective": float(chosen.objective),
@@ -416,5 +419,5 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
         "methods": dict(sorted(methods.items())),
         "exact": exact,
         "converged_share": converged / answers,
-        "hidden_usage": [(total / n).tolist() for _, (total, n) in sorted(used.items())],
+        "hidden_usage": usage,
     }

@@ -9,9 +9,9 @@ import numpy as np
 from mssvm.core.arrays import Bools, Ints
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
-from mssvm.core.topology import Batch
+from mssvm.core.topology import Batch, spread
 from mssvm.engines import engine_of
-from mssvm.engines.base import Bound, Engine, ExactPlan, ExactSettings, Pair, Plan, TwoCalls, spread
+from mssvm.engines.base import Bound, Engine, ExactPlan, ExactSettings, Pair, Plan, TwoCalls
 from mssvm.inference.propagation.propagate import Propagate
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from mssvm.core.arrays import Ints
 from mssvm.core.potentials import Belief, Potentials, Query
-from mssvm.core.topology import Batch
-from mssvm.engines.base import Bound, Engine, Pair, Plan, TwoCalls, spread
+from mssvm.core.topology import Batch, spread
+from mssvm.engines.base import Bound, Engine, Pair, Plan, TwoCalls
 
 
 class Inference(Protocol):

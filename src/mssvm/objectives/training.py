@@ -28,7 +28,7 @@ from mssvm.models.base import Model
 from mssvm.objectives.base import Objective, Parts
 from mssvm.objectives.problem import Part
 from mssvm.objectives.sample import Sample
-from mssvm.objectives.sums import FAN, in_order
+from mssvm.objectives.sums import in_order
 from mssvm.objectives.unified import Unified, UnifiedParts, hcrf
 
 BLOCK_STATES = 1 << 17
@@ -111,10 +111,12 @@ class TrainingProblem:
     def _evaluate(self, part: Callable[[BoundBlock], Part], instances: Ints | None) -> Part:
         """A part of every block, or of the named instances as blocks of their own, as one."""
         chosen = self.bound if instances is None else [self._single(int(i)) for i in instances]
-        parts = self.engine.each(part, chosen)
+        parts: list[Part] = self.engine.each(part, chosen)
         if not parts:
             return Part(np.zeros(0), 0.0, np.zeros(self.n_weights))
-        return in_order(parts) if instances is None and len(parts) > FAN else Part.union(parts)
+        if len(parts) == 1:
+            return parts[0]
+        return in_order(parts) if instances is None else Part.union(parts)
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
         single = self._single(i)
@@ -325,12 +327,12 @@ class BoundBlock:
             free, given = (self.block.plan.bind(query, *self.temperatures) for query in queries)
         batch, belief, usage = sample.batch, free(theta), dict[int, tuple[Floats, int]]()
         methods, exact, converged = Counter(belief.status.method), belief.status.exact, belief.status.converged
-        mine = np.flatnonzero(hidden[var_ptr[self.block.first] :][: batch.n_vars])
+        mine, cards = np.flatnonzero(hidden[var_ptr[self.block.first] :][: batch.n_vars]), np.diff(batch.unary_ptr)
         if len(mine) or not exact.all():
             belief = given(theta)
             exact, converged = np.append(exact, belief.status.exact), np.append(converged, belief.status.converged)
-        for card in np.unique(batch.cards[mine]).tolist():
-            members = mine[batch.cards[mine] == card]
+        for card in np.unique(cards[mine]).tolist():
+            members = mine[cards[mine] == card]
             mu = belief.mu.unary[batch.unary_ptr[members][:, None] + np.arange(card)]
             usage[card] = mu.sum(axis=0), len(members)
         return Look(methods, bool(exact.all()), int(converged.sum()), len(converged), usage)

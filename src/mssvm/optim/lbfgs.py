@@ -15,11 +15,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats
+from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.solution import Certificate, Outcome
@@ -120,19 +121,17 @@ class LBFGS(Solver[LBFGSState]):
             return run.regulariser.value(w) + part.total, run.regulariser.gradient(w) + part.gradient
 
         if not state.recent:
-            state.value, state.gradient = evaluate(state.w)
-            state.recent = (state.value,)
-            if not run.rows:
-                self._record(run, state, at)
-        ended = self._ended(run, state, last)
+            self._arrive(run, state, at, state.w, *evaluate(state.w))
+        slope = run.regulariser.stationarity(state.w, state.gradient)
+        ended = self._ended(state, slope, last)
         if not ended:
-            path, pairs = Path(run.regulariser, state.w, state.gradient), state.pairs
-            found = path.search(evaluate, state.value, pairs)
-            if found is None and pairs:  # without memory where it misleads
-                pairs, found = (), path.search(evaluate, state.value, ())
+            search = partial(line_search, run.regulariser, evaluate, state.w, state.value, slope)
+            found = search(state.pairs)
+            if found is None and state.pairs:  # without memory where it misleads
+                state.pairs = ()
+                found = search(())
             if found is not None:
-                self._move(state, *found, pairs)
-                self._record(run, state, at)
+                self._arrive(run, state, at, *found)
                 return
             ended = "no step lowers the objective further"
         if not target:
@@ -142,14 +141,8 @@ class LBFGS(Solver[LBFGSState]):
             raise Stop(kind, f"L-BFGS ended at temperatures {at[0]:g} and {at[1]:g}: {ended}.")
         state.stage, state.iteration, state.recent, state.pairs = state.stage + 1, 0, (), ()
 
-    def _record(self, run: SolverRun, state: LBFGSState, at: tuple[float, float]) -> None:
-        slope = run.regulariser.stationarity(state.w, state.gradient)
-        with np.errstate(over="ignore"):
-            run.record(state.w, state.value, gradient_norm=float(np.linalg.norm(slope)), temperatures=at)
-
-    def _ended(self, run: SolverRun, state: LBFGSState, last: bool) -> str:
+    def _ended(self, state: LBFGSState, slope: Floats, last: bool) -> str:
         """Why the stage is over, if it is."""
-        slope = run.regulariser.stationarity(state.w, state.gradient)
         if float(np.abs(slope).max(initial=0.0)) <= self.gradient_tolerance:
             return f"no component of the gradient exceeds {self.gradient_tolerance:g}"
         tolerance = self.tolerance if last else max(self.tolerance, STAGE_TOLERANCE)
@@ -161,14 +154,22 @@ class LBFGS(Solver[LBFGSState]):
             return f"all {self.max_iterations} iterations were used"
         return ""
 
-    def _move(self, state: LBFGSState, w: Floats, value: float, gradient: Floats, pairs: Pairs) -> None:
-        """An iteration is over: go to ``w`` and keep the pair that leads there."""
-        s, y = w - state.w, gradient - state.gradient
-        if s @ y > CURVATURE * (y @ y):
-            pairs = (*pairs, (s, y))[-self.memory :]
-        state.w, state.value, state.gradient, state.pairs = w, value, gradient, pairs
+    def _arrive(
+        self, run: SolverRun, state: LBFGSState, at: tuple[float, float], w: Floats, value: float, gradient: Floats
+    ) -> None:
+        """A stage begins, or an iteration is over: go to ``w`` and keep the pair that leads there. The start of a later
+        stage is in the trace already."""
+        if state.recent:
+            s, y = w - state.w, gradient - state.gradient
+            if s @ y > CURVATURE * (y @ y):
+                state.pairs = (*state.pairs, (s, y))[-self.memory :]
+            state.iteration += 1
+        state.w, state.value, state.gradient = w, value, gradient
         state.recent = (*state.recent, value)[-PERIOD - 1 :]
-        state.iteration += 1
+        if state.iteration or not run.rows:
+            slope = run.regulariser.stationarity(w, gradient)
+            with np.errstate(over="ignore"):
+                run.record(w, value, gradient_norm=float(np.linalg.norm(slope)), temperatures=at)
 
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=min(1e-2 * tolerance, 1e-3))
@@ -188,64 +189,57 @@ class LBFGS(Solver[LBFGSState]):
         return Certificate(sentence, objective - lower, run.tally.exact, run.negative_gaps, bias)
 
 
-class Path:
-    """Where a step from ``w`` can lead: along a line or, with kinks, along a line cut off at the kinks.
-
-    ``slope`` is the gradient or, at a kink, the smallest of the subgradients.
-    """
-
-    def __init__(self, regulariser: Regulariser, w: Floats, gradient: Floats) -> None:
-        self.w, self.regulariser = w, regulariser
-        self.slope = regulariser.stationarity(w, gradient)
-        self.free: Bools | None = None
+def line_search(
+    regulariser: Regulariser, evaluate: Evaluate, w: Floats, value: float, slope: Floats, pairs: Pairs
+) -> tuple[Floats, float, Floats] | None:
+    """A point from ``w`` on, on a line that is cut off at kinks, which is lower by enough, with its value and gradient:
+    the first that is also flatter by enough, if there are no kinks, else the first. None where there seems to be none.
+    ``slope`` is the gradient or, at a kink, the smallest of the subgradients."""
+    d = -against(regulariser, w, slope, pairs)
+    fall = float(slope @ d)
+    if not fall < 0:
+        return None
+    t = 1.0 if pairs else min(1.0, 1.0 / float(np.linalg.norm(slope)))
+    low, high, lowest, steepness = 0.0, np.inf, value, fall
+    found: tuple[Floats, float, Floats] | None = None
+    for _ in range(MOST_TRIALS):
+        point, expected = w + t * d, t * fall
         if regulariser.kinked:
-            self.free = (w != 0) | (self.slope != 0) | ~regulariser.kinks(len(w))
+            point = regulariser.within(point, w, slope)
+            expected = float(slope @ (point - w))
+        new, gradient = evaluate(point)
+        if not new <= value + ENOUGH_FALL * expected:
+            high = t
+            bend = new - lowest - steepness * (t - low)  # of the parabola through both ends
+            inner = -steepness * (t - low) / (2 * bend) if np.isfinite(bend) and bend > 0 else 0.5
+            t = low + float(np.clip(inner, 0.1, 0.5)) * (high - low)
+            continue
+        found = point, new, gradient
+        slope_there = float(gradient @ d)
+        if regulariser.kinked or slope_there >= ENOUGH_FLATTER * fall:
+            break
+        low, lowest, steepness = t, new, slope_there
+        t = 2 * t if np.isinf(high) else 0.5 * (low + high)
+    return found
 
-    def direction(self, pairs: Pairs) -> Floats:
-        """-H slope, H the inverse curvature of the pairs among the free weights; downhill in any case."""
-        q, known = self.slope.copy(), []
-        for s, y in reversed(pairs):
-            if self.free is not None:
-                s, y = s * self.free, y * self.free
-            if (curvature := float(s @ y)) > 0:
-                share = float(s @ q) / curvature
-                q -= share * y
-                known.append((s, y, curvature, share))
-        if known:
-            s, y, curvature, _ = known[0]
-            q *= curvature / float(y @ y)
-        for s, y, curvature, share in reversed(known):
-            q += (share - float(y @ q) / curvature) * s
-        if self.free is not None:  # a weight leaves zero only downhill
-            q[self.regulariser.kinks(len(q)) & (self.w == 0) & (q * self.slope <= 0)] = 0.0
-        return -q
 
-    def search(self, evaluate: Evaluate, value: float, pairs: Pairs) -> tuple[Floats, float, Floats] | None:
-        """A point that is lower by enough, and its value and gradient: the first that is also flatter by enough, if
-        there are no kinks, else the first. None where there seems to be none."""
-        d = self.direction(pairs)
-        fall = float(self.slope @ d)
-        if not fall < 0:
-            return None
-        t = 1.0 if pairs else min(1.0, 1.0 / float(np.linalg.norm(self.slope)))
-        low, high, lowest, steepness = 0.0, np.inf, value, fall
-        found: tuple[Floats, float, Floats] | None = None
-        for _ in range(MOST_TRIALS):
-            point, expected = self.w + t * d, t * fall
-            if self.free is not None:
-                point = self.regulariser.within(point, self.w, self.slope)
-                expected = float(self.slope @ (point - self.w))
-            new, gradient = evaluate(point)
-            if not new <= value + ENOUGH_FALL * expected:
-                high = t
-                bend = new - lowest - steepness * (t - low)  # of the parabola through both ends
-                inner = -steepness * (t - low) / (2 * bend) if np.isfinite(bend) and bend > 0 else 0.5
-                t = low + float(np.clip(inner, 0.1, 0.5)) * (high - low)
-                continue
-            found = point, new, gradient
-            slope_there = float(gradient @ d)
-            if self.free is not None or slope_there >= ENOUGH_FLATTER * fall:
-                break
-            low, lowest, steepness = t, new, slope_there
-            t = 2 * t if np.isinf(high) else 0.5 * (low + high)
-        return found
+def against(regulariser: Regulariser, w: Floats, slope: Floats, pairs: Pairs) -> Floats:
+    """H slope, H the inverse curvature of the pairs among the free weights; uphill in any case."""
+    kinks = regulariser.kinks(len(w)) if regulariser.kinked else None
+    free = None if kinks is None else (w != 0) | (slope != 0) | ~kinks
+    q, known = slope.copy(), []
+    for s, y in reversed(pairs):
+        if free is not None:
+            s, y = s * free, y * free
+        if (curvature := float(s @ y)) > 0:
+            share = float(s @ q) / curvature
+            q -= share * y
+            known.append((s, y, curvature, share))
+    if known:
+        s, y, curvature, _ = known[0]
+        q *= curvature / float(y @ y)
+    for s, y, curvature, share in reversed(known):
+        q += (share - float(y @ q) / curvature) * s
+    if kinks is not None:  # a weight leaves zero only downhill
+        q[kinks & (w == 0) & (q * slope <= 0)] = 0.0
+    return q

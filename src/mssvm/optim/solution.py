@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mssvm.core.arrays import AnyArray, Floats
+from mssvm.core.arrays import Floats
 from mssvm.objectives.problem import Part
 
 
@@ -39,6 +38,9 @@ class Row(NamedTuple):
         """The row whose numbers were stored as floats."""
         row = cls._make(float(v) for v in values)
         return row._replace(**{k: int(getattr(row, k)) for k in ("iteration", "plus_calls", "minus_calls", "floored")})
+
+
+HISTORY = np.dtype([(name, np.float64) for name in Row._fields])
 
 
 class Outcome(Enum):
@@ -135,7 +137,7 @@ class Solution:
     def history(self) -> Any:
         """The trace as a record array."""
         columns = np.array(self.trace, dtype=np.float64).reshape(-1, len(Row._fields)).T
-        return records(dict(zip(Row._fields, columns, strict=True)))
+        return np.rec.fromarrays(columns, HISTORY)
 
     @property
     def plus_calls(self) -> int:
@@ -144,12 +146,6 @@ class Solution:
     @property
     def minus_calls(self) -> int:
         return self.trace[-1].minus_calls if self.trace else 0
-
-
-def records(columns: Mapping[str, AnyArray]) -> Any:
-    """Columns as a record array."""
-    types = map(attrgetter("dtype"), columns.values())
-    return np.rec.fromarrays(list(columns.values()), dtype=list(zip(columns, types, strict=True)))
 
 
 def best_of(solutions: Sequence[Solution]) -> Solution:

@@ -25,7 +25,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.potentials import Potentials
 from mssvm.core.recent import Recent
-from mssvm.core.terms import Target, Term, fused, ones
+from mssvm.core.terms import Target, Term, fused
 from mssvm.core.topology import NONE, Batch, Topology, gather, offsets
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import LabelVocabulary
@@ -233,7 +233,7 @@ class Encoder:
         terms, sizes = [], []
         for block, (target, at), chosen in zip(self.blocks, layout.places, layout.rows, strict=True):
             if len(at):
-                features = ones(len(at))
+                features: Any = np.broadcast_to(1.0, (len(at), 1))  # in no memory
                 if block.source is not None:
                     matrix = parsed.rows[block.source].matrix
                     features = matrix if chosen is None else matrix[chosen]

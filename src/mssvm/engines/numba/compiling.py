@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from numba.core import event
 
 from mssvm.core.jit import directory
-from mssvm.core.progress import ProgressLine
 
-P = ParamSpec("P")
-R = TypeVar("R")
-_TELLING = ContextVar("telling", default=False)  # whether somebody is told already
+TELLING = ContextVar("telling", default=False)  # whether somebody is told already
 
 
 class _Listener(event.Listener):
@@ -35,12 +30,12 @@ class _Listener(event.Listener):
 @contextmanager
 def compiling(tell: Callable[[str], None]) -> Iterator[None]:
     """Call ``tell`` with the name of every kernel of the package that is compiled (not loaded from disk) meanwhile."""
-    token = _TELLING.set(True)
+    token = TELLING.set(True)
     try:
         with event.install_listener("numba:compile", _Listener(tell)):
             yield
     finally:
-        _TELLING.reset(token)
+        TELLING.reset(token)
 
 
 @contextmanager
@@ -54,22 +49,3 @@ def sentence(kernel: str) -> str:
     """What people are told."""
     when = "only the first time" if directory() else "every time, as no directory for compiled code can be written"
     return f"compiling {kernel} ({when})"
-
-
-def tells_of_compiling(method: Callable[P, R]) -> Callable[P, R]:
-    """A method during which a line on standard error says what is compiled, from the third second on.
-
-    On a terminal, in an interactive session, and where the estimator's ``verbose`` asks for it; not where somebody
-    tells already.
-    """
-
-    @wraps(method)
-    def telling(*args: P.args, **kwargs: P.kwargs) -> R:
-        estimator: Any = args[0]
-        seen = estimator.verbose or hasattr(sys, "ps1") or sys.stderr.isatty()
-        if _TELLING.get() or not seen:
-            return method(*args, **kwargs)
-        with ProgressLine(type(estimator).__name__) as line, compiling(lambda kernel: line.say(sentence(kernel))):
-            return method(*args, **kwargs)
-
-    return telling

@@ -21,8 +21,8 @@ from mssvm.core.checks import temperature
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch, counts, gather, offsets
-from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls, spread
+from mssvm.core.topology import Batch, counts, gather, offsets, spread
+from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls
 from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
 from mssvm.engines.numba.forests.cutset_plan import CutsetPair, CutsetPlan, CutsetRoute
 from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute

@@ -9,8 +9,8 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals, Potentials
-from mssvm.core.topology import offsets
-from mssvm.engines.base import Pair, TwoCalls, spread
+from mssvm.core.topology import offsets, spread
+from mssvm.engines.base import Pair, TwoCalls
 from mssvm.engines.numba.exact import GivenStates, NumbaBound
 from mssvm.engines.numba.forests.lane_groups import parts_of
 from mssvm.engines.numba.forests.lanes import BASE, NUMBER, SIDE, TABLE_PARTS, run_lanes

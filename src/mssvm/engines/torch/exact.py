@@ -19,8 +19,8 @@ from mssvm.core.checks import temperature
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch, Topology
-from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, spread
+from mssvm.core.topology import Batch, Topology, spread
+from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls
 from mssvm.engines.numba.exact import NumbaBound, NumbaPlan
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, Parts, fetched
 from mssvm.engines.torch.chains import ChainRoute, able_chains
