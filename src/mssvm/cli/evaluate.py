@@ -22,11 +22,11 @@ def evaluate(
     decode: o.DecodeOf = None,
     by_class: Annotated[bool, typer.Option("--by-class", help="A row for every class.")] = False,
     json_output: o.Json = False,
+    cluster: o.Cluster = None,
     jobs: o.Jobs = -1,
     form: o.Format = None,
     missing_colour: o.MissingColour = "#ffffff",
     limit: o.Limit = 1,
-    cluster: o.Cluster = None,
 ) -> None:
     """Compare a model's predictions with the labels of a data set; missing labels do not count, and labels that the
     model never met are wrong.

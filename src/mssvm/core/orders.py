@@ -11,7 +11,7 @@ and a candidate is dropped at the variable that leads it beyond the limits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import chain
@@ -22,7 +22,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
-from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.jit import njit
 
 # Work allowed for random restarts, in variables visited: a count, not a time, so that orders are reproducible.
@@ -224,17 +224,13 @@ def _search(graph: _Graph, group: Ints, room: Room, restarts: int, seed: int) ->
     best, perfect = _greedy(graph, group, near, _Trial.worst(), False, 0)
     if perfect or best is None:
         return best if best is None or best.within(room) else None  # without new edges no other has smaller tables
-    trials: list[Callable[[_Trial], _Trial | None]] = [
-        lambda bar: _fixed(graph, _sweep(graph, group), bar),
-        lambda bar: _fixed(graph, group, bar),
-    ]
-    if best.largest <= HOPELESS:
+    worth = best.largest <= HOPELESS
+    for order in (_sweep(graph, group), group):
+        best = _fixed(graph, order, best) or best
+    if worth:
         tries = min(restarts, RESTART_BUDGET // len(group))
-        trials.append(lambda bar: _greedy(graph, group, near, bar, True, 0)[0])
-        for k in range(tries):
-            trials.append(lambda bar, k=k: _greedy(graph, group, near, bar, False, 1 + seed * restarts + k)[0])  # type: ignore[misc]
-    for trial in trials:
-        best = trial(best) or best
+        for by_size, shuffle in ((True, 0), *((False, 1 + seed * restarts + k) for k in range(tries))):
+            best = _greedy(graph, group, near, best, by_size, shuffle)[0] or best
     return best if best.within(room) else None
 
 
@@ -300,7 +296,7 @@ def _measured(graph: _Graph, order: Ints) -> Order:
 
 
 @njit(cache=True, nogil=True)
-def _rows(one, two, ptr):  # type: ignore[no-untyped-def]
+def _rows(one: Ints, two: Ints, ptr: Ints) -> tuple[Ints, Ints]:
     """Rows of a graph from edges in both directions (``ptr``: their numbers), each kept once."""
     n, near = len(ptr) - 1, np.empty(len(two), dtype=np.int64)
     for e in range(len(one)):
@@ -321,7 +317,10 @@ def _rows(one, two, ptr):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _count(wiring, later, place, scratch, counts, bits, most):  # type: ignore[no-untyped-def]
+def _count(
+    wiring: tuple[Ints, AnyArray, Floats, Ints], later: Ints, place: Ints, scratch: tuple[Ints, Ints, Ints],
+    counts: Ints, bits: Floats, most: float,
+) -> bool:  # fmt: skip
     """The kernel of ``_Graph.separators``. ``later`` are all variables in order, ``place`` is its inverse.
 
     A variable's message goes to the next variable in it (its parent); w is in the messages of its earlier neighbours
@@ -351,7 +350,7 @@ def _count(wiring, later, place, scratch, counts, bits, most):  # type: ignore[n
 
 
 @njit(cache=True, nogil=True)
-def _least_clique(ptr, near, weight):  # type: ignore[no-untyped-def]
+def _least_clique(ptr: Ints, near: AnyArray, weight: Floats) -> float:
     """Bits of the largest clique of any order, at least: the most that a variable and its neighbours have left when
     the smallest such clique is taken away each time (degeneracy)."""
     bits, gone = weight.copy(), np.zeros(len(weight), dtype=np.bool_)
@@ -377,7 +376,7 @@ def _least_clique(ptr, near, weight):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _ball(ptr, near, centre, most):  # type: ignore[no-untyped-def]
+def _ball(ptr: Ints, near: AnyArray, centre: int, most: int) -> Ints:
     """Up to ``most`` variables around one, breadth first."""
     found, seen = np.empty(most, dtype=np.int64), np.zeros(len(ptr), dtype=np.bool_)
     found[0], seen[centre], head, tail = centre, True, 0, 1
@@ -392,7 +391,7 @@ def _ball(ptr, near, centre, most):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _borders(ptr, near, weight, inside):  # type: ignore[no-untyped-def]
+def _borders(ptr: Ints, near: AnyArray, weight: Floats, inside: Bools) -> tuple[Ints, Ints, Floats]:
     """Components of the variables ``inside``, as ``_Borders``."""
     n = len(inside)
     seen, touched = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
@@ -421,7 +420,7 @@ def _borders(ptr, near, weight, inside):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _cliques(ptr, border, n_edges):  # type: ignore[no-untyped-def]
+def _cliques(ptr: Ints, border: Ints, n_edges: int) -> tuple[Ints, Ints]:
     """The edges, in both directions, that join all variables of every border."""
     one, two, at = np.empty(n_edges, dtype=np.int64), np.empty(n_edges, dtype=np.int64), 0
     for c in range(len(ptr) - 1):
@@ -434,20 +433,23 @@ def _cliques(ptr, border, n_edges):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _price(v, by_size, start, size, pool, weight, kind, bits, have, hits, stamp, token):  # type: ignore[no-untyped-def]
+def _price(
+    v: int, by_size: bool, start: Ints, size: Ints, pool: AnyArray, weight: Floats, kind: Ints, bits: Floats,
+    have: Ints, hits: Ints, stamp: Ints, token: int,
+) -> float:  # fmt: skip
     """Bits of the clique of v, or the weight products of the pairs of its neighbours not joined yet, each twice."""
     around = pool[start[v] : start[v] + size[v]]
     if by_size:
-        total = weight[v]
+        clique: float = weight[v]
         for a in around:
-            total += weight[a]
-        return total
+            clique += weight[a]
+        return clique
     for k in range(len(bits)):
         have[k] = 0
     for a in around:
         stamp[a] = token
         have[kind[a]] += 1
-    total = 0.0
+    total: float = 0.0
     for a in around:
         for k in range(len(bits)):
             hits[k] = 0
@@ -463,7 +465,10 @@ def _price(v, by_size, start, size, pool, weight, kind, bits, have, hits, stamp,
 
 
 @njit(cache=True, nogil=True)
-def _join(a, v, around, start, size, space, pool, end, stamp, token):  # type: ignore[no-untyped-def]
+def _join(
+    a: int, v: int, around: AnyArray, start: Ints, size: Ints, space: Ints, pool: AnyArray, end: int, stamp: Ints,
+    token: int,
+) -> tuple[AnyArray, int, int]:  # fmt: skip
     """Take v from the neighbours of a and add those ``around`` v; returns the pool, its end, and how many are new."""
     n, s = 0, start[a]
     for e in range(s, s + size[a]):
@@ -492,9 +497,10 @@ def _join(a, v, around, start, size, space, pool, end, stamp, token):  # type: i
 
 
 @njit(cache=True, nogil=True)
-def _greedy_order(  # type: ignore[no-untyped-def]
-    start, size, space, pool, end, weight, kind, kinds, group, by_size, shuffle, bar, room, hopeless
-):
+def _greedy_order(
+    start: Ints, size: Ints, space: Ints, pool: AnyArray, end: int, weight: Floats, kind: Ints, kinds: Floats,
+    group: Ints, by_size: bool, shuffle: int, bar: tuple[float, float], room: Room, hopeless: float,
+) -> tuple[Ints, bool]:  # fmt: skip
     """The order of ``_greedy`` and whether edges were added; empty where it is dropped. Beyond ``hopeless`` the rest
     is taken as it comes. Neighbours are ``pool[start[v] : start[v] + size[v]]``, with ``space`` for more."""
     n, bits = len(kind), np.log2(kinds)

@@ -13,7 +13,7 @@ from threading import Lock, local
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController
 
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError

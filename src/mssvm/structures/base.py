@@ -66,7 +66,8 @@ class Structure(BaseEstimator):
         checks.sequence(X, "X", "of instances")
         if isinstance(X, INSTANCES):
             raise InputError(f"X must be a sequence of instances, got one {type(X).__name__}; put it into a list.")
-        return X  # type: ignore[no-any-return]
+        given: Sequence[Any] = X
+        return given
 
     def derive(self, schema: Schema, parsed: Parsed) -> tuple[Schema, Parsed]:
         """Add sources of features that are computed from others."""
