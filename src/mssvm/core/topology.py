@@ -122,12 +122,12 @@ def counts(flags: Bools, ptr: Ints) -> Ints:
     return np.asarray(total[ptr[1:]] - total[ptr[:-1]])
 
 
-def spread(instances: Ints | None, n: int) -> Bools:
-    """Instances as a mask over all ``n`` of a batch (None: all)."""
-    if instances is None:
+def spread(members: Ints | None, n: int) -> Bools:
+    """Instances, or variables, as a mask over all ``n`` of a batch (None: all)."""
+    if members is None:
         return np.ones(n, dtype=bool)
     out = np.zeros(n, dtype=bool)
-    out[instances] = True
+    out[members] = True
     return out
 
 

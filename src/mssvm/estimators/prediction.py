@@ -21,7 +21,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import count, sequence
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query
-from mssvm.core.topology import Batch
+from mssvm.core.topology import Batch, spread
 from mssvm.data.labels import Labels, flat_sites
 from mssvm.data.metrics import log_loss
 from mssvm.engines.base import Bound
@@ -79,7 +79,7 @@ class PredictionRequest:
         over labellings."""
         own = replace(self, encoded=replace(self.encoded, inputs=inputs_for(loss, self.encoded.inputs)))
         encoded, batch, offset = own.encoded, own.encoded.batch, own.encoded.inputs.offset
-        risk = loss.expected(batch, encoded.labels.mask(batch.n_vars), own.posterior(eps_y, eps_h).mu)
+        risk = loss.expected(batch, spread(encoded.labels.vars, batch.n_vars), own.posterior(eps_y, eps_h).mu)
         gain = Potentials(np.where(self.query.allowed, -risk.unary, -np.inf), -risk.tables)
         gain = gain if offset is None else gain + offset
         if not gain.tables.any():

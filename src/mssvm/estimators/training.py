@@ -21,7 +21,7 @@ from mssvm.core.potentials import Marginals
 from mssvm.core.progress import ProgressLine, left
 from mssvm.core.terms import Term
 from mssvm.core.threads import ONE_BLAS_THREAD
-from mssvm.core.topology import spans
+from mssvm.core.topology import spans, spread
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.estimators.plan import (
     TrainingPlan,
@@ -112,12 +112,6 @@ class Census(NamedTuple):
     sites_candidates: int
     class_counts: list[int]
 
-    @classmethod
-    def of(cls, labels: Labels) -> Census:
-        several = int((labels.observed & ~labels.single).sum())
-        counts = labels.mask[labels.single].sum(axis=0).tolist()
-        return cls(len(labels.observed), int(labels.observed.sum()), several, counts)
-
 
 @dataclass(frozen=True, eq=False)
 class Learned:
@@ -182,13 +176,15 @@ class TrainingData(Learned):
         if len(encoded.hidden.vars) and not plan.may_hide:
             raise no_hidden(plan.name)
         sample = to_sample(encoded, observed, weight, per_site, permitted, plan.objective.loss)
-        return cls(plan, encoder, len(encoded.batch), Census.of(observed), encoded, observed, sample)
+        n_labelled, counts = int(observed.observed.sum()), observed.mask[observed.single].sum(axis=0).tolist()
+        census = Census(len(observed.observed), n_labelled, n_labelled - int(observed.single.sum()), counts)
+        return cls(plan, encoder, len(encoded.batch), census, encoded, observed, sample)
 
     def seen(self) -> Bools:
         """False on the weights of sparse features of sites for labels that are not among those given to any such site;
         known weights stay, seen or not."""
         batch, labels = self.encoded.batch, self.observed
-        of_labels = self.encoded.labels.mask(batch.n_vars)
+        of_labels = spread(self.encoded.labels.vars, batch.n_vars)
         sparse: list[Term] = []
         others: list[Term] = []
         for term in self.encoded.inputs.terms:
@@ -220,7 +216,7 @@ class TrainingData(Learned):
     def look(self, problem: TrainingProblem, w: Floats) -> list[Look]:
         """At every block of the problem."""
         batch = self.encoded.batch
-        hidden = self.encoded.hidden.mask(batch.n_vars)[self.sample.labelled[batch.owner]]
+        hidden = spread(self.encoded.hidden.vars, batch.n_vars)[self.sample.labelled[batch.owner]]
         return problem.engine.each(methodcaller("look", w, hidden, problem.sample.batch.var_ptr), problem.bound)
 
 

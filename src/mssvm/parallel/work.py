@@ -20,7 +20,7 @@ from scipy import sparse
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError, MssvmError
 from mssvm.core.threads import ONE_BLAS_THREAD
-from mssvm.core.topology import offsets
+from mssvm.core.topology import offsets, spread
 from mssvm.data.features import FeatureRows
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.shards import Shard
@@ -151,7 +151,7 @@ class Shelf:
             labelled = np.flatnonzero(sample.labelled)
             sample = sample.select(labelled)
             sites = sites.select(labelled, encoded.batch, sample.batch)
-        hidden = sites.mask(sample.batch.n_vars)
+        hidden = spread(sites.vars, sample.batch.n_vars)
         problem = TrainingProblem(
             posed.objective, encoder.model, sample, posed.inference, posed.C, self.engine(posed), one_block=True
         )

@@ -12,7 +12,7 @@ import numpy as np
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import InputError, at_row
 from mssvm.core.potentials import Query
-from mssvm.core.topology import Batch, offsets, spans
+from mssvm.core.topology import Batch, offsets, spans, spread
 from mssvm.data.labels import Labels
 from mssvm.losses.losses import Loss, inputs_for
 from mssvm.models.linear import LinearInputs
@@ -50,12 +50,6 @@ class Sites:
             return parts
         more = values.shape[1:]
         return [part.reshape(*shape, *more) for part, shape in zip(parts, self.shapes, strict=True)]
-
-    def mask(self, n_vars: int) -> Bools:
-        """These sites as a mask over the variables of the batch."""
-        out = np.zeros(n_vars, dtype=bool)
-        out[self.vars] = True
-        return out
 
     def select(self, instances: Ints, old: Batch, new: Batch) -> Sites:
         """The sites of the named instances, renumbered for the sub-batch."""
@@ -127,7 +121,7 @@ def to_query(
     Both are ``LabelVocabulary.encode`` of labels in the shape of y.
     """
     batch, sites = encoded.batch, encoded.labels
-    output = sites.mask(batch.n_vars)
+    output = spread(sites.vars, batch.n_vars)
     if hidden_sites is not None:
         if hidden_sites.shape != sites.vars.shape:
             raise InputError(f"hidden_sites has shape {hidden_sites.shape}; there are {len(sites.vars)} label sites.")
