@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import add, attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,29 +30,30 @@ class JoinedInference:
         cost: Potentials | None,
     ) -> None:  # fmt: skip
         self.features, self.workers, self.given = features, plus.workers, given
-        given_cost = (NO_COST, NO_COST) if cost is None else (cost.unary, cost.tables)
-        self.cost = [np.require(a, np.float64, ["C", "W"]) for a in given_cost]  # one type: a kernel is compiled for it
+        unary, tables = (NO_COST, NO_COST) if cost is None else (cost.unary, cost.tables)
+        # One type: a kernel is compiled for it.
+        self.cost = [np.require(unary, np.float64, ["C", "W"]), np.require(tables, np.float64, ["C", "W"])]
         batch, sides = features.batch, [plus] if minus is None else [plus, minus]
-        rows, numbers = [], [side.registers.numbers[:1] for side in sides]
-        for k, side in enumerate(sides):
-            own = side.registers.rows.copy()
-            own[:, SIDE], own[:, NUMBER] = k, own[:, NUMBER] - 1 + sum(map(len, numbers))
-            own[:, BASE : BASE + 4] += k * TABLE_PARTS * batch.n_table_entries
-            rows.append(own)
-            numbers.append(side.registers.numbers[1:])
-        self.sides = sides  # what the addresses point to
-        self.rows, self.numbers = np.concatenate(rows), np.concatenate(numbers)
-        self.sets = np.concatenate([side.registers.sets for side in sides])
-        needs = [side.registers.needs for side in sides]
-        sizes = [batch.n_states, batch.n_states, batch.n_table_entries, batch.n_mu_entries]
-        sizes += [len(sides) * TABLE_PARTS * batch.n_table_entries, max(n for n, _ in needs)]
-        self.at = offsets(-(-np.array(sizes) // WIDTH) * WIDTH).tolist()
-        self.spans = [(a, a + n) for a, n in zip(self.at, sizes, strict=False)]
-        self.counts = max(n for _, n in needs)
+        rows, heads, tails = [], [], list[Floats]()
         self.missing = np.ones((len(sides), len(batch)), dtype=bool)
         for k, side in enumerate(sides):
+            own = side.registers.rows.copy()
+            own[:, SIDE], own[:, NUMBER] = k, own[:, NUMBER] - 1 + len(sides) + sum(map(len, tails))
+            own[:, BASE : BASE + 4] += k * TABLE_PARTS * batch.n_table_entries
+            rows.append(own)
+            heads.append(side.registers.numbers[:1])
+            tails.append(side.registers.numbers[1:])
             self.missing[k, side.instances] = False
-        self.wanted = sum(len(side.instances) for side in sides)
+        numbers = [*heads, *tails]
+        self.sides = sides  # what the addresses point to
+        self.rows, self.numbers = np.concatenate(rows), np.concatenate(numbers)
+        self.sets = np.concatenate(list(map(attrgetter("registers.sets"), sides)))
+        scratch, self.counts = map(max, zip(*map(attrgetter("registers.needs"), sides), strict=True))
+        sizes = [batch.n_states, batch.n_states, batch.n_table_entries, batch.n_mu_entries]
+        sizes += [len(sides) * TABLE_PARTS * batch.n_table_entries, scratch]
+        self.at = offsets(-(-np.array(sizes) // WIDTH) * WIDTH).tolist()
+        self.spans = list(map(slice, self.at, map(add, self.at, sizes)))
+        self.wanted = int(np.count_nonzero(~self.missing))
 
     @classmethod
     def of(cls, features: LinearFeatures, pair: Pair, cost: Potentials | None) -> JoinedInference | None:
@@ -59,8 +61,12 @@ class JoinedInference:
             return None
         assert isinstance(pair.minus, NumbaBound)
         plus, minus = pair.plus.routes, pair.minus.routes
-        given = [route for route in minus if isinstance(route, GivenStates)]
-        forests = [route for route in (*plus, *minus) if isinstance(route, ForestRoute) and route.mostly_in_registers]
+        given, forests = list[GivenStates](), list[ForestRoute]()
+        for route in (*plus, *minus):
+            if isinstance(route, GivenStates):
+                given.append(route)
+            elif isinstance(route, ForestRoute) and route.mostly_in_registers:
+                forests.append(route)
         if len(plus) != 1 or len(forests) + len(given) != 1 + len(minus) or plus[0] not in forests:
             return None
         return cls(features, forests[0], forests[1] if forests[1:] else None, given[0] if given else None, cost)
@@ -68,7 +74,7 @@ class JoinedInference:
     def __call__(self, w: Floats) -> tuple[Floats, Floats, Floats]:
         batch, given, size = self.features.batch, self.given, (self.at[-1], self.counts)
         space = self.workers.scratch(*size)[0]
-        unary, mu, raw, mu_tables, made, _ = (space[a:b] for a, b in self.spans)
+        unary, mu, raw, mu_tables, made, _ = map(space.__getitem__, self.spans)
         self.features.forward_into(w, Potentials(unary, raw))
         value, done = np.zeros((2, len(batch))), np.zeros((len(self.sides), len(batch)), dtype=bool)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from mssvm.engines.numba.forests.rooting import rooting_of
 from mssvm.engines.numba.forests.scaled import TableSet
 from mssvm.engines.numba.vector import WIDTH
 
+ADDRESS = attrgetter("ctypes.data")
 FEWEST = 3  # instances that are worth a register of eight
 LARGEST = 1 << 20  # registers of a group with rows, 64 MiB: beyond, one instance at a time needs an eighth
 
@@ -91,19 +93,20 @@ class BoundLanes:
         ratio = log2(eps_h / eps_y) if eps_y > 0.0 < eps_h else -1.0
         squarings = int(ratio) if ratio >= 0.0 and ratio == int(ratio) else -1
         held = [np.ascontiguousarray(allowed), batch.unary_ptr[batch.var_ptr], batch.factor_ptr, batch.mu_at]
-        shared, rows, numbers, needs = [a.ctypes.data for a in held], list[list[int]](), [(eps_y, eps_h)], [0, 0]
+        shared, rows, numbers, needs = list(map(ADDRESS, held)), list[list[int]](), [(eps_y, eps_h)], [0, 0]
         for mode, (f, members) in lanes:
-            base = [batch.n_table_entries * (1 + 2 * h + way) for h in (mode == AT_H, mode != AT_Y) for way in range(2)]
+            n, low, high = batch.n_table_entries, 1 + 2 * (mode == AT_H), 1 + 2 * (mode != AT_Y)
+            base = [n * low, n * (low + 1), n * high, n * (high + 1)]
             arrays = [f.places, f.kids, f.pair_ptr, f.by_table, *members]
             sizes = [len(f.places), len(members.start), f.n_pairs, f.size, f.total, f.scratch, f.marginals]
             head = [0, 0, len(members.ptr) - 1, len(numbers), *base, squarings, *sizes]
-            rows.append([*head, *shared, *(a.ctypes.data for a in arrays)])
+            rows.append([*head, *shared, *map(ADDRESS, arrays)])
             numbers.append((eps_h if mode == AT_H else eps_y, eps_y if mode == AT_Y else eps_h))
             held += arrays
             counts = f.places.size + f.n_pairs + 3 * WIDTH + 2 * WIDTH * len(f.places)
             needs = [max(needs[0], f.total + WIDTH * f.size), max(needs[1], counts)]
         made = [tables.starts, tables.rows, tables.cols]
-        sets = np.array([[*(a.ctypes.data for a in made), len(tables.starts)]])
+        sets = np.array([[*map(ADDRESS, made), len(tables.starts)]])
         table = np.array(rows, dtype=np.int64).reshape(-1, ROW)
         return cls(table, np.array(numbers), sets, (needs[0], needs[1]), (*held, *made))
 
@@ -228,13 +231,13 @@ def _members(kinds: Kinds, family: Family, start: Ints, shape: Ints, roles: _Rol
         slot, below = family.places[n - topology.n_vars :, SLOT], reading.factor >= 0
         factor[row, slot[below]] = reading.factor[below]
         segments.append(_segments(topology, reading, family.places[n - topology.n_vars :, U] // WIDTH))
-    kind = np.repeat(np.arange(len(kinds.instances)), [len(i) for i in kinds.instances])
+    kind = np.repeat(np.arange(len(kinds.instances)), list(map(len, kinds.instances)))
     ptr = np.append(np.arange(0, len(chosen), WIDTH), len(chosen))
     words = roles.words(chosen, len(ptr) - 1)
     return Members(
         ptr, np.concatenate(kinds.instances)[chosen], kind[chosen], words,
         np.append(True, (words[1:] != words[:-1]).any(axis=(1, 2))),
-        offsets(np.array([len(s) for s in segments], dtype=np.int64)), np.concatenate(segments), factor, start,
+        offsets(np.array(list(map(len, segments)), dtype=np.int64)), np.concatenate(segments), factor, start,
         np.ascontiguousarray(shape[:, 0]), np.ascontiguousarray(shape[:, 1]), WIDTH * offsets(shape.prod(axis=1))[:-1],
     )  # fmt: skip
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import attrgetter
+
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
@@ -35,11 +38,12 @@ NO_COST, NO_SETS = np.zeros(0), np.zeros((0, 4), dtype=np.int64)
 
 def stack_forests(rootings: list[Rooting], cards: list[Ints]) -> Forest:
     """Concatenate rooted topologies with the cardinalities of their nodes; those not valid become empty."""
-    rows = [(NOTHING,) * 8]
+    rows, sizes = [(NOTHING,) * 8], list[tuple[int, int]]()
     for rooting, cardinalities in zip(rootings, cards, strict=True):
         r, c = (rooting, cardinalities) if rooting.valid else (Rooting.of(0, ()), NOTHING)
         rows.append((c, offsets(c)[:-1], r.order, r.parent, r.edge, r.flip.astype(np.int64), r.degree, r.ends.ravel()))
-    nodes, factors = (offsets(np.array([len(row[k]) for row in rows[1:]], dtype=np.int64)) for k in (0, 7))
+        sizes.append((len(c), r.ends.size))
+    nodes, factors = map(offsets, np.array(sizes, dtype=np.int64).reshape(-1, 2).T)
     card, start, order, parent, edge, flip, degree, ends = map(np.concatenate, zip(*rows, strict=True))
     return Forest(
         nodes, factors // 2, card, start, order, parent, edge, flip.astype(bool), degree, ends.reshape(-1, 2)
@@ -103,10 +107,12 @@ class ForestPlan:
 
     def __init__(self, batch: Batch, side_by_side: bool = True) -> None:
         self.batch, self.layout, self.side_by_side = batch, layout_of(batch), side_by_side
-        roots = [rooting_of(t) for t in batch.topologies]
-        self.forest = stack_forests(roots, [t.card_array for t in batch.topologies])
-        self.ok = np.array([r.valid for r in roots], dtype=bool)[batch.topology_of]
-        self.paths = np.array([r.degree.max(initial=0) <= 2 for r in roots], dtype=bool)[batch.topology_of]
+        roots, ok = list(map(rooting_of, batch.topologies)), np.zeros((2, len(batch.topologies)), dtype=bool)
+        self.forest = stack_forests(roots, list(map(attrgetter("card_array"), batch.topologies)))
+        for g, root in enumerate(roots):
+            ok[:, g] = root.valid, root.degree.max(initial=0) <= 2
+        self.ok: Bools = ok[0, batch.topology_of]
+        self.paths: Bools = ok[1, batch.topology_of]
 
     def tables(self, instances: Ints) -> TableSet:
         """The tables of some instances; tied ones have one shape."""
@@ -129,30 +135,30 @@ class ForestPlan:
 
         Without a query all variables have one temperature.
         """
-        batch, found = self.batch, dict[tuple[int, bytes], list[Kinds]]()
-        for g in np.argsort([-t.n_vars for t in batch.topologies], kind="stable").tolist():
-            mine = instances[batch.topology_of[instances] == g]
-            if not len(mine) or not batch.topologies[g].n_vars:
+        batch, found, out = self.batch, dict[tuple[int, bytes], list[Kinds]](), list[Kinds]()
+        sizes = np.array(list(map(attrgetter("n_vars"), batch.topologies)), dtype=np.int64)
+        for g in np.argsort(-sizes, kind="stable").tolist():
+            mine, first = instances[batch.topology_of[instances] == g], b""
+            if not len(mine) or not sizes[g]:
                 continue
-            reading = read_from_root(batch.topologies[g], self._first(g, mine, query))
+            if query is not None:  # rooted at variables that are outputs somewhere, so that few rows reach a root
+                first = bytes(query.output[batch.var_ptr[mine][:, None] + np.arange(sizes[g])].any(axis=0))
+            reading = read_from_root(batch.topologies[g], first)
             tables = batch.table_at[batch.factor_ptr[mine][:, None] + reading.factor[reading.factor >= 0]]
             kinds, of = distinct_rows(tables)
             for k, row in enumerate(kinds):
                 key = (int(row[-1]) if len(row) else -1, reading.text[:24])
-                same = [m for m in found.get(key, []) if m.begins_with(reading, row)]
-                if not same:
-                    same = [Kinds(row, [], [], [])]
-                    found.setdefault(key, []).append(same[0])
-                same[0].add(batch.topologies[g], reading, mine[of == k])
-        return [k for members in found.values() for k in members if sum(map(len, k.instances)) >= FEWEST]
-
-    def _first(self, g: int, mine: Ints, query: Query | None) -> bytes:
-        """Where to root a topology: at variables that are outputs somewhere, so that few rows reach a root."""
-        n = self.batch.topologies[g].n_vars
-        if query is None:
-            return b""
-        at = self.batch.var_ptr[mine][:, None] + np.arange(n)
-        return bytes(query.output[at].any(axis=0))
+                for family in found.setdefault(key, []):
+                    if family.begins_with(reading, row):
+                        break
+                else:
+                    family = Kinds(row, [], [], [])
+                    found[key].append(family)
+                family.add(batch.topologies[g], reading, mine[of == k])
+        for family in chain.from_iterable(found.values()):
+            if sum(map(len, family.instances)) >= FEWEST:
+                out.append(family)
+        return out
 
 
 class ForestRoute:
@@ -167,13 +173,14 @@ class ForestRoute:
         self.instances, self.workers = instances, workers
         self.tables = plan.tables(instances)
         self.lanes, self.dense = Lanes(), list[tuple[int, DenseForests]]()
-        if plan.side_by_side:
-            self._group()
+        in_registers = self._group() if plan.side_by_side else 0
+        self.mostly_in_registers = in_registers > 0.9 * len(instances)  # others cost as much as eight
         self.registers = BoundLanes.of(plan.batch, self.lanes, query.allowed, self.tables, eps_y, eps_h)
 
-    def _group(self) -> None:
-        """What runs side by side, in registers or as matrix products, by the temperatures of the free variables."""
-        plan, modes = self.plan, np.full(len(self.plan.batch), AT_Y, dtype=np.int64)
+    def _group(self) -> int:
+        """What runs side by side, in registers or as matrix products, by the temperatures of the free variables;
+        returns how many run in registers."""
+        plan, modes, count = self.plan, np.full(len(self.plan.batch), AT_Y, dtype=np.int64), 0
         if self.eps_y != self.eps_h:
             read_modes(self.instances, plan.layout, self.query.allowed, self.query.output, modes)
         mine = modes[self.instances]
@@ -186,11 +193,8 @@ class ForestRoute:
                         self.dense += [(mode, part) for part in dense_forests(plan.batch, kinds)]
                     elif (group := lane_group(plan.batch, kinds, query, eps == 0.0)) is not None:
                         self.lanes.append((mode, group))
-
-    @property
-    def mostly_in_registers(self) -> bool:
-        """Whether nearly all of the instances run in registers: others cost as much as eight."""
-        return sum(len(group.members.instance) for _, group in self.lanes) > 0.9 * len(self.instances)
+                        count += len(group.members.instance)
+        return count
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances."""
