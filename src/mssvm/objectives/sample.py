@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats, Ints, sum_by
+from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, counts, spans
@@ -77,7 +77,7 @@ class Sample:
     def log_states(self, query: Query, which: Bools) -> Floats:
         """Per instance, the log of the number of assignments of the variables ``which`` that a query allows."""
         logs = np.where(which, np.log(query.n_allowed(self.batch)), 0.0)
-        return sum_by(self.batch.owner, logs, len(self.batch))
+        return np.asarray(np.bincount(self.batch.owner, weights=logs, minlength=len(self.batch)), dtype=np.float64)
 
     def select(self, which: Sequence[int] | Ints) -> Sample:
         """The sub-sample of the named instances."""

@@ -199,7 +199,7 @@ class Encoder:
         """The weights that touch hidden variables: those that a start at zero would leave symmetric."""
         mask = np.zeros(self.layout.n_weights, dtype=bool)
         for block in self.blocks:
-            mask[self.layout[block.name].span] = "hidden" in block.axes
+            mask[self.layout.groups[block.name].span] = "hidden" in block.axes
         return mask
 
     @cached_property
@@ -207,7 +207,7 @@ class Encoder:
         """The weights that must not fall below 0 (None: there are none)."""
         mask = np.zeros(self.layout.n_weights, dtype=bool)
         for block in self.blocks:
-            mask[self.layout[block.name].span] = block.agree > 0
+            mask[self.layout.groups[block.name].span] = block.agree > 0
         return mask if mask.any() else None
 
     @property
@@ -237,7 +237,7 @@ class Encoder:
                 if block.source is not None:
                     matrix = parsed.rows[block.source].matrix
                     features = matrix if chosen is None else matrix[chosen]
-                weights = self.layout[block.name]
+                weights = self.layout.groups[block.name]
                 terms.append(Term(target, features, at, weights.shape[1], np.asarray(weights.span.start)))
                 sizes.append(len(at) if whole is None else whole[block.name].n)
         inputs = LinearInputs(layout.batch, fused(terms, sizes), layout.offset)

@@ -18,13 +18,14 @@ from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology, offsets, spans
 from mssvm.engines.base import Bound, Pair, Paired
 from mssvm.engines.numba.forests.cutset import Cut, check_cuts, run_cut_chains, run_cuts
-from mssvm.engines.numba.forests.forest import AT_H, AT_Y, read_modes
+from mssvm.engines.numba.forests.forest import AT_H, AT_Y
 from mssvm.engines.numba.forests.plan import (
     BLOCK,
     LANE_STATES,
     blocks,
     group_lanes,
     layout_of,
+    read_modes,
     stack_forests,
     tables_of,
 )

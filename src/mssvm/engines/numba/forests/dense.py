@@ -15,13 +15,8 @@ from mssvm.engines.numba.forests.lane_groups import Kinds
 from mssvm.engines.numba.forests.lanes import SMALLEST, TINY
 from mssvm.engines.numba.forests.scaled import Tables
 
-STATES = 160  # of every variable; with fewer, registers are as fast
+STATES = 160  # of every variable, all having as many; with fewer, registers are as fast
 AT_ONCE = 64  # instances
-
-
-def is_dense(kinds: Kinds) -> bool:
-    card = kinds.topologies[0].card_array
-    return bool(card[0] >= STATES and np.all(card == card[0]))
 
 
 def dense_forests(batch: Batch, kinds: Kinds) -> list[DenseForests]:

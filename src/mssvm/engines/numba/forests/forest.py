@@ -11,7 +11,6 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.jit import njit
-from mssvm.core.topology import counts
 from mssvm.engines.numba.forests.rooting import plan_forest
 from mssvm.engines.numba.forests.scaled import (
     BatchPtr,
@@ -205,13 +204,6 @@ def check_forests(forest: Forest, layout: BatchPtr, allowed: Bools, output: Bool
         ends = forest.ends[forest.edge_ptr[g] : forest.edge_ptr[g + 1]]
         if mode == MIXED:
             ok[b] = oriented(rooted(forest, layout, g, int(b)), ends, mode, space)[0]
-
-
-def read_modes(instances: Ints, layout: BatchPtr, allowed: Bools, output: Bools, mode: Ints) -> None:
-    """``mode`` of the named instances when the two temperatures differ."""
-    free = counts(allowed, layout.unary_ptr) > 1
-    some_y, some_h = (counts(free & role, layout.var_ptr)[instances] > 0 for role in (output, ~output))
-    mode[instances] = np.where(some_h, np.where(some_y, MIXED, AT_H), AT_Y)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -11,10 +11,10 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import ONE_BLAS_THREAD, Workers
-from mssvm.core.topology import Batch, by_first_use, offsets, spans
+from mssvm.core.topology import Batch, by_first_use, counts, offsets, spans
 from mssvm.engines.numba.forests.chain import LANES
-from mssvm.engines.numba.forests.dense import DenseForests, dense_forests, is_dense
-from mssvm.engines.numba.forests.forest import AT_H, AT_Y, MIXED, check_forests, read_modes, run_forests
+from mssvm.engines.numba.forests.dense import STATES, DenseForests, dense_forests
+from mssvm.engines.numba.forests.forest import AT_H, AT_Y, MIXED, check_forests, run_forests
 from mssvm.engines.numba.forests.lane_groups import (
     FEWEST,
     BoundLanes,
@@ -76,6 +76,14 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
     return kinds, of.ravel()
 
 
+def read_modes(instances: Ints, layout: BatchPtr, allowed: Bools, output: Bools, mode: Ints) -> None:
+    """``mode`` of the named instances when the two temperatures differ."""
+    free = counts(allowed, layout.unary_ptr) > 1
+    some_y = counts(free & output, layout.var_ptr)[instances] > 0
+    some_h = counts(free & ~output, layout.var_ptr)[instances] > 0
+    mode[instances] = np.where(some_h, np.where(some_y, MIXED, AT_H), AT_Y)
+
+
 def group_lanes(keys: tuple[Ints, ...], k: Ints, count: Ints) -> Ints:
     """Cut sorted chains into groups of equal keys and of so many lanes that their beliefs stay in the cache."""
     n = len(k)
@@ -113,14 +121,6 @@ class ForestPlan:
             ok[:, g] = root.valid, root.degree.max(initial=0) <= 2
         self.ok: Bools = ok[0, batch.topology_of]
         self.paths: Bools = ok[1, batch.topology_of]
-
-    def tables(self, instances: Ints) -> TableSet:
-        """The tables of some instances; tied ones have one shape."""
-        batch = self.batch
-        factors = spans(batch.factor_ptr[instances], np.diff(batch.factor_ptr)[instances])
-        at = batch.table_at[factors]
-        first = by_first_use(at)[0]
-        return TableSet(at[first], *np.ascontiguousarray(batch.pair_cards(factors[first]).T))
 
     def supports(self, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is it a pairwise forest on which these roles and temperatures are exact here?"""
@@ -171,7 +171,11 @@ class ForestRoute:
     ) -> None:
         self.plan, self.query, self.eps_y, self.eps_h = plan, query, eps_y, eps_h
         self.instances, self.workers = instances, workers
-        self.tables = plan.tables(instances)
+        batch = plan.batch
+        factors = spans(batch.factor_ptr[instances], np.diff(batch.factor_ptr)[instances])
+        first = by_first_use(batch.table_at[factors])[0]  # tied tables have one shape
+        shapes = np.ascontiguousarray(batch.pair_cards(factors[first]).T)
+        self.tables = TableSet(batch.table_at[factors[first]], *shapes)
         self.lanes, self.dense = Lanes(), list[tuple[int, DenseForests]]()
         in_registers = self._group() if plan.side_by_side else 0
         self.mostly_in_registers = in_registers > 0.9 * len(instances)  # others cost as much as eight
@@ -189,7 +193,8 @@ class ForestRoute:
             if len(some) and (mode != MIXED or eps > 0.0):
                 query = self.query if mode == MIXED else None
                 for kinds in plan.families(some, query):
-                    if query is None and eps > 0.0 and is_dense(kinds):
+                    card = kinds.topologies[0].card_array
+                    if query is None and eps > 0.0 and card[0] >= STATES and np.all(card == card[0]):
                         self.dense += [(mode, part) for part in dense_forests(plan.batch, kinds)]
                     elif (group := lane_group(plan.batch, kinds, query, eps == 0.0)) is not None:
                         self.lanes.append((mode, group))
