@@ -279,9 +279,11 @@ class Training:
         self.inference = inference_of(plan.inference, plan.memory_limit, 1, data.n_instances)
         self.problem = data.pose(self.inference)
         self.model = self.problem.model
+        # Of an array over all weights, the entries of those that training sees.
+        self.taken = self.model.take if isinstance(self.model, ActiveWeights) else np.asarray
         if not self.problem.n_instances:
             raise InputError("no site of y is labelled; training needs at least one label.")
-        self.regulariser = data.regulariser(self._taken)
+        self.regulariser = data.regulariser(self.taken)
         self.whole = self.model.fill
         self.validation = None if self.follow.validation is None else self._validation(self.follow.validation)
         self._lines: list[TrainingLine] = []
@@ -293,10 +295,10 @@ class Training:
     def run(self, warm: Floats | None) -> tuple[Floats, Solution, dict[str, Any]]:
         """Minimise from every start and keep the lowest: all weights, the solution, and figures about the training."""
         plan, data = self.plan, self.data
-        hidden = self._taken(data.encoder.hidden_weights)
+        hidden = self.taken(data.encoder.hidden_weights)
         self.warm = warm is not None
         init = plan.init if warm is None else warm
-        init = init if isinstance(init, str) else self._taken(np.asarray(init))
+        init = init if isinstance(init, str) else self.taken(np.asarray(init))
         solutions, objectives = list[Solution](), list[float]()
         with ProgressLine(plan.name, quiet=0.0) if plan.verbose else nullcontext() as line:
             self._lines = [] if line is None else [TrainingLine(line)]
@@ -352,10 +354,6 @@ class Training:
             line(row, w)
         callback = self.follow.callback
         return None if callback is None or callback in self._lines else callback(row, self.whole(w))
-
-    def _taken(self, values: Any) -> Any:
-        """Of an array over all weights, the entries of those that training sees."""
-        return self.model.take(values) if isinstance(self.model, ActiveWeights) else values
 
     def _validation(self, given: HeldOut | Validation | tuple[Any, Any]) -> Validation:
         """Scores of held-out data as a function of the weights that training sees."""

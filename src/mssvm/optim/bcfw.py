@@ -30,8 +30,6 @@ UNIFORM = 0.1  # share of draws that ignore the gaps, which may be out of date
 MIX_ROUNDS, MIX_SHARE = 100, 1e-3  # how well one instance's planes are mixed at a visit
 HIT_OWN, HIT_MEAN = 0.25, 0.01  # a known plane is good enough above these shares of the own and the mean gap
 
-WARM = ("planes", "offsets", "alpha", "used", "products")
-
 
 @dataclass
 class BCFWState:
@@ -77,6 +75,7 @@ class BCFW(Solver[BCFWState]):
     seed: int = 0
 
     state_type: ClassVar[type] = BCFWState
+    warm: ClassVar[tuple[str, ...]] = ("planes", "offsets", "alpha", "used", "products")
 
     def __post_init__(self) -> None:
         if min(self.max_passes, self.n_planes, self.check_every) < 1 or self.cached_passes < 0:
@@ -88,13 +87,10 @@ class BCFW(Solver[BCFWState]):
     def limit(self, temperatures: tuple[float, float]) -> int:
         return -(-self.max_passes // self.check_every)
 
-    def warm(self, state: BCFWState) -> dict[str, Any]:
-        return {key: getattr(state, key) for key in WARM}
-
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> BCFWState:
         form = ConvexForm.of(run, "BCFW")
         n = run.problem.n_instances
-        kept = {key: [x.copy() for x in warm[key]] for key in WARM} if warm else self._first_planes(run, form)
+        kept = {key: [x.copy() for x in warm[key]] for key in self.warm} if warm else self._first_planes(run, form)
         v = form.u.copy()
         for i in range(n):
             run.check_time()
@@ -114,7 +110,7 @@ class BCFW(Solver[BCFWState]):
         used = [np.zeros(1, dtype=np.int64) for _ in planes]
         alpha = [np.ones(1) for _ in planes]
         products = [self._products(run, form.r, i, mu, mu[0]) for i, mu in enumerate(planes)]
-        return dict(zip(WARM, (planes, offsets, alpha, used, [p[None] for p in products]), strict=True))
+        return dict(zip(self.warm, (planes, offsets, alpha, used, [p[None] for p in products]), strict=True))
 
     def _products(self, run: SolverRun, r: Floats, i: int, planes: Floats, mu: Floats) -> Floats:
         """(Phi mu_k).(Phi mu / r) for every plane k, through coordinates."""

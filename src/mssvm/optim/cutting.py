@@ -22,7 +22,6 @@ from mssvm.optim.solver import Solver, SolverRun, Stop
 # New planes are taken at this share of the way from the best point to the QP's solution, which swings far at first.
 STRIDE = 0.3
 TURNS = 50  # at most, between a QP and the bounds of weights
-WARM = ("a", "b", "group", "alpha", "idle")
 
 
 @dataclass
@@ -60,6 +59,7 @@ class CuttingPlane(Solver[CuttingPlaneState]):
     max_idle: int | None = None
 
     state_type: ClassVar[type] = CuttingPlaneState
+    warm: ClassVar[tuple[str, ...]] = ("a", "b", "group", "alpha", "idle")
 
     def __post_init__(self) -> None:
         if self.max_rounds < 1 or (self.max_idle is not None and self.max_idle < 1):
@@ -67,9 +67,6 @@ class CuttingPlane(Solver[CuttingPlaneState]):
 
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=tolerance)
-
-    def warm(self, state: CuttingPlaneState) -> dict[str, Any]:
-        return {key: getattr(state, key) for key in WARM}
 
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> CuttingPlaneState:
         p = run.problem.n_weights

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
+from itertools import repeat
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -275,6 +276,7 @@ class Solver(Settings, ABC, Generic[S]):
     """
 
     state_type: ClassVar[type]
+    warm: ClassVar[tuple[str, ...]] = ()  # of a state, what a call on a problem with the same convex parts starts from
     repeatable: ClassVar[bool] = False  # steps replace what they change in a state: one cut short can be repeated
 
     @abstractmethod
@@ -291,10 +293,6 @@ class Solver(Settings, ABC, Generic[S]):
     def certificate(self, run: SolverRun, state: S, objective: float) -> Certificate:
         """What is certain about the result; nothing, unless a solver knows better."""
         return Certificate("No lower bound: this solver does not certify.")
-
-    def warm(self, state: S) -> dict[str, Any]:
-        """What a later call can start from, on a problem with the same convex parts."""
-        return {}
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
         """The weights to return and their objective."""
@@ -357,10 +355,11 @@ class Solver(Settings, ABC, Generic[S]):
         w, objective = self.choose(run)
         if run.rows and np.isnan(objective):  # chosen by validation while at other temperatures
             objective = run.objective(w)[0]
-        certificate, kept_warm = Certificate("Nothing was computed."), {}
+        certificate, kept = Certificate("Nothing was computed."), dict[str, Any]()
         if state is not None:
-            certificate, kept_warm = self.certificate(run, state, objective), self.warm(state)
-        return Solution(w, objective, tuple(run.rows), end.outcome, end.message, certificate, kept_warm, run.tally)
+            certificate = self.certificate(run, state, objective)
+            kept.update(zip(self.warm, map(getattr, repeat(state), self.warm), strict=True))
+        return Solution(w, objective, tuple(run.rows), end.outcome, end.message, certificate, kept, run.tally)
 
     def _resume(self, run: SolverRun, saver: Saver) -> tuple[S | None, Stop | None]:
         """State and end of the run that the checkpoint file holds."""
