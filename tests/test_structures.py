@@ -544,4 +544,4 @@ def test_what_is_built_is_built_once() -> None:
 
 def test_too_many_weights_are_announced() -> None:
     with pytest.warns(MssvmWarning, match=r"the model has 1,073,\d+,\d+ weights, 8.0 GiB for each"):
-        compiled(Chain(hidden=1 << 15, linked=True), sequences())
+        assert compiled(Chain(hidden=1 << 15, linked=True), sequences()).layout.n_weights > 1 << 30

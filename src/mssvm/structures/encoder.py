@@ -11,7 +11,7 @@ Batches are laid out by index arithmetic over their different topologies, never 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import count
@@ -153,16 +153,13 @@ class Weight:
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """A structure with the features and labels it learned; blocks, constraints and model are made once. ``layout`` has
-    the blocks as consecutive stretches of w; factors of the groups ``own_tables`` have features, so a table each."""
+    """A structure with the features and labels it learned; blocks, layout, model and constraints are made once."""
 
     structure: Structure
     schema: Schema
     vocabulary: LabelVocabulary
     blocks: tuple[WeightBlock, ...] = field(init=False, repr=False)
     constraints: tuple[HardConstraint, ...] = field(init=False, repr=False)
-    layout: WeightLayout = field(init=False, repr=False)
-    own_tables: frozenset[str] = field(init=False, repr=False)
     _topologies: Recent[Hashable, GroupedTopology] = field(
         init=False, repr=False, default_factory=partial(Recent, KEPT, attrgetter("graph.n_vars"))
     )
@@ -171,20 +168,20 @@ class Encoder:
     )
 
     def __post_init__(self) -> None:
-        blocks = self.structure.blocks(self.schema, self.vocabulary)
-        shapes, own = dict[str, tuple[int, int]](), set[str]()
-        for block in blocks:
-            n_features = 1
-            if block.source is not None:
-                n_features = self.schema.features[block.source].n_features
-                own.add(block.group)
+        object.__setattr__(self, "blocks", self.structure.blocks(self.schema, self.vocabulary))
+        object.__setattr__(self, "constraints", tuple(self.structure.constraints(self.schema, self.vocabulary)))
+
+    @cached_property
+    def layout(self) -> WeightLayout:
+        """The blocks as consecutive stretches of w."""
+        shapes = {}
+        for block in self.blocks:
+            n_features = 1 if block.source is None else self.schema.features[block.source].n_features
             shapes[block.name] = n_features, prod(block.cards)
-        constraints, layout = self.structure.constraints(self.schema, self.vocabulary), WeightLayout.of(shapes)
+        layout = WeightLayout.of(shapes)
         if layout.n_weights * 8 > LARGE_WEIGHTS:
             warn_large(layout.n_weights)
-        for name, value in (("blocks", blocks), ("constraints", tuple(constraints)), ("layout", layout)):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "own_tables", frozenset(own))
+        return layout
 
     @cached_property
     def model(self) -> LinearModel | FixedWeights:
@@ -246,8 +243,8 @@ class Encoder:
     def rows_of(self, keys: Mapping[Hashable, int]) -> dict[str, Rows]:
         """What ``assemble`` decides by the number of rows, of data with so many instances of each topology."""
         frames = Frames(tuple(map(self.kind, keys)), np.arange(len(keys)))
-        times, own = list(keys.values()), self.own_tables
-        return {block.name: frames.count(block, times, block.group in own) for block in self.blocks}
+        own = {block.group for block in self.blocks if block.source is not None}
+        return {block.name: frames.count(block, list(keys.values()), block.group in own) for block in self.blocks}
 
     def kind(self, key: Hashable) -> GroupedTopology:
         """The topology of an instance with the given key."""
@@ -257,7 +254,11 @@ class Encoder:
         numbers = dict(zip(dict.fromkeys(keys), count(), strict=False))
         kind_of = np.fromiter(map(numbers.__getitem__, keys), np.int64, len(keys))
         frames = Frames(tuple(map(self.kind, numbers)), kind_of, whole)
-        batch, places, rows = frames.batch(self.own_tables), list[tuple[Target, Ints]](), list[Ints | None]()
+        own, places, rows = set[str](), list[tuple[Target, Ints]](), list[Ints | None]()
+        for block in self.blocks:
+            if block.source is not None:
+                own.add(block.group)
+        batch = frames.batch(own)
         for block in self.blocks:
             target, at = frames.locate(batch, block.group)
             chosen, at = frames.choose(block, at)
@@ -374,7 +375,7 @@ class Frames:
             n = n if listed else all_rows
         return Rows(n * max(block.agree, 1), listed)
 
-    def batch(self, own: Set[str]) -> Batch:
+    def batch(self, own: set[str]) -> Batch:
         """Factors of one group share one table; those of the groups ``own`` have one each."""
         graphs, number, count = dict[Topology, int](), [], []
         for kind in self.kinds:
