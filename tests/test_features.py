@@ -107,6 +107,7 @@ def test_numbers_that_are_none_are_found(bad: float, wrap: Any) -> None:
         (["word"], "instance 0: expected one row of features per site, got str"),
         ([[{"a": 1}, 5]], "instance 0, site 1: 5 is neither a dict"),
         ([[{"a": None}]], "instance 0, site 0"),
+        ([[{"a": 10**400}]], "instance 0, site 0: a feature is NaN or inf or beyond"),
         ([[["a", 1]]], "instance 0, site 0"),
     ],
 )
@@ -143,3 +144,25 @@ def test_sites_in_bulk_and_one_by_one_are_the_same(site: Any) -> None:
     assert slow.vocabulary == (*bulk.vocabulary, "z")
     assert named_rows(bulk, rows) == named_rows(slow, slow_rows)[:3]
     assert named_rows(bulk, bulk.encode([[site, {"new": 1.0} if isinstance(site, dict) else ["new"]]]))[1] == {}
+
+
+@pytest.mark.parametrize("times", [1, 9], ids=["few alike", "many alike"])
+def test_sites_of_several_kinds_are_read_as_one_by_one(times: int) -> None:
+    """Sites that have names in common are read name by name; columns stay numbered by first use."""
+    kinds: list[Any] = [
+        {"w": "a", "n": 1.5, "t": False}, {"w": "b", "n": 2, "t": True}, {"n": "x", "w": "a", "t": 3.0},
+        {"w": "c"}, {}, {"w:a": "b", "w": "a:b"}, {"t": False, "w": "d"},
+    ]  # fmt: skip
+    bulk, rows = FeatureSchema.learn([kinds * times])
+    slow, slow_rows = FeatureSchema.learn([kinds * times, [{"z"}]])
+    assert bulk.vocabulary == slow.vocabulary[:-1] == ("w:a", "n", "w:b", "t", "n:x", "w:c", "w:a:b", "w:d")
+    assert named_rows(bulk, rows) == named_rows(slow, slow_rows)[:-1]
+    assert (bulk.encode([kinds * times]).matrix != rows.matrix).nnz == 0
+
+
+def test_parts_are_numbered_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = [[{"w": str(3 * i % 11), "v": str(i % 4)} for i in range(n)] for n in (5, 3, 9, 1)]
+    whole, rows = FeatureSchema.learn(X)
+    monkeypatch.setattr("mssvm.data.features.SITES_AT_ONCE", 4)
+    parts, part_rows = FeatureSchema.learn(X)
+    assert parts.vocabulary == whole.vocabulary and (rows.matrix != part_rows.matrix).nnz == 0

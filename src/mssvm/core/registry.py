@@ -5,7 +5,7 @@ package. Classes are given by module and name, and imported when they are first 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -89,7 +89,19 @@ ENUMS = (Entry("mssvm.optim", "Scaling"), Entry("mssvm.optim", "Stopping"))
 RENAMED: Mapping[str, Mapping[str, str]] = {"LBFGS": {"floors": "schedule"}}
 
 
-def classes_in_files() -> dict[str, Any]:
-    """The classes whose objects a model file may hold, by name."""
-    tables = (SOLVERS, LOSSES, INFERENCES, STRUCTURES)
-    return {entry.name: entry.load() for entry in (*(e for table in tables for e in table.values()), *ENUMS)}
+class ClassesInFiles(Mapping[str, Any]):
+    """The classes whose objects a model file may hold, by name, imported when asked for; and single ``others``."""
+
+    def __init__(self, **others: Any) -> None:
+        tables = (SOLVERS, LOSSES, INFERENCES, STRUCTURES)
+        self._entries = {entry.name: entry for entry in (*(e for table in tables for e in table.values()), *ENUMS)}
+        self._others = others
+
+    def __getitem__(self, name: str) -> Any:
+        return self._others[name] if name in self._others else self._entries[name].load()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._others, *self._entries))
+
+    def __len__(self) -> int:
+        return len(self._others) + len(self._entries)

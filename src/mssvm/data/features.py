@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain, count, repeat
+from operator import itemgetter
 from typing import Any, Literal
 from zlib import crc32
 
@@ -39,6 +40,7 @@ Part = tuple[AnyArray, AnyArray, AnyArray]
 
 NUMBERS = {float, int, np.float64, np.float32, np.int64}
 SITES_AT_ONCE = 1 << 15
+ALIKE = 8  # sites with the same names, on the average, from which these are read name by name
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +72,10 @@ class FeatureSchema:
         items, kind = _recognised(items, what)
         if kind == "named":
             table: defaultdict[str, int] = defaultdict(count().__next__)
-            rows = _Columns(table).rows(items, what)
-            return cls(kind, max(len(table), 1), tuple(table), what), rows
+            columns = _Columns(table)
+            ptr, parts = columns.parts(items, what)
+            names = columns.by_first_use(parts)
+            return cls(kind, max(len(names), 1), names, what), columns.rows(ptr, parts, what)
         rows = _stack(items, what)
         if rows.matrix.shape[1] == 0:
             raise InputError(f"{what} has no features; give every site at least one (a constant 1 will do).")
@@ -87,7 +91,7 @@ class FeatureSchema:
         if "named" in (kind, self.kind) and kind != self.kind:
             raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")
         if kind == "named":
-            return self._columns.rows(items, self.what)
+            return self._columns.rows(*self._columns.parts(items, self.what), self.what)
         rows = _stack(items, self.what)
         n = rows.matrix.shape[1]
         if n != self.n_features:
@@ -281,34 +285,49 @@ class _Hashed(dict[str, int]):
         return self.n
 
 
-class _Indicators(dict[tuple[str, str], int]):
-    """Columns of the indicators ``name:value`` by (name, value); those in use are remembered, others cost nothing."""
+class _Indicators(dict[str, int]):
+    """Columns of the indicators ``name:value`` by value; those in use are remembered, others cost nothing."""
+
+    def __init__(self, name: str, table: Mapping[str, int]) -> None:
+        super().__init__()
+        self.name, self.table = name, table
+
+    def __missing__(self, value: str) -> int:
+        if type(value) is not str:
+            raise TypeError
+        column = self.table[f"{self.name}:{value}"]
+        if column >= 0:
+            self[value] = column
+        return column
+
+
+class _ByName(dict[str, _Indicators]):
+    """The indicators of a name."""
 
     def __init__(self, table: Mapping[str, int]) -> None:
         super().__init__()
         self.table = table
 
-    def __missing__(self, pair: tuple[str, str]) -> int:
-        if not type(pair[0]) is type(pair[1]) is str:
-            raise TypeError
-        column = self.table[f"{pair[0]}:{pair[1]}"]
-        if column >= 0:
-            self[pair] = column
-        return column
+    def __missing__(self, name: str) -> _Indicators:
+        self[name] = made = _Indicators(name, self.table)
+        return made
 
 
 class _Columns:
     """The columns of names: ``table`` gives a name its column, or -1 to leave it out."""
 
     def __init__(self, table: Mapping[str, int]) -> None:
-        self.table, self.indicators = table, _Indicators(table)
+        self.table, self.indicators = table, _ByName(table)
 
-    def rows(self, items: Sequence[Any], what: str) -> FeatureRows:
-        """All sites of all instances as compressed rows."""
+    def parts(self, items: Sequence[Any], what: str) -> tuple[Ints, list[Part]]:
+        """All sites of all instances: where those of each begin, and their features."""
         ptr = offsets(np.fromiter(map(len, items), np.int64, len(items)))
         ends = np.searchsorted(ptr, np.arange(SITES_AT_ONCE, ptr[-1], SITES_AT_ONCE))
         cuts = sorted({0, *ends.tolist(), len(items)})
-        parts = [self._part(items, a, b, what) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        return ptr, [self._part(items, a, b, what) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+
+    def rows(self, ptr: Ints, parts: list[Part], what: str) -> FeatureRows:
+        """The same as compressed rows."""
         columns, data, counts = (np.concatenate([part[k] for part in parts]) for k in range(3))
         if (columns < 0).any():
             known = columns >= 0
@@ -323,48 +342,79 @@ class _Columns:
         matrix.sum_duplicates()
         return FeatureRows(matrix, ptr)
 
+    def by_first_use(self, parts: list[Part]) -> tuple[str, ...]:
+        """The names by first use, and the columns of the parts numbered like this (-1 stays)."""
+        names, order = tuple(self.table), list[int]()
+        seen = np.zeros(len(names) + 1, dtype=bool)
+        for columns, _, _ in parts:
+            first = np.full(len(seen), len(columns))
+            first[columns[::-1]] = np.arange(len(columns) - 1, -1, -1)  # what is written last, the first use, stays
+            fresh = np.flatnonzero(~seen[:-1] & (first[:-1] < len(columns)))
+            order += fresh[np.argsort(first[fresh])].tolist()
+            seen[fresh] = True
+        rank = np.full(len(seen), -1, dtype=np.int32)
+        rank[order] = np.arange(len(names))
+        for columns, _, _ in parts:
+            columns[:] = rank[columns]
+        return tuple(map(names.__getitem__, order))
+
     def _part(self, items: Sequence[Any], a: int, b: int, what: str) -> Part:
         sites = list(chain.from_iterable(items[a:b]))
-        found = self._in_bulk(sites)
-        return found if found is not None else self._one_by_one(items, a, b, what)
-
-    def _in_bulk(self, sites: list[Any]) -> Part | None:
-        """Sites of the common kinds, by loops inside the interpreter; None where a site is of another kind."""
-        if not sites:
-            return None
-        named = type(sites[0]) is dict
-        if not named and not set(map(type, sites)) <= {list, tuple}:
-            return None
         try:
-            if named:
-                return self._indicated(sites)
-        except TypeError:  # a value that is no string, or a site of another kind
-            if not set(map(type, sites)) <= {dict}:
-                return None
-        values = list(chain.from_iterable(map(dict.values, sites))) if named else []
-        names = list(chain.from_iterable(sites))
-        if not set(map(type, names)) <= {str}:
-            return None
-        n, counts = len(names), np.fromiter(map(len, sites), np.int32, len(sites))
-        if not named:
-            return np.fromiter(map(self.table.__getitem__, names), np.int32, n), np.ones(n), counts
-        types = set(map(type, values))
-        if types <= NUMBERS:
-            return np.fromiter(map(self.table.__getitem__, names), np.int32, n), np.array(values, np.float64), counts
-        if not types <= NUMBERS | {str, bool}:
-            return None
-        table, indicators = self.table, self.indicators
-        columns = [
-            indicators[name, value] if value.__class__ is str else -1 if value is False else table[name]
-            for name, value in zip(names, values, strict=True)
-        ]
-        data = [1.0 if value.__class__ is str else value for value in values]
-        return np.array(columns, np.int32), np.array(data, np.float64), counts
+            return self._in_bulk(sites)
+        except (TypeError, OverflowError):  # a site or a value of another kind
+            return self._one_by_one(items, a, b, what)
 
-    def _indicated(self, sites: list[dict[str, str]]) -> Part:
-        """Sites all of whose values are strings."""
-        columns = np.fromiter(map(self.indicators.__getitem__, chain.from_iterable(map(dict.items, sites))), np.int32)
-        return columns, np.ones(len(columns)), np.fromiter(map(len, sites), np.int32, len(sites))
+    def _in_bulk(self, sites: list[Any]) -> Part:
+        """Sites of the common kinds, by loops inside the interpreter; TypeError where a site is of another kind."""
+        names = list(chain.from_iterable(sites))
+        if sites and type(sites[0]) is dict:
+            first = tuple(sites[0])
+            if names == [*first] * len(sites):
+                return self._alike([(first, sites, slice(None))], len(sites))
+            kinds = defaultdict[tuple[str, ...], list[int]](list)
+            for s, site in enumerate(sites):
+                kinds[tuple(site)].append(s)
+            if ALIKE * len(kinds) <= len(sites):
+                return self._alike([(some, [sites[s] for s in at], at) for some, at in kinds.items()], len(sites))
+        types = set(map(type, sites))
+        if not sites or not (types == {dict} or types <= {list, tuple}) or not set(map(type, names)) <= {str}:
+            raise TypeError
+        counts = np.fromiter(map(len, sites), np.int32, len(sites))
+        if types == {dict}:
+            return *self._mixed(names, list(chain.from_iterable(map(dict.values, sites)))), counts
+        return np.fromiter(map(self.table.__getitem__, names), np.int32, len(names)), np.ones(len(names)), counts
+
+    def _alike(self, kinds: list[tuple[tuple[str, ...], list[Any], Any]], n: int) -> Part:
+        """Kinds of sites: names that they have in common, sites, and which of all they are. Name by name."""
+        counts: AnyArray = np.empty(n, dtype=np.int32)
+        for names, _, which in kinds:
+            counts[which] = len(names)
+        ptr = offsets(counts)
+        columns, data = np.empty(ptr[-1], dtype=np.int32), np.ones(ptr[-1])
+        for names, sites, which in kinds:
+            if not set(map(type, names)) <= {str}:
+                raise TypeError
+            for j, name in enumerate(names):
+                at = slice(j, None, len(names)) if len(kinds) == 1 else ptr[which] + j
+                values = list(map(itemgetter(name), sites))
+                try:
+                    columns[at] = np.fromiter(map(self.indicators[name].__getitem__, values), np.int32, len(values))
+                except TypeError:  # not all are strings
+                    columns[at], data[at] = self._mixed(repeat(name), values)
+        return columns, data, counts
+
+    def _mixed(self, names: Iterable[str], values: list[Any]) -> tuple[AnyArray, AnyArray]:
+        """Columns and values of numbers, strings and truth values."""
+        types, table, indicators = set(map(type, values)), self.table, self.indicators
+        if not types <= NUMBERS | {str, bool}:
+            raise TypeError
+        columns = [
+            indicators[name][value] if value.__class__ is str else -1 if value is False else table[name]
+            for name, value in zip(names, values, strict=False)
+        ]
+        data = values if types <= NUMBERS else [1.0 if value.__class__ is str else value for value in values]
+        return np.array(columns, np.int32), np.array(data, np.float64)
 
     def _one_by_one(self, items: Sequence[Any], first: int, last: int, what: str) -> Part:
         made, counts = _Named(self.table), []
@@ -410,5 +460,5 @@ class _Named:
         elif isinstance(value, (list, tuple, set, frozenset)):
             self.add([f"{name}:{part}" for part in (sorted(value) if isinstance(value, (set, frozenset)) else value)])
         elif value is not False:
-            self.values.append(float(value))
+            self.values.append(float(value) if not isinstance(value, int) or abs(value) <= LARGEST else np.inf)
             self.columns.append(self.number(name))

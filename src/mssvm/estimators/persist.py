@@ -21,7 +21,7 @@ from mssvm.core import checks
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError, MssvmError, MssvmWarning
 from mssvm.core.files import Reader, Writer, digest_of, replacing
-from mssvm.core.registry import MEMBERS, RENAMED, classes_in_files
+from mssvm.core.registry import MEMBERS, RENAMED, ClassesInFiles
 from mssvm.data.labels import MISSING, LabelVocabulary
 from mssvm.optim.solution import HISTORY, Row
 from mssvm.structures import Encoder, Schema
@@ -37,7 +37,7 @@ def save(estimator: Any, path: str | Path) -> None:
     target = checks.path(path, "path")
     tensors: dict[str, AnyArray] = {"coef": np.ascontiguousarray(estimator.coef_)}
     tensors.update({f"history/{name}": np.ascontiguousarray(estimator.history_[name]) for name in Row._fields})
-    writer = Writer(tensors, _names())
+    writer = Writer(tensors, ClassesInFiles(missing=MISSING))
     parameters, omitted = _parameters(estimator, writer)
     text = json.dumps(
         {
@@ -104,7 +104,7 @@ def _read(path: Path) -> tuple[str, dict[str, AnyArray]]:
 def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
     from mssvm.estimators import members  # members import this module
 
-    reader = Reader(tensors, _names(), RENAMED)
+    reader = Reader(tensors, ClassesInFiles(missing=MISSING), RENAMED)
     if data["member"] not in MEMBERS:
         raise InputError(f"the file holds a model called {data['member']!r}, which this version does not have.")
     parameters = EARLIER | {name: reader.decode(value) for name, value in data["parameters"].items()}
@@ -149,11 +149,6 @@ def _parameters(estimator: Any, writer: Writer) -> tuple[dict[str, Any], list[st
             stacklevel=4,
         )
     return out, omitted
-
-
-def _names() -> dict[str, Any]:
-    """What may be among the parameters, by the names in files."""
-    return {**classes_in_files(), "missing": MISSING}
 
 
 def _by_name(found: Mapping[str, Any], name: str) -> Any:

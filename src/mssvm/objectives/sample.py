@@ -46,7 +46,7 @@ class Sample:
         query.restrict(truth).check(batch)
         weights = []
         for name, given, n in (("weight", weight, len(batch)), ("site_weight", site_weight, batch.n_vars)):
-            weights.append(np.ones(n) if given is None else np.asarray(given, dtype=np.float64))
+            weights.append(np.broadcast_to(1.0, n) if given is None else np.asarray(given, dtype=np.float64))
             if weights[-1].shape != (n,) or not np.all(np.isfinite(weights[-1])) or np.any(weights[-1] < 0):
                 of = "instances" if name == "weight" else "variables"
                 raise InputError(f"{name} needs one finite number >= 0 for each of the {n} {of}.")
@@ -89,4 +89,6 @@ class Sample:
         query = Query(self.query.output[variables], self.query.allowed[states])
         inputs = self.inputs.select(chosen)
         extra = None if self.extra_loss is None else self.extra_loss[states]
-        return Sample(inputs, query, self.truth[states], self.weight[chosen], self.site_weight[variables], extra)
+        weight = self.site_weight  # one number for all sites takes no memory
+        weight = weight[variables] if any(weight.strides) else weight[: len(variables)]
+        return Sample(inputs, query, self.truth[states], self.weight[chosen], weight, extra)

@@ -73,7 +73,8 @@ class TrainingProblem:
 
     @property
     def convex(self) -> bool:
-        return bool(np.all(self.sample.truth_query.n_allowed(self.sample.batch) == 1))
+        sample = self.sample  # every variable has a state left, so one each if there are as many as variables
+        return int(np.count_nonzero(sample.query.allowed & sample.truth)) == sample.batch.n_vars
 
     @property
     def plane_size(self) -> int:
@@ -83,6 +84,8 @@ class TrainingProblem:
     def tempering(self, eps_y: float, eps_h: float) -> tuple[Floats, Floats]:
         """d PS_eps / d eps is an entropy, hence at most the log of the number of assignments."""
         rise_y, rise_h = max(eps_y - self.objective.eps_y, 0.0), max(eps_h - self.objective.eps_h, 0.0)
+        if rise_y == rise_h == 0.0:
+            return np.zeros(self.n_instances), np.zeros(self.n_instances)
         sample, output = self.sample, self.sample.query.output
         hidden, plus = rise_h * sample.log_states(sample.query, ~output), sample.log_states(sample.query, output)
         return rise_y * plus + hidden, rise_y * sample.log_states(sample.truth_query, output) + hidden

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,12 +67,10 @@ class Chain(Pairwise):
             raise InputError("forbidden must be an iterable of label pairs; chains have one type of edge.")
 
     def read(self, X: Sequence[Any]) -> Raw:
-        nodes, edges = [], []
-        for b, item in enumerate(X):
-            x, edge_x = split(item, b)
-            nodes.append(x)
-            edges.append(edge_x)
-        return Raw({"node": nodes, **edge_source(edges)})
+        if set(map(type, X)) == {list}:  # the common case of text, sooner told
+            return Raw({"node": list(X)})
+        nodes, edges = zip(*map(split, X, count()), strict=True) if len(X) else ((), ())
+        return Raw({"node": list(nodes), **edge_source(list(edges))})
 
     def frame(self, key: Any, schema: Schema) -> Frame:
         n = int(key)

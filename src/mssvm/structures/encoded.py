@@ -107,6 +107,8 @@ class Encoded:
                 f"{what} covers {mask.shape[0]} sites and {mask.shape[1]} classes; "
                 f"X has {n_sites} sites and the model {self.n_classes} classes."
             )
+        if mask.size == self.batch.n_states and isinstance(self.states_at, slice):
+            return np.asarray(mask.ravel())
         out = np.ones(self.batch.n_states, dtype=bool)
         out[self.states_at] = mask.ravel()
         return out

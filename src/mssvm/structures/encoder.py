@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mssvm.structures.base import Structure
 
 LARGE_WEIGHTS = 1 << 31  # bytes of one weight vector; solvers keep several
-FEW = 16  # instances of a batch whose layout is kept for the next of the same topologies
+FEW = 256  # instances of a batch whose layout is kept for the next of the same topologies
 KEPT = 1 << 20  # variables of topologies, and states of layouts, that are kept
 
 

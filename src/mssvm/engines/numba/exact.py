@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -172,7 +172,10 @@ class GivenStates:
             ptr = offsets(gather([t.scope_sizes for t in batch.topologies], of))
             places = state[gather([t.scope_flat for t in batch.topologies], of, batch.var_ptr[:-1])]
             inside = np.add.reduceat(places * gather([t.scope_strides for t in batch.topologies], of), ptr[:-1])
-        self.tables, self.mu = (batch.table_at + inside)[factors], (batch.mu_at + inside)[factors]
+        size = max(batch.n_states, batch.n_table_entries, batch.n_mu_entries)
+        short: Any = np.int32 if size <= np.iinfo(np.int32).max else np.int64  # data have many sites
+        self.unary = self.unary.astype(short)
+        self.tables, self.mu = ((at + inside)[factors].astype(short) for at in (batch.table_at, batch.mu_at))
         self.table_owner = factor_owner[factors]
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:

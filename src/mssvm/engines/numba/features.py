@@ -46,6 +46,8 @@ class LinearFeatures:
         self.batch, self.offset, self.n_weights = batch, offset, n_weights
         self._held = list[AnyArray]()  # what the terms' addresses point to
         self._terms = np.array([self._row(term, tied_from) for term in terms], dtype=np.int64).reshape(-1, STEP + 1)
+        kinds = self._terms[:, KIND]
+        self._loops = [True if some.any() else None for some in ((kinds >= SPARSE) & (kinds < TIED), kinds >= TIED)]
 
     def _row(self, term: Term, tied_from: int) -> list[int]:
         rows, block = term.features, np.ascontiguousarray(term.block[:1] if term.one_block else term.block)
@@ -82,7 +84,7 @@ class LinearFeatures:
         if w.shape != (self.n_weights,):
             raise InputError(f"the model has {self.n_weights} weights, but w has shape {w.shape}.")
         known = (NONE, NONE) if self.offset is None else (_typed(self.offset.unary), _typed(self.offset.tables))
-        products(self._terms, _typed(w), theta.unary, theta.tables, *known, NO_SOURCE, False)
+        products(self._terms, _typed(w), theta.unary, theta.tables, *known, NO_SOURCE, False, *self._loops)
 
     def adjoint(self, mu: Marginals) -> Floats:
         batch = self.batch
@@ -93,7 +95,9 @@ class LinearFeatures:
             )
         gradient = np.zeros(self.n_weights)
         tables = np.empty(batch.n_table_entries)
-        products(self._terms, gradient, _typed(mu.unary), tables, NONE, _typed(mu.tables), self._source, True)
+        products(
+            self._terms, gradient, _typed(mu.unary), tables, NONE, _typed(mu.tables), self._source, True, *self._loops
+        )
         return gradient
 
     @cached_property
@@ -113,10 +117,12 @@ def _typed(values: Floats) -> Floats:
 
 @njit(cache=True, nogil=True)
 def products(
-    terms: Ints, w: Floats, unary: Floats, tables: Floats, known: Floats, known_tables: Floats, source: Ints, back: bool
-) -> None:
+    terms: Ints, w: Floats, unary: Floats, tables: Floats, known: Floats, known_tables: Floats, source: Ints,
+    back: bool, compressed: bool | None, registers: bool | None,
+) -> None:  # fmt: skip
     """Scores from weights, on top of those ``known`` (none: zero); or ``back``, adding what the marginals of states and
-    of tables are worth to every weight, those of tables (``known_tables``) being summed over instances first."""
+    of tables are worth to every weight, those of tables (``known_tables``) being summed over instances first. Loops
+    that no term needs (``compressed``, ``registers``: None) are not compiled."""
     if back:
         sum_tables(known_tables, source, tables)
     else:
@@ -124,20 +130,27 @@ def products(
         begin_with(known_tables, tables)
     for k in range(len(terms)):
         t, theta = terms[k], unary if terms[k, UNARY] else tables
-        if t[KIND] == TIED and back:
-            tied_adjoint(t, w, theta)
-        elif t[KIND] == TIED:
-            tied_forward(t, w, theta)
-        elif t[KIND] == FEW and back:
-            narrow_adjoint(t, w, theta)
-        elif t[KIND] == FEW:
-            narrow_forward(t, w, theta)
-        elif t[KIND] == SPARSE:
-            sparse_product(t, pointer_to(w), pointer_to(theta), back)
-        elif t[KIND] == LISTED:
-            listed_product(t, pointer_to(w), pointer_to(theta), back)
+        if t[KIND] >= TIED:
+            if registers is not None:
+                register_product(t, w, theta, back)
+        elif t[KIND] >= SPARSE:
+            if compressed is not None:
+                compressed_product(t, pointer_to(w), pointer_to(theta), back)
         else:
             dense_product(t, pointer_to(w), pointer_to(theta), back)
+
+
+@njit()
+def register_product(t: Ints, w: Floats, theta: Floats, back: bool) -> None:
+    """A term whose rows share one block of weights."""
+    if t[KIND] == TIED and back:
+        tied_adjoint(t, w, theta)
+    elif t[KIND] == TIED:
+        tied_forward(t, w, theta)
+    elif back:
+        narrow_adjoint(t, w, theta)
+    else:
+        narrow_forward(t, w, theta)
 
 
 @njit()
@@ -186,34 +199,23 @@ def dense_product(t: Ints, w: Any, theta: Any, back: bool) -> None:
 
 
 @njit()
-def sparse_product(t: Ints, w: Any, theta: Any, back: bool) -> None:
-    """The same for rows in compressed form."""
+def compressed_product(t: Ints, w: Any, theta: Any, back: bool) -> None:
+    """The same for rows in compressed form; feature j of a ``LISTED`` term has weights for
+    ``states[first[j] : first[j + 1]]`` only, in this order."""
     x, block, width, step = floats_at(t[X]), ints_at(t[BLOCK]), t[W], t[STEP]
     at, wide_at, ptr, indices, wide = t[AT], t[WIDE_AT], t[PTR], t[INDICES], t[WIDE]
-    for r in range(t[N]):
-        to, start = index(at, wide_at, r), block[r * step]
-        for e in range(index(ptr, wide, r), index(ptr, wide, r + 1) if to >= 0 else 0):
-            add(to, start + index(indices, wide, e) * width, width, x[e], w, theta, back)
-
-
-@njit()
-def listed_product(t: Ints, w: Any, theta: Any, back: bool) -> None:
-    """The same where feature j has weights for ``states[first[j] : first[j + 1]]`` only, in this order."""
-    x, block, width, step = floats_at(t[X]), ints_at(t[BLOCK]), t[W], t[STEP]
-    at, wide_at, ptr, indices, wide = t[AT], t[WIDE_AT], t[PTR], t[INDICES], t[WIDE]
-    first, states = ints_at(t[FIRST]), ints_at(t[STATES])
+    listed, first, states = t[KIND] == LISTED, ints_at(t[FIRST]), ints_at(t[STATES])
     for r in range(t[N]):
         to, start = index(at, wide_at, r), block[r * step]
         for e in range(index(ptr, wide, r), index(ptr, wide, r + 1) if to >= 0 else 0):
             j = index(indices, wide, e)
-            a, b = first[j], first[j + 1]
-            if b - a == width:
-                add(to, start + a, width, x[e], w, theta, back)
+            if not listed or first[j + 1] - first[j] == width:
+                add(to, start + (first[j] if listed else j * width), width, x[e], w, theta, back)
             elif back:
-                for q in range(a, b):
+                for q in range(first[j], first[j + 1]):
                     w[start + q] += x[e] * theta[to + states[q]]
             else:
-                for q in range(a, b):
+                for q in range(first[j], first[j + 1]):
                     theta[to + states[q]] += x[e] * w[start + q]
 
 
