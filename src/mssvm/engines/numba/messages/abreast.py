@@ -65,7 +65,7 @@ class MessageFamily(NamedTuple):
 
     def space(self) -> int:
         """Doubles that ``run`` and ``beliefs`` need to work in."""
-        return L * (self.n_messages + 3 * self.n_states + max(self.n_mu, self.n_states) + 8 * self.widest)
+        return L * (2 * self.n_messages + 4 * self.n_states + self.n_mu + 9 * self.widest)
 
 
 def families(batch: Batch, w: MessageWiring, table_at: Ints) -> tuple[list[MessageFamily], Ints]:
@@ -159,7 +159,7 @@ def _point(chosen, room, cavity, message, n, out):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _store(room, new, total, n, m, mi, cavity, whole, g, gi, damping, fixed, some_fixed, peak):
+def _store(room, new, total, n, m, m_out, mi, cavity, whole, g, gi, damping, fixed, some_fixed, peak):
     """Normalise, damp geometrically, write message and (if ``whole``) product, except in the ``fixed`` lanes; returns
     the largest change so far."""
     scale = over(splat(1.0), total)
@@ -184,7 +184,7 @@ def _store(room, new, total, n, m, mi, cavity, whole, g, gi, damping, fixed, som
         if some_fixed:
             v = where(fixed, old, v)
         peak = vmax(peak, vabs(minus(v, old)))
-        store(m, mi + L * x, v)
+        store(m_out, mi + L * x, v)
     return peak
 
 
@@ -240,9 +240,13 @@ def _before(paths, e, psi, m, g):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _sweep(
-    steps, paths, reverse, tables, psi, g, g_out, m, roles, held, skip, idle, damping, room, size, peaks
-):
-    """Update every factor; not in the lanes where a variable is held, or with ``skip`` at ``EVERY``, only there."""
+    steps, paths, reverse, flooding, tables, psi, g, g_out, m, m_out, roles, held, skip, idle, damping, room, size,
+    peaks,
+):  # fmt: skip
+    """Update every factor; not in the lanes where a variable is held, or with ``skip`` at ``EVERY``, only there.
+
+    Messages of ``m`` become those of ``m_out`` (the same array unless all change at once, ``flooding``).
+    """
     n, peak, last, whole, behind = len(steps), splat(0.0), -1, len(paths) == 0, len(psi)
     for k in range(n):
         e = n - 1 - k if reverse else k
@@ -257,24 +261,24 @@ def _sweep(
         ki, kj, ci, cj = steps[e, 7], steps[e, 8], mi, mj
         if not whole:
             if last < 0 or paths[e, 4] != paths[last, 4]:
-                if last >= 0:
+                if last >= 0 and not flooding:
                     _before(paths, last, psi, m, g)
                 _multiply(psi, paths[e, 4] * L, paths[e, 5], m, paths[e, 6] * L, paths[e, 7] * L, g, behind)
                 last = e
             gi, ci, gj, cj = paths[e, 0] * L, paths[e, 1] * L, paths[e, 2] * L, paths[e, 3] * L
         if 2 <= ki <= SQUARES and ki == kj and (damping == 0.0 or damping == 0.5):
             peak = update(
-                ki, whole, tables, steps[e, 6], g, g_out, gi, gj, m, ci, cj, mi, mj, roles[i], roles[j], fixed,
-                damping > 0.0, peak,
+                ki, whole, tables, steps[e, 6], g, g_out, gi, gj, m, m_out, ci, cj, mi, mj, roles[i], roles[j],
+                fixed, damping > 0.0, peak,
             )  # fmt: skip
             continue
         _cavity(whole, g, gi, m, ci, ki, room, 0)
         _cavity(whole, g, gj, m, cj, kj, room, size)
         s_i, s_j = _combine(tables, steps[e, 6], ki, kj, roles[i], roles[j], room, size)
         still, some = mask_of(fixed), fixed != NONE
-        peak = _store(room, 2 * size, s_i, ki, m, mi, 0, whole, g_out, gi, damping, still, some, peak)
-        peak = _store(room, 3 * size, s_j, kj, m, mj, size, whole, g_out, gj, damping, still, some, peak)
-    if last >= 0:
+        peak = _store(room, 2 * size, s_i, ki, m, m_out, mi, 0, whole, g_out, gi, damping, still, some, peak)
+        peak = _store(room, 3 * size, s_j, kj, m, m_out, mj, size, whole, g_out, gj, damping, still, some, peak)
+    if last >= 0 and not flooding:
         _before(paths, last, psi, m, g)
     store(peaks, 0, peak)
 
@@ -350,12 +354,12 @@ def run(
 ):  # fmt: skip
     """As ``scaled.run`` for instances of one family; or, with ``border``, as ``scaled.refresh``."""
     n_vars, size, n_messages, widest = family.n_vars, family.n_states, family.n_messages, family.widest
-    # All at once needs the messages of before, which the products are not made of.
-    paths = family.paths[: 0 if flooding else len(family.paths)]
-    whole = len(paths) == 0 and not flooding
-    ends = np.cumsum(np.array([n_messages + widest, size + widest, size, size, 6 * widest])) * L
+    paths = family.paths
+    whole, apart = len(paths) == 0 and not flooding, len(paths) > 0 and flooding
+    ends = np.cumsum(np.array([n_messages + widest, size + widest, size, size, 6 * widest, n_messages + widest])) * L
     lanes_m, lanes_g, lanes_psi = space[: ends[0]], space[ends[0] : ends[1]], space[ends[1] : ends[2]]
     spare, room, peaks = space[ends[2] : ends[3]], space[ends[3] : ends[4]], np.empty(L)
+    lanes_next = space[ends[4] : ends[5]] if apart else lanes_m
     lanes_m[n_messages * L :] = 1.0
     roles, fixed = np.zeros(n_vars, np.uint64), np.zeros(n_vars if len(held) else 0, np.uint64)
     who, left = np.full(L, -1), np.zeros(L, np.int64)
@@ -405,11 +409,17 @@ def run(
                 _collect_before(paths, lanes_psi, lanes_m, lanes_g)
             else:
                 _read(g, states, size, lanes_g, everyone)
+            if apart:
+                for e in range(0, len(lanes_m), L):
+                    store(lanes_next, e, load(lanes_m, e))
         _sweep(
-            family.steps, paths, reverse, tables, lanes_psi, lanes_g, spare if flooding else lanes_g, lanes_m, roles,
-            fixed, EVERY if border else NONE, idle, damping, room, widest * L, peaks,
+            family.steps, paths, reverse, flooding, tables, lanes_psi, lanes_g, spare if flooding else lanes_g, lanes_m,
+            lanes_next, roles, fixed, EVERY if border else NONE, idle, damping, room, widest * L, peaks,
         )  # fmt: skip
-        if flooding:
+        if apart:
+            lanes_m, lanes_next = lanes_next, lanes_m
+            _collect_before(paths, lanes_psi, lanes_m, lanes_g)
+        elif flooding:
             _collect(family.steps, lanes_psi, lanes_m, lanes_g)
         gone = NONE
         for lane in range(L):

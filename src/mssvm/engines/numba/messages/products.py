@@ -132,8 +132,8 @@ sum_product, max_product, both_product = (_product(kind) for kind in ("sum", "ma
 
 @_intrinsic
 def update(
-    typing: Any, n: Any, whole: Any, tables: Any, at: Any, g: Any, g_out: Any, gi: Any, gj: Any, m: Any, ci: Any,
-    cj: Any, mi: Any, mj: Any, ri: Any, rj: Any, fixed: Any, damped: Any, peak: Any,
+    typing: Any, n: Any, whole: Any, tables: Any, at: Any, g: Any, g_out: Any, gi: Any, gj: Any, m: Any, m_out: Any,
+    ci: Any, cj: Any, mi: Any, mj: Any, ri: Any, rj: Any, fixed: Any, damped: Any, peak: Any,
 ) -> Any:  # fmt: skip
     """Both messages between variables of ``n`` states; ``damped``: by 1/2. Returns the largest change so far.
 
@@ -144,7 +144,7 @@ def update(
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         peak = cgutils.alloca_once_value(builder, args[-1])
-        kind = _kind(builder, args[13], args[14])
+        kind = _kind(builder, args[14], args[15])
         end = builder.append_basic_block("end")
         choice = builder.switch(builder.add(builder.mul(args[0], ir.Constant(_I64, len(KINDS))), kind), end)
         for states in range(2, SQUARES + 1):
@@ -157,7 +157,7 @@ def update(
         builder.position_at_end(end)
         return builder.load(peak)
 
-    places = (size, size, m, size, size, size, size, word, word, word, flag, REGISTER)
+    places = (size, size, m, m_out, size, size, size, size, word, word, word, flag, REGISTER)
     return REGISTER(size, flag, tables, size, g, g_out, *places), code
 
 
@@ -175,9 +175,8 @@ class _Square:
     """Code of ``update`` for n states. One message is finished before the other is begun: registers are few."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any, n: int, peak: Any) -> None:
-        _, self.whole, self.tables, self.at, self.g, self.g_out, gi, gj, self.m, *messages, ri, rj = args[:-3]
-        self.states, self.cavities, self.messages = (gi, gj), messages[:2], messages[2:]
-        self.fixed, self.damped = args[-3:-1]
+        _, self.whole, self.tables, self.at, self.g, self.g_out, *self.states, self.m, self.m_out = args[:10]
+        self.cavities, self.messages, (ri, rj, self.fixed, self.damped) = args[10:12], args[12:14], args[14:18]
         self.context, self.builder, self.types, self.n, self.peak = context, builder, signature.args, n, peak
         self.most = lanes_set(builder, builder.and_(ri, rj))
         self.only_i = lanes_set(builder, builder.and_(ri, builder.not_(rj)))
@@ -283,12 +282,11 @@ class _Square:
     def _store(self, side: int, new: Values, cavity: Values, fixed: Any) -> None:
         b, peak = self.builder, self.builder.load(self.peak)
         for k, value in enumerate(new):
-            into = self._place(8, self.m, self.messages[side], k)
-            before = read(b, into)
+            before = read(b, self._place(8, self.m, self.messages[side], k))
             if fixed is not None:
                 value = b.select(fixed, before, value)
             peak = larger(b, peak, call(b, "fabs", b.fsub(value, before)))
-            write(b, value, into)
+            write(b, value, self._place(9, self.m_out, self.messages[side], k))
         b.store(peak, self.peak)
         with b.if_then(self.whole):
             for k, value in enumerate(new):

@@ -137,6 +137,8 @@ class ScaledRun(_NumbaRun):
         super().__init__(model, tables.noisy_psi if noise else tables.psi)
         self.tables, card = tables, model.plan.one_card
         self.families, self.family_of = model.plan.families
+        # Instances whose products await their messages: sweeps abreast begin without them.
+        self.stale = np.zeros(len(self.family_of), dtype=bool)
         alone = self.family_of[model.plan.batch.factor_owner] < 0
         worth = 0 < card <= LONGEST and np.count_nonzero(alone) * card**2 >= WORTH_COMPILING
         self.kk = (0,) * card if worth else ()
@@ -146,9 +148,24 @@ class ScaledRun(_NumbaRun):
             scaled.uniform(self.w, instances, self.m)
         else:
             scaled.convert(self.w, instances, messages, 1.0 / self.tables.unit, self.m)
-        scaled.collect(self.w, instances, self.unary, self.m, self.field)
+        self.stale[instances] = True
+        self._collect(instances[self.family_of[instances] < 0])
+        for family, some in self._by_family(instances)[0]:
+            if not len(family.paths):
+                self._collect(some)
         self._refresh(instances)
         self._reset(instances)
+
+    def _collect(self, instances: Ints) -> None:
+        """Bring products up to date."""
+        instances = instances[self.stale[instances]]
+        if len(instances):
+            scaled.collect(self.w, instances, self.unary, self.m, self.field)
+            self.stale[instances] = False
+
+    def decode(self, instances: Ints, y: Ints) -> None:
+        self._collect(instances)
+        super().decode(instances, y)
 
     def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
         alone = self._abreast(instances, temperatures.maximal, False, n_sweeps, schedule)
@@ -176,6 +193,7 @@ class ScaledRun(_NumbaRun):
                 schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps, self.residual,
                 self._space(family),
             )  # fmt: skip
+            self.stale[some] &= not n_sweeps
         return alone
 
     def _by_family(self, instances: Ints) -> tuple[list[tuple[MessageFamily, Ints]], Ints]:
@@ -197,6 +215,7 @@ class ScaledRun(_NumbaRun):
         return self._convert(instances, self.m, -self.tables.unit)
 
     def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
+        self._collect(instances)
         self._refresh(instances)
         into, t, mu_at = mu or _NO_MARGINALS, self.tables, self.model.plan.batch.mu_at
         members, alone = self._by_family(instances)

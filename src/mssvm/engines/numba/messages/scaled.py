@@ -32,8 +32,11 @@ def exponentiate(tables: Floats, starts: Ints, sizes: Ints, tops: Floats, unit: 
         # Slices, because an index that might be negative keeps a loop from being vectorised.
         top, table, part = tops[k], tables[starts[k] : starts[k] + sizes[k]], out[at : at + sizes[k]]
         for e in range(len(part)):
-            part[e] = exp_neg((table[e] - top) * scale)
+            part[e] = (table[e] - top) * scale
         at += len(part)
+    # By themselves, as tables may be too short for vectors.
+    for e in range(at):
+        out[e] = exp_neg(out[e])
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "nnan"})
@@ -56,12 +59,12 @@ def mask(scores, allowed, noise, ptr, first, last, unary, top, least):
     for i in range(first, last):
         hi, lo = -np.inf, np.inf
         for e in range(ptr[i], ptr[i + 1]):
-            v = scores[e] if allowed[e] else -np.inf
-            unary[e] = v
-            if v != -np.inf:
-                noisy = v + NOISE * noise[e] * (1.0 + abs(v))
-                hi = noisy if noisy > hi else hi
-                lo = v if v < lo else lo
+            v = scores[e]
+            kept = allowed[e] and v != -np.inf
+            unary[e] = v if kept else -np.inf
+            noisy = v + NOISE * noise[e] * (1.0 + abs(v))
+            hi = noisy if kept and noisy > hi else hi
+            lo = v if kept and v < lo else lo
         top[i], least[i] = hi, lo if hi > -np.inf else hi
 
 
