@@ -12,9 +12,9 @@ import pytest
 from builders import grid_scopes
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.messages import Schedule, Temperatures
-from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.numba.messages.plan import NumbaMessageModel, NumbaMessagePlan
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
 from mssvm.engines.numba.messages.scaled import exponentiate
@@ -25,7 +25,7 @@ from mssvm.uai import read_fg
 
 def loaded(batch: Batch, theta: Potentials, query: Query) -> NumbaMessageModel:
     noise = np.random.default_rng(0).random(batch.n_states)
-    return NumbaMessagePlan.of(batch, NumbaEngine()).load(theta, query, noise)
+    return NumbaMessagePlan.of(batch, Workers()).load(theta, query, noise)
 
 
 def grid_model(cards: tuple[int, ...], seed: int, tied: bool = False) -> tuple[Batch, Query, NumbaMessageModel]:
@@ -100,11 +100,13 @@ def test_vector_kernels_equal_plain_ones(card: int, kind: str, schedule: Schedul
     np.testing.assert_allclose(vector.residual, plain.residual, rtol=1e-6, atol=1e-14)
 
 
-def tied_model(cards: tuple[int, ...], count: int, seed: int) -> tuple[Batch, Query, NumbaMessageModel]:
-    """Grids with the same tables, each with its own masks and roles."""
+def tied_model(
+    cards: tuple[int, ...], count: int, seed: int, more: tuple[tuple[int, int], ...] = (), tables: int = 99
+) -> tuple[Batch, Query, NumbaMessageModel]:
+    """Grids (and ``more`` pairs) with the same tables, at most so many, each with its own masks and roles."""
     rng = np.random.default_rng(seed)
-    scopes = tuple(s if rng.random() < 0.5 else s[::-1] for s in grid_scopes(3, 4))
-    batch = Batch.build([Topology(cards, scopes)] * count, [list(range(len(scopes)))] * count)
+    scopes = tuple(s if rng.random() < 0.5 else s[::-1] for s in (*grid_scopes(3, 4), *more))
+    batch = Batch.build([Topology(cards, scopes)] * count, [[f % tables for f in range(len(scopes))]] * count)
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
     allowed = np.ones(batch.n_states, dtype=bool)
     allowed[batch.unary_ptr[:-1][rng.random(batch.n_vars) < 0.3]] = False
@@ -129,7 +131,8 @@ SCHEDULES = [Schedule(), Schedule(0.5), Schedule(0.3), Schedule(flooding=True), 
 def test_instances_abreast_equal_instances_alone(cards: tuple[int, ...], kind: str, held: bool) -> None:
     """More instances than lanes, some of which converge before others; messages, products, sweeps and residuals."""
     count = 11
-    batch, query, model = tied_model(cards, count, len(cards) + sum(cards))
+    # Seeds without ties in mixed-product, which rounding would decide.
+    batch, query, model = tied_model(cards, count, 1 + len(cards) + sum(cards))
     roles = query.output if kind != "same roles" else np.tile(query.output[:12], count)
     mode = modes(query, 0.8)[kind] if kind in ("sum", "max") else Temperatures(roles, 0.0, 0.8)
     rng, every = np.random.default_rng(9), np.arange(count)
@@ -152,6 +155,29 @@ def test_instances_abreast_equal_instances_alone(cards: tuple[int, ...], kind: s
         np.testing.assert_allclose(a.residual, b.residual, rtol=1e-6, atol=1e-13)
 
 
+@pytest.mark.parametrize("more", [(), ((0, 5), (0, 11), (2, 7), (2, 8))])
+@pytest.mark.parametrize("held", [False, True])
+def test_beliefs_abreast_equal_beliefs_alone(more: tuple[tuple[int, int], ...], held: bool) -> None:
+    """Few factors at a variable and many, tied tables, marginals added to."""
+    batch, query, model = tied_model((3,) * 12, 11, 4, more, tables=5)
+    every, mode = np.arange(11), modes(query, 0.8)["sum"]
+    found = []
+    for run in abreast_and_alone(model):
+        assert (len(run.families[0].paths) > 0) == (not more)
+        if held:
+            run.hold(every, query.output, np.full(batch.n_vars, 1))
+        run.start(every, None)
+        run.advance(every, mode, 30, Schedule(tolerance=1e-6))
+        mu, values = Marginals.zeros(batch), np.zeros((2, 11))
+        mu.unary[:], mu.tables[:] = 0.5, 0.25
+        run.beliefs(every[::-1], mode, values[0], mu)
+        run.beliefs(every[:3], mode, values[1], None)
+        np.testing.assert_allclose(values[1], np.where(every < 3, values[0], 0.0), rtol=1e-11)
+        found.append((run.sweeps, run.m, values[0], mu.unary, mu.tables))
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13)
+
+
 @pytest.mark.parametrize("kind", ["sum", "mixed"])
 def test_lanes_do_not_meet(kind: str) -> None:
     """The same bits alone, among others, and next to an instance without any allowed state."""
@@ -169,6 +195,9 @@ def test_lanes_do_not_meet(kind: str) -> None:
     np.testing.assert_array_equal(together.m, apart.m)
     np.testing.assert_array_equal(together.residual, apart.residual)
     assert np.isfinite(np.delete(together.residual, 6)).all() and not together.residual[6] <= 1e-6
+    value = np.zeros(11)
+    together.beliefs(every, mode, value, None)
+    np.testing.assert_array_equal(np.isfinite(value), every != 6)
 
 
 def test_exponentiated_tables() -> None:

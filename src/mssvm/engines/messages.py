@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -50,6 +51,11 @@ class Temperatures:
     def one(cls, n_vars: int, eps: float) -> Temperatures:
         """Sum-product at eps > 0, max-product at 0."""
         return cls(np.full(n_vars, eps == 0.0), eps, eps)
+
+    @cached_property
+    def maximal(self) -> Bools:
+        """The variables that are maximised."""
+        return self.outputs & (self.eps_y == 0.0)
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ class MessageRun(Protocol):
         """theta_i + all messages to i, up to a constant, also at states that ``hold`` forbids."""
 
     def log_messages(self, instances: Ints) -> Floats:
-        """The messages, as ``start`` takes them; zeros for other instances."""
+        """The messages, as ``start`` takes them; anything for other instances."""
 
     def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
         """Region free energy sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i), with g_i = theta_i + all messages to i and
@@ -163,7 +169,8 @@ class MessageModel(Protocol):
     def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
         """Raise theta(z) by moves of single free variables and of whole regions (connected ones of equal state) until
         none gains. The instances that changed, and the log-messages m_j(x_j) = theta_ij(z_i, x_j) that variables at z
-        would send. Pairwise factors only; an engine may leave this out and name no instance."""
+        would send (anything for other instances). Pairwise factors only; an engine may leave this out and name no
+        instance."""
 
     def given(self, components: HiddenComponents, eps_h: float) -> Conditional: ...
 
@@ -180,12 +187,12 @@ def with_noise(unary: Floats, noise: Floats) -> Floats:
     return np.asarray(unary + NOISE * noise * (1.0 + np.abs(np.where(unary == -np.inf, 0.0, unary))))
 
 
-def sweep_order(batch: Batch) -> Ints:
-    """Factors by the place of their farthest variable, breadth first: on a forest one sweep each way is enough.
+def sweep_places(batch: Batch) -> Ints:
+    """The places of variables in sweeps, breadth first: on a forest one sweep each way is enough.
 
     With cycles the given numbering serves instead where it keeps neighbours about as close.
     """
-    n, scope, first = len(batch), batch.scope_vars, batch.scope_ptr[:-1]
+    n, scope = len(batch), batch.scope_vars
     found = hidden_components(batch, np.zeros(batch.n_vars, dtype=bool))
     place, natural = np.empty(batch.n_vars, dtype=np.int64), np.arange(batch.n_vars)
     place[found.visit] = natural
@@ -196,7 +203,12 @@ def sweep_order(batch: Batch) -> Ints:
     np.maximum.at(numbered, owner, np.abs(scope[step] - scope[step - 1]))
     cycles = np.bincount(owner, minlength=n) > np.diff(batch.var_ptr) - np.diff(found.ptr)
     # Neighbours in memory: on a grid the numbering of its rows is as good a wave and kinder to the cache.
-    place = np.where((cycles & (numbered <= 1.5 * reach))[batch.owner], natural, place)[scope]
+    return np.where((cycles & (numbered <= 1.5 * reach))[batch.owner], natural, place)
+
+
+def sweep_order(batch: Batch, place: Ints) -> Ints:
+    """Factors by the place of their farthest variable, then by that of their nearest."""
+    place, first = place[batch.scope_vars], batch.scope_ptr[:-1]
     if not len(first):
         return first
     return np.lexsort((np.minimum.reduceat(place, first), np.maximum.reduceat(place, first), batch.factor_owner))

@@ -16,7 +16,7 @@ from mssvm.core.components import HiddenComponents
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch, offsets
-from mssvm.engines.messages import Borders, MessageGroup, Schedule, Temperatures, sweep_order, with_noise
+from mssvm.engines.messages import Borders, MessageGroup, Schedule, Temperatures, sweep_order, sweep_places, with_noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class ReferenceMessagePlan:
 
     @cached_property
     def order(self) -> Ints:
-        return sweep_order(self.batch)
+        return sweep_order(self.batch, sweep_places(self.batch))
 
     @cached_property
     def slots(self) -> list[Ints]:

@@ -42,6 +42,7 @@ class PropagationCall:
         self.sweeps, self.residual = np.zeros(n, dtype=np.int64), np.full(n, np.inf)
         self.lower, self.upper = np.full((2, n), np.nan)
         self.method = np.full(n, "", dtype=object)
+        self.regions = messages is None and "regions" in bound.effort.starts
         self.kept = np.zeros(bound.plan.message_ptr[-1]) if bound.plan.settings.keep_messages else None
 
     def answer(self, task: MessageTask) -> None:
@@ -62,8 +63,8 @@ class PropagationCall:
                 # A search has its own messages for every block, which should not be many.
                 self._blocks(OutputSearch(self, task, group, conditional, merged).run, group.instances, 1)
             else:
-                run = self._hold_clamped(group.run(False), group.instances)
-                self._blocks(partial(self._sum, run, t), group.instances, BLOCKS)
+                runs = [self._hold_clamped(group.run(False), group.instances) for _ in range(1 + self.regions)]
+                self._blocks(partial(self._sum, runs, t), group.instances, BLOCKS)
 
     def belief(self) -> Belief:
         """The result. An instance of value -inf has weight zero everywhere, as with ``power_sum``."""
@@ -104,13 +105,18 @@ class PropagationCall:
             run.hold(instances, ~self.bound.free, self.bound.only_state)
         return run
 
-    def _sum(self, run: MessageRun, t: Temperatures, instances: Ints) -> None:
-        forest = self.bound.forest[instances]
+    def _sum(self, runs: list[MessageRun], t: Temperatures, instances: Ints) -> None:
+        """Sums of a block of instances, by one run or the better of two."""
+        run, forest = runs[0], self.bound.forest[instances]
         run.start(instances, self.messages)
         self._converge(run, instances, instances[~forest & (self.messages is None)], t)
-        self._try_regions(run, instances[~forest], t)
-        run.beliefs(instances, t, self.value, self.mu)
-        self.keep(run, instances)
+        chosen = [instances]
+        if self.regions:
+            again = self._try_regions(run, runs[1], instances[~forest], t)
+            chosen = [np.setdiff1d(instances, again), again]
+        for run, some in zip(runs, chosen, strict=True):
+            run.beliefs(some, t, self.value, self.mu)
+            self.keep(run, some)
         self.method[instances] = "sum-product" if t.eps_y == t.eps_h else "two-temperature propagation"
         self.exact[instances] = forest & self.converged[instances] & (t.eps_y == t.eps_h)
 
@@ -120,29 +126,27 @@ class PropagationCall:
         self.residual[instances] = run.residual[instances]
         self.converged[instances] = run.residual[instances] <= self.tolerance
 
-    def _try_regions(self, run: MessageRun, loopy: Ints, t: Temperatures) -> None:
-        """A second run from the decoded states improved by regions; per instance, the higher value decides.
+    def _try_regions(self, run: MessageRun, again: MessageRun, loopy: Ints, t: Temperatures) -> Ints:
+        """A second run from the decoded states improved by regions; the instances that have a higher value by it.
 
         Sums given y are left alone: their value is compared with that of other y, found without this.
         """
         bound = self.bound
         pairwise = loopy[bound.batch.pairwise[loopy] & bound.has_output[loopy]]
-        if self.messages is not None or not len(pairwise) or "regions" not in self.effort.starts:
-            return
+        if not len(pairwise):
+            return pairwise
+        run.decode(pairwise, self.y)
+        moved, messages = self.model.relabel(pairwise, bound.free, self.y)
         first, second = np.zeros((2, len(self.value)))
-        run.beliefs(pairwise, t, first, None)
-        z = np.zeros(bound.batch.n_vars, dtype=np.int64)
-        run.decode(pairwise, z)
-        moved, messages = self.model.relabel(pairwise, bound.free, z)
-        before, arrays = run.log_messages(moved), (run.residual, self.residual, self.converged)
-        known = [a[moved].copy() for a in arrays]
-        run.start(moved, messages)
-        self._converge(run, moved, moved[:0], t)
-        run.beliefs(moved, t, second, None)
-        back = ~(second[moved] > first[moved])
-        run.start(moved[back], before)
-        for a, b in zip(arrays, known, strict=True):
-            a[moved[back]] = b[back]
+        run.beliefs(moved, t, first, None)
+        known = self.residual[moved], self.converged[moved]
+        again.start(moved, messages)
+        self._converge(again, moved, moved[:0], t)
+        again.beliefs(moved, t, second, None)
+        better = second[moved] > first[moved]
+        for kept, before in zip((self.residual, self.converged), known, strict=True):
+            kept[moved[~better]] = before[~better]
+        return moved[better]
 
     def _sum_merged(self, task: MessageTask, conditional: Conditional) -> None:
         """Sum-product at eps_y over merged regions."""

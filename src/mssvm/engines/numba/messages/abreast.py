@@ -47,13 +47,25 @@ WIDEST = 12
 
 
 class MessageFamily(NamedTuple):
-    """Factors in the order of a sweep, a row each: variables i and j, where their states and messages and the table
-    begin, and how many states they have; all counted within an instance except the place of the table."""
+    """Factors in the order of a sweep, a row each. ``steps``: variables i and j, where their states and messages and
+    the table begin, and how many states they have; all counted within an instance except the place of the table.
+
+    ``paths``, where no variable has more than two factors to variables before it or more than two to those behind it
+    (none elsewhere): the cavities as a product of two vectors each, see ``_paths``. ``mu_at``: where marginals begin.
+    """
 
     steps: Ints
+    paths: Ints
+    mu_at: Ints
     n_vars: int
     n_states: int
     n_messages: int
+    n_mu: int
+    widest: int
+
+    def space(self) -> int:
+        """Doubles that ``run`` and ``beliefs`` need to work in."""
+        return L * (2 * self.n_messages + 4 * self.n_states + self.n_mu + 9 * self.widest)
 
 
 def families(batch: Batch, w: MessageWiring, table_at: Ints) -> tuple[list[MessageFamily], Ints]:
@@ -69,10 +81,10 @@ def families(batch: Batch, w: MessageWiring, table_at: Ints) -> tuple[list[Messa
     family_of = np.full(len(batch), -1, dtype=np.int64)
     for k, instances in enumerate(chosen):
         family_of[instances] = k
-    return [_family(w, table_at, instances[0]) for instances in chosen], family_of
+    return [_family(batch, w, table_at, instances[0]) for instances in chosen], family_of
 
 
-def _family(w: MessageWiring, table_at: Ints, b: int) -> MessageFamily:
+def _family(batch: Batch, w: MessageWiring, table_at: Ints, b: int) -> MessageFamily:
     f = w.order[w.factor_ptr[b] : w.factor_ptr[b + 1]]
     slots = w.scope_ptr[f]
     i, j, first = w.scope[slots], w.scope[slots + 1], w.var_ptr[b]
@@ -83,14 +95,53 @@ def _family(w: MessageWiring, table_at: Ints, b: int) -> MessageFamily:
         w.state_ptr[j + 1] - w.state_ptr[j],
     )  # fmt: skip
     last = w.var_ptr[b + 1]
-    n_messages = w.message_at[w.scope_ptr[w.factor_ptr[b + 1]]] - messages
-    return MessageFamily(np.stack(columns, axis=1), int(last - first), int(w.state_ptr[last] - states), int(n_messages))
+    n_vars, n_states = int(last - first), int(w.state_ptr[last] - states)
+    n_messages = int(w.message_at[w.scope_ptr[w.factor_ptr[b + 1]]] - messages)
+    steps, behind = np.stack(columns, axis=1), (w.place[i] < w.place[j]).astype(np.int64)
+    paths = _paths(steps, behind, n_vars, n_states, n_messages)
+    # The marginals of an instance lie in the order of the first factors with each table.
+    mu_at = batch.mu_at[f] - batch.mu_at[w.factor_ptr[b]]
+    n_mu = int((mu_at + batch.table_sizes[f]).max())
+    widest = int(steps[:, 7:].max())
+    return MessageFamily(steps, paths, mu_at, n_vars, n_states, n_messages, n_mu, widest)
+
+
+def _paths(steps: Ints, behind: Ints, n_vars: int, n_states: int, n_messages: int) -> Ints:
+    """A sweep meets the factors of a variable v to those before it one behind the other, and those to the variables
+    behind it all later or all earlier. So every cavity is one message times a product that many share:
+
+        of v, for a factor to a variable before it     the other message from before, psi_v and all from behind
+        of u, for a factor to a variable v behind it   the other message from behind, psi_u and all from before
+
+    Columns: product and message of i, of j (entry ``n_states``: the first product, of the v at hand; ``n_messages``:
+    ones); states of v, how many, its two messages from behind, its two from before. ``behind``: which of i and j is v.
+    """
+    row = np.arange(len(steps))
+    u, v = steps[row, 1 - behind], steps[row, behind]
+    to_u, to_v = steps[row, 5 - behind], steps[row, 4 + behind]
+    ends = []
+    for variable, message in ((u, to_u), (v, to_v)):
+        count = np.bincount(variable, minlength=n_vars)
+        if count.max() > 2:
+            return np.zeros((0, 10), dtype=np.int64)
+        low, high = np.full(n_vars, n_messages), np.zeros(n_vars, dtype=np.int64)
+        np.minimum.at(low, variable, message)
+        np.maximum.at(high, variable, message)
+        ends.append((low, np.where(count == 2, high, n_messages)))
+    (low_u, high_u), (low_v, high_v) = ends
+    out = np.empty((len(steps), 10), dtype=np.int64)
+    out[row, 2 - 2 * behind], out[row, 3 - 2 * behind] = steps[row, 3 - behind], low_u[u] + high_u[u] - to_u
+    out[row, 2 * behind], out[row, 1 + 2 * behind] = n_states, low_v[v] + high_v[v] - to_v
+    out[:, 4], out[:, 5] = steps[row, 2 + behind], steps[row, 7 + behind]
+    out[:, 6], out[:, 7], out[:, 8], out[:, 9] = low_u[v], high_u[v], low_v[v], high_v[v]
+    return out
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _divide(g, gi, m, mi, n, room, out):
+def _cavity(whole, g, gi, m, mi, n, room, out):
     for x in range(n):
-        store(room, out + L * x, over(load(g, gi + L * x), load(m, mi + L * x)))
+        a, b = load(g, gi + L * x), load(m, mi + L * x)
+        store(room, out + L * x, over(a, b) if whole else times(a, b))
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
@@ -108,9 +159,9 @@ def _point(chosen, room, cavity, message, n, out):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _store(room, new, total, n, m, mi, cavity, g, gi, damping, fixed, some_fixed, peak):
-    """Normalise, damp geometrically, write message and product, except in the ``fixed`` lanes; returns the largest
-    change so far."""
+def _store(room, new, total, n, m, m_out, mi, cavity, whole, g, gi, damping, fixed, some_fixed, peak):
+    """Normalise, damp geometrically, write message and (if ``whole``) product, except in the ``fixed`` lanes; returns
+    the largest change so far."""
     scale = over(splat(1.0), total)
     if damping > 0.0:
         total = splat(0.0)
@@ -127,12 +178,13 @@ def _store(room, new, total, n, m, mi, cavity, g, gi, damping, fixed, some_fixed
     for x in range(n):
         old = load(m, mi + L * x)
         v = times(load(room, new + L * x), scale)
-        product = times(load(room, cavity + L * x), v)
+        if whole:
+            product = times(load(room, cavity + L * x), v)
+            store(g, gi + L * x, where(fixed, load(g, gi + L * x), product) if some_fixed else product)
         if some_fixed:
-            v, product = where(fixed, old, v), where(fixed, load(g, gi + L * x), product)
+            v = where(fixed, old, v)
         peak = vmax(peak, vabs(minus(v, old)))
-        store(m, mi + L * x, v)
-        store(g, gi + L * x, product)
+        store(m_out, mi + L * x, v)
     return peak
 
 
@@ -173,11 +225,29 @@ def _combine(tables, at, ki, kj, ri, rj, room, size):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _multiply(psi, at, n, m, first, second, g, to):
+    """A product of ``_paths``."""
+    for x in range(0, n * L, L):
+        store(g, to + x, times(times(load(psi, at + x), load(m, first + x)), load(m, second + x)))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _before(paths, e, psi, m, g):
+    """The product of the messages to the variable of step e from before it."""
+    at = paths[e, 4] * L
+    _multiply(psi, at, paths[e, 5], m, paths[e, 8] * L, paths[e, 9] * L, g, at)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _sweep(
-    steps, reverse, tables, g, g_out, m, roles, held, skip, idle, damping, room, size, peaks
-):
-    """Update every factor; not in the lanes where a variable is held, or with ``skip`` at ``EVERY``, only there."""
-    n, peak = len(steps), splat(0.0)
+    steps, paths, reverse, flooding, tables, psi, g, g_out, m, m_out, roles, held, skip, idle, damping, room, size,
+    peaks,
+):  # fmt: skip
+    """Update every factor; not in the lanes where a variable is held, or with ``skip`` at ``EVERY``, only there.
+
+    Messages of ``m`` become those of ``m_out`` (the same array unless all change at once, ``flooding``).
+    """
+    n, peak, last, whole, behind = len(steps), splat(0.0), -1, len(paths) == 0, len(psi)
     for k in range(n):
         e = n - 1 - k if reverse else k
         i, j = steps[e, 0], steps[e, 1]
@@ -188,18 +258,28 @@ def _sweep(
                 continue
             fixed &= ~idle
         gi, gj, mi, mj = steps[e, 2] * L, steps[e, 3] * L, steps[e, 4] * L, steps[e, 5] * L
-        ki, kj = steps[e, 7], steps[e, 8]
+        ki, kj, ci, cj = steps[e, 7], steps[e, 8], mi, mj
+        if not whole:
+            if last < 0 or paths[e, 4] != paths[last, 4]:
+                if last >= 0 and not flooding:
+                    _before(paths, last, psi, m, g)
+                _multiply(psi, paths[e, 4] * L, paths[e, 5], m, paths[e, 6] * L, paths[e, 7] * L, g, behind)
+                last = e
+            gi, ci, gj, cj = paths[e, 0] * L, paths[e, 1] * L, paths[e, 2] * L, paths[e, 3] * L
         if 2 <= ki <= SQUARES and ki == kj and (damping == 0.0 or damping == 0.5):
             peak = update(
-                ki, tables, steps[e, 6], g, g_out, gi, gj, m, mi, mj, roles[i], roles[j], fixed, damping > 0.0, peak
-            )
+                ki, whole, tables, steps[e, 6], g, g_out, gi, gj, m, m_out, ci, cj, mi, mj, roles[i], roles[j],
+                fixed, damping > 0.0, peak,
+            )  # fmt: skip
             continue
-        _divide(g, gi, m, mi, ki, room, 0)
-        _divide(g, gj, m, mj, kj, room, size)
+        _cavity(whole, g, gi, m, ci, ki, room, 0)
+        _cavity(whole, g, gj, m, cj, kj, room, size)
         s_i, s_j = _combine(tables, steps[e, 6], ki, kj, roles[i], roles[j], room, size)
         still, some = mask_of(fixed), fixed != NONE
-        peak = _store(room, 2 * size, s_i, ki, m, mi, 0, g_out, gi, damping, still, some, peak)
-        peak = _store(room, 3 * size, s_j, kj, m, mj, size, g_out, gj, damping, still, some, peak)
+        peak = _store(room, 2 * size, s_i, ki, m, m_out, mi, 0, whole, g_out, gi, damping, still, some, peak)
+        peak = _store(room, 3 * size, s_j, kj, m, m_out, mj, size, whole, g_out, gj, damping, still, some, peak)
+    if last >= 0 and not flooding:
+        _before(paths, last, psi, m, g)
     store(peaks, 0, peak)
 
 
@@ -213,6 +293,16 @@ def _collect(steps, psi, m, g):
             at, mt = steps[e, 2 + side] * L, steps[e, 4 + side] * L
             for x in range(steps[e, 7 + side]):
                 store(g, at + L * x, times(load(g, at + L * x), load(m, mt + L * x)))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _collect_before(paths, psi, m, g):
+    """g_i = psi_i times the messages to i from before."""
+    for e in range(0, len(psi), L):
+        store(g, e, load(psi, e))
+    for e in range(len(paths)):
+        if e == 0 or paths[e, 4] != paths[e - 1, 4]:
+            _before(paths, e, psi, m, g)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -257,23 +347,20 @@ def _next(queue, at, live, reverse, border, n_sweeps, tolerance, sweeps, residua
     return at
 
 
-@njit(cache=True, nogil=True)
-def _room(n):
-    """n registers, none of which lies across two lines of the cache."""
-    numbers = np.empty((n + 1) * L)
-    skip = -(numbers.ctypes.data // 8) % L
-    return numbers[skip : skip + n * L]
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def run(
-    family, w, queue, tables, psi, g, m, maximal, held, border, damping, flooding, n_sweeps, tolerance, sweeps, residual
-):
+    family, w, queue, tables, psi, g, m, maximal, held, border, damping, flooding, n_sweeps, tolerance, sweeps,
+    residual, space,
+):  # fmt: skip
     """As ``scaled.run`` for instances of one family; or, with ``border``, as ``scaled.refresh``."""
-    n_vars, size, n_messages = family.n_vars, family.n_states, family.n_messages
-    widest = max(family.steps[:, 7].max(), family.steps[:, 8].max())
-    room, peaks, lanes_m, lanes_g = _room(6 * widest), np.empty(L), _room(n_messages), _room(size)
-    lanes_psi, unused = _room(size if flooding else 0), _room(size if flooding else 0)
+    n_vars, size, n_messages, widest = family.n_vars, family.n_states, family.n_messages, family.widest
+    paths = family.paths
+    whole, apart = len(paths) == 0 and not flooding, len(paths) > 0 and flooding
+    ends = np.cumsum(np.array([n_messages + widest, size + widest, size, size, 6 * widest, n_messages + widest])) * L
+    lanes_m, lanes_g, lanes_psi = space[: ends[0]], space[ends[0] : ends[1]], space[ends[1] : ends[2]]
+    spare, room, peaks = space[ends[2] : ends[3]], space[ends[3] : ends[4]], np.empty(L)
+    lanes_next = space[ends[4] : ends[5]] if apart else lanes_m
+    lanes_m[n_messages * L :] = 1.0
     roles, fixed = np.zeros(n_vars, np.uint64), np.zeros(n_vars if len(held) else 0, np.uint64)
     who, left = np.full(L, -1), np.zeros(L, np.int64)
     states, messages = np.zeros(L, np.int64), np.zeros(L, np.int64)
@@ -316,14 +403,23 @@ def run(
                     _mark(held, w.var_ptr[b], n_vars, lane, fixed)
             first = False
             _read(m, messages, n_messages, lanes_m, everyone)
-            _read(g, states, size, lanes_g, everyone)
-            if flooding:
+            if not whole:
                 _read(psi, states, size, lanes_psi, everyone)
+            if len(paths):
+                _collect_before(paths, lanes_psi, lanes_m, lanes_g)
+            else:
+                _read(g, states, size, lanes_g, everyone)
+            if apart:
+                for e in range(0, len(lanes_m), L):
+                    store(lanes_next, e, load(lanes_m, e))
         _sweep(
-            family.steps, reverse, tables, lanes_g, unused if flooding else lanes_g, lanes_m, roles, fixed,
-            EVERY if border else NONE, idle, damping, room, widest * L, peaks,
+            family.steps, paths, reverse, flooding, tables, lanes_psi, lanes_g, spare if flooding else lanes_g, lanes_m,
+            lanes_next, roles, fixed, EVERY if border else NONE, idle, damping, room, widest * L, peaks,
         )  # fmt: skip
-        if flooding:
+        if apart:
+            lanes_m, lanes_next = lanes_next, lanes_m
+            _collect_before(paths, lanes_psi, lanes_m, lanes_g)
+        elif flooding:
             _collect(family.steps, lanes_psi, lanes_m, lanes_g)
         gone = NONE
         for lane in range(L):
@@ -337,10 +433,99 @@ def run(
                     gone |= uint64(1) << uint64(8 * lane)
         if gone != NONE:
             _write(lanes_m, n_messages, m, messages, gone)
-            _write(lanes_g, size, g, states, gone)
+            if len(paths):
+                _collect(family.steps, lanes_psi, lanes_m, spare)
+            _write(spare if len(paths) else lanes_g, size, g, states, gone)
             for lane in range(L):
                 if (gone >> uint64(8 * lane)) & uint64(1):
                     who[lane] = -1
                     live -= 1
             idle |= gone
         reverse = not reverse
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _log(z):
+    """log z, -inf at 0; ``vlog`` knows no NaN."""
+    return where(z, vlog(z), plus(splat(-np.inf), minus(z, z)))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _variable_beliefs(w, first, n_vars, g, unit, mu):
+    """Marginals of the variables are added to ``mu``, unless it is empty; returns their part of the values."""
+    total, at = splat(0.0), 0
+    for i in range(first, first + n_vars):
+        end = at + (w.state_ptr[i + 1] - w.state_ptr[i]) * L
+        z = load(g, at)
+        for e in range(at + L, end, L):
+            z = plus(z, load(g, e))
+        total = plus(total, times(splat(unit * (1.0 - (w.near_ptr[i + 1] - w.near_ptr[i]))), _log(z)))
+        for e in range(at, end if len(mu) else at, L):
+            store(mu, e, plus(load(mu, e), over(load(g, e), z)))
+        at = end
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _factor_beliefs(steps, mu_at, tables, unit, g, m, room, mu):
+    """As ``_variable_beliefs``, for factors."""
+    total = splat(0.0)
+    for e in range(len(steps)):
+        ki, kj, at, to = steps[e, 7], steps[e, 8], steps[e, 6], mu_at[e] * L
+        _cavity(True, g, steps[e, 2] * L, m, steps[e, 4] * L, ki, room, 0)
+        _cavity(True, g, steps[e, 3] * L, m, steps[e, 5] * L, kj, room, ki * L)
+        z = splat(0.0)
+        for r in range(ki):
+            row = splat(0.0)
+            for c in range(kj):
+                row = plus(row, times(splat(tables[at + r * kj + c]), load(room, (ki + c) * L)))
+            z = plus(z, times(row, load(room, r * L)))
+        total = plus(total, times(splat(unit), _log(z)))
+        for r in range(ki if len(mu) else 0):
+            # The order of operations is that of z: a point mass comes out as exactly one.
+            for c in range(kj):
+                joint = times(times(splat(tables[at + r * kj + c]), load(room, (ki + c) * L)), load(room, r * L))
+                store(mu, to, plus(load(mu, to), over(joint, z)))
+                to += L
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def beliefs(family, w, queue, tables, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, value, space):
+    """As ``scaled.beliefs`` for instances of one family."""
+    size, n_messages, n_mu = family.n_states, family.n_messages, family.n_mu
+    want_mu = len(mu_unary) > 0
+    ends = np.cumsum(np.array([n_messages, size, size, n_mu, 2 * family.widest])) * L
+    lanes_m, lanes_g, room = space[: ends[0]], space[ends[0] : ends[1]], space[ends[3] : ends[4]]
+    of_states = space[ends[1] : ends[2] if want_mu else ends[1]]
+    of_tables = space[ends[2] : ends[3] if want_mu else ends[2]]
+    states, messages, marginals = np.zeros(L, np.int64), np.zeros(L, np.int64), np.zeros(L, np.int64)
+    values = np.empty(L)
+    for start in range(0, len(queue), L):
+        count = min(L, len(queue) - start)
+        for lane in range(L):
+            b = queue[start + min(lane, count - 1)]
+            states[lane] = w.state_ptr[w.var_ptr[b]]
+            messages[lane] = w.message_at[w.scope_ptr[w.factor_ptr[b]]]
+            marginals[lane] = mu_at[w.factor_ptr[b]]
+        _read(m, messages, n_messages, lanes_m, EVERY)
+        _read(g, states, size, lanes_g, EVERY)
+        if want_mu:
+            _read(mu_unary, states, size, of_states, EVERY)
+            _read(mu_tables, marginals, n_mu, of_tables, EVERY)
+        first = w.var_ptr[queue[start]]
+        of_variables = _variable_beliefs(w, first, family.n_vars, lanes_g, unit, of_states)
+        of_factors = _factor_beliefs(family.steps, family.mu_at, tables, unit, lanes_g, lanes_m, room, of_tables)
+        store(values, 0, plus(of_variables, of_factors))
+        if want_mu:
+            taken = EVERY >> uint64(8 * (L - count))
+            _write(of_states, size, mu_unary, states, taken)
+            _write(of_tables, n_mu, mu_tables, marginals, taken)
+        for lane in range(count):
+            b = queue[start + lane]
+            total = values[lane]
+            for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
+                total += unary_top[i]
+            for f in range(w.factor_ptr[b], w.factor_ptr[b + 1]):
+                total += tops[f]
+            value[b] = total

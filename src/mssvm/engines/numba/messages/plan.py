@@ -10,14 +10,13 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.components import HiddenComponents
 from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, offsets
-from mssvm.engines.base import Engine
 from mssvm.engines.messages import SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
-from mssvm.engines.numba.messages import conditional
+from mssvm.engines.numba.messages import conditional, scaled
 from mssvm.engines.numba.messages.abreast import MessageFamily, families
 from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
-from mssvm.engines.numba.messages.scaled import extremes
 from mssvm.engines.numba.messages.wiring import MessageWiring, wire
 
 # Max-product is the same at any positive scale; this one keeps both range and precision.
@@ -38,10 +37,10 @@ class NumbaMessagePlan:
     table_sizes: Ints
     table_of: Ints
     one_card: int
-    engine: Engine
+    workers: Workers
 
     @classmethod
-    def of(cls, batch: Batch, engine: Engine) -> NumbaMessagePlan:
+    def of(cls, batch: Batch, workers: Workers) -> NumbaMessagePlan:
         """Compile a batch."""
         wiring = wire(batch)
         order = wiring.order
@@ -53,7 +52,7 @@ class NumbaMessagePlan:
         table_of[order] = rank[inverse]
         sizes, cards = batch.table_sizes[order][first][by_use], np.unique(batch.cards)
         one_card = int(cards[0]) if len(cards) == 1 else 0
-        return cls(batch, wiring, starts[by_use], sizes, table_of, one_card, engine)
+        return cls(batch, wiring, starts[by_use], sizes, table_of, one_card, workers)
 
     @property
     def n_messages(self) -> int:
@@ -80,23 +79,37 @@ class NumbaMessagePlan:
 
     def blocks(self, instances: Ints) -> list[Ints]:
         """Instances in portions, a few a thread."""
-        count = BLOCKS * self.engine.idle if self.engine.idle > 1 else 1
+        count = BLOCKS * self.workers.idle if self.workers.idle > 1 else 1
         return [part for part in np.array_split(instances, count) if len(part)]
 
+    def portions(self, n: int) -> list[slice]:
+        """0 to n in portions, a few a thread."""
+        count = min(BLOCKS * self.workers.idle, n) if self.workers.idle > 1 else 1
+        return [slice(k * n // count, (k + 1) * n // count) for k in range(count)]
+
     def load(self, theta: Potentials, query: Query, noise: Floats) -> NumbaMessageModel:
-        unary = np.where(query.allowed, theta.unary, -np.inf)
-        return NumbaMessageModel(self, unary, with_noise(unary, noise), theta.tables, query.allowed)
+        batch, unary = self.batch, np.empty(self.batch.n_states)
+        top, least = np.empty((2, batch.n_vars))
+
+        def mask(part: slice) -> None:
+            ends = part.start, part.stop
+            scaled.mask(theta.unary, query.allowed, noise, batch.unary_ptr, *ends, unary, top, least)
+
+        self.workers.each(mask, self.portions(batch.n_vars))
+        return NumbaMessageModel(self, unary, noise, theta.tables, query.allowed, top, least)
 
 
 @dataclass(frozen=True, eq=False)
 class NumbaMessageModel:
-    """Potentials with forbidden states at -inf; ``noisy`` are the unaries with tie-breaking noise."""
+    """Potentials with forbidden states at -inf; ``unary_top`` and ``unary_least`` as ``scaled.mask`` has them."""
 
     plan: NumbaMessagePlan
     unary: Floats
-    noisy: Floats
+    noise: Floats
     tables: Floats
     allowed: Bools
+    unary_top: Floats
+    unary_least: Floats
 
     def run(self) -> LogRun:
         return LogRun(self)
@@ -107,9 +120,9 @@ class NumbaMessageModel:
         top, low = np.empty((2, len(plan.table_starts)))
 
         def look(part: slice) -> None:
-            extremes(self.tables, plan.table_starts[part], plan.table_sizes[part], top[part], low[part])
+            scaled.extremes(self.tables, plan.table_starts[part], plan.table_sizes[part], top[part], low[part])
 
-        plan.engine.each(look, plan.chunks)
+        plan.workers.each(look, plan.chunks)
         return top, low
 
     @property
@@ -118,36 +131,34 @@ class NumbaMessageModel:
         return self._table_ends[0]
 
     @cached_property
-    def unary_top(self) -> Floats:
-        """Largest score of every variable. Noise counts: at temperatures below it, it is all there is to the range."""
-        high, low = np.empty((2, self.plan.batch.n_vars))
-        extremes(self.noisy, self.plan.batch.unary_ptr[:-1], self.plan.batch.cards, high, low)
-        return high
+    def noisy(self) -> Floats:
+        """The scores of states with tie-breaking noise."""
+        return with_noise(self.unary, self.noise)
 
     @cached_property
     def range(self) -> Floats:
-        batch, (top, low) = self.plan.batch, self._table_ends
-        unused, least = np.empty((2, batch.n_vars))
-        extremes(self.unary, batch.unary_ptr[:-1], batch.cards, unused, least)
-        if np.any(least == -np.inf):
-            kept = np.where(self.unary == -np.inf, np.repeat(self.unary_top, batch.cards), self.unary)
-            extremes(kept, batch.unary_ptr[:-1], batch.cards, unused, least)
+        plan, (top, low) = self.plan, self._table_ends
+        out = np.empty(len(plan.batch))
         with np.errstate(invalid="ignore"):
-            spread = (top - low)[self.plan.table_of[batch.slot_factor]]
-            around = self.unary_top - least + np.bincount(batch.scope_vars, weights=spread, minlength=batch.n_vars)
-        out = np.zeros(len(batch))
-        np.maximum.at(out, batch.owner, np.where(np.isnan(around), np.inf, around))
+            spread = (top - low)[plan.table_of]
+
+        def look(part: slice) -> None:
+            scaled.ranges(plan.wiring, part.start, part.stop, spread, self.unary_top, self.unary_least, out)
+
+        plan.workers.each(look, plan.portions(len(out)))
         return out
 
     def groups(self, instances: Ints, temperatures: Temperatures, scaled: bool) -> list[MessageGroup]:
         safe, unit = self._safe(instances, temperatures) if scaled else (instances[:0], 1.0)
         out = []
         if len(safe):
-            tables = ScaledTables.of(self, unit)
+            # Only a search breaks ties, on every thread: what that takes is worked out before.
+            tables = ScaledTables.of(self, unit, temperatures.eps_y == 0.0)
             out.append(MessageGroup(safe, unit, lambda noise: ScaledRun(self, tables, noise)))
         rest = np.setdiff1d(instances, safe)
         if len(rest):
-            out.append(MessageGroup(rest, temperatures.eps_h or 1.0, lambda noise: LogRun(self, noise)))
+            scores = (self.unary, self.noisy if temperatures.eps_y == 0.0 else self.unary)
+            out.append(MessageGroup(rest, temperatures.eps_h or 1.0, lambda noise: LogRun(self, scores[noise])))
         return out
 
     def _safe(self, instances: Ints, temperatures: Temperatures) -> tuple[Ints, float]:
@@ -164,9 +175,13 @@ class NumbaMessageModel:
 
     def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
         moved = np.asarray(ascend_regions(self.plan.wiring, instances, free, self.unary, self.tables, z))
-        messages = np.zeros(self.plan.n_messages)
-        messages_at(self.plan.wiring, moved, self.tables, z, messages)
-        return moved, messages
+        messages_at(self.plan.wiring, moved, self.tables, z, self._sent)
+        return moved, self._sent
+
+    @cached_property
+    def _sent(self) -> Floats:
+        """Messages of ``relabel``: one array for all blocks, as the system is slow to give memory."""
+        return np.empty(self.plan.n_messages)
 
     def given(self, components: HiddenComponents, eps_h: float) -> NumbaConditional:
         return NumbaConditional(self, components, eps_h)
@@ -213,7 +228,7 @@ class NumbaConditional:
                 m.plan.wiring, self.components, borders, block, m.unary, m.tables, y.copy(), self.eps_h, values
             )
 
-        m.plan.engine.each(work, m.plan.blocks(instances))
+        m.plan.workers.each(work, m.plan.blocks(instances))
 
     def expect(self, borders: Borders, instances: Ints, y: Ints, weights: Floats, mu: Marginals) -> None:
         m = self.model
@@ -224,4 +239,4 @@ class NumbaConditional:
                 m.plan.batch.mu_at, mu.unary, mu.tables,
             )  # fmt: skip
 
-        m.plan.engine.each(work, m.plan.blocks(instances))
+        m.plan.workers.each(work, m.plan.blocks(instances))

@@ -132,15 +132,19 @@ sum_product, max_product, both_product = (_product(kind) for kind in ("sum", "ma
 
 @_intrinsic
 def update(
-    typing: Any, n: Any, tables: Any, at: Any, g: Any, g_out: Any, gi: Any, gj: Any, m: Any, mi: Any, mj: Any, ri: Any,
-    rj: Any, fixed: Any, damped: Any, peak: Any,
+    typing: Any, n: Any, whole: Any, tables: Any, at: Any, g: Any, g_out: Any, gi: Any, gj: Any, m: Any, m_out: Any,
+    ci: Any, cj: Any, mi: Any, mj: Any, ri: Any, rj: Any, fixed: Any, damped: Any, peak: Any,
 ) -> Any:  # fmt: skip
-    """Both messages between variables of ``n`` states; ``damped``: by 1/2. Returns the largest change so far."""
+    """Both messages between variables of ``n`` states; ``damped``: by 1/2. Returns the largest change so far.
+
+    The cavities are g / m if ``whole`` (g: all messages to a variable, kept up to date), g m if not (g: all messages
+    but two).
+    """
     size, word, flag = types.intp, types.uint64, types.boolean
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         peak = cgutils.alloca_once_value(builder, args[-1])
-        kind = _kind(builder, args[10], args[11])
+        kind = _kind(builder, args[14], args[15])
         end = builder.append_basic_block("end")
         choice = builder.switch(builder.add(builder.mul(args[0], ir.Constant(_I64, len(KINDS))), kind), end)
         for states in range(2, SQUARES + 1):
@@ -153,8 +157,8 @@ def update(
         builder.position_at_end(end)
         return builder.load(peak)
 
-    out = REGISTER(size, tables, size, g, g_out, size, size, m, size, size, word, word, word, flag, REGISTER)
-    return out, code
+    places = (size, size, m, m_out, size, size, size, size, word, word, word, flag, REGISTER)
+    return REGISTER(size, flag, tables, size, g, g_out, *places), code
 
 
 def _kind(builder: Any, ri: Any, rj: Any) -> Any:
@@ -168,52 +172,44 @@ def _kind(builder: Any, ri: Any, rj: Any) -> Any:
 
 
 class _Square:
-    """Code of ``update`` for n states."""
+    """Code of ``update`` for n states. One message is finished before the other is begun: registers are few."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any, n: int, peak: Any) -> None:
-        _, self.tables, self.at, self.g, self.g_out, *self.states, self.m, mi, mj, ri, rj, fixed, damped, _ = args
-        self.messages, self.fixed, self.damped = (mi, mj), fixed, damped
+        _, self.whole, self.tables, self.at, self.g, self.g_out, *self.states, self.m, self.m_out = args[:10]
+        self.cavities, self.messages, (ri, rj, self.fixed, self.damped) = args[10:12], args[12:14], args[14:18]
         self.context, self.builder, self.types, self.n, self.peak = context, builder, signature.args, n, peak
         self.most = lanes_set(builder, builder.and_(ri, rj))
         self.only_i = lanes_set(builder, builder.and_(ri, builder.not_(rj)))
         self.only_j = lanes_set(builder, builder.and_(rj, builder.not_(ri)))
 
     def emit(self, kind: str) -> None:
-        b = self.builder
-        old = [self._vector(7, self.m, at) for at in self.messages]
-        cavity = [
-            [b.fdiv(x, y) for x, y in zip(self._vector(3, self.g, at), message, strict=True)]
-            for at, message in zip(self.states, old, strict=True)
-        ]
-        new = self._mixed(cavity) if kind == "both" else self._plain(cavity, kind)
-        new = [self._normal(v) for v in new]
-        rooms = [[cgutils.alloca_once_value(b, x) for x in v] for v in new]
-        with b.if_then(self.damped):
-            for room, before in zip(rooms, old, strict=True):
-                roots = [call(b, "sqrt", b.fmul(b.load(r), x)) for r, x in zip(room, before, strict=True)]
-                for r, x in zip(room, self._normal(roots), strict=True):
-                    b.store(x, r)
-        new = [[b.load(r) for r in room] for room in rooms]
-        with b.if_else(b.icmp_unsigned("!=", self.fixed, ir.Constant(_I64, 0))) as (some, none):
-            with some:
-                self._store(new, old, cavity, lanes_set(b, self.fixed))
-            with none:
-                self._store(new, old, cavity, None)
+        cavity = [self._cavity(side) for side in range(2)]
+        if kind == "both":
+            for side, new in enumerate(self._mixed(cavity)):
+                self._finish(side, new, cavity[side])
+            return
+        # The one of the two that is maximal is told of the other before it answers.
+        first, told = (0 if kind == "only i" else 1), None
+        new = self._toward(first, cavity[1 - first], kind)
+        if kind in ("only i", "only j"):
+            told = self._point(self.only_j if first else self.only_i, cavity[first], new)
+        self._finish(first, new, cavity[first])
+        self._forget()
+        self._finish(1 - first, self._toward(1 - first, told or cavity[first], kind), cavity[1 - first])
 
-    def _plain(self, cavity: list[Values], kind: str) -> list[Values]:
-        """Roles that one body of code serves."""
-        n_i, n_j = cavity
-        if kind == "only i":
-            to_i = self._toward(0, n_j)
-            told = self._point(self.only_i, n_i, to_i)
-            self._forget()
-            return [to_i, self._toward(1, told)]
-        if kind == "only j":
-            to_j = self._toward(1, n_i)
-            told = self._point(self.only_j, n_j, to_j)
-            self._forget()
-            return [self._toward(0, told), to_j]
-        return self._products(cavity, kind)
+    def _cavity(self, side: int) -> Values:
+        """Products of all other messages with the scores."""
+        b, out = self.builder, []
+        for k in range(self.n):
+            x = read(b, self._place(4, self.g, self.states[side], k))
+            out.append((x, read(b, self._place(8, self.m, self.cavities[side], k))))
+        rooms = [cgutils.alloca_once(b, VECTOR) for _ in out]
+        with b.if_else(self.whole) as (all_of_them, but_two):
+            for kept, operation in ((all_of_them, b.fdiv), (but_two, b.fmul)):
+                with kept:
+                    for room, pair in zip(rooms, out, strict=True):
+                        b.store(operation(*pair), room)
+        return [b.load(room) for room in rooms]
 
     def _mixed(self, cavity: list[Values]) -> list[Values]:
         """Sums and maxima; in the lanes where one of the two is maximal, it tells the other its best state."""
@@ -241,12 +237,13 @@ class _Square:
         """Read the table again from here on: there are too few registers to keep it."""
         self.builder.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], side_effect=True)
 
-    def _toward(self, side: int, source: Values) -> Values:
-        """Sums to i or j."""
+    def _toward(self, side: int, source: Values, kind: str) -> Values:
+        """To i or j: maxima if both are maximal, else sums."""
         out: Values = [None] * self.n
         for k in range(self.n):
             for x, value in enumerate(source):
-                out[k] = self._join(out[k], self._entry(x, k) if side else self._entry(k, x), value, "sum")
+                entry = self._entry(x, k) if side else self._entry(k, x)
+                out[k] = self._join(out[k], entry, value, "max" if kind == "max" else "sum")
         return out
 
     def _point(self, chosen: Any, cavity: Values, message: Values) -> Values:
@@ -266,26 +263,41 @@ class _Square:
         scale = b.fdiv(constant(1.0), reduce(b.fadd, value))
         return [b.fmul(x, scale) for x in value]
 
-    def _store(self, new: list[Values], old: list[Values], cavity: list[Values], fixed: Any) -> None:
+    def _finish(self, side: int, new: Values, cavity: Values) -> None:
+        """Normalise, damp, and write one message."""
+        b = self.builder
+        rooms = [cgutils.alloca_once_value(b, x) for x in self._normal(new)]
+        with b.if_then(self.damped):
+            old = self._vector(8, self.m, self.messages[side])
+            roots = [call(b, "sqrt", b.fmul(b.load(r), x)) for r, x in zip(rooms, old, strict=True)]
+            for r, x in zip(rooms, self._normal(roots), strict=True):
+                b.store(x, r)
+        new, fixed = [b.load(r) for r in rooms], lanes_set(b, self.fixed)
+        with b.if_else(b.icmp_unsigned("!=", self.fixed, ir.Constant(_I64, 0))) as (some, none):
+            with some:
+                self._store(side, new, cavity, fixed)
+            with none:
+                self._store(side, new, cavity, None)
+
+    def _store(self, side: int, new: Values, cavity: Values, fixed: Any) -> None:
         b, peak = self.builder, self.builder.load(self.peak)
-        for side in range(2):
-            for k in range(self.n):
-                value, before = new[side][k], old[side][k]
-                product = b.fmul(cavity[side][k], value)
-                into = self._place(4, self.g_out, self.states[side], k)
-                if fixed is not None:
-                    value, product = b.select(fixed, before, value), b.select(fixed, read(b, into), product)
-                change = call(b, "fabs", b.fsub(value, before))
-                peak = larger(b, peak, change)
-                write(b, value, self._place(7, self.m, self.messages[side], k))
-                write(b, product, into)
+        for k, value in enumerate(new):
+            before = read(b, self._place(8, self.m, self.messages[side], k))
+            if fixed is not None:
+                value = b.select(fixed, before, value)
+            peak = larger(b, peak, call(b, "fabs", b.fsub(value, before)))
+            write(b, value, self._place(9, self.m_out, self.messages[side], k))
         b.store(peak, self.peak)
+        with b.if_then(self.whole):
+            for k, value in enumerate(new):
+                into, product = self._place(5, self.g_out, self.states[side], k), b.fmul(cavity[k], value)
+                write(b, product if fixed is None else b.select(fixed, read(b, into), product), into)
 
     def _join(self, before: Any, a: Any, b: Any, kind: str) -> Any:
         return self.builder.fmul(a, b) if before is None else join(self.builder, before, a, b, kind, self.most)
 
     def _entry(self, x: int, y: int) -> Any:
-        data = self.context.make_array(self.types[1])(self.context, self.builder, self.tables).data
+        data = self.context.make_array(self.types[2])(self.context, self.builder, self.tables).data
         place = self.builder.add(self.at, ir.Constant(_I64, x * self.n + y))
         return spread(self.builder, self.builder.load(self.builder.gep(data, [place])))
 

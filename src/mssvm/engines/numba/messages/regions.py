@@ -51,24 +51,24 @@ def _move_sites(w, b, free, unary, tables, z, work):
 
 
 @njit(cache=True, nogil=True)
-def _region(w, root, free, z, mark, name, members):
+def _region(w, root, lo, free, z, mark, name, members):
     """Collect the connected free variables that share the state and the number of states of ``root``."""
     card = w.state_ptr[root + 1] - w.state_ptr[root]
-    mark[root], members[0] = name, root
+    mark[root - lo], members[0] = name, root
     n, at = 1, 0
     while at < n:
         i = members[at]
         at += 1
         for k in range(w.near_ptr[i], w.near_ptr[i + 1]):
             j = w.scope[_around(w, w.near[k])[0]]
-            if mark[j] != name and free[j] and z[j] == z[root] and w.state_ptr[j + 1] - w.state_ptr[j] == card:
-                mark[j], members[n] = name, j
+            if mark[j - lo] != name and free[j] and z[j] == z[root] and w.state_ptr[j + 1] - w.state_ptr[j] == card:
+                mark[j - lo], members[n] = name, j
                 n += 1
     return n
 
 
 @njit(cache=True, nogil=True)
-def _gains(w, members, mark, name, unary, tables, z, work):
+def _gains(w, members, lo, mark, name, unary, tables, z, work):
     """Score of the region and its border in every common state, into ``work``."""
     root = members[0]
     card = w.state_ptr[root + 1] - w.state_ptr[root]
@@ -81,7 +81,7 @@ def _gains(w, members, mark, name, unary, tables, z, work):
             other, step, other_step = _around(w, s)
             j = w.scope[other]
             at = w.table_at[w.slot_factor[s]]
-            if mark[j] != name:
+            if mark[j - lo] != name:
                 for x in range(card):
                     work[x] += tables[at + step * x + other_step * z[j]]
             elif i < j:
@@ -96,7 +96,10 @@ def ascend_regions(w, instances, free, unary, tables, z):
     work = np.empty(w.widest)
     out = np.empty(len(instances), dtype=np.int64)
     count = 0
-    mark = np.full(len(free), -1, dtype=np.int64)
+    most = 0
+    for b in instances:
+        most = max(most, w.var_ptr[b + 1] - w.var_ptr[b])
+    mark = np.full(most, -1, dtype=np.int64)  # by variable of the instance; names are never used again
     name = 0
     for b in instances:
         lo, hi = w.var_ptr[b], w.var_ptr[b + 1]
@@ -106,10 +109,10 @@ def ascend_regions(w, instances, free, unary, tables, z):
             moved = _move_sites(w, b, free, unary, tables, z, work)
             start = name
             for root in range(lo, hi):
-                if not free[root] or mark[root] >= start:
+                if not free[root] or mark[root - lo] >= start:
                     continue
-                n = _region(w, root, free, z, mark, name, members)
-                card = _gains(w, members[:n], mark, name, unary, tables, z, work)
+                n = _region(w, root, lo, free, z, mark, name, members)
+                card = _gains(w, members[:n], lo, mark, name, unary, tables, z, work)
                 best = z[root]
                 for x in range(card):
                     if work[x] > work[best] + LEAST:

@@ -13,6 +13,7 @@ from mssvm.core.potentials import Marginals
 from mssvm.core.topology import offsets
 from mssvm.engines.messages import Schedule, Temperatures
 from mssvm.engines.numba.messages import abreast, log, scaled
+from mssvm.engines.numba.messages.abreast import MessageFamily
 from mssvm.engines.numba.messages.vector import LONGEST
 
 if TYPE_CHECKING:
@@ -70,8 +71,12 @@ class _NumbaRun:
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         if self.unary is self.open_unary:
             self.unary = np.empty(len(self.unary))
-        self.held = outside
-        _clamp(self.w, instances, outside, y, self.open_unary, self.forbidden, self.unary)
+        self.held, plan = outside, self.model.plan
+
+        def clamp(some: Ints) -> None:
+            _clamp(self.w, some, outside, y, self.open_unary, self.forbidden, self.unary)
+
+        plan.workers.each(clamp, plan.blocks(instances))
 
     def _reset(self, instances: Ints) -> None:
         self.sweeps[instances] = 0
@@ -86,7 +91,7 @@ class _NumbaRun:
 @dataclass(frozen=True, eq=False)
 class ScaledTables:
     """exp((theta - max theta) / unit) of every distinct table, laid out in the order sweeps meet them, and of unaries
-    (``noisy_psi``: with tie-breaking noise); ``at`` and ``top`` are each factor's place and maximum."""
+    (``noisy_psi``: with tie-breaking noise, if wanted); ``at`` and ``top`` are each factor's place and maximum."""
 
     unit: float
     entries: Floats
@@ -96,23 +101,31 @@ class ScaledTables:
     noisy_psi: Floats
 
     @classmethod
-    def of(cls, model: NumbaMessageModel, unit: float) -> ScaledTables:
+    def of(cls, model: NumbaMessageModel, unit: float, noise: bool = False) -> ScaledTables:
         plan, tops = model.plan, model.tops
         at = offsets(plan.table_sizes)
-        entries, psi, noisy = np.empty(int(at[-1])), np.empty(len(model.unary)), np.empty(len(model.unary))
+        entries = np.empty(int(at[-1]))
 
         def exponentiate(part: slice) -> None:
             out = entries[at[part.start] : at[part.stop]]
             scaled.exponentiate(model.tables, plan.table_starts[part], plan.table_sizes[part], tops[part], unit, out)
 
-        def exponentiate_unary(scores: Floats, out: Floats) -> None:
-            shift = np.repeat(model.unary_top, plan.batch.cards)
-            with np.errstate(invalid="ignore"):
-                np.exp((scores - shift) / unit, out=out)
-
-        plan.engine.each(exponentiate, plan.chunks)
-        plan.engine.each(exponentiate_unary, (model.unary, model.noisy), (psi, noisy))
+        plan.workers.each(exponentiate, plan.chunks)
+        psi = _exponentials(model, model.unary, unit)
+        noisy = _exponentials(model, model.noisy, unit) if noise else psi
         return cls(unit, entries, plan.table_at, tops[plan.table_of], psi, noisy)
+
+
+def _exponentials(model: NumbaMessageModel, scores: Floats, unit: float) -> Floats:
+    """exp((score - top) / unit) of all states."""
+    plan, ptr, out = model.plan, model.plan.batch.unary_ptr, np.empty(len(scores))
+
+    def exponentiate(part: slice) -> None:
+        some = out[ptr[part.start] : ptr[part.stop]]
+        scaled.exponentiate(scores, ptr[part], plan.batch.cards[part], model.unary_top[part], unit, some)
+
+    plan.workers.each(exponentiate, plan.portions(plan.batch.n_vars))
+    return out
 
 
 class ScaledRun(_NumbaRun):
@@ -124,6 +137,8 @@ class ScaledRun(_NumbaRun):
         super().__init__(model, tables.noisy_psi if noise else tables.psi)
         self.tables, card = tables, model.plan.one_card
         self.families, self.family_of = model.plan.families
+        # Instances whose products await their messages: sweeps abreast begin without them.
+        self.stale = np.zeros(len(self.family_of), dtype=bool)
         alone = self.family_of[model.plan.batch.factor_owner] < 0
         worth = 0 < card <= LONGEST and np.count_nonzero(alone) * card**2 >= WORTH_COMPILING
         self.kk = (0,) * card if worth else ()
@@ -133,18 +148,32 @@ class ScaledRun(_NumbaRun):
             scaled.uniform(self.w, instances, self.m)
         else:
             scaled.convert(self.w, instances, messages, 1.0 / self.tables.unit, self.m)
-        scaled.collect(self.w, instances, self.unary, self.m, self.field)
+        self.stale[instances] = True
+        self._collect(instances[self.family_of[instances] < 0])
+        for family, some in self._by_family(instances)[0]:
+            if not len(family.paths):
+                self._collect(some)
         self._refresh(instances)
         self._reset(instances)
 
+    def _collect(self, instances: Ints) -> None:
+        """Bring products up to date."""
+        instances = instances[self.stale[instances]]
+        if len(instances):
+            scaled.collect(self.w, instances, self.unary, self.m, self.field)
+            self.stale[instances] = False
+
+    def decode(self, instances: Ints, y: Ints) -> None:
+        self._collect(instances)
+        super().decode(instances, y)
+
     def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
-        maximal = temperatures.outputs & (temperatures.eps_y == 0.0)
-        alone = self._abreast(instances, maximal, False, n_sweeps, schedule)
+        alone = self._abreast(instances, temperatures.maximal, False, n_sweeps, schedule)
         if len(alone):
             scaled.run(
-                self.kk, self.w, alone, self.tables.entries, self.tables.at, self.unary, self.field, self.m, maximal,
-                self.held, schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps,
-                self.residual,
+                self.kk, self.w, alone, self.tables.entries, self.tables.at, self.unary, self.field, self.m,
+                temperatures.maximal, self.held, schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance,
+                self.sweeps, self.residual,
             )  # fmt: skip
 
     def _refresh(self, instances: Ints) -> None:
@@ -157,14 +186,23 @@ class ScaledRun(_NumbaRun):
 
     def _abreast(self, instances: Ints, maximal: Bools, border: bool, n_sweeps: int, schedule: Schedule) -> Ints:
         """Run the families among the instances; returns the others."""
-        of = self.family_of[instances]
-        for k in np.unique(of[of >= 0]):
+        members, alone = self._by_family(instances)
+        for family, some in members:
             abreast.run(
-                self.families[k], self.w, instances[of == k], self.tables.entries, self.unary, self.field, self.m,
-                maximal, self.held, border, schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance,
-                self.sweeps, self.residual,
+                family, self.w, some, self.tables.entries, self.unary, self.field, self.m, maximal, self.held, border,
+                schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps, self.residual,
+                self._space(family),
             )  # fmt: skip
-        return instances[of < 0]
+            self.stale[some] &= not n_sweeps
+        return alone
+
+    def _by_family(self, instances: Ints) -> tuple[list[tuple[MessageFamily, Ints]], Ints]:
+        """The instances that can run abreast, by family, and the others."""
+        of = self.family_of[instances]
+        return [(self.families[k], instances[of == k]) for k in sorted({*of.tolist()} - {-1})], instances[of < 0]
+
+    def _space(self, family: MessageFamily) -> Floats:
+        return self.model.plan.workers.scratch(family.space(), 0)[0]
 
     def scores(self, instances: Ints) -> Floats:
         self._refresh(instances)
@@ -177,12 +215,20 @@ class ScaledRun(_NumbaRun):
         return self._convert(instances, self.m, -self.tables.unit)
 
     def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
+        self._collect(instances)
         self._refresh(instances)
-        into, t = mu or _NO_MARGINALS, self.tables
-        scaled.beliefs(
-            self.w, instances, t.entries, t.at, t.top, t.unit, self.field, self.m, self.model.unary_top,
-            self.model.plan.batch.mu_at, into.unary, into.tables, value,
-        )  # fmt: skip
+        into, t, mu_at = mu or _NO_MARGINALS, self.tables, self.model.plan.batch.mu_at
+        members, alone = self._by_family(instances)
+        for family, some in members:
+            abreast.beliefs(
+                family, self.w, some, t.entries, t.top, t.unit, self.field, self.m, self.model.unary_top, mu_at,
+                into.unary, into.tables, value, self._space(family),
+            )  # fmt: skip
+        if len(alone):
+            scaled.beliefs(
+                self.w, alone, t.entries, t.at, t.top, t.unit, self.field, self.m, self.model.unary_top, mu_at,
+                into.unary, into.tables, value,
+            )  # fmt: skip
 
 
 class LogRun(_NumbaRun):
@@ -190,8 +236,8 @@ class LogRun(_NumbaRun):
 
     forbidden = -np.inf
 
-    def __init__(self, model: NumbaMessageModel, noise: bool = False) -> None:
-        super().__init__(model, model.noisy if noise else model.unary)
+    def __init__(self, model: NumbaMessageModel, unary: Floats | None = None) -> None:
+        super().__init__(model, model.unary if unary is None else unary)
 
     def start(self, instances: Ints, messages: Floats | None) -> None:
         scaled.convert(self.w, instances, np.zeros(len(self.m)) if messages is None else messages, 0.0, self.m)

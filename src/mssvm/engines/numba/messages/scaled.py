@@ -14,6 +14,7 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.jit import njit
+from mssvm.engines.messages import NOISE
 from mssvm.engines.numba.forests.scaled import exp_neg
 from mssvm.engines.numba.messages.lanes import REGISTER
 from mssvm.engines.numba.messages.vector import update
@@ -31,8 +32,11 @@ def exponentiate(tables: Floats, starts: Ints, sizes: Ints, tops: Floats, unit: 
         # Slices, because an index that might be negative keeps a loop from being vectorised.
         top, table, part = tops[k], tables[starts[k] : starts[k] + sizes[k]], out[at : at + sizes[k]]
         for e in range(len(part)):
-            part[e] = exp_neg((table[e] - top) * scale)
+            part[e] = (table[e] - top) * scale
         at += len(part)
+    # By themselves, as tables may be too short for vectors.
+    for e in range(at):
+        out[e] = exp_neg(out[e])
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "nnan"})
@@ -46,6 +50,37 @@ def extremes(values: Floats, starts: Ints, sizes: Ints, top: Floats, low: Floats
             lo = v if v < lo else lo
         top[k] = hi
         low[k] = lo
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def mask(scores, allowed, noise, ptr, first, last, unary, top, least):
+    """Scores of the variables from ``first`` to ``last``, -inf at forbidden states, with the largest (with tie-breaking
+    noise: at temperatures below it, it is all there is to the range) and the smallest that is allowed."""
+    for i in range(first, last):
+        hi, lo = -np.inf, np.inf
+        for e in range(ptr[i], ptr[i + 1]):
+            v = scores[e]
+            kept = allowed[e] and v != -np.inf
+            unary[e] = v if kept else -np.inf
+            noisy = v + NOISE * noise[e] * (1.0 + abs(v))
+            hi = noisy if kept and noisy > hi else hi
+            lo = v if kept and v < lo else lo
+        top[i], least[i] = hi, lo if hi > -np.inf else hi
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def ranges(w, first, last, spread, top, least, out):
+    """Of every instance from ``first`` to ``last``, the largest range of the scores that meet at a variable."""
+    for b in range(first, last):
+        most = 0.0
+        for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
+            around = 0.0
+            for s in w.near[w.near_ptr[i] : w.near_ptr[i + 1]]:
+                around += spread[w.slot_factor[s]]
+            around += top[i] - least[i]
+            # A NaN is a difference of infinities.
+            most = most if around <= most else (around if around == around else np.inf)
+        out[b] = most
 
 
 @njit(cache=True, nogil=True)
@@ -84,7 +119,7 @@ def uniform(w: MessageWiring, instances: Ints, m: Floats) -> None:
             m[w.message_at[s] : w.message_at[s + 1]] = 1.0 / (w.message_at[s + 1] - w.message_at[s])
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def _store(new, old_at, m, cavity, g, g_at, damping):
     """Normalise, damp geometrically, write message and product; returns the largest change."""
     n = len(new)
@@ -135,7 +170,7 @@ def _combine(table, cavity, other, to_first, maximum):
                 other[c] += v
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def update_plain(tables, at, g, g_out, gi, gj, m, mi, mj, ki, kj, max_i, max_j, damping, work):
     """Both messages of one factor for any cardinalities, kinds and damping; returns the largest change."""
     table = tables[at : at + ki * kj].reshape((ki, kj))
@@ -159,7 +194,7 @@ def update_plain(tables, at, g, g_out, gi, gj, m, mi, mj, ki, kj, max_i, max_j, 
     return max(change, _store(new_j, mj, m, n_j, g_out, gj, damping))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _sweep(
     kk, w, b, reverse, tables, table_at, g, g_out, m, maximal, held, border, damping, work, peak
 ):
@@ -192,7 +227,7 @@ def _sweep(
     return residual
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def run(
     kk, w, instances, tables, table_at, psi, g, m, maximal, held, damping, flooding, n_sweeps, tolerance, sweeps,
     residual,
@@ -219,7 +254,7 @@ def run(
             sweeps[b] += 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def refresh(kk, w, instances, tables, table_at, g, m, held):
     """Sum-product messages of the factors with a held variable, to and from it: once before a run, as the constants
     that the others rest on, and once behind it, for beliefs."""
@@ -229,7 +264,7 @@ def refresh(kk, w, instances, tables, table_at, g, m, held):
         _sweep(kk, w, b, False, tables, table_at, g, g, m, maximal, held, True, 0.0, work, peak)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def beliefs(w, instances, tables, table_at, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, value):
     """Sum-product beliefs and Bethe value sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i); marginals are added to mu."""
     want_mu = len(mu_unary) > 0
