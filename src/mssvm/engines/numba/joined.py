@@ -14,8 +14,8 @@ from mssvm.core.topology import offsets, spread
 from mssvm.engines.base import Pair, TwoCalls
 from mssvm.engines.numba.exact import GivenStates, NumbaBound
 from mssvm.engines.numba.forests.lane_groups import parts_of
-from mssvm.engines.numba.forests.lanes import BASE, NUMBER, SIDE, TABLE_PARTS, run_lanes
 from mssvm.engines.numba.forests.plan import BLOCK, NO_COST, NO_SETS, ForestRoute
+from mssvm.engines.numba.forests.registers import BASE, NUMBER, SIDE, TABLE_PARTS
 from mssvm.engines.numba.vector import WIDTH
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class JoinedInference:
             self.missing[k, side.instances] = False
         numbers = [*heads, *tails]
         self.sides = sides  # what the addresses point to
+        self.kernel = plus.registers.run
         self.rows, self.numbers = np.concatenate(rows), np.concatenate(numbers)
         self.sets = np.concatenate(list(map(attrgetter("registers.sets"), sides)))
         scratch, self.counts = map(max, zip(*map(attrgetter("registers.needs"), sides), strict=True))
@@ -69,6 +70,7 @@ class JoinedInference:
                 forests.append(route)
         if len(plus) != 1 or len(forests) + len(given) != 1 + len(minus) or plus[0] not in forests:
             return None
+        assert all(forest.registers.run is forests[0].registers.run for forest in forests)
         return cls(features, forests[0], forests[1] if forests[1:] else None, given[0] if given else None, cost)
 
     def __call__(self, w: Floats) -> tuple[Floats, Floats, Floats]:
@@ -80,7 +82,7 @@ class JoinedInference:
 
         def run(rows: Ints, sets: Ints = NO_SETS) -> int:
             rest, counts = self.workers.scratch(*size)  # behind the arrays above, on whichever thread
-            count: int = run_lanes(
+            count: int = self.kernel(
                 rows, self.numbers, sets, made, raw, self.cost[1], unary, self.cost[0], value, mu, mu_tables, done,
                 rest[self.at[-2] :], counts,
             )  # fmt: skip
@@ -97,8 +99,8 @@ class JoinedInference:
             self._one_by_one(np.flatnonzero(~np.all(done | self.missing, axis=0)), theta, value, marginals)
         if given is not None:
             subtract_given(
-                given.unary, given.unary_owner, given.tables, given.table_owner, given.mu, unary, raw, value[1], mu,
-                mu_tables,
+                given.unary, given.unary_owner, given.tables, given.table_owner, given.mu, unary, raw, value[1],
+                np.zeros(len(batch)), mu, mu_tables,
             )  # fmt: skip
         return value[0], value[1], self.features.adjoint(marginals)
 
@@ -118,10 +120,9 @@ class JoinedInference:
 @njit(cache=True, nogil=True, error_model="numpy")
 def subtract_given(
     states: Ints, owner: Ints, entries: Ints, table_owner: Ints, places: Ints, unary: Floats, tables: Floats,
-    value: Floats, mu: Floats, mu_tables: Floats,
+    value: Floats, table_value: Floats, mu: Floats, mu_tables: Floats,
 ) -> None:  # fmt: skip
     """Values of given states, added up as ``sum_by`` does, and their marginals off those of another query."""
-    table_value = np.zeros(len(value))
     for i in range(len(states)):
         value[owner[i]] += unary[states[i]]
         mu[states[i]] -= 1.0
