@@ -27,7 +27,7 @@ class NumbaEngine(Workers):
         return NumbaPlan(batch, settings, self, self.log_space)
 
     def messages(self, batch: Batch) -> MessagePlan:
-        return NumbaMessagePlan.of(batch, self._workers)
+        return NumbaMessagePlan.of(batch, self)
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
         return LinearFeatures(batch, terms, offset, n_weights)
