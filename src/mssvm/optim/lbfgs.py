@@ -114,11 +114,11 @@ class LBFGS(Solver[LBFGSState]):
         stages = self.stages(run.problem.temperatures)
         at, last = stages[state.stage], state.stage == len(stages) - 1
         target = at == run.problem.temperatures
-        problem = run.problem if target else run.problem.at(*at)
+        problem = None if target else run.problem.at(*at)
 
         def evaluate(w: Floats) -> tuple[float, Floats]:
-            part = run.count((run.known(w) if target else None) or problem.difference(w))
-            return run.regulariser.value(w) + part.total, run.regulariser.gradient(w) + part.gradient
+            value, part = run.objective(w, problem)
+            return value, run.regulariser.gradient(w) + part.gradient
 
         if not state.recent:
             self._arrive(run, state, at, state.w, *evaluate(state.w))

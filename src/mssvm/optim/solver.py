@@ -118,19 +118,16 @@ class SolverRun:
         if time.monotonic() - self._clock >= self._watch.time_limit and not self._ended:
             raise Stop(Outcome.TIME, f"The time limit was reached after {len(self.rows)} recorded iterations.")
 
-    def known(self, w: Floats) -> Part | None:
-        """The difference at the target temperatures where it need not be computed again: at the start."""
-        return self._first if self._first is not None and np.array_equal(w, self.w0) else None
-
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
         """plus_i and its coordinates, counted."""
         self.tally.plus_calls += 1
         self.check_time()
         return self.problem.atom(w, i)
 
-    def objective(self, w: Floats) -> tuple[float, Part]:
-        """R(w) + loss(w) at the target temperatures, by one pass over all instances."""
-        part = self.count(self.known(w) or self.problem.difference(w))
+    def objective(self, w: Floats, problem: Problem | None = None) -> tuple[float, Part]:
+        """R(w) + loss(w) by one pass over all instances; ``problem`` is this one at other temperatures."""
+        first = self._first if problem is None and np.array_equal(w, self.w0) else None  # known at the start
+        part = self.count(first or (problem or self.problem).difference(w))
         return self.regulariser.value(w) + part.total, part
 
     def gradient_norm(self, w: Floats, loss_gradient: Floats) -> float:

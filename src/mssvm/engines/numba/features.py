@@ -64,11 +64,11 @@ class LinearFeatures:
             arrays[X] = np.ascontiguousarray(rows)
             if rows.shape[1] > 1 and len(term.at) * term.block_size >= tied_from and term.one_block:
                 kind = FEW if term.width <= NARROW else TIED
-        arrays = {column: np.ascontiguousarray(array) for column, array in arrays.items()}
-        self._held += arrays.values()
         row = [0] * (STEP + 1)
         for column, array in arrays.items():
-            row[column] = array.ctypes.data
+            arrays[column] = np.ascontiguousarray(array)
+            row[column] = arrays[column].ctypes.data
+        self._held += arrays.values()
         row[KIND], row[UNARY], row[W] = kind, term.target == "unary", term.width
         row[N], row[D] = rows.shape
         row[WIDE_AT], row[WIDE] = term.at.dtype == np.int64, arrays.get(INDICES, block[:0]).dtype == np.int64

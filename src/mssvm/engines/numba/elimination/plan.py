@@ -114,8 +114,6 @@ class EliminationPlanner:
 class EliminationRoute:
     """Programs of a query, each with the instances it is run on; without ``marginals`` only values are written."""
 
-    name = "elimination"
-
     def __init__(
         self, planner: EliminationPlanner, query: Query, eps: tuple[float, float], instances: Ints,
         jobs: list[tuple[Program, Ints]], workers: Workers, marginals: bool,

@@ -147,8 +147,6 @@ class CutLane(NamedTuple):
 class CutsetRoute:
     """Conditioning at given roles, masks and temperatures."""
 
-    name = NAME
-
     def __init__(
         self, plan: CutsetPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers
     ) -> None:

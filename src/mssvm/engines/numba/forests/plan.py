@@ -160,8 +160,6 @@ class ForestPlan:
 class ForestRoute:
     """Forests at given roles, masks and temperatures: those of one temperature side by side, others one by one."""
 
-    name = "tree recursion"
-
     def __init__(
         self, plan: ForestPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers
     ) -> None:
