@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mssvm.structures.base import Structure
 
 LARGE_WEIGHTS = 1 << 31  # bytes of one weight vector; solvers keep several
-FEW = 256  # instances of a batch whose layout is kept for the next of the same topologies
+FEW, SITES = 256, 1 << 18  # instances and rows of a batch whose layout is kept for the next of the same topologies
 KEPT = 1 << 20  # variables of topologies, and states of layouts, that are kept
 
 
@@ -216,10 +216,9 @@ class Encoder:
     def assemble(self, parsed: Parsed, whole: Mapping[str, Rows] | None = None) -> Encoded:
         """Parsed X as a batch; where it is a part of more data, ``whole`` (``rows_of``) tells of all of them."""
         keys = tuple(parsed.keys)
-        if whole is None and len(keys) <= FEW:
-            layout = self._layouts.get(keys, self._lay_out)
-        else:
-            layout = self._lay_out(keys, whole)
+        few = len(keys) <= FEW and all(rows.ptr[-1] <= SITES for rows in parsed.rows.values())
+        kept = whole is None and few
+        layout = self._layouts.get(keys, self._lay_out) if kept else self._lay_out(keys, whole)
         layout.frames.check(parsed)
         terms, sizes = [], []
         for block, (target, at), chosen in zip(self.blocks, layout.places, layout.rows, strict=True):
