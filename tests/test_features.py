@@ -160,6 +160,14 @@ def test_sites_of_several_kinds_are_read_as_one_by_one(times: int) -> None:
     assert (bulk.encode([kinds * times]).matrix != rows.matrix).nnz == 0
 
 
+def test_a_site_may_be_read_only_once() -> None:
+    sites: list[Any] = [{"w": "a"}, iter(["x", "y"]), {"v": "a"}]
+    space, rows = FeatureSchema.learn([sites])
+    assert named_rows(space, rows) == [{"w:a": 1}, {"x": 1, "y": 1}, {"v:a": 1}]
+    other, rows = FeatureSchema.learn([[{"w": "a"}, {"v": "a"}, {}, {"w": "a", "v": "b"}]])
+    assert named_rows(other, rows) == [{"w:a": 1}, {"v:a": 1}, {}, {"w:a": 1, "v:b": 1}]
+
+
 def test_parts_are_numbered_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     X = [[{"w": str(3 * i % 11), "v": str(i % 4)} for i in range(n)] for n in (5, 3, 9, 1)]
     whole, rows = FeatureSchema.learn(X)

@@ -1,8 +1,8 @@
 """Modules that are imported on the way to what a command needs and that it does not use, put off until they are used.
 
-scikit-learn's base class brings scipy.stats and scipy.special along, SciPy's arrays NumPy's tools for tests, Numba a
-reader of settings: half of the time of a short command. Only the command itself puts them off (``mssvm.__main__``),
-never the library in somebody else's process.
+scikit-learn's base class brings scipy.stats, scipy.special and asyncio along, SciPy's arrays NumPy's tools for tests,
+Numba a reader of settings: half of the time of a short command. Only the command itself puts them off
+(``mssvm.__main__``), never the library in somebody else's process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-SELDOM_USED = ("numpy.f2py", "numpy.testing", "scipy.special", "scipy.stats", "yaml")
+SELDOM_USED = ("asyncio", "numpy.f2py", "numpy.testing", "scipy.special", "scipy.stats", "yaml")
 
 
 class PutOff(MetaPathFinder, Loader):

@@ -299,12 +299,13 @@ def _stamp(path: Path) -> Stamp:
 @cache
 def _read(path: Path, stamp: Stamp, package: Path = PACKAGE) -> tuple[bytes, tuple[Path, ...]]:
     """Digest of a source file, and the files of the modules that it imports from the package."""
-    content, out = path.read_bytes(), list[Path]()
+    content, out = path.read_bytes(), list[str]()
     for source, names, plain in _IMPORTS.findall(content.decode()):
-        base = package.joinpath(*(source or plain).split(".")[1:])
-        modules = (base, *(base / name for name in re.findall(r"\w+", names)))
-        out += [file for module in modules for file in (module.with_suffix(".py"), module / "__init__.py")]
-    return hashlib.sha256(content).digest(), tuple(file for file in out if file.is_file())
+        modules = [os.path.join(package, *(source or plain).split(".")[1:])]
+        if not os.path.isfile(f"{modules[0]}.py"):  # else the names are in that file
+            modules += (os.path.join(modules[0], name) for name in re.findall(r"\w+", names))
+        out += [file for module in modules for file in (f"{module}.py", os.path.join(module, "__init__.py"))]
+    return hashlib.sha256(content).digest(), tuple(Path(file) for file in out if os.path.isfile(file))
 
 
 # What the files were when their modules were about to be imported.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain, count, repeat
@@ -345,14 +346,14 @@ class _Columns:
     def by_first_use(self, parts: list[Part]) -> tuple[str, ...]:
         """The names by first use, and the columns of the parts numbered like this (-1 stays)."""
         names, order = tuple(self.table), list[int]()
-        seen = np.zeros(len(names) + 1, dtype=bool)
+        rank, seen = np.full(len(names) + 1, -1, dtype=np.int32), np.zeros(len(names) + 1, dtype=bool)
+        seen[-1] = True
         for columns, _, _ in parts:
-            first = np.full(len(seen), len(columns))
-            first[columns[::-1]] = np.arange(len(columns) - 1, -1, -1)  # what is written last, the first use, stays
-            fresh = np.flatnonzero(~seen[:-1] & (first[:-1] < len(columns)))
-            order += fresh[np.argsort(first[fresh])].tolist()
+            fresh = columns[~seen[columns]]
+            place = np.arange(len(fresh), dtype=np.int32)
+            rank[fresh[::-1]] = place[::-1]  # what is written last, the first use, stays
+            order += fresh[rank[fresh] == place].tolist()
             seen[fresh] = True
-        rank = np.full(len(seen), -1, dtype=np.int32)
         rank[order] = np.arange(len(names))
         for columns, _, _ in parts:
             columns[:] = rank[columns]
@@ -367,18 +368,22 @@ class _Columns:
 
     def _in_bulk(self, sites: list[Any]) -> Part:
         """Sites of the common kinds, by loops inside the interpreter; TypeError where a site is of another kind."""
-        names = list(chain.from_iterable(sites))
-        if sites and type(sites[0]) is dict:
-            first = tuple(sites[0])
-            if names == [*first] * len(sites):
-                return self._alike([(first, sites, slice(None))], len(sites))
+        types = set(map(type, sites))
+        if types != {dict} and not (types and types <= {list, tuple}):
+            raise TypeError
+        if types == {dict}:
+            first, n = tuple(sites[0]), len(sites)
+            with suppress(KeyError):  # where a site has another name
+                one = len(first) == 1 and sum(map(len, sites)) == n
+                if one or list(chain.from_iterable(sites)) == [*first] * n:
+                    return self._alike([(first, sites, slice(None))], n)
             kinds = defaultdict[tuple[str, ...], list[int]](list)
             for s, site in enumerate(sites):
                 kinds[tuple(site)].append(s)
-            if ALIKE * len(kinds) <= len(sites):
-                return self._alike([(some, [sites[s] for s in at], at) for some, at in kinds.items()], len(sites))
-        types = set(map(type, sites))
-        if not sites or not (types == {dict} or types <= {list, tuple}) or not set(map(type, names)) <= {str}:
+            if ALIKE * len(kinds) <= n:
+                return self._alike([(some, [sites[s] for s in at], at) for some, at in kinds.items()], n)
+        names = list(chain.from_iterable(sites))
+        if not set(map(type, names)) <= {str}:
             raise TypeError
         counts = np.fromiter(map(len, sites), np.int32, len(sites))
         if types == {dict}:

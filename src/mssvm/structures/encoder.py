@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mssvm.structures.base import Structure
 
 LARGE_WEIGHTS = 1 << 31  # bytes of one weight vector; solvers keep several
-FEW = 256  # instances of a batch whose layout is kept for the next of the same topologies
+FEW, SITES = 256, 1 << 18  # instances and rows of a batch whose layout is kept for the next of the same topologies
 KEPT = 1 << 20  # variables of topologies, and states of layouts, that are kept
 
 
@@ -218,10 +218,8 @@ class Encoder:
     def assemble(self, parsed: Parsed, whole: Mapping[str, Rows] | None = None) -> Encoded:
         """Parsed X as a batch; where it is a part of more data, ``whole`` (``rows_of``) tells of all of them."""
         keys = tuple(parsed.rows["node"].sizes.tolist() if parsed.keys is None else parsed.keys)
-        if whole is None and len(keys) <= FEW:
-            layout = self._layouts.get(keys, self._lay_out)
-        else:
-            layout = self._lay_out(keys, whole)
+        few = len(keys) <= FEW and all(rows.ptr[-1] <= SITES for rows in parsed.rows.values())
+        layout = self._layouts.get(keys, self._lay_out) if whole is None and few else self._lay_out(keys, whole)
         for name, rows in parsed.rows.items():
             expected = layout.frames.n_rows(name)
             for b in np.flatnonzero(rows.sizes != expected)[:1].tolist():
