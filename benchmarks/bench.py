@@ -227,7 +227,7 @@ def _pictures() -> list[Row]:
         Row("grids-6", f"`MSSVM(Grid())`, 6 grids 64x64{grids}", SECONDS, {"mssvm": ours.grid_fit(many)},
             at_least("accuracy", 0.8), (Wanted("at most", 15, basis="cpu"), Wanted("accuracy", SLOW_ACCURACY)), 1),
         Row("grids-6-propagate", 'the same with `inference="propagate"`, 5 epochs', SECONDS,
-            {"mssvm": ours.grid_fit(many, inference="propagate", max_iter=5)}, at_least("accuracy", 0.8), (), 1,
+            {"mssvm": ours.grid_fit(many, inference="propagate", max_iter=5)}, at_least("accuracy", 0.7), (), 1,
             warm=False),
         Row("predict-300", "`predict`, one 300x300 image, 2 labels", SECONDS, {"mssvm": ours.image("image")},
             at_least("accuracy", 0.8), (Wanted("at most", 2),), 2),

@@ -269,6 +269,23 @@ def test_threads_position_and_repetition_change_no_bit(eps_y: float, eps_h: floa
     np.testing.assert_allclose(alone.mu.tables, one.mu.tables[mu_rows(case.batch, part.batch, which)], atol=1e-9)
 
 
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(1.0, 1.0), (0.0, 1.0)])
+def test_threads_change_no_bit_of_instances_abreast(eps_y: float, eps_h: float) -> None:
+    """Blocks of whole registers, of parts of one, and of single instances; some variables are given."""
+    rng, scopes = np.random.default_rng(4), tuple(grid_scopes(4, 5))
+    batch = Batch.build([Topology((3,) * 20, scopes)] * 21, [[f % 2 for f in range(len(scopes))]] * 21)
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    allowed = np.ones(batch.n_states, dtype=bool).reshape(-1, 3)
+    allowed[rng.random(batch.n_vars) < 0.2, 1:] = False
+    case = Case(batch, theta, Query(rng.random(batch.n_vars) < 0.5, allowed.ravel()))
+    one, *others = (infer(case, Propagate(threads=t), eps_y, eps_h) for t in (1, 2, 3, 16))
+    for other in others:
+        np.testing.assert_array_equal(one.value, other.value)
+        np.testing.assert_array_equal(one.mu.unary, other.mu.unary)
+        np.testing.assert_array_equal(one.mu.tables, other.mu.tables)
+        np.testing.assert_array_equal(one.status.sweeps, other.status.sweeps)
+
+
 @pytest.mark.parametrize(("eps_y", "eps_h"), PAIRS)
 def test_a_bound_of_some_instances_computes_only_these(eps_y: float, eps_h: float) -> None:
     case = random_case("mixed", 12, seed=3)

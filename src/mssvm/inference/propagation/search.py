@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,6 +52,14 @@ class OutputSearch:
     conditional: Conditional
     merged: MessageModel | None
 
+    @cached_property
+    def sums(self) -> Temperatures:
+        return Temperatures.one(len(self.call.y), self.group.unit)
+
+    @cached_property
+    def maxima(self) -> Temperatures:
+        return Temperatures.one(len(self.call.y), 0.0)
+
     def run(self, instances: Ints) -> None:
         """Find y, then value Q(y) and the point mass on y times the marginals of h given y."""
         BlockSearch(self, instances).run()
@@ -67,14 +76,13 @@ class BlockSearch:
         self.schedule, self.seed = call.effort.schedule, bound.plan.settings.seed
         self.conditional, self.new_run = search.conditional, search.group.run
         self.components, self.t = task.components, task.temperatures
-        self.sums = Temperatures.one(self.batch.n_vars, search.group.unit)
-        self.maxima = Temperatures.one(self.batch.n_vars, 0.0)
+        self.sums, self.maxima = search.sums, search.maxima
         self.range = np.where(np.isfinite(self.model.range), np.maximum(self.model.range, 1e-12), 1.0)
         self.q = np.full(len(self.batch), np.nan)
         self.y = np.zeros(self.batch.n_vars, dtype=np.int64)
         self.judged, self.held_at = np.full((2, self.batch.n_vars), -1, dtype=np.int64)
         self.held: MessageRun | None = None
-        self.rows = spans(self.batch.var_ptr[instances], np.diff(self.batch.var_ptr)[instances])
+        self.rows = self._span(instances)
 
     def run(self) -> None:
         for y in self.call.candidates:
@@ -90,11 +98,15 @@ class BlockSearch:
                 self._polish(left)
         self._finish()
 
-    def _rows(self, instances: Ints) -> Ints:
+    def _rows(self, instances: Ints) -> slice | Ints:
         """Variables of the named instances."""
+        return self.rows if len(instances) == len(self.instances) else self._span(instances)
+
+    def _span(self, instances: Ints) -> slice | Ints:
         ptr = self.batch.var_ptr
-        if len(instances) == len(self.instances):
-            return self.rows
+        if len(instances) and instances[-1] - instances[0] == len(instances) - 1:
+            # Instances come in ascending order; other threads can run while NumPy works on a slice.
+            return slice(int(ptr[instances[0]]), int(ptr[instances[-1] + 1]))
         return spans(ptr[instances], ptr[instances + 1] - ptr[instances])
 
     # --- judging -----------------------------------------------------------------------------------------------------
@@ -113,10 +125,10 @@ class BlockSearch:
     def _changed(self, instances: Ints, y: Ints, last: Ints) -> Ints:
         """The named instances whose given variables differ from ``last``, which is brought up to date."""
         rows = self._rows(instances)
-        new = rows[(last[rows] != y[rows]) & (self.components.outside[rows] | (last[rows] < 0))]
+        new = (last[rows] != y[rows]) & (self.components.outside[rows] | (last[rows] < 0))
         last[rows] = y[rows]
         changed = np.zeros(len(self.batch), dtype=bool)
-        changed[self.batch.owner[new]] = True
+        changed[self.batch.owner[rows][new]] = True
         return instances[changed[instances]]
 
     def _copy(self, instances: Ints, source: Ints, y: Ints) -> None:

@@ -491,7 +491,9 @@ def _factor_beliefs(steps, mu_at, tables, unit, g, m, room, mu):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def beliefs(family, w, queue, tables, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, value, space):
+def beliefs(
+    family, w, queue, tables, table_of, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, value, space
+):
     """As ``scaled.beliefs`` for instances of one family."""
     size, n_messages, n_mu = family.n_states, family.n_messages, family.n_mu
     want_mu = len(mu_unary) > 0
@@ -527,5 +529,5 @@ def beliefs(family, w, queue, tables, tops, unit, g, m, unary_top, mu_at, mu_una
             for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
                 total += unary_top[i]
             for f in range(w.factor_ptr[b], w.factor_ptr[b + 1]):
-                total += tops[f]
+                total += tops[table_of[f]]
             value[b] = total

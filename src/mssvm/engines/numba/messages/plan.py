@@ -17,12 +17,15 @@ from mssvm.engines.numba.messages import conditional, scaled
 from mssvm.engines.numba.messages.abreast import MessageFamily, families
 from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
+from mssvm.engines.numba.messages.vector import LONGEST
 from mssvm.engines.numba.messages.wiring import MessageWiring, wire
 
 # Max-product is the same at any positive scale; this one keeps both range and precision.
 MAX_PRODUCT_RANGE = 100.0
 # Table entries looked at or exponentiated by one thread at a time.
 CHUNK = 1 << 16
+# Below this many table entries a kernel made for one cardinality is not worth compiling.
+WORTH_COMPILING = 20_000
 # Portions of instances a thread.
 BLOCKS = 4
 
@@ -76,6 +79,18 @@ class NumbaMessagePlan:
     def families(self) -> tuple[list[MessageFamily], Ints]:
         """Instances that can run abreast."""
         return families(self.batch, self.wiring, self.table_at)
+
+    @cached_property
+    def states(self) -> tuple[int, ...]:
+        """As many zeros as every variable has states, if a kernel made for that is worth compiling, else none."""
+        alone = self.families[1][self.batch.factor_owner] < 0
+        worth = 0 < self.one_card <= LONGEST and np.count_nonzero(alone) * self.one_card**2 >= WORTH_COMPILING
+        return (0,) * self.one_card if worth else ()
+
+    @cached_property
+    def unmasked(self) -> Ints:
+        """Zeros, one a state."""
+        return np.zeros(self.batch.n_states, dtype=np.int64)
 
     def blocks(self, instances: Ints) -> list[Ints]:
         """Instances in portions, a few a thread."""
@@ -140,10 +155,11 @@ class NumbaMessageModel:
         plan, (top, low) = self.plan, self._table_ends
         out = np.empty(len(plan.batch))
         with np.errstate(invalid="ignore"):
-            spread = (top - low)[plan.table_of]
+            spread = top - low
 
         def look(part: slice) -> None:
-            scaled.ranges(plan.wiring, part.start, part.stop, spread, self.unary_top, self.unary_least, out)
+            ends = self.unary_top, self.unary_least
+            scaled.ranges(plan.wiring, part.start, part.stop, plan.table_of, spread, *ends, out)
 
         plan.workers.each(look, plan.portions(len(out)))
         return out

@@ -14,13 +14,10 @@ from mssvm.core.topology import offsets
 from mssvm.engines.messages import Schedule, Temperatures
 from mssvm.engines.numba.messages import abreast, log, scaled
 from mssvm.engines.numba.messages.abreast import MessageFamily
-from mssvm.engines.numba.messages.vector import LONGEST
 
 if TYPE_CHECKING:
     from mssvm.engines.numba.messages.plan import NumbaMessageModel
 
-# Below this many table entries a kernel made for one cardinality is not worth compiling.
-WORTH_COMPILING = 20_000
 _NO_MARGINALS = Marginals(np.zeros(0), np.zeros(0))
 
 
@@ -58,7 +55,7 @@ class _NumbaRun:
         self.model, self.w = model, model.plan.wiring
         self.unary = self.open_unary = unary
         self.field = np.empty(len(unary))
-        self.masked = np.zeros(len(unary), dtype=np.int64)
+        self.masked = model.plan.unmasked
         self.held = np.zeros(0, dtype=bool)
         # Zeros are given out untouched: every thread is the first to write those of its instances.
         self.m = np.zeros(model.plan.n_messages)
@@ -91,12 +88,13 @@ class _NumbaRun:
 @dataclass(frozen=True, eq=False)
 class ScaledTables:
     """exp((theta - max theta) / unit) of every distinct table, laid out in the order sweeps meet them, and of unaries
-    (``noisy_psi``: with tie-breaking noise, if wanted); ``at`` and ``top`` are each factor's place and maximum."""
+    (``noisy_psi``: with tie-breaking noise, if wanted). ``at``: where the tables of factors begin, ``tops``: maxima of
+    distinct ones."""
 
     unit: float
     entries: Floats
     at: Ints
-    top: Floats
+    tops: Floats
     psi: Floats
     noisy_psi: Floats
 
@@ -113,16 +111,17 @@ class ScaledTables:
         plan.workers.each(exponentiate, plan.chunks)
         psi = _exponentials(model, model.unary, unit)
         noisy = _exponentials(model, model.noisy, unit) if noise else psi
-        return cls(unit, entries, plan.table_at, tops[plan.table_of], psi, noisy)
+        return cls(unit, entries, plan.table_at, tops, psi, noisy)
 
 
 def _exponentials(model: NumbaMessageModel, scores: Floats, unit: float) -> Floats:
     """exp((score - top) / unit) of all states."""
     plan, ptr, out = model.plan, model.plan.batch.unary_ptr, np.empty(len(scores))
+    cards = plan.batch.cards
 
     def exponentiate(part: slice) -> None:
         some = out[ptr[part.start] : ptr[part.stop]]
-        scaled.exponentiate(scores, ptr[part], plan.batch.cards[part], model.unary_top[part], unit, some)
+        scaled.exponentiate(scores, ptr[part], cards[part], model.unary_top[part], unit, some)
 
     plan.workers.each(exponentiate, plan.portions(plan.batch.n_vars))
     return out
@@ -135,13 +134,10 @@ class ScaledRun(_NumbaRun):
 
     def __init__(self, model: NumbaMessageModel, tables: ScaledTables, noise: bool = False) -> None:
         super().__init__(model, tables.noisy_psi if noise else tables.psi)
-        self.tables, card = tables, model.plan.one_card
+        self.tables, self.kk = tables, model.plan.states
         self.families, self.family_of = model.plan.families
         # Instances whose products await their messages: sweeps abreast begin without them.
         self.stale = np.zeros(len(self.family_of), dtype=bool)
-        alone = self.family_of[model.plan.batch.factor_owner] < 0
-        worth = 0 < card <= LONGEST and np.count_nonzero(alone) * card**2 >= WORTH_COMPILING
-        self.kk = (0,) * card if worth else ()
 
     def start(self, instances: Ints, messages: Floats | None) -> None:
         if messages is None:
@@ -217,17 +213,18 @@ class ScaledRun(_NumbaRun):
     def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
         self._collect(instances)
         self._refresh(instances)
-        into, t, mu_at = mu or _NO_MARGINALS, self.tables, self.model.plan.batch.mu_at
+        into, t, plan = mu or _NO_MARGINALS, self.tables, self.model.plan
+        mu_at, table_of = plan.batch.mu_at, plan.table_of
         members, alone = self._by_family(instances)
         for family, some in members:
             abreast.beliefs(
-                family, self.w, some, t.entries, t.top, t.unit, self.field, self.m, self.model.unary_top, mu_at,
-                into.unary, into.tables, value, self._space(family),
+                family, self.w, some, t.entries, table_of, t.tops, t.unit, self.field, self.m, self.model.unary_top,
+                mu_at, into.unary, into.tables, value, self._space(family),
             )  # fmt: skip
         if len(alone):
             scaled.beliefs(
-                self.w, alone, t.entries, t.at, t.top, t.unit, self.field, self.m, self.model.unary_top, mu_at,
-                into.unary, into.tables, value,
+                self.w, alone, t.entries, t.at, table_of, t.tops, t.unit, self.field, self.m, self.model.unary_top,
+                mu_at, into.unary, into.tables, value,
             )  # fmt: skip
 
 
@@ -238,6 +235,7 @@ class LogRun(_NumbaRun):
 
     def __init__(self, model: NumbaMessageModel, unary: Floats | None = None) -> None:
         super().__init__(model, model.unary if unary is None else unary)
+        self.masked = np.zeros(len(self.unary), dtype=np.int64)
 
     def start(self, instances: Ints, messages: Floats | None) -> None:
         scaled.convert(self.w, instances, np.zeros(len(self.m)) if messages is None else messages, 0.0, self.m)

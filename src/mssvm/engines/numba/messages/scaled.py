@@ -69,14 +69,15 @@ def mask(scores, allowed, noise, ptr, first, last, unary, top, least):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def ranges(w, first, last, spread, top, least, out):
-    """Of every instance from ``first`` to ``last``, the largest range of the scores that meet at a variable."""
+def ranges(w, first, last, table_of, spread, top, least, out):
+    """Of every instance from ``first`` to ``last``, the largest range of the scores that meet at a variable; ``spread``
+    is that of tables, ``top`` and ``least`` the ends of scores of variables."""
     for b in range(first, last):
         most = 0.0
         for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
             around = 0.0
             for s in w.near[w.near_ptr[i] : w.near_ptr[i + 1]]:
-                around += spread[w.slot_factor[s]]
+                around += spread[table_of[w.slot_factor[s]]]
             around += top[i] - least[i]
             # A NaN is a difference of infinities.
             most = most if around <= most else (around if around == around else np.inf)
@@ -102,13 +103,22 @@ def convert(w: MessageWiring, instances: Ints, source: Floats, scale: float, out
     """Messages out of log space, exp(scale * message), or into it at scale < 0, -scale * log(message); 0 copies."""
     for b in instances:
         first, last = w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]
-        for e in range(w.message_at[first], w.message_at[last]):
+        given = source[w.message_at[first] : w.message_at[last]]
+        part = out[w.message_at[first] : w.message_at[last]]
+        top = -np.inf
+        for v in given:
+            top = v if v > top else top
+        if scale > 0.0 >= top:
+            for e in range(len(part)):
+                part[e] = exp_neg(scale * given[e])
+            continue
+        for e in range(len(part)):
             if scale > 0.0:
-                out[e] = np.exp(scale * source[e])
+                part[e] = np.exp(scale * given[e])
             elif scale < 0.0:
-                out[e] = -scale * np.log(source[e]) if source[e] > 0.0 else -np.inf
+                part[e] = -scale * np.log(given[e]) if given[e] > 0.0 else -np.inf
             else:
-                out[e] = source[e]
+                part[e] = given[e]
 
 
 @njit(cache=True, nogil=True)
@@ -265,7 +275,7 @@ def refresh(kk, w, instances, tables, table_at, g, m, held):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def beliefs(w, instances, tables, table_at, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, value):
+def beliefs(w, instances, tables, table_at, table_of, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, value):
     """Sum-product beliefs and Bethe value sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i); marginals are added to mu."""
     want_mu = len(mu_unary) > 0
     cavity = np.empty(w.widest)
@@ -292,7 +302,7 @@ def beliefs(w, instances, tables, table_at, tops, unit, g, m, unary_top, mu_at, 
                 for c in range(kj):
                     row += tables[at + r * kj + c] * cavity[c]
                 z += row * (g[gi + r] / m[mi + r])
-            total += unit * np.log(z) + tops[f]
+            total += unit * np.log(z) + tops[table_of[f]]
             if want_mu:
                 for r in range(ki):
                     n_i = g[gi + r] / m[mi + r]
