@@ -13,8 +13,8 @@ from mssvm.core.topology import offsets
 from mssvm.engines.base import Pair, TwoCalls, spread
 from mssvm.engines.numba.exact import GivenStates, NumbaBound
 from mssvm.engines.numba.forests.lane_groups import parts_of
-from mssvm.engines.numba.forests.lanes import BASE, NUMBER, SIDE, TABLE_PARTS, run_lanes
 from mssvm.engines.numba.forests.plan import BLOCK, NO_COST, NO_SETS, ForestRoute
+from mssvm.engines.numba.forests.registers import BASE, NUMBER, SIDE, TABLE_PARTS
 from mssvm.engines.numba.vector import WIDTH
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class JoinedInference:
             rows.append(own)
             numbers.append(side.registers.numbers[1:])
         self.sides = sides  # what the addresses point to
+        self.kernel = plus.registers.run
         self.rows, self.numbers = np.concatenate(rows), np.concatenate(numbers)
         self.sets = np.concatenate([side.registers.sets for side in sides])
         needs = [side.registers.needs for side in sides]
@@ -63,6 +64,7 @@ class JoinedInference:
         forests = [route for route in (*plus, *minus) if isinstance(route, ForestRoute) and route.mostly_in_registers]
         if len(plus) != 1 or len(forests) + len(given) != 1 + len(minus) or plus[0] not in forests:
             return None
+        assert all(forest.registers.run is forests[0].registers.run for forest in forests)
         return cls(features, forests[0], forests[1] if forests[1:] else None, given[0] if given else None, cost)
 
     def __call__(self, w: Floats) -> tuple[Floats, Floats, Floats]:
@@ -74,7 +76,7 @@ class JoinedInference:
 
         def run(rows: Ints, sets: Ints = NO_SETS) -> int:
             rest, counts = self.workers.scratch(*size)  # behind the arrays above, on whichever thread
-            count: int = run_lanes(
+            count: int = self.kernel(
                 rows, self.numbers, sets, made, raw, self.cost[1], unary, self.cost[0], value, mu, mu_tables, done,
                 rest[self.at[-2] :], counts,
             )  # fmt: skip

@@ -56,10 +56,14 @@ def spread(builder: Any, x: Any) -> Any:
     return builder.shuffle_vector(first, nothing, ir.Constant(_INDEX, [0] * WIDTH))
 
 
-def pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
+def data(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
+    """Where an array begins, which may be a pointer already."""
     counted = not isinstance(array_type, types.CPointer)
-    data = context.make_array(array_type)(context, builder, array).data if counted else array
-    return builder.bitcast(builder.gep(data, [at]), VECTOR.as_pointer())
+    return context.make_array(array_type)(context, builder, array).data if counted else array
+
+
+def pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any) -> Any:
+    return builder.bitcast(builder.gep(data(context, builder, array_type, array), [at]), VECTOR.as_pointer())
 
 
 def read(builder: Any, place: Any) -> Any:
@@ -84,7 +88,18 @@ def pointer_to(typing: Any, array: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return context.make_array(signature.args[0])(context, builder, args[0]).data
 
-    return types.CPointer(array.dtype)(array), code
+    # Steps between entries are not looked at.
+    return types.CPointer(array.dtype)(array) if array.layout == "C" else None, code
+
+
+@_intrinsic
+def onward(typing: Any, place: Any, count: Any) -> Any:
+    """What a pointer points to from entry ``count`` on."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.gep(args[0], [args[1]])
+
+    return place(place, types.intp), code
 
 
 def _at(kind: Any) -> Any:
@@ -99,7 +114,7 @@ def _at(kind: Any) -> Any:
     return _intrinsic(numbers)
 
 
-floats_at, ints_at, shorts_at, bools_at = (_at(k) for k in (types.float64, types.int64, types.int32, types.boolean))
+floats_at, ints_at, shorts_at, bytes_at = (_at(k) for k in (types.float64, types.int64, types.int32, types.uint8))
 
 
 @_intrinsic
@@ -296,6 +311,17 @@ def two_to_minus(typing: Any, e: Any) -> Any:
 
 
 @_intrinsic
+def two_to_minus_exponent(typing: Any, a: Any) -> Any:
+    """2^-e for the least e with a < 2^e, of positive normal numbers."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        e = builder.ashr(builder.bitcast(args[0], _BITS), _bits(52))
+        return builder.bitcast(builder.shl(builder.sub(_bits(2045), e), _bits(52)), VECTOR)
+
+    return REGISTER(REGISTER), code
+
+
+@_intrinsic
 def vsqrt(typing: Any, a: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return call(builder, "sqrt", args[0])
@@ -348,8 +374,8 @@ def _transpose(builder: Any, rows: list[Any]) -> list[Any]:
 
 def _starts(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> list[Any]:
     """The eight numbers of an array of integers, plus ``offset``."""
-    data = context.make_array(array_type)(context, builder, array).data
-    places = [builder.gep(data, [ir.Constant(offset.type, k)]) for k in range(WIDTH)]
+    begin = data(context, builder, array_type, array)
+    places = [builder.gep(begin, [ir.Constant(offset.type, k)]) for k in range(WIDTH)]
     return [builder.add(builder.load(p), offset) for p in places]
 
 

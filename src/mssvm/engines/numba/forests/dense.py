@@ -12,7 +12,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.topology import Batch
 from mssvm.engines.numba.forests.lane_groups import Kinds
-from mssvm.engines.numba.forests.lanes import SMALLEST, TINY
+from mssvm.engines.numba.forests.registers import SMALLEST, TINY
 from mssvm.engines.numba.forests.scaled import Tables
 
 STATES = 160  # of every variable; with fewer, registers are as fast

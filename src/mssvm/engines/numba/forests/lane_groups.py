@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
@@ -13,9 +14,11 @@ from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology, offsets
 from mssvm.engines.numba.forests.forest import AT_H, AT_Y
-from mssvm.engines.numba.forests.lanes import COLUMNS, FIRST, LAST, ROW, SLOT, Family, Members, U
+from mssvm.engines.numba.forests.lanes import run_lanes
+from mssvm.engines.numba.forests.registers import COLUMNS, FIRST, LAST, ROW, SLOT, U
 from mssvm.engines.numba.forests.rooting import rooting_of
 from mssvm.engines.numba.forests.scaled import TableSet
+from mssvm.engines.numba.forests.sums import run_sums
 from mssvm.engines.numba.vector import WIDTH
 
 FEWEST = 3  # instances that are worth a register of eight
@@ -63,6 +66,41 @@ class Kinds(NamedTuple):
         self.instances.append(instances)
 
 
+class Family(NamedTuple):
+    """The longest forest of a group of instances, by position."""
+
+    places: Ints  # (position, column)
+    kids: Ints
+    pair_ptr: Ints
+    by_table: Ints  # positions by slot and flip
+    n_pairs: int  # room for the places of pairs (belief, derivative)
+    size: int  # registers of scores
+    total: int  # entries of the buffer
+    scratch: int
+    marginals: int  # where the tables' marginals begin
+
+
+class Members(NamedTuple):
+    """Instances in groups of at most eight, what tells them apart, and where their scores and tables lie.
+
+    ``words[g, p]``: lanes of group g in which position p is a free output, ends rows, is present. Instances of a kind
+    have the same topology.
+    """
+
+    ptr: Ints
+    instance: Ints
+    kind: Ints
+    words: Ints
+    fresh: Bools  # whether the roles of a group differ from those of the one before
+    segment_ptr: Ints  # by kind
+    segment: Ints  # (from, to, length): scores of the instance to scores of the family
+    factor: Ints  # (kind, slot): a factor of the table, -1 if none
+    start: Ints  # of the tables
+    rows: Ints
+    cols: Ints
+    put: Ints
+
+
 class LaneGroup(NamedTuple):
     """A family of forests and the instances that run side by side in it."""
 
@@ -75,9 +113,10 @@ Lanes = list[tuple[int, LaneGroup]]  # by the temperatures of the free variables
 
 @dataclass(frozen=True, eq=False)
 class BoundLanes:
-    """Groups at a mask and a pair of temperatures, as ``run_lanes`` takes them: ``rows`` of places in memory and
+    """Groups at a mask and a pair of temperatures, as the kernel ``run`` takes them: ``rows`` of places in memory and
     ``numbers``, the set of their tables, scratch of ``needs`` doubles and integers, and what those places hold."""
 
+    run: Callable[..., int]
     rows: Ints
     numbers: Floats
     sets: Ints
@@ -85,9 +124,7 @@ class BoundLanes:
     held: tuple[AnyArray, ...]
 
     @classmethod
-    def of(
-        cls, batch: Batch, lanes: Lanes, allowed: Bools, tables: TableSet, eps_y: float, eps_h: float
-    ) -> BoundLanes:
+    def of(cls, batch: Batch, lanes: Lanes, allowed: Bools, tables: TableSet, eps_y: float, eps_h: float) -> BoundLanes:
         ratio = log2(eps_h / eps_y) if eps_y > 0.0 < eps_h else -1.0
         squarings = int(ratio) if ratio >= 0.0 and ratio == int(ratio) else -1
         held = [np.ascontiguousarray(allowed), batch.unary_ptr[batch.var_ptr], batch.factor_ptr, batch.mu_at]
@@ -105,7 +142,9 @@ class BoundLanes:
         made = [tables.starts, tables.rows, tables.cols]
         sets = np.array([[*(a.ctypes.data for a in made), len(tables.starts)]])
         table = np.array(rows, dtype=np.int64).reshape(-1, ROW)
-        return cls(table, np.array(numbers), sets, (needs[0], needs[1]), (*held, *made))
+        # A kernel for each, as either takes long to compile.
+        run = run_sums if eps_y == eps_h > 0.0 else run_lanes
+        return cls(run, table, np.array(numbers), sets, (needs[0], needs[1]), (*held, *made))
 
 
 def parts_of(rows: Ints, size: int) -> list[Ints]:

@@ -1,8 +1,5 @@
-"""Forests side by side: eight instances in a register, in scaled probabilities where something is summed.
-
-Instances of a group have the same rooted forest, read from the root, though some may end sooner than others (chains of
-different lengths), and read the same tables; roles and masks are each instance's own. Positions run from the leaves to
-the root; an instance that ends sooner lacks the first positions, which then send neutral messages.
+"""Forests of outputs and hidden variables side by side (``registers``), in scaled probabilities where something is
+summed.
 
 Every position has log scores u(x), and a belief b(r, x) = e(x) * messages / scale, e = exp((u - max) / unit), with a
 row r for every state of the last output below a hidden position. What child i tells parent p, E = exp(theta_ip / unit):
@@ -20,25 +17,66 @@ At eps_y = 0 one walks back from the roots instead. A variable with one allowed 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import numpy as np
-from numba import carray  # type: ignore[attr-defined]
-
-from mssvm.core.arrays import Bools, Ints
 from mssvm.core.jit import njit
-from mssvm.engines.numba.forests.scaled import exp_tables
+from mssvm.engines.numba.forests.registers import (
+    BASE,
+    BY_TABLE,
+    CARD,
+    CARRIER,
+    COLUMNS,
+    FAST,
+    FIRST,
+    FLIP,
+    FRESH,
+    FULL,
+    KID_LIST,
+    KIDS,
+    KIDS_END,
+    LAST,
+    MARGINALS,
+    NUMBER,
+    PAIR_PTR,
+    PAIRS,
+    PARENT,
+    PLACES,
+    POSITIONS,
+    PUT,
+    ROW,
+    SCALE,
+    SCRATCH,
+    SIDE,
+    SLOTS,
+    SQUARINGS,
+    START,
+    TABLE_PARTS,
+    TINY,
+    TOPS,
+    WORDS,
+    B,
+    E,
+    L,
+    S,
+    T,
+    U,
+    W,
+    add_products,
+    exponentials,
+    lower,
+    make_tables,
+    mask,
+    push,
+    read,
+    store_four,
+    write,
+)
 from mssvm.engines.numba.vector import (
-    WIDTH,
     above,
-    bools_at,
+    bytes_at,
     exponent,
-    gather,
     ints_at,
     load,
-    mask_of,
+    onward,
     pointer_to,
-    scatter,
     splat,
     store,
     two_to_minus,
@@ -48,132 +86,9 @@ from mssvm.engines.numba.vector import (
     where,
 )
 
-L = WIDTH
-FAST = {"reassoc", "contract", "nsz", "arcp"}
-NONE = -1e300
-TINY = 1e-300
-# A sum above this is not made of what underflow left over: whatever was lost is 50 orders of magnitude below it.
-SMALLEST = 1e-200
 NARROW = 512.0  # (1/2) to this power is still far from underflow
-FULL = -1  # a word of eight lanes, a byte each, all set
-ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-
-# A group as one row of numbers, so that any number of them is one call; from ALLOWED on they are places in memory.
-SIDE, FIRST, LAST, NUMBER, BASE, SQUARINGS, POSITIONS, SLOTS, SIZES = 0, 1, 2, 3, 4, 8, 9, 10, 11
-ALLOWED, BEGIN, FAMILY, MEMBERS, ROW = 16, 17, 20, 24, 36
-# Tables as they are made, one part after the other: scores, exponentials at eps_y, transposed, at eps_h, transposed,
-# the largest score and the range of each.
-TABLE_PARTS, TOPS = 7, 5
-
-# Columns of a family's positions; a position is known by the place of its row in the table. Places of what it owns are
-# entries of the buffer, a register being eight.
-CARD, PARENT, FLIP, SLOT, START, PUT, CARRIER, KIDS, KIDS_END = range(9)
-U, E, B, T, S, W, SCALE = range(9, 16)  # scores, exponentials, belief, t, message, what belongs to it, scale
 # Columns of a group's positions: words of lanes, then numbers.
-COLUMNS = 16
 SENT, HERE, OPENED, PLAIN, ENDED, TIMES, IN_Y, ROWS, MANY, FACTORS, SIMPLE, ONE, TWO, READY, CLOSED = range(15)
-
-
-class Family(NamedTuple):
-    """The longest forest of a group of instances, by position."""
-
-    places: Ints  # (position, column)
-    kids: Ints
-    pair_ptr: Ints
-    by_table: Ints  # positions by slot and flip
-    n_pairs: int  # room for the places of pairs (belief, derivative)
-    size: int  # registers of scores
-    total: int  # entries of the buffer
-    scratch: int
-    marginals: int  # where the tables' marginals begin
-
-
-class Members(NamedTuple):
-    """Instances in groups of at most eight, what tells them apart, and where their scores and tables lie.
-
-    ``words[g, p]``: lanes of group g in which position p is a free output, ends rows, is present. Instances of a kind
-    have the same topology.
-    """
-
-    ptr: Ints
-    instance: Ints
-    kind: Ints
-    words: Ints
-    fresh: Bools  # whether the roles of a group differ from those of the one before
-    segment_ptr: Ints  # by kind
-    segment: Ints  # (from, to, length): scores of the instance to scores of the family
-    factor: Ints  # (kind, slot): a factor of the table, -1 if none
-    start: Ints  # of the tables
-    rows: Ints
-    cols: Ints
-    put: Ints
-
-
-class Begin(NamedTuple):
-    """Where the states and the factors of instances begin, and the marginals of factors."""
-
-    state: Ints
-    factor: Ints
-    mu: Ints
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def mask(word):
-    return mask_of(np.uint64(word))
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def lower(a, b):
-    return where(above(a, b), b, a)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def store_four(x, o, a, b, c, d):
-    store(x, o, a)
-    store(x, o + L, b)
-    store(x, o + 2 * L, c)
-    store(x, o + 3 * L, d)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def store_five(x, o, a, b, c, d, e):
-    store_four(x, o, a, b, c, d)
-    store(x, o + 4 * L, e)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def push(x, at, R, n, A, a, m, to, scale):
-    """y(r, k) = scale sum_j x(r, j) A[a + j m + k]: R rows of m numbers from rows of n."""
-    for _ in range(R):
-        k = 0
-        while k + 5 <= m and n == 2:
-            q, v, h = load(x, at) * scale, load(x, at + L) * scale, a + m + k
-            s0, s1, s2 = q * A[a + k] + v * A[h], q * A[a + k + 1] + v * A[h + 1], q * A[a + k + 2] + v * A[h + 2]
-            s3, s4 = q * A[a + k + 3] + v * A[h + 3], q * A[a + k + 4] + v * A[h + 4]
-            store_five(x, to + L * k, s0, s1, s2, s3, s4)
-            k += 5
-        while k + 5 <= m:
-            q = load(x, at)
-            s0, s1, s2, s3, s4 = q * A[a + k], q * A[a + k + 1], q * A[a + k + 2], q * A[a + k + 3], q * A[a + k + 4]
-            for j in range(1, n):
-                q = load(x, at + L * j)
-                r = a + j * m + k
-                s0, s1, s2 = s0 + q * A[r], s1 + q * A[r + 1], s2 + q * A[r + 2]
-                s3, s4 = s3 + q * A[r + 3], s4 + q * A[r + 4]
-            store_five(x, to + L * k, s0 * scale, s1 * scale, s2 * scale, s3 * scale, s4 * scale)
-            k += 5
-        while k < m:
-            h = min(k + 1, m - 1)
-            q = load(x, at)
-            s0, s1 = q * A[a + k], q * A[a + h]
-            for j in range(1, n):
-                q = load(x, at + L * j)
-                s0, s1 = s0 + q * A[a + j * m + k], s1 + q * A[a + j * m + h]
-            store(x, to + L * k, s0 * scale)
-            store(x, to + L * h, s1 * scale)
-            k += 2
-        at += n * L
-        to += m * L
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -356,15 +271,10 @@ def multiply_all(F, G, kids, p, x):
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def exponentiate(F, G, p, x, eps_y, eps_h):
     """e = exp((u - max) / unit) of position p; the largest score."""
-    o, e, plain, inverse = F[p + U], F[p + E], G[p + PLAIN], splat(1.0 / eps_h)
+    plain, inverse = G[p + PLAIN], splat(1.0 / eps_h)
     if plain != 0:
         inverse = where(mask(plain), splat(1.0 / eps_y if eps_y > 0.0 else 1.0), inverse)
-    hi = load(x, o)
-    for j in range(1, F[p + CARD]):
-        hi = vmax(hi, load(x, o + L * j))
-    for j in range(F[p + CARD]):
-        store(x, e + L * j, vexp((load(x, o + L * j) - hi) * inverse))
-    return hi
+    return exponentials(x, F[p + U], F[p + E], F[p + CARD], inverse)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -465,12 +375,12 @@ def find_factors(F, G, kids, p):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def read_roles(n, F, kids, words, g, eps_y, G):
+def read_roles(n, F, kids, words, eps_y, G):
     """What every position of a group does, by lanes, and the rows that follow from it."""
     for p in range(0, n, COLUMNS):
-        q, sent, here = F[p + PARENT], words[g, p // COLUMNS, 0], words[g, p // COLUMNS, 2]
-        closed = words[g, q // COLUMNS, 1] if q >= 0 else FULL
-        G[p + SENT], G[p + HERE], G[p + CLOSED] = sent, here, words[g, p // COLUMNS, 1]
+        q, sent, here = F[p + PARENT], words[3 * (p // COLUMNS)], words[3 * (p // COLUMNS) + 2]
+        closed = words[3 * (q // COLUMNS) + 1] if q >= 0 else FULL
+        G[p + SENT], G[p + HERE], G[p + CLOSED] = sent, here, words[3 * (p // COLUMNS) + 1]
         G[p + OPENED], G[p + PLAIN], G[p + ENDED] = sent & ~closed & here, sent & closed & here, ~sent & closed & here
         G[p + TIMES] = ~closed & here
         # In units of eps_y in all lanes: what outputs send multiplies the belief, and need not be taken to logs.
@@ -681,95 +591,32 @@ def downward(n, F, G, tables, base, x, scratch, marginals):
             derive_factors(F, G, p, x)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def load_five(x, o):
-    return load(x, o), load(x, o + L), load(x, o + 2 * L), load(x, o + 3 * L), load(x, o + 4 * L)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def add_one(x, at, o, A, a, c):
-    store(x, at + o * L, load(x, at + o * L) + c * A[a + o])
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def add_five(x, at, o, step, A, a, c0, c1, c2, c3, c4):
-    add_one(x, at, o, A, a, c0)
-    add_one(x, at, o + step, A, a, c1)
-    add_one(x, at, o + 2 * step, A, a, c2)
-    add_one(x, at, o + 3 * step, A, a, c3)
-    add_one(x, at, o + 4 * step, A, a, c4)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def outer(n, m, count, x, pairs, one, two, A, a, at, si, sj):
-    """out[i si + j sj] += A[i si + j sj] sum_e x[pairs[one + 2 e] + i] x[pairs[two + 2 e] + j]."""
-    for i in range(0, n, 2):
-        h, j = min(i + 1, n - 1), 0
-        while j + 5 <= m:
-            c0, c1, c2, c3, c4 = splat(0.0), splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-            d0, d1, d2, d3, d4 = splat(0.0), splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-            for e in range(count):
-                z, v = load(x, pairs[one + 2 * e] + i * L), load(x, pairs[one + 2 * e] + h * L)
-                o = pairs[two + 2 * e] + j * L
-                y0, y1, y2, y3, y4 = load_five(x, o)
-                c0, c1, c2, c3, c4 = c0 + z * y0, c1 + z * y1, c2 + z * y2, c3 + z * y3, c4 + z * y4
-                d0, d1, d2, d3, d4 = d0 + v * y0, d1 + v * y1, d2 + v * y2, d3 + v * y3, d4 + v * y4
-            o = i * si + j * sj
-            add_five(x, at, o, sj, A, a, c0, c1, c2, c3, c4)
-            if h > i:
-                add_five(x, at, o + si, sj, A, a, d0, d1, d2, d3, d4)
-            j += 5
-        while j < m:
-            k = min(j + 1, m - 1)
-            c0, c1, d0, d1 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-            for e in range(count):
-                z, v, o = load(x, pairs[one + 2 * e] + i * L), load(x, pairs[one + 2 * e] + h * L), pairs[two + 2 * e]
-                y0, y1 = load(x, o + j * L), load(x, o + k * L)
-                c0, c1, d0, d1 = c0 + z * y0, c1 + z * y1, d0 + v * y0, d1 + v * y1
-            add_one(x, at, i * si + j * sj, A, a, c0)
-            if k > j:
-                add_one(x, at, i * si + k * sj, A, a, c1)
-            if h > i:
-                add_one(x, at, h * si + j * sj, A, a, d0)
-            if h > i and k > j:
-                add_one(x, at, h * si + k * sj, A, a, d1)
-            j += 2
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
-def list_pairs(F, G, members, by_table, pair_ptr, pairs):
+def list_pairs(R, r, F, G, pairs):
     """Places of beliefs and derivatives whose outer products are wanted, by table, flip and kind; the counts first."""
-    lists = 2 * (len(pair_ptr) - 1)
+    ptr, by_table = ints_at(R[r + PAIR_PTR]), ints_at(R[r + BY_TABLE])
+    lists = 4 * R[r + SLOTS]
     at = lists
     for index in range(lists):
-        slot, flip, kind, first = index // 4, index // 2 % 2, index % 2, at
-        k, c = members.rows[slot], members.cols[slot]
-        k, c = (c, k) if flip else (k, c)
-        for n in range(pair_ptr[index // 2], pair_ptr[index // 2 + 1]):
+        kind, first = index % 2, at
+        for n in range(ptr[index // 2], ptr[index // 2 + 1]):
             p = by_table[n]
             count = G[p + PLAIN] != 0 if kind else G[p + ROWS] * (G[p + SENT] != FULL)
-            for r in range(count):
-                pairs[at], pairs[at + 1] = F[p + B] + r * k * L, F[p + (W if kind else S)] + r * c * L
+            for i in range(count):
+                pairs[at] = F[p + B] + i * F[p + CARD] * L
+                pairs[at + 1] = F[p + (W if kind else S)] + i * F[F[p + PARENT] + CARD] * L
                 at += 2
         pairs[index] = (at - first) // 2
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def add_pairs(members, tables, base, x, marginals, pairs):
-    """Marginals of the tables: sums of outer products of beliefs and derivatives, times the table."""
-    lists = 4 * len(members.start)
+def add_pairs(R, r, tables, x, pairs):
+    """Marginals of the tables from those lists."""
+    lists = 4 * R[r + SLOTS]
     at = lists
     for index in range(lists):
-        slot, count = index // 4, pairs[index]
-        k, c, sx, sz = members.rows[slot], members.cols[slot], members.cols[slot], 1
-        if index // 2 % 2:
-            k, c, sx, sz = c, k, 1, c
-        a, put = base[0 if index % 2 else 2] + members.start[slot], marginals + members.put[slot]
-        if count and (c >= 5 or k < 5):
-            outer(k, c, count, x, pairs, at, at + 1, tables, a, put, sx, sz)
-        elif count:
-            outer(c, k, count, x, pairs, at + 1, at, tables, a, put, sz, sx)
-        at += 2 * count
+        add_products(R, r, index // 4, index // 2 % 2, pairs[index], 1 - index % 2, tables, x, pairs, at)
+        at += 2 * pairs[index]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -875,146 +722,30 @@ def walk(n, real, F, G, tables, base, x, marginals, state):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def read(size, members, group, begin, unary, cost, allowed, stage, starts, x):
-    """Scores of a group by variable, with a cost if there is one, masked ones at ``NONE``, at the beginning of the
-    buffer."""
-    for lane in range(L):
-        b, kind, to = group[0, lane], group[1, lane], lane * size
-        if kind > 0:
-            for j in range(size):
-                stage[to + j] = 0.0
-        for n in range(members.segment_ptr[kind], members.segment_ptr[kind + 1]):
-            at, row, length = begin.state[b] + members.segment[n, 0], to + members.segment[n, 1], members.segment[n, 2]
-            score, ok, out = unary[at : at + length], allowed[at : at + length], stage[row : row + length]
-            if len(cost):
-                extra = cost[at : at + length]
-                for j in range(len(out)):
-                    out[j] = score[j] + extra[j] if ok[j] else NONE
-            else:
-                for j in range(len(out)):
-                    out[j] = score[j] if ok[j] else NONE
-    for j in range(0, size, L):
-        gather(stage, starts, j, x, j * L, ALL)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def write(size, members, group, real, begin, stage, starts, x, marginals, narrower, mu_unary, mu_tables):
-    """Marginals of the first ``real`` lanes to where they belong; those of a ``narrower`` query are subtracted."""
-    for j in range(0, size, L):
-        scatter(x, j * L, stage, starts, j, ALL)
-    for lane in range(real):
-        b, kind = group[0, lane], group[1, lane]
-        for n in range(members.segment_ptr[kind], members.segment_ptr[kind + 1]):
-            to, at = begin.state[b] + members.segment[n, 0], lane * size + members.segment[n, 1]
-            row, out = stage[at : at + members.segment[n, 2]], mu_unary[to : to + members.segment[n, 2]]
-            for j in range(len(row)):
-                out[j] = out[j] - row[j] if narrower else row[j]
-        for slot in range(len(members.start)):
-            if members.factor[kind, slot] >= 0:
-                at = begin.mu[begin.factor[b] + members.factor[kind, slot]]
-                for j in range(members.rows[slot] * members.cols[slot]):
-                    v = x[marginals + members.put[slot] + j * L + lane]
-                    mu_tables[at + j] = mu_tables[at + j] - v if narrower else v
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def run_group(
-    f, members, g, fresh, group, tables, base, tops, eps_y, eps_h, squarings, buffer, roles, listed, states, value, done
-):
-    """One group, its scores being in the buffer; ``done`` is set where nothing was too small to be safe."""
-    # Kernels within get pointers: arrays would be counted, atomically, at every call.
-    x, F, G, A = pointer_to(buffer), pointer_to(f.places), pointer_to(roles), pointer_to(tables)
-    kids, base_at, tops_at, pairs = pointer_to(f.kids), pointer_to(base), pointer_to(tops), pointer_to(listed)
-    n, real = f.places.size, members.ptr[g + 1] - members.ptr[g]
-    if fresh:
-        read_roles(n, F, kids, members.words, g, eps_y, G)
-        list_pairs(F, G, members, f.by_table, f.pair_ptr, pairs)
-    v, least = upward(n, F, G, kids, A, base_at, tops_at, squarings, eps_y, eps_h, x, f.scratch)
-    store(x, f.scratch, v)
-    for lane in range(real):
-        value[group[lane]] = x[f.scratch + lane]
-    store(x, f.scratch, least)
-    for lane in range(real):
-        b = group[lane]
-        done[b] = x[f.scratch + lane] > SMALLEST and NONE / 2 < value[b] < np.inf
-    for j in range(f.marginals, f.total):
-        x[j] = 0.0
-    if eps_y > 0.0:
-        downward(n, F, G, A, base_at, x, f.scratch, f.marginals)
-        add_pairs(members, A, base_at, x, f.marginals, pairs)
-    else:
-        walk(n, real, F, G, A, base_at, x, f.marginals, pointer_to(states))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def family_of(r):
-    n, slots, kids = r[POSITIONS], r[SLOTS], carray(ints_at(r[FAMILY + 1]), r[POSITIONS])
-    places, by_table = carray(ints_at(r[FAMILY]), (n, COLUMNS)), carray(ints_at(r[FAMILY + 3]), n)
-    pair_ptr = carray(ints_at(r[FAMILY + 2]), 2 * slots + 1)
-    return Family(places, kids, pair_ptr, by_table, r[SIZES], r[SIZES + 1], r[SIZES + 2], r[SIZES + 3], r[SIZES + 4])
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def members_of(r):
-    n, slots, m = r[POSITIONS], r[SLOTS], MEMBERS
-    ptr, instance, kind = carray(ints_at(r[m]), 1), carray(ints_at(r[m + 1]), 1), carray(ints_at(r[m + 2]), 1)
-    words, fresh = carray(ints_at(r[m + 3]), (1, n, 3)), carray(bools_at(r[m + 4]), 1)
-    segment_ptr, segment = carray(ints_at(r[m + 5]), 1), carray(ints_at(r[m + 6]), (1, 3))
-    factor, start = carray(ints_at(r[m + 7]), (1, slots)), carray(ints_at(r[m + 8]), slots)
-    rows, cols, put = carray(ints_at(r[m + 9]), 1), carray(ints_at(r[m + 10]), 1), carray(ints_at(r[m + 11]), 1)
-    return Members(ptr, instance, kind, words, fresh, segment_ptr, segment, factor, start, rows, cols, put)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_unary, mu_tables, done, space, counts):
-    """The groups of ``rows`` in this order, U+ (side 0) with the costs, and U- (side 1); how many instances were done.
-
-    ``sets`` names the tables that are to be made for either side; none if they are made already.
-    """
-    size, count = len(raw), 0
-    for side in range(len(sets)):
-        given = raw_cost if side == 0 else raw_cost[:0]
-        make_tables(sets[side], numbers[side], made[TABLE_PARTS * size * side :], raw, given)
+    """As ``sums.run_sums``, at any temperatures."""
+    R, A, x, lanes, count, size = pointer_to(rows), pointer_to(made), pointer_to(space), pointer_to(counts), 0, len(raw)
+    scores, costs, mu, mu_t = pointer_to(unary), pointer_to(cost), pointer_to(mu_unary), pointer_to(mu_tables)
+    make_tables(sets, numbers, A, raw, raw_cost)
     for k in range(len(rows)):
-        r, eps_y, eps_h = rows[k], numbers[rows[k, NUMBER], 0], numbers[rows[k, NUMBER], 1]
-        f, members, side = family_of(r), members_of(r), r[SIDE]
-        begin = Begin(carray(ints_at(r[BEGIN]), 1), carray(ints_at(r[BEGIN + 1]), 1), carray(ints_at(r[BEGIN + 2]), 1))
-        allowed, base = carray(bools_at(r[ALLOWED]), len(unary)), r[BASE : BASE + 4]
-        tops, extra = made[TABLE_PARTS * size * side + TOPS * size :], cost if side == 0 else cost[:0]
-        buffer, stage = space[: f.total], space[f.total : f.total + L * f.size]
-        n = f.places.size
-        roles, listed, states = counts[:n], counts[n : n + f.n_pairs], counts[n + f.n_pairs + 3 * L :]
-        starts, group = counts[n + f.n_pairs : n + f.n_pairs + L], np.empty((2, L), np.int64)
-        for lane in range(L):
-            starts[lane] = lane * f.size
-        for j in range(2 * L * len(f.places)):
+        r, eps_y, eps_h = k * ROW, numbers[rows[k, NUMBER], 0], numbers[rows[k, NUMBER], 1]
+        F, kids, n = ints_at(R[r + PLACES]), ints_at(R[r + KID_LIST]), COLUMNS * R[r + POSITIONS]
+        base, tops = onward(R, r + BASE), onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
+        scratch, marginals = R[r + SCRATCH], R[r + MARGINALS]
+        G, pairs = onward(lanes, 3 * L), onward(lanes, 3 * L + n)
+        states = onward(pairs, R[r + PAIRS])
+        for j in range(2 * L * R[r + POSITIONS]):
             states[j] = 0
-        for g in range(r[FIRST], r[LAST]):
-            real = members.ptr[g + 1] - members.ptr[g]
-            for lane in range(L):
-                i = members.ptr[g] + min(lane, real - 1)
-                group[0, lane], group[1, lane] = members.instance[i], members.kind[i]
-            read(f.size, members, group, begin, unary, extra, allowed, stage, starts, buffer)
-            run_group(
-                f, members, g, g == r[FIRST] or members.fresh[g], group[0], made, base, tops, eps_y, eps_h,
-                r[SQUARINGS], buffer, roles, listed, states, value[side], done[side],
-            )  # fmt: skip
-            write(
-                f.size, members, group, real, begin, stage, starts, buffer, f.marginals, side == 1, mu_unary, mu_tables
-            )
-            for lane in range(real):
-                count += done[side, group[0, lane]]
+        for g in range(R[r + FIRST], R[r + LAST]):
+            real = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
+            if g == R[r + FIRST] or bytes_at(R[r + FRESH])[g]:
+                read_roles(n, F, kids, onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS]), eps_y, G)
+                list_pairs(R, r, F, G, pairs)
+            v, least = upward(n, F, G, kids, A, base, tops, R[r + SQUARINGS], eps_y, eps_h, x, scratch)
+            if eps_y > 0.0:
+                downward(n, F, G, A, base, x, scratch, marginals)
+                add_pairs(R, r, A, x, pairs)
+            else:
+                walk(n, real, F, G, A, base, x, marginals, states)
+            count += write(R, r, real, v, least, x, lanes, value, done, mu, mu_t)
     return count
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def make_tables(tables, eps, made, raw, cost):
-    """What ``TableSet.at_both`` makes, of scores with a cost if there is one."""
-    size, n = len(raw), tables[3]
-    starts, rows, cols = carray(ints_at(tables[0]), n), carray(ints_at(tables[1]), n), carray(ints_at(tables[2]), n)
-    scores, top, span = made[:size], made[TOPS * size : (TOPS + 1) * size], made[(TOPS + 1) * size : TABLE_PARTS * size]
-    for j in range(size):
-        scores[j] = raw[j] + cost[j] if len(cost) else raw[j]
-    for h in range(1 if eps[0] == eps[1] else 2):
-        e, et = made[(1 + 2 * h) * size : (2 + 2 * h) * size], made[(2 + 2 * h) * size : (3 + 2 * h) * size]
-        exp_tables(scores, starts, rows, cols, eps[h], e, et, top, span)

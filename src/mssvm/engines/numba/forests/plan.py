@@ -21,7 +21,7 @@ from mssvm.engines.numba.forests.lane_groups import (
     parts_of,
     read_from_root,
 )
-from mssvm.engines.numba.forests.lanes import TABLE_PARTS, run_lanes
+from mssvm.engines.numba.forests.registers import TABLE_PARTS
 from mssvm.engines.numba.forests.rooting import Rooting, rooting_of
 from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, TableSet
 from mssvm.engines.numba.vector import WIDTH
@@ -41,15 +41,11 @@ def stack_forests(rootings: list[Rooting], cards: list[Ints]) -> Forest:
         rows.append((c, offsets(c)[:-1], r.order, r.parent, r.edge, r.flip.astype(np.int64), r.degree, r.ends.ravel()))
     nodes, factors = (offsets(np.array([len(row[k]) for row in rows[1:]], dtype=np.int64)) for k in (0, 7))
     card, start, order, parent, edge, flip, degree, ends = map(np.concatenate, zip(*rows, strict=True))
-    return Forest(
-        nodes, factors // 2, card, start, order, parent, edge, flip.astype(bool), degree, ends.reshape(-1, 2)
-    )
+    return Forest(nodes, factors // 2, card, start, order, parent, edge, flip.astype(bool), degree, ends.reshape(-1, 2))
 
 
 def layout_of(batch: Batch) -> BatchPtr:
-    return BatchPtr(
-        batch.topology_of, batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at
-    )
+    return BatchPtr(batch.topology_of, batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at)
 
 
 def tables_of(batch: Batch, used: Ints, shapes: Ints, ok: Bools) -> tuple[Ints, Ints, Ints, Bools]:
@@ -195,12 +191,13 @@ class ForestRoute:
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances."""
         each, done, lanes = self.workers.each, np.zeros((1, len(value)), dtype=bool), self.registers
-        made = np.empty(TABLE_PARTS * len(theta.tables))
+        unary, raw = np.ascontiguousarray(theta.unary), np.ascontiguousarray(theta.tables)
+        made = np.empty(TABLE_PARTS * len(raw))
 
         def side_by_side(rows: Ints, sets: Ints = NO_SETS) -> None:
-            run_lanes(
-                rows, lanes.numbers, sets, made, theta.tables, NO_COST, theta.unary, NO_COST, value.reshape(1, -1),
-                mu.unary, mu.tables, done, *self.workers.scratch(*lanes.needs),
+            lanes.run(
+                rows, lanes.numbers, sets, made, raw, NO_COST, unary, NO_COST, value.reshape(1, -1), mu.unary,
+                mu.tables, done, *self.workers.scratch(*lanes.needs),
             )  # fmt: skip
 
         def products(mode: int, some: DenseForests) -> None:

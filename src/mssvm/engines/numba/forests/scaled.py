@@ -104,24 +104,29 @@ def exp_neg(x: float) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def exp_table(raw, a, n, m, eps, e, et, top, span):
+    """Fill ``Tables`` for the table at ``a``; ``span`` is infinite where an entry is forbidden."""
+    hi, lo = -np.inf, np.inf
+    for j in range(a, a + n * m):
+        hi = raw[j] if raw[j] > hi else hi
+        lo = raw[j] if raw[j] < lo else lo
+    top[a] = hi
+    span[a] = hi - lo if lo > -np.inf else np.inf
+    shift = hi if hi > -np.inf else 0.0
+    for j in range(a, a + n * m):
+        e[j] = exp_neg((raw[j] - shift) / eps) if eps > 0.0 else raw[j]
+    for x in range(n):
+        for z in range(m):
+            et[a + z * n + x] = e[a + x * m + z]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def exp_tables(
     raw: Floats, starts: Ints, rows: Ints, cols: Ints, eps: float, e: Floats, et: Floats, top: Floats, span: Floats
 ) -> None:
-    """Fill ``Tables`` for the tables at ``starts``; ``span`` is infinite where an entry is forbidden."""
+    """``exp_table`` for the tables at ``starts``."""
     for k in range(len(starts)):
-        a, n, m = starts[k], rows[k], cols[k]
-        hi, lo = -np.inf, np.inf
-        for j in range(a, a + n * m):
-            hi = max(hi, raw[j])
-            lo = min(lo, raw[j])
-        top[a] = hi
-        span[a] = hi - lo if lo > -np.inf else np.inf
-        shift = hi if hi > -np.inf else 0.0
-        for j in range(a, a + n * m):
-            e[j] = exp_neg((raw[j] - shift) / eps) if eps > 0.0 else raw[j]
-        for x in range(n):
-            for z in range(m):
-                et[a + z * n + x] = e[a + x * m + z]
+        exp_table(raw, starts[k], rows[k], cols[k], eps, e, et, top, span)
 
 
 @dataclass(frozen=True, eq=False)

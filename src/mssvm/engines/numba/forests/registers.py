@@ -1,0 +1,287 @@
+"""Eight instances of one forest in a register: where a group lies in memory, and what every pass over it shares.
+
+Instances of a group have the same rooted forest, read from the root, though some may end sooner than others (chains of
+different lengths), and read the same tables; roles and masks are each instance's own. Positions run from the leaves to
+the root; an instance that ends sooner lacks the first positions, which then send neutral messages.
+
+A group is one row of numbers, so that any number of them is one call, and kernels get addresses: arrays would be
+counted, atomically, at every call, and take long to compile. ``sums`` runs groups of one temperature, ``lanes`` others.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mssvm.core.jit import njit
+from mssvm.engines.numba.forests.scaled import exp_table
+from mssvm.engines.numba.vector import (
+    WIDTH,
+    above,
+    bytes_at,
+    gather,
+    ints_at,
+    load,
+    mask_of,
+    onward,
+    pointer_to,
+    scatter,
+    splat,
+    store,
+    vexp,
+    vmax,
+    where,
+)
+
+L = WIDTH
+FAST = {"reassoc", "contract", "nsz", "arcp"}
+NONE = -1e300
+TINY = 1e-300
+# A sum above this is not made of what underflow left over: whatever was lost is 50 orders of magnitude below it.
+SMALLEST = 1e-200
+LOG_2 = 0.6931471805599453
+FULL = -1  # a word of eight lanes, a byte each, all set
+ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+# Columns of a row; PAIRS to MARGINALS are sizes and places of a family, from ALLOWED on they are addresses.
+SIDE, FIRST, LAST, NUMBER, BASE, SQUARINGS, POSITIONS, SLOTS = 0, 1, 2, 3, 4, 8, 9, 10
+PAIRS, SIZE, TOTAL, SCRATCH, MARGINALS = range(11, 16)
+ALLOWED, STATE_AT, FACTOR_AT, MU_AT, PLACES, KID_LIST, PAIR_PTR, BY_TABLE = range(16, 24)
+PTR, INSTANCE, KIND, WORDS, FRESH, SEGMENT_PTR, SEGMENT, FACTOR, TABLE, TABLE_ROWS, TABLE_COLS, PUT_AT = range(24, 36)
+ROW = 36
+# Tables as they are made, one part after the other: scores, exponentials at eps_y, transposed, at eps_h, transposed,
+# the largest score and the range of each.
+TABLE_PARTS, TOPS = 7, 5
+
+# Columns of a family's positions; a position is known by the place of its row in the table. Places of what it owns are
+# entries of the buffer, a register being eight.
+COLUMNS = 16
+CARD, PARENT, FLIP, SLOT, START, PUT, CARRIER, KIDS, KIDS_END = range(9)
+U, E, B, T, S, W, SCALE = range(9, 16)  # scores, exponentials, belief, t, message, what belongs to it, scale
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def mask(word):
+    return mask_of(np.uint64(word))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def lower(a, b):
+    return where(above(a, b), b, a)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def store_four(x, o, a, b, c, d):
+    store(x, o, a)
+    store(x, o + L, b)
+    store(x, o + 2 * L, c)
+    store(x, o + 3 * L, d)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def store_five(x, o, a, b, c, d, e):
+    store_four(x, o, a, b, c, d)
+    store(x, o + 4 * L, e)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def push(x, at, R, n, A, a, m, to, scale):
+    """y(r, k) = scale sum_j x(r, j) A[a + j m + k]: R rows of m numbers from rows of n."""
+    for _ in range(R):
+        k = 0
+        while k + 5 <= m and n == 2:
+            q, v, h = load(x, at) * scale, load(x, at + L) * scale, a + m + k
+            s0, s1, s2 = q * A[a + k] + v * A[h], q * A[a + k + 1] + v * A[h + 1], q * A[a + k + 2] + v * A[h + 2]
+            s3, s4 = q * A[a + k + 3] + v * A[h + 3], q * A[a + k + 4] + v * A[h + 4]
+            store_five(x, to + L * k, s0, s1, s2, s3, s4)
+            k += 5
+        while k + 5 <= m:
+            q = load(x, at)
+            s0, s1, s2, s3, s4 = q * A[a + k], q * A[a + k + 1], q * A[a + k + 2], q * A[a + k + 3], q * A[a + k + 4]
+            for j in range(1, n):
+                q = load(x, at + L * j)
+                r = a + j * m + k
+                s0, s1, s2 = s0 + q * A[r], s1 + q * A[r + 1], s2 + q * A[r + 2]
+                s3, s4 = s3 + q * A[r + 3], s4 + q * A[r + 4]
+            store_five(x, to + L * k, s0 * scale, s1 * scale, s2 * scale, s3 * scale, s4 * scale)
+            k += 5
+        while k + 2 <= m:
+            q = load(x, at)
+            s0, s1 = q * A[a + k], q * A[a + k + 1]
+            for j in range(1, n):
+                q, r = load(x, at + L * j), a + j * m + k
+                s0, s1 = s0 + q * A[r], s1 + q * A[r + 1]
+            store(x, to + L * k, s0 * scale)
+            store(x, to + L * (k + 1), s1 * scale)
+            k += 2
+        if k < m:
+            s0 = load(x, at) * A[a + k]
+            for j in range(1, n):
+                s0 = s0 + load(x, at + L * j) * A[a + j * m + k]
+            store(x, to + L * k, s0 * scale)
+        at += n * L
+        to += m * L
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def load_five(x, o):
+    return load(x, o), load(x, o + L), load(x, o + 2 * L), load(x, o + 3 * L), load(x, o + 4 * L)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def add_one(x, at, o, A, a, c):
+    store(x, at + o * L, load(x, at + o * L) + c * A[a + o])
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def add_five(x, at, o, step, A, a, c0, c1, c2, c3, c4):
+    add_one(x, at, o, A, a, c0)
+    add_one(x, at, o + step, A, a, c1)
+    add_one(x, at, o + 2 * step, A, a, c2)
+    add_one(x, at, o + 3 * step, A, a, c3)
+    add_one(x, at, o + 4 * step, A, a, c4)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def outer(n, m, count, x, pairs, one, two, A, a, at, si, sj):
+    """out[i si + j sj] += A[i si + j sj] sum_e x[pairs[one + 2 e] + i] x[pairs[two + 2 e] + j]."""
+    for i in range(0, n, 2):
+        h, j = min(i + 1, n - 1), 0
+        while j + 5 <= m:
+            c0, c1, c2, c3, c4 = splat(0.0), splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+            d0, d1, d2, d3, d4 = splat(0.0), splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+            for e in range(count):
+                z, v = load(x, pairs[one + 2 * e] + i * L), load(x, pairs[one + 2 * e] + h * L)
+                o = pairs[two + 2 * e] + j * L
+                y0, y1, y2, y3, y4 = load_five(x, o)
+                c0, c1, c2, c3, c4 = c0 + z * y0, c1 + z * y1, c2 + z * y2, c3 + z * y3, c4 + z * y4
+                d0, d1, d2, d3, d4 = d0 + v * y0, d1 + v * y1, d2 + v * y2, d3 + v * y3, d4 + v * y4
+            o = i * si + j * sj
+            add_five(x, at, o, sj, A, a, c0, c1, c2, c3, c4)
+            if h > i:
+                add_five(x, at, o + si, sj, A, a, d0, d1, d2, d3, d4)
+            j += 5
+        while j < m:
+            k = min(j + 1, m - 1)
+            c0, c1, d0, d1 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+            for e in range(count):
+                z, v, o = load(x, pairs[one + 2 * e] + i * L), load(x, pairs[one + 2 * e] + h * L), pairs[two + 2 * e]
+                y0, y1 = load(x, o + j * L), load(x, o + k * L)
+                c0, c1, d0, d1 = c0 + z * y0, c1 + z * y1, d0 + v * y0, d1 + v * y1
+            add_one(x, at, i * si + j * sj, A, a, c0)
+            if k > j:
+                add_one(x, at, i * si + k * sj, A, a, c1)
+            if h > i:
+                add_one(x, at, h * si + j * sj, A, a, d0)
+            if h > i and k > j:
+                add_one(x, at, h * si + k * sj, A, a, d1)
+            j += 2
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def exponentials(x, u, e, k, inverse):
+    """e = exp((u - max) * inverse) of k scores; the largest."""
+    hi = load(x, u)
+    for j in range(1, k):
+        hi = vmax(hi, load(x, u + L * j))
+    for j in range(k):
+        store(x, e + L * j, vexp((load(x, u + L * j) - hi) * inverse))
+    return hi
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_products(R, r, slot, flip, count, h, tables, x, pairs, at):
+    """Marginals of a table: the sum of ``count`` outer products of beliefs and derivatives, times the table at the
+    temperature of hidden variables if ``h``."""
+    k, c = ints_at(R[r + TABLE_ROWS])[slot], ints_at(R[r + TABLE_COLS])[slot]
+    a, put = R[r + BASE + 2 * h] + ints_at(R[r + TABLE])[slot], R[r + MARGINALS] + ints_at(R[r + PUT_AT])[slot]
+    sx, sz = c, 1
+    if flip:
+        k, c, sx, sz = c, k, 1, c
+    if count and (c >= 5 or k < 5):
+        outer(k, c, count, x, pairs, at, at + 1, tables, a, put, sx, sz)
+    elif count:
+        outer(c, k, count, x, pairs, at + 1, at, tables, a, put, sz, sx)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def read(R, r, g, unary, cost, costly, x, lanes):
+    """Scores of group g by variable, with a cost if there is one, masked ones at ``NONE``, at the beginning of the
+    buffer, and no marginals of tables yet; how many lanes are instances of their own.
+
+    Behind the buffer every lane has a row of scores: ``lanes`` gets where it begins, the instance and its kind.
+    """
+    ptr, instance, kinds = ints_at(R[r + PTR]), ints_at(R[r + INSTANCE]), ints_at(R[r + KIND])
+    state_at, segment_ptr, segment = ints_at(R[r + STATE_AT]), ints_at(R[r + SEGMENT_PTR]), ints_at(R[r + SEGMENT])
+    ok, size, real = bytes_at(R[r + ALLOWED]), R[r + SIZE], ptr[g + 1] - ptr[g]
+    for lane in range(L):
+        i, to = ptr[g] + (lane if lane < real else real - 1), R[r + TOTAL] + lane * size
+        b, kind = instance[i], kinds[i]
+        lanes[lane], lanes[L + lane], lanes[2 * L + lane] = to, b, kind
+        if kind > 0:
+            for j in range(to, to + size):
+                x[j] = 0.0
+        for n in range(segment_ptr[kind], segment_ptr[kind + 1]):
+            at, row, length = state_at[b] + segment[3 * n], to + segment[3 * n + 1], segment[3 * n + 2]
+            if costly:
+                for j in range(length):
+                    x[row + j] = unary[at + j] + cost[at + j] if ok[at + j] else NONE
+            else:
+                for j in range(length):
+                    x[row + j] = unary[at + j] if ok[at + j] else NONE
+    for j in range(0, size, L):
+        gather(x, lanes, j, x, j * L, ALL)
+    for j in range(R[r + MARGINALS], R[r + TOTAL]):
+        x[j] = 0.0
+    return real
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def write(R, r, real, v, least, x, lanes, value, done, mu_unary, mu_tables):
+    """Values and marginals of the first lanes to where they belong, those of side 1 subtracted; how many instances are
+    ``done``: nothing was too small to be safe."""
+    size, side, count, slots = R[r + SIZE], R[r + SIDE], 0, R[r + SLOTS]
+    state_at, segment_ptr, segment = ints_at(R[r + STATE_AT]), ints_at(R[r + SEGMENT_PTR]), ints_at(R[r + SEGMENT])
+    rows, cols, puts, factors = (
+        ints_at(R[r + TABLE_ROWS]), ints_at(R[r + TABLE_COLS]), ints_at(R[r + PUT_AT]), ints_at(R[r + FACTOR])
+    )  # fmt: skip
+    for j in range(0, size, L):
+        scatter(x, j * L, x, lanes, j, ALL)
+    store(x, 0, v)
+    store(x, L, least)
+    for lane in range(real):
+        b, kind = lanes[L + lane], lanes[2 * L + lane]
+        value[side, b] = x[lane]
+        done[side, b] = x[L + lane] > SMALLEST and NONE / 2 < x[lane] < np.inf
+        count += done[side, b]
+        for n in range(segment_ptr[kind], segment_ptr[kind + 1]):
+            to, at, length = state_at[b] + segment[3 * n], lanes[lane] + segment[3 * n + 1], segment[3 * n + 2]
+            if side:
+                for j in range(length):
+                    mu_unary[to + j] -= x[at + j]
+            else:
+                for j in range(length):
+                    mu_unary[to + j] = x[at + j]
+        for slot in range(slots):
+            factor = factors[kind * slots + slot]
+            if factor >= 0:
+                to = ints_at(R[r + MU_AT])[ints_at(R[r + FACTOR_AT])[b] + factor]
+                at = R[r + MARGINALS] + puts[slot] + lane
+                for j in range(rows[slot] * cols[slot]):
+                    mu_tables[to + j] = mu_tables[to + j] - x[at + j * L] if side else x[at + j * L]
+    return count
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def make_tables(sets, numbers, made, raw, cost):
+    """What ``TableSet.at_both`` makes, of scores with a cost if there is one at side 0, for the sides of ``sets``."""
+    size, scores, extra = len(raw), pointer_to(raw), pointer_to(cost)
+    for side in range(len(sets)):
+        part, eps_y, eps_h = onward(made, TABLE_PARTS * size * side), numbers[side, 0], numbers[side, 1]
+        starts, rows, cols = ints_at(sets[side, 0]), ints_at(sets[side, 1]), ints_at(sets[side, 2])
+        for j in range(size):
+            part[j] = scores[j] + extra[j] if side == 0 and len(cost) else scores[j]
+        for h in range(1 if eps_y == eps_h else 2):
+            e, et = onward(part, (1 + 2 * h) * size), onward(part, (2 + 2 * h) * size)
+            top, span = onward(part, TOPS * size), onward(part, (TOPS + 1) * size)
+            for k in range(sets[side, 3]):
+                exp_table(part, starts[k], rows[k], cols[k], eps_h if h else eps_y, e, et, top, span)

@@ -1,0 +1,202 @@
+"""Forests of one temperature eps > 0 side by side (``registers``), in scaled probabilities.
+
+Every position has scores u(x), a belief b(x) = exp((u - max) / eps) * messages, and tells its parent
+
+    s(z) = 2^-n sum_x b(x) E(x, z),   E = exp(theta / eps),   n such that the belief times 2^-n sums to 1/2 to 1.
+
+The way back is the chain rule: d(z), the derivative of log Z by s(z) times 2^-n, is the parent's marginal over s, and
+the marginals are q(x) = b(x) t(x), t = E d. Those of tied factors are sums of outer products b (x) d, times E.
+"""
+
+from __future__ import annotations
+
+from mssvm.core.jit import njit
+from mssvm.engines.numba.forests.registers import (
+    BASE,
+    BY_TABLE,
+    CARD,
+    COLUMNS,
+    FAST,
+    FIRST,
+    FLIP,
+    FULL,
+    KID_LIST,
+    KIDS,
+    KIDS_END,
+    LAST,
+    LOG_2,
+    NUMBER,
+    PAIR_PTR,
+    PARENT,
+    PLACES,
+    POSITIONS,
+    ROW,
+    SCALE,
+    SIDE,
+    SLOTS,
+    START,
+    TABLE_PARTS,
+    TINY,
+    TOPS,
+    WORDS,
+    B,
+    E,
+    L,
+    S,
+    T,
+    U,
+    add_products,
+    exponentials,
+    lower,
+    make_tables,
+    mask,
+    push,
+    read,
+    write,
+)
+from mssvm.engines.numba.vector import (
+    exponent,
+    ints_at,
+    load,
+    onward,
+    pointer_to,
+    splat,
+    store,
+    two_to_minus_exponent,
+    vlog,
+    vmax,
+    where,
+)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def believe(F, kids, p, x):
+    """The belief of position p, and its sum."""
+    e, k, to, total = F[p + E], F[p + CARD], F[p + B], splat(0.0)
+    first, last = F[p + KIDS], F[p + KIDS_END]
+    if first == last:
+        for j in range(k):
+            v = load(x, e + L * j)
+            store(x, to + L * j, v)
+            total = total + v
+        return total
+    for n in range(first, last):
+        m, total = F[kids[n] + S], splat(0.0)
+        for j in range(k):
+            v = load(x, e + L * j) * load(x, m + L * j)
+            store(x, to + L * j, v)
+            total = total + v
+        e = to
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def upward(n, F, kids, words, tables, base, tops, eps, x):
+    """From the leaves to the roots: the values of the lanes, and the smallest sum that was met."""
+    zero, one, inverse = splat(0.0), splat(1.0), splat(1.0 / eps)
+    value, least, halvings = zero, one, zero
+    for p in range(0, n, COLUMNS):  # by itself: many exponentials are in flight at a time
+        hi = exponentials(x, F[p + U], F[p + E], F[p + CARD], inverse)
+        if F[p + PARENT] >= 0:
+            hi = hi + tops[F[p + START]]
+        here = words[3 * (p // COLUMNS) + 2]
+        value = value + (hi if here == FULL else where(mask(here), hi, zero))
+    for p in range(0, n, COLUMNS):
+        q, here = F[p + PARENT], words[3 * (p // COLUMNS) + 2]
+        total = believe(F, kids, p, x)
+        if here != FULL:
+            total = where(mask(here), total, one)
+        least = lower(least, total)
+        total = vmax(total, splat(TINY))
+        if q < 0:
+            store(x, F[p + SCALE], one / total)
+            value = value + vlog(total) * eps
+            continue
+        scale, e, m, c = two_to_minus_exponent(total), exponent(total), F[p + S], F[q + CARD]
+        store(x, F[p + SCALE], scale)
+        push(x, F[p + B], 1, F[p + CARD], tables, base[F[p + FLIP]] + F[p + START], c, m, scale)
+        if here != FULL:
+            e = where(mask(here), e, zero)
+            for z in range(c):
+                store(x, m + z * L, where(mask(here), load(x, m + z * L), one))
+        halvings = halvings + e
+    return value + halvings * (LOG_2 * eps), least
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def derive(F, kids, p, words, x):
+    """The derivatives by the messages that p got, in their place, times the scale of who sent them."""
+    k, e, t, first, last = F[p + CARD], F[p + E], F[p + T], F[p + KIDS], F[p + KIDS_END]
+    one = kids[first]
+    two = kids[last - 1]
+    s, other, scale = F[one + S], F[two + S], load(x, F[one + SCALE])
+    if last - first == 1:
+        for z in range(k):
+            store(x, s + z * L, load(x, e + z * L) * load(x, t + z * L) * scale)
+    elif last - first == 2:
+        scale_two = load(x, F[two + SCALE])
+        for z in range(k):
+            d, v = load(x, e + z * L) * load(x, t + z * L), load(x, s + z * L)
+            store(x, s + z * L, d * load(x, other + z * L) * scale)
+            store(x, other + z * L, d * v * scale_two)
+    else:
+        for n in range(first, last):
+            s, scale = F[kids[n] + S], load(x, F[kids[n] + SCALE])
+            for z in range(k):
+                store(x, s + z * L, load(x, F[p + U] + z * L) / vmax(load(x, s + z * L), splat(TINY)) * scale)
+    for n in range(first, last):
+        here = words[3 * (kids[n] // COLUMNS) + 2]
+        for z in range(0 if here == FULL else k):
+            at = F[kids[n] + S] + z * L
+            store(x, at, where(mask(here), load(x, at), splat(0.0)))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def downward(n, F, kids, words, tables, base, x):
+    """From the roots to the leaves: marginals of the nodes in place of the scores."""
+    for p in range(n - COLUMNS, -1, -COLUMNS):
+        q, k, b, t, u = F[p + PARENT], F[p + CARD], F[p + B], F[p + T], F[p + U]
+        if q < 0:
+            for j in range(k):
+                store(x, t + j * L, load(x, F[p + SCALE]))
+        else:
+            push(x, F[p + S], 1, F[q + CARD], tables, base[1 - F[p + FLIP]] + F[p + START], k, t, splat(1.0))
+        for j in range(k):
+            store(x, u + j * L, load(x, b + j * L) * load(x, t + j * L))
+        if F[p + KIDS] < F[p + KIDS_END]:
+            derive(F, kids, p, words, x)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def add_pairs(R, r, F, tables, x, pairs):
+    """Marginals of the tables; ``pairs`` gets the places of beliefs and derivatives."""
+    ptr, by_table = ints_at(R[r + PAIR_PTR]), ints_at(R[r + BY_TABLE])
+    for index in range(2 * R[r + SLOTS]):
+        count = ptr[index + 1] - ptr[index]
+        for n in range(count):
+            p = by_table[ptr[index] + n]
+            pairs[2 * n], pairs[2 * n + 1] = F[p + B], F[p + S]
+        add_products(R, r, index // 2, index % 2, count, 0, tables, x, pairs, 0)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def run_sums(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_unary, mu_tables, done, space, counts):
+    """The groups of ``rows`` in this order, U+ (side 0) with the costs, and U- (side 1); how many instances were done.
+
+    ``sets`` names the tables that are to be made for either side; none if they are made already.
+    """
+    R, A, x, lanes, count, size = pointer_to(rows), pointer_to(made), pointer_to(space), pointer_to(counts), 0, len(raw)
+    scores, costs, mu, mu_t = pointer_to(unary), pointer_to(cost), pointer_to(mu_unary), pointer_to(mu_tables)
+    make_tables(sets, numbers, A, raw, raw_cost)
+    for k in range(len(rows)):
+        r, eps = k * ROW, numbers[rows[k, NUMBER], 0]
+        F, kids, n = ints_at(R[r + PLACES]), ints_at(R[r + KID_LIST]), COLUMNS * R[r + POSITIONS]
+        base, tops = onward(R, r + BASE), onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
+        for g in range(R[r + FIRST], R[r + LAST]):
+            words = onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS])
+            real = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
+            v, least = upward(n, F, kids, words, A, base, tops, eps, x)
+            downward(n, F, kids, words, A, base, x)
+            add_pairs(R, r, F, A, x, onward(lanes, 3 * L))
+            count += write(R, r, real, v, least, x, lanes, value, done, mu, mu_t)
+    return count
