@@ -61,6 +61,10 @@ def njit(*, cache: bool = True, **options: Any) -> Callable[[Callable[..., Any]]
 class _Within(JITCodeLibrary):
     """Code of a kernel that only other kernels call: neither optimised nor assembled for itself."""
 
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """The caller's module is optimised as a whole."""
+        ll_module.data_layout = self._codegen._data_layout
+
     def _optimize_final_module(self) -> None:
         """The caller's module is optimised as a whole."""
 

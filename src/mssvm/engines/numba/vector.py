@@ -148,18 +148,32 @@ def splat(typing: Any, x: Any) -> Any:
     return REGISTER(types.float64), code
 
 
-class _Arithmetic(AbstractTemplate):
-    metadata = {"target": "cpu"}  # noqa: RUF012  asked before all that Numba knows, which takes longer
+class _Operator(AbstractTemplate):
+    """What an operator gives: of numbers of 64 bits the same as Numba says, which asks ten others before it knows."""
+
+    metadata = {"target": "cpu"}  # noqa: RUF012  asked before all that Numba knows
+    known: Any
 
     def generic(self, args: Any, kws: Any) -> Any:
-        if REGISTER in args and all(isinstance(a, Register | types.Float) for a in args):
-            return signature(REGISTER, *args)
-        return None
+        found = self.known.get(tuple(args))
+        return signature(found, *args) if found else None
+
+
+_INT, _FLOAT = (types.int64, types.int64), (types.float64, types.float64)
+_MIXED = ((REGISTER, REGISTER), (REGISTER, types.float64), (types.float64, REGISTER))
+_NUMBERS = {_INT: types.int64, _FLOAT: types.float64}
+for _names, _known in (
+    ("add sub mul", {**_NUMBERS, **dict.fromkeys(_MIXED, REGISTER)}),
+    ("truediv", {_FLOAT: types.float64, **dict.fromkeys(_MIXED, REGISTER)}),
+    ("iadd isub imul", _NUMBERS),
+    ("floordiv mod and_ or_", {_INT: types.int64}),
+    ("lt le gt ge eq ne", dict.fromkeys((_INT, _FLOAT), types.boolean)),
+):
+    for _name in _names.split():
+        infer_global(getattr(operator, _name))(type(f"_{_name}", (_Operator,), {"known": _known}))
 
 
 def _arithmetic(op: Any, name: str) -> None:
-    infer_global(op)(type(f"_{name}", (_Arithmetic,), {}))
-
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pair = [x if isinstance(t, Register) else spread(builder, x) for x, t in zip(args, signature.args, strict=True)]
         return getattr(builder, name)(*pair, flags=FAST)
