@@ -93,8 +93,8 @@ class JoinedInference:
             self._one_by_one(np.flatnonzero(~np.all(done | self.missing, axis=0)), theta, value, marginals)
         if given is not None:
             subtract_given(
-                given.unary, given.unary_owner, given.tables, given.table_owner, given.mu, unary, raw, value[1], mu,
-                mu_tables,
+                given.unary, given.unary_owner, given.tables, given.table_owner, given.mu, unary, raw, value[1],
+                np.zeros(len(batch)), mu, mu_tables,
             )  # fmt: skip
         return value[0], value[1], self.features.adjoint(marginals)
 
@@ -114,10 +114,9 @@ class JoinedInference:
 @njit(cache=True, nogil=True, error_model="numpy")
 def subtract_given(
     states: Ints, owner: Ints, entries: Ints, table_owner: Ints, places: Ints, unary: Floats, tables: Floats,
-    value: Floats, mu: Floats, mu_tables: Floats,
+    value: Floats, table_value: Floats, mu: Floats, mu_tables: Floats,
 ) -> None:  # fmt: skip
     """Values of given states, added up as ``sum_by`` does, and their marginals off those of another query."""
-    table_value = np.zeros(len(value))
     for i in range(len(states)):
         value[owner[i]] += unary[states[i]]
         mu[states[i]] -= 1.0

@@ -108,7 +108,8 @@ def oriented(net: Rooted, ends: Ints, mode: int, space: TreeSpace) -> tuple[bool
     rerooted = Rooted(
         space.order[:n], space.parent[:n], space.edge[:n], space.flip[:n], net.card, net.at, net.table_at, net.mu_at
     )
-    plan_forest(n, ends, rerooted.order, rerooted.parent, rerooted.edge, rerooted.flip, space.degree, first)
+    work = np.zeros(3 * n + 2 * len(ends) + 1, np.int64)
+    plan_forest(n, ends, rerooted.order, rerooted.parent, rerooted.edge, rerooted.flip, space.degree, first, work)
     return plan_rows(rerooted, space.output, space.free, space.rows), rerooted
 
 

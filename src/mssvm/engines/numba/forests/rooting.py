@@ -14,11 +14,13 @@ from mssvm.core.topology import Topology
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def plan_forest(
-    n: int, ends: Ints, order: Ints, parent: Ints, edge: Ints, flip: Bools, degree: Ints, first: Bools
+    n: int, ends: Ints, order: Ints, parent: Ints, edge: Ints, flip: Bools, degree: Ints, first: Bools, work: Ints
 ) -> bool:
-    """Root every component at its last node, or at a node of ``first`` if it has one; False if there is a cycle."""
-    # One array, one name at a time: what allocates, cuts or assigns pairs is most of what a kernel costs to compile.
-    work = np.zeros(3 * n + 2 * len(ends) + 1, np.int64)
+    """Root every component at its last node, or at a node of ``first`` if it has one; False if there is a cycle.
+
+    ``work`` are 3 n + 2 len(ends) + 1 zeros.
+    """
+    # One name at a time, nothing allocated: what allocates, cuts or assigns pairs takes longest to compile.
     fill, seen, incident = n + 1, 2 * n + 1, 3 * n + 1  # work[: n + 1] says where the edges of a node begin
     for f in range(len(ends)):
         work[ends[f, 0] + 1] += 1
@@ -89,7 +91,8 @@ class Rooting:
         order, edge, degree = (np.zeros(size, dtype=np.int64) for _ in range(3))
         parent, flip = np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=bool)
         roots = np.frombuffer(first or bytes(size), dtype=bool)[:size].copy()
-        valid = pairwise and plan_forest(size, ends, order, parent, edge, flip, degree, roots)
+        work = np.zeros(3 * size + 2 * len(ends) + 1, dtype=np.int64)
+        valid = pairwise and plan_forest(size, ends, order, parent, edge, flip, degree, roots, work)
         return cls(bool(valid), ends, order, parent, edge, flip, degree)
 
 
