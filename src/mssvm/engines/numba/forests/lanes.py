@@ -80,6 +80,7 @@ from mssvm.engines.numba.vector import (
     splat,
     store,
     two_to_minus,
+    two_to_minus_exponent,
     vexp,
     vlog,
     vmax,
@@ -159,15 +160,17 @@ def multiply(x, to, R, k, m, carried, word):
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def raise_rows(word, R, step, x, o, inv, ratio, squarings):
     """s(r) = (s(r) inv)^(ratio - 1) in the lanes of ``word``, and the sum of (s(r) inv)^ratio."""
-    total, r = splat(0.0), 0
-    while r + 4 <= R and squarings > 0:
-        o0, o1, o2, o3 = o + r * step, o + (r + 1) * step, o + (r + 2) * step, o + (r + 3) * step
+    total, r, last = splat(0.0), 0, o + (R - 1) * step
+    while r < R and squarings > 0:  # four at a time; where there are none left, the last one again, and not counted
+        o0, n1, n2, n3 = o + r * step, r + 1 < R, r + 2 < R, r + 3 < R
+        o1, o2, o3 = o0 + step if n1 else last, o0 + 2 * step if n2 else last, o0 + 3 * step if n3 else last
         v0, v1, v2, v3 = load(x, o0), load(x, o1), load(x, o2), load(x, o3)
         z0, z1, z2, z3 = v0 * inv, v1 * inv, v2 * inv, v3 * inv
         y0, y1, y2, y3 = z0, z1, z2, z3
         for _ in range(squarings - 1):
             y0, y1, y2, y3 = y0 * y0 * z0, y1 * y1 * z1, y2 * y2 * z2, y3 * y3 * z3
-        total = total + ((z0 * y0 + z1 * y1) + (z2 * y2 + z3 * y3))
+        c1, c2, c3 = 1.0 if n1 else 0.0, 1.0 if n2 else 0.0, 1.0 if n3 else 0.0
+        total = total + ((z0 * y0 + z1 * y1 * c1) + (z2 * y2 * c2 + z3 * y3 * c3))
         if word != FULL:
             y0, y1 = where(mask(word), y0, v0), where(mask(word), y1, v1)
             y2, y3 = where(mask(word), y2, v2), where(mask(word), y3, v3)
@@ -189,22 +192,24 @@ def raise_rows(word, R, step, x, o, inv, ratio, squarings):
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def close_best(word, R, k, x, b, A, a, c, w, scale, eps_h, to, scratch, least):
     """Rows end at eps_y = 0: u(z) += eps_h log max_r sum_x b(r, x) E(x, z); the first such row is left in w."""
-    one = splat(1.0)
-    for z in range(c):
-        top, best, r, o = splat(-1.0), splat(0.0), splat(0.0), b
+    for z in range(0, c, 2):  # two at a time, as each waits for its own comparisons
+        h = z + 1 if z + 1 < c else z
+        top, best, row, o = splat(-1.0), splat(0.0), splat(0.0), b
+        top_h, best_h = top, best
         for _ in range(R):
-            if k == 2:
-                v = load(x, o) * A[a + z] + load(x, o + L) * A[a + c + z]
-            else:
-                v = load(x, o) * A[a + z]
-                for j in range(1, k):
-                    v = v + load(x, o + j * L) * A[a + j * c + z]
-            best = where(above(v, top), r, best)
-            top = vmax(v, top)
-            r = r + one
+            q = load(x, o)
+            v, v_h = q * A[a + z], q * A[a + h]
+            for j in range(1, k):
+                q = load(x, o + j * L)
+                v, v_h = v + q * A[a + j * c + z], v_h + q * A[a + j * c + h]
+            top, best = larger(v, top, row, best)
+            top_h, best_h = larger(v_h, top_h, row, best_h)
+            row = row + 1.0
             o += k * L
         store(x, w + z * L, best)
         store(x, scratch + z * L, top * scale)
+        store(x, w + h * L, best_h)
+        store(x, scratch + h * L, top_h * scale)
     for z in range(c):  # by itself: many logarithms are in flight at a time
         top = load(x, scratch + z * L)
         least = where(mask(word), lower(least, top), least)
@@ -293,7 +298,9 @@ def believe(F, G, kids, p, x):
                 v = v * load(x, two + L * j)
             store(x, to + L * j, v)
             total = total + v
-    inv = splat(1.0) / vmax(total, splat(TINY))
+    inv = vmax(total, splat(TINY))
+    # A power of two costs no division; at a root what is left would be missing in the marginals.
+    inv = splat(1.0) / inv if F[p + PARENT] < 0 else two_to_minus_exponent(inv)
     # A belief of one row stays as it is: what it sends and gets back is scaled instead.
     store(x, F[p + SCALE], inv if G[p + ROWS] == 1 else splat(1.0))
     store(x, F[p + SCALE] + L, splat(1.0) if G[p + ROWS] == 1 else inv)
@@ -399,7 +406,7 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
     """From the leaves to the roots: the values of the lanes, and the smallest sum that was met."""
     zero, one = splat(0.0), splat(1.0)
     value, least = zero, one
-    # Sums at eps_h and at eps_y as a product in [1/2, 1) and an exponent: one logarithm each, at the end.
+    # Sums at eps_h and at eps_y as exponents, at roots also as a product in [1/2, 1) with one logarithm at the end.
     hot, cold, hot_e, cold_e = one, one, zero, zero
     for p in range(0, n, COLUMNS):  # by itself: many exponentials are in flight at a time
         if G[p + READY]:
@@ -424,14 +431,18 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
             total = where(mask(here), total, one)
         least = lower(least, total)
         total = vmax(total, splat(TINY))
-        if plain != FULL:
+        if q < 0 and plain != FULL:
             hot = hot * (total if plain == 0 else where(mask(plain), one, total))
             e = exponent(hot)
             hot, hot_e = hot * two_to_minus(e), hot_e + e
-        if plain != 0 and eps_y > 0.0:
+        if q < 0 and plain != 0 and eps_y > 0.0:
             cold = cold * (total if plain == FULL else where(mask(plain), total, one))
             e = exponent(cold)
             cold, cold_e = cold * two_to_minus(e), cold_e + e
+        if q >= 0:
+            e = exponent(total) if here == FULL else where(mask(here), exponent(total), zero)
+            hot_e = hot_e + (e if plain == 0 else where(mask(plain), zero, e))
+            cold_e = cold_e + (e if plain == FULL else where(mask(plain), e, zero))
         if q >= 0:
             gain = gain + tops[F[p + START]]
             least = send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least)
