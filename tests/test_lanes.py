@@ -78,7 +78,7 @@ TEMPERATURES = [(0, 1), (0, 0.5), (0.5, 1), (0.3, 1), (1, 0.5), (0.03125, 1), (1
 @pytest.mark.parametrize("seed", range(5))
 def test_labels_and_links_at_two_temperatures(seed: int, eps_y: float, eps_h: float) -> None:
     rng = np.random.default_rng(seed)
-    k, h = int(rng.integers(2, 5)), int(rng.integers(1, 4))
+    k, h = int(rng.integers(2, 7)), int(rng.integers(1, 4))
     chains = [linked(int(n), k, h, int(n)) for n in np.repeat(rng.integers(2, 5, 3), 9)]
     batch = Batch.build([c[0] for c in chains], [c[1] for c in chains])
     output = np.zeros(batch.n_vars, dtype=bool)
@@ -101,8 +101,8 @@ def test_labels_with_leaves_at_two_temperatures(seed: int, eps_y: float, eps_h: 
         assert side_by_side(bound) >= 10
 
 
-@pytest.mark.parametrize(("eps_y", "eps_h"), TEMPERATURES)
-def test_trees_with_any_roles_at_two_temperatures(eps_y: float, eps_h: float) -> None:
+@pytest.mark.parametrize(("eps_y", "eps_h"), [*TEMPERATURES, (1, 1), (0.05, 0.05)])
+def test_trees_with_any_roles(eps_y: float, eps_h: float) -> None:
     shown = 0
     for seed in range(6):
         rng = np.random.default_rng(seed)
@@ -132,6 +132,13 @@ def test_forests_that_end_sooner_run_beside_longer_ones(forests: list[tuple[Topo
     routes = [route for route in bound.routes if isinstance(route, ForestRoute)]
     assert side_by_side(bound) >= len(forests) - 1
     assert len(routes[0].lanes) == 1
+
+
+@pytest.mark.parametrize("eps_y", [0.5, 1.0])
+def test_scores_need_not_lie_side_by_side(eps_y: float) -> None:
+    batch = Batch.build([linked(3, 2, 2, 0)[0]] * 9, [linked(3, 2, 2, 0)[1]] * 9)
+    theta, query = drawn(batch, 1, np.ones(batch.n_vars, dtype=bool))
+    assert_by_numpy(batch, Potentials(np.repeat(theta.unary, 2)[::2], np.repeat(theta.tables, 2)[::2]), query, eps_y, 1)
 
 
 def test_ranges_that_are_not_safe_leave_the_registers() -> None:

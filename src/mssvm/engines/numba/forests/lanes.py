@@ -199,7 +199,10 @@ def close_best(word, R, k, x, b, A, a, c, w, scale, eps_h, to, scratch, least):
         for _ in range(R):
             q = load(x, o)
             v, v_h = q * A[a + z], q * A[a + h]
-            for j in range(1, k):
+            if k == 2:
+                q = load(x, o + L)
+                v, v_h = v + q * A[a + c + z], v_h + q * A[a + c + h]
+            for j in range(1, k if k > 2 else 0):
                 q = load(x, o + j * L)
                 v, v_h = v + q * A[a + j * c + z], v_h + q * A[a + j * c + h]
             top, best = larger(v, top, row, best)
