@@ -152,29 +152,37 @@ def row(job: tuple[Case, int, str, float]) -> dict[str, object]:
     return {"name": case.name, "seed": seed, "method": method, **found, "curve": curve}
 
 
-def run_jobs(jobs: list[tuple[Case, int, str, float]], at_once: int) -> list[dict[str, object]]:
+def run_jobs(jobs: list[tuple[Case, int, str, float]], at_once: int) -> Iterator[dict[str, object]]:
     """All of them, so many at a time, with one thread each; one before, so that everything is compiled."""
+    if not jobs:
+        return
     os.environ.update({f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMBA")})
     row((*jobs[0][:2], "bp", WARM_UP))
     with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(row, jobs))
+        yield from pool.map(row, jobs)
 
 
 def run_reference(seeds: list[int], time_limit: float, only: str, jobs: int) -> None:
-    """The best value of each hard instance by any method and seed, or in the file already."""
+    """The best value of each hard instance by any method and seed, or in the file already.
+
+    The file is written after every run: what was run before, for as long, is not run again.
+    """
     path = RESULTS / "uai_reference.json"
     kept = json.loads(path.read_text()) if path.exists() else {"runs": [], "instances": {}}
-    best = kept["instances"]
+    best, done = kept["instances"], kept.setdefault("done", {})
     with hard_cases(only) as cases_:
         # Elimination alone does not fit, and auto then is bp; the bound's own search has the same parts.
-        rows = run_jobs([(case, seed, "bp", time_limit) for seed in seeds for case in cases_], jobs)
-    for r in rows:
-        if "value" not in r:
-            continue
-        old = best.get(r["name"], {"value": r["value"], "upper": None})
-        uppers = [x for x in (old["upper"], r["curve"][-1][2]) if x is not None]
-        best[r["name"]] = {"value": max(old["value"], r["value"]), "upper": min(uppers, default=None)}
-        assert not uppers or best[r["name"]]["value"] <= min(uppers) + 1e-4, f"{r['name']}: a bound is no bound"
+        wanted = [(case, seed, "bp", time_limit) for seed in seeds for case in cases_]
+        wanted = [job for job in wanted if done.get(f"{job[0].name} {job[1]}", 0.0) < time_limit]
+        for r in run_jobs(wanted, jobs):
+            if "value" not in r:
+                continue
+            old = best.get(r["name"], {"value": r["value"], "upper": None})
+            uppers = [x for x in (old["upper"], r["curve"][-1][2]) if x is not None]
+            best[r["name"]] = {"value": max(old["value"], r["value"]), "upper": min(uppers, default=None)}
+            assert not uppers or best[r["name"]]["value"] <= min(uppers) + 1e-4, f"{r['name']}: a bound is no bound"
+            done[f"{r['name']} {r['seed']}"] = time_limit
+            path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
     kept["runs"].append({"methods": ["bp"], "seeds": seeds, "seconds": time_limit, "only": only})
     path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
@@ -182,7 +190,7 @@ def run_reference(seeds: list[int], time_limit: float, only: str, jobs: int) -> 
 def run_hard(seeds: list[int], time_limit: float, only: str, jobs: int) -> None:
     """The hard instances by auto, with what is known when, and how it compares with the references."""
     with hard_cases(only) as cases_:
-        rows = run_jobs([(case, seed, "auto", time_limit) for seed in seeds for case in cases_], jobs)
+        rows = list(run_jobs([(case, seed, "auto", time_limit) for seed in seeds for case in cases_], jobs))
     reference = json.loads((RESULTS / "uai_reference.json").read_text())["instances"]
     found = [r for r in rows if "value" in r]
     summary = {

@@ -2,9 +2,9 @@
 
 ``files`` reads and writes models, evidence, queries and solutions (``tokens`` guards against broken ones); ``model``
 turns a model into one instance for inference and a task about it into temperatures and a query; ``support`` takes zeros
-as constraints; ``regions`` is local search, ``conditional`` branch and bound, ``anytime`` marginal MAP by both within
-a time limit; ``answers`` answers a task exactly, by propagation and
-search, or by bounds.
+as constraints; ``regions`` is local search, ``conditional`` branch and bound, ``proof`` the same with bounds made tight
+in every part, ``anytime`` marginal MAP by all of them within a time limit; ``answers`` answers a task exactly, by
+propagation and search, or by bounds.
 """
 
 from mssvm.uai.answers import Answer, AnswerLimits, answer

@@ -7,6 +7,7 @@
                 over all others (``ConditionedElimination``)
     tighten     the bound's shifts and weights by L-BFGS
     branch      depth-first branch and bound over the outputs, guided by the bound, blocks in between
+    prove       the same over parts of the outputs, with new bounds in each (``Proof``)
 
 No table exceeds ``2**ibound`` entries. A search that branches to the end has proved its incumbent optimal.
 """
@@ -28,6 +29,7 @@ from mssvm.inference.bounds.conditioning import ConditionedElimination
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.exact import Exact
 from mssvm.uai.conditional import ConditionalBound, descend
+from mssvm.uai.proof import Proof, relaxed
 from mssvm.uai.regions import Walk
 from mssvm.uai.support import Support
 
@@ -43,14 +45,15 @@ SLICE_SECONDS = 0.25
 QUICK_SHARE = 0.01
 # Outputs are evaluated one by one in tables so many times (2**WIDER) larger where small ones do not do.
 WIDER = 6
-# Bounds are tightened in turns with branching, first in tables 2**QUICKER times smaller: share of the time left, and
-# iterations, of each turn. A tree has half of the time while the bounds are NEAR (nats), or more where local search
-# has found nothing for long; else a fifth.
-QUICKER = 4
-FIRST_SHARE = 0.15  # of the time is the first local search's
-TIGHTEN_SHARES = (0.1, 0.4)
+# Bounds begin in tables 2**QUICKER times smaller than what is allowed, proofs go on in ones 2**PROVING times smaller.
+# Shares of the time: for local search before bounds, to choose orders, and to tighten the first bound; iterations of
+# that, and of one that nothing follows. Trees and proofs have most of the time while the bounds are NEAR (nats), or
+# where local search has found nothing for long.
+QUICKER, PROVING = 4, 3
+FIRST_SHARE, ORDER_SHARE, TIGHTEN_SHARE = 0.15, 0.05, 0.1
 TIGHTEN_ITERATIONS = (40, 400)
 NEAR = 5.0
+BLOCKS = (2.0, 0.3)  # time of local search for that of a tree, far and near
 # Outputs that are possible, though no better than the incumbent, are kept for the walk to start from.
 MOST_KEPT = 8
 
@@ -144,6 +147,7 @@ class AnytimeSearch:
         self, settings: Anytime, instance: OneInstance, eps_h: float, starts: tuple[Callable[[], Ints], ...] = ()
     ) -> None:
         self.eps_h, self.entries = eps_h, 1 << settings.ibound
+        self.proof_entries = max(2, self.entries >> PROVING)
         self.wide = max(self.entries, min(self.entries << WIDER, settings.memory_limit >> 6))
         self.starts, self.report, self.memory_limit = starts, settings.report, settings.memory_limit
         self.kept: list[tuple[float, Ints]] = []
@@ -219,20 +223,17 @@ class AnytimeSearch:
         blocks.run(self.began + FIRST_SHARE * (self.deadline - self.began), max_kicks=3)
         if constrained:
             self._offer_starts()
-        for turn, share in enumerate(TIGHTEN_SHARES):
-            if self.proven or self._late():
-                return
-            began = monotonic()
-            relaxation = self._relaxation(self.entries) if turn else quick
-            self._tighten(relaxation, began + share * (self.deadline - began), TIGHTEN_ITERATIONS[turn])
-            # A tree may take as long as its bound did; the last one may take all that is left.
-            until = self.deadline if turn else 2.0 * monotonic() - began
-            self._branch(BranchAndBound(self, relaxation), blocks, until)
+        began = monotonic()
+        self._tighten(quick, began + TIGHTEN_SHARE * (self.deadline - began), TIGHTEN_ITERATIONS[0])
+        # A tree may take half as long as its bound did; the proof may take all that is left.
+        self._branch(BranchAndBound(self, quick), blocks, 1.5 * monotonic() - 0.5 * began)
+        self._branch(Proof(self, quick), blocks, self.deadline)
 
     def _relaxation(self, entries: int) -> Relaxation:
         """In tables of at most so many entries; smaller ones where all of them would not fit in memory."""
+        until = self.began + ORDER_SHARE * (self.deadline - self.began)
         while True:
-            relaxation = Relaxation(self.instance, self.orders[0], entries, 0.0, self.eps_h)
+            relaxation = relaxed(self.instance, entries, self.eps_h, self.rng, until)
             if 8 * 4 * relaxation.program.n_work <= self.memory_limit or entries <= 2:
                 return relaxation
             entries >>= 1
@@ -244,13 +245,15 @@ class AnytimeSearch:
                 return
             self._offer_start(np.where(self.instance.clamped, self.instance.states, start()))
 
-    def _branch(self, tree: BranchAndBound, blocks: Blocks, deadline: float) -> None:
+    def _branch(self, tree: BranchAndBound | Proof, blocks: Blocks, deadline: float) -> None:
         stale = 0
         while not self.proven and not self._late(deadline) and not tree.done:
             before, near = self.lower, self.upper - self.lower < NEAR
-            tree.run(monotonic() + (min(1 + stale // 8, 4) if near else 1) * SLICE_SECONDS)
+            began = monotonic()
+            tree.run(began + (min(1 + stale // 8, 4) if near else 1) * SLICE_SECONDS)
             if not tree.done:
-                blocks.run(min(deadline, monotonic() + (1 if near else 4) * SLICE_SECONDS), max_kicks=PATIENCE)
+                share = BLOCKS[near] / (1 + stale // 4)
+                blocks.run(min(deadline, monotonic() + share * (monotonic() - began)), max_kicks=PATIENCE)
             stale = 0 if self.lower > before else stale + 1
 
     def _tighten(self, relaxation: Relaxation, deadline: float, iterations: int) -> None:

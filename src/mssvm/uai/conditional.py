@@ -25,6 +25,7 @@ from mssvm.core.jit import njit
 from mssvm.core.orders import find_order
 from mssvm.core.topology import offsets
 from mssvm.engines.numba.elimination.assignments import extend
+from mssvm.engines.program import Program
 from mssvm.inference.bounds.relaxation import OneInstance
 
 # Clique entries of all buckets together; beyond it a node takes milliseconds and more.
@@ -193,7 +194,7 @@ def _flat(rows: Sequence[Sequence[int]]) -> Ints:
 
 
 @njit(cache=True, nogil=True)
-def give(b, state, v, value, sign):  # type: ignore[no-untyped-def]
+def give(b: Buckets, state: State, v: int, value: int, sign: int) -> None:
     """Give an output its state (sign 1), or take that back (-1)."""
     for e in range(b.near_ptr[v], b.near_ptr[v + 1]):
         state.place[b.near[e]] += sign * (b.version[e] + b.stride[e] * value)
@@ -202,7 +203,7 @@ def give(b, state, v, value, sign):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _eliminate(b, state, s, maximise):  # type: ignore[no-untyped-def]
+def _eliminate(b: Buckets, state: State, s: int, maximise: bool) -> None:
     """Make the message of step s again."""
     n, x, first, card = b.message_size[s] * b.card[s], state.clique, b.input_ptr[s], b.card[s]
     least = 0.0
@@ -237,7 +238,7 @@ def _eliminate(b, state, s, maximise):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def value_of(b, state, eps):  # type: ignore[no-untyped-def]
+def value_of(b: Buckets, state: State, eps: float) -> float:
     """The bound with what is given, the value itself where all is; infinite where it might underflow."""
     total, direct, safe = 0.0, 0.0, True
     for s in range(len(b.card)):
@@ -254,7 +255,10 @@ def value_of(b, state, eps):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def descend(program, work, states, depth, bound, open_bounds, lower, budget, b, state, eps, known):  # type: ignore[no-untyped-def]
+def descend(
+    program: Program, work: Floats, states: Ints, depth: int, bound: Floats, open_bounds: Floats, lower: float,
+    budget: int, b: Buckets, state: State, eps: float, known: bool,
+) -> tuple[int, bool]:  # fmt: skip
     """Depth-first branch and bound over the outputs, last eliminated first, best state first.
 
     ``open_bounds[d]`` holds the bounds of the untried states at depth d, ``bound[d]`` that of the assignment down to

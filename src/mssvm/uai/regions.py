@@ -16,10 +16,11 @@ from __future__ import annotations
 from time import monotonic
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mssvm.core.arrays import Ints
+from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.jit import njit
-from mssvm.uai.support import Support, arc_consistent
+from mssvm.uai.support import Support, Wiring, arc_consistent
 
 # Variables, functions and axes of a function in one region, and entries of all its functions together.
 MOST_VARIABLES, MOST_FUNCTIONS, MOST_AXES, ARENA = 512, 4096, 20, 1 << 19
@@ -29,6 +30,8 @@ LARGEST, LEAST_POWER, ENTRIES = 400.0, 0.4, 1 << 12
 # Temperatures from which a cycle cools down, one of them at random; regions of the first, and how cycles grow.
 HEATS, FIRST, GROWTH = (0.15, 0.3, 0.6), 300, 1.3
 MOST_REGIONS = 20_000
+# What ``workspace`` makes.
+Space = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Bools, Floats, NDArray[np.int8]]
 SKIPPED = 0.15  # of the outputs on the way are not part of a region, so that regions differ
 
 
@@ -72,7 +75,7 @@ class Walk:
 
 
 @njit(cache=True, nogil=True)
-def workspace():  # type: ignore[no-untyped-def]
+def workspace() -> Space:
     """Local variables (names, states left), functions (scopes, lengths, places), adjacency, entries, choices."""
     ints = np.int64
     return (
@@ -84,7 +87,7 @@ def workspace():  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _around(centre, most, wiring, free, draws, seen, queue):  # type: ignore[no-untyped-def]
+def _around(centre: int, most: int, wiring: Wiring, free: Bools, draws: Floats, seen: Bools, queue: Ints) -> int:
     """Up to ``most`` free outputs near ``centre``, itself first; returns how many, in ``queue``."""
     near_ptr, near, ptr, scope = wiring[0], wiring[1], wiring[2], wiring[3]
     seen[:] = False
@@ -109,7 +112,9 @@ def _around(centre, most, wiring, free, draws, seen, queue):  # type: ignore[no-
 
 
 @njit(cache=True, nogil=True)
-def _collect(n_region, queue, wiring, left, open_, local, space):  # type: ignore[no-untyped-def]
+def _collect(
+    n_region: int, queue: Ints, wiring: Wiring, left: Bools, open_: Bools, local: Ints, space: Space
+) -> tuple[int, int]:
     """Name the open outputs of the region and the open hidden variables they reach; returns how many of both."""
     near_ptr, near, ptr, scope, unary_ptr = wiring[0], wiring[1], wiring[2], wiring[3], wiring[8]
     name, states, size = space[0], space[1], space[2]
@@ -140,7 +145,10 @@ def _collect(n_region, queue, wiring, left, open_, local, space):  # type: ignor
 
 
 @njit(cache=True, nogil=True)
-def _order(n, n_outputs, most, wiring, local, old, draws, space, position):  # type: ignore[no-untyped-def]
+def _order(
+    n: int, n_outputs: int, most: int, wiring: Wiring, local: Ints, old: Ints, draws: Floats, space: Space,
+    position: Ints,
+) -> bool:  # fmt: skip
     """Greedily, the smallest clique first, hidden variables before outputs; outputs of a clique with over ``most``
     entries are held, at random, until it fits. Returns whether that does."""
     near_ptr, near, ptr, scope = wiring[0], wiring[1], wiring[2], wiring[3]
@@ -194,7 +202,10 @@ def _order(n, n_outputs, most, wiring, local, old, draws, space, position):  # t
 
 
 @njit(cache=True, nogil=True)
-def _functions(n, n_outputs, wiring, prob, local, chosen, noise, seen_factor, stamp, space):  # type: ignore[no-untyped-def]
+def _functions(
+    n: int, n_outputs: int, wiring: Wiring, prob: Floats, local: Ints, chosen: Ints, noise: Floats, seen_factor: Ints,
+    stamp: int, space: Space,
+) -> tuple[int, int]:  # fmt: skip
     """Tables around the local variables, cut down to what is left and open; returns how many and their entries."""
     near_ptr, near, ptr, scope, stride, table_at, _, _, unary_ptr = wiring
     name, states, size, scopes, axes, at, _, arena, _ = space
@@ -241,7 +252,7 @@ def _functions(n, n_outputs, wiring, prob, local, chosen, noise, seen_factor, st
 
 
 @njit(cache=True, nogil=True)
-def _strides(f, clique, m, size, space, out):  # type: ignore[no-untyped-def]
+def _strides(f: int, clique: Ints, m: int, size: Ints, space: Space, out: Ints) -> None:
     """How far a step along each axis of a clique moves in function f."""
     scopes, axes = space[3], space[4]
     for a in range(m):
@@ -255,7 +266,10 @@ def _strides(f, clique, m, size, space, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _eliminate(v, members, n_members, maximise, clique, m, count, used, space, strides, digit, place):  # type: ignore[no-untyped-def]
+def _eliminate(
+    v: int, members: Ints, n_members: int, maximise: bool, clique: Ints, m: int, count: int, used: int, space: Space,
+    strides: Ints, digit: Ints, place: Ints,
+) -> int:  # fmt: skip
     """A new function without v, which is the last of the clique; notes the best states of v where it maximises."""
     size, scopes, axes, at, arena, choice = space[2], space[3], space[4], space[5], space[7], space[8]
     entries = 1
@@ -299,17 +313,20 @@ def _eliminate(v, members, n_members, maximise, clique, m, count, used, space, s
 
 
 @njit(cache=True, nogil=True)
-def _score(f, assigned, space):  # type: ignore[no-untyped-def]
+def _score(f: int, assigned: Ints, space: Space) -> float:
     """Logarithm of a function's entry."""
     size, scopes, axes, at, arena = space[2], space[3], space[4], space[5], space[7]
     place = 0
     for a in range(axes[f]):
         place = place * size[scopes[f, a]] + assigned[scopes[f, a]]
-    return np.log(max(arena[at[f] + place], SMALLEST))
+    return float(np.log(max(arena[at[f] + place], SMALLEST)))
 
 
 @njit(cache=True, nogil=True)
-def _solve(n, n_outputs, count, used, position, old, maximise_hidden, noise, new, space):  # type: ignore[no-untyped-def]
+def _solve(
+    n: int, n_outputs: int, count: int, used: int, position: Ints, old: Ints, maximise_hidden: bool, noise: Floats,
+    new: Ints, space: Space,
+) -> float:  # fmt: skip
     """Eliminate everything; writes the best outputs to ``new`` and returns by how much they are better than ``old``,
     noise aside; NaN if the functions do not fit."""
     size, scopes, axes, at, choice = space[2], space[3], space[4], space[5], space[8]
@@ -379,7 +396,10 @@ def _solve(n, n_outputs, count, used, position, old, maximise_hidden, noise, new
 
 
 @njit(cache=True, nogil=True)
-def walk(wiring, hard, tables, prob, base, free, states, draws, heat, limits, eps, progress, best_states):  # type: ignore[no-untyped-def]
+def walk(
+    wiring: Wiring, hard: Bools, tables: Floats, prob: Floats, base: Bools, free: Bools, states: Ints, draws: Floats,
+    heat: Floats, limits: Floats, eps: float, progress: Floats, best_states: Ints,
+) -> None:  # fmt: skip
     """One region per row of ``draws``, the temperature falling from ``heat[0]`` to ``heat[1]``.
 
     ``states`` are possible outputs, and changed; ``progress`` is their value and the best one seen. ``limits``: entries

@@ -15,7 +15,7 @@ from time import monotonic
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Ints
+from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.jit import njit
 from mssvm.core.potentials import segment_argmax
 from mssvm.core.topology import offsets
@@ -26,6 +26,11 @@ FAILURES, GROWTH = 64, 1.3
 NOISE = 0.5
 # What a preferred state promises more than others.
 PREFERENCE = 20.0
+# ``Support.wiring``; the states left, and how many of every variable; tables that wait, which do, and where they begin
+# and end.
+Wiring = tuple[Ints, ...]
+Domains = tuple[Bools, Ints]
+Queue = tuple[Ints, Bools, Ints]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +40,7 @@ class Support:
     instance: OneInstance
 
     @cached_property
-    def wiring(self) -> tuple[Ints, ...]:
+    def wiring(self) -> Wiring:
         """Factors of every variable, variables of every factor with their strides, tables and states."""
         graph = self.instance.topology
         factor = np.repeat(np.arange(graph.n_factors), np.diff(graph.scope_ptr))
@@ -54,10 +59,10 @@ class Support:
         found: Bools = none[start + size] > none[start]
         return found
 
-    def states_left(self, states: Ints | None = None) -> Bools | None:
-        """The states that arc consistency leaves, with variables at the given states (-1: any); None if some variable
-        has none left, so that nothing is possible."""
-        left = self.instance.unary > -np.inf
+    def states_left(self, states: Ints | None = None, within: Bools | None = None) -> Bools | None:
+        """The states that arc consistency leaves, with variables at the given states (-1: any), of those ``within``;
+        None if some variable has none left, so that nothing is possible."""
+        left = self.instance.unary > -np.inf if within is None else within.copy()
         if states is not None:
             at = self.wiring[-1]
             held = np.repeat(states >= 0, np.diff(at))
@@ -131,7 +136,7 @@ class Support:
 
 
 @njit(cache=True, nogil=True)
-def _possible(f, place, wiring, left):  # type: ignore[no-untyped-def]
+def _possible(f: int, place: int, wiring: Wiring, left: Bools) -> bool:
     """Whether all states of a table's entry are left."""
     _, _, ptr, scope, stride, _, _, _, unary_ptr = wiring
     for a in range(ptr[f], ptr[f + 1]):
@@ -142,7 +147,7 @@ def _possible(f, place, wiring, left):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _drop(state, wiring, hard, domains, trail, queue):  # type: ignore[no-untyped-def]
+def _drop(state: int, wiring: Wiring, hard: Bools, domains: Domains, trail: Ints, queue: Queue) -> None:
     """Remove a state, remember that, and call for the tables around its variable."""
     near_ptr, near, owner = wiring[0], wiring[1], wiring[7]
     left, size = domains
@@ -160,7 +165,9 @@ def _drop(state, wiring, hard, domains, trail, queue):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True)
-def _propagate(wiring, hard, tables, domains, trail, queue, marks):  # type: ignore[no-untyped-def]
+def _propagate(
+    wiring: Wiring, hard: Bools, tables: Floats, domains: Domains, trail: Ints, queue: Queue, marks: Bools
+) -> int:
     """Remove unsupported states until none is left; returns the table that leaves a variable none, or -1."""
     _, _, ptr, scope, stride, table_at, sizes, _, unary_ptr = wiring
     left, size = domains
@@ -191,7 +198,7 @@ def _propagate(wiring, hard, tables, domains, trail, queue, marks):  # type: ign
 
 
 @njit(cache=True, nogil=True)
-def _prepared(wiring, hard, left):  # type: ignore[no-untyped-def]
+def _prepared(wiring: Wiring, hard: Bools, left: Bools) -> tuple[Domains, Ints, Queue, Bools]:
     """Domains with their sizes, a trail (its length last), a queue and marks."""
     size = np.zeros(len(wiring[-1]) - 1, dtype=np.int64)
     for state in range(len(left)):
@@ -202,7 +209,7 @@ def _prepared(wiring, hard, left):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def arc_consistent(wiring, hard, tables, left):  # type: ignore[no-untyped-def]
+def arc_consistent(wiring: Wiring, hard: Bools, tables: Floats, left: Bools) -> bool:
     """Remove what is impossible from ``left``; returns whether every variable has a state left."""
     domains, trail, queue, marks = _prepared(wiring, hard, left)
     waiting, queued, ends = queue
@@ -211,11 +218,11 @@ def arc_consistent(wiring, hard, tables, left):  # type: ignore[no-untyped-def]
             waiting[ends[1]], queued[f] = f, True
             ends[1] += 1
     failed = _propagate(wiring, hard, tables, domains, trail, queue, marks)
-    return failed < 0 and (domains[1] > 0).all()
+    return failed < 0 and bool((domains[1] > 0).all())
 
 
 @njit(cache=True, nogil=True)
-def _next_variable(size, fails, cursor):  # type: ignore[no-untyped-def]
+def _next_variable(size: Ints, fails: Ints, cursor: int) -> tuple[int, int]:
     """The open variable with the fewest states for its failures; -1 if all are decided. Cursor: -1 once one failed."""
     if cursor >= 0:
         while cursor < len(size) and size[cursor] == 1:
@@ -229,7 +236,7 @@ def _next_variable(size, fails, cursor):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _best_state(v, wiring, tables, promise, left):  # type: ignore[no-untyped-def]
+def _best_state(v: int, wiring: Wiring, tables: Floats, promise: Floats, left: Bools) -> int:
     """The state with the largest sum of its own score and the best possible entries of the tables around."""
     near_ptr, near, ptr, scope, stride, table_at, sizes, _, unary_ptr = wiring
     first, card = unary_ptr[v], unary_ptr[v + 1] - unary_ptr[v]
@@ -249,11 +256,11 @@ def _best_state(v, wiring, tables, promise, left):  # type: ignore[no-untyped-de
     for j in range(card):
         if left[first + j] and (chosen < 0 or total[j] > total[chosen]):
             chosen = j
-    return first + chosen
+    return int(first + chosen)
 
 
 @njit(cache=True, nogil=True)
-def search(wiring, hard, tables, promise, left, fails, most):  # type: ignore[no-untyped-def]
+def search(wiring: Wiring, hard: Bools, tables: Floats, promise: Floats, left: Bools, fails: Ints, most: int) -> int:
     """Leave every variable one state in the arc consistent ``left``: 1 if done, 0 if impossible, -1 after ``most``
     failures, which ``fails`` counts by variable."""
     domains, trail, queue, marks = _prepared(wiring, hard, left)

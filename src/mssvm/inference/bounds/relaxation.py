@@ -16,7 +16,7 @@ from functools import cached_property
 from time import monotonic
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.orders import find_order
@@ -85,6 +85,7 @@ class Relaxation:
         self.tau = np.where(self.program.output, eps_y, eps_h)
         copies = np.diff(self.program.position_ptr)
         self.weight = self.tau / np.repeat(copies, copies)
+        self.tilt = np.zeros(len(self.split))
         self.work = np.zeros(self.program.n_work)
         self.load(instance.states)
 
@@ -127,31 +128,44 @@ class Relaxation:
         """After ``run``: write the maximisers of the variables at temperature zero into ``states``."""
         kernels.decode(self.program, self.tau, 0, 0, 1, self.work, states)
 
-    def improve(self, iterations: int, deadline: float = float("inf")) -> float:
-        """Match moments, then minimise over shifts and weights until the deadline (of the monotonic clock).
+    @property
+    def parameters(self) -> tuple[Floats, Floats, Floats]:
+        """All that ``improve`` changes: shifts, weights, and the weights' logarithms, of which only ratios count."""
+        return self.shifts, self.weight, self.tilt
+
+    @parameters.setter
+    def parameters(self, values: tuple[Floats, Floats, Floats]) -> None:
+        self.shifts, self.weight, self.tilt = values
+
+    def improve(
+        self, iterations: int, deadline: float = float("inf"), enough: float = -np.inf, again: bool = False
+    ) -> float:
+        """Match moments, then minimise over shifts and weights until the deadline (of the monotonic clock), or until
+        the bound is at most ``enough``; ``again`` begins with the parameters that there are.
 
         Keeps the best bound found and returns it.
         """
-        best = self.run(match=True)
-        if self.exact or not iterations or best == -np.inf:
+        best = self.run(match=not again)
+        if self.exact or not iterations or best <= enough or best == -np.inf:
             return best
-        base = self.shifts
-        kept = base, self.weight.copy()
+        kept = self.parameters
+        base = kept[0]
         stages = SMOOTHING if (self.tau[self.split] == 0.0).any() else (0.0,)
-        start = np.zeros(len(base) + len(self.split))
+        stages = stages[-1:] if again else stages
+        start = np.concatenate([np.zeros(len(base)), self.tilt])
         began = monotonic()
         for turn, smoothing in enumerate(stages, start=1):
             # What one stage leaves of its time, the next may use.
             until = began + (deadline - began) * turn / len(stages)
-            objective = _Objective(self, base, np.maximum(self.tau, smoothing), until)
+            objective = _Objective(self, base, np.maximum(self.tau, smoothing), until, enough)
             start = objective.minimise(start, -(-iterations // len(stages)))
             objective.set(start, self.tau)
             value = self.run()
             if value < best:
-                best, kept = value, (self.shifts, self.weight.copy())
-            if monotonic() >= deadline:
+                best, kept = value, (self.shifts, self.weight, start[len(base) :])
+            if best <= enough or monotonic() >= deadline:
                 break
-        self.shifts, self.weight = kept
+        self.parameters = kept
         return self.run()
 
 
@@ -162,8 +176,9 @@ class _Objective:
     logarithms of the copies' weights, of which only ratios count.
     """
 
-    def __init__(self, relaxation: Relaxation, base: Floats, tau: Floats, deadline: float) -> None:
-        self.relaxation, self.base, self.tau, self.deadline = relaxation, base, tau, deadline
+    def __init__(self, relaxation: Relaxation, base: Floats, tau: Floats, deadline: float, enough: float) -> None:
+        self.relaxation, self.base, self.tau = relaxation, base, tau
+        self.deadline, self.enough = deadline, enough
         program, split = relaxation.program, relaxation.split
         cards = program.card[split]
         # Copies of one variable share an owner; their shifts of the same state, which must sum to zero, share a cell.
@@ -202,8 +217,15 @@ class _Objective:
 
     def minimise(self, start: Floats, iterations: int) -> Floats:
         best = [start]
+
+        def keep(intermediate_result: OptimizeResult) -> None:
+            best.append(intermediate_result.x.copy())
+            # What is minimised is no less than the bound at the temperatures asked for.
+            if intermediate_result.fun <= self.enough:
+                raise StopIteration
+
         try:
-            options, keep = {"maxiter": iterations}, lambda x: best.append(x.copy())
+            options = {"maxiter": iterations}
             return np.asarray(minimize(self, start, jac=True, method="L-BFGS-B", options=options, callback=keep).x)
         except _OutOfTimeError:
             return best[-1]
