@@ -137,13 +137,6 @@ class NumbaBound:
             return Marginals(np.empty(batch.n_states), np.empty(batch.n_mu_entries))
         return Marginals.zeros(batch)
 
-    def _room(self) -> Marginals:
-        """Marginals yet to be written: zeros, unless one route writes every entry."""
-        batch, first = self.batch, self.routes[0] if len(self.routes) == 1 else None
-        if isinstance(first, ForestRoute) and len(first.instances) == len(batch) and not first.dense:
-            return Marginals(np.empty(batch.n_states), np.empty(batch.n_mu_entries))
-        return Marginals.zeros(batch)
-
     def value(self, theta: Potentials) -> Floats:
         return self(theta).value
 
