@@ -74,13 +74,13 @@ class Components:
         """Sum of marginals of the components, each times its numbers (one a component), and of those of the outputs,
         in theta's layout."""
         n, (into, state_owner, table_owner) = self.source.n_states, self._into
-        unary = sum(mu.unary * numbers[state_owner] for mu, numbers in inner)
-        tables = sum(mu.tables * numbers[table_owner] for mu, numbers in inner)
-        added = np.concatenate([np.take(unary, self.states[0]), tables])
-        unary, tables = np.split(sum_by(into, added, n + self.source.n_mu_entries), [n])
-        unary[self.output_states] += outer.unary
-        tables[self.output_mu[0]] += outer.tables[self.output_mu[1]]
-        return Marginals(unary, tables)
+        total = np.zeros(n + self.source.n_mu_entries)
+        total[self.output_states] = outer.unary
+        total[n + self.output_mu[0]] = outer.tables[self.output_mu[1]]
+        for mu, numbers in inner:
+            unary, tables = mu.unary * numbers[state_owner], mu.tables * numbers[table_owner]
+            total += sum_by(into, np.append(unary[self.states[0]], tables), len(total))
+        return Marginals(total[:n], total[n:])
 
     @classmethod
     def of(cls, batch: Batch, query: Query) -> Components:
