@@ -161,7 +161,7 @@ class _Operator(AbstractTemplate):
 
 _INT, _FLOAT = (types.int64, types.int64), (types.float64, types.float64)
 _MIXED = ((REGISTER, REGISTER), (REGISTER, types.float64), (types.float64, REGISTER))
-_NUMBERS = {_INT: types.int64, _FLOAT: types.float64}
+_NUMBERS: dict[Any, Any] = {_INT: types.int64, _FLOAT: types.float64}
 for _names, _known in (
     ("add sub mul", {**_NUMBERS, **dict.fromkeys(_MIXED, REGISTER)}),
     ("truediv", {_FLOAT: types.float64, **dict.fromkeys(_MIXED, REGISTER)}),
