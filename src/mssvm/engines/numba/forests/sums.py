@@ -91,6 +91,19 @@ def believe(F, kids, p, x):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def tell_two(x, e, got, b, A, a, m):
+    """The belief of a position of two states with one child, its sum, and its message to a parent of two: as
+    ``believe`` and ``push``, but nothing waits for memory."""
+    v, w = load(x, e) * load(x, got), load(x, e + L) * load(x, got + L)
+    store(x, b, v)
+    store(x, b + L, w)
+    scale = two_to_minus_exponent(vmax(v + w, splat(TINY)))
+    store(x, m, (v * A[a] + w * A[a + 2]) * scale)
+    store(x, m + L, (v * A[a + 1] + w * A[a + 3]) * scale)
+    return v + w
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def upward(n, F, kids, words, tables, base, tops, eps, x):
     """From the leaves to the roots: the values of the lanes, and the smallest sum that was met."""
     zero, one, inverse = splat(0.0), splat(1.0), splat(1.0 / eps)
@@ -102,8 +115,13 @@ def upward(n, F, kids, words, tables, base, tops, eps, x):
         here = words[3 * (p // COLUMNS) + 2]
         value = value + (hi if here == FULL else where(mask(here), hi, zero))
     for p in range(0, n, COLUMNS):
-        q, here = F[p + PARENT], words[3 * (p // COLUMNS) + 2]
-        total = believe(F, kids, p, x)
+        q, here, k, m = F[p + PARENT], words[3 * (p // COLUMNS) + 2], F[p + CARD], F[p + S]
+        c, a = F[(q if q >= 0 else p) + CARD], base[F[p + FLIP]] + F[p + START]
+        two = q >= 0 and k == 2 and c == 2 and F[p + KIDS_END] - F[p + KIDS] == 1
+        if two:
+            total = tell_two(x, F[p + E], F[kids[F[p + KIDS]] + S], F[p + B], tables, a, m)
+        else:
+            total = believe(F, kids, p, x)
         if here != FULL:
             total = where(mask(here), total, one)
         least = lower(least, total)
@@ -112,9 +130,10 @@ def upward(n, F, kids, words, tables, base, tops, eps, x):
             store(x, F[p + SCALE], one / total)
             value = value + vlog(total) * eps
             continue
-        scale, e, m, c = two_to_minus_exponent(total), exponent(total), F[p + S], F[q + CARD]
+        scale, e = two_to_minus_exponent(total), exponent(total)
         store(x, F[p + SCALE], scale)
-        push(x, F[p + B], 1, F[p + CARD], tables, base[F[p + FLIP]] + F[p + START], c, m, scale)
+        if not two:
+            push(x, F[p + B], 1, k, tables, a, c, m, scale)
         if here != FULL:
             e = where(mask(here), e, zero)
             for z in range(c):
