@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -174,3 +175,9 @@ def test_parts_are_numbered_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mssvm.data.features.SITES_AT_ONCE", 4)
     parts, part_rows = FeatureSchema.learn(X)
     assert parts.vocabulary == whole.vocabulary and (rows.matrix != part_rows.matrix).nnz == 0
+
+
+def test_dicts_with_defaults_stay_as_they_are() -> None:
+    given = defaultdict(str, {"v": "q"})
+    space, rows = FeatureSchema.learn([[{"w": "a"}, given, {"w": "b"}]])
+    assert named_rows(space, rows) == [{"w:a": 1}, {"v:q": 1}, {"w:b": 1}] and dict(given) == {"v": "q"}

@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain, count, repeat
-from operator import itemgetter
 from typing import Any, Literal
 from zlib import crc32
 
@@ -361,22 +360,23 @@ class _Columns:
 
     def _part(self, items: Sequence[Any], a: int, b: int, what: str) -> Part:
         sites = list(chain.from_iterable(items[a:b]))
-        try:
-            return self._in_bulk(sites)
-        except (TypeError, OverflowError):  # a site or a value of another kind
-            return self._one_by_one(items, a, b, what)
+        with suppress(TypeError, OverflowError):  # where a site or a value is of another kind
+            if sites:
+                return self._in_bulk(sites)
+        return self._one_by_one(items, a, b, what)
 
     def _in_bulk(self, sites: list[Any]) -> Part:
         """Sites of the common kinds, by loops inside the interpreter; TypeError where a site is of another kind."""
+        first, n = tuple(sites[0]) if type(sites[0]) is dict else (), len(sites)
+        with suppress(TypeError):  # where a site has another name, or is no dict
+            if len(first) == 1 and sum(map(len, sites)) == n:
+                return self._alike([(first, sites, slice(None))], n)
         types = set(map(type, sites))
-        if types != {dict} and not (types and types <= {list, tuple}):
+        if types != {dict} and not types <= {list, tuple}:
             raise TypeError
         if types == {dict}:
-            first, n = tuple(sites[0]), len(sites)
-            with suppress(KeyError):  # where a site has another name
-                one = len(first) == 1 and sum(map(len, sites)) == n
-                if one or list(chain.from_iterable(sites)) == [*first] * n:
-                    return self._alike([(first, sites, slice(None))], n)
+            if list(chain.from_iterable(sites)) == [*first] * n:
+                return self._alike([(first, sites, slice(None))], n)
             kinds = defaultdict[tuple[str, ...], list[int]](list)
             for s, site in enumerate(sites):
                 kinds[tuple(site)].append(s)
@@ -402,7 +402,7 @@ class _Columns:
                 raise TypeError
             for j, name in enumerate(names):
                 at = slice(j, None, len(names)) if len(kinds) == 1 else ptr[which] + j
-                values = list(map(itemgetter(name), sites))
+                values: list[Any] = list(map(dict.get, sites, repeat(name)))
                 try:
                     columns[at] = np.fromiter(map(self.indicators[name].__getitem__, values), np.int32, len(values))
                 except TypeError:  # not all are strings
