@@ -11,7 +11,7 @@ from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.numba.exact import NumbaBound
-from mssvm.engines.numba.forests import dense
+from mssvm.engines.numba.forests import dense, plan
 from mssvm.engines.numba.forests.plan import ForestRoute
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.exact import Exact
@@ -161,7 +161,7 @@ def test_many_states_are_matrix_products(
     output: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dense, "STATES", 3)
+    monkeypatch.setattr(plan, "DENSE_STATES", 3)
     monkeypatch.setattr(dense, "AT_ONCE", 2)
     batch = Batch.build([t for t, _ in forests], [ids for _, ids in forests])
     theta, query = drawn(batch, 7, np.full(batch.n_vars, output))
