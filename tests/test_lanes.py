@@ -168,7 +168,7 @@ def test_many_states_are_matrix_products(
     output: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plan, "STATES", 3)
+    monkeypatch.setattr(plan, "DENSE_STATES", 3)
     monkeypatch.setattr(dense, "AT_ONCE", 2)
     batch = Batch.build([t for t, _ in forests], [ids for _, ids in forests])
     theta, query = drawn(batch, 7, np.full(batch.n_vars, output))

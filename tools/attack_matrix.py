@@ -159,7 +159,7 @@ class Case:
 
 
 def estimator(member: str, kind: Kind, shape: dict[str, Any] | None = None, **settings: Any) -> Any:
-    given = {"structure": kind.load()(**(shape or {})), "max_iter": 2, "random_state": 0, **settings}
+    given = {"structure": kind.make(**(shape or {})), "max_iter": 2, "random_state": 0, **settings}
     return getattr(ms, member)(**given)
 
 

@@ -15,7 +15,6 @@ from mssvm.engines.numba.forests.lane_groups import Kinds
 from mssvm.engines.numba.forests.registers import SMALLEST, TINY
 from mssvm.engines.numba.forests.scaled import Tables
 
-STATES = 160  # of every variable, all having as many; with fewer, registers are as fast
 AT_ONCE = 64  # instances
 
 

@@ -13,7 +13,7 @@ from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import ONE_BLAS_THREAD, Workers
 from mssvm.core.topology import Batch, by_first_use, counts, offsets, spans
 from mssvm.engines.numba.forests.chain import LANES
-from mssvm.engines.numba.forests.dense import STATES, DenseForests, dense_forests
+from mssvm.engines.numba.forests.dense import DenseForests, dense_forests
 from mssvm.engines.numba.forests.forest import AT_H, AT_Y, MIXED, check_forests, run_forests
 from mssvm.engines.numba.forests.lane_groups import (
     FEWEST,
@@ -30,6 +30,7 @@ from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, TableSet
 from mssvm.engines.numba.vector import WIDTH
 
 LANE_STATES = 48  # with more, one chain at a time is as fast
+DENSE_STATES = 160  # of all variables of a family; with fewer, registers are as fast as matrix products
 CACHED = 1 << 15  # doubles of one buffer of a group of chains
 BLOCK = 64  # instances handed to a thread at a time
 NOTHING = np.zeros(0, dtype=np.int64)
@@ -188,7 +189,7 @@ class ForestRoute:
                 query = self.query if mode == MIXED else None
                 for kinds in plan.families(some, query):
                     card = kinds.topologies[0].card_array
-                    if query is None and eps > 0.0 and card[0] >= STATES and np.all(card == card[0]):
+                    if query is None and eps > 0.0 and card[0] >= DENSE_STATES and np.all(card == card[0]):
                         self.dense += [(mode, part) for part in dense_forests(plan.batch, kinds)]
                     elif (group := lane_group(plan.batch, kinds, query, eps == 0.0)) is not None:
                         self.lanes.append((mode, group))
