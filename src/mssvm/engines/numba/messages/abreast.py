@@ -356,11 +356,13 @@ def run(
     n_vars, size, n_messages, widest = family.n_vars, family.n_states, family.n_messages, family.widest
     paths = family.paths
     whole, apart = len(paths) == 0 and not flooding, len(paths) > 0 and flooding
-    ends = np.cumsum(np.array([n_messages + widest, size + widest, size, size, 6 * widest, n_messages + widest])) * L
-    lanes_m, lanes_g, lanes_psi = space[: ends[0]], space[ends[0] : ends[1]], space[ends[1] : ends[2]]
-    spare, room, peaks = space[ends[2] : ends[3]], space[ends[3] : ends[4]], np.empty(L)
-    lanes_next = space[ends[4] : ends[5]] if apart else lanes_m
-    lanes_m[n_messages * L :] = 1.0
+    at_psi, at_room = (n_messages + size + 2 * widest) * L, (n_messages + 3 * size + 2 * widest) * L
+    lanes_m, lanes_g = space[: (n_messages + widest) * L], space[(n_messages + widest) * L : at_psi]
+    lanes_psi, spare = space[at_psi : at_psi + size * L], space[at_psi + size * L : at_room]
+    room, peaks = space[at_room : at_room + 6 * widest * L], np.empty(L)
+    lanes_next = space[at_room + 6 * widest * L :][: len(lanes_m)] if apart else lanes_m
+    for e in range(n_messages * L, len(lanes_m)):
+        lanes_m[e] = 1.0
     roles, fixed = np.zeros(n_vars, np.uint64), np.zeros(n_vars if len(held) else 0, np.uint64)
     who, left = np.full(L, -1), np.zeros(L, np.int64)
     states, messages = np.zeros(L, np.int64), np.zeros(L, np.int64)
@@ -497,10 +499,10 @@ def beliefs(
     """As ``scaled.beliefs`` for instances of one family."""
     size, n_messages, n_mu = family.n_states, family.n_messages, family.n_mu
     want_mu = len(mu_unary) > 0
-    ends = np.cumsum(np.array([n_messages, size, size, n_mu, 2 * family.widest])) * L
-    lanes_m, lanes_g, room = space[: ends[0]], space[ends[0] : ends[1]], space[ends[3] : ends[4]]
-    of_states = space[ends[1] : ends[2] if want_mu else ends[1]]
-    of_tables = space[ends[2] : ends[3] if want_mu else ends[2]]
+    at_mu, at_room = (n_messages + size) * L, (n_messages + 2 * size + n_mu) * L
+    lanes_m, lanes_g, room = space[: n_messages * L], space[n_messages * L : at_mu], space[at_room:]
+    of_states = space[at_mu : at_mu + size * L if want_mu else at_mu]
+    of_tables = space[at_mu + size * L : at_room if want_mu else at_mu + size * L]
     states, messages, marginals = np.zeros(L, np.int64), np.zeros(L, np.int64), np.zeros(L, np.int64)
     values = np.empty(L)
     for start in range(0, len(queue), L):

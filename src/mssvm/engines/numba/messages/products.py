@@ -275,11 +275,15 @@ class _Square:
         new, fixed = [b.load(r) for r in rooms], lanes_set(b, self.fixed)
         with b.if_else(b.icmp_unsigned("!=", self.fixed, ir.Constant(_I64, 0))) as (some, none):
             with some:
-                self._store(side, new, cavity, fixed)
+                self._store(side, new, fixed)
             with none:
-                self._store(side, new, cavity, None)
+                self._store(side, new, None)
+        with b.if_then(self.whole):
+            for k, value in enumerate(new):
+                into, product = self._place(5, self.g_out, self.states[side], k), b.fmul(cavity[k], value)
+                write(b, b.select(fixed, read(b, into), product), into)
 
-    def _store(self, side: int, new: Values, cavity: Values, fixed: Any) -> None:
+    def _store(self, side: int, new: Values, fixed: Any) -> None:
         b, peak = self.builder, self.builder.load(self.peak)
         for k, value in enumerate(new):
             before = read(b, self._place(8, self.m, self.messages[side], k))
@@ -288,10 +292,6 @@ class _Square:
             peak = larger(b, peak, call(b, "fabs", b.fsub(value, before)))
             write(b, value, self._place(9, self.m_out, self.messages[side], k))
         b.store(peak, self.peak)
-        with b.if_then(self.whole):
-            for k, value in enumerate(new):
-                into, product = self._place(5, self.g_out, self.states[side], k), b.fmul(cavity[k], value)
-                write(b, product if fixed is None else b.select(fixed, read(b, into), product), into)
 
     def _join(self, before: Any, a: Any, b: Any, kind: str) -> Any:
         return self.builder.fmul(a, b) if before is None else join(self.builder, before, a, b, kind, self.most)
