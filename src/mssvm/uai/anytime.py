@@ -227,11 +227,15 @@ class AnytimeSearch:
         blocks.run(self.began + FIRST_SHARE * (self.deadline - self.began), max_kicks=3)
         if constrained:
             self._offer_starts()
+        if self.proven or self._late():
+            return
         began = monotonic()
         self._tighten(quick, began + TIGHTEN_SHARE * (self.deadline - began), TIGHTEN_ITERATIONS[0])
         # A tree may take half as long as its bound did; the proof may take all that is left.
-        self._branch(BranchAndBound(self, quick), blocks, 1.5 * monotonic() - 0.5 * began)
-        self._branch(Proof(self, quick), blocks, self.deadline)
+        until = 1.5 * monotonic() - 0.5 * began
+        for kind, end in ((BranchAndBound, until), (Proof, self.deadline)):
+            if not (self.proven or self._late()):
+                self._branch(kind(self, quick), blocks, end)
 
     def _relaxation(self, entries: int) -> Relaxation:
         """In tables of at most so many entries; smaller ones where all of them would not fit in memory."""
