@@ -22,10 +22,11 @@ from mssvm.experiments.segmentation import noisy_images, picture
 from mssvm.inference.toulbar2 import Toulbar2
 from mssvm.optim import CCCP, CuttingPlane
 
-SOLVER = CCCP(inner=CuttingPlane(max_rounds=120, tolerance=1e-2), max_outer=3)
+TOLERANCE = 1e-2
 
 
-def run(percent: int, n_images: int, seconds: float) -> list[dict[str, Any]]:
+def run(percent: int, n_images: int, seconds: float, rounds: int, outer: int) -> list[dict[str, Any]]:
+    solver = CCCP(inner=CuttingPlane(max_rounds=rounds, tolerance=TOLERANCE), max_outer=outer)
     rng = np.random.default_rng([0, percent])
     parts = zip((n_images, 4), rng.spawn(2), strict=True)
     train, test = (noisy_images(picture("blocks"), n, 5.0, percent / 100, stream) for n, stream in parts)
@@ -37,7 +38,7 @@ def run(percent: int, n_images: int, seconds: float) -> list[dict[str, Any]]:
         began = time.process_time()
         # From zero, where all completions are alike, the procedure does not get away; both start where users would end.
         model = ms.LSSVM(ms.Grid(), C=0.1, inference="propagate", missing_label=-1, random_state=0, warm_start=True)
-        model.fit(X, y).set_params(solver=SOLVER, inference=inference).fit(X, y)
+        model.fit(X, y).set_params(solver=solver, inference=inference).fit(X, y)
         kept = ("objective", "certificate", "gap", "certified", "exact", "negative_gaps", "methods")
         row = {"percent": percent, "images": n_images, "trained by": name, **{k: model.training_[k] for k in kept}}
         model.set_params(inference=proven)
@@ -53,9 +54,13 @@ def main() -> None:
     parser.add_argument("--percent", type=int, nargs="+", default=[50], help="of the labels that are missing")
     parser.add_argument("--images", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2.0, help="processor time of toulbar2 on an image")
+    parser.add_argument("--rounds", type=int, default=120, help="of cutting planes, for each completion")
+    parser.add_argument("--outer", type=int, default=3, help="completions of the labels, one after the other")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    rows = [row for percent in given.percent for row in run(percent, given.images, given.seconds)]
+    rows = []
+    for percent in given.percent:
+        rows += run(percent, given.images, given.seconds, given.rounds, given.outer)
     if given.json:
         given.json.write_text(json.dumps(rows, indent=1) + "\n")
 

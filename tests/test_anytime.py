@@ -17,7 +17,8 @@ from mssvm.inference.bounds import relaxation
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.exact import Exact
-from mssvm.uai.anytime import Anytime, AnytimeSearch, Blocks, BranchAndBound, SearchProgress
+from mssvm.inference.propagation import Propagate
+from mssvm.uai.anytime import Anytime, AnytimeSearch, Blocks, BranchAndBound, SearchProgress, _timed
 
 
 def grid(rng: np.random.Generator, rows: int, columns: int, zeros: float = 0.0) -> tuple[Batch, Potentials, Query]:
@@ -139,6 +140,20 @@ def test_starts_are_judged() -> None:
     found = Anytime(ibound=3, starts=(start,)).search(batch, 0, theta, query, 1.0)
     assert calls[-1] == (12, 0.0, 1.0)
     assert found.value == pytest.approx(best.value[0])
+
+
+def test_propagation_as_a_start_makes_the_sweeps_there_is_time_for() -> None:
+    batch, theta, query = grid(np.random.default_rng(9), 6, 6)
+    start = Propagate("normal", merging=False, max_sweeps=50, tolerance=0.0, starts=("annealed",))
+    sweeps = [int(_timed(start, seconds, (batch, theta, query, 0.0, 1.0)).status.sweeps[0]) for seconds in (0.0, 1e9)]
+    assert sweeps[0] < sweeps[1]
+
+
+def test_a_deadline_counts_whatever_the_time_limit() -> None:
+    batch, theta, query = grid(np.random.default_rng(10), 12, 12)
+    began = monotonic()
+    found = Anytime(time_limit=60.0, ibound=4, deadline=began).search(batch, 0, theta, query, 1.0)
+    assert found.seconds < 30.0 and not found.proven
 
 
 def test_blocks_escape_infeasible_outputs() -> None:

@@ -22,7 +22,7 @@ from mssvm.inference.enumerate import score
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation import Propagate
 from mssvm.inference.toulbar2 import Toulbar2
-from mssvm.uai.anytime import TOLERANCE, Anytime, SearchProgress, SearchResult, warm
+from mssvm.uai.anytime import TOLERANCE, Anytime, SearchProgress, SearchResult
 from mssvm.uai.files import format_map, format_mar, format_mmap, format_pr
 from mssvm.uai.model import UaiTask
 from mssvm.uai.support import Support
@@ -234,8 +234,8 @@ def _searched(task: UaiTask, limits: AnswerLimits) -> Answer:
     starts: tuple[Inference, ...] = tuple(_propagation(limits.seed, start) for start in ("sum_first", "annealed"))
     if find_spec("pytoulbar2") is not None:
         starts = (_joint_map, *starts)
-    warm(starts[-2:])
-    search = Anytime(limits.left, SEARCH_IBOUND, limits.memory_limit, limits.seed, starts, _told(limits, name))
+    told, deadline = _told(limits, name), limits.deadline
+    search = Anytime(limits.left, SEARCH_IBOUND, limits.memory_limit, limits.seed, starts, told, deadline)
     found = search.search(p.batch, 0, p.theta, task.query, task.eps_h)
     value, lower = (found.value, found.value) if found.evaluated else _revalued(task, found, limits)
     return Answer(value, found.proven, found.proven, lower, found.upper, name, found.states)

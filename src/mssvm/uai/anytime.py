@@ -28,8 +28,9 @@ from mssvm.inference.base import Inference
 from mssvm.inference.bounds.conditioning import ConditionedElimination
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.exact import Exact
+from mssvm.inference.propagation import Propagate
 from mssvm.uai.conditional import ConditionalBound, descend
-from mssvm.uai.proof import Proof, relaxed
+from mssvm.uai.proof import Proof, relaxed, state_bounds
 from mssvm.uai.regions import Walk
 from mssvm.uai.support import Support
 
@@ -92,7 +93,8 @@ class Anytime:
     """Marginal MAP within a time limit per instance (seconds), as an inference at eps_y = 0.
 
     ``starts`` are inferences whose decoded outputs the search begins with. mu is that of the outputs found, computed
-    exactly within ``memory_limit`` bytes.
+    exactly within ``memory_limit`` bytes. Compilation does not count, unless there is a ``deadline`` (of the monotonic
+    clock), by which a search ends whatever it has to compile.
     """
 
     time_limit: float = 20.0
@@ -101,14 +103,16 @@ class Anytime:
     seed: int = 0
     starts: tuple[Inference, ...] = ()
     report: Callable[[SearchProgress], None] | None = field(default=None, compare=False)
+    deadline: float = np.inf
 
     def __post_init__(self) -> None:
         if not (self.time_limit >= 0.0 and 1 <= self.ibound <= 32):
             raise InputError(f"time_limit must be >= 0 and ibound 1 to 32, got {self.time_limit} and {self.ibound}.")
 
     def search(self, batch: Batch, b: int, theta: Potentials, query: Query, eps_h: float) -> SearchResult:
-        """The search on instance b; what has to be compiled for it is compiled before its time begins."""
-        warm(self.starts)
+        """The search on instance b."""
+        if self.deadline == np.inf:
+            warm(self.starts)
         one = batch.select([b])
         rows = slice(int(batch.var_ptr[b]), int(batch.var_ptr[b + 1]))
         alone = Query(query.output[rows], query.allowed[batch.state_span(b)])
@@ -116,7 +120,8 @@ class Anytime:
         for at, source, size in zip(one.table_at, batch.table_at[batch.factor_ptr[b] :], one.table_sizes, strict=False):
             tables[at : at + size] = theta.tables[source : source + size]
         scores = Potentials(theta.unary[batch.state_span(b)], tables)
-        starts = tuple(lambda s=start: s(one, scores, alone, 0.0, eps_h).decode(one) for start in self.starts)
+        given = one, scores, alone, 0.0, eps_h
+        starts = tuple(lambda left, s=start: _timed(s, left, given).decode(one) for start in self.starts)
         return AnytimeSearch(self, OneInstance.of(one, 0, scores, alone), eps_h, starts).run()
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
@@ -144,7 +149,7 @@ class AnytimeSearch:
     """One search on one instance; ``run`` may be interrupted by a signal and then returns what it has."""
 
     def __init__(
-        self, settings: Anytime, instance: OneInstance, eps_h: float, starts: tuple[Callable[[], Ints], ...] = ()
+        self, settings: Anytime, instance: OneInstance, eps_h: float, starts: tuple[Callable[[float], Ints], ...] = ()
     ) -> None:
         self.eps_h, self.entries = eps_h, 1 << settings.ibound
         self.proof_entries = max(2, self.entries >> PROVING)
@@ -152,9 +157,8 @@ class AnytimeSearch:
         self.starts, self.report, self.memory_limit = starts, settings.report, settings.memory_limit
         self.kept: list[tuple[float, Ints]] = []
         self.rng = np.random.default_rng(settings.seed)
-        warm()
         self.began = monotonic()
-        self.deadline = self.began + settings.time_limit
+        self.deadline = min(self.began + settings.time_limit, settings.deadline)
         self.lower, self.upper, self.phase, self.evaluated = -np.inf, np.inf, "support", False
         support = Support(instance)
         left = support.states_left()
@@ -223,11 +227,15 @@ class AnytimeSearch:
         blocks.run(self.began + FIRST_SHARE * (self.deadline - self.began), max_kicks=3)
         if constrained:
             self._offer_starts()
+        if self.proven or self._late():
+            return
         began = monotonic()
         self._tighten(quick, began + TIGHTEN_SHARE * (self.deadline - began), TIGHTEN_ITERATIONS[0])
         # A tree may take half as long as its bound did; the proof may take all that is left.
-        self._branch(BranchAndBound(self, quick), blocks, 1.5 * monotonic() - 0.5 * began)
-        self._branch(Proof(self, quick), blocks, self.deadline)
+        until = 1.5 * monotonic() - 0.5 * began
+        for kind, end in ((BranchAndBound, until), (Proof, self.deadline)):
+            if not (self.proven or self._late()):
+                self._branch(kind(self, quick), blocks, end)
 
     def _relaxation(self, entries: int) -> Relaxation:
         """In tables of at most so many entries; smaller ones where all of them would not fit in memory."""
@@ -243,7 +251,7 @@ class AnytimeSearch:
         for start in self.starts:
             if self.proven or self._late():
                 return
-            self._offer_start(np.where(self.instance.clamped, self.instance.states, start()))
+            self._offer_start(np.where(self.instance.clamped, self.instance.states, start(self.deadline - monotonic())))
 
     def _branch(self, tree: BranchAndBound | Proof, blocks: Blocks, deadline: float) -> None:
         stale = 0
@@ -437,6 +445,19 @@ class BranchAndBound:
             s._bounded(max(s.lower + s._slack, float(self.open[: self.depth + 1].max())))
 
 
+Given = tuple[Batch, Potentials, Query, float, float]
+
+
+def _timed(start: Inference, seconds: float, given: Given) -> Belief:
+    """The start's belief; propagation makes as many sweeps as there is time for, by what the first takes."""
+    if isinstance(start, Propagate):
+        began = monotonic()
+        replace(start, max_sweeps=1)(*given)
+        sweep = monotonic() - began
+        start = replace(start, max_sweeps=int(np.clip(seconds / max(sweep, 1e-9) - 1.0, 1, start.max_sweeps)))
+    return start(*given)
+
+
 def _softened(instance: OneInstance) -> OneInstance:
     """Forbidden table entries as very small ones, so that local search can walk through infeasible outputs."""
     finite = instance.tables[np.isfinite(instance.tables)]
@@ -457,6 +478,7 @@ def warm(starts: tuple[Inference, ...] = ()) -> None:
     walk.restart(states, 0.0)
     walk.run(0.0, 0.0)
     relaxation.decode(states)
+    state_bounds(relaxation.program, relaxation.work, instance.topology.unary_ptr, np.zeros(6))
     c = ConditionalBound(instance, (0, 1), 1.0)
     tree = states, -1, np.zeros(3), np.zeros((2, 2)), -1.0, 1
     descend(relaxation.program, relaxation.work, *tree, c.buckets, c.state, c.eps_h, c.fits)

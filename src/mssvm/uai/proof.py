@@ -36,7 +36,7 @@ SWEEPS = 8
 WORTH = 0.02
 
 
-class Part(NamedTuple):
+class OpenPart(NamedTuple):
     """Outputs to search: states left, an upper bound, and the mini-buckets that gave it, with their parameters, the
     bound when these were found, and the number of variables when new ones were made last."""
 
@@ -54,7 +54,7 @@ class Proof:
     def __init__(self, search: AnytimeSearch, relaxation: Relaxation) -> None:
         self.search = search
         left, size = search.instance.unary > -np.inf, _size(search.instance)
-        self.parts = [Part(left, search.upper, relaxation, relaxation.parameters, search.upper, size)]
+        self.parts = [OpenPart(left, search.upper, relaxation, relaxation.parameters, search.upper, size)]
 
     @property
     def done(self) -> bool:
@@ -75,7 +75,7 @@ class Proof:
             if s._late(deadline):
                 return
 
-    def _split(self, part: Part) -> list[Part]:
+    def _split(self, part: OpenPart) -> list[OpenPart]:
         """The parts of a part that may have better outputs than the incumbent; itself if time is up."""
         bounds = np.zeros(0)
         for step in (self._run, self._tighten, self._renew):
@@ -100,12 +100,12 @@ class Proof:
     def _at(self) -> Ints:
         return self.search.instance.topology.unary_ptr
 
-    def _run(self, part: Part) -> Part:
+    def _run(self, part: OpenPart) -> OpenPart:
         """Its bound by the mini-buckets as they are."""
         self._load(part, part.left)
         return self._found(part, part.relaxation.run())
 
-    def _tighten(self, part: Part) -> Part | None:
+    def _tighten(self, part: OpenPart) -> OpenPart | None:
         """Its bound by mini-buckets with new parameters, if that is due."""
         if part.bound - self._enough > TIGHTEN * (part.tightened - self._enough):
             return None
@@ -113,7 +113,7 @@ class Proof:
         bound = part.relaxation.improve(ITERATIONS, self.search.deadline, self._enough, again=True)
         return self._found(part._replace(parameters=part.relaxation.parameters, tightened=bound), bound)
 
-    def _renew(self, part: Part) -> Part | None:
+    def _renew(self, part: OpenPart) -> OpenPart | None:
         """Its bound by mini-buckets of its own, if that is due, there is memory for them, and they are better."""
         s, instance = self.search, self.search.support.narrowed(part.left)
         kept = {id(p.relaxation): p.relaxation.program.n_work for p in (*self.parts, part)}
@@ -125,16 +125,16 @@ class Proof:
         if bound >= part.bound:
             part = self._run(part)
             return part._replace(size=size)
-        return self._found(Part(part.left, part.bound, relaxation, relaxation.parameters, bound, size), bound)
+        return self._found(OpenPart(part.left, part.bound, relaxation, relaxation.parameters, bound, size), bound)
 
-    def _load(self, part: Part, left: Bools) -> None:
+    def _load(self, part: OpenPart, left: Bools) -> None:
         """Give the part's mini-buckets its parameters and these states."""
         relaxation = part.relaxation
         relaxation.instance = self.search.support.narrowed(left)
         relaxation.load(relaxation.instance.states)
         relaxation.parameters = part.parameters
 
-    def _found(self, part: Part, bound: float) -> Part:
+    def _found(self, part: OpenPart, bound: float) -> OpenPart:
         """The part with its bound; the outputs that the bound suggests are offered."""
         if bound > self._enough:
             states = part.relaxation.instance.states.copy()
@@ -142,7 +142,7 @@ class Proof:
             self.search.offer(states)
         return part._replace(bound=min(bound, part.bound))
 
-    def _children(self, part: Part, bounds: Floats) -> list[Part]:
+    def _children(self, part: OpenPart, bounds: Floats) -> list[OpenPart]:
         """The part split at one output, of some that promise most: the states' bounds are low, or it is split most."""
         instance, at, gap = self.search.support.narrowed(part.left), self._at, part.bound - self._enough
         outputs = instance.free[1]
@@ -153,7 +153,7 @@ class Proof:
         promise = np.array([worth[at[v] : at[v + 1]].sum() for v in outputs])
         copies = np.bincount(part.relaxation.program.var, minlength=len(at) - 1)[outputs]
         tried = np.append(np.argsort(promise, kind="stable")[:TRIALS], np.argsort(-copies, kind="stable")[:TRIALS])
-        best, least = list[Part](), np.inf
+        best, least = list[OpenPart](), np.inf
         for v in outputs[np.unique(tried)]:
             found = [self._child(part, v, int(j)) for j in np.flatnonzero(part.left[at[v] : at[v + 1]])]
             alive = [p for p in found if p is not None and p.bound > self._enough]
@@ -162,7 +162,7 @@ class Proof:
                 best, least = alive, score
         return best
 
-    def _child(self, part: Part, v: int, state: int) -> Part | None:
+    def _child(self, part: OpenPart, v: int, state: int) -> OpenPart | None:
         """The part with an output at a state; None if that is impossible."""
         within, at = part.left.copy(), self._at
         within[at[v] : at[v + 1]] = False
