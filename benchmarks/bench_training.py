@@ -23,7 +23,7 @@ from workloads import hidden_sequences, tagged_chains
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Query
-from mssvm.core.terms import Term, ones
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch, Topology
 from mssvm.data.labels import LabelSpace
 from mssvm.engines.numba.engine import NumbaEngine
@@ -45,7 +45,7 @@ def crf_sample(x: Ints, y: Ints) -> tuple[LinearModel, Sample]:
     batch = Batch.build([graph] * n, np.zeros((n, length - 1), dtype=np.int64))
     rows = sparse.csr_array((np.ones(x.size), (np.arange(x.size), x.ravel())), shape=(x.size, d))
     symbols = Term("unary", rows, batch.unary_ptr[:-1], k, np.array(0))
-    transitions = Term("tables", ones(1), np.zeros(1, dtype=np.int64), k * k, np.array(d * k))
+    transitions = Term("tables", np.ones((1, 1)), np.zeros(1, dtype=np.int64), k * k, np.array(d * k))
     inputs = LinearInputs(batch, (symbols, transitions))
     truth = (np.arange(k) == y.reshape(-1, 1)).ravel()
     return LinearModel(d * k + k * k), Sample.of(inputs, Query.all_outputs(batch), truth)

@@ -211,9 +211,9 @@ def hidden_pass(kind: str, eps_y: float, eps_h: float = 1.0) -> Here:
         sites = scores["u"].shape[0] * scores["u"].shape[1]
 
         def run() -> Outcome:
-            belief = bound(theta)
+            belief, *times = clocked(lambda: bound(theta))
             answer = {"value": float(belief.value.sum()), "squares": float((belief.mu.unary**2).sum())}
-            return Outcome(answer, sites)
+            return Outcome(answer, sites, *times)
 
         return run
 
@@ -227,10 +227,10 @@ def hidden_limit(kind: str, eps_y: float) -> Here:
         sites = scores["u"].shape[0] * scores["u"].shape[1]
 
         def run() -> Outcome:
-            loop()
+            _, *times = clocked(loop)
             labels = float(loop.labels.size) if eps_y == 0 else float((loop.labels**2).sum())
             answer = {"value": float(loop.value.sum()), "squares": labels + float((loop.hidden**2).sum())}
-            return Outcome(answer, sites)
+            return Outcome(answer, sites, *times)
 
         return run
 
@@ -302,9 +302,9 @@ def tied_messages(quick: bool) -> Run:
     edges = batch.n_factors // len(batch)
 
     def run() -> Outcome:
-        belief = bound(theta)
+        belief, *times = clocked(lambda: bound(theta))
         answer = {"squares": float((belief.mu.unary**2).sum())}
-        return Outcome(answer, 2.0 * edges * int(belief.status.sweeps.sum()))
+        return Outcome(answer, 2.0 * edges * int(belief.status.sweeps.sum()), *times)
 
     return run
 
@@ -317,8 +317,8 @@ def tied_limit(quick: bool) -> Run:
     edges = len(w.grid_edges(size["height"], size["width"]))
 
     def run() -> Outcome:
-        loop()
-        return Outcome({"squares": float((loop.beliefs() ** 2).sum())}, 2.0 * edges * sweeps * size["count"])
+        beliefs, *times = clocked(lambda: (loop(), loop.beliefs())[1])
+        return Outcome({"squares": float((beliefs**2).sum())}, 2.0 * edges * sweeps * size["count"], *times)
 
     return run
 
