@@ -166,7 +166,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
             axis.set_xscale("log")
             axis.set_yscale("log")
         else:
-            axis.set_ylim(bottom=0)
+            axis.set_ylim(0, 1.1 * max(row["seconds"]))
+        axis.set_xticks(row["given"], [f"{at:g}" for at in row["given"]])
+        axis.minorticks_off()
         slope = row.get("exponent")
         axis.set_title(name + (f": exponent {slope:.2f}" if slope is not None else ""), fontsize=10)
         axis.set_xlabel("side of the grid" if name == "nodes" else row["title"], fontsize=8)
