@@ -8,7 +8,7 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.topology import Batch
+from mssvm.core.topology import Batch, ranks
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,5 +154,5 @@ def segment_argmax(values: Floats, ptr: Ints) -> Ints:
     if len(ptr) < 2:
         return np.zeros(0, dtype=np.int64)
     top = np.repeat(np.maximum.reduceat(values, ptr[:-1]), np.diff(ptr))
-    index = np.arange(len(values)) - np.repeat(ptr[:-1], np.diff(ptr))
+    index = ranks(ptr)
     return np.minimum.reduceat(np.where(values == top, index, len(values)), ptr[:-1])

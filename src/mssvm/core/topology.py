@@ -71,7 +71,7 @@ class Topology:
         flat = np.fromiter(chain.from_iterable(scopes), np.int64)
         table_sizes = shape_ids = flat
         if scopes:
-            here, place = card_array[flat], np.arange(len(flat)) - np.repeat(ptr[:-1], orders)
+            here, place = card_array[flat], ranks(ptr)
             with np.errstate(over="ignore"):
                 mixed = (here + 1) * np.int64(0x5851F42D4C957F2D) ** (place + 1)
             table_sizes, shape_ids = np.multiply.reduceat(here, ptr[:-1]), np.add.reduceat(mixed, ptr[:-1])
@@ -114,6 +114,11 @@ def spans(starts: Ints, sizes: Ints) -> Ints:
     """Concatenated ranges ``starts[k] .. starts[k] + sizes[k]`` as one index array."""
     total = offsets(sizes)
     return np.repeat(starts - total[:-1], sizes) + np.arange(total[-1])
+
+
+def ranks(ptr: Ints) -> Ints:
+    """The place of each entry within its segment ``ptr[k] .. ptr[k + 1]``."""
+    return np.arange(ptr[-1]) - np.repeat(ptr[:-1], np.diff(ptr))
 
 
 def counts(flags: Bools, ptr: Ints) -> Ints:
@@ -222,7 +227,7 @@ class Batch:
     @cached_property
     def state_var(self) -> AnyArray:
         """Variable of each entry of an array of length S."""
-        return np.repeat(np.arange(self.n_vars, dtype=np.int32), np.diff(self.unary_ptr))
+        return np.repeat(np.arange(self.n_vars, dtype=np.int32), self.cards)
 
     @cached_property
     def factor_owner(self) -> Ints:
@@ -237,7 +242,7 @@ class Batch:
     @property
     def table_sizes(self) -> Ints:
         """Entries of each factor's table."""
-        return gather(list(map(attrgetter("table_sizes"), self.topologies)), self.topology_of)
+        return gather([g.table_sizes for g in self.topologies], self.topology_of)
 
     @cached_property
     def scope_ptr(self) -> Ints:

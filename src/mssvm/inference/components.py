@@ -20,7 +20,7 @@ from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.components import hidden_components
 from mssvm.core.errors import MemoryLimitError
 from mssvm.core.potentials import Marginals, Potentials, Query
-from mssvm.core.topology import Batch, Topology, offsets, spans
+from mssvm.core.topology import Batch, Topology, offsets, ranks, spans
 
 LIMIT = 1 << 20  # components times border states, in all
 
@@ -172,8 +172,8 @@ class _Layout:
         self.border = scope[outside][met[order]]
         self.border_ptr = np.searchsorted(component[met[order]], np.arange(n + 1))
         place, rank = np.empty(batch.n_vars, dtype=np.int64), np.empty(len(order), dtype=np.int64)
-        place[self.hidden] = _ranks(self.hidden_ptr)
-        rank[order] = _ranks(self.border_ptr)
+        place[self.hidden] = ranks(self.hidden_ptr)
+        rank[order] = ranks(self.border_ptr)
         self.code = place[scope]  # scopes as ``_Shape`` names them
         self.code[outside] = -1 - rank[pair]
         cards = batch.cards[self.hidden]
@@ -201,14 +201,14 @@ class _Layout:
 
     @cached_property
     def number(self) -> Ints:
-        """The number of each output among all outputs."""
-        return np.cumsum(self.query.output) - 1
+        """How many outputs come before each variable, and all: the number of each output among them."""
+        return offsets(self.query.output.astype(np.int64))
 
     @cached_property
     def outputs(self) -> Batch:
         """The batch over outputs: factors among outputs keep their tables, and wide components get one each."""
         batch, wide, instances = self.batch, self.wide, np.arange(len(self.batch) + 1)
-        var_ptr = np.append(0, np.cumsum(self.query.output))[batch.var_ptr]
+        var_ptr = self.number[batch.var_ptr]
         kept_ptr = np.searchsorted(batch.factor_owner[self.kept], instances)
         wide_ptr = np.searchsorted(self.owner[wide], instances)
         cards = batch.cards[self.query.output]
@@ -300,8 +300,3 @@ class _Layout:
         factors = np.append(self.factors, len(start))[self.factor_ptr[chosen][:, None] + np.maximum(factor, 0)]
         scores = self.own[self.own_ptr[chosen][:, None, None] + np.where(factor < 0, entry, 0)]
         return np.where(factor < 0, scores, self.batch.n_states + np.append(start, 0)[factors][:, None, :] + entry)
-
-
-def _ranks(ptr: Ints) -> Ints:
-    """The place of each entry within its segment."""
-    return np.arange(ptr[-1]) - np.repeat(ptr[:-1], np.diff(ptr))

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from itertools import repeat
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -115,7 +114,7 @@ class SolverRun:
 
     def check_time(self) -> None:
         """End the run where its time is over; for loops over instances, which take longer than a pass over all."""
-        if time.monotonic() - self._clock >= self._watch.time_limit and not self._ended:
+        if self.time_left <= 0 and not self._ended:
             raise Stop(Outcome.TIME, f"The time limit was reached after {len(self.rows)} recorded iterations.")
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
@@ -355,7 +354,7 @@ class Solver(Settings, ABC, Generic[S]):
         certificate, kept = Certificate("Nothing was computed."), dict[str, Any]()
         if state is not None:
             certificate = self.certificate(run, state, objective)
-            kept.update(zip(self.warm, map(getattr, repeat(state), self.warm), strict=True))
+            kept = {name: getattr(state, name) for name in self.warm}
         return Solution(w, objective, tuple(run.rows), end.outcome, end.message, certificate, kept, run.tally)
 
     def _resume(self, run: SolverRun, saver: Saver) -> tuple[S | None, Stop | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import add, attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,12 +47,12 @@ class JoinedInference:
         self.sides = sides  # what the addresses point to
         self.kernel = plus.registers.run
         self.rows, self.numbers = np.concatenate(rows), np.concatenate(numbers)
-        self.sets = np.concatenate(list(map(attrgetter("registers.sets"), sides)))
-        scratch, self.counts = map(max, zip(*map(attrgetter("registers.needs"), sides), strict=True))
+        self.sets = np.concatenate([side.registers.sets for side in sides])
+        scratch, self.counts = map(max, zip(*(side.registers.needs for side in sides), strict=True))
         sizes = [batch.n_states, batch.n_states, batch.n_table_entries, batch.n_mu_entries]
         sizes += [len(sides) * TABLE_PARTS * batch.n_table_entries, scratch]
         self.at = offsets(-(-np.array(sizes) // WIDTH) * WIDTH).tolist()
-        self.spans = list(map(slice, self.at, map(add, self.at, sizes)))
+        self.spans = [slice(at, at + n) for at, n in zip(self.at, sizes, strict=False)]
         self.wanted = int(np.count_nonzero(~self.missing))
 
     @classmethod
@@ -76,7 +75,7 @@ class JoinedInference:
     def __call__(self, w: Floats) -> tuple[Floats, Floats, Floats]:
         batch, given, size = self.features.batch, self.given, (self.at[-1], self.counts)
         space = self.workers.scratch(*size)[0]
-        unary, mu, raw, mu_tables, made, _ = map(space.__getitem__, self.spans)
+        unary, mu, raw, mu_tables, made, _ = (space[span] for span in self.spans)
         self.features.forward_into(w, Potentials(unary, raw))
         value, done = np.zeros((2, len(batch))), np.zeros((len(self.sides), len(batch)), dtype=bool)
 

@@ -14,7 +14,7 @@ from mssvm.core.checks import temperature
 from mssvm.core.components import HiddenComponents, acyclic, hidden_components
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query, segment_argmax
-from mssvm.core.topology import Batch, offsets
+from mssvm.core.topology import Batch, offsets, ranks
 from mssvm.engines.base import Engine, Pair, TwoCalls
 from mssvm.engines.messages import MessagePlan, Temperatures
 from mssvm.inference.propagation.call import PropagationCall
@@ -81,7 +81,7 @@ class PropagationBound:
         self.forest = acyclic(batch, self.free)
         self.has_output = np.bincount(batch.owner[self.free & query.output], minlength=len(batch)) > 0
         state_ptr = batch.unary_ptr[batch.var_ptr]
-        place = np.arange(batch.n_states) - np.repeat(state_ptr[:-1], np.diff(state_ptr))
+        place = ranks(state_ptr)
         self.noise = uniforms(place, plan.settings.seed, NOISE_STREAM)
         self.tasks = self._tasks(eps_y, eps_h)
 
