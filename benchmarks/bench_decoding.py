@@ -219,8 +219,7 @@ RULES: dict[str, Callable[[float, float, dict[str, Any]], bool]] = {
         eps_y >= 1 or (eps_h >= 1 and not cell["exact"])
     ),
     "better on the training labels": lambda eps_y, eps_h, cell: (
-        cell["train_marginal"] > cell["train_map"]
-        or (cell["train_marginal"] == cell["train_map"] and eps_y >= 1)
+        cell["train_marginal"] > cell["train_map"] or (cell["train_marginal"] == cell["train_map"] and eps_y >= 1)
     ),
     "more than 0.5 better on the training labels, or eps_y >= 1 and not 0.5 worse": lambda eps_y, eps_h, cell: (
         cell["train_marginal"] - cell["train_map"] > (0.5 if eps_y < 1 else -0.5)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+import numpy as np
 import pytest
 import torch
 
 from mssvm.core.errors import UnsupportedError
+from mssvm.core.topology import Topology
 from mssvm.engines.torch import nvrtc
+from mssvm.engines.torch.trees import Turns
 
 
 def test_sources_travel_with_the_package() -> None:
     found = {f.name for f in files("mssvm.engines.torch").joinpath("kernels").iterdir()}
-    assert {"common.cu", "chain.cu", "grid.cu", "pairs.cu"} <= found
+    assert {"common.cu", "chain.cu", "grid.cu", "pairs.cu", "tree.cu"} <= found
 
 
 def test_without_the_libraries_plain_torch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +31,48 @@ def test_without_the_libraries_plain_torch_runs(monkeypatch: pytest.MonkeyPatch)
         nvrtc._driver()
     with pytest.raises(UnsupportedError, match="NVRTC"):
         nvrtc._nvrtc()
+
+
+def forest(rng: np.random.Generator, n: int) -> Topology:
+    """Random trees and lone variables, ends of factors in any order."""
+    pairs = [(int(rng.integers(v)), v) for v in range(1, n) if rng.random() < 0.8]
+    scopes = tuple(pair if rng.random() < 0.5 else pair[::-1] for pair in pairs)
+    return Topology(tuple(rng.integers(2, 6, n).tolist()), scopes)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sums_in_the_order_of_turns_are_those_of_all_states(seed: int) -> None:
+    """What the kernel does, step by step: scores are carried from a variable's last child and read for the others."""
+    rng = np.random.default_rng(seed)
+    g = forest(rng, 6)
+    turns = Turns.of(g)
+    assert turns is not None
+    u = [rng.normal(size=card) for card in g.cards]
+    tables = [rng.normal(size=g.table_shape(f)) for f in range(g.n_factors)]
+    var = {int(at): v for v, at in enumerate(g.unary_ptr[:-1])}
+    rows, carried, z = dict[int, np.ndarray](), np.zeros(0), 0.0
+    for t, ((v, p, parent, numbers), f) in enumerate(zip(turns.rows.tolist(), turns.factors.tolist(), strict=True)):
+        own, above = var[v], var.get(p, -1)
+        assert numbers & 255 == g.cards[own] and (above < 0 or numbers >> 8 & 255 == g.cards[above])
+        scores = u[own] if numbers >> 16 & 1 else carried
+        if above < 0:
+            z += np.log(np.exp(scores).sum())
+            continue
+        assert parent > t and g.scopes[f] == ((above, own) if numbers >> 18 & 1 else (own, above))
+        table = tables[f].T if numbers >> 18 & 1 else tables[f]
+        message = np.log(np.exp(scores[:, None] + table).sum(0))
+        carried = rows[parent] = (u[above] if numbers >> 17 & 1 else rows[parent]) + message
+    total = -np.inf
+    for x in np.ndindex(*g.cards):
+        score = sum(u[v][s] for v, s in enumerate(x)) + sum(
+            tables[f][tuple(x[v] for v in scope)] for f, scope in enumerate(g.scopes)
+        )
+        total = np.logaddexp(total, score)
+    assert z == pytest.approx(total, rel=1e-12)
+
+
+def test_cycles_and_larger_factors_have_no_turns() -> None:
+    assert Turns.of(Topology((2, 2, 2), ((0, 1), (1, 2), (0, 2)))) is None
+    assert Turns.of(Topology((2, 2), ((0, 1), (1, 0)))) is None
+    assert Turns.of(Topology((2, 2, 2), ((0, 1, 2),))) is None
+    assert Turns.of(Topology((2, 33), ((0, 1),))) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from mssvm.core.topology import Batch, Topology, offsets
 from mssvm.engines.torch.arrays import Device, Parts
 from mssvm.engines.torch.nvrtc import available, kernel
 
-MOST_STATES, WARPS, PAD = 32, 8, 32
+MOST_STATES = 32
 
 
 def able_chains(batch: Batch, at: Device) -> Bools:
@@ -38,10 +39,40 @@ def _is_path(g: Topology) -> bool:
     )  # fmt: skip
 
 
-def constants(states: int, n: int) -> str:
-    """As measured with 20 states: few chains read ahead, many rather share a multiprocessor."""
-    ahead, blocks = (4, 1) if n <= 6000 or states > 20 else (1, 4)
-    return f"constexpr int S = {states}, AHEAD = {ahead}, BLOCKS = {blocks};"
+@dataclass(frozen=True)
+class Shape:
+    """How chains lie on the GPU: states of a lane, chains of a warp, warps of a block, sites read ahead, blocks of a
+    multiprocessor."""
+
+    cols: int
+    groups: int
+    warps: int
+    ahead: int
+    blocks: int
+
+    @classmethod
+    def of(cls, states: int, n: int, dtype: torch.dtype, sums: bool) -> Shape:
+        """As measured: many chains share warps; few have one each, which reads far ahead."""
+        if dtype == torch.float64:
+            return cls(1, 1, 2, 4 if n <= 1024 else 2, 1)
+        if n <= 1024:
+            return cls(1, 1, 2, 8, 1)
+        if states > 24:
+            return cls(1, 1, 4, 2 if sums else 4, 3 if sums else 1)
+        if states <= 16:
+            return cls(1, min(32 // states, 6), 4, 4, 1)
+        return cls(2, 32 // -(-states // 2), 2, 4 if sums else 3, 6)
+
+    def constants(self, states: int) -> str:
+        parts = (f"{name.upper()} = {number}" for name, number in vars(self).items())
+        return f"constexpr int S = {states}, {', '.join(parts)};"
+
+    def row(self, states: int) -> int:
+        """Numbers that a site keeps: its states and one scale, by fours."""
+        return (self.cols * self.lanes(states) + 4) // 4 * 4
+
+    def lanes(self, states: int) -> int:
+        return -(-states // self.cols)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +86,7 @@ class ChainRoute:
     arguments: tuple[torch.Tensor, ...]
     n_sites: int
     where: torch.Tensor
+    method = "chain kernel"
 
     @classmethod
     def all_of(cls, batch: Batch, instances: Ints, eps: float, at: Device) -> list[ChainRoute]:
@@ -63,6 +95,8 @@ class ChainRoute:
 
     @classmethod
     def of(cls, batch: Batch, instances: Ints, states: int, eps: float, at: Device) -> ChainRoute:
+        # Longest first: the chains of a warp are about as long.
+        instances = instances[np.argsort(-np.diff(batch.var_ptr)[instances], kind="stable")]
         length = np.diff(batch.var_ptr)[instances]
         f = batch.factor_ptr[instances]
         work = offsets(length)
@@ -74,10 +108,18 @@ class ChainRoute:
 
     def infer_into(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> torch.Tensor:
         """Values of the instances (NaN where they need log space); their marginals are written."""
-        n, sums = len(self.instances), self.eps > 0.0
-        value = unary.new_empty(n)
-        work = torch.empty(self.n_sites * PAD, dtype=unary.dtype if sums else torch.uint8, device=unary.device)
-        device = unary.device.index or 0
-        run = kernel("chain.cu", "sums" if sums else "maxima", device, unary.dtype, constants(self.states, n))
-        run(-(-n // WARPS), 32 * WARPS, unary, tables, *self.arguments, work, value, mu[0], mu[1], float(self.eps), n)
+        launch, value = self.ready(unary, tables, mu)
+        launch()
         return value
+
+    def ready(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> tuple[Callable[[], None], torch.Tensor]:
+        """The launch, and the values that it writes."""
+        n, sums, dtype = len(self.instances), self.eps > 0.0, unary.dtype
+        value, shape = unary.new_empty(n), Shape.of(self.states, n, dtype, sums)
+        width = shape.row(self.states) if sums else shape.lanes(self.states)
+        work = torch.empty(self.n_sites * width, dtype=dtype if sums else torch.int32, device=unary.device)
+        name, constants = "sums" if sums else "maxima", shape.constants(self.states)
+        run = kernel("chain.cu", name, unary.device.index or 0, dtype, constants)
+        blocks, threads = -(-n // (shape.warps * shape.groups)), 32 * shape.warps
+        arguments = (unary, tables, *self.arguments, work, value, *mu, float(self.eps), n)
+        return run.ready(blocks, threads, *arguments), value

@@ -6,7 +6,7 @@ front (of length one where they share a table). Masks are numbers like any other
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import prod
@@ -24,6 +24,7 @@ from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls
 from mssvm.engines.numba.exact import NumbaBound, NumbaPlan
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, Parts, fetched
 from mssvm.engines.torch.chains import ChainRoute, able_chains
+from mssvm.engines.torch.trees import TreeRoute, Turns, able_trees, all_turns
 
 CHUNK = 1 << 30  # bytes of weights that the instances of one call may keep
 
@@ -96,7 +97,7 @@ class TorchPlan:
         eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
         query.check(self.batch)
         chosen = spread(instances, len(self.batch))
-        routes = self._chains(query, eps_y, eps_h, chosen)
+        routes = self._by_kernel(query, eps_y, eps_h, chosen)
         for route in routes:
             chosen[route.instances] = False
         groups = list(self._groups(query, eps_y, eps_h, np.flatnonzero(chosen)))
@@ -119,18 +120,23 @@ class TorchPlan:
         """As the CPU engine works them out, which bounds them before it searches for orders."""
         return self._host.costs(query, eps_y, eps_h, marginals)
 
-    def _chains(self, query: Query, eps_y: float, eps_h: float, chosen: Bools) -> list[ChainRoute]:
-        """Chains whose variables that can vary have one temperature, by kernel where there is one."""
+    @cached_property
+    def _turns(self) -> tuple[Turns | None, ...]:
+        return all_turns(self.batch, self.at)
+
+    def _by_kernel(self, query: Query, eps_y: float, eps_h: float, chosen: Bools) -> list[ChainRoute | TreeRoute]:
+        """Chains and forests whose variables that can vary have one temperature, where there are kernels."""
         batch, free = self.batch, query.n_allowed(self.batch) > 1
-        able, out = chosen & able_chains(batch, self.at), []
-        if not able.any():
-            return []
+        chains = chosen & able_chains(batch, self.at)
+        trees = chosen & able_trees(batch, self._turns) & ~chains
         has_output, has_hidden = (
             np.bincount(batch.owner[free & which], minlength=len(batch)) > 0 for which in (query.output, ~query.output)
         )
         hidden_only = ~has_output if eps_y != eps_h else np.ones(len(batch), dtype=bool)
-        for eps, mine in ((eps_h, able & hidden_only), (eps_y, able & ~hidden_only & ~has_hidden)):
-            out += ChainRoute.all_of(batch, np.flatnonzero(mine), eps, self.at)
+        out: list[ChainRoute | TreeRoute] = []
+        for eps, mine in ((eps_h, hidden_only), (eps_y, ~hidden_only & ~has_hidden)):
+            out += ChainRoute.all_of(batch, np.flatnonzero(chains & mine), eps, self.at)
+            out += TreeRoute.all_of(batch, np.flatnonzero(trees & mine), eps, self.at, self._turns)
         return out
 
     def _groups(self, query: Query, eps_y: float, eps_h: float, chosen: Ints) -> Iterator[Group]:
@@ -156,7 +162,7 @@ class TorchBound:
     query: Query
     temperatures: tuple[float, float]
     groups: tuple[Group, ...]
-    routes: tuple[ChainRoute, ...]
+    routes: tuple[ChainRoute | TreeRoute, ...]
     host: NumbaBound | None = None
 
     @property
@@ -177,7 +183,7 @@ class TorchBound:
         for group in self.groups:
             names[group.instances] = "elimination"
         for route in self.routes:
-            names[route.instances] = "chain kernel"
+            names[route.instances] = route.method
         return tuple(names)
 
     def value(self, theta: Potentials) -> Floats:
@@ -211,12 +217,7 @@ class TorchBound:
     def _infer(self, theta: Potentials) -> tuple[Floats, Marginals]:
         unary, tables = self.at.theta(theta, self.batch)
         unary = unary.masked_fill(self._forbidden, -torch.inf)
-        value = unary.new_zeros(len(self.batch))
-        mu = torch.zeros_like(unary), unary.new_zeros(self.batch.n_mu_entries)
-        for route in self.routes:
-            value[route.where] = route.infer_into(unary, tables, mu)
-        for chunk in self._chunks:
-            value[chunk.instances] = chunk.infer_into(unary, tables, mu)
+        value, *mu = self._repeated(unary, tables) if self._repeated else self._run(unary, tables)
         values = fetched(value)
         if self.host is not None:
             found = self.host(Potentials(theta.unary, theta.tables))
@@ -225,9 +226,25 @@ class TorchBound:
             mu[1].add_(self.at.floats(found.mu.tables))
         unsafe = np.flatnonzero(np.isnan(values))
         if len(unsafe):
-            self._again(unsafe, (unary, tables), mu, values)
+            self._again(unsafe, (unary, tables), (mu[0], mu[1]), values)
         kept = DeviceMarginals(*mu)
         return values, kept if isinstance(theta, DevicePotentials) else Marginals(kept.unary, kept.tables)
+
+    def _run(self, unary: torch.Tensor, tables: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Values, and the marginals of both kinds, of all that is done on the device."""
+        value = unary.new_zeros(len(self.batch))
+        mu = torch.zeros_like(unary), unary.new_zeros(self.batch.n_mu_entries)
+        for route in self.routes:
+            value[route.where] = route.infer_into(unary, tables, mu)
+        for chunk in self._chunks:
+            value[chunk.instances] = chunk.infer_into(unary, tables, mu)
+        return value, *mu
+
+    @cached_property
+    def _repeated(self) -> Repeated | None:
+        """On a GPU: elimination is thousands of small steps, which are recorded and made again without the host."""
+        on_gpu = self.at.device.type == "cuda" and not self.at.plain
+        return Repeated(self._run) if on_gpu and self.groups else None
 
     def _again(self, instances: Ints, theta: Parts, mu: Parts, values: Floats) -> None:
         """Chains that left the kernel's safe range, in log space."""
@@ -236,6 +253,26 @@ class TorchBound:
         mu[1][self.at.bools(unsafe[batch.mu_owner])] = 0.0
         for chunk in self._cut(self.plan._groups(self.query, *self.temperatures, instances)):
             values[chunk.instances.cpu().numpy()] = fetched(chunk.infer_into(*theta, mu))
+
+
+class Repeated:
+    """A function of tensors whose steps on a GPU are recorded when it is called for the second time, and replayed."""
+
+    def __init__(self, function: Callable[..., tuple[torch.Tensor, ...]]) -> None:
+        self._function, self._calls = function, 0
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self._calls += 1
+        if self._calls == 1:
+            return self._function(*inputs)
+        if self._calls == 2:
+            self._graph, self._inputs = torch.cuda.CUDAGraph(), [x.clone() for x in inputs]
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                self._outputs = self._function(*self._inputs)
+        for kept, x in zip(self._inputs, inputs, strict=True):
+            kept.copy_(x)
+        self._graph.replay()
+        return tuple(x.clone() for x in self._outputs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,19 +1,25 @@
-"""Grids on a GPU: batches of grids of one size with a table for each direction, by one kernel (``kernels/grid.cu``)."""
+"""Grids on a GPU: batches of grids of one size that share tables or have one an edge, by one kernel
+(``kernels/grid.cu``)."""
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
+from mssvm.core.arrays import Ints
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.messages import Schedule
-from mssvm.engines.torch.arrays import Device
+from mssvm.engines.messages import Schedule, Temperatures
+from mssvm.engines.torch.arrays import Device, fetched
 from mssvm.engines.torch.nvrtc import available, kernel
 
-MOST_SHARED, MOST_STATES = 220 << 10, 8
+MOST_SHARED, MOST_STATES, FEW_STATES = 226 << 10, 32, 8
 LOOK = 16  # sweeps between two looks at convergence, on the device
+SUMS, MAXIMA, MIXED, TEMPERED = range(4)  # the kernels' PRODUCT
+FOR_ALL, EACH_GRID, EDGES = 0, 1, 2  # whose tables: the kernel's TABLES
 SAFE = {torch.float32: 75.0, torch.float64: 600.0}
 
 
@@ -22,13 +28,23 @@ def finest(tolerance: float, unit: float, dtype: torch.dtype) -> float:
     return tolerance if tolerance < 0.0 or dtype == torch.float64 else max(tolerance, 3e-6 * unit)
 
 
+def product_of(t: Temperatures) -> int:
+    """Which of the products temperatures ask for."""
+    if t.eps_y == t.eps_h:
+        return SUMS if t.eps_h > 0.0 else MAXIMA
+    return TEMPERED if t.eps_y > 0.0 else MIXED
+
+
 @dataclass(frozen=True, eq=False)
 class GridKernel:
-    """The kernel for one size of grid and number of states."""
+    """The kernel for one size of grid and number of states; ``kind`` says which factors share a table, ``stride`` how
+    far the tables of grids that have one an edge are apart (0: they share them)."""
 
     shape: tuple[int, int]
     states: int
-    table_at: torch.Tensor
+    kind: int
+    stride: int
+    table_at: Ints
     at: Device
 
     @classmethod
@@ -40,44 +56,97 @@ class GridKernel:
         shape = _grid_shape(g)
         if shape is None or len(set(g.cards)) != 1 or not 1 < g.cards[0] <= MOST_STATES:
             return None
-        across = shape[0] * (shape[1] - 1)
-        per_grid = batch.table_at.reshape(len(batch), -1)
+        per_grid, states, across = batch.table_at.reshape(len(batch), -1), g.cards[0], shape[0] * (shape[1] - 1)
         first = per_grid[:, [0, across]]
-        tied = np.all(per_grid[:, :across] == first[:, :1]) and np.all(per_grid[:, across:] == first[:, 1:])
-        size = 4 * g.cards[0] * g.n_vars * (8 if at.dtype == torch.float64 else 4)
-        return cls(shape, g.cards[0], at.ints(first), at) if tied and size <= MOST_SHARED else None
+        if np.all(per_grid[:, :across] == first[:, :1]) and np.all(per_grid[:, across:] == first[:, 1:]):
+            kind = FOR_ALL if states <= FEW_STATES and np.all(first == first[0]) else EACH_GRID
+            found = cls(shape, states, kind, 0, first, at)
+        else:
+            stride = int(per_grid[1, 0] - per_grid[0, 0]) if len(batch) > 1 else 0
+            regular = np.arange(len(batch))[:, None] * stride + np.arange(g.n_factors) * states**2 + per_grid[0, 0]
+            if states > FEW_STATES or stride not in (0, regular.shape[1] * states**2) or np.any(per_grid != regular):
+                return None
+            found = cls(shape, states, EDGES, stride, first, at)
+        return found if found.fits(False) else None
 
     def sweep(
-        self, unary: torch.Tensor, tables: torch.Tensor, grids: torch.Tensor, messages: torch.Tensor, eps: float,
+        self, unary: torch.Tensor, tables: torch.Tensor, grids: torch.Tensor, messages: torch.Tensor, t: Temperatures,
         n_sweeps: int, schedule: Schedule, residual: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
         """Up to ``n_sweeps`` sweeps of the named grids, each until it converges; returns how many of each."""
-        maxima, unit = eps == 0.0, eps
-        if maxima:  # any unit does for a maximum: the one that keeps the range of scores safe
+        product, unit = product_of(t), t.eps_h
+        if product == MAXIMA:  # any unit does for a maximum: the one that keeps the range of scores safe
             unit = max(spread(unary, tables) / (0.5 * SAFE[self.at.dtype]), 1e-30)
         (h, w), dtype = self.shape, self.at.dtype
-        threads, blocks = self._threads(schedule.flooding, len(grids))
-        flags = f"constexpr bool MAXIMA = {str(maxima).lower()}, FLOODING = {str(schedule.flooding).lower()};"
-        sizes = f"constexpr int H = {h}, W = {w}, S = {self.states}, T = {threads}, BLOCKS = {blocks};"
-        shared = 4 * self.states * h * w * messages.element_size()
-        run = kernel("grid.cu", "sweep", self.at.device.index or 0, dtype, f"{sizes}\n{flags}", shared)
+        threads, split, blocks = self._threads(product, schedule.flooding, len(grids))
+        by_value, table_values, table_at = self._tables(tables, unit)
+        sizes = {"H": h, "W": w, "S": self.states, "T": threads, "SPLIT": int(split), "BLOCKS": blocks}
+        sizes |= {"TABLES": self.kind, "PRODUCT": product, "FLOODING": int(schedule.flooding)}
+        constants = "".join(f"constexpr int {k} = {v};" for k, v in sizes.items())
+        run = kernel("grid.cu", "sweep", self.at.device.index or 0, dtype, constants, self._shared(schedule.flooding))
         swept = torch.zeros(len(residual), dtype=torch.int32, device=messages.device)
         tolerance = finest(schedule.tolerance, unit, dtype)
+        fields = unary.new_empty(len(grids) * self.states * self.places if self.states > FEW_STATES else 0)
+        outputs = self.at.bools(t.outputs if product >= MIXED else np.zeros(0)).to(torch.uint8)
+        ratio = float(t.eps_h / t.eps_y) if t.eps_y > 0.0 else 1.0
         run(
-            len(grids), threads, unary, tables, self.table_at, grids.to(torch.int32), messages, residual, swept,
-            float(unit), float(schedule.damping), float(tolerance / unit), n_sweeps, LOOK,
+            len(grids), threads, by_value, unary, table_values, table_at, grids.to(torch.int32), fields, messages,
+            residual, swept, outputs, float(unit), ratio, float(schedule.damping), float(tolerance / unit), n_sweeps,
+            LOOK,
         )  # fmt: skip
         residual[grids] *= unit
         return swept
 
-    def _threads(self, flooding: bool, n_grids: int) -> tuple[int, int]:
-        """Threads of a block and blocks of a multiprocessor, as measured on 20x40 grids of 5 states: many small blocks
-        hide each other's waiting, a few grids are done soonest by large ones."""
-        h, w = self.shape
-        most = 800 if flooding else 416
-        if not flooding and self.at.dtype == torch.float32 and n_grids > 264:
-            return min(224, 32 * -(-h * w // 64)), 3
-        return min(most if self.at.dtype == torch.float32 else 416, 32 * -(-h * w // (32 if flooding else 64))), 1
+    def _tables(self, tables: torch.Tensor, unit: float) -> tuple[Any, torch.Tensor, torch.Tensor]:
+        """The tables as the kernel takes them: by value, as they are, or laid out by position; and where they begin."""
+        (h, w), size, n = self.shape, self.states**2, len(self.table_at)
+        real = ctypes.c_double if self.at.dtype == torch.float64 else ctypes.c_float
+        none, first = (real * 1)(0.0), self.at.ints(self.table_at)
+        if self.kind == EACH_GRID:
+            return none, tables, first
+        if self.kind == FOR_ALL:
+            both = np.concatenate([fetched(tables[k : k + size]) for k in self.table_at[0].tolist()])
+            return (real * (2 * size))(*np.exp((both - both.max()) / unit)), tables, first
+        different, across = n if self.stride else 1, h * (w - 1)
+        rows = tables[self.table_at[0, 0] :][: different * size * (across + (h - 1) * w)].reshape(different, -1, size)
+        scaled = torch.exp((rows - rows.max()) / unit).transpose(1, 2)
+        out = scaled.new_zeros(different, 2, size, self.places)
+        i, j = np.indices(self.shape)
+        at = (i + j) % 2 * (self.places // 2) + i * -(-w // 2) + j // 2
+        out[:, 0][..., self.at.ints(at[:, :-1].ravel())] = scaled[:, :, :across]
+        out[:, 1][..., self.at.ints(at[:-1].ravel())] = scaled[:, :, across:]
+        step = 2 * size * self.places if self.stride else 0
+        return none, out, self.at.ints(np.arange(n) * step)
+
+    @property
+    def places(self) -> int:
+        """Positions of variables in the kernel's memory: those of one colour, then those of the other."""
+        return 2 * self.shape[0] * -(-self.shape[1] // 2)
+
+    def _shared(self, flooding: bool) -> int:
+        """Bytes of a block's messages."""
+        return int((2 if flooding else 1) * 4 * (self.states - 1) * self.places * self.at.dtype.itemsize)
+
+    def able(self, t: Temperatures, flooding: bool) -> bool:
+        """Whether such sweeps have a kernel."""
+        return self.fits(flooding) and (self.states <= FEW_STATES or product_of(t) < MIXED)
+
+    def fits(self, flooding: bool) -> bool:
+        """Whether a multiprocessor has room for a grid's messages and its tables."""
+        tables = 2 * self.states * (self.states + 3) * self.at.dtype.itemsize
+        return bool(self._shared(flooding) + tables <= MOST_SHARED)
+
+    def _threads(self, product: int, flooding: bool, n_grids: int) -> tuple[int, bool, int]:
+        """Threads of a block, whether axes have their own, and blocks of a multiprocessor, as measured on grids 20x40:
+        many small blocks hide each other's waiting, a few grids are done soonest by large ones."""
+        colour, single = 32 * -(-self.places // 64), self.at.dtype == torch.float32
+        if self.states > FEW_STATES:
+            return min(2 * colour, 640 if single else 320), True, 1
+        if n_grids <= 264:
+            return min(2 * colour, 832), True, 1
+        if single and product == SUMS and not flooding and self.kind != EDGES:
+            return min(32 * -(-colour // 64), 224), False, min(4, MOST_SHARED // self._shared(flooding))
+        return min(colour, 416), False, 2 if single else 1
 
     def safe(self, unary: torch.Tensor, tables: torch.Tensor, eps: float) -> bool:
         """Whether products of a score and four messages stay in the range of numbers (for maxima a unit is chosen)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from mssvm.engines.torch.pairs import PairKernel
 LOOK = 8  # sweeps between two looks at convergence
 INF = torch.inf
 Sweep = Callable[..., torch.Tensor]
+Index: TypeAlias = "torch.Tensor | slice"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,7 @@ class TorchMessagePlan:
 
     @cached_property
     def pairs(self) -> PairKernel | None:
-        return PairKernel.of(self.batch, self.table_places[0], self.at.ints(self.colour), self.at)
+        return PairKernel.of(self.batch, self.table_places[0], self.colour, self.at)
 
     @cached_property
     def width(self) -> int:
@@ -109,8 +110,15 @@ class TorchMessagePlan:
         entry = np.where(there, at[factors][:, None, None] + i * columns[:, None, None] + j, 0)
         return self.at.ints(entry), self.at.bools(there)
 
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether nothing is padded."""
+        return bool(self.inside.all())
+
     def padded(self, flat: torch.Tensor, fill: float) -> torch.Tensor:
         """An array over states as (variables, states)."""
+        if self.uniform:
+            return flat.reshape(self.inside.shape)
         out = flat.new_full(self.inside.shape, fill)
         out[self._inside] = flat
         return out
@@ -119,12 +127,35 @@ class TorchMessagePlan:
     def _inside(self) -> torch.Tensor:
         return self.at.bools(self.inside)
 
-    def rows(self, instances: Ints) -> Ints:
-        """Variables of the named instances."""
+    def rows(self, instances: Ints) -> Ints | slice:
+        """Variables of the named instances (a slice where they are all of them: nothing is gathered then)."""
+        if len(instances) == len(self.batch):
+            return slice(None)
         return spans(self.batch.var_ptr[instances], np.diff(self.batch.var_ptr)[instances])
 
-    def factors(self, instances: Ints) -> Ints:
+    def factors(self, instances: Ints) -> Ints | slice:
+        if len(instances) == len(self.batch):
+            return slice(None)
         return spans(self.batch.factor_ptr[instances], np.diff(self.batch.factor_ptr)[instances])
+
+    def on_device(self, rows: Ints | slice) -> Index:
+        return rows if isinstance(rows, slice) else self.at.ints(rows)
+
+    @cached_property
+    def ends(self) -> torch.Tensor:
+        return self.slot_var.reshape(-1, 2)
+
+    @cached_property
+    def owner(self) -> torch.Tensor:
+        return self.at.ints(self.batch.factor_owner)
+
+    @cached_property
+    def var_owner(self) -> torch.Tensor:
+        return self.at.ints(self.batch.owner)
+
+    @cached_property
+    def degree(self) -> torch.Tensor:
+        return self.at.ints(np.bincount(self.batch.scope_vars, minlength=self.batch.n_vars))
 
 
 class TorchMessageModel:
@@ -154,14 +185,14 @@ class TorchMessageModel:
         unary = np.where(query.allowed, theta.unary, -np.inf)
         return self.plan.padded(self.plan.at.floats(with_noise(unary, noise)), -INF)
 
-    def kernel_for(self, unary: torch.Tensor, t: Temperatures) -> tuple[Sweep, torch.Tensor] | None:
-        """The kernel that may run sweeps at these temperatures, and the tables as it takes them."""
-        if t.eps_y != t.eps_h:
+    def kernel_for(self, unary: torch.Tensor, t: Temperatures, flooding: bool) -> tuple[Sweep, torch.Tensor] | None:
+        """The kernel that may run such sweeps at these temperatures, and the tables as it takes them."""
+        if t.eps_h == 0.0 < t.eps_y:
             return None
         grid, pairs = self.plan.grid, self.plan.pairs
-        if grid and grid.safe(unary, self.flat_tables, t.eps_y):
+        if grid and grid.able(t, flooding) and grid.safe(unary, self.flat_tables, t.eps_h):
             return grid.sweep, self.flat_tables
-        return (pairs.sweep, self.tables) if pairs and pairs.safe(self.tables, t.eps_y) else None
+        return (pairs.sweep, self.tables) if pairs and pairs.safe(self.tables, t.eps_h) else None
 
     @property
     def range(self) -> Floats:
@@ -191,10 +222,10 @@ class TorchMessageModel:
 class Edges:
     """Factors of some instances: their number, ends, tables, instance, and the temperatures of their ends."""
 
-    factors: torch.Tensor
+    factors: Index
     ends: torch.Tensor
     owner: torch.Tensor
-    kinds: tuple[tuple[torch.Tensor, bool, bool], ...]  # factors (positions here) by which of their ends are outputs
+    kinds: tuple[tuple[Index, bool, bool], ...]  # factors (positions here) by which of their ends are outputs
 
 
 class TorchRun:
@@ -209,35 +240,32 @@ class TorchRun:
         self.residual = np.full(len(plan.batch), np.inf)
 
     def start(self, instances: Ints, messages: Floats | None) -> None:
-        factors = self.plan.factors(instances)
-        slots = np.stack([2 * factors, 2 * factors + 1], axis=1).ravel()
+        mine, pairs = self.plan.on_device(self.plan.factors(instances)), self.m.reshape(-1, 2, self.plan.width)
         if messages is None:
-            self.m[self.at.ints(slots)] = 0.0
+            pairs[mine] = 0.0
         else:
             padded = np.zeros(self.m.shape)
             padded[self.plan.message_inside] = messages
-            self.m[self.at.ints(slots)] = self.at.floats(padded[slots])
+            pairs[mine] = self.at.floats(padded).reshape(pairs.shape)[mine]
         self.sweeps[instances], self.residual[instances] = 0, np.inf
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         rows = self.plan.rows(instances)
-        self.unary[self.at.ints(rows)] = self.open_unary[self.at.ints(rows)]
-        held = rows[outside[rows]]
-        mine, states = self.at.ints(held), self.at.ints(np.maximum(y[held], 0))
-        kept = self.open_unary[mine].gather(1, states[:, None])
-        closed = kept.new_full((len(held), self.plan.width), -INF)
-        self.unary[mine] = closed.scatter(1, states[:, None], kept)
+        mine = self.plan.on_device(rows)
+        state = torch.arange(self.plan.width, device=self.at.device)
+        closed = self.at.bools(outside[rows])[:, None] & (state != self.at.ints(np.maximum(y[rows], 0))[:, None])
+        self.unary[mine] = self.open_unary[mine].masked_fill(closed, -INF)
 
     # --- sweeps ------------------------------------------------------------------------------------------------------
 
     def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
         active = instances[~(self.residual[instances] <= schedule.tolerance)]
-        kernel = self.model.kernel_for(self.unary, temperatures) if len(active) else None
+        kernel = self.model.kernel_for(self.unary, temperatures, schedule.flooding) if len(active) else None
         if kernel is not None:
             residual, mine = self.at.floats(self.residual), self.at.ints(active)
             residual[mine] = INF
             sweep, tables = kernel
-            swept = sweep(self.unary, tables, mine, self.m, temperatures.eps_y, n_sweeps, schedule, residual)
+            swept = sweep(self.unary, tables, mine, self.m, temperatures, n_sweeps, schedule, residual)
             self.residual[active] = fetched(residual)[active]
             self.sweeps[active] += swept.cpu().numpy()[active]
             return
@@ -261,16 +289,17 @@ class TorchRun:
         self.sweeps[active] += count.cpu().numpy()[active]
 
     def _edges(self, instances: Ints, t: Temperatures) -> Edges:
-        batch, factors = self.plan.batch, self.plan.factors(instances)
-        ends = batch.scope_vars.reshape(-1, 2)[factors]
-        out = t.outputs[ends]
-        kinds = []
-        for a, b in ((True, True), (True, False), (False, True), (False, False)):
-            chosen = np.flatnonzero((out[:, 0] == a) & (out[:, 1] == b))
-            if len(chosen):
-                kinds.append((self.at.ints(chosen), a, b))
-        ints = self.at.ints
-        return Edges(ints(factors), ints(ends), ints(batch.factor_owner[factors]), tuple(kinds))
+        rows = self.plan.factors(instances)
+        mine, kinds = self.plan.on_device(rows), list[tuple[Index, bool, bool]]()
+        if t.eps_y == t.eps_h:
+            kinds.append((slice(None), True, True))
+        else:
+            out = t.outputs[self.plan.batch.scope_vars.reshape(-1, 2)[rows]]
+            for a, b in ((True, True), (True, False), (False, True), (False, False)):
+                chosen = np.flatnonzero((out[:, 0] == a) & (out[:, 1] == b))
+                if len(chosen):
+                    kinds.append((self.at.ints(chosen), a, b))
+        return Edges(mine, self.plan.ends[mine], self.plan.owner[mine], tuple(kinds))
 
     def _colours(self, edges: Edges) -> list[Any]:
         colour = self.at.ints(self.plan.colour).reshape(-1, 2)[edges.factors]
@@ -286,17 +315,17 @@ class TorchRun:
 
     def _cavities(self, edges: Edges) -> list[torch.Tensor]:
         total, missing = self._field(self.unary)
-        out = []
+        out = list[torch.Tensor]()
         for k in (0, 1):
-            m, i = self.m[2 * edges.factors + k], edges.ends[:, k]
+            m, i = self.m[k::2][edges.factors], edges.ends[:, k]
             gone = m == -INF
             left = missing[i] - gone.to(m.dtype)
             out.append(torch.where(left > 0.5, -INF, total[i] - torch.where(gone, 0.0, m)))
         return out
 
-    def _scores(self, edges: Edges, chosen: torch.Tensor, cavities: list[torch.Tensor]) -> torch.Tensor:
+    def _scores(self, edges: Edges, chosen: Index, cavities: list[torch.Tensor]) -> torch.Tensor:
         """S_a = theta_a + the cavities of both ends."""
-        tables = self.model.tables[self.model.number[edges.factors[chosen]]]
+        tables = self.model.tables[self.model.number[edges.factors][chosen]]
         return tables + cavities[0][chosen][:, :, None] + cavities[1][chosen][:, None, :]
 
     def _update(
@@ -312,11 +341,11 @@ class TorchRun:
                 self._put(edges, chosen, k, raw, cavities[k][chosen], damping, moving, colour, change)
 
     def _put(
-        self, edges: Edges, chosen: torch.Tensor, k: int, raw: torch.Tensor, cavity: torch.Tensor, damping: float,
+        self, edges: Edges, chosen: Index, k: int, raw: torch.Tensor, cavity: torch.Tensor, damping: float,
         moving: torch.Tensor, colour: torch.Tensor | None, change: torch.Tensor,
     ) -> None:  # fmt: skip
-        slots = 2 * edges.factors[chosen] + k
-        known, old = cavity > -INF, self.m[slots]
+        to = self.m[k::2]
+        known, old = cavity > -INF, to[edges.factors][chosen]
         new = torch.where(known, raw - torch.where(known, cavity, 0.0), -INF)
         top = new.amax(dim=1, keepdim=True)
         new = torch.where(known & (top > -INF), new - torch.where(top > -INF, top, 0.0), 0.0)
@@ -326,7 +355,10 @@ class TorchRun:
         new = torch.where(write[:, None], new, old)
         moved = torch.where(new == old, 0.0, torch.where(finite, (new - old).abs(), INF)).amax(dim=1)
         change.scatter_reduce_(0, edges.owner[chosen], moved, "amax")
-        self.m[slots] = new
+        if isinstance(edges.factors, slice):
+            to[chosen] = new
+        else:
+            to[edges.factors[chosen]] = new
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -336,7 +368,7 @@ class TorchRun:
 
     def decode(self, instances: Ints, y: Ints) -> None:
         rows = self.plan.rows(instances)
-        at = self.at.ints(rows)
+        at = self.plan.on_device(rows)
         allowed = self.model.allowed[at]
         field = torch.where(allowed, self._full(self.unary)[at], -INF)
         best = field.argmax(dim=1)
@@ -345,9 +377,15 @@ class TorchRun:
         y[rows] = best.cpu().numpy()
 
     def scores(self, instances: Ints) -> Floats:
-        out = np.zeros(self.plan.inside.shape)
+        return self._over_states(instances, self._full(self.open_unary))
+
+    def _over_states(self, instances: Ints, table: torch.Tensor) -> Floats:
+        """The rows of the named instances' variables as an array over states, zero elsewhere."""
         rows = self.plan.rows(instances)
-        out[rows] = fetched(self._full(self.open_unary)[self.at.ints(rows)])
+        if isinstance(rows, slice) and self.plan.uniform:
+            return fetched(table).reshape(-1)
+        out = np.zeros(self.plan.inside.shape)
+        out[rows] = fetched(table[self.plan.on_device(rows)])
         return out[self.plan.inside]
 
     def log_messages(self, instances: Ints) -> Floats:
@@ -357,39 +395,36 @@ class TorchRun:
         return np.where(np.repeat(mine, sizes), flat, 0.0)
 
     def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
+        if not len(instances):
+            return
         batch, t, at = self.plan.batch, temperatures, self.at
-        total = self.m.new_zeros(len(batch))
-        rows = self.plan.rows(instances)
-        mine, output = at.ints(rows), at.bools(t.outputs[rows])
-        field = self._full(self.unary)[mine]
+        mine = self.plan.on_device(self.plan.rows(instances))
+        field = self._full(self.unary)
         top, weights = power_sum(field, t.eps_h)
         if t.eps_y != t.eps_h:
+            output = at.bools(t.outputs)
             top_y, weights_y = power_sum(field, t.eps_y)
             top, weights = torch.where(output, top_y, top), torch.where(output[:, None], weights_y, weights)
-        degree = at.ints(np.bincount(batch.scope_vars, minlength=batch.n_vars)[rows])
-        part = torch.where(top > -INF, (1 - degree) * torch.where(top > -INF, top, 0.0), -INF)
-        total.index_add_(0, at.ints(batch.owner[rows]), part)
+        part = torch.where(top > -INF, (1 - self.plan.degree) * torch.where(top > -INF, top, 0.0), -INF)
+        total = self.m.new_zeros(len(batch)).index_add_(0, self.plan.var_owner[mine], part[mine])
         if mu is not None:
-            padded = np.zeros(self.plan.inside.shape)
-            padded[rows] = fetched(weights)
-            mu.unary[:] += padded[self.plan.inside]
+            mu.unary[:] += self._over_states(instances, weights)
         self._factor_beliefs(instances, t, total, mu)
         value[instances] = fetched(total)[instances]
 
     def _factor_beliefs(self, instances: Ints, t: Temperatures, total: torch.Tensor, mu: Marginals | None) -> None:
         edges = self._edges(instances, t)
         cavities = self._cavities(edges)
+        least = 1e-300 if self.at.dtype == torch.float64 else 1e-37
         for chosen, *out in edges.kinds:
             scores = self._scores(edges, chosen, cavities)
             top, belief = _belief(scores, out, t)
             total.index_add_(0, edges.owner[chosen], top)
-            if mu is not None and len(chosen):
-                places, there = (part[edges.factors[chosen]] for part in self.plan.mu_places)
+            if mu is not None and len(top):
+                places, there = (part[edges.factors][chosen] for part in self.plan.mu_places)
                 # Where a tie leaves several maximisers the belief is spread over them.
-                belief = belief / belief.sum(dim=(1, 2), keepdim=True).clamp(
-                    min=1e-300 if belief.dtype == torch.float64 else 1e-37
-                )
-                added = self.m.new_zeros(len(mu.tables)).index_add_(0, places[there], belief[there])
+                belief = torch.where(there, belief / belief.sum(dim=(1, 2), keepdim=True).clamp(min=least), 0.0)
+                added = self.m.new_zeros(len(mu.tables)).index_add_(0, places.reshape(-1), belief.reshape(-1))
                 mu.tables[:] += fetched(added)
 
 

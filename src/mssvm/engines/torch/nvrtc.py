@@ -7,7 +7,7 @@ context and stream. Where either library is missing ``kernel`` says so, and the 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -21,21 +21,34 @@ MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class CudaKernel:
-    """A loaded kernel; arguments are tensors (passed as pointers), whole numbers and numbers of type ``real``."""
+    """A loaded kernel; arguments are tensors (passed as pointers), whole numbers, numbers of type ``real``, and
+    arrays of ctypes (passed by value)."""
 
     def __init__(self, function: ctypes.c_void_p, shared: int, real: type[Any]) -> None:
         self._function, self._shared, self._real = function, shared, real
 
     def __call__(self, blocks: int, threads: int, *arguments: Any) -> None:
+        self.ready(blocks, threads, *arguments)()
+
+    def ready(self, blocks: int, threads: int, *arguments: Any) -> Callable[[], None]:
+        """A launch with these arguments, on the stream that is current now, to be made any number of times."""
         values = [self._value(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         sizes = (*map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, self._shared)),)
-        _check(_driver().cuLaunchKernel(self._function, *sizes, stream, pointers, None), "launch")
+        launch, function = _driver().cuLaunchKernel, self._function
+        kept = (values, arguments)  # what the pointers point to lives as long as the launch
+
+        def run(_: Any = kept) -> None:
+            _check(launch(function, *sizes, stream, pointers, None), "launch")
+
+        return run
 
     def _value(self, argument: Any) -> Any:
         if torch.is_tensor(argument):
             return ctypes.c_void_p(argument.data_ptr())
+        if isinstance(argument, ctypes.Array):
+            return argument
         return self._real(argument) if isinstance(argument, float) else ctypes.c_int(argument)
 
 
@@ -71,7 +84,11 @@ def _compiled(text: str, name: str, capability: tuple[int, int]) -> bytes:
     arguments = (ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
     if library.nvrtcCreateProgram(*arguments):
         raise UnsupportedError(f"the CUDA source {name} could not be read by NVRTC.")
-    flags: Sequence[bytes] = (f"--gpu-architecture=sm_{capability[0]}{capability[1]}".encode(), b"--std=c++17")
+    # The last two concern single precision alone: no denormal numbers, divisions that round like other operations.
+    flags: Sequence[bytes] = (
+        f"--gpu-architecture=sm_{capability[0]}{capability[1]}".encode(),
+        *(b"--std=c++17", b"--ftz=true", b"--prec-div=false"),
+    )
     failed = library.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
     size = ctypes.c_size_t()
     if failed:

@@ -1,16 +1,18 @@
-"""Any pairwise graphs on a GPU at one temperature, a kernel for all messages of a sweep (``kernels/pairs.cu``)."""
+"""Any pairwise graphs on a GPU, by a kernel for all messages of a sweep (``kernels/pairs.cu``)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from mssvm.core.arrays import Ints
 from mssvm.core.topology import Batch, offsets
-from mssvm.engines.messages import Schedule
+from mssvm.engines.messages import Schedule, Temperatures
 from mssvm.engines.torch.arrays import Device
-from mssvm.engines.torch.grids import SAFE, finest
+from mssvm.engines.torch.grids import MAXIMA, MIXED, SAFE, finest, product_of
 from mssvm.engines.torch.nvrtc import available, kernel
 
 MOST_STATES, MOST_SHARED, LOOK = 32, 14 << 10, 8
@@ -18,32 +20,42 @@ MOST_STATES, MOST_SHARED, LOOK = 32, 14 << 10, 8
 
 @dataclass(frozen=True, eq=False)
 class PairKernel:
-    """Wiring of a batch whose variables all have as many states."""
+    """Wiring of a batch whose variables all have as many states: factors sorted by their first end (``order``),
+    ``variables`` by colour, with the rows of their messages; ``in_colour`` are the numbers of variables of each."""
 
     states: int
-    n_vars: int
+    in_colour: tuple[int, int]
     at: Device
+    order: torch.Tensor
+    variables: tuple[torch.Tensor, ...]
     number: torch.Tensor
     ends: torch.Tensor
     owner: torch.Tensor
     colours: torch.Tensor
-    slot_ptr: torch.Tensor
-    slots: torch.Tensor
 
     @classmethod
-    def of(cls, batch: Batch, number: torch.Tensor, colours: torch.Tensor, at: Device) -> PairKernel | None:
+    def of(cls, batch: Batch, number: torch.Tensor, colours: Ints, at: Device) -> PairKernel | None:
         cards = np.unique(batch.cards)
         if at.plain or len(cards) != 1 or not 1 < cards[0] <= MOST_STATES or not available(at.device):
             return None
-        order = np.argsort(batch.scope_vars, kind="stable")
-        ptr = offsets(np.bincount(batch.scope_vars, minlength=batch.n_vars).astype(np.int64))
+        order = np.argsort(batch.scope_vars[::2], kind="stable")
+        ends, colour = batch.scope_vars.reshape(-1, 2)[order], colours.reshape(-1, 2)[order]
+        kind = np.zeros(batch.n_vars, dtype=np.int64)
+        kind[ends] = colour
+        variables = np.argsort(kind, kind="stable")
+        own = np.searchsorted(ends[:, 0], np.stack([variables, variables + 1], axis=1))
+        slots = np.lexsort((ends[:, 1], kind[ends[:, 1]]))
+        counts = np.bincount(ends[:, 1], minlength=batch.n_vars)[variables]
 
         def short(array: np.ndarray) -> torch.Tensor:
             return at.ints(array).to(torch.int32)
 
+        zeros = int(np.sum(kind == 0))
         return cls(
-            int(cards[0]), batch.n_vars, at, number.to(torch.int32), short(batch.scope_vars), short(batch.factor_owner),
-            colours.to(torch.int8), short(ptr), short(order),
+            int(cards[0]), (zeros, batch.n_vars - zeros), at, at.ints(order),
+            (short(variables), short(own), short(offsets(counts)), short(slots)),
+            number[at.ints(order)].to(torch.int32), short(ends), short(batch.factor_owner[order]),
+            (4 * at.ints(colour[:, 0]) + 8 * at.ints(colour[:, 1])).to(torch.uint8),
         )  # fmt: skip
 
     def safe(self, tables: torch.Tensor, eps: float) -> bool:
@@ -52,41 +64,112 @@ class PairKernel:
         return bool(most < torch.inf and (eps == 0.0 or most / eps < SAFE[self.at.dtype]))
 
     def sweep(
-        self, unary: torch.Tensor, tables: torch.Tensor, mine: torch.Tensor, messages: torch.Tensor, eps: float,
+        self, unary: torch.Tensor, tables: torch.Tensor, mine: torch.Tensor, messages: torch.Tensor, t: Temperatures,
         n_sweeps: int, schedule: Schedule, residual: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
         """Up to ``n_sweeps`` sweeps of the named instances, each until it converges; returns how many of each."""
         top = tables.amax(dim=(1, 2), keepdim=True)
-        maxima, unit = eps == 0.0, eps
-        if maxima:
+        product, unit = product_of(t), t.eps_h
+        if product == MAXIMA:
             unit = max(float((top - tables.amin(dim=(1, 2), keepdim=True)).amax()) / (0.5 * SAFE[self.at.dtype]), 1e-30)
-        scaled = torch.exp((tables - top) / unit).contiguous()
-        size, threads = scaled.element_size(), 512 // scaled.element_size()
-        few = scaled.numel() * size <= MOST_SHARED
-        staged = not few and threads * scaled[0].numel() * size <= MOST_SHARED
-        constants = f"constexpr int S = {self.states}, THREADS = {threads}, TABLES = {len(tables) if few else 0};"
-        constants += f"constexpr bool MAXIMA = {str(maxima).lower()}, STAGED = {str(staged).lower()};"
-        index = self.at.device.index or 0
-        fields, send = (kernel("pairs.cu", k, index, self.at.dtype, constants) for k in ("fields", "messages"))
         tolerance = finest(schedule.tolerance, unit, self.at.dtype)
-        field = torch.empty_like(unary)
         swept = torch.zeros(len(residual), dtype=torch.int32, device=messages.device)
-        active, change = torch.zeros_like(swept, dtype=torch.int8), torch.zeros_like(residual)
+        active = torch.zeros_like(swept, dtype=torch.int8)
         active[mine] = (~(residual[mine] <= tolerance)).to(torch.int8)
-        n = len(self.owner)
+        kinds = self.colours
+        if product >= MIXED:
+            outputs = self.at.bools(t.outputs)[self.ends]
+            kinds = kinds + outputs[:, 0].to(torch.uint8) + 2 * outputs[:, 1].to(torch.uint8)
+        scaled = torch.exp((tables - top) / unit).contiguous()
+        state = _Sweeps(self, unary, scaled, kinds, active, messages, unit, t, schedule)
+        late = _Late()
         for sweep in range(n_sweeps):
             look = sweep + 1 == n_sweeps or (sweep + 1) % LOOK == 0
             swept += active
-            for colour in (-1,) if schedule.flooding else (0, 1):
-                fields(-(-unary.numel() // 128), 128, unary, messages, self.slot_ptr, self.slots, field, self.n_vars)
-                send(
-                    -(-n // threads), threads, field, messages, scaled, self.number, self.ends, self.owner,
-                    self.colours, active, change, float(unit), float(schedule.damping), colour, int(look), n,
-                )  # fmt: skip
+            state.sweep(look)
             if look:
-                residual.copy_(torch.where(active.bool(), change, residual))
-                change.zero_()
+                residual.copy_(torch.where(active.bool(), state.change, residual))
+                state.change.zero_()
                 active &= (~(residual <= tolerance)).to(torch.int8)
-                if not bool(active.any()):
+                if late.none(active):
                     break
+        state.save(messages)
         return swept
+
+
+class _Late:
+    """Whether nothing was active when it was asked last: the device is not waited for."""
+
+    def __init__(self) -> None:
+        self._answer = torch.ones(1, dtype=torch.int8, pin_memory=True)
+        self._known: torch.cuda.Event | None = None
+
+    def none(self, active: torch.Tensor) -> bool:
+        if self._known is not None:
+            self._known.synchronize()  # long past: several sweeps were launched since
+            if not bool(self._answer[0]):
+                return True
+        self._answer.copy_(active.amax(0, keepdim=True), non_blocking=True)
+        self._known = torch.cuda.Event()
+        self._known.record()
+        return False
+
+
+class _Sweeps:
+    """Messages of a call in the kernel's own order, and the launches of a sweep."""
+
+    def __init__(
+        self, plan: PairKernel, unary: torch.Tensor, tables: torch.Tensor, kinds: torch.Tensor, active: torch.Tensor,
+        messages: torch.Tensor, unit: float, t: Temperatures, schedule: Schedule,
+    ) -> None:  # fmt: skip
+        self._plan, self._unit, n, states = plan, unit, len(plan.order), plan.states
+        size, threads = tables.element_size(), 512 // tables.element_size()
+        rows = messages.reshape(n, 2, states)[plan.order]
+        rows = torch.where(rows > -torch.inf, rows, 0.0)  # such an entry belongs to a forbidden state: any number does
+        wide = states - 1 if states < 4 else -(-(states - 1) // 4) * 4
+        self._rows = messages.new_zeros(2, n, wide)
+        self._rows[..., : states - 1] = ((rows - rows[..., :1]) / unit)[..., 1:].transpose(0, 1)
+        self.change = messages.new_zeros(len(active))
+        field = messages.new_empty(len(unary), -(-states // 4) * 4)
+        few = len(tables) * states * (states + 3) * size <= MOST_SHARED
+        staged = not few and threads * states**2 * size <= MOST_SHARED
+        constants = f"constexpr int S = {states}, THREADS = {threads}, TABLES = {len(tables) if few else 0};"
+        constants += f"constexpr int PRODUCT = {product_of(t)};"
+        flags = {"STAGED": staged, "COLOURED": not schedule.flooding, "ONE": len(active) == 1}
+        constants += "".join(f"constexpr bool {name} = {str(flag).lower()};" for name, flag in flags.items())
+        fields, send = (
+            kernel("pairs.cu", k, plan.at.device.index or 0, plan.at.dtype, constants) for k in ("fields", "messages")
+        )
+
+        def gather(first: int, count: int) -> Callable[[], None]:
+            given = (unary, self._rows, *plan.variables, field, float(unit), first, count, n)
+            return fields.ready(-(-4 * count // threads), threads, *given) if count else _nothing
+
+        ratio = t.eps_h / t.eps_y if t.eps_y > 0.0 else 1.0
+        given = (
+            field, self._rows, tables, plan.number, plan.ends, plan.owner, kinds, active, self.change, float(unit),
+            float(schedule.damping), float(ratio),
+        )  # fmt: skip
+        zeros, ones = plan.in_colour
+        phases = ((-1, 0, zeros + ones),) if schedule.flooding else ((0, 0, zeros), (1, zeros, ones))
+        self._phases = {
+            look: [(send.ready(-(-n // threads), threads, *given, colour, int(look), n), gather(first, count))
+                   for colour, first, count in phases] for look in (False, True)
+        }  # fmt: skip
+        gather(0, zeros + ones)()
+
+    def sweep(self, look: bool) -> None:
+        for send, gather in self._phases[look]:
+            send()
+            gather()
+
+    def save(self, messages: torch.Tensor) -> None:
+        """Into the order of the batch, the largest entry 0."""
+        ratios = self._rows[..., : self._plan.states - 1]
+        rows = torch.cat([torch.zeros_like(ratios[..., :1]), ratios], dim=-1)
+        rows = self._unit * (rows - rows.amax(dim=-1, keepdim=True))
+        messages.reshape(rows.shape[1], 2, -1)[self._plan.order] = rows.transpose(0, 1)
+
+
+def _nothing() -> None:
+    """A colour that no variable has."""

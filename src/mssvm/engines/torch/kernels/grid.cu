@@ -1,164 +1,262 @@
-// Belief propagation on grids of H x W variables of S states, a table for each of the two directions: one block a grid,
-// all messages in shared memory, all sweeps in one launch. Compiled with H, W, S, T (threads), BLOCKS (a multiprocessor),
-// MAXIMA and FLOODING. Messages are scaled so that their largest entry is 1. Slots 0 to 3 of a node hold what comes from the left, the right,
-// above and below. Flooding reads everything before it writes; otherwise the nodes of one colour send, then the others.
-constexpr int N = H * W, HALF = (W + 1) / 2;
-constexpr int ALL = FLOODING ? (N + T - 1) / T : 2 * ((H * HALF + T - 1) / T);
-
-// The node of round r of a thread, or -1: any node when flooding, else of colour 0 in the first half of the rounds.
-__device__ __forceinline__ int node(int r) {
-  if (FLOODING) { const int n = r * T + threadIdx.x; return n < N ? n : -1; }
-  const int colour = r >= ALL / 2, k = (r - colour * (ALL / 2)) * T + threadIdx.x, i = k / HALF;
-  const int j = 2 * (k % HALF) + ((i + colour) & 1);
-  return i < H && j < W ? i * W + j : -1;
-}
+// Belief propagation on grids of H x W variables of S states: one block a grid, all messages in shared memory, all sweeps in
+// one launch. Compiled with H, W, S, T (threads), SPLIT (half of them for each axis), BLOCKS (a multiprocessor), PRODUCT (of
+// sums, of maxima, mixed, or mixed with outputs at a temperature of their own), FLOODING and TABLES: 0, two for all grids,
+// which come by value; 1, two for each grid; 2, one for each edge, laid out as [axis][entry][position of the first end],
+// scaled.
+// Positions go by colour, so that neighbours in memory send together. A message is its ratios to its first entry: S - 1
+// numbers. Slots 0 to 3 of a node hold what comes from the left, the right, above and below. With FLOODING sweeps go from
+// one half of the memory to the other; otherwise the nodes of one colour send, then the others. What an output sends to a
+// hidden neighbour needs what that neighbour says to it: the message it sent last.
+constexpr int SUMS = 0, MAXIMA = 1, MIXED = 2, TEMPERED = 3;
+constexpr int N = H * W, HALF = (W + 1) / 2, NH = H * HALF, PLACES = 2 * NH, SS = S * S, R = S - 1;
+constexpr int TH = T / (SPLIT ? 2 : 1), ROUNDS = (NH + TH - 1) / TH, SLOT = R * PLACES, BUFFER = 4 * SLOT;
+constexpr bool WIDE = S > 8;  // too many states for registers: tables in shared memory, fields in global memory
+constexpr int COLUMNS = WIDE ? (S + 3) / 4 * 4 : S;
+struct Tables { REAL p[TABLES == 0 ? 2 : 1][TABLES == 0 ? SS : 1]; };
+struct alignas(16) Four { REAL x, y, z, w; };
 
 __device__ __forceinline__ float pow_(float x, float y) { return __powf(x, y); }
 __device__ __forceinline__ double pow_(double x, double y) { return pow(x, y); }
+__device__ __forceinline__ REAL larger(REAL a, REAL b) { return a > b ? a : b; }
+template <int HOW> __device__ __forceinline__ void add(REAL& o, REAL x, REAL y) { o = HOW == SUMS ? o + x * y : larger(o, x * y); }
 
-// The message c sent through the table P (transposed if TR), largest entry 1.
-template <bool TR> __device__ __forceinline__ void send(const REAL* c, const REAL* P, REAL* o) {
+// Position of variable n.
+__device__ __forceinline__ int place(int n) {
+  const int i = n / W, j = n % W;
+  return ((i + j) & 1) * NH + i * HALF + j / 2;
+}
+
+// A variable of a colour, number k of them: where it is, and its neighbours' positions along an axis, -1 if there is none.
+struct Node {
+  int i, j, at, other;
+  __device__ __forceinline__ Node(int colour, int k) {
+    i = k / HALF; j = 2 * (k % HALF) + ((i + colour) & 1); at = colour * NH + k; other = (1 - colour) * NH + k;
+  }
+  __device__ __forceinline__ bool there() const { return i < H && j < W; }
+  __device__ __forceinline__ int n() const { return i * W + j; }
+  template <int AXIS> __device__ __forceinline__ int after() const {
+    return AXIS ? (i < H - 1 ? other + HALF : -1) : (j < W - 1 ? other + (j & 1) : -1);
+  }
+  template <int AXIS> __device__ __forceinline__ int before() const {
+    return AXIS ? (i > 0 ? other - HALF : -1) : (j > 0 ? other - 1 + (j & 1) : -1);
+  }
+};
+
+// Puts ratios into a slot, averaged with what was there; raises the largest change of the message (largest entry 1) if LOOK.
+template <bool LOOK> __device__ __forceinline__ void settle(const REAL* old, REAL* x, REAL damping, REAL& change) {
+  if (damping > 0)
 #pragma unroll
-  for (int t = 0; t < S; t++) o[t] = 0;
+    for (int s = 0; s < R; s++) if (x[s] > 0 && old[s] > 0) x[s] = pow_(x[s], 1 - damping) * pow_(old[s], damping);
+  if (LOOK) {
+    REAL top = 0, before = 0, low = 0, high = 0; bool fine = true;
+#pragma unroll
+    for (int s = 0; s < R; s++) { fine = fine && x[s] > 0 && old[s] > 0; top = larger(top, log_(x[s])); before = larger(before, log_(old[s])); }
+    low = high = before - top;
+#pragma unroll
+    for (int s = 0; s < R; s++) {
+      const REAL by = log_(x[s] / old[s]) + before - top;
+      low = by < low ? by : low; high = by > high ? by : high;
+    }
+    change = larger(change, fine ? larger(high, -low) : infinity());
+  }
+}
+
+template <bool LOOK> __device__ __forceinline__ void put(const REAL* was, REAL* now, int slot, int to, REAL* x, REAL damping, REAL& change) {
+  if (to < 0) return;
+  if (LOOK || damping > 0) {
+    REAL old[R];
+#pragma unroll
+    for (int s = 0; s < R; s++) old[s] = was[slot * SLOT + s * PLACES + to];
+    settle<LOOK>(old, x, damping, change);
+  }
+#pragma unroll
+  for (int s = 0; s < R; s++) now[slot * SLOT + s * PLACES + to] = x[s];
+}
+
+struct Memory { const REAL* was; REAL* now; const REAL* tables; const REAL* fields; const unsigned char* output; REAL ratio; };
+
+// Entry e of the table of an axis: of all grids, of this one, or of the edge whose first end is at a position.
+template <int AXIS> __device__ __forceinline__ REAL entry(const Tables& all, const Memory& at, int position, int e) {
+  return TABLES == 0 ? all.p[TABLES ? 0 : AXIS][TABLES ? 0 : e] : at.tables[TABLES == 1 ? AXIS * SS + e : (AXIS * SS + e) * PLACES + position];
+}
+
+// o[t] = sum (or maximum, or power sum) over s of v[s] times the table's (s, t), or (t, s) if BACK.
+template <int AXIS, int HOW, bool BACK> __device__ __forceinline__ void through(
+    const Tables& all, const Memory& at, int position, const REAL* v, REAL* o) {
 #pragma unroll
   for (int s = 0; s < S; s++)
 #pragma unroll
     for (int t = 0; t < S; t++) {
-      const REAL q = c[s] * (TR ? P[t * S + s] : P[s * S + t]);
-      o[t] = MAXIMA ? (q > o[t] ? q : o[t]) : o[t] + q;
+      const REAL p = entry<AXIS>(all, at, position, BACK ? t * S + s : s * S + t);
+      if (s) add<HOW>(o[t], v[s], p); else o[t] = v[s] * p;
     }
-  REAL z = o[0];
+  if (HOW == TEMPERED) {
 #pragma unroll
-  for (int t = 1; t < S; t++) z = o[t] > z ? o[t] : z;
-  z = inv_(z);
+    for (int t = 0; t < S; t++) {
+      const REAL scale = inv_(o[t]); REAL total = 0;
 #pragma unroll
-  for (int t = 0; t < S; t++) o[t] *= z;
-}
-
-struct Shared { REAL* m; const REAL* PH; const REAL* PV; };
-
-// All four messages of node n; o[d] is what goes to the right, left, below, above.
-__device__ __forceinline__ void messages(const Shared& sh, const REAL* U, int n, REAL o[4][S]) {
-  REAL L[S], R[S], A[S], B[S], c[S];
-#pragma unroll
-  for (int s = 0; s < S; s++) {
-    L[s] = sh.m[(0 * S + s) * N + n]; R[s] = sh.m[(1 * S + s) * N + n];
-    A[s] = sh.m[(2 * S + s) * N + n]; B[s] = sh.m[(3 * S + s) * N + n];
+      for (int s = 0; s < S; s++) total += pow_(v[s] * entry<AXIS>(all, at, position, BACK ? t * S + s : s * S + t) * scale, at.ratio);
+      o[t] *= pow_(total, REAL(1) / at.ratio);
+    }
   }
-#pragma unroll
-  for (int s = 0; s < S; s++) c[s] = U[s] * L[s] * A[s] * B[s];
-  send<false>(c, sh.PH, o[0]);
-#pragma unroll
-  for (int s = 0; s < S; s++) c[s] = U[s] * R[s] * A[s] * B[s];
-  send<true>(c, sh.PH, o[1]);
-#pragma unroll
-  for (int s = 0; s < S; s++) c[s] = U[s] * A[s] * L[s] * R[s];
-  send<false>(c, sh.PV, o[2]);
-#pragma unroll
-  for (int s = 0; s < S; s++) c[s] = U[s] * B[s] * L[s] * R[s];
-  send<true>(c, sh.PV, o[3]);
 }
 
-// Puts what node n sends into its neighbours' slots, averaged with what was there; the largest change if LOOK.
-template <bool LOOK> __device__ __forceinline__ REAL deliver(REAL* m, int n, REAL o[4][S], REAL damping) {
-  const int i = n / W, j = n % W; REAL change = 0;
+// What goes to a neighbour, given v, all that a node hears from others. To a hidden neighbour an output tells (its share of)
+// its best states, over what that neighbour said.
+template <int AXIS, bool BACK> __device__ __forceinline__ void tell(
+    const Tables& all, const Memory& at, int position, bool mine, int to, const REAL* said, REAL* v, REAL* o) {
+  if (PRODUCT < MIXED) { through<AXIS, PRODUCT == MAXIMA ? MAXIMA : SUMS, BACK>(all, at, position, v, o); return; }
+  if (mine && to >= 0 && at.output[to]) { through<AXIS, PRODUCT == TEMPERED ? TEMPERED : MAXIMA, BACK>(all, at, position, v, o); return; }
+  if (mine) {
+    REAL top = v[0];
 #pragma unroll
-  for (int d = 0; d < 4; d++) {
-    const bool there = d == 0 ? j < W - 1 : d == 1 ? j > 0 : d == 2 ? i < H - 1 : i > 0;
-    const int to = n + (d == 0 ? 1 : d == 1 ? -1 : d == 2 ? W : -W);
-    if (!there) continue;
+    for (int s = 1; s < S; s++) top = larger(top, v[s] * said[(s - 1) * PLACES]);
 #pragma unroll
     for (int s = 0; s < S; s++) {
-      REAL* at = m + (d * S + s) * N + to; REAL x = o[d][s];
-      if (damping > 0) { const REAL old = *at; if (x > 0 && old > 0) x = pow_(x, 1 - damping) * pow_(old, damping); }
-      if (LOOK) {
-        const REAL old = *at;
-        const REAL moved = x == old ? REAL(0) : x > 0 && old > 0 ? fabs(log_(x / old)) : infinity();
-        change = moved > change ? moved : change;
-      }
-      *at = x;
+      const REAL said_s = s ? said[(s ? s - 1 : 0) * PLACES] : REAL(1), belief = v[s] * said_s;
+      v[s] = PRODUCT == MIXED ? (belief == top ? inv_(said_s) : REAL(0)) : pow_(belief * inv_(top), at.ratio) * inv_(said_s);
     }
   }
-  return change;
+  through<AXIS, SUMS, BACK>(all, at, position, v, o);
+}
+
+// What a node sends along an axis, both ways: sums of the field without one of the two through the tables.
+template <int AXIS, bool LOOK> __device__ __forceinline__ void send(
+    const Tables& all, const Memory& at, const Node& node, const REAL* U, REAL damping, REAL& change) {
+  const REAL* m = at.was + node.at;
+  constexpr int BEFORE = 2 * AXIS * SLOT, AFTER = BEFORE + SLOT, CROSS = 2 * (1 - AXIS) * SLOT;
+  const int before = node.template before<AXIS>(), after = node.template after<AXIS>();
+  REAL on[S], back[S];
+  if (!WIDE) {
+    REAL ahead[S], behind[S]; const bool mine = PRODUCT >= MIXED && at.output[node.at];
+    ahead[0] = behind[0] = U[0];
+#pragma unroll
+    for (int s = 1; s < S; s++) {
+      const int e = (s - 1) * PLACES;
+      const REAL f = U[s] * m[CROSS + e] * m[CROSS + SLOT + e];
+      ahead[s] = f * m[BEFORE + e]; behind[s] = f * m[AFTER + e];
+    }
+    tell<AXIS, false>(all, at, node.at, mine, after, m + AFTER, ahead, on);
+    tell<AXIS, true>(all, at, before < 0 ? 0 : before, mine, before, m + BEFORE, behind, back);
+    const REAL there = inv_(on[0]), here = inv_(back[0]);
+#pragma unroll
+    for (int s = 1; s < S; s++) { on[s] *= there; back[s] *= here; }
+  } else {
+    const REAL* u = at.fields + node.at;
+    REAL behind[COLUMNS], sum[COLUMNS]; REAL here = 0;
+#pragma unroll
+    for (int s = 0; s < COLUMNS; s++) {
+      const int e = (s - 1) * PLACES; sum[s] = 0; behind[s] = 0;
+      if (s < S) behind[s] = s ? u[s * PLACES] * m[CROSS + e] * m[CROSS + SLOT + e] * m[AFTER + e] : u[0];
+    }
+    const Four* rows = reinterpret_cast<const Four*>(at.tables + AXIS * S * COLUMNS);
+#pragma unroll
+    for (int s = 0; s < S; s++) {
+      const int e = (s - 1) * PLACES; REAL o0 = 0, o1 = 0;
+      const REAL c = s ? u[s * PLACES] * m[CROSS + e] * m[CROSS + SLOT + e] * m[BEFORE + e] : u[0];
+#pragma unroll
+      for (int t = 0; t < COLUMNS; t += 4) {
+        const Four p = rows[(s * COLUMNS + t) / 4];
+        add<PRODUCT>(sum[t], c, p.x); add<PRODUCT>(sum[t + 1], c, p.y);
+        add<PRODUCT>(sum[t + 2], c, p.z); add<PRODUCT>(sum[t + 3], c, p.w);
+        add<PRODUCT>(o0, behind[t], p.x); add<PRODUCT>(o1, behind[t + 1], p.y);
+        add<PRODUCT>(o0, behind[t + 2], p.z); add<PRODUCT>(o1, behind[t + 3], p.w);
+      }
+      add<PRODUCT>(o0, o1, REAL(1));
+      if (s == 0) here = inv_(o0);
+      back[s] = o0 * here;
+    }
+    const REAL there = inv_(sum[0]);
+#pragma unroll
+    for (int s = 0; s < S; s++) on[s] = sum[s] * there;
+  }
+  put<LOOK>(at.was, at.now, 2 * AXIS, after, on + 1, damping, change);
+  put<LOOK>(at.was, at.now, 2 * AXIS + 1, before, back + 1, damping, change);
+}
+
+template <bool LOOK> __device__ __forceinline__ void phase(
+    const Tables& all, const Memory& at, int colour, REAL U[ROUNDS][S], REAL damping, REAL& change) {
+#pragma unroll
+  for (int r = 0; r < ROUNDS; r++) {
+    const Node node(colour, r * TH + threadIdx.x % TH);
+    if (!node.there()) continue;
+    if (!SPLIT || threadIdx.x < TH) send<0, LOOK>(all, at, node, U[r], damping, change);
+    if (!SPLIT || threadIdx.x >= TH) send<1, LOOK>(all, at, node, U[r], damping, change);
+  }
+}
+
+// Slots of the batch: edge f of the grid is 2 f (to its first end) and 2 f + 1; edges across, then edges down.
+__device__ __forceinline__ int slot_of(int k) {
+  constexpr int ACROSS = H * (W - 1);
+  const int f = k / 2, second = k & 1;
+  if (f < ACROSS) return (second ? 0 : 1) * SLOT + place(f / (W - 1) * W + f % (W - 1) + second);
+  return (second ? 2 : 3) * SLOT + place(f - ACROSS + second * W);
 }
 
 extern "C" __global__ void __launch_bounds__(T, BLOCKS) sweep(
-    const REAL* __restrict__ unary, const REAL* __restrict__ tables, const long long* __restrict__ table_at,
-    const int* __restrict__ grids, REAL* __restrict__ log_messages, REAL* __restrict__ residual,
-    int* __restrict__ swept, REAL eps, REAL damping, REAL tolerance, int n_sweeps, int look) {
+    const __grid_constant__ Tables all, const REAL* __restrict__ unary, const REAL* __restrict__ tables,
+    const long long* __restrict__ table_at, const int* __restrict__ grids, REAL* fields, REAL* __restrict__ log_messages,
+    REAL* __restrict__ residual, int* __restrict__ swept, const unsigned char* __restrict__ outputs, REAL eps, REAL ratio,
+    REAL damping, REAL tolerance, int n_sweeps, int look) {
   extern __shared__ __align__(16) unsigned char raw[];
-  REAL* m = reinterpret_cast<REAL*>(raw);  // [4][S][N]
-  __shared__ REAL PH[S * S], PV[S * S], worst[32];
+  REAL* m = reinterpret_cast<REAL*>(raw);
+  constexpr int EDGES = H * (W - 1) + (H - 1) * W;
+  __shared__ __align__(16) REAL kept[TABLES == 1 ? 2 * S * COLUMNS : 1];
+  __shared__ REAL worst[32];
+  __shared__ unsigned char output[PRODUCT >= MIXED ? PLACES : 1];
   __shared__ int done;
   const int b = grids[blockIdx.x]; const REAL c = REAL(1) / eps;
   if (residual[b] <= tolerance) return;
-  for (int k = threadIdx.x; k < S * S; k += T) {
-    PH[k] = exp_(tables[table_at[2 * b] + k] * c); PV[k] = exp_(tables[table_at[2 * b + 1] + k] * c);
-  }
-  // Slots of the batch: edge f of the grid is 2 f (to its first end) and 2 f + 1; edges across, then edges down.
-  constexpr int ACROSS = H * (W - 1), EDGES = ACROSS + (H - 1) * W;
-  REAL* mine = log_messages + (long long)b * 2 * EDGES * S;
-  for (int k = threadIdx.x; k < 4 * S * N; k += T) m[k] = 1;
-  __syncthreads();
-  for (int k = threadIdx.x; k < 2 * EDGES * S; k += T) {
-    const int s = k % S, slot = k / S, f = slot / 2, second = slot & 1; int n, d;
-    if (f < ACROSS) { n = f / (W - 1) * W + f % (W - 1) + second; d = second ? 0 : 1; }
-    else { n = f - ACROSS + second * W; d = second ? 2 : 3; }
-    m[(d * S + s) * N + n] = exp_(mine[k] * c);
-  }
-  REAL U[ALL][S];
-#pragma unroll
-  for (int r = 0; r < ALL; r++) {
-    const int n = node(r); REAL top = -infinity();
-    if (n >= 0) {
-#pragma unroll
-      for (int s = 0; s < S; s++) { U[r][s] = unary[((long long)b * N + n) * S + s]; top = U[r][s] > top ? U[r][s] : top; }
-#pragma unroll
-      for (int s = 0; s < S; s++) U[r][s] = top > -infinity() ? exp_((U[r][s] - top) * c) : REAL(0);
+  if (TABLES == 1)
+    for (int k = threadIdx.x; k < 2 * S * COLUMNS; k += T) {
+      const int axis = k / (S * COLUMNS), s = k / COLUMNS % S, t = k % COLUMNS;
+      kept[k] = t < S ? exp_(tables[table_at[2 * b + axis] + s * S + t] * c) : REAL(0);
     }
+  if (PRODUCT >= MIXED) for (int n = threadIdx.x; n < N; n += T) output[place(n)] = outputs[(long long)b * N + n];
+  REAL* mine = log_messages + (long long)b * 2 * EDGES * S;
+  for (int k = threadIdx.x; k < (FLOODING ? 2 : 1) * BUFFER; k += T) m[k] = 1;
+  __syncthreads();
+  for (int k = threadIdx.x; k < 2 * EDGES; k += T) {
+    const int to = slot_of(k); const REAL* row = mine + k * S; const REAL first = row[0] > -infinity() ? row[0] : REAL(0);
+    for (int s = 1; s < S; s++) m[to + (s - 1) * PLACES] = row[s] > -infinity() ? exp_((row[s] - first) * c) : REAL(1);
   }
-  const Shared sh{m, PH, PV};
+  REAL U[2][ROUNDS][S];
+  REAL* field = fields + (WIDE ? (long long)blockIdx.x * S * PLACES : 0);
+#pragma unroll
+  for (int colour = 0; colour < 2; colour++)
+#pragma unroll
+    for (int r = 0; r < ROUNDS; r++) {
+      const Node node(colour, r * TH + threadIdx.x % TH); REAL top = -infinity();
+      if (!node.there()) continue;
+      const REAL* u = unary + ((long long)b * N + node.n()) * S;
+      for (int s = 0; s < S; s++) top = larger(top, u[s]);
+#pragma unroll
+      for (int s = 0; s < S; s++) {
+        const REAL x = top > -infinity() ? exp_((u[s] - top) * c) : REAL(0);
+        if (WIDE) field[s * PLACES + node.at] = x; else U[colour][r][s] = x;
+      }
+    }
   __syncthreads();
   int made = 0; REAL change = 0;
+  Memory at{m, FLOODING ? m + BUFFER : m, TABLES == 2 ? tables + table_at[b] : kept, field, output, ratio};
   for (int it = 0; it < n_sweeps; it++) {
     const bool looking = it + 1 == n_sweeps || (it + 1) % look == 0;
     change = 0; made++;
-    if (FLOODING) {
-      REAL o[ALL][4][S];
 #pragma unroll
-      for (int r = 0; r < ALL; r++) { const int n = node(r); if (n >= 0) messages(sh, U[r], n, o[r]); }
-      __syncthreads();
-#pragma unroll
-      for (int r = 0; r < ALL; r++) {
-        const int n = node(r);
-        if (n >= 0) {
-          const REAL moved = looking ? deliver<true>(m, n, o[r], damping) : deliver<false>(m, n, o[r], damping);
-          change = moved > change ? moved : change;
-        }
-      }
-      __syncthreads();
-    } else {
-#pragma unroll
-      for (int half = 1; half >= 0; half--) {  // colour 1 sends first, to the variables of colour 0
-#pragma unroll
-        for (int r = half * (ALL / 2); r < (half + 1) * (ALL / 2); r++) {
-          const int n = node(r); REAL o[4][S];
-          if (n >= 0) {
-            messages(sh, U[r], n, o);
-            const REAL moved = looking ? deliver<true>(m, n, o, damping) : deliver<false>(m, n, o, damping);
-            change = moved > change ? moved : change;
-          }
-        }
-        __syncthreads();
-      }
+    for (int k = 0; k < 2; k++) {
+      const int colour = 1 - k;  // colour 1 sends first, to the variables of colour 0
+      if (looking) phase<true>(all, at, colour, U[colour], damping, change);
+      else phase<false>(all, at, colour, U[colour], damping, change);
+      if (k == 1 || !FLOODING) __syncthreads();
     }
+    if (FLOODING) { REAL* now = at.now; at.now = const_cast<REAL*>(at.was); at.was = now; }
     if (looking) {
 #pragma unroll
-      for (int k = 16; k; k >>= 1) { const REAL x = __shfl_xor_sync(0xffffffffu, change, k); change = x > change ? x : change; }
+      for (int k = 16; k; k >>= 1) change = larger(change, __shfl_xor_sync(0xffffffffu, change, k));
       if ((threadIdx.x & 31) == 0) worst[threadIdx.x >> 5] = change;
       __syncthreads();
       if (threadIdx.x == 0) {
-        for (int k = 0; k < (T + 31) / 32; k++) change = worst[k] > change ? worst[k] : change;
+        for (int k = 0; k < T / 32; k++) change = larger(change, worst[k]);
         worst[0] = change; done = change <= tolerance;
       }
       __syncthreads();
@@ -166,11 +264,11 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) sweep(
       if (done) break;
     }
   }
-  for (int k = threadIdx.x; k < 2 * EDGES * S; k += T) {
-    const int s = k % S, slot = k / S, f = slot / 2, second = slot & 1; int n, d;
-    if (f < ACROSS) { n = f / (W - 1) * W + f % (W - 1) + second; d = second ? 0 : 1; }
-    else { n = f - ACROSS + second * W; d = second ? 2 : 3; }
-    mine[k] = eps * log_(m[(d * S + s) * N + n]);
+  for (int k = threadIdx.x; k < 2 * EDGES; k += T) {
+    const REAL* from = at.was + slot_of(k); REAL* row = mine + k * S; REAL top = 1;
+    for (int s = 1; s < S; s++) top = larger(top, from[(s - 1) * PLACES]);
+    const REAL scale = REAL(1) / top;
+    for (int s = 0; s < S; s++) row[s] = eps * log_(s ? from[(s - 1) * PLACES] * scale : scale);
   }
   if (threadIdx.x == 0) { residual[b] = change; swept[b] += made; }
 }

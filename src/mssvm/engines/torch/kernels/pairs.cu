@@ -1,88 +1,183 @@
-// Belief propagation on any pairwise graph at one temperature: a sweep is one launch for the sums at the variables and one
-// for the messages, a thread each. Compiled with S, THREADS, TABLES (different tables, kept in shared memory; 0: too many),
-// STAGED (a block's tables are brought there) and MAXIMA. Messages are logs, the largest entry 0; tables come as
-// exp(theta / eps) and must be positive.
+// Belief propagation on any pairwise graph: a sweep is one launch for the fields of the variables and one for the messages,
+// both of a factor by one thread, in place. Compiled with S, THREADS, TABLES (different tables, kept in shared memory; 0: too
+// many), STAGED (a block's tables are brought there), PRODUCT (of sums, of maxima, mixed, or mixed with outputs at a
+// temperature of their own), COLOURED (only messages to the variables of one colour) and ONE (instance).
+// Factors are sorted by their first end; messages to first ends come first, in that order. Messages and fields are logs over eps; of a message the first entry is 0 and left
+// out. Tables come as exp(theta / eps) and must be positive.
+constexpr int SUMS = 0, MAXIMA = 1, MIXED = 2, TEMPERED = 3;
+constexpr int R = S - 1, ROW = R < 3 ? R : (R + 3) / 4 * 4, FIELD = (S + 3) / 4 * 4, SS = S * S;
+struct alignas(16) Four { REAL x, y, z, w; };
+
 __device__ __forceinline__ void raise(float* at, float x) { atomicMax(reinterpret_cast<int*>(at), __float_as_int(x)); }
 __device__ __forceinline__ void raise(double* at, double x) {
   atomicMax(reinterpret_cast<long long*>(at), __double_as_longlong(x));
 }
+__device__ __forceinline__ REAL larger(REAL a, REAL b) { return a > b ? a : b; }
+__device__ __forceinline__ float pow_(float x, float y) { return __powf(x, y); }
+__device__ __forceinline__ double pow_(double x, double y) { return pow(x, y); }
 
-// The new message o in the place of the old one; the largest change so far.
-__device__ __forceinline__ REAL put(const REAL* o, REAL* at, REAL eps, REAL damping, REAL moved) {
-  REAL top = o[0];
+template <int N> __device__ __forceinline__ void load(const REAL* row, REAL* x) {
+  if constexpr (N % 4 == 0) {
 #pragma unroll
-  for (int t = 1; t < S; t++) top = o[t] > top ? o[t] : top;
-  const REAL scale = REAL(1) / top;
+    for (int s = 0; s < N; s += 4) {
+      const Four v = *reinterpret_cast<const Four*>(row + s);
+      x[s] = v.x; x[s + 1] = v.y; x[s + 2] = v.z; x[s + 3] = v.w;
+    }
+  } else {
 #pragma unroll
-  for (int t = 0; t < S; t++) {
-    const REAL before = at[t], x = (1 - damping) * eps * log_(o[t] * scale) + damping * before;
-    const REAL by = x > before ? x - before : before - x;
-    moved = by > moved ? by : moved;
-    at[t] = x;
+    for (int s = 0; s < N; s++) x[s] = row[s];
   }
-  return moved;
 }
 
-// field[i] = unary[i] + all messages to i; the slots of variable i are slot[ptr[i]] .. slot[ptr[i + 1] - 1].
-extern "C" __global__ void fields(const REAL* __restrict__ unary, const REAL* __restrict__ m, const int* __restrict__ ptr,
-                                  const int* __restrict__ slot, REAL* __restrict__ field, int n) {
-  const long long k = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-  if (k >= (long long)n * S) return;
-  const int i = int(k / S), s = int(k % S);
-  REAL total = unary[k];
-  for (int j = ptr[i]; j < ptr[i + 1]; j++) total += m[(long long)slot[j] * S + s];
-  field[k] = total;
+template <int N> __device__ __forceinline__ void store(REAL* row, const REAL* x) {
+  if constexpr (N % 4 == 0) {
+#pragma unroll
+    for (int s = 0; s < N; s += 4) *reinterpret_cast<Four*>(row + s) = Four{x[s], x[s + 1], x[s + 2], x[s + 3]};
+  } else {
+#pragma unroll
+    for (int s = 0; s < N; s++) row[s] = x[s];
+  }
 }
 
-// Both messages of every factor of instances that have not converged (of a colour: those to its variables), in place: a
-// factor's new messages depend on its old ones and on the fields. A block reads and writes its messages side by side.
+// field = unary / eps + all messages to the variable: rows own.x .. own.y - 1 of those to first ends, rows slot[ptr[k]] ..
+// slot[ptr[k + 1] - 1] of those to second ends. Of the n variables variable[first], ...: four lanes each, which are added in a
+// fixed order.
+extern "C" __global__ void __launch_bounds__(THREADS) fields(
+    const REAL* __restrict__ unary, const REAL* __restrict__ m, const int* __restrict__ variable,
+    const int2* __restrict__ own, const int* __restrict__ ptr, const int* __restrict__ slot, REAL* __restrict__ field,
+    REAL eps, int first, int n, int n_factors) {
+  const int at = (blockIdx.x * THREADS + threadIdx.x) / 4, lane = threadIdx.x % 4, k = first + min(at, n - 1);
+  const int2 mine = own[k]; const REAL* second = m + (long long)n_factors * ROW;
+  const REAL c = REAL(1) / eps; const int i = variable[k], last = ptr[k + 1];
+  const REAL* u = unary + (long long)i * S; REAL total[ROW], out[FIELD];
+#pragma unroll
+  for (int s = 0; s < ROW; s++) total[s] = 0;
+  const auto more = [&](const REAL* row) {
+    REAL x[ROW]; load<ROW>(row, x);
+#pragma unroll
+    for (int s = 0; s < R; s++) total[s] += x[s];
+  };
+  for (int j = mine.x + lane; j < mine.y; j += 4) more(m + (long long)j * ROW);
+  for (int j = ptr[k] + lane; j < last; j += 4) more(second + (long long)slot[j] * ROW);
+#pragma unroll
+  for (int s = 0; s < R; s++) {
+    total[s] += __shfl_xor_sync(0xffffffffu, total[s], 1);
+    total[s] += __shfl_xor_sync(0xffffffffu, total[s], 2);
+  }
+  if (lane || at >= n) return;
+#pragma unroll
+  for (int s = 0; s < FIELD; s++) out[s] = s < S ? u[s] * c + (s ? total[s ? s - 1 : 0] : REAL(0)) : REAL(0);
+  store<FIELD>(field + (long long)i * FIELD, out);
+}
+
+// exp(field - message), largest entry 1 (all 1 where nothing is allowed).
+__device__ __forceinline__ void cavity(const REAL* field, const REAL* message, REAL* e) {
+  REAL x[FIELD], top = -infinity();
+  load<FIELD>(field, x);
+#pragma unroll
+  for (int s = 0; s < S; s++) { e[s] = x[s] - (s ? message[s ? s - 1 : 0] : REAL(0)); top = larger(top, e[s]); }
+#pragma unroll
+  for (int s = 0; s < S; s++) e[s] = top > -infinity() ? exp_(e[s] - top) : REAL(1);
+}
+
+// Weights of an output's states for a hidden neighbour: of softmax(eps_y) of its belief e back, over what the neighbour says.
+__device__ __forceinline__ void share(const REAL* e, const REAL* back, REAL ratio, REAL* w) {
+  REAL top = 0;
+#pragma unroll
+  for (int s = 0; s < S; s++) top = larger(top, e[s] * back[s]);
+#pragma unroll
+  for (int s = 0; s < S; s++) {
+    const REAL b = e[s] * back[s];
+    w[s] = (PRODUCT == MIXED ? REAL(b == top) : pow_(b / top, ratio)) / back[s];
+  }
+}
+
+// o[t] = sum (or maximum, or power sum) over s of e[s] P[s][t]; the other way round with TURNED.
+template <int HOW, bool TURNED> __device__ __forceinline__ void through(const REAL* e, const REAL* P, int width, REAL ratio, REAL* o) {
+#pragma unroll
+  for (int t = 0; t < S; t++) o[t] = 0;
+#pragma unroll
+  for (int s = 0; s < S; s++)
+#pragma unroll
+    for (int t = 0; t < S; t++) {
+      const REAL q = e[TURNED ? t : s] * P[s * width + t]; REAL& to = o[TURNED ? s : t];
+      to = HOW == SUMS ? to + q : larger(to, q);
+    }
+  if (HOW == TEMPERED) {
+    REAL total[S], scale[S];
+#pragma unroll
+    for (int t = 0; t < S; t++) { total[t] = 0; scale[t] = inv_(o[t]); }
+#pragma unroll
+    for (int s = 0; s < S; s++)
+#pragma unroll
+      for (int t = 0; t < S; t++) {
+        const int k = TURNED ? s : t;
+        total[k] += pow_(e[TURNED ? t : s] * P[s * width + t] * scale[k], ratio);
+      }
+#pragma unroll
+    for (int t = 0; t < S; t++) o[t] *= pow_(total[t], REAL(1) / ratio);
+  }
+}
+
+// The new message o (unscaled) in the place of the old one; the largest change of the message, its largest entry at 0.
+__device__ __forceinline__ REAL put(const REAL* o, REAL* old, REAL damping) {
+  const REAL first = log_(o[0]); REAL top = 0, before = 0, x[ROW];
+#pragma unroll
+  for (int s = 0; s < R; s++) {
+    x[s] = (1 - damping) * (log_(o[s + 1]) - first) + damping * old[s];
+    top = larger(top, x[s]); before = larger(before, old[s]);
+  }
+  REAL by = fabs(before - top);
+#pragma unroll
+  for (int s = 0; s < R; s++) { by = larger(by, fabs(x[s] - old[s] + before - top)); old[s] = x[s]; }
+  return by;
+}
+
+// Both messages of every factor of instances that have not converged. kinds: 1 if the first
+// end is an output, plus 2 if the second is; plus 4 and 8 for their colours.
 extern "C" __global__ void __launch_bounds__(THREADS) messages(
     const REAL* __restrict__ field, REAL* __restrict__ m, const REAL* __restrict__ tables, const int* __restrict__ number,
-    const int* __restrict__ ends, const int* __restrict__ owner, const signed char* __restrict__ colours,
-    const signed char* __restrict__ active, REAL* __restrict__ change, REAL eps, REAL damping, int colour, int look,
-    int n_factors) {
-  constexpr int SS = S * S, ROW = 2 * S;
-  __shared__ REAL kept[TABLES ? TABLES * SS : STAGED ? THREADS * SS : 1], rows[THREADS * ROW];
-  const int first = blockIdx.x * THREADS, n = min(THREADS, n_factors - first);
-  for (int k = threadIdx.x; k < TABLES * SS; k += THREADS) kept[k] = tables[k];
+    const int2* __restrict__ ends, const int* __restrict__ owner, const unsigned char* __restrict__ kinds,
+    const signed char* __restrict__ active, REAL* __restrict__ change, REAL eps, REAL damping, REAL ratio, int colour,
+    int look, int n_factors) {
+  __shared__ __align__(16) REAL kept[TABLES ? TABLES * S * FIELD : STAGED ? THREADS * SS : 4];
+  __shared__ REAL worst;
+  const int first = blockIdx.x * THREADS, n = min(THREADS, n_factors - first), f = first + threadIdx.x;
+  for (int k = threadIdx.x; k < TABLES * S * FIELD; k += THREADS) kept[k] = k % FIELD < S ? tables[k / FIELD * S + k % FIELD] : REAL(0);
   if (STAGED)
     for (int k = threadIdx.x; k < n * SS; k += THREADS) kept[k] = tables[(long long)number[first + k / SS] * SS + k % SS];
-  REAL* mine = m + (long long)first * ROW;
-  for (int k = threadIdx.x; k < n * ROW; k += THREADS) rows[k] = mine[k];
+  if (threadIdx.x == 0) worst = 0;
+  const bool one = ONE || owner[first] == owner[first + n - 1];
   __syncthreads();
-  const int f = first + threadIdx.x;
-  REAL moved = 0; bool on = threadIdx.x < n && active[owner[f]];
+  REAL moved = 0; const bool on = threadIdx.x < n && active[ONE ? 0 : owner[f]];
   if (on) {
-    const REAL* P = TABLES ? kept + number[f] * SS : STAGED ? kept + threadIdx.x * SS : tables + (long long)number[f] * SS;
-    const REAL c = REAL(1) / eps;
-    REAL e[2][S], o[S]; REAL* row = rows + threadIdx.x * ROW;
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-      const REAL* from = field + (long long)ends[2LL * f + k] * S; REAL top = -infinity();
-#pragma unroll
-      for (int s = 0; s < S; s++) { e[k][s] = from[s] - row[k * S + s]; top = e[k][s] > top ? e[k][s] : top; }
-#pragma unroll
-      for (int s = 0; s < S; s++) e[k][s] = top > -infinity() ? exp_((e[k][s] - top) * c) : REAL(1);
-    }
-#pragma unroll
-    for (int t = 0; t < S; t++) o[t] = 0;
-    REAL back[S];
-#pragma unroll
-    for (int a = 0; a < S; a++) {
-      REAL sum = 0;
-#pragma unroll
-      for (int b = 0; b < S; b++) {
-        const REAL p = P[a * S + b], there = e[0][a] * p, here = e[1][b] * p;
-        o[b] = MAXIMA ? (there > o[b] ? there : o[b]) : o[b] + there;
-        sum = MAXIMA ? (here > sum ? here : sum) : sum + here;
+    constexpr int WIDTH = TABLES ? FIELD : S;
+    const REAL* P = TABLES ? kept + (TABLES > 1 ? number[f] : 0) * S * FIELD
+                           : STAGED ? kept + threadIdx.x * SS : tables + (long long)number[f] * SS;
+    const int kind = PRODUCT >= MIXED || COLOURED ? kinds[f] : 0; const int2 end = ends[f];
+    REAL m0[ROW], m1[ROW], e0[S], e1[S], o0[S], o1[S]; REAL* at = m + (long long)f * ROW;
+    REAL* second = at + (long long)n_factors * ROW;
+    load<ROW>(at, m0); load<ROW>(second, m1);
+    cavity(field + (long long)end.x * FIELD, m0, e0); cavity(field + (long long)end.y * FIELD, m1, e1);
+    constexpr int PLAIN = PRODUCT == MAXIMA ? MAXIMA : SUMS, BOTH = PRODUCT == TEMPERED ? TEMPERED : MAXIMA;
+    if (PRODUCT < MIXED || (kind & 3) != 3) {
+      through<PLAIN, false>(e0, P, WIDTH, ratio, o1); through<PLAIN, true>(e1, P, WIDTH, ratio, o0);
+      if (PRODUCT >= MIXED && (kind & 3)) {
+        REAL w[S];
+        if (kind & 1) { share(e0, o0, ratio, w); through<SUMS, false>(w, P, WIDTH, ratio, o1); }
+        else { share(e1, o1, ratio, w); through<SUMS, true>(w, P, WIDTH, ratio, o0); }
       }
-      back[a] = sum;
+    } else {
+      through<BOTH, false>(e0, P, WIDTH, ratio, o1); through<BOTH, true>(e1, P, WIDTH, ratio, o0);
     }
-    const bool both = colour < 0;
-    if (both || colours[2LL * f] == colour) moved = put(back, row, eps, damping, moved);
-    if (both || colours[2LL * f + 1] == colour) moved = put(o, row + S, eps, damping, moved);
+    if (!COLOURED || ((kind >> 2) & 1) == colour) { moved = put(o0, m0, damping); store<ROW>(at, m0); }
+    if (!COLOURED || ((kind >> 3) & 1) == colour) { moved = larger(moved, put(o1, m1, damping)); store<ROW>(second, m1); }
+    if (look && !one) raise(change + owner[f], eps * moved);
   }
+  if (!look || !one) return;
+#pragma unroll
+  for (int k = 16; k; k >>= 1) moved = larger(moved, __shfl_xor_sync(0xffffffffu, moved, k));
+  if (threadIdx.x % 32 == 0) raise(&worst, moved);
   __syncthreads();
-  for (int k = threadIdx.x; k < n * ROW; k += THREADS) mine[k] = rows[k];
-  if (look && on) raise(change + owner[f], moved);
+  if (threadIdx.x == 0) raise(change + (ONE ? 0 : owner[first]), eps * worst);
 }
