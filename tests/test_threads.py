@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from threading import get_ident
 
+import numpy as np
 import pytest
 
+from mssvm.core.arrays import Spare
 from mssvm.core.threads import Workers
 
 
@@ -41,3 +43,14 @@ def test_work_inside_work_is_done_by_whoever_asks() -> None:
 
     assert all(workers.each(outer, range(12)))
     assert workers.each(lambda k: k, range(4)) == [0, 1, 2, 3]
+
+
+def test_memory_is_handed_out_again_once_nobody_has_it() -> None:
+    spare = Spare()
+    first, _ = spare.empty(5, 3)
+    assert not np.shares_memory(spare.empty(5, 3)[0], first)
+    last = spare.empty(5, 3)[1][1:]  # a view is in use, too
+    assert not np.shares_memory(spare.empty(5, 3)[1], last)
+    place = spare.empty(5, 3)[0].ctypes.data
+    assert spare.empty(5, 3)[0].ctypes.data == place
+    assert len(spare.empty(4, 3)[0]) == 4

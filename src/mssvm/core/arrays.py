@@ -1,7 +1,8 @@
-"""Array type names used throughout the package, and the sum by group."""
+"""Array type names used throughout the package, the sum by group, and memory that is handed out again."""
 
 from __future__ import annotations
 
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -16,3 +17,23 @@ AnyArray = npt.NDArray[Any]
 def sum_by(group: AnyArray, values: AnyArray, n: int) -> Floats:
     """Sums of ``values`` over equal entries of ``group``, for the groups 0 .. n-1, in order of appearance."""
     return np.asarray(np.bincount(group, weights=values, minlength=n), dtype=np.float64)
+
+
+class Spare:
+    """Arrays that are handed out again once nobody else has them, or a view of them: the system takes longer to give
+    memory anew than some kernels run."""
+
+    def __init__(self) -> None:
+        self._kept = list[list[Floats]]()
+
+    def empty(self, *sizes: int) -> list[Floats]:
+        """Arrays of so many numbers, which may be anything."""
+        try:
+            arrays = self._kept.pop()  # nobody else's while this one looks at them
+        except IndexError:
+            arrays = []
+        # Of an array in a list that nobody else has there are two references while it is counted.
+        if tuple(map(len, arrays)) != sizes or any(getrefcount(arrays[k]) > 2 for k in range(len(sizes))):
+            arrays = [np.empty(n) for n in sizes]
+        self._kept.append(arrays)
+        return list(arrays)

@@ -10,13 +10,13 @@ anything else                                    elimination      (compiled per 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
-from mssvm.core.arrays import Floats, Ints, sum_by
+from mssvm.core.arrays import Floats, Ints, Spare, sum_by
 from mssvm.core.checks import temperature
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
@@ -122,6 +122,7 @@ class NumbaBound:
     temperatures: tuple[float, float]
     routes: tuple[Route, ...]
     methods: tuple[str, ...]
+    _spare: Spare = field(init=False, default_factory=Spare)
 
     def __call__(self, theta: Potentials) -> Belief:
         theta.check(self.batch)
@@ -134,7 +135,7 @@ class NumbaBound:
         """Marginals yet to be written: zeros, unless one route writes every entry."""
         batch, first = self.batch, self.routes[0] if len(self.routes) == 1 else None
         if isinstance(first, ForestRoute) and len(first.instances) == len(batch) and not first.dense:
-            return Marginals(np.empty(batch.n_states), np.empty(batch.n_mu_entries))
+            return Marginals(*self._spare.empty(batch.n_states, batch.n_mu_entries))
         return Marginals.zeros(batch)
 
     def value(self, theta: Potentials) -> Floats:

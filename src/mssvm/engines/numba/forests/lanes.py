@@ -36,7 +36,6 @@ from mssvm.engines.numba.forests.registers import (
     MARGINALS,
     NUMBER,
     PAIR_PTR,
-    PAIRS,
     PARENT,
     PLACES,
     POSITIONS,
@@ -66,6 +65,7 @@ from mssvm.engines.numba.forests.registers import (
     mask,
     push,
     read,
+    store_five,
     store_four,
     write,
 )
@@ -77,6 +77,7 @@ from mssvm.engines.numba.vector import (
     load,
     onward,
     pointer_to,
+    same,
     splat,
     store,
     two_to_minus,
@@ -89,7 +90,7 @@ from mssvm.engines.numba.vector import (
 
 NARROW = 512.0  # (1/2) to this power is still far from underflow
 # Columns of a group's positions: words of lanes, then numbers.
-SENT, HERE, OPENED, PLAIN, ENDED, TIMES, IN_Y, ROWS, MANY, FACTORS, SIMPLE, ONE, TWO, READY, CLOSED = range(15)
+SENT, HERE, OPENED, PLAIN, ENDED, TIMES, DIRECT, ROWS, MANY, FACTORS, SIMPLE, ONE, TWO, READY, CLOSED = range(15)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -100,9 +101,9 @@ def larger(v, top, j, best):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def push_max(x, at, n, A, a, m, to):
-    """y_k = max_j x_j + A[a + j m + k], and behind them the first such j."""
-    k, zero, one, best = 0, splat(0.0), splat(1.0), to + m * L
+def push_max(x, at, n, A, a, m, to, best):
+    """y_k = max_j x_j + A[a + j m + k] at ``to``, and the first such j at ``best``."""
+    k, zero, one = 0, splat(0.0), splat(1.0)
     while k + 4 <= m:
         q, index, r = load(x, at), zero, a + k
         s0, s1, s2, s3, i0, i1, i2, i3 = q + A[r], q + A[r + 1], q + A[r + 2], q + A[r + 3], zero, zero, zero, zero
@@ -190,33 +191,44 @@ def raise_rows(word, R, step, x, o, inv, ratio, squarings):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def close_best(word, R, k, x, b, A, a, c, w, scale, eps_h, to, scratch, least):
-    """Rows end at eps_y = 0: u(z) += eps_h log max_r sum_x b(r, x) E(x, z); the first such row is left in w."""
-    for z in range(0, c, 2):  # two at a time, as each waits for its own comparisons
-        h = z + 1 if z + 1 < c else z
-        top, best, row, o = splat(-1.0), splat(0.0), splat(0.0), b
-        top_h, best_h = top, best
+def push_rows(x, at, R, n, A, a, m, to, scale):
+    """y(k) = scale max_r sum_j x(r, j) A[a + j m + k]: the best of R rows."""
+    k = 0
+    while k + 5 <= m:
+        t0, t1, t2, t3, t4, o = splat(-1.0), splat(-1.0), splat(-1.0), splat(-1.0), splat(-1.0), at
         for _ in range(R):
-            q = load(x, o)
-            v, v_h = q * A[a + z], q * A[a + h]
-            if k == 2:
-                q = load(x, o + L)
-                v, v_h = v + q * A[a + c + z], v_h + q * A[a + c + h]
-            for j in range(1, k if k > 2 else 0):
-                q = load(x, o + j * L)
-                v, v_h = v + q * A[a + j * c + z], v_h + q * A[a + j * c + h]
-            top, best = larger(v, top, row, best)
-            top_h, best_h = larger(v_h, top_h, row, best_h)
-            row = row + 1.0
-            o += k * L
-        store(x, w + z * L, best)
-        store(x, scratch + z * L, top * scale)
-        store(x, w + h * L, best_h)
-        store(x, scratch + h * L, top_h * scale)
-    for z in range(c):  # by itself: many logarithms are in flight at a time
-        top = load(x, scratch + z * L)
+            q, r = load(x, o), a + k
+            s0, s1, s2, s3, s4 = q * A[r], q * A[r + 1], q * A[r + 2], q * A[r + 3], q * A[r + 4]
+            for j in range(1, n):
+                q, r = load(x, o + j * L), r + m
+                s0, s1, s2 = s0 + q * A[r], s1 + q * A[r + 1], s2 + q * A[r + 2]
+                s3, s4 = s3 + q * A[r + 3], s4 + q * A[r + 4]
+            t0, t1, t2, t3, t4 = vmax(s0, t0), vmax(s1, t1), vmax(s2, t2), vmax(s3, t3), vmax(s4, t4)
+            o += n * L
+        store_five(x, to + k * L, t0 * scale, t1 * scale, t2 * scale, t3 * scale, t4 * scale)
+        k += 5
+    while k < m:
+        top, o = splat(-1.0), at
+        for _ in range(R):
+            v = load(x, o) * A[a + k]
+            for j in range(1, n):
+                v = v + load(x, o + j * L) * A[a + j * m + k]
+            top = vmax(v, top)
+            o += n * L
+        store(x, to + k * L, top * scale)
+        k += 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def close_best(word, direct, c, x, s, eps_h, to, least):
+    """Rows end at eps_y = 0: u(z) += eps_h log s(z), or s is to multiply the belief: one where no rows end."""
+    for z in range(c):
+        top = load(x, s + z * L)
         least = where(mask(word), lower(least, top), least)
-        add_where(word, x, to + z * L, vlog(vmax(top, splat(TINY))) * eps_h)
+        if not direct:
+            add_where(word, x, to + z * L, vlog(vmax(top, splat(TINY))) * eps_h)
+        elif word != FULL:
+            store(x, s + z * L, where(mask(word), top, splat(1.0)))
     return least
 
 
@@ -268,7 +280,7 @@ def multiply_all(F, G, kids, p, x):
         i = kids[n]
         if G[i + TIMES] != 0:
             multiply(x, to, R, k, F[i + S], i == c, G[i + TIMES])
-        if G[p + IN_Y] and G[i + PLAIN] != 0:
+        if G[p + DIRECT] and G[i + PLAIN] != 0:
             multiply(x, to, R, k, F[i + W], False, G[i + PLAIN])
     total = load(x, to)
     for j in range(1, R * k):
@@ -286,27 +298,53 @@ def exponentiate(F, G, p, x, eps_y, eps_h):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def believe(F, G, kids, p, x):
+def begins(F, G, p):
+    """Whether rows begin at the only factor of position p, in all lanes."""
+    return G[p + ROWS] > 1 and G[p + FACTORS] == 1 and G[F[p + CARRIER] + OPENED] == FULL
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def believe_rows(F, p, A, base, x):
+    """The belief of such a position, b(r, z) = e(z) E(r, z) times the belief of who sent r; its sum."""
+    c, e, k, to, total = F[p + CARRIER], F[p + E], F[p + CARD], F[p + B], splat(0.0)
+    a, scale = base[2 + F[c + FLIP]] + F[c + START], load(x, F[c + SCALE])
+    for r in range(F[c + CARD]):
+        b = load(x, F[c + B] + r * L) * scale
+        for z in range(k):
+            v = b * A[a + z] * load(x, e + z * L)
+            store(x, to + z * L, v)
+            total = total + v
+        a, to = a + k, to + k * L
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def believe(F, G, kids, p, tables, base, x):
     """The belief of position p, and its sum."""
     e, k, to, total = F[p + E], F[p + CARD], F[p + B], splat(0.0)
-    one, two = factor_place(F, G[p + ONE]), factor_place(F, G[p + TWO])
-    if not G[p + SIMPLE]:
+    first, second = factor_place(F, G[p + ONE]), factor_place(F, G[p + TWO])
+    if begins(F, G, p):
+        total = believe_rows(F, p, tables, base, x)
+    elif not G[p + SIMPLE]:
         total = multiply_all(F, G, kids, p, x)
     else:
         for j in range(k):
             v = load(x, e + L * j)
-            if one >= 0:
-                v = v * load(x, one + L * j)
-            if two >= 0:
-                v = v * load(x, two + L * j)
+            if first >= 0:
+                v = v * load(x, first + L * j)
+            if second >= 0:
+                v = v * load(x, second + L * j)
             store(x, to + L * j, v)
             total = total + v
-    inv = vmax(total, splat(TINY))
-    # A power of two costs no division; at a root what is left would be missing in the marginals.
-    inv = splat(1.0) / inv if F[p + PARENT] < 0 else two_to_minus_exponent(inv)
-    # A belief of one row stays as it is: what it sends and gets back is scaled instead.
-    store(x, F[p + SCALE], inv if G[p + ROWS] == 1 else splat(1.0))
-    store(x, F[p + SCALE] + L, splat(1.0) if G[p + ROWS] == 1 else inv)
+    inv, one = vmax(total, splat(TINY)), splat(1.0)
+    if F[p + PARENT] >= 0:
+        # A power of two costs no division; the belief stays as it is: what it sends and gets back is scaled instead.
+        store(x, F[p + SCALE], two_to_minus_exponent(inv))
+        store(x, F[p + SCALE] + L, one)
+        return total
+    inv = one / inv  # at a root what a power of two leaves would be missing in the marginals
+    store(x, F[p + SCALE], inv if G[p + ROWS] == 1 else one)
+    store(x, F[p + SCALE] + L, one if G[p + ROWS] == 1 else inv)
     if G[p + ROWS] > 1:
         for j in range(G[p + ROWS] * k):
             store(x, to + L * j, load(x, to + L * j) * inv)
@@ -336,26 +374,29 @@ def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
     scale = load(x, F[p + SCALE])
     if G[p + SENT] != FULL and (eps_y > 0.0 or G[p + TIMES] != 0):
         push(x, to, R, k, tables, a, c, m, scale)
-    if G[p + OPENED] != 0:
+    if G[p + OPENED] != 0 and not begins(F, G, q):
         open_rows(F, G, p, c, tables, a, x)
     if ended != 0 and eps_y == 0.0:
-        least = close_best(ended, R, k, x, to, tables, a, c, w, scale, eps_h, up, scratch, least)
+        s = m if G[q + DIRECT] else scratch
+        if R > 1:
+            push_rows(x, to, R, k, tables, a, c, s, scale)
+        else:
+            push(x, to, 1, k, tables, a, c, s, scale)
+        least = close_best(ended, G[q + DIRECT], c, x, s, eps_h, up, least)
     elif ended != 0:
         least = close(ended, R, c, x, m, w, squarings, eps_y, eps_h, up, scratch, least)
     if plain == 0:
         return least
     a = base[F[p + FLIP]] + F[p + START]
     if eps_y == 0.0:
-        push_max(x, F[p + U], k, tables, a, c, scratch)
+        push_max(x, F[p + U], k, tables, a, c, scratch, w)
         for z in range(c):
             add_where(plain, x, up + z * L, load(x, scratch + z * L))
-            best = load(x, scratch + (c + z) * L)
-            store(x, w + z * L, best if ended == 0 else where(mask(plain), best, load(x, w + z * L)))
         return least
     push(x, to, 1, k, tables, a, c, scratch, scale)
     for z in range(c):
         v = load(x, scratch + z * L)
-        if not G[q + IN_Y]:
+        if not G[q + DIRECT]:
             least = where(mask(plain), lower(least, v), least)
             v = vmax(v, splat(TINY))
             add_where(plain, x, up + z * L, vlog(v) * eps_y)
@@ -365,7 +406,7 @@ def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def find_factors(F, G, kids, p):
+def find_factors(F, G, kids, p, eps_y):
     """The messages that multiply the belief of p: how many; the first two, twice the child plus whether it is what it
     sends as an output; and whether they have one row and are of all lanes."""
     factors, simple, G[p + ONE], G[p + TWO] = 0, True, -1, -1
@@ -375,7 +416,10 @@ def find_factors(F, G, kids, p):
             G[p + TWO], G[p + ONE] = G[p + ONE], 2 * i
             simple &= G[i + TIMES] == FULL and G[i + MANY] == 1
             factors += 1
-        if G[p + IN_Y] and G[i + PLAIN] != 0:
+        if G[p + DIRECT] and eps_y == 0.0 and G[i + ENDED] != 0:
+            G[p + TWO], G[p + ONE] = G[p + ONE], 2 * i
+            factors += 1
+        if G[p + DIRECT] and G[i + PLAIN] != 0:
             G[p + TWO], G[p + ONE] = G[p + ONE], 2 * i + 1
             simple &= G[i + PLAIN] == FULL
             factors += 1
@@ -393,15 +437,21 @@ def read_roles(n, F, kids, words, eps_y, G):
         G[p + SENT], G[p + HERE], G[p + CLOSED] = sent, here, words[3 * (p // COLUMNS) + 1]
         G[p + OPENED], G[p + PLAIN], G[p + ENDED] = sent & ~closed & here, sent & closed & here, ~sent & closed & here
         G[p + TIMES] = ~closed & here
-        # In units of eps_y in all lanes: what outputs send multiplies the belief, and need not be taken to logs.
-        G[p + IN_Y] = eps_y > 0.0 and sent == FULL and closed == FULL
-        find_factors(F, G, kids, p)
+        # In one unit in all lanes: what outputs send, or at eps_y = 0 one or two hidden variables, multiplies the
+        # belief and need not be taken to logs.
+        G[p + DIRECT] = sent == FULL and (closed == FULL if eps_y > 0.0 else G[p + PLAIN] == 0)
+        if eps_y == 0.0:
+            G[p + DIRECT] &= F[p + KIDS_END] - F[p + KIDS] < 3
+            for i in range(F[p + KIDS], F[p + KIDS_END]):
+                G[p + DIRECT] &= G[kids[i] + SENT] == 0 and G[kids[i] + TIMES] == 0
+        find_factors(F, G, kids, p, eps_y)
         R, k, others = G[p + ROWS], F[p + CARD], sent != FULL
         G[p + MANY] = R if G[p + OPENED] == 0 else max(k, R) if others else k
         # Nothing is added to the scores on the way, and they are wanted as exponentials.
         G[p + READY] = not (sent == FULL and G[p + PLAIN] == here and eps_y == 0.0)
         for i in range(F[p + KIDS], F[p + KIDS_END]):
-            G[p + READY] &= G[kids[i] + ENDED] == 0 and (G[kids[i] + PLAIN] == 0 or G[p + IN_Y])
+            G[p + READY] &= G[kids[i] + ENDED] == 0 or (G[p + DIRECT] and eps_y == 0.0)
+            G[p + READY] &= G[kids[i] + PLAIN] == 0 or G[p + DIRECT]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -429,7 +479,7 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
                 least = send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least)
             continue
         gain = zero if G[p + READY] else exponentiate(F, G, p, x, eps_y, eps_h)
-        total = believe(F, G, kids, p, x)
+        total = believe(F, G, kids, p, tables, base, x)
         if here != FULL:
             total = where(mask(here), total, one)
         least = lower(least, total)
@@ -460,12 +510,11 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
                 store(x, m + r * L, v)
             store(x, scratch, zero)
             if eps_y == 0.0:
-                # Its rows are the states of one that is summed with a table of ones.
-                store(x, scratch + L, splat(1.0))
-                least = close_best(
-                    G[p + ENDED], G[p + ROWS], 1, x, m, x, scratch + L, 1, F[p + W], splat(1.0), eps_h, scratch,
-                    scratch + 2 * L, least,
-                )  # fmt: skip
+                top = load(x, m)
+                for r in range(1, G[p + ROWS]):
+                    top = vmax(top, load(x, m + r * L))
+                store(x, scratch + L, top)
+                least = close_best(G[p + ENDED], False, 1, x, scratch + L, eps_h, scratch, least)
             else:
                 least = close(
                     G[p + ENDED], G[p + ROWS], 1, x, m, F[p + W], squarings, eps_y, eps_h, scratch, scratch + L, least
@@ -563,7 +612,7 @@ def share(F, G, p, x):
     q, w, plain, scale = F[p + PARENT], F[p + W], G[p + PLAIN], load(x, F[p + SCALE])
     for z in range(F[q + CARD]):
         d, s = load(x, F[q + U] + z * L) * scale, load(x, w + z * L)
-        d = d / vmax(s, splat(TINY)) if G[q + IN_Y] else d * s
+        d = d / vmax(s, splat(TINY)) if G[q + DIRECT] else d * s
         store(x, w + z * L, d if plain == FULL else where(mask(plain), d, splat(0.0)))
 
 
@@ -590,7 +639,7 @@ def downward(n, F, G, tables, base, x, scratch, marginals):
             if G[p + OPENED] != 0:
                 begin_rows(F, G, p, c, tables, a, marginals, x)
             if plain != 0:
-                if not (G[q + IN_Y] and G[q + SIMPLE]):
+                if not (G[q + DIRECT] and G[q + SIMPLE]):
                     share(F, G, p, x)
                 push(x, w, 1, c, tables, base[1 - F[p + FLIP]] + F[p + START], k, t if plain == FULL else scratch, one)
                 for j in range(0 if plain == FULL else k):
@@ -649,25 +698,69 @@ def best_state(x, o, k):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def walk_hidden(real, F, G, p, tables, a, sx, sz, x, put, state, rows):
-    """A hidden variable given the best state of its parent, an output, in all lanes: its distribution, its row."""
-    k, o, at, up, w = F[p + CARD], F[p + U], p // COLUMNS * L, F[p + PARENT] // COLUMNS * L, F[p + W]
-    for lane in range(real):
-        z = state[up + lane]
-        r = int(x[w + z * L + lane]) if G[p + ROWS] > 1 else 0
-        state[rows + at + lane], b, e = r, F[p + B] + r * k * L + lane, a + z * sz
-        for j in range(k):
-            x[o + j * L + lane] = x[b + j * L] * tables[e + j * sx]
-    total = load(x, o)
-    for j in range(1, k):
-        total = total + load(x, o + j * L)
+def walk_output(real, F, G, p, x, put, sx, sz):
+    """The best state of an output in all lanes, given that of its parent, or its parent's row; a point mass."""
+    q, k, o, at = F[p + PARENT], F[p + CARD], F[p + U], F[p + SCALE]
+    best, top, c = splat(0.0), load(x, o), F[max(q, 0) + CARD]
+    if q < 0:
+        for j in range(1, k):
+            top, best = larger(load(x, o + j * L), top, splat(float(j)), best)
+    elif G[p + OPENED] != 0:
+        best = load(x, F[q + SCALE] + L)
+    else:
+        for z in range(c):
+            best = where(load(x, F[q + U] + z * L) - 0.5, load(x, F[p + W] + z * L), best)
+    store(x, at, best)
+    for j in range(k):
+        store(x, o + j * L, same(best, splat(float(j))))
+    for lane in range(real if q >= 0 else 0):
+        to = put + int(x[at + lane]) * sx * L + lane
+        if G[p + OPENED] == 0:
+            x[to + int(x[F[q + SCALE] + lane]) * sz * L] += 1.0
+            continue
+        for z in range(c):
+            x[to + z * sz * L] += x[F[q + U] + z * L + lane]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def walk_hidden(real, F, G, p, tables, a, x, put, sx, sz):
+    """A hidden variable given the best state of its parent, an output, in all lanes: its row, its distribution."""
+    q, k, R, b, o, t, row = F[p + PARENT], F[p + CARD], G[p + ROWS], F[p + B], F[p + U], F[p + T], splat(0.0)
+    push(x, F[q + U], 1, F[q + CARD], tables, a, k, t, splat(1.0))  # E at the parent's state, a point mass
+    top, total = splat(-1.0), splat(0.0)
+    for r in range(R if R > 1 else 0):
+        v = load(x, b + r * k * L) * load(x, t)
+        for j in range(1, k):
+            v = v + load(x, b + (r * k + j) * L) * load(x, t + j * L)
+        top, row = larger(v, top, splat(float(r)), row)
+    store(x, F[p + SCALE] + L, row)
+    for j in range(k):
+        v = load(x, b + j * L)
+        for r in range(1, R):
+            v = where(same(row, splat(float(r))), load(x, b + (r * k + j) * L), v)
+        v = v * load(x, t + j * L)
+        store(x, o + j * L, v)
+        total = total + v
     inv = splat(1.0) / total
     for j in range(k):
         store(x, o + j * L, load(x, o + j * L) * inv)
     for lane in range(real):
-        to = put + state[up + lane] * sz * L + lane
+        to = put + int(x[F[q + SCALE] + lane]) * sz * L + lane
         for j in range(k):
             x[to + j * sx * L] += x[o + j * L + lane]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def best_row(x, b, R, k, tables, a, step):
+    """The first of the rows at b whose sum over states, times a table's entries (ones if ``step`` is 0), is largest."""
+    best, top = 0, -1.0
+    for r in range(R):
+        total = 0.0
+        for j in range(k):
+            total += x[b + (r * k + j) * L] * (tables[a + j * step] if step else 1.0)
+        if total > top:
+            best, top = r, total
+    return best
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -686,32 +779,36 @@ def given_parent(x, b, o, k, tables, a, step, put, part):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def walk(n, real, F, G, tables, base, x, marginals, state):
+def walk(n, real, F, G, tables, base, x, marginals):
     """The best outputs of the lanes as point masses, and hidden variables given them.
 
-    ``state`` holds the states of outputs and, behind them, the rows of hidden variables.
+    The states of outputs and the rows of hidden variables take the places of the scales.
     """
-    rows, zero = n // COLUMNS * L, splat(0.0)
+    zero = splat(0.0)
     for p in range(n - COLUMNS, -1, -COLUMNS):
         q, k, root, sent, times = F[p + PARENT], F[p + CARD], F[p + PARENT] < 0, G[p + SENT], G[p + TIMES]
-        parent = max(q, 0)
+        parent, state, row = max(q, 0), F[p + SCALE], F[p + SCALE] + L
         c, sx, sz = F[parent + CARD], (1 if F[p + FLIP] else F[parent + CARD]), (k if F[p + FLIP] else 1)
-        at, up, o, uq, put = p // COLUMNS * L, parent // COLUMNS * L, F[p + U], F[parent + U], marginals + F[p + PUT]
+        above_state, o, uq, put = F[parent + SCALE], F[p + U], F[parent + U], marginals + F[p + PUT]
+        if sent == FULL and G[p + HERE] == FULL and (G[p + PLAIN] == FULL or G[p + OPENED] == FULL):
+            walk_output(real, F, G, p, x, put, sx, sz)
+            continue
         if sent == 0 and times == 0 and G[p + HERE] == FULL and G[p + CLOSED] == 0 and not root:
-            walk_hidden(real, F, G, p, tables, base[2] + F[p + START], sx, sz, x, put, state, rows)
+            walk_hidden(real, F, G, p, tables, base[3 - F[p + FLIP]] + F[p + START], x, put, sx, sz)
             continue
         for lane in range(real):
             if has(G[p + PLAIN], lane):
-                best = best_state(x, o + lane, k) if root else int(x[F[p + W] + state[up + lane] * L + lane])
-                state[at + lane] = best
+                x[state + lane] = (
+                    best_state(x, o + lane, k) if root else x[F[p + W] + int(x[above_state + lane]) * L + lane]
+                )
             elif has(sent, lane):
-                state[at + lane] = state[rows + up + lane]
+                x[state + lane] = x[above_state + L + lane]
         for j in range(k):
             store(x, o + j * L, zero)
         for lane in range(real):
             if not has(G[p + HERE], lane):
                 continue
-            ended, z, best = not has(times, lane), 0 if root else state[up + lane], state[at + lane]
+            ended, z, best = not has(times, lane), 0 if root else int(x[above_state + lane]), int(x[state + lane])
             if has(sent, lane):
                 x[o + best * L + lane] = 1.0
                 if ended and not root:
@@ -720,19 +817,19 @@ def walk(n, real, F, G, tables, base, x, marginals, state):
                     for j in range(c):
                         x[put + (best * sx + j * sz) * L + lane] += x[uq + j * L + lane]
                 continue
-            r = 0
+            r, a = 0, base[2] + F[p + START]
             if G[p + ROWS] > 1 and ended:
-                r = int(x[F[p + W] + z * L + lane])
+                r = best_row(x, F[p + B] + lane, G[p + ROWS], k, tables, a + z * sz, 0 if root else sx)
             elif G[p + ROWS] > 1 and F[q + CARRIER] == p:
-                r = state[rows + up + lane]
-            state[rows + at + lane], b, a = r, F[p + B] + r * k * L + lane, base[2] + F[p + START]
+                r = int(x[above_state + L + lane])
+            x[row + lane], b = r, F[p + B] + r * k * L + lane
             for j in range(z if ended else 0, z + 1 if ended else c):
                 part = 1.0 if ended else x[uq + j * L + lane]
                 to = put + j * sz * L + lane
                 if part > 0.0:  # a state that its parent never has may leave it none
                     given_parent(x, b, o + lane, k, tables, a + j * sz, 0 if root else sx, to, part)
             if has(G[p + CLOSED], lane):
-                state[at + lane] = best_state(x, o + lane, k)
+                x[state + lane] = best_state(x, o + lane, k)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -747,9 +844,6 @@ def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_u
         base, tops = onward(R, r + BASE), onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
         scratch, marginals = R[r + SCRATCH], R[r + MARGINALS]
         G, pairs = onward(lanes, 3 * L), onward(lanes, 3 * L + n)
-        states = onward(pairs, R[r + PAIRS])
-        for j in range(2 * L * R[r + POSITIONS]):
-            states[j] = 0
         for g in range(R[r + FIRST], R[r + LAST]):
             real = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
             if g == R[r + FIRST] or bytes_at(R[r + FRESH])[g]:
@@ -760,6 +854,6 @@ def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_u
                 downward(n, F, G, A, base, x, scratch, marginals)
                 add_pairs(R, r, A, x, pairs)
             else:
-                walk(n, real, F, G, A, base, x, marginals, states)
+                walk(n, real, F, G, A, base, x, marginals)
             count += write(R, r, real, v, least, x, lanes, value, done, mu, mu_t)
     return count
