@@ -47,10 +47,12 @@ def test_work_inside_work_is_done_by_whoever_asks() -> None:
 
 def test_memory_is_handed_out_again_once_nobody_has_it() -> None:
     spare = Spare()
-    first, _ = spare.empty(5, 3)
-    assert not np.shares_memory(spare.empty(5, 3)[0], first)
-    last = spare.empty(5, 3)[1][1:]  # a view is in use, too
-    assert not np.shares_memory(spare.empty(5, 3)[1], last)
-    place = spare.empty(5, 3)[0].ctypes.data
-    assert spare.empty(5, 3)[0].ctypes.data == place
+    first, last = spare.empty(5, 3)[0], spare.empty(5, 3)[1][1:]  # a view is in use, too
+    for _ in range(3):
+        one, two = spare.empty(5, 3), spare.empty(5, 3)
+        for some in (*two, first, last):
+            assert not any(np.shares_memory(array, some) for array in one)
+    places = {array.ctypes.data for array in one}
+    del one, some
+    assert {array.ctypes.data for array in spare.empty(5, 3)} == places
     assert len(spare.empty(4, 3)[0]) == 4

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite
+import llvmlite.binding as llvm
 import numba
 import numpy
 from numba.core import sigutils
@@ -47,13 +48,18 @@ UNUSED = 30 * 86400.0  # seconds after which the directory of other versions is 
 _IMPORTS = re.compile(r"^\s*(?:from (mssvm[\w.]*) import (\([^)]*\)|[^\n#]*)|import (mssvm[\w.]*))", re.MULTILINE)
 
 
-def njit(*, cache: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function as ``numba.njit`` with the same options does; ``cache=False`` keeps nothing on disk."""
+def njit(*, cache: bool = True, unroll: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function as ``numba.njit`` with the same options does; ``cache=False`` keeps nothing on disk.
+
+    ``unroll=False``, of a kernel that Python calls, is for loops that are short and written out already: unrolled they
+    would mostly run in what is left over.
+    """
+    compiler = _KernelCompiler if unroll else _RolledCompiler
 
     def kernel(function: Callable[..., Any]) -> Any:
         if _config.DISABLE_JIT:
             return function
-        return Kernel(function, targetoptions={"nopython": True, "boundscheck": None, **options}, kept=cache)
+        return Kernel(function, None, {"nopython": True, "boundscheck": None, **options}, compiler, kept=cache)
 
     return kernel
 
@@ -71,6 +77,16 @@ class _Within(JITCodeLibrary):
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
         self._finalized = True
+
+
+class _Rolled(JITCodeLibrary):
+    """Code in which no loop is unrolled, optimised in one go: without arrays there are no references to be counted."""
+
+    def _optimize_final_module(self) -> None:
+        options = llvm.create_pipeline_tuning_options(_config.OPT)
+        options.loop_vectorization, options.loop_unrolling = True, False
+        builder = llvm.create_pass_builder(self._codegen._tm, options)
+        builder.getModulePassManager().run(self._final_module, builder)
 
 
 class _Flags(Flags):
@@ -98,6 +114,13 @@ class _KernelCompiler(Compiler):
         if _is_within(state.typingctx):
             state.flags.no_cpython_wrapper = state.flags.no_compile = True
             state.library = _Within(state.targetctx.codegen(), state.func_id.func_qualname)
+        return super().define_pipelines()
+
+
+class _RolledCompiler(_KernelCompiler):
+    def define_pipelines(self) -> Any:
+        self.state.library = _Rolled(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        self.state.library.enable_object_caching()
         return super().define_pipelines()
 
 
@@ -141,8 +164,11 @@ class _Pending:
 class Kernel(CPUDispatcher):
     """A function compiled for the types of its arguments when they are first met."""
 
-    def __init__(self, py_func: Any, locals: Any = None, targetoptions: Any = None, *, kept: bool = False) -> None:
-        super().__init__(py_func, locals, targetoptions, _KernelCompiler)
+    def __init__(
+        self, py_func: Any, locals: Any = None, targetoptions: Any = None, compiler: Any = _KernelCompiler, *,
+        kept: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(py_func, locals, targetoptions, compiler)
         self._kept = kept
 
     def compile(self, sig: Any) -> Any:

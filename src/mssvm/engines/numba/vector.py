@@ -412,19 +412,48 @@ def gather(typing: Any, rows: Any, starts: Any, at: Any, lanes: Any, to: Any, wo
 
 
 @_intrinsic
-def scatter(typing: Any, lanes: Any, at: Any, rows: Any, starts: Any, to: Any, word: Any) -> Any:
-    """The way back from ``gather``: lane l of eight registers to entries ``starts[l] + to`` to ``+ 8`` of ``rows``."""
+def gather_allowed(typing: Any, rows: Any, more: Any, ok: Any, starts: Any, at: Any, lanes: Any, to: Any) -> Any:
+    """As ``gather`` in all lanes, plus entries of ``more`` unless it is None; -1e300 where bytes of ``ok`` are zero."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        found = []
-        for k in range(WIDTH):
-            place = builder.add(args[1], ir.Constant(args[1].type, WIDTH * k))
-            found.append(read(builder, pointer(context, builder, signature.args[0], args[0], place)))
-        places = _starts(context, builder, signature.args[3], args[3], args[4])
-        for k, (place, value) in enumerate(zip(places, _transpose(builder, found), strict=True)):
-            lane = builder.and_(args[5], ir.Constant(args[5].type, 0xFF << (8 * k)))
-            with builder.if_then(builder.icmp_unsigned("!=", lane, ir.Constant(lane.type, 0))):
-                write(builder, value, pointer(context, builder, signature.args[2], args[2], place))
+        found, kind = [], ir.VectorType(ir.IntType(8), WIDTH)
+        for p in _starts(context, builder, signature.args[3], args[3], args[4]):
+            value = read(builder, pointer(context, builder, signature.args[0], args[0], p))
+            if not isinstance(signature.args[1], types.NoneType):
+                value = builder.fadd(value, read(builder, pointer(context, builder, signature.args[1], args[1], p)))
+            bytes_ = builder.load(builder.bitcast(builder.gep(args[2], [p]), kind.as_pointer()))
+            bytes_.align = 1
+            allowed = builder.icmp_unsigned("!=", bytes_, ir.Constant(kind, [0] * WIDTH))
+            found.append(builder.select(allowed, value, constant(-1e300)))
+        for k, value in enumerate(_transpose(builder, found)):
+            place = builder.add(args[6], ir.Constant(args[6].type, WIDTH * k))
+            write(builder, value, pointer(context, builder, signature.args[5], args[5], place))
         return context.get_dummy_value()
 
-    return types.void(lanes, types.intp, rows, starts, types.intp, types.uint64), code
+    return types.void(rows, more, ok, starts, types.intp, lanes, types.intp), code
+
+
+def _scatter(less: bool) -> Any:
+    """The way back from ``gather``: lane l of eight registers to entries ``starts[l] + to`` to ``+ 8`` of ``rows``, or
+    off them."""
+
+    def scatter(typing: Any, lanes: Any, at: Any, rows: Any, starts: Any, to: Any, word: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            found = []
+            for k in range(WIDTH):
+                place = builder.add(args[1], ir.Constant(args[1].type, WIDTH * k))
+                found.append(read(builder, pointer(context, builder, signature.args[0], args[0], place)))
+            places = _starts(context, builder, signature.args[3], args[3], args[4])
+            for k, (place, value) in enumerate(zip(places, _transpose(builder, found), strict=True)):
+                lane = builder.and_(args[5], ir.Constant(args[5].type, 0xFF << (8 * k)))
+                with builder.if_then(builder.icmp_unsigned("!=", lane, ir.Constant(lane.type, 0))):
+                    into = pointer(context, builder, signature.args[2], args[2], place)
+                    write(builder, builder.fsub(read(builder, into), value) if less else value, into)
+            return context.get_dummy_value()
+
+        return types.void(lanes, types.intp, rows, starts, types.intp, types.uint64), code
+
+    return _intrinsic(scatter)
+
+
+scatter, scatter_off = _scatter(False), _scatter(True)

@@ -141,7 +141,7 @@ class BoundLanes:
             numbers.append((eps_h if mode == AT_H else eps_y, eps_y if mode == AT_Y else eps_h))
             held += arrays
             counts = f.places.size + f.n_pairs + 3 * WIDTH
-            needs = [max(needs[0], f.total + WIDTH * f.size), max(needs[1], counts)]
+            needs = [max(needs[0], f.total), max(needs[1], counts)]
         made = [tables.starts, tables.rows, tables.cols]
         sets = np.array([[*map(ADDRESS, made), len(tables.starts)]])
         table = np.array(rows, dtype=np.int64).reshape(-1, ROW)

@@ -832,7 +832,7 @@ def walk(n, real, F, G, tables, base, x, marginals):
                 x[state + lane] = best_state(x, o + lane, k)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, unroll=False, nogil=True, error_model="numpy")
 def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_unary, mu_tables, done, space, counts):
     """As ``sums.run_sums``, at any temperatures."""
     R, A, x, lanes, count, size = pointer_to(rows), pointer_to(made), pointer_to(space), pointer_to(counts), 0, len(raw)

@@ -18,13 +18,14 @@ from mssvm.engines.numba.vector import (
     WIDTH,
     above,
     bytes_at,
-    gather,
+    gather_allowed,
     ints_at,
     load,
     mask_of,
     onward,
     pointer_to,
     scatter,
+    scatter_off,
     splat,
     store,
     vexp,
@@ -40,7 +41,6 @@ TINY = 1e-300
 SMALLEST = 1e-200
 LOG_2 = 0.6931471805599453
 FULL = -1  # a word of eight lanes, a byte each, all set
-ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 # Columns of a row; PAIRS to MARGINALS are sizes and places of a family, from ALLOWED on they are addresses.
 SIDE, FIRST, LAST, NUMBER, BASE, SQUARINGS, POSITIONS, SLOTS = 0, 1, 2, 3, 4, 8, 9, 10
@@ -204,70 +204,94 @@ def add_products(R, r, slot, flip, count, h, tables, x, pairs, at):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def alike(lanes):
+    """Whether all lanes have instances of one kind."""
+    others = 0
+    for lane in range(1, L):
+        others += lanes[2 * L + lane] != lanes[2 * L]
+    return others == 0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def read(R, r, g, unary, cost, costly, x, lanes):
     """Scores of group g by variable, with a cost if there is one, masked ones at ``NONE``, at the beginning of the
     buffer, and no marginals of tables yet; how many lanes are instances of their own.
 
-    Behind the buffer every lane has a row of scores: ``lanes`` gets where it begins, the instance and its kind.
+    ``lanes`` gets where the scores of every lane begin, the instance and its kind.
     """
     ptr, instance, kinds = ints_at(R[r + PTR]), ints_at(R[r + INSTANCE]), ints_at(R[r + KIND])
     state_at, segment_ptr, segment = ints_at(R[r + STATE_AT]), ints_at(R[r + SEGMENT_PTR]), ints_at(R[r + SEGMENT])
-    ok, size, real = bytes_at(R[r + ALLOWED]), R[r + SIZE], ptr[g + 1] - ptr[g]
+    ok, real, shorter = bytes_at(R[r + ALLOWED]), ptr[g + 1] - ptr[g], 0
     for lane in range(L):
-        i, to = ptr[g] + (lane if lane < real else real - 1), R[r + TOTAL] + lane * size
-        b, kind = instance[i], kinds[i]
-        lanes[lane], lanes[L + lane], lanes[2 * L + lane] = to, b, kind
-        if kind > 0:
-            for j in range(to, to + size):
-                x[j] = 0.0
+        i = ptr[g] + (lane if lane < real else real - 1)
+        lanes[lane], lanes[L + lane], lanes[2 * L + lane] = state_at[instance[i]], instance[i], kinds[i]
+        shorter += kinds[i]
+    for j in range(R[r + SIZE] * L if shorter else 0):
+        x[j] = 0.0
+    together = alike(lanes)
+    for lane in range(L):
+        kind = lanes[2 * L + lane]
         for n in range(segment_ptr[kind], segment_ptr[kind + 1]):
-            at, row, length = state_at[b] + segment[3 * n], to + segment[3 * n + 1], segment[3 * n + 2]
-            if costly:
-                for j in range(length):
-                    x[row + j] = unary[at + j] + cost[at + j] if ok[at + j] else NONE
-            else:
-                for j in range(length):
-                    x[row + j] = unary[at + j] if ok[at + j] else NONE
-    for j in range(0, size, L):
-        gather(x, lanes, j, x, j * L, ALL)
+            first, to, length = segment[3 * n], segment[3 * n + 1] * L, segment[3 * n + 2]
+            whole = length - length % L if together else 0
+            for j in range(0, whole if lane == 0 else 0, L):
+                if costly:
+                    gather_allowed(unary, cost, ok, lanes, first + j, x, to + j * L)
+                else:
+                    gather_allowed(unary, None, ok, lanes, first + j, x, to + j * L)
+            for j in range(whole, length):
+                at = lanes[lane] + first + j
+                x[to + j * L + lane] = (unary[at] + (cost[at] if costly else 0.0)) if ok[at] else NONE
     for j in range(R[r + MARGINALS], R[r + TOTAL]):
         x[j] = 0.0
     return real
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def put(x, at, n, whole, out, starts, to, word, less):
+    """n registers to entries ``starts[l] + to`` on of ``out``, or off them, in the lanes of ``word``; the first
+    ``whole`` of them eight at a time."""
+    for j in range(0, whole, L):
+        if less:
+            scatter_off(x, at + j * L, out, starts, to + j, np.uint64(word))
+        else:
+            scatter(x, at + j * L, out, starts, to + j, np.uint64(word))
+    for lane in range(L):
+        for j in range(whole, n if (word >> (8 * lane)) & 1 else whole):
+            o, v = starts[lane] + to + j, x[at + j * L + lane]
+            out[o] = out[o] - v if less else v
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def write(R, r, real, v, least, x, lanes, value, done, mu_unary, mu_tables):
     """Values and marginals of the first lanes to where they belong, those of side 1 subtracted; how many instances are
     ``done``: nothing was too small to be safe."""
-    size, side, count, slots = R[r + SIZE], R[r + SIDE], 0, R[r + SLOTS]
-    state_at, segment_ptr, segment = ints_at(R[r + STATE_AT]), ints_at(R[r + SEGMENT_PTR]), ints_at(R[r + SEGMENT])
-    rows, cols, puts, factors = (
-        ints_at(R[r + TABLE_ROWS]), ints_at(R[r + TABLE_COLS]), ints_at(R[r + PUT_AT]), ints_at(R[r + FACTOR])
-    )  # fmt: skip
-    for j in range(0, size, L):
-        scatter(x, j * L, x, lanes, j, ALL)
+    side, count, slots, together = R[r + SIDE], 0, R[r + SLOTS], alike(lanes)
+    segment_ptr, segment, factors = ints_at(R[r + SEGMENT_PTR]), ints_at(R[r + SEGMENT]), ints_at(R[r + FACTOR])
+    every = FULL if real == L else (1 << (8 * real)) - 1
+    for lane in range(1 if together else real):
+        kind = lanes[2 * L + lane]
+        for n in range(segment_ptr[kind], segment_ptr[kind + 1]):
+            length = segment[3 * n + 2]
+            whole = length - length % L if together else 0
+            word = every if together else 255 << (8 * lane)
+            put(x, segment[3 * n + 1] * L, length, whole, mu_unary, lanes, segment[3 * n], word, side)
+    for slot in range(slots):
+        size, word = ints_at(R[r + TABLE_ROWS])[slot] * ints_at(R[r + TABLE_COLS])[slot], 0
+        for lane in range(real):
+            factor = factors[lanes[2 * L + lane] * slots + slot]
+            if factor >= 0:
+                lanes[lane] = ints_at(R[r + MU_AT])[ints_at(R[r + FACTOR_AT])[lanes[L + lane]] + factor]
+                word |= 255 << (8 * lane)
+        at = R[r + MARGINALS] + ints_at(R[r + PUT_AT])[slot]
+        put(x, at, size, size - size % L, mu_tables, lanes, 0, word, side)
     store(x, 0, v)
     store(x, L, least)
     for lane in range(real):
-        b, kind = lanes[L + lane], lanes[2 * L + lane]
+        b = lanes[L + lane]
         value[side, b] = x[lane]
         done[side, b] = x[L + lane] > SMALLEST and NONE / 2 < x[lane] < np.inf
         count += done[side, b]
-        for n in range(segment_ptr[kind], segment_ptr[kind + 1]):
-            to, at, length = state_at[b] + segment[3 * n], lanes[lane] + segment[3 * n + 1], segment[3 * n + 2]
-            if side:
-                for j in range(length):
-                    mu_unary[to + j] -= x[at + j]
-            else:
-                for j in range(length):
-                    mu_unary[to + j] = x[at + j]
-        for slot in range(slots):
-            factor = factors[kind * slots + slot]
-            if factor >= 0:
-                to = ints_at(R[r + MU_AT])[ints_at(R[r + FACTOR_AT])[b] + factor]
-                at = R[r + MARGINALS] + puts[slot] + lane
-                for j in range(rows[slot] * cols[slot]):
-                    mu_tables[to + j] = mu_tables[to + j] - x[at + j * L] if side else x[at + j * L]
     return count
 
 

@@ -198,7 +198,7 @@ def add_pairs(R, r, F, tables, x, pairs):
         add_products(R, r, index // 2, index % 2, count, 0, tables, x, pairs, 0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, unroll=False, nogil=True, error_model="numpy")
 def run_sums(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_unary, mu_tables, done, space, counts):
     """The groups of ``rows`` in this order, U+ (side 0) with the costs, and U- (side 1); how many instances were done.
 
