@@ -22,8 +22,10 @@ from mssvm.engines.numba.vector import (
     load,
     mask_of,
     minus,
+    onward,
     over,
     plus,
+    pointer_to,
     same,
     scatter,
     splat,
@@ -44,6 +46,7 @@ NONE = np.uint64(0)
 FEWEST, FEWEST_WIDE = 3, 6
 # With more states one instance at a time is as fast.
 WIDEST = 12
+STEP, PATH = 9, 10  # columns of a family's steps and paths
 
 
 class MessageFamily(NamedTuple):
@@ -232,10 +235,10 @@ def _multiply(psi, at, n, m, first, second, g, to):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _before(paths, e, psi, m, g):
-    """The product of the messages to the variable of step e from before it."""
-    at = paths[e, 4] * L
-    _multiply(psi, at, paths[e, 5], m, paths[e, 8] * L, paths[e, 9] * L, g, at)
+def _before(path, psi, m, g):
+    """The product of the messages from before it to the variable of a step, whose row of paths is ``path``."""
+    at = path[4] * L
+    _multiply(psi, at, path[5], m, path[8] * L, path[9] * L, g, at)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -247,39 +250,42 @@ def _sweep(
 
     Messages of ``m`` become those of ``m_out`` (the same array unless all change at once, ``flooding``).
     """
-    n, peak, last, whole, behind = len(steps), splat(0.0), -1, len(paths) == 0, len(psi)
+    n, peak, whole, behind = len(steps), splat(0.0), len(paths) == 0, len(psi)
+    first_step, first_path, last = pointer_to(steps), pointer_to(paths), -1
     for k in range(n):
         e = n - 1 - k if reverse else k
-        i, j = steps[e, 0], steps[e, 1]
+        step = onward(first_step, e * STEP)
+        i, j = step[0], step[1]
         fixed = NONE
         if len(held) > 0:
             fixed = (held[i] | held[j]) ^ skip
             if (fixed | idle) == EVERY:
                 continue
             fixed &= ~idle
-        gi, gj, mi, mj = steps[e, 2] * L, steps[e, 3] * L, steps[e, 4] * L, steps[e, 5] * L
-        ki, kj, ci, cj = steps[e, 7], steps[e, 8], mi, mj
+        gi, gj, mi, mj = step[2] * L, step[3] * L, step[4] * L, step[5] * L
+        ki, kj, ci, cj = step[7], step[8], mi, mj
         if not whole:
-            if last < 0 or paths[e, 4] != paths[last, 4]:
+            path = onward(first_path, e * PATH)
+            if last < 0 or path[4] != first_path[last + 4]:
                 if last >= 0 and not flooding:
-                    _before(paths, last, psi, m, g)
-                _multiply(psi, paths[e, 4] * L, paths[e, 5], m, paths[e, 6] * L, paths[e, 7] * L, g, behind)
-                last = e
-            gi, ci, gj, cj = paths[e, 0] * L, paths[e, 1] * L, paths[e, 2] * L, paths[e, 3] * L
+                    _before(onward(first_path, last), psi, m, g)
+                _multiply(psi, path[4] * L, path[5], m, path[6] * L, path[7] * L, g, behind)
+                last = e * PATH
+            gi, ci, gj, cj = path[0] * L, path[1] * L, path[2] * L, path[3] * L
         if 2 <= ki <= SQUARES and ki == kj and (damping == 0.0 or damping == 0.5):
             peak = update(
-                ki, whole, tables, steps[e, 6], g, g_out, gi, gj, m, m_out, ci, cj, mi, mj, roles[i], roles[j],
+                ki, whole, tables, step[6], g, g_out, gi, gj, m, m_out, ci, cj, mi, mj, roles[i], roles[j],
                 fixed, damping > 0.0, peak,
             )  # fmt: skip
             continue
         _cavity(whole, g, gi, m, ci, ki, room, 0)
         _cavity(whole, g, gj, m, cj, kj, room, size)
-        s_i, s_j = _combine(tables, steps[e, 6], ki, kj, roles[i], roles[j], room, size)
+        s_i, s_j = _combine(tables, step[6], ki, kj, roles[i], roles[j], room, size)
         still, some = mask_of(fixed), fixed != NONE
         peak = _store(room, 2 * size, s_i, ki, m, m_out, mi, 0, whole, g_out, gi, damping, still, some, peak)
         peak = _store(room, 3 * size, s_j, kj, m, m_out, mj, size, whole, g_out, gj, damping, still, some, peak)
     if last >= 0 and not flooding:
-        _before(paths, last, psi, m, g)
+        _before(onward(first_path, last), psi, m, g)
     store(peaks, 0, peak)
 
 
@@ -302,7 +308,7 @@ def _collect_before(paths, psi, m, g):
         store(g, e, load(psi, e))
     for e in range(len(paths)):
         if e == 0 or paths[e, 4] != paths[e - 1, 4]:
-            _before(paths, e, psi, m, g)
+            _before(onward(pointer_to(paths), e * PATH), psi, m, g)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -125,8 +125,12 @@ def convert(w: MessageWiring, instances: Ints, source: Floats, scale: float, out
 def uniform(w: MessageWiring, instances: Ints, m: Floats) -> None:
     """Constant messages."""
     for b in instances:
-        for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
-            m[w.message_at[s] : w.message_at[s + 1]] = 1.0 / (w.message_at[s + 1] - w.message_at[s])
+        s, last = w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]
+        while s < last:  # messages of one length in one go
+            first, size = w.message_at[s], w.message_at[s + 1] - w.message_at[s]
+            while s < last and w.message_at[s + 1] - w.message_at[s] == size:
+                s += 1
+            m[first : w.message_at[s]] = 1.0 / size
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
