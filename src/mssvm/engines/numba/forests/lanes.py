@@ -89,6 +89,7 @@ from mssvm.engines.numba.vector import (
 )
 
 NARROW = 512.0  # (1/2) to this power is still far from underflow
+WIDE = 900.0  # so is (1/2) to this one, and (1/2R)^ratio is above it if ratio (1 + R/2) is below
 # Columns of a group's positions: words of lanes, then numbers.
 SENT, HERE, OPENED, PLAIN, ENDED, TIMES, DIRECT, ROWS, MANY, FACTORS, SIMPLE, ONE, TWO, READY, CLOSED = range(15)
 
@@ -127,14 +128,9 @@ def push_max(x, at, n, A, a, m, to, best):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def power(x, p, squarings):
-    """x^(p - 1) of a number in [0, 1]; p is 2^squarings unless that is negative."""
-    if squarings > 0:
-        y = x
-        for _ in range(squarings - 1):
-            y = y * y * x
-        return y
-    return vexp(vlog(vmax(x, splat(TINY))) * (p - 1.0))
+def set_where(word, x, to, v):
+    """x = v in the lanes of ``word``."""
+    store(x, to, v if word == FULL else where(mask(word), v, load(x, to)))
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -159,33 +155,39 @@ def multiply(x, to, R, k, m, carried, word):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def raise_rows(word, R, step, x, o, inv, ratio, squarings):
-    """s(r) = (s(r) inv)^(ratio - 1) in the lanes of ``word``, and the sum of (s(r) inv)^ratio."""
-    total, r, last = splat(0.0), 0, o + (R - 1) * step
-    while r < R and squarings > 0:  # four at a time; where there are none left, the last one again, and not counted
-        o0, n1, n2, n3 = o + r * step, r + 1 < R, r + 2 < R, r + 3 < R
-        o1, o2, o3 = o0 + step if n1 else last, o0 + 2 * step if n2 else last, o0 + 3 * step if n3 else last
-        v0, v1, v2, v3 = load(x, o0), load(x, o1), load(x, o2), load(x, o3)
-        z0, z1, z2, z3 = v0 * inv, v1 * inv, v2 * inv, v3 * inv
-        y0, y1, y2, y3 = z0, z1, z2, z3
+def raise_rows(word, R, k, c, x, b, A, a, s, inv, ratio, squarings):
+    """s(r) = z(r)^(ratio - 1) in the lanes of ``word``, z(r) = inv sum_j b(r, j) A[a + j c] in [0, 1], and the sum of
+    z(r)^ratio; rows of b are k registers, s has one every c. ``ratio`` is 2^squarings unless that is negative."""
+    total, r, row, step, last = splat(0.0), 0, k * L, c * L, R - 1
+    while r < R and squarings > 0:  # five at a time; where there are none left, the last one again, and not counted
+        r1, r2, r3, r4 = min(r + 1, last), min(r + 2, last), min(r + 3, last), min(r + 4, last)
+        o0, o1, o2, o3, o4 = b + r * row, b + r1 * row, b + r2 * row, b + r3 * row, b + r4 * row
+        p = inv * A[a]
+        z0, z1, z2, z3, z4 = load(x, o0) * p, load(x, o1) * p, load(x, o2) * p, load(x, o3) * p, load(x, o4) * p
+        for j in range(1, k):
+            p, o = inv * A[a + j * c], j * L
+            z0, z1, z2 = z0 + load(x, o0 + o) * p, z1 + load(x, o1 + o) * p, z2 + load(x, o2 + o) * p
+            z3, z4 = z3 + load(x, o3 + o) * p, z4 + load(x, o4 + o) * p
+        y0, y1, y2, y3, y4 = z0, z1, z2, z3, z4
         for _ in range(squarings - 1):
-            y0, y1, y2, y3 = y0 * y0 * z0, y1 * y1 * z1, y2 * y2 * z2, y3 * y3 * z3
-        c1, c2, c3 = 1.0 if n1 else 0.0, 1.0 if n2 else 0.0, 1.0 if n3 else 0.0
-        total = total + ((z0 * y0 + z1 * y1 * c1) + (z2 * y2 * c2 + z3 * y3 * c3))
-        if word != FULL:
-            y0, y1 = where(mask(word), y0, v0), where(mask(word), y1, v1)
-            y2, y3 = where(mask(word), y2, v2), where(mask(word), y3, v3)
-        store(x, o0, y0)
-        store(x, o1, y1)
-        store(x, o2, y2)
-        store(x, o3, y3)
-        r += 4
+            y0, y1, y2, y3, y4 = y0 * y0 * z0, y1 * y1 * z1, y2 * y2 * z2, y3 * y3 * z3, y4 * y4 * z4
+        c1, c2 = 1.0 if r1 > r else 0.0, 1.0 if r2 > r1 else 0.0
+        c3, c4 = 1.0 if r3 > r2 else 0.0, 1.0 if r4 > r3 else 0.0
+        total = total + (z0 * y0 + ((z1 * y1 * c1 + z2 * y2 * c2) + (z3 * y3 * c3 + z4 * y4 * c4)))
+        set_where(word, x, s + r * step, y0)
+        set_where(word, x, s + r1 * step, y1)
+        set_where(word, x, s + r2 * step, y2)
+        set_where(word, x, s + r3 * step, y3)
+        set_where(word, x, s + r4 * step, y4)
+        r += 5
     while r < R:
-        v = load(x, o + r * step)
-        z = v * inv
-        y = power(z, ratio, squarings)
+        z = load(x, b + r * row) * A[a]
+        for j in range(1, k):
+            z = z + load(x, b + r * row + j * L) * A[a + j * c]
+        z = z * inv
+        y = vexp(vlog(vmax(z, splat(TINY))) * (ratio - 1.0))
         total = total + z * y
-        store(x, o + r * step, y if word == FULL else where(mask(word), y, v))
+        set_where(word, x, s + r * step, y)
         r += 1
     return total
 
@@ -233,13 +235,23 @@ def close_best(word, direct, c, x, s, eps_h, to, least):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def close(word, R, c, x, m, w, squarings, eps_y, eps_h, to, scratch, least):
-    """Rows end: u(z) += eps_y log sum_r s(r, z)^ratio. Left in s and w: what makes d(r, z) = q(z) w(z) s(r, z)."""
+def close(word, R, k, c, x, b, A, a, m, w, scale, squarings, eps_y, eps_h, to, scratch, least):
+    """Rows end: u(z) += eps_y log sum_r s(r, z)^ratio, s(r, z) = scale sum_x b(r, x) A[a + x c + z]. Left in s, at m,
+    and in w: what makes d(r, z) = q(z) w(z) s(r, z)."""
     ratio = eps_h / eps_y
+    if R == 1:
+        push(x, b, 1, k, A, a, c, w, scale)
+    elif ratio * (1.0 + 0.5 * R) < WIDE:  # the sum is near enough to the largest, and sooner told
+        for j in range(k):
+            total = load(x, b + j * L)
+            for r in range(1, R):
+                total = total + load(x, b + (r * k + j) * L)
+            store(x, scratch + j * L, total)
+        push(x, scratch, 1, k, A, a, c, w, scale)
+    else:
+        push_rows(x, b, R, k, A, a, c, w, scale)
     for z in range(c):
-        top = load(x, m + z * L)
-        for r in range(1, R):
-            top = vmax(load(x, m + (r * c + z) * L), top)
+        top = load(x, w + z * L)
         least = where(mask(word), lower(least, top), least)
         store(x, w + z * L, vmax(top, splat(TINY)))
     if R == 1:
@@ -250,9 +262,9 @@ def close(word, R, c, x, m, w, squarings, eps_y, eps_h, to, scratch, least):
         return least
     for z in range(c):
         top = load(x, w + z * L)
-        # A power of two brings the largest row to [1/2, 1) and costs neither a division nor a logarithm.
-        inv = two_to_minus(exponent(top)) if ratio <= NARROW else splat(1.0) / top
-        store(x, scratch + z * L, raise_rows(word, R, c * L, x, m + z * L, inv, ratio, squarings))
+        # A power of two brings the largest row below one and costs neither a division nor a logarithm.
+        inv = (two_to_minus(exponent(top)) if ratio <= NARROW else splat(1.0) / top) * scale
+        store(x, scratch + z * L, raise_rows(word, R, k, c, x, b, A, a + z, m + z * L, inv, ratio, squarings))
     for z in range(c):
         top, total = load(x, w + z * L), load(x, scratch + z * L)
         e = exponent(top)
@@ -372,7 +384,7 @@ def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
     k, c, to, m, w, R, up = F[p + CARD], F[q + CARD], F[p + B], F[p + S], F[p + W], G[p + ROWS], F[q + U]
     a, plain, ended = base[2 + F[p + FLIP]] + F[p + START], G[p + PLAIN], G[p + ENDED]
     scale = load(x, F[p + SCALE])
-    if G[p + SENT] != FULL and (eps_y > 0.0 or G[p + TIMES] != 0):
+    if G[p + SENT] != FULL and G[p + TIMES] != 0:
         push(x, to, R, k, tables, a, c, m, scale)
     if G[p + OPENED] != 0 and not begins(F, G, q):
         open_rows(F, G, p, c, tables, a, x)
@@ -384,7 +396,7 @@ def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
             push(x, to, 1, k, tables, a, c, s, scale)
         least = close_best(ended, G[q + DIRECT], c, x, s, eps_h, up, least)
     elif ended != 0:
-        least = close(ended, R, c, x, m, w, squarings, eps_y, eps_h, up, scratch, least)
+        least = close(ended, R, k, c, x, to, tables, a, m, w, scale, squarings, eps_y, eps_h, up, scratch, least)
     if plain == 0:
         return least
     a = base[F[p + FLIP]] + F[p + START]
@@ -516,9 +528,11 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
                 store(x, scratch + L, top)
                 least = close_best(G[p + ENDED], False, 1, x, scratch + L, eps_h, scratch, least)
             else:
+                store(x, scratch + 2 * L, one)  # a table of ones
                 least = close(
-                    G[p + ENDED], G[p + ROWS], 1, x, m, F[p + W], squarings, eps_y, eps_h, scratch, scratch + L, least
-                )
+                    G[p + ENDED], G[p + ROWS], 1, 1, x, m, x, scratch + 2 * L, m, F[p + W], one, squarings, eps_y,
+                    eps_h, scratch, scratch + L, least,
+                )  # fmt: skip
             gain = gain + load(x, scratch)
         value = value + (gain if here == FULL else where(mask(here), gain, zero))
     value = value + (vlog(hot) + hot_e * 0.6931471805599453) * eps_h
