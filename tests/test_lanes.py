@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.core.topology import Batch, Topology
@@ -190,3 +191,21 @@ def test_blas_gets_its_threads_back() -> None:
             assert set(count()) == {1}
         assert set(count()) == {1}
     assert count() == before
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("eps_y", [0.0, 0.5, 1.0])
+def test_scores_that_are_no_numbers_are_refused(eps_y: float, wrong: float) -> None:
+    for lengths in ([6] * 17, [3, 4, 5, 6] * 4):
+        chains = [linked(n, 3, 2, 0) for n in lengths]
+        batch = Batch.build([c[0] for c in chains], [c[1] for c in chains])
+        output = np.concatenate([np.isin(np.arange(c[0].n_vars), c[2]) for c in chains])
+        theta, query = drawn(batch, 0, output)
+        bound = Exact().plan(batch).bind(query, eps_y, 1.0)
+        assert side_by_side(bound) >= 14
+        bound(Potentials(np.where(query.allowed, theta.unary, -np.inf), theta.tables))
+        for place in (0, batch.n_states // 2, batch.n_states - 1, int(np.flatnonzero(~query.allowed)[0])):
+            unary = theta.unary.copy()
+            unary[place] = wrong
+            with pytest.raises(InputError, match=r"potentials\.unary holds NaN"):
+                bound(Potentials(unary, theta.tables))

@@ -25,14 +25,16 @@ class Potentials:
     def __add__(self, other: Potentials) -> Potentials:
         return Potentials(self.unary + other.unary, self.tables + other.tables)
 
-    def check(self, batch: Batch) -> None:
-        """Raise unless shapes fit the batch and no entry is NaN or +inf."""
+    def check(self, batch: Batch, unary: bool = True) -> None:
+        """Raise unless shapes fit the batch and no entry is NaN or +inf; those of ``unary`` may be looked at later."""
         for name, array, size in (
             ("unary", self.unary, batch.n_states),
             ("tables", self.tables, batch.n_table_entries),
         ):
             if array.shape != (size,):
                 raise InputError(f"potentials.{name} has shape {array.shape}, the batch needs ({size},).")
+            if name == "unary" and not unary:
+                continue
             with np.errstate(over="ignore", invalid="ignore"):
                 total = array.sum()
             if np.isfinite(total):

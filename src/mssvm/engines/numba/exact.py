@@ -125,7 +125,8 @@ class NumbaBound:
     _spare: Spare = field(init=False, default_factory=Spare)
 
     def __call__(self, theta: Potentials) -> Belief:
-        theta.check(self.batch)
+        # Forests in registers see for themselves whether scores are numbers.
+        theta.check(self.batch, not all(isinstance(route, ForestRoute) and not route.dense for route in self.routes))
         value, mu = np.zeros(len(self.batch)), self._room()
         for route in self.routes:
             route.infer_into(theta, value, mu)

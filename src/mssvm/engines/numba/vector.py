@@ -413,14 +413,17 @@ def gather(typing: Any, rows: Any, starts: Any, at: Any, lanes: Any, to: Any, wo
 
 @_intrinsic
 def gather_allowed(typing: Any, rows: Any, more: Any, ok: Any, starts: Any, at: Any, lanes: Any, to: Any) -> Any:
-    """As ``gather`` in all lanes, plus entries of ``more`` unless it is None; -1e300 where bytes of ``ok`` are zero."""
+    """As ``gather`` in all lanes, plus entries of ``more`` unless it is None; -1e300 where bytes of ``ok`` are zero.
+    Returns zero if none of all entries is NaN or +inf."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         found, kind = [], ir.VectorType(ir.IntType(8), WIDTH)
+        wrong = ir.Constant(ir.VectorType(ir.IntType(1), WIDTH), [0] * WIDTH)
         for p in _starts(context, builder, signature.args[3], args[3], args[4]):
             value = read(builder, pointer(context, builder, signature.args[0], args[0], p))
             if not isinstance(signature.args[1], types.NoneType):
                 value = builder.fadd(value, read(builder, pointer(context, builder, signature.args[1], args[1], p)))
+            wrong = builder.or_(wrong, builder.fcmp_unordered(">=", value, constant(float("inf"))))
             bytes_ = builder.load(builder.bitcast(builder.gep(args[2], [p]), kind.as_pointer()))
             bytes_.align = 1
             allowed = builder.icmp_unsigned("!=", bytes_, ir.Constant(kind, [0] * WIDTH))
@@ -428,9 +431,9 @@ def gather_allowed(typing: Any, rows: Any, more: Any, ok: Any, starts: Any, at: 
         for k, value in enumerate(_transpose(builder, found)):
             place = builder.add(args[6], ir.Constant(args[6].type, WIDTH * k))
             write(builder, value, pointer(context, builder, signature.args[5], args[5], place))
-        return context.get_dummy_value()
+        return builder.zext(builder.bitcast(wrong, ir.IntType(WIDTH)), ir.IntType(64))
 
-    return types.void(rows, more, ok, starts, types.intp, lanes, types.intp), code
+    return types.int64(rows, more, ok, starts, types.intp, lanes, types.intp), code
 
 
 def _scatter(less: bool) -> Any:

@@ -859,7 +859,7 @@ def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_u
         scratch, marginals = R[r + SCRATCH], R[r + MARGINALS]
         G, pairs = onward(lanes, 3 * L), onward(lanes, 3 * L + n)
         for g in range(R[r + FIRST], R[r + LAST]):
-            real = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
+            real, wrong = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
             if g == R[r + FIRST] or bytes_at(R[r + FRESH])[g]:
                 read_roles(n, F, kids, onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS]), eps_y, G)
                 list_pairs(R, r, F, G, pairs)
@@ -869,5 +869,5 @@ def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_u
                 add_pairs(R, r, A, x, pairs)
             else:
                 walk(n, real, F, G, A, base, x, marginals)
-            count += write(R, r, real, v, least, x, lanes, value, done, mu, mu_t)
+            count += write(R, r, real, wrong, v, least, x, lanes, value, done, mu, mu_t)
     return count

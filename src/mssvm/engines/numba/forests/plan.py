@@ -223,6 +223,7 @@ class ForestRoute:
             each(side_by_side, parts_of(lanes.rows, BLOCK // WIDTH))
         rest = self.instances[~done[0, self.instances]]
         if len(rest):
+            theta.check(self.plan.batch)
             self.one_by_one(rest, theta, value, mu)
 
     def one_by_one(self, instances: Ints, theta: Potentials, value: Floats, mu: Marginals) -> None:

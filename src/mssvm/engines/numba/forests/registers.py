@@ -215,13 +215,14 @@ def alike(lanes):
 @njit(cache=True, nogil=True, error_model="numpy")
 def read(R, r, g, unary, cost, costly, x, lanes):
     """Scores of group g by variable, with a cost if there is one, masked ones at ``NONE``, at the beginning of the
-    buffer, and no marginals of tables yet; how many lanes are instances of their own.
+    buffer, and no marginals of tables yet; how many lanes are instances of their own, and zero if none of the scores is
+    NaN or +inf.
 
     ``lanes`` gets where the scores of every lane begin, the instance and its kind.
     """
     ptr, instance, kinds = ints_at(R[r + PTR]), ints_at(R[r + INSTANCE]), ints_at(R[r + KIND])
     state_at, segment_ptr, segment = ints_at(R[r + STATE_AT]), ints_at(R[r + SEGMENT_PTR]), ints_at(R[r + SEGMENT])
-    ok, real, shorter = bytes_at(R[r + ALLOWED]), ptr[g + 1] - ptr[g], 0
+    ok, real, shorter, wrong = bytes_at(R[r + ALLOWED]), ptr[g + 1] - ptr[g], 0, 0
     for lane in range(L):
         i = ptr[g] + (lane if lane < real else real - 1)
         lanes[lane], lanes[L + lane], lanes[2 * L + lane] = state_at[instance[i]], instance[i], kinds[i]
@@ -236,15 +237,17 @@ def read(R, r, g, unary, cost, costly, x, lanes):
             whole = length - length % L if together else 0
             for j in range(0, whole if lane == 0 else 0, L):
                 if costly:
-                    gather_allowed(unary, cost, ok, lanes, first + j, x, to + j * L)
+                    wrong |= gather_allowed(unary, cost, ok, lanes, first + j, x, to + j * L)
                 else:
-                    gather_allowed(unary, None, ok, lanes, first + j, x, to + j * L)
+                    wrong |= gather_allowed(unary, None, ok, lanes, first + j, x, to + j * L)
             for j in range(whole, length):
                 at = lanes[lane] + first + j
-                x[to + j * L + lane] = (unary[at] + (cost[at] if costly else 0.0)) if ok[at] else NONE
+                v = unary[at] + (cost[at] if costly else 0.0)
+                wrong |= not v < np.inf
+                x[to + j * L + lane] = v if ok[at] else NONE
     for j in range(R[r + MARGINALS], R[r + TOTAL]):
         x[j] = 0.0
-    return real
+    return real, wrong
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -263,9 +266,9 @@ def put(x, at, n, whole, out, starts, to, word, less):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def write(R, r, real, v, least, x, lanes, value, done, mu_unary, mu_tables):
+def write(R, r, real, wrong, v, least, x, lanes, value, done, mu_unary, mu_tables):
     """Values and marginals of the first lanes to where they belong, those of side 1 subtracted; how many instances are
-    ``done``: nothing was too small to be safe."""
+    ``done``: nothing was too small to be safe, or ``wrong`` from the start."""
     side, count, slots, together = R[r + SIDE], 0, R[r + SLOTS], alike(lanes)
     segment_ptr, segment, factors = ints_at(R[r + SEGMENT_PTR]), ints_at(R[r + SEGMENT]), ints_at(R[r + FACTOR])
     every = FULL if real == L else (1 << (8 * real)) - 1
@@ -290,7 +293,7 @@ def write(R, r, real, v, least, x, lanes, value, done, mu_unary, mu_tables):
     for lane in range(real):
         b = lanes[L + lane]
         value[side, b] = x[lane]
-        done[side, b] = x[L + lane] > SMALLEST and NONE / 2 < x[lane] < np.inf
+        done[side, b] = x[L + lane] > SMALLEST and NONE / 2 < x[lane] < np.inf and wrong == 0
         count += done[side, b]
     return count
 

@@ -213,9 +213,9 @@ def run_sums(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_un
         base, tops = onward(R, r + BASE), onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
         for g in range(R[r + FIRST], R[r + LAST]):
             words = onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS])
-            real = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
+            real, wrong = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
             v, least = upward(n, F, kids, words, A, base, tops, eps, x)
             downward(n, F, kids, words, A, base, x)
             add_pairs(R, r, F, A, x, onward(lanes, 3 * L))
-            count += write(R, r, real, v, least, x, lanes, value, done, mu, mu_t)
+            count += write(R, r, real, wrong, v, least, x, lanes, value, done, mu, mu_t)
     return count
