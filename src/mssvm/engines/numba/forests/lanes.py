@@ -141,17 +141,19 @@ def add_where(word, x, to, v):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def multiply(x, to, R, k, m, carried, word):
-    """The belief (r, .) at ``to`` times the message (r or 0, .) at m in the lanes of ``word``; elsewhere a message with
-    rows has but the first."""
-    one, zero = splat(1.0), splat(0.0)
+def multiply(x, at, step, to, R, k, m, carried, word):
+    """The belief (r, .) at ``to`` is what is at ``at`` (rows ``step`` apart) times the message (r or 0, .) at m in the
+    lanes of ``word``; elsewhere a message with rows has but the first. Returns the belief's sum."""
+    total, chosen = splat(0.0), mask(word)
     for r in range(R):
+        other, row = splat(0.0 if carried and r > 0 else 1.0), splat(0.0)
         for j in range(k):
-            v = load(x, m + ((r * k if carried else 0) + j) * L)
-            if word != FULL:
-                v = where(mask(word), v, zero if carried and r > 0 else one)
-            o = to + (r * k + j) * L
-            store(x, o, load(x, o) * v)
+            v = load(x, m + j * L)
+            v = load(x, at + j * L) * (v if word == FULL else where(chosen, v, other))
+            store(x, to + j * L, v)
+            row = row + v
+        at, to, m, total = at + step, to + k * L, m + (k * L if carried else 0), total + row
+    return total
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -283,20 +285,16 @@ def factor_place(F, code):
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def multiply_all(F, G, kids, p, x):
-    """The belief of p from factors of any kind: with rows, or of some lanes."""
-    e, k, to, R, c = F[p + E], F[p + CARD], F[p + B], G[p + ROWS], F[p + CARRIER]
-    for r in range(R):
-        for j in range(k):
-            store(x, to + (r * k + j) * L, load(x, e + j * L))
+    """The belief of p from factors of any kind: with rows, or of some lanes; its sum."""
+    k, to, R, at, step, total = F[p + CARD], F[p + B], G[p + ROWS], F[p + E], 0, splat(0.0)
     for n in range(F[p + KIDS], F[p + KIDS_END]):
         i = kids[n]
         if G[i + TIMES] != 0:
-            multiply(x, to, R, k, F[i + S], i == c, G[i + TIMES])
+            total = multiply(x, at, step, to, R, k, F[i + S], i == F[p + CARRIER], G[i + TIMES])
+            at, step = to, k * L
         if G[p + DIRECT] and G[i + PLAIN] != 0:
-            multiply(x, to, R, k, F[i + W], False, G[i + PLAIN])
-    total = load(x, to)
-    for j in range(1, R * k):
-        total = total + load(x, to + L * j)
+            total = multiply(x, at, step, to, R, k, F[i + W], False, G[i + PLAIN])
+            at, step = to, k * L
     return total
 
 
