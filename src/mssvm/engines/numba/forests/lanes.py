@@ -157,10 +157,10 @@ def multiply(x, at, step, to, R, k, m, carried, word):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def raise_rows(word, R, k, c, x, b, A, a, s, inv, ratio, squarings):
+def raise_rows(word, R, k, row, c, x, b, A, a, s, inv, ratio, squarings):
     """s(r) = z(r)^(ratio - 1) in the lanes of ``word``, z(r) = inv sum_j b(r, j) A[a + j c] in [0, 1], and the sum of
-    z(r)^ratio; rows of b are k registers, s has one every c. ``ratio`` is 2^squarings unless that is negative."""
-    total, r, row, step, last = splat(0.0), 0, k * L, c * L, R - 1
+    z(r)^ratio; rows of b are ``row`` entries apart, s has one every c. ``ratio`` is 2^squarings unless that is < 0."""
+    total, r, step, last = splat(0.0), 0, c * L, R - 1
     while r < R and squarings > 0:  # five at a time; where there are none left, the last one again, and not counted
         r1, r2, r3, r4 = min(r + 1, last), min(r + 2, last), min(r + 3, last), min(r + 4, last)
         o0, o1, o2, o3, o4 = b + r * row, b + r1 * row, b + r2 * row, b + r3 * row, b + r4 * row
@@ -237,10 +237,11 @@ def close_best(word, direct, c, x, s, eps_h, to, least):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def close(word, R, k, c, x, b, A, a, m, w, scale, squarings, eps_y, eps_h, to, scratch, least):
+def close(word, pushed, R, k, c, x, b, A, a, m, w, scale, squarings, eps_y, eps_h, to, scratch, least):
     """Rows end: u(z) += eps_y log sum_r s(r, z)^ratio, s(r, z) = scale sum_x b(r, x) A[a + x c + z]. Left in s, at m,
-    and in w: what makes d(r, z) = q(z) w(z) s(r, z)."""
-    ratio = eps_h / eps_y
+    and in w: what makes d(r, z) = q(z) w(z) s(r, z). ``pushed``: s is at m already."""
+    ratio, ones = eps_h / eps_y, scratch + max(k, c) * L
+    store(x, ones, splat(1.0))
     if R == 1:
         push(x, b, 1, k, A, a, c, w, scale)
     elif ratio * (1.0 + 0.5 * R) < WIDE:  # the sum is near enough to the largest, and sooner told
@@ -265,8 +266,12 @@ def close(word, R, k, c, x, b, A, a, m, w, scale, squarings, eps_y, eps_h, to, s
     for z in range(c):
         top = load(x, w + z * L)
         # A power of two brings the largest row below one and costs neither a division nor a logarithm.
-        inv = (two_to_minus(exponent(top)) if ratio <= NARROW else splat(1.0) / top) * scale
-        store(x, scratch + z * L, raise_rows(word, R, k, c, x, b, A, a + z, m + z * L, inv, ratio, squarings))
+        inv = two_to_minus(exponent(top)) if ratio <= NARROW else splat(1.0) / top
+        if pushed:  # s is there already: rows of one number, times one
+            v = raise_rows(word, R, 1, c * L, c, x, m + z * L, x, ones, m + z * L, inv, ratio, squarings)
+        else:
+            v = raise_rows(word, R, k, k * L, c, x, b, A, a + z, m + z * L, inv * scale, ratio, squarings)
+        store(x, scratch + z * L, v)
     for z in range(c):
         top, total = load(x, w + z * L), load(x, scratch + z * L)
         e = exponent(top)
@@ -394,7 +399,10 @@ def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
             push(x, to, 1, k, tables, a, c, s, scale)
         least = close_best(ended, G[q + DIRECT], c, x, s, eps_h, up, least)
     elif ended != 0:
-        least = close(ended, R, k, c, x, to, tables, a, m, w, scale, squarings, eps_y, eps_h, up, scratch, least)
+        pushed = G[p + TIMES] != 0
+        least = close(
+            ended, pushed, R, k, c, x, to, tables, a, m, w, scale, squarings, eps_y, eps_h, up, scratch, least
+        )
     if plain == 0:
         return least
     a = base[F[p + FLIP]] + F[p + START]
@@ -526,9 +534,9 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
                 store(x, scratch + L, top)
                 least = close_best(G[p + ENDED], False, 1, x, scratch + L, eps_h, scratch, least)
             else:
-                store(x, scratch + 2 * L, one)  # a table of ones
+                # The table has a one, where the sums of its states are the rows.
                 least = close(
-                    G[p + ENDED], G[p + ROWS], 1, 1, x, m, x, scratch + 2 * L, m, F[p + W], one, squarings, eps_y,
+                    G[p + ENDED], True, G[p + ROWS], 1, 1, x, m, x, scratch + 2 * L, m, F[p + W], one, squarings, eps_y,
                     eps_h, scratch, scratch + L, least,
                 )  # fmt: skip
             gain = gain + load(x, scratch)
