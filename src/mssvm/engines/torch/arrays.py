@@ -72,11 +72,13 @@ class DevicePotentials(_OnDevice, Potentials):
         theirs = other.parts if isinstance(other, DevicePotentials) else _uploaded(other, like)
         return DevicePotentials(self.parts[0] + theirs[0], self.parts[1] + theirs[1])
 
-    def check(self, batch: Batch) -> None:
+    def check(self, batch: Batch, unary: bool = True) -> None:
         sizes = ("unary", batch.n_states), ("tables", batch.n_table_entries)
         for part, (name, size) in zip(self.parts, sizes, strict=True):
             if part.shape != (size,):
                 raise InputError(f"potentials.{name} has shape {tuple(part.shape)}, the batch needs ({size},).")
+            if name == "unary" and not unary:
+                continue
             if not torch.isfinite(part.sum()) and bool((torch.isnan(part) | (part == torch.inf)).any()):
                 raise InputError(f"potentials.{name} holds NaN or +inf; scores must be finite or -inf (forbidden).")
 
