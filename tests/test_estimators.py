@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -52,6 +54,22 @@ class TestAnswers:
         for x, got in zip(X[:6], mssvm.predict(X[:6]), strict=True):
             scores = scores_of_all(mssvm, x)
             assert tuple(got) == max(scores, key=scores.get)
+
+    def test_what_is_kept_of_a_prediction_answers_the_question_that_is_asked(self, hcrf, mssvm):
+        for model in (hcrf, mssvm):
+            own, given = copy.deepcopy(model), [[y[0], *[ms.MISSING] * (len(y) - 1)] for y in Y]
+            changes = {"eps_h": 0.0}, {"eps_h": 1.0}, {"inference": "propagate"}, {"inference": Enumerate()}
+            for change in ({}, *changes, {"n_jobs": 2}):
+                for name, value in change.items():
+                    setattr(own, name, value)
+                fresh = copy.deepcopy(own)  # has kept nothing
+                for decode in ("map", "marginal", "map"):
+                    assert same(own.predict(X, decode=decode), copy.deepcopy(fresh).predict(X, decode=decode))
+                assert same(own.predict(X, given=given), fresh.predict(X, given=given))
+                assert same(own.predict_marginals(X), copy.deepcopy(fresh).predict_marginals(X))
+            with ThreadPoolExecutor(4) as pool:
+                found = pool.map(own.predict, [X] * 8)
+                assert all(same(labels, fresh.predict(X)) for labels in found)
 
     def test_topk_are_the_k_best_of_all_outputs(self, mssvm):
         for x in (X[2], X[4]):

@@ -18,12 +18,10 @@ from sklearn.utils.validation import check_is_fitted
 from mssvm.core import checks
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
-from mssvm.core.potentials import Query
 from mssvm.core.progress import ProgressLine
 from mssvm.core.registry import DECODERS, MEMBERS, Member
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.shards import ShardedDataset
-from mssvm.engines.base import Bound
 from mssvm.engines.numba.compiling import TELLING, compiling, sentence
 from mssvm.estimators import diagnosis, persist, plan, prediction
 from mssvm.estimators.plots import Plots
@@ -31,7 +29,6 @@ from mssvm.estimators.prediction import PredictionRequest
 from mssvm.estimators.training import Following, HeldOut, Training, TrainingData
 from mssvm.inference.base import Planner
 from mssvm.losses.losses import Hamming, Loss, Zero
-from mssvm.models.base import Inputs
 from mssvm.objectives.base import Objective
 from mssvm.objectives.unified import Unified
 from mssvm.optim import Callback, Checkpoint, Validation
@@ -237,13 +234,10 @@ class StructuredEstimator(Plots):
 
     _strategy: plan.Strategy | None = None  # one call of the solver, unless a member takes turns
 
-    def _predictor(self, planner: Planner, inputs: Inputs, query: Query) -> Bound:
+    @property
+    def _predictor(self) -> prediction.Predictor:
         """argmax_y PS_h[eps_h] theta: the decoder for which the objective bounds the loss (paper Lemma 1)."""
-        return planner(inputs.batch).bind(query, 0.0, self.eps_h)
-
-    def _posterior(self, planner: Planner, inputs: Inputs, query: Query) -> Bound:
-        """The marginals of p(y | x) ~ exp PS_h[eps_h] theta, of which the largest is the best label for Hamming."""
-        return prediction.posterior_bound(planner, inputs, query, 1.0, self.eps_h)
+        return prediction.AtTemperatures(0.0, self.eps_h)
 
     def _decoder(self, decode: str | None, exact: bool) -> str:
         """One of "map" and "marginal": as asked for, else by the parameter; "auto" is the rule of docs/decoding.md.
@@ -297,7 +291,9 @@ class StructuredEstimator(Plots):
         again = bool(self.warm_start) and hasattr(self, "coef_")
         earlier = self.encoder_ if again else None
         data = self._data(X, y, sample_weight, allowed, earlier)
-        predictor = self._predictor if self._decoder(None, exact=True) == "map" else self._posterior
+        # The largest of the posterior marginals is the best label for Hamming.
+        best = self._decoder(None, exact=True) == "map"
+        predictor = self._predictor if best else prediction.AtTemperatures(1.0, self.eps_h)
         follow = Following(predictor, callback, validation, checkpoint, time_limit)
         self.coef_, solution, self.training_ = Training(data, follow).run(self.coef_ if again else None)
         self.encoder_ = data.encoder

@@ -9,12 +9,9 @@ from typing import Any
 
 from mssvm.core.arrays import Floats
 from mssvm.core.checks import count
-from mssvm.core.potentials import Query
-from mssvm.engines.base import Bound
 from mssvm.estimators.base import StructuredEstimator
-from mssvm.inference.base import Planner
+from mssvm.estimators.prediction import Predictor
 from mssvm.losses.losses import Loss
-from mssvm.models.base import Inputs
 from mssvm.objectives import m3e, modlat
 from mssvm.objectives.base import Objective
 from mssvm.objectives.training import TrainingProblem
@@ -94,8 +91,10 @@ class M3E(StructuredEstimator):
     def _objective(self, loss: Loss) -> Objective:
         return m3e.RenyiMargin(self.alpha, loss)
 
-    def _predictor(self, planner: Planner, inputs: Inputs, query: Query) -> Bound:
-        return m3e.RenyiMargin(self.alpha).decoder(inputs.batch, query, planner).decode
+    @property
+    def _predictor(self) -> Predictor:
+        objective = m3e.RenyiMargin(self.alpha)
+        return lambda planner, inputs, query: objective.decoder(inputs.batch, query, planner).decode
 
 
 class ModLat(StructuredEstimator):

@@ -20,6 +20,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import count, sequence
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, UnsupportedError
+from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, spread
 from mssvm.data.labels import Labels, flat_sites
@@ -36,6 +37,24 @@ WIDEST_TEMPERATURE = 32.0  # and its inverse: where calibration looks
 
 Predictor = Callable[[Planner, Inputs, Query], Bound]
 """The maximising outputs of a query, their score, and hidden variables given them, as a function of the potentials."""
+
+
+@dataclass(frozen=True)
+class AtTemperatures:
+    """PS_y[eps_y] PS_h[eps_h] theta: at eps_y = 0 the best outputs, at 1 the marginals of the posterior."""
+
+    eps_y: float
+    eps_h: float
+
+    def __call__(self, planner: Planner, inputs: Inputs, query: Query) -> Bound:
+        """Hidden variables at temperature 0 need exact elimination, and are summed at eps_y where that does not fit."""
+        plan = planner(inputs.batch)
+        try:
+            return plan.bind(query, self.eps_y, self.eps_h)
+        except (UnsupportedError, MemoryLimitError):
+            if self.eps_h > 0.0:
+                raise
+            return plan.bind(query, self.eps_y, self.eps_y)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +75,7 @@ class PredictionRequest:
 
     def map(self) -> Belief:
         """The best outputs (marginal MAP at the member's eps_h), and hidden variables given them."""
-        return self._possible(self.predictor(self.planner, self.encoded.inputs, self.query)(self.theta))
+        return self._possible(self._bound(self.predictor)(self.theta))
 
     def states(self, belief: Belief, sites: Sites) -> Ints:
         """The best state of every site; hidden ones are the most probable given the best outputs."""
@@ -66,8 +85,7 @@ class PredictionRequest:
 
     def posterior(self, eps_y: float, eps_h: float) -> Belief:
         """Marginals under p(y | x) ~ exp(PS_h[eps_h] theta(x, y, h) / eps_y)."""
-        bound = posterior_bound(self.planner, self.encoded.inputs, self.query, eps_y, eps_h)
-        return self._possible(bound(self.theta))
+        return self._possible(self._bound(AtTemperatures(eps_y, eps_h))(self.theta))
 
     def marginals(self, eps_y: float = 1.0, eps_h: float = 1.0) -> Floats:
         """(sites, classes): probabilities of the labels, by default under p(y, h | x) ~ exp theta(x, y, h)."""
@@ -77,7 +95,9 @@ class PredictionRequest:
         """The states of the label sites whose expected loss under the posterior is least, among the labellings that the
         hard constraints permit: site by site where neither the loss nor a constraint couples sites, else by a maximum
         over labellings."""
-        own = replace(self, encoded=replace(self.encoded, inputs=inputs_for(loss, self.encoded.inputs)))
+        own, inputs = self, inputs_for(loss, self.encoded.inputs)
+        if inputs is not self.encoded.inputs:
+            own = replace(self, encoded=replace(self.encoded, inputs=inputs, plain=None))
         encoded, batch, offset = own.encoded, own.encoded.batch, own.encoded.inputs.offset
         risk = loss.expected(batch, spread(encoded.labels.vars, batch.n_vars), own.posterior(eps_y, eps_h).mu)
         gain = Potentials(np.where(self.query.allowed, -risk.unary, -np.inf), -risk.tables)
@@ -87,6 +107,16 @@ class PredictionRequest:
         every = Query(np.ones(batch.n_vars, dtype=bool), self.query.allowed)
         best = self._possible(self.planner(batch).bind(every, 0.0, 0.0)(gain))
         return best.decode(batch)[encoded.labels.vars]
+
+    def _bound(self, predictor: Predictor) -> Bound:
+        """The predictor of this query. That of all labels is kept with the layout of the batch, where this is kept, by
+        temperatures, inference and engine; but no inference of which only its owner knows what it depends on."""
+        plain, planner = self.encoded.plain, self.planner
+        by_value = isinstance(predictor, AtTemperatures) and isinstance(planner.inference, Settings)
+        if plain is None or self.query is not plain.query or not by_value:
+            return predictor(planner, self.encoded.inputs, self.query)
+        key = predictor, planner.inference, planner.engine
+        return plain.bounds.get(key, lambda _: predictor(planner, self.encoded.inputs, self.query))
 
     def _possible(self, belief: Belief) -> Belief:
         empty = np.diff(self.encoded.batch.var_ptr) == 0
@@ -126,18 +156,6 @@ def request(
     mask = None if hidden is None else site_mask(hidden, encoded.labels)
     query = to_query(encoded, mask, clamped, permitted)
     return PredictionRequest(encoded, query, encoder.model, w, planner, predictor)
-
-
-def posterior_bound(planner: Planner, inputs: Inputs, query: Query, eps_y: float, eps_h: float) -> Bound:
-    """Inference of the posterior. Hidden variables at temperature 0 need exact elimination, and are summed at eps_y
-    where that does not fit."""
-    plan = planner(inputs.batch)
-    try:
-        return plan.bind(query, eps_y, eps_h)
-    except (UnsupportedError, MemoryLimitError):
-        if eps_h > 0.0:
-            raise
-        return plan.bind(query, eps_y, eps_y)
 
 
 def best_temperature(request: PredictionRequest, labels: Labels, eps_h: float) -> float:

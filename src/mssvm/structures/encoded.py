@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -12,11 +12,15 @@ import numpy as np
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import InputError, at_row
 from mssvm.core.potentials import Query
+from mssvm.core.recent import Recent
 from mssvm.core.topology import Batch, offsets, spans, spread
 from mssvm.data.labels import Labels
+from mssvm.engines.base import Bound
 from mssvm.losses.losses import Loss, inputs_for
 from mssvm.models.linear import LinearInputs
 from mssvm.objectives.sample import Sample
+
+BOUNDS = 4  # kept of one query
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +64,19 @@ class Sites:
 
 
 @dataclass(frozen=True, eq=False)
+class Plain:
+    """The query for all labels of a batch, none known, and what it was bound to, by what that depends on."""
+
+    query: Query
+    bounds: Recent[Hashable, Bound] = field(default_factory=lambda: Recent(BOUNDS, bool))
+
+
+@dataclass(frozen=True, eq=False)
 class Encoded:
     """Inputs of the model, the variables that carry labels, and those that are hidden whatever the labels say.
 
-    ``allowed`` marks the states that the structure permits (over all states of the batch; None: all).
+    ``allowed`` marks the states that the structure permits (over all states of the batch; None: all); ``plain`` is
+    there where the layout of the batch is kept.
     """
 
     inputs: LinearInputs
@@ -71,6 +84,7 @@ class Encoded:
     hidden: Sites
     n_classes: int
     allowed: Bools | None = None
+    plain: Plain | None = None
 
     @property
     def batch(self) -> Batch:
@@ -123,6 +137,8 @@ def to_query(
     Both are ``LabelVocabulary.encode`` of labels in the shape of y.
     """
     batch, sites = encoded.batch, encoded.labels
+    if encoded.plain is not None and hidden_sites is None and given is None and allowed is None:
+        return encoded.plain.query
     output = spread(sites.vars, batch.n_vars)
     if hidden_sites is not None:
         if hidden_sites.shape != sites.vars.shape:

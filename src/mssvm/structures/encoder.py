@@ -23,15 +23,15 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError, MssvmWarning
-from mssvm.core.potentials import Potentials
+from mssvm.core.potentials import Potentials, Query
 from mssvm.core.recent import Recent
 from mssvm.core.terms import Target, Term, fused
-from mssvm.core.topology import NONE, Batch, Topology, gather, offsets
+from mssvm.core.topology import NONE, Batch, Topology, gather, offsets, spread
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import LabelVocabulary
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
 from mssvm.models.partial import FixedWeights
-from mssvm.structures.encoded import Encoded, Sites
+from mssvm.structures.encoded import Encoded, Plain, Sites
 
 if TYPE_CHECKING:
     from mssvm.structures.base import Structure
@@ -219,7 +219,8 @@ class Encoder:
         """Parsed X as a batch; where it is a part of more data, ``whole`` (``rows_of``) tells of all of them."""
         keys = tuple(parsed.rows["node"].sizes.tolist() if parsed.keys is None else parsed.keys)
         few = len(keys) <= FEW and all(rows.ptr[-1] <= SITES for rows in parsed.rows.values())
-        layout = self._layouts.get(keys, self._lay_out) if whole is None and few else self._lay_out(keys, whole)
+        kept = whole is None and few
+        layout = self._layouts.get(keys, self._lay_out) if kept else self._lay_out(keys, whole)
         for name, rows in parsed.rows.items():
             expected = layout.frames.n_rows(name)
             for b in np.flatnonzero(rows.sizes != expected)[:1].tolist():
@@ -236,7 +237,8 @@ class Encoder:
                 terms.append(Term(target, features, at, weights.shape[1], np.asarray(weights.span.start)))
                 sizes.append(len(at) if whole is None else whole[block.name].n)
         inputs = LinearInputs(layout.batch, fused(terms, sizes), layout.offset)
-        return Encoded(inputs, layout.labels, layout.hidden, self.vocabulary.n_classes, layout.allowed)
+        plain = layout.plain if kept else None
+        return Encoded(inputs, layout.labels, layout.hidden, self.vocabulary.n_classes, layout.allowed, plain)
 
     def rows_of(self, keys: Mapping[Hashable, int]) -> dict[str, Rows]:
         """What ``assemble`` decides by the number of rows, of data with so many instances of each topology."""
@@ -457,3 +459,9 @@ class Layout:
     hidden: Sites
     allowed: Bools | None
     offset: Potentials | None
+
+    @cached_property
+    def plain(self) -> Plain | None:
+        """None where constraints leave some states out, which is checked with every query."""
+        output = spread(self.labels.vars, self.batch.n_vars)
+        return Plain(Query.of(self.batch, output)) if self.allowed is None else None
