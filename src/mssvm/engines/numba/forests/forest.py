@@ -24,6 +24,8 @@ from mssvm.engines.numba.forests.scaled import (
 from mssvm.engines.numba.forests.tree import (
     Rooted,
     TreeRows,
+    best_downward,
+    best_upward,
     downward,
     make_tree_rows,
     plan_rows,
@@ -33,7 +35,7 @@ from mssvm.engines.numba.forests.tree import (
 )
 
 MIXED, AT_Y, AT_H = 0, 1, 2  # temperatures of the free variables of an instance: both, only eps_y, only eps_h
-SCALED, ROBUST = 1, 2
+SCALED, ROBUST, BEST = 1, 2, 3
 
 
 class TreeSpace(NamedTuple):
@@ -145,6 +147,8 @@ def solve_up(
                 space.scale,
             )
             return top + value, SCALED
+    elif mode != MIXED:
+        return best_upward(net, tables, space.u, space.rows), BEST
     ey, eh = (eps_y, eps_h) if mode == MIXED else (tau, tau)
     ty, th = (ty, th) if mode == MIXED else (tables, tables)
     return upward(net, space.u, space.output, ey, eh, ty, th, space.rows), ROBUST
@@ -159,6 +163,9 @@ def solve_down(
     n = len(net.order)
     tau = eps_h if mode == AT_H else eps_y
     tables = th if mode == AT_H else ty
+    if how == BEST:
+        best_downward(net, space.rows, weight, mu_unary, mu_tables)
+        return
     if how == ROBUST:
         ey, eh = (eps_y, eps_h) if mode == MIXED else (tau, tau)
         ty, th = (ty, th) if mode == MIXED else (tables, tables)

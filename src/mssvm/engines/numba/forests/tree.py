@@ -130,19 +130,17 @@ def _send(
     msg: Floats, sums: Floats, best: Ints, line: Floats,
 ) -> None:  # fmt: skip
     """One row of a message: msg(x_p) = PS_tau over x of belief(x) + table(x, x_p)."""
-    k = len(belief)
+    k, e = len(belief), tables.et if flip else tables.e
     step, jump = (1, k) if flip else (m, 1)
     if tau == 0.0:
         msg[:] = -np.inf
         best[:] = 0
         for x in range(k):
-            v = belief[x]
-            if v == -np.inf:
-                continue
-            for z in range(m):
-                t = v + tables.raw[a + x * step + z * jump]
-                if t > msg[z]:
-                    msg[z], best[z] = t, x
+            v, row = belief[x], e[a + x * m : a + x * m + m]
+            for z in range(m if v > -np.inf else 0):  # without a branch, so that it vectorises
+                t = v + row[z]
+                best[z] = x if t > msg[z] else best[z]
+                msg[z] = t if t > msg[z] else msg[z]
         return
     top = -np.inf
     for x in range(k):
@@ -152,7 +150,7 @@ def _send(
         return
     for x in range(k):
         soft[x] = exp_neg((belief[x] - top) / tau)
-    vec_mat(soft, tables.et if flip else tables.e, a, k, m, sums)
+    vec_mat(soft, e, a, k, m, sums)
     shift = top + tables.top[a]
     for z in range(m):
         if sums[z] > TINY:
@@ -200,6 +198,49 @@ def _receive(
                 total += v
                 mu[x * step + z * jump] += weight * v
             joint[x] += total
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+def best_upward(net: Rooted, tables: Tables, u: Floats, rows: TreeRows) -> float:
+    """``upward`` where every temperature is 0: the beliefs take the place of the scores ``u``, and the best states of a
+    node given its parent's are at ``rows.best[rows.msg_at[i]]``."""
+    value, line, best = 0.0, rows.line, rows.best
+    for step in range(len(net.order)):
+        i = net.order[step]
+        p, k, o, at = net.parent[i], net.card[i], net.at[i], rows.msg_at[i]
+        a, m = (net.table_at[net.edge[i]], net.card[p]) if p >= 0 else (0, 1)
+        for z in range(m):
+            line[z] = -np.inf
+            best[at + z] = 0
+        for x in range(k):
+            v, row = u[o + x], a + x * m
+            for z in range(m if v > -np.inf else 0):  # without branches, so that it vectorises
+                t = v
+                if p >= 0:
+                    t = v + (tables.et[row + z] if net.flip[i] else tables.e[row + z])
+                best[at + z] = x if t > line[z] else best[at + z]
+                line[z] = t if t > line[z] else line[z]
+        if p < 0:
+            value += line[0]
+            continue
+        for z in range(m):
+            u[net.at[p] + z] += line[z]
+    return value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def best_downward(net: Rooted, rows: TreeRows, weight: float, mu_unary: Floats, mu_tables: Floats) -> None:
+    """mu += weight * the indicator of the best states, which are left in ``rows.open``."""
+    state = rows.open
+    for step in range(len(net.order) - 1, -1, -1):
+        i = net.order[step]
+        p, f = net.parent[i], net.edge[i]
+        z = state[p] if p >= 0 else 0
+        x = rows.best[rows.msg_at[i] + z]
+        state[i] = x
+        mu_unary[net.at[i] + x] += weight
+        if p >= 0:
+            mu_tables[net.mu_at[f] + (z * net.card[i] + x if net.flip[i] else x * net.card[p] + z)] += weight
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
