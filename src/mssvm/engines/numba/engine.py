@@ -13,7 +13,6 @@ from mssvm.engines.base import ExactPlan, ExactSettings, Features
 from mssvm.engines.messages import MessagePlan
 from mssvm.engines.numba.exact import NumbaPlan
 from mssvm.engines.numba.features import LinearFeatures
-from mssvm.engines.numba.messages.plan import NumbaMessagePlan
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,8 @@ class NumbaEngine(Workers):
         return NumbaPlan(batch, settings, self, self.log_space)
 
     def messages(self, batch: Batch) -> MessagePlan:
+        from mssvm.engines.numba.messages.plan import NumbaMessagePlan  # exact inference does without
+
         return NumbaMessagePlan.of(batch, self)
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
