@@ -30,7 +30,7 @@ ROWS = 6  # registers of sums in ``tied_forward`` and ``tied_adjoint``: as many 
 NARROW = 4  # states that would leave half of a register empty
 SPAN = 32  # rows whose features stay in the nearest cache
 TIED_FROM = 1 << 14  # multiplications from which packing the weights pays
-NONE, NO_SOURCE = np.zeros(0), np.zeros(0, dtype=np.int64)
+NONE, NO_RUNS = np.zeros(0), np.zeros((0, 3), dtype=np.int64)
 
 # Columns of a term: addresses of its arrays, whether those of indices have 64 bits, and numbers.
 KIND, UNARY, X, AT, BLOCK, INDICES, PTR, FIRST, STATES, WIDE_AT, WIDE, N, D, W, STEP = range(15)
@@ -84,7 +84,7 @@ class LinearFeatures:
         if w.shape != (self.n_weights,):
             raise InputError(f"the model has {self.n_weights} weights, but w has shape {w.shape}.")
         known = (NONE, NONE) if self.offset is None else (_typed(self.offset.unary), _typed(self.offset.tables))
-        products(self._terms, _typed(w), theta.unary, theta.tables, *known, NO_SOURCE, False, *self._loops)
+        products(self._terms, _typed(w), theta.unary, theta.tables, *known, NO_RUNS, False, *self._loops)
 
     def adjoint(self, mu: Marginals) -> Floats:
         batch = self.batch
@@ -96,14 +96,22 @@ class LinearFeatures:
         gradient = np.zeros(self.n_weights)
         tables = np.empty(batch.n_table_entries)
         products(
-            self._terms, gradient, _typed(mu.unary), tables, NONE, _typed(mu.tables), self._source, True, *self._loops
+            self._terms, gradient, _typed(mu.unary), tables, NONE, _typed(mu.tables), self._runs, True, *self._loops
         )
         return gradient
 
     @cached_property
-    def _source(self) -> Ints:
-        """The table entry of every entry of the marginals; none where these are copies of all tables."""
-        return NO_SOURCE if self.batch.whole_copies else self.batch.mu_source
+    def _runs(self) -> Ints:
+        """Runs (from, to, length) of the marginals that lie as the tables do."""
+        n, size = self.batch.n_table_entries, self.batch.n_mu_entries
+        if not size:
+            return NO_RUNS
+        if self.batch.whole_copies:
+            first = np.arange(0, size, n)
+            return np.stack([first, np.zeros_like(first), np.full_like(first, n)], axis=1)
+        source = self.batch.mu_source
+        first = np.flatnonzero(np.append(True, np.diff(source) != 1))
+        return np.stack([first, source[first], np.diff(np.append(first, size))], axis=1)
 
     def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
         return JoinedInference.of(self, pair, cost)
@@ -117,14 +125,14 @@ def _typed(values: Floats) -> Floats:
 
 @njit(cache=True, nogil=True)
 def products(
-    terms: Ints, w: Floats, unary: Floats, tables: Floats, known: Floats, known_tables: Floats, source: Ints,
+    terms: Ints, w: Floats, unary: Floats, tables: Floats, known: Floats, known_tables: Floats, runs: Ints,
     back: bool, compressed: bool | None, registers: bool | None,
 ) -> None:  # fmt: skip
     """Scores from weights, on top of those ``known`` (none: zero); or ``back``, adding what the marginals of states and
     of tables are worth to every weight, those of tables (``known_tables``) being summed over instances first. Loops
     that no term needs (``compressed``, ``registers``: None) are not compiled."""
     if back:
-        sum_tables(known_tables, source, tables)
+        sum_tables(pointer_to(known_tables), runs, pointer_to(tables), len(tables))
     else:
         begin_with(known, unary)
         begin_with(known_tables, tables)
@@ -163,16 +171,14 @@ def begin_with(known: Floats, out: Floats) -> None:
 
 
 @njit()
-def sum_tables(marginals: Floats, source: Ints, tables: Floats) -> None:
-    """Marginals by table entry; without a ``source`` they are copies of all tables."""
-    n = len(tables)
+def sum_tables(marginals: Any, runs: Ints, tables: Any, n: int) -> None:
+    """Marginals by table entry."""
     for j in range(n):
         tables[j] = 0.0
-    for j in range(len(source)):
-        tables[source[j]] += marginals[j]
-    for first in range(0, 0 if len(source) else len(marginals), max(n, 1)):
-        for j in range(n):
-            tables[j] += marginals[first + j]
+    for r in range(len(runs)):
+        first, to = runs[r, 0], runs[r, 1]
+        for j in range(runs[r, 2]):
+            tables[to + j] += marginals[first + j]
 
 
 @njit()
@@ -234,7 +240,7 @@ def add(to: int, start: int, width: int, value: float, w: Any, theta: Any, back:
 def tied_forward(t: Ints, w: Floats, out: Floats) -> None:
     """``product`` for rows that share one block: six rows and eight states at a time stay in registers."""
     n, d, width, start, flat = t[N], t[D], t[W], ints_at(t[BLOCK])[0], floats_at(t[X])
-    panels, last = (width + WIDTH - 1) // WIDTH, n - 1
+    panels, last, theta = (width + WIDTH - 1) // WIDTH, n - 1, pointer_to(out)
     packed, sums = np.zeros(panels * d * WIDTH), np.empty(ROWS * WIDTH)
     for j in range(d):
         for k in range(width):
@@ -254,7 +260,7 @@ def tied_forward(t: Ints, w: Floats, out: Floats) -> None:
                 if target >= 0:
                     target += p * WIDTH
                     for k in range(min(WIDTH, width - p * WIDTH)):
-                        out[target + k] += sums[i * WIDTH + k]
+                        theta[target + k] += sums[np.uintp(i * WIDTH + k)]
 
 
 @njit()
