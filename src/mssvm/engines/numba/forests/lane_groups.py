@@ -215,8 +215,12 @@ class _Roles:
         return rows, many, carrier, fits
 
 
-def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> LaneGroup | None:
-    """The registers of a family; None if too few of its instances can run in it, or it would be too large."""
+def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool, sums: bool) -> LaneGroup | None:
+    """The registers of a family; None if too few of its instances can run in it, or it would be too large.
+
+    For ``run_sums`` exponentials take the place of the scores, and t is of one position at a time: what is left of a
+    long forest is read from memory.
+    """
     topology, lead, roles = kinds.topologies[0], kinds.readings[0], _Roles.of(batch, kinds, query, cold)
     n, card, parent = topology.n_vars, topology.card_array[lead.order], lead.parent
     kids = np.argsort(parent, kind="stable")[(parent < 0).sum() :]
@@ -231,19 +235,23 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> L
     start, table[parent >= 0] = np.unique(kinds.tables, return_inverse=True)
     shape = _shapes(topology, lead, table, len(start))
     size = -(-int(card.sum()) // WIDTH) * WIDTH
-    parts = np.stack([rows * card, rows * card, many * sent, sent, 0 * card + 2])  # b, t, s, w, scale
+    one = np.where(np.arange(n) == 0, card.max(), 0)
+    b, t, w = rows * card, one if sums else rows * card, one if sums else sent
+    parts = np.stack([b, t, many * sent, w, 0 * card + 2])  # scale last
     if len(chosen) < FEWEST or (rows.max() > 1 and parts.sum() > LARGEST):
         return None
     at = offsets(topology.card_array)[:-1][lead.order]
-    first = offsets(parts.ravel())
-    scratch = 2 * size + first[-1]
+    scores, first = size if sums else 2 * size, offsets(parts.ravel())
+    place, scratch = scores + first[:-1].reshape(5, n), scores + first[-1]
+    if sums:
+        place[1] = place[1, 0]
     marginals = scratch + card.max() * (1 + many.max()) + 2
     put = offsets(shape.prod(axis=1))
     slot = np.maximum(table, 0)
     places = np.stack([
         card, np.where(parent < 0, -1, COLUMNS * parent), lead.flip, table, np.append(start, 0)[slot],
         WIDTH * put[slot], np.where(carrier < 0, -1, COLUMNS * carrier), kid_ptr[:-1], kid_ptr[1:],
-        WIDTH * at, WIDTH * (size + at), *(WIDTH * (2 * size + first[:-1].reshape(5, n))),
+        WIDTH * at, WIDTH * (scores - size + at), *(WIDTH * place),
     ], axis=1)  # fmt: skip
     of = np.where(parent < 0, 2 * len(start), 2 * table + lead.flip)
     pair_ptr = offsets(np.bincount(of, minlength=2 * len(start) + 1)[:-1])

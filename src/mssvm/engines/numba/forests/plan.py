@@ -180,6 +180,7 @@ class ForestRoute:
         """What runs side by side, in registers or as matrix products, by the temperatures of the free variables;
         returns how many run in registers."""
         plan, modes, count = self.plan, np.full(len(self.plan.batch), AT_Y, dtype=np.int64), 0
+        sums = self.eps_y == self.eps_h > 0.0
         if self.eps_y != self.eps_h:
             read_modes(self.instances, plan.layout, self.query.allowed, self.query.output, modes)
         mine = modes[self.instances]
@@ -191,7 +192,7 @@ class ForestRoute:
                     card = kinds.topologies[0].card_array
                     if query is None and eps > 0.0 and card[0] >= DENSE_STATES and np.all(card == card[0]):
                         self.dense += [(mode, part) for part in dense_forests(plan.batch, kinds)]
-                    elif (group := lane_group(plan.batch, kinds, query, eps == 0.0)) is not None:
+                    elif (group := lane_group(plan.batch, kinds, query, eps == 0.0, sums)) is not None:
                         self.lanes.append((mode, group))
                         count += len(group.members.instance)
         return count

@@ -162,7 +162,8 @@ def derive(F, kids, p, words, x):
         for n in range(first, last):
             s, scale = F[kids[n] + S], load(x, F[kids[n] + SCALE])
             for z in range(k):
-                store(x, s + z * L, load(x, F[p + U] + z * L) / vmax(load(x, s + z * L), splat(TINY)) * scale)
+                q = load(x, F[p + B] + z * L) * load(x, t + z * L)
+                store(x, s + z * L, q / vmax(load(x, s + z * L), splat(TINY)) * scale)
     for n in range(first, last):
         here = words[3 * (kids[n] // COLUMNS) + 2]
         for z in range(0 if here == FULL else k):
@@ -172,7 +173,7 @@ def derive(F, kids, p, words, x):
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def downward(n, F, kids, words, tables, base, x):
-    """From the roots to the leaves: marginals of the nodes in place of the scores."""
+    """From the roots to the leaves: marginals of the nodes in place of the scores' exponentials."""
     for p in range(n - COLUMNS, -1, -COLUMNS):
         q, k, b, t, u = F[p + PARENT], F[p + CARD], F[p + B], F[p + T], F[p + U]
         if q < 0:
@@ -180,10 +181,10 @@ def downward(n, F, kids, words, tables, base, x):
                 store(x, t + j * L, load(x, F[p + SCALE]))
         else:
             push(x, F[p + S], 1, F[q + CARD], tables, base[1 - F[p + FLIP]] + F[p + START], k, t, splat(1.0))
-        for j in range(k):
-            store(x, u + j * L, load(x, b + j * L) * load(x, t + j * L))
         if F[p + KIDS] < F[p + KIDS_END]:
             derive(F, kids, p, words, x)
+        for j in range(k):
+            store(x, u + j * L, load(x, b + j * L) * load(x, t + j * L))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
