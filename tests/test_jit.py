@@ -24,6 +24,15 @@ from mssvm.engines.numba.forests.rooting import Rooting, plan_forest
 assert Rooting.of(3, ((0, 1), (1, 2))).order.tolist() == [0, 1, 2]
 print(directory(), sum(plan_forest.stats.cache_hits.values()))
 """
+LATER = """
+import numpy as np
+from mssvm.core.jit import njit
+assert plan_forest.stats.cache_hits and "numba.typed.typeddict" not in sys.modules, "what only compiling needs"
+z = [np.zeros(k, dtype=np.int64) for k in (2, 2, 2, 2, 9)]
+calls = njit(cache=False)(lambda *given: plan_forest(*given))
+no = np.zeros(2, bool)
+assert calls(2, np.array([[0, 1]]), *z[:3], no, z[3], no, z[4]) and z[0].tolist() == [0, 1]
+"""
 
 
 @njit(cache=False, nogil=True)
@@ -99,10 +108,10 @@ def copied(tmp_path: Path) -> Path:
     return where
 
 
-def roots(where: Path, *prefix: str, **environment: str) -> tuple[str, int]:
+def roots(where: Path, *prefix: str, code: str = ROOTS, **environment: str) -> tuple[str, int]:
     """Where a process keeps compiled code, and how much of it it found."""
     variables = {"PYTHONPATH": str(where), "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", **environment}
-    command = [*prefix, sys.executable, "-c", ROOTS]
+    command = [*prefix, sys.executable, "-c", code]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and not done.stderr, done.stderr
     place, hits = done.stdout.rsplit(maxsplit=1)
@@ -122,6 +131,12 @@ def test_kept_in_the_package_until_an_edit_or_damage(tmp_path: Path) -> None:
         file.write("\n# another comment\n")
     assert roots(where) == (place, 0)
     assert len(list(Path(place).glob("*.nbi"))) == 1, "what was compiled from the earlier sources is gone"
+
+
+def test_what_is_kept_loads_without_the_compiler_and_serves_kernels_compiled_later(tmp_path: Path) -> None:
+    where = copied(tmp_path)
+    place, _ = roots(where)
+    assert roots(where, code=ROOTS + LATER) == (place, 1)
 
 
 def test_old_versions_are_forgotten_in_time(tmp_path: Path) -> None:

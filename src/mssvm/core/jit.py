@@ -36,6 +36,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
+from numba.core.runtime.nrt import rtsys
 from numba.core.types import unliteral
 from numba.misc.appdirs import AppDirs
 
@@ -233,7 +234,11 @@ class _KernelCache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            return super().load_overload(sig, target_context)
+            # All that code which is ready needs of Numba. Its declarations, a sixth of the time of a short command, are
+            # for compiling, which asks for them itself.
+            rtsys.initialize(target_context)
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
         except Exception:  # a damaged file can fail in any way
             with suppress(OSError):
                 self.flush()
