@@ -93,7 +93,7 @@ class Toulbar2(Settings):
         found: list[tuple[Ints, float] | None] = []
         while len(found) < len(problems):
             rest = problems[len(found) :]
-            text = "\n".join(json.dumps({k: p[k] for k in ("cards", "functions", "seconds")}) for p in rest)
+            text = "\n".join(json.dumps({k: p[k] for k in ("cards", "functions", "seconds", "most")}) for p in rest)
             wait = STARTING + PATIENCE * self.time_limit * len(rest)
             try:
                 command = [sys.executable, str(CHILD)]

@@ -15,7 +15,9 @@ def main() -> None:
 
     for line in sys.stdin:
         problem = json.loads(line)
-        network = pytoulbar2.CFN(None, resolution=DIGITS, vac=1, seed=1, verbose=-1)
+        network = pytoulbar2.CFN(problem["most"], resolution=DIGITS, vac=1, seed=1, verbose=-1)
+        # On images of learned scores these two before the search make proofs several times faster.
+        network.Option.trwsAccuracy, network.Option.useRASPS = 1e-5, 1
         for v, card in enumerate(problem["cards"]):
             network.AddVariable(f"x{v}", range(card))
         for scope, costs in problem["functions"]:
