@@ -1,8 +1,8 @@
 """What inference is to the rest of the library: settings that plan how questions about a batch are answered.
 
-    plan = Planner(inference, engine)(batch)     once for a batch
-    bound = plan.bind(query, eps_y, eps_h)       once for a query and a pair of temperatures
-    belief = bound(theta)                        as often as there are potentials
+plan = Planner(inference, engine)(batch)     once for a batch
+bound = plan.bind(query, eps_y, eps_h)       once for a query and a pair of temperatures
+belief = bound(theta)                        as often as there are potentials
 """
 
 from __future__ import annotations

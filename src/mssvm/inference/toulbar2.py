@@ -66,27 +66,27 @@ class Toulbar2(Settings):
             )
         theta.check(batch)
         query.check(batch)
-        found = self._solved([_problem(batch, b, theta, query, self.time_limit) for b in range(len(batch))])
-        missing = [b for b, answer in enumerate(found) if answer is None]
-        belief = _belief(batch, theta, found)
+        belief, missing = self.attempt(batch, theta, query)
         if not missing:
             return belief
+        installed = find_spec("pytoulbar2") is not None
+        nothing = f"found nothing for {len(missing)} instances in {self.time_limit:g} s"
+        why = nothing if installed else 'is not installed (pip install "mssvm[map]")'
+        warn(f'toulbar2 {why}: "auto" answers.', MssvmWarning, stacklevel=2)
         others = Auto(threads=self.threads).plan(batch).bind(query, 0.0, 0.0, np.array(missing))(theta)
         return joined(belief, others, ~np.isin(np.arange(len(batch)), missing))
 
-    def _solved(self, problems: list[dict[str, Any]]) -> list[tuple[Ints, float] | None]:
-        """States and upper bound of each; None where there is no answer, which is said once."""
+    def attempt(self, batch: Batch, theta: Potentials, query: Query) -> tuple[Belief, list[int]]:
+        """What the solver finds, and the instances without an answer, for which everything is zero."""
         if find_spec("pytoulbar2") is None:
-            warn('toulbar2 is not installed (pip install "mssvm[map]"): "auto" answers.', MssvmWarning, stacklevel=3)
-            return [None] * len(problems)
-        with ThreadPoolExecutor(self.threads) as pool:
-            parts = pool.map(self._share, [problems[k :: self.threads] for k in range(self.threads)])
-            shares = [iter(part) for part in parts]
-        found = [next(shares[k % self.threads]) for k in range(len(problems))]
-        if None in found:
-            where = f"for {found.count(None)} instances in {self.time_limit:g} s"
-            warn(f'toulbar2 found nothing {where}: "auto" answers.', MssvmWarning, stacklevel=3)
-        return found
+            found: list[tuple[Ints, float] | None] = [None] * len(batch)
+        else:
+            problems = [_problem(batch, b, theta, query, self.time_limit) for b in range(len(batch))]
+            with ThreadPoolExecutor(self.threads) as pool:
+                parts = pool.map(self._share, [problems[k :: self.threads] for k in range(self.threads)])
+                shares = [iter(part) for part in parts]
+            found = [next(shares[k % self.threads]) for k in range(len(problems))]
+        return _belief(batch, theta, found), [b for b, answer in enumerate(found) if answer is None]
 
     def _share(self, problems: list[dict[str, Any]]) -> list[tuple[Ints, float] | None]:
         """Of one process after another: one ends at an instance that it could not prove."""

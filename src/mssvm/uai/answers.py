@@ -231,7 +231,7 @@ METHODS: Mapping[str, Method] = {"auto": auto, "exact": exact, "bp": bp, "bound"
 
 def _searched(task: UaiTask, limits: AnswerLimits) -> Answer:
     p, name = task.problem, "propagation and search"
-    starts: tuple[Inference, ...] = tuple(_propagation(limits.seed, start) for start in ("sum_first", "annealed"))
+    starts: tuple[Inference, ...] = tuple(_propagation(limits.seed, start) for start in ("annealed", "sum_first"))
     if find_spec("pytoulbar2") is not None:
         starts = (_joint_map, *starts)
     told, deadline = _told(limits, name), limits.deadline
@@ -242,8 +242,8 @@ def _searched(task: UaiTask, limits: AnswerLimits) -> Answer:
 
 
 def _joint_map(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
-    """The hidden variables maximised too: a start, whatever the temperatures."""
-    return Toulbar2(JOINT_SECONDS)(batch, theta, query, 0.0, 0.0)
+    """The hidden variables maximised too: a start, whatever the temperatures; state 0 where nothing is found."""
+    return Toulbar2(JOINT_SECONDS).attempt(batch, theta, query)[0]
 
 
 def _told(limits: AnswerLimits, name: str) -> Callable[[SearchProgress], None]:
