@@ -546,20 +546,28 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def derive_times(F, G, p, x, scale):
-    """The derivatives d(r, z) by a message that multiplies the parent's belief; zero in other lanes."""
-    q, m, times, zero = F[p + PARENT], F[p + S], G[p + TIMES], splat(0.0)
+def derive_some(F, G, p, x, scale, ended):
+    """The derivatives d(r, z) by a message that multiplies the parent's belief, and where rows end from what is at
+    ``ended``; zero in other lanes."""
+    q, R, m, times, zero = F[p + PARENT], G[p + ROWS], F[p + S], G[p + TIMES], splat(0.0)
     c, carried, inv = F[q + CARD], F[q + CARRIER] == p, load(x, F[q + SCALE] + L) * scale
     for r in range(G[p + MANY]):
         for z in range(c):
             o, at, d = m + (r * c + z) * L, ((r * c if carried else 0) + z) * L, zero
+            s = load(x, o)
             if (carried or G[q + ROWS] == 1) and G[q + FACTORS] == 1:
                 d = load(x, F[q + E] + z * L) * load(x, F[q + T] + at) * inv
             elif carried or G[q + ROWS] == 1:
-                d = load(x, F[q + B] + at) * load(x, F[q + T] + at) / vmax(load(x, o), splat(TINY)) * scale
+                d = load(x, F[q + B] + at) * load(x, F[q + T] + at) / vmax(s, splat(TINY)) * scale
             elif r == 0:
-                d = load(x, F[q + U] + z * L) / vmax(load(x, o), splat(TINY)) * scale
-            store(x, o, d if times == FULL else where(mask(times), d, zero))
+                d = load(x, F[q + U] + z * L) / vmax(s, splat(TINY)) * scale
+            if times != FULL:
+                other = zero
+                if G[p + ENDED] != 0 and r < R:
+                    other = load(x, ended + z * L)
+                    other = where(mask(G[p + ENDED]), other * s if R > 1 else other, zero)
+                d = where(mask(times), d, other)
+            store(x, o, d)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -567,26 +575,15 @@ def derive(F, G, p, x, scratch):
     """The derivatives d(r, z) by the message of p to its parent, in its place, times p's scale."""
     q, R, m, ended, scale = F[p + PARENT], G[p + ROWS], F[p + S], G[p + ENDED], load(x, F[p + SCALE])
     c = F[q + CARD]
-    if ended == 0:
-        derive_times(F, G, p, x, scale)
-        return
-    for z in range(c):
+    for z in range(c if ended != 0 else 0):
         store(x, scratch + z * L, load(x, F[q + U] + z * L) * load(x, F[p + W] + z * L) * scale)
-    if ended == FULL:
-        for r in range(R):
-            for z in range(c):
-                v = load(x, scratch + z * L)
-                store(x, m + (r * c + z) * L, v * load(x, m + (r * c + z) * L) if R > 1 else v)
+    if ended != FULL:
+        derive_some(F, G, p, x, scale, scratch)
         return
-    weights = scratch + c * L
-    for j in range(R * c):
-        store(x, weights + j * L, load(x, m + j * L) if R > 1 else splat(1.0))
-    derive_times(F, G, p, x, scale)
     for r in range(R):
         for z in range(c):
-            o = (r * c + z) * L
-            v = load(x, scratch + z * L) * load(x, weights + o)
-            store(x, m + o, where(mask(ended), v, load(x, m + o)))
+            v = load(x, scratch + z * L)
+            store(x, m + (r * c + z) * L, v * load(x, m + (r * c + z) * L) if R > 1 else v)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
