@@ -94,14 +94,14 @@ WIDE = 900.0  # so is (1/2) to this one, and (1/2R)^ratio is above it if ratio (
 SENT, HERE, OPENED, PLAIN, ENDED, TIMES, DIRECT, ROWS, MANY, FACTORS, SIMPLE, ONE, TWO, READY, CLOSED = range(15)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def larger(v, top, j, best):
     """The larger of two, and whose it is; of equal ones the first."""
     more = above(v, top)
     return where(more, v, top), where(more, j, best)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def push_max(x, at, n, A, a, m, to, best):
     """y_k = max_j x_j + A[a + j m + k] at ``to``, and the first such j at ``best``."""
     k, zero, one = 0, splat(0.0), splat(1.0)
@@ -127,20 +127,20 @@ def push_max(x, at, n, A, a, m, to, best):
         k += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def set_where(word, x, to, v):
     """x = v in the lanes of ``word``."""
     store(x, to, v if word == FULL else where(mask(word), v, load(x, to)))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def add_where(word, x, to, v):
     """x += v in the lanes of ``word``."""
     old = load(x, to)
     store(x, to, old + v if word == FULL else where(mask(word), old + v, old))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def multiply(x, at, step, to, R, k, m, carried, word):
     """The belief (r, .) at ``to`` is what is at ``at`` (rows ``step`` apart) times the message (r or 0, .) at m in the
     lanes of ``word``; elsewhere a message with rows has but the first. Returns the belief's sum."""
@@ -156,7 +156,7 @@ def multiply(x, at, step, to, R, k, m, carried, word):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def raise_rows(word, R, k, row, c, x, b, A, a, s, inv, ratio, squarings):
     """s(r) = z(r)^(ratio - 1) in the lanes of ``word``, z(r) = inv sum_j b(r, j) A[a + j c] in [0, 1], and the sum of
     z(r)^ratio; rows of b are ``row`` entries apart, s has one every c. ``ratio`` is 2^squarings unless that is < 0."""
@@ -194,7 +194,7 @@ def raise_rows(word, R, k, row, c, x, b, A, a, s, inv, ratio, squarings):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def push_rows(x, at, R, n, A, a, m, to, scale):
     """y(k) = scale max_r sum_j x(r, j) A[a + j m + k]: the best of R rows."""
     k = 0
@@ -223,7 +223,7 @@ def push_rows(x, at, R, n, A, a, m, to, scale):
         k += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def close_best(word, direct, c, x, s, eps_h, to, least):
     """Rows end at eps_y = 0: u(z) += eps_h log s(z), or s is to multiply the belief: one where no rows end."""
     for z in range(c):
@@ -236,7 +236,7 @@ def close_best(word, direct, c, x, s, eps_h, to, least):
     return least
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def close(word, pushed, R, k, c, x, b, A, a, m, w, scale, squarings, eps_y, eps_h, to, scratch, least):
     """Rows end: u(z) += eps_y log sum_r s(r, z)^ratio, s(r, z) = scale sum_x b(r, x) A[a + x c + z]. Left in s, at m,
     and in w: what makes d(r, z) = q(z) w(z) s(r, z). ``pushed``: s is at m already."""
@@ -283,12 +283,12 @@ def close(word, pushed, R, k, c, x, b, A, a, m, w, scale, squarings, eps_y, eps_
     return least
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def factor_place(F, code):
     return -1 if code < 0 else F[code // 2 + (W if code % 2 else S)]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def multiply_all(F, G, kids, p, x):
     """The belief of p from factors of any kind: with rows, or of some lanes; its sum."""
     k, to, R, at, step, total = F[p + CARD], F[p + B], G[p + ROWS], F[p + E], 0, splat(0.0)
@@ -303,7 +303,7 @@ def multiply_all(F, G, kids, p, x):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def exponentiate(F, G, p, x, eps_y, eps_h):
     """e = exp((u - max) / unit) of position p; the largest score."""
     plain, inverse = G[p + PLAIN], splat(1.0 / eps_h)
@@ -312,13 +312,13 @@ def exponentiate(F, G, p, x, eps_y, eps_h):
     return exponentials(x, F[p + U], F[p + E], F[p + CARD], inverse)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def begins(F, G, p):
     """Whether rows begin at the only factor of position p, in all lanes."""
     return G[p + ROWS] > 1 and G[p + FACTORS] == 1 and G[F[p + CARRIER] + OPENED] == FULL
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def believe_rows(F, p, A, base, x):
     """The belief of such a position, b(r, z) = e(z) E(r, z) times the belief of who sent r; its sum."""
     c, e, k, to, total = F[p + CARRIER], F[p + E], F[p + CARD], F[p + B], splat(0.0)
@@ -333,7 +333,7 @@ def believe_rows(F, p, A, base, x):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def believe(F, G, kids, p, tables, base, x):
     """The belief of position p, and its sum."""
     e, k, to, total = F[p + E], F[p + CARD], F[p + B], splat(0.0)
@@ -366,7 +366,7 @@ def believe(F, G, kids, p, tables, base, x):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def open_rows(F, G, p, c, A, a, x):
     """s(r, z) = b(r) E(r, z) where rows begin; elsewhere there are other rows already."""
     k, R, to, m, word, zero = F[p + CARD], G[p + ROWS], F[p + B], F[p + S], G[p + OPENED], splat(0.0)
@@ -380,7 +380,7 @@ def open_rows(F, G, p, c, A, a, x):
             store(x, m + (r * c + z) * L, v)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
     """The message of position p to its parent, once its belief is known; the smallest sum that was met."""
     q = F[p + PARENT]
@@ -423,7 +423,7 @@ def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
     return least
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def find_factors(F, G, kids, p, eps_y):
     """The messages that multiply the belief of p: how many; the first two, twice the child plus whether it is what it
     sends as an output; and whether they have one row and are of all lanes."""
@@ -446,7 +446,7 @@ def find_factors(F, G, kids, p, eps_y):
     G[p + FACTORS], G[p + SIMPLE] = factors, simple and factors < 3
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def read_roles(n, F, kids, words, eps_y, G):
     """What every position of a group does, by lanes, and the rows that follow from it."""
     for p in range(0, n, COLUMNS):
@@ -472,7 +472,7 @@ def read_roles(n, F, kids, words, eps_y, G):
             G[p + READY] &= G[kids[i] + PLAIN] == 0 or G[p + DIRECT]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratch):
     """From the leaves to the roots: the values of the lanes, and the smallest sum that was met."""
     zero, one = splat(0.0), splat(1.0)
@@ -545,7 +545,7 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
     return value + (vlog(cold) + cold_e * 0.6931471805599453) * eps_y, least
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def derive_some(F, G, p, x, scale, ended):
     """The derivatives d(r, z) by a message that multiplies the parent's belief, and where rows end from what is at
     ``ended``; zero in other lanes."""
@@ -570,7 +570,7 @@ def derive_some(F, G, p, x, scale, ended):
             store(x, o, d)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def derive(F, G, p, x, scratch):
     """The derivatives d(r, z) by the message of p to its parent, in its place, times p's scale."""
     q, R, m, ended, scale = F[p + PARENT], G[p + ROWS], F[p + S], G[p + ENDED], load(x, F[p + SCALE])
@@ -586,7 +586,7 @@ def derive(F, G, p, x, scratch):
             store(x, m + (r * c + z) * L, v * load(x, m + (r * c + z) * L) if R > 1 else v)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def derive_factors(F, G, p, x):
     """The same for the factors of p, if they are at most two, with one row and of all lanes: without a division."""
     k, e, t = F[p + CARD], F[p + E], F[p + T]
@@ -603,7 +603,7 @@ def derive_factors(F, G, p, x):
         store(x, one + z * L, load(x, e + z * L) * load(x, t + z * L) * first)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def begin_rows(F, G, p, c, A, a, marginals, x):
     """The way back where rows begin: t(x) = sum_z E(x, z) d(x, z), and the pairs' marginals at once."""
     k, to, m, opened, zero = F[p + CARD], F[p + B], F[p + S], G[p + OPENED], splat(0.0)
@@ -623,7 +623,7 @@ def begin_rows(F, G, p, c, A, a, marginals, x):
         store(x, at, where(mask(opened), t, load(x, at)) if others else t)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def share(F, G, p, x):
     """The derivatives by what one output sends another, times its scale."""
     q, w, plain, scale = F[p + PARENT], F[p + W], G[p + PLAIN], load(x, F[p + SCALE])
@@ -633,7 +633,7 @@ def share(F, G, p, x):
         store(x, w + z * L, d if plain == FULL else where(mask(plain), d, splat(0.0)))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def downward(n, F, G, tables, base, x, scratch, marginals):
     """From the roots to the leaves: marginals of the nodes in place of the scores."""
     one = splat(1.0)
@@ -671,7 +671,7 @@ def downward(n, F, G, tables, base, x, scratch, marginals):
             derive_factors(F, G, p, x)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def list_pairs(R, r, F, G, pairs):
     """Places of beliefs and derivatives whose outer products are wanted, by table, flip and kind; the counts first."""
     ptr, by_table = ints_at(R[r + PAIR_PTR]), ints_at(R[r + BY_TABLE])
@@ -689,7 +689,7 @@ def list_pairs(R, r, F, G, pairs):
         pairs[index] = (at - first) // 2
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def add_pairs(R, r, tables, x, pairs):
     """Marginals of the tables from those lists."""
     lists = 4 * R[r + SLOTS]
@@ -699,12 +699,12 @@ def add_pairs(R, r, tables, x, pairs):
         at += 2 * pairs[index]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def has(word, lane):
     return (word >> (8 * lane)) & 1 != 0
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def best_state(x, o, k):
     """The first of the k scores at o that is the largest."""
     best = 0
@@ -714,7 +714,7 @@ def best_state(x, o, k):
     return best
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def walk_output(real, F, G, p, x, put, sx, sz):
     """The best state of an output in all lanes, given that of its parent, or its parent's row; a point mass."""
     q, k, o, at = F[p + PARENT], F[p + CARD], F[p + U], F[p + SCALE]
@@ -739,7 +739,7 @@ def walk_output(real, F, G, p, x, put, sx, sz):
             x[to + z * sz * L] += x[F[q + U] + z * L + lane]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def walk_hidden(real, F, G, p, tables, a, x, put, sx, sz):
     """A hidden variable given the best state of its parent, an output, in all lanes: its row, its distribution."""
     q, k, R, b, o, t, row = F[p + PARENT], F[p + CARD], G[p + ROWS], F[p + B], F[p + U], F[p + T], splat(0.0)
@@ -767,7 +767,7 @@ def walk_hidden(real, F, G, p, tables, a, x, put, sx, sz):
             x[to + j * sx * L] += x[o + j * L + lane]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def best_row(x, b, R, k, tables, a, step):
     """The first of the rows at b whose sum over states, times a table's entries (ones if ``step`` is 0), is largest."""
     best, top = 0, -1.0
@@ -780,7 +780,7 @@ def best_row(x, b, R, k, tables, a, step):
     return best
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def given_parent(x, b, o, k, tables, a, step, put, part):
     """Adds ``part`` of the distribution of a hidden variable in one state of its parent to its marginals, and to the
     pair's at ``put`` (none if ``step`` is 0)."""
@@ -795,7 +795,7 @@ def given_parent(x, b, o, k, tables, a, step, put, part):
             x[put + j * step * L] += v
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def walk(n, real, F, G, tables, base, x, marginals):
     """The best outputs of the lanes as point masses, and hidden variables given them.
 
@@ -849,7 +849,7 @@ def walk(n, real, F, G, tables, base, x, marginals):
                 x[state + lane] = best_state(x, o + lane, k)
 
 
-@njit(cache=True, unroll=False, nogil=True, error_model="numpy")
+@njit(cache=True, unroll=False, nogil=True, error_model="numpy", no_rewrites=True)
 def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_unary, mu_tables, done, space, counts):
     """As ``sums.run_sums``, at any temperatures."""
     R, A, x, lanes, count, size = pointer_to(rows), pointer_to(made), pointer_to(space), pointer_to(counts), 0, len(raw)

@@ -59,17 +59,17 @@ CARD, PARENT, FLIP, SLOT, START, PUT, CARRIER, KIDS, KIDS_END = range(9)
 U, E, B, T, S, W, SCALE = range(9, 16)  # scores, exponentials, belief, t, message, what belongs to it, scale
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def mask(word):
     return mask_of(np.uint64(word))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def lower(a, b):
     return where(above(a, b), b, a)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def store_four(x, o, a, b, c, d):
     store(x, o, a)
     store(x, o + L, b)
@@ -77,13 +77,13 @@ def store_four(x, o, a, b, c, d):
     store(x, o + 3 * L, d)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def store_five(x, o, a, b, c, d, e):
     store_four(x, o, a, b, c, d)
     store(x, o + 4 * L, e)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def push(x, at, R, n, A, a, m, to, scale):
     """y(r, k) = scale sum_j x(r, j) A[a + j m + k]: R rows of m numbers from rows of n."""
     for _ in range(R):
@@ -122,17 +122,17 @@ def push(x, at, R, n, A, a, m, to, scale):
         to += m * L
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def load_five(x, o):
     return load(x, o), load(x, o + L), load(x, o + 2 * L), load(x, o + 3 * L), load(x, o + 4 * L)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def add_one(x, at, o, A, a, c):
     store(x, at + o * L, load(x, at + o * L) + c * A[a + o])
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def add_five(x, at, o, step, A, a, c0, c1, c2, c3, c4):
     add_one(x, at, o, A, a, c0)
     add_one(x, at, o + step, A, a, c1)
@@ -141,7 +141,7 @@ def add_five(x, at, o, step, A, a, c0, c1, c2, c3, c4):
     add_one(x, at, o + 4 * step, A, a, c4)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def outer(n, m, count, x, pairs, one, two, A, a, at, si, sj):
     """out[i si + j sj] += A[i si + j sj] sum_e x[pairs[one + 2 e] + i] x[pairs[two + 2 e] + j]."""
     for i in range(0, n, 2):
@@ -177,7 +177,7 @@ def outer(n, m, count, x, pairs, one, two, A, a, at, si, sj):
             j += 2
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def exponentials(x, u, e, k, inverse):
     """e = exp((u - max) * inverse) of k scores; the largest."""
     hi = load(x, u)
@@ -188,7 +188,7 @@ def exponentials(x, u, e, k, inverse):
     return hi
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def add_products(R, r, slot, flip, count, h, tables, x, pairs, at):
     """Marginals of a table: the sum of ``count`` outer products of beliefs and derivatives, times the table at the
     temperature of hidden variables if ``h``."""
@@ -203,7 +203,7 @@ def add_products(R, r, slot, flip, count, h, tables, x, pairs, at):
         outer(c, k, count, x, pairs, at + 1, at, tables, a, put, sz, sx)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def alike(lanes):
     """Whether all lanes have instances of one kind."""
     others = 0
@@ -212,7 +212,7 @@ def alike(lanes):
     return others == 0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def read(R, r, g, unary, cost, costly, x, lanes):
     """Scores of group g by variable, with a cost if there is one, masked ones at ``NONE``, at the beginning of the
     buffer, and no marginals of tables yet; how many lanes are instances of their own, and zero if none of the scores is
@@ -250,7 +250,7 @@ def read(R, r, g, unary, cost, costly, x, lanes):
     return real, wrong
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def put(x, at, n, whole, out, starts, to, word, less):
     """n registers to entries ``starts[l] + to`` on of ``out``, or off them, in the lanes of ``word``; the first
     ``whole`` of them eight at a time."""
@@ -265,7 +265,7 @@ def put(x, at, n, whole, out, starts, to, word, less):
             out[o] = out[o] - v if less else v
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def write(R, r, real, wrong, v, least, x, lanes, value, done, mu_unary, mu_tables):
     """Values and marginals of the first lanes to where they belong, those of side 1 subtracted; how many instances are
     ``done``: nothing was too small to be safe, or ``wrong`` from the start."""
@@ -298,7 +298,7 @@ def write(R, r, real, wrong, v, least, x, lanes, value, done, mu_unary, mu_table
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def make_tables(sets, numbers, made, raw, cost):
     """What ``TableSet.at_both`` makes, of scores with a cost if there is one at side 0, for the sides of ``sets``."""
     size, scores, extra = len(raw), pointer_to(raw), pointer_to(cost)

@@ -69,7 +69,7 @@ from mssvm.engines.numba.vector import (
 )
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def believe(F, kids, p, x):
     """The belief of position p, and its sum."""
     e, k, to, total = F[p + E], F[p + CARD], F[p + B], splat(0.0)
@@ -90,7 +90,7 @@ def believe(F, kids, p, x):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def tell_two(x, e, got, b, A, a, m):
     """The belief of a position of two states with one child, its sum, and its message to a parent of two: as
     ``believe`` and ``push``, but nothing waits for memory."""
@@ -103,7 +103,7 @@ def tell_two(x, e, got, b, A, a, m):
     return v + w
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def upward(n, F, kids, words, tables, base, tops, eps, x):
     """From the leaves to the roots: the values of the lanes, and the smallest sum that was met."""
     zero, one, inverse = splat(0.0), splat(1.0), splat(1.0 / eps)
@@ -142,7 +142,7 @@ def upward(n, F, kids, words, tables, base, tops, eps, x):
     return value + halvings * (LOG_2 * eps), least
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def derive(F, kids, p, words, x):
     """The derivatives by the messages that p got, in their place, times the scale of who sent them."""
     k, e, t, first, last = F[p + CARD], F[p + E], F[p + T], F[p + KIDS], F[p + KIDS_END]
@@ -171,7 +171,7 @@ def derive(F, kids, p, words, x):
             store(x, at, where(mask(here), load(x, at), splat(0.0)))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def downward(n, F, kids, words, tables, base, x):
     """From the roots to the leaves: marginals of the nodes in place of the scores' exponentials."""
     for p in range(n - COLUMNS, -1, -COLUMNS):
@@ -187,7 +187,7 @@ def downward(n, F, kids, words, tables, base, x):
             store(x, u + j * L, load(x, b + j * L) * load(x, t + j * L))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def add_pairs(R, r, F, tables, x, pairs):
     """Marginals of the tables; ``pairs`` gets the places of beliefs and derivatives."""
     ptr, by_table = ints_at(R[r + PAIR_PTR]), ints_at(R[r + BY_TABLE])
@@ -199,7 +199,7 @@ def add_pairs(R, r, F, tables, x, pairs):
         add_products(R, r, index // 2, index % 2, count, 0, tables, x, pairs, 0)
 
 
-@njit(cache=True, unroll=False, nogil=True, error_model="numpy")
+@njit(cache=True, unroll=False, nogil=True, error_model="numpy", no_rewrites=True)
 def run_sums(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_unary, mu_tables, done, space, counts):
     """The groups of ``rows`` in this order, U+ (side 0) with the costs, and U- (side 1); how many instances were done.
 
