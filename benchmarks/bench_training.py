@@ -22,16 +22,14 @@ from threadpoolctl import threadpool_limits
 from workloads import hidden_sequences, tagged_chains
 
 from mssvm.core.arrays import Floats, Ints
-from mssvm.core.potentials import Query
-from mssvm.core.terms import Term
+from mssvm.core.potentials import Query, Term
 from mssvm.core.topology import Batch, Topology
 from mssvm.data.labels import LabelSpace
 from mssvm.engines.numba.engine import NumbaEngine
-from mssvm.inference.exact import Exact
+from mssvm.inference.base import Exact
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import crf, hcrf
+from mssvm.objectives.unified import Sample, crf, hcrf
 from mssvm.optim.lbfgs import LBFGS
 from mssvm.structures import SequenceClass
 from mssvm.structures.encoded import to_sample

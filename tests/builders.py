@@ -10,13 +10,12 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Potentials, Query
-from mssvm.core.terms import Term
+from mssvm.core.potentials import Marginals, Potentials, Query, Term
 from mssvm.core.topology import Batch, Topology, spans
 from mssvm.engines import engine_of
 from mssvm.inference.base import Planner
 from mssvm.inference.enumerate import entries
-from mssvm.objectives.sample import Sample
+from mssvm.objectives.unified import Sample
 
 MAX_ASSIGNMENTS = 700
 KINDS = ("nodes", "chains", "trees", "loops", "grids", "higher", "disconnected", "tied", "uniform", "mixed")
@@ -231,10 +230,6 @@ class DenseModel:
     """The linear model of a ``DenseInputs`` design."""
 
     n_weights: int
-
-    @property
-    def gradient_size(self) -> int:
-        return self.n_weights
 
     def bind(self, inputs: DenseInputs, engine: Any) -> DenseFeatures:
         return DenseFeatures(inputs)

@@ -11,9 +11,9 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.forests.cutset_plan import CutsetPair, CutsetPlan, CutsetRoute
+from mssvm.engines.numba.forests.cutset import CutsetPair, CutsetPlan, CutsetRoute
+from mssvm.inference.base import Exact
 from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.exact import Exact
 from test_trees import assert_same, random_masks, random_potentials, run
 
 PAIRS = [*product((0.0, 0.5, 1.0), repeat=2), (1e-6, 1e-6)]

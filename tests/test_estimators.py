@@ -381,7 +381,7 @@ class TestWords:
             ({"init": "best"}, "init must be one of"),
             ({"init": np.zeros(2)}, "init as an array needs 21"),
             ({"n_init": 0}, "n_init must be a whole number"),
-            ({"n_jobs": 0}, "n_jobs must be"),
+            ({"n_jobs": 0}, r"threads \(n_jobs\) must be"),
             ({"max_iter": 1.5}, "max_iter must be a whole number"),
             ({"tol": -1}, "tol must be"),
             ({"class_weight": "fair"}, "class_weight must be"),

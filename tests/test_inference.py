@@ -10,8 +10,7 @@ import pytest
 
 from builders import random_case
 from mssvm.engines.numba.engine import NumbaEngine
-from mssvm.inference.auto import Auto
-from mssvm.inference.exact import Exact
+from mssvm.inference.base import Auto, Exact
 from mssvm.inference.propagation.propagate import Propagate
 
 

@@ -12,12 +12,11 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
 from mssvm.engines.base import JoiningFeatures
 from mssvm.engines.numba.engine import NumbaEngine
-from mssvm.inference.exact import Exact
+from mssvm.inference.base import Exact
 from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Unified
+from mssvm.objectives.unified import Sample, Unified
 
 LABELS, HIDDEN, FEATURES, N = 3, 2, 4, 41
 N_WEIGHTS = FEATURES * (LABELS + HIDDEN) + LABELS * max(LABELS, 2 * HIDDEN)

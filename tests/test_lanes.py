@@ -15,7 +15,7 @@ from mssvm.engines.numba.exact import NumbaBound
 from mssvm.engines.numba.forests import dense, plan
 from mssvm.engines.numba.forests.plan import ForestRoute
 from mssvm.engines.reference import ReferenceEngine
-from mssvm.inference.exact import Exact
+from mssvm.inference.base import Exact
 
 
 def linked(n: int, k: int, h: int, seed: int) -> tuple[Topology, list[int], np.ndarray]:
@@ -191,6 +191,18 @@ def test_blas_gets_its_threads_back() -> None:
             assert set(count()) == {1}
         assert set(count()) == {1}
     assert count() == before
+
+
+def test_marginals_where_two_sums_in_a_row_are_tiny() -> None:
+    graph = Topology((2, 1, 2), ((0, 1), (1, 2)))
+    batch = Batch.build([graph] * 4, [[0, 1]] * 4)
+    theta = Potentials(np.tile([0.0, -900.0, 0.0, -900.0, 0.0], 4), np.array([-280.0, 0.0, 0.0, -449.0]))
+    found, alone = (
+        exact(batch, theta, Query.all_outputs(batch), 1.0, 1.0)
+        for exact in (Exact(), Exact(methods=("tree recursion",)))
+    )
+    np.testing.assert_allclose(found.mu.unary, alone.mu.unary, atol=1e-12)
+    np.testing.assert_allclose(found.mu.tables, alone.mu.tables, atol=1e-12)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])

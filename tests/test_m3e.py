@@ -13,16 +13,13 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
-from mssvm.inference.auto import Auto
-from mssvm.inference.base import Planner
+from mssvm.inference.base import Auto, Exact, Planner
 from mssvm.inference.enumerate import entries
-from mssvm.inference.exact import Exact
 from mssvm.losses.losses import Hamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives.m3e import RenyiMargin
-from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import lssvm, mssvm
+from mssvm.objectives.unified import Sample, lssvm, mssvm
 
 ALPHAS = (0.3, 2.0, 5.0, np.inf)
 N_WEIGHTS = 6

@@ -16,9 +16,8 @@ from mssvm.inference.enumerate import Enumerate
 from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives import training
-from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
+from mssvm.objectives.unified import Sample, Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
 
 GRAPH = Topology((2, 3, 2, 3), ((0, 1), (1, 2), (2, 3), (3, 0)))
 PAIR_COST = np.random.default_rng(7).random((2, 3, 2, 3)) * (1.0 - np.eye(6).reshape(2, 3, 2, 3))

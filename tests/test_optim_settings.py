@@ -11,6 +11,7 @@ from scipy.optimize import LinearConstraint
 from scipy.optimize import minimize as scipy_minimize
 
 from mssvm.core.errors import InputError, MssvmWarning, UnsupportedError
+from mssvm.estimators.plan import hcrf_start, starts, zero_start
 from mssvm.optim import (
     BCFW,
     CCCP,
@@ -22,7 +23,6 @@ from mssvm.optim import (
     random_start,
 )
 from mssvm.optim.dual import solve_simplices
-from mssvm.optim.starts import hcrf_start, starts, zero_start
 from optim_problems import Toy, latent_chain, objective
 
 

@@ -20,8 +20,8 @@ from mssvm.estimators import MSSVM
 from mssvm.inference.enumerate import score
 from mssvm.models import LinearModel
 from mssvm.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass, Structure
+from mssvm.structures.base import Encoder
 from mssvm.structures.encoded import Encoded
-from mssvm.structures.encoder import Encoder
 
 LABELS = LabelVocabulary(("a", "b", "c"))
 Name = Callable[..., float]

@@ -11,7 +11,7 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.forests.cutset_plan import CutsetRoute
+from mssvm.engines.numba.forests.cutset import CutsetRoute
 from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
 from mssvm.inference.enumerate import Enumerate
 
@@ -53,11 +53,11 @@ def run(method, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps
     """Values and marginals of the instances that the method supports, and which those are."""
     plan = method(batch)
     which = np.flatnonzero(plan.supports(query, eps_y, eps_h))
-    value, mu = (
-        np.full(len(batch), np.nan),
-        Marginals(np.full(batch.n_states, np.nan), np.full(batch.n_mu_entries, np.nan)),
-    )
+    value = np.full(len(batch), np.nan)
+    mu = Marginals(np.full(batch.n_states, np.nan), np.full(batch.n_mu_entries, np.nan))
     route = ForestRoute if method is ForestPlan else CutsetRoute
+    if route is CutsetRoute:
+        mu = Marginals.zeros(batch)
     route(plan, query, eps_y, eps_h, which, Workers(threads)).infer_into(theta, value, mu)
     return value, mu, which
 

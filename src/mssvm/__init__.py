@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     **dict.fromkeys((*MEMBERS, "HeldOut", "LatentClassifier", "cross_val_predict", "load"), "mssvm.estimators"),
-    **{entry.name: entry.module for entry in STRUCTURES.values()},
+    **{entry.name: "mssvm.structures" for entry in STRUCTURES.values()},
     "MISSING": "mssvm.data.labels",
     "ShardedDataset": "mssvm.data.shards",
     "distributed": "mssvm.parallel.cluster",

@@ -15,9 +15,8 @@ from mssvm.core.topology import Topology
 from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.inference.base import Inference
 from mssvm.losses.losses import Hamming, Loss, WeightedHamming, Zero
-from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
+from mssvm.objectives.unified import Sample, Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
 from properties.strategies import BRUTE, EXACT, N_WEIGHTS, Draw, decoded_outputs, delta_of, draws, losses, temperature
 
 TEMPERATURES = [(y, h) for y in (0.0, 0.5, 1.0) for h in (0.0, 0.5, 1.0)]

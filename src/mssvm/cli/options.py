@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import typer
@@ -132,7 +133,8 @@ def make_structure(data: Dataset, hidden: int | None, edges: str | None = None) 
         raise InputError(f"--edges is for grids, and {data.name} holds {data.kind}s; leave it out.")
     edges = "contrast" if edges is None and data.unit == "image" else edges
     given = {"hidden": hidden, "edges": edges}
-    return STRUCTURES[data.kind].load()(**{name: value for name, value in given.items() if value is not None})
+    kind = resolve_name(STRUCTURES[data.kind].place)
+    return kind(**{name: value for name, value in given.items() if value is not None})
 
 
 def make_estimator(method: str, structure: Any, **settings: Any) -> Any:
@@ -150,7 +152,8 @@ def classes_of(names: str | None, data: Dataset) -> list[Any] | None:
     y = data.labels
     if names is None:
         return None
-    kinds = {kind_of_label(label) for label in LabelVocabulary.learn(y, STRUCTURES[data.kind].load().depth).classes}
+    depth = resolve_name(STRUCTURES[data.kind].place).depth
+    kinds = {kind_of_label(label) for label in LabelVocabulary.learn(y, depth).classes}
     given = [name.strip() for name in names.split(",") if name.strip()]
     if "text" in kinds:
         return given

@@ -6,7 +6,7 @@ package. Classes are given by module and name, and imported when they are first 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -14,17 +14,16 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Entry(NamedTuple):
-    """A class by its home; ``settings`` are those that the name stands for, ``iterations`` what a solver calls its
-    number of iterations."""
+    """A class by its ``place``, which ``pkgutil.resolve_name`` imports; ``settings`` are those that the name stands
+    for, ``iterations`` what a solver calls its number of iterations."""
 
-    module: str
-    name: str
+    place: str
     settings: Mapping[str, Any] = NOTHING
     iterations: str = ""
 
-    def load(self) -> Any:
-        """The class."""
-        return getattr(import_module(self.module), self.name)
+    @property
+    def name(self) -> str:
+        return self.place.partition(":")[2]
 
 
 class Member(NamedTuple):
@@ -53,37 +52,37 @@ MEMBERS = {  #                eps_y eps_h  Delta      command
 
 DECODERS = ("map", "marginal", "auto")
 SOLVERS = {
-    "lbfgs": Entry("mssvm.optim", "LBFGS", iterations="max_iterations"),
-    "cccp": Entry("mssvm.optim", "CCCP", iterations="max_outer"),
-    "bcfw": Entry("mssvm.optim", "BCFW", iterations="max_passes"),
-    "cutting-plane": Entry("mssvm.optim", "CuttingPlane", iterations="max_rounds"),
-    "subgradient": Entry("mssvm.optim", "Subgradient", iterations="n_epochs"),
-    "adam": Entry("mssvm.optim", "Subgradient", {"n_epochs": 40, "scaling": "adam"}, "n_epochs"),
+    "lbfgs": Entry("mssvm.optim:LBFGS", iterations="max_iterations"),
+    "cccp": Entry("mssvm.optim:CCCP", iterations="max_outer"),
+    "bcfw": Entry("mssvm.optim:BCFW", iterations="max_passes"),
+    "cutting-plane": Entry("mssvm.optim:CuttingPlane", iterations="max_rounds"),
+    "subgradient": Entry("mssvm.optim:Subgradient", iterations="n_epochs"),
+    "adam": Entry("mssvm.optim:Subgradient", {"n_epochs": 40, "scaling": "adam"}, "n_epochs"),
 }
 LOSSES = {
-    "hamming": Entry("mssvm.losses", "Hamming"),
-    "zero": Entry("mssvm.losses", "Zero"),
-    "weighted": Entry("mssvm.losses", "WeightedHamming"),
-    "table": Entry("mssvm.losses", "TableLoss"),
+    "hamming": Entry("mssvm.losses:Hamming"),
+    "zero": Entry("mssvm.losses:Zero"),
+    "weighted": Entry("mssvm.losses:WeightedHamming"),
+    "table": Entry("mssvm.losses:TableLoss"),
 }
 NAMED_LOSSES = ("hamming", "zero")  # the others need costs
 INFERENCES = {
-    "auto": Entry("mssvm.inference.auto", "Auto"),
-    "exact": Entry("mssvm.inference.exact", "Exact"),
-    "propagate": Entry("mssvm.inference.propagation", "Propagate"),
-    "toulbar2": Entry("mssvm.inference.toulbar2", "Toulbar2"),
+    "auto": Entry("mssvm.inference.base:Auto"),
+    "exact": Entry("mssvm.inference.base:Exact"),
+    "propagate": Entry("mssvm.inference.propagation:Propagate"),
+    "toulbar2": Entry("mssvm.inference.toulbar2:Toulbar2"),
 }
 STRUCTURES = {
-    "chain": Entry("mssvm.structures", "Chain"),
-    "sequence": Entry("mssvm.structures", "SequenceClass"),
-    "grid": Entry("mssvm.structures", "Grid"),
-    "graph": Entry("mssvm.structures", "GraphModel"),
-    "multilabel": Entry("mssvm.structures", "MultiLabel"),
-    "factors": Entry("mssvm.structures", "FactorModel"),
+    "chain": Entry("mssvm.structures:Chain"),
+    "sequence": Entry("mssvm.structures:SequenceClass"),
+    "grid": Entry("mssvm.structures:Grid"),
+    "graph": Entry("mssvm.structures:GraphModel"),
+    "multilabel": Entry("mssvm.structures:MultiLabel"),
+    "factors": Entry("mssvm.structures:FactorModel"),
 }
 EDGES = ("free", "associative", "contrast")  # what scores neighbours of a grid
 WITHOUT_FILES = ("factors",)  # structures that no data file describes
-ENUMS = (Entry("mssvm.optim", "Scaling"), Entry("mssvm.optim", "Stopping"))
+ENUMS = (Entry("mssvm.optim:Scaling"), Entry("mssvm.optim:Stopping"))
 
 # What settings were called in files of earlier versions.
 RENAMED: Mapping[str, Mapping[str, str]] = {"LBFGS": {"floors": "schedule"}}
@@ -94,14 +93,15 @@ class ClassesInFiles(Mapping[str, Any]):
 
     def __init__(self, **others: Any) -> None:
         tables = (SOLVERS, LOSSES, INFERENCES, STRUCTURES)
-        self._entries = {entry.name: entry for entry in (*(e for table in tables for e in table.values()), *ENUMS)}
+        entries = (*(e for table in tables for e in table.values()), *ENUMS)
+        self._places = {entry.name: entry.place for entry in entries}
         self._others = others
 
     def __getitem__(self, name: str) -> Any:
-        return self._others[name] if name in self._others else self._entries[name].load()
+        return self._others[name] if name in self._others else resolve_name(self._places[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*self._others, *self._entries))
+        return iter((*self._others, *self._places))
 
     def __len__(self) -> int:
-        return len(self._others) + len(self._entries)
+        return len(self._others) + len(self._places)

@@ -21,8 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, repeat
-from operator import attrgetter
+from itertools import chain
 
 import numpy as np
 
@@ -192,12 +191,15 @@ class Batch:
     @classmethod
     def of_kinds(cls, kinds: tuple[Topology, ...], topology_of: Ints, table_ids: Ints | None = None) -> Batch:
         """``build`` of instances ``kinds[topology_of[b]]``, kinds all different; table ids of all factors in a row."""
-        read = attrgetter("n_vars", "n_factors", "card_array", "table_sizes", "shape_ids")
-        n_vars, n_factors, *arrays = zip(*map(read, kinds), strict=True) if kinds else ((),) * 5
-        var_ptr = offsets(np.array(n_vars, dtype=np.int64)[topology_of])
-        factor_ptr = offsets(np.array(n_factors, dtype=np.int64)[topology_of])
-        cards, sizes, shapes = map(gather, arrays, repeat(topology_of))
-        unary_ptr = offsets(cards)
+        count, card_arrays, table_sizes, shape_ids = np.zeros((2, len(kinds)), dtype=np.int64), [], [], []
+        for k, kind in enumerate(kinds):
+            count[:, k] = kind.n_vars, kind.n_factors
+            card_arrays.append(kind.card_array)
+            table_sizes.append(kind.table_sizes)
+            shape_ids.append(kind.shape_ids)
+        var_ptr, factor_ptr = offsets(count[0, topology_of]), offsets(count[1, topology_of])
+        sizes, shapes = gather(table_sizes, topology_of), gather(shape_ids, topology_of)
+        unary_ptr = offsets(gather(card_arrays, topology_of))
         mu_first, tables = np.arange(len(sizes)), offsets(sizes)
         marginals, table_at = tables, tables[:-1]
         mu_at = table_at

@@ -50,10 +50,6 @@ class FeatureRows:
     matrix: Any
     ptr: Ints
 
-    @property
-    def sizes(self) -> Ints:
-        return np.diff(self.ptr)
-
 
 @dataclass(frozen=True, eq=False)
 class FeatureSchema:

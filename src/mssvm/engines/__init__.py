@@ -5,32 +5,44 @@
 
 from __future__ import annotations
 
+from os import cpu_count
+from pkgutil import resolve_name
 from typing import Any
 
+from mssvm.core.checks import count
 from mssvm.core.errors import InputError
-from mssvm.core.registry import Entry
 from mssvm.engines.base import Engine
 
 __all__ = ["Engine", "engine_of"]
 
 
 ENGINES = {
-    "auto": Entry("mssvm.engines.numba.engine", "NumbaEngine"),
-    "numba": Entry("mssvm.engines.numba.engine", "NumbaEngine"),
-    "reference": Entry("mssvm.engines.reference", "ReferenceEngine"),
-    "torch": Entry("mssvm.engines.torch", "TorchEngine"),
+    "auto": "mssvm.engines.numba.engine:NumbaEngine",
+    "numba": "mssvm.engines.numba.engine:NumbaEngine",
+    "reference": "mssvm.engines.reference:ReferenceEngine",
+    "torch": "mssvm.engines.torch:TorchEngine",
 }
+THREADS = 4096  # more than any machine has
 
 
-def engine_of(engine: Any = "auto", threads: int = 1) -> Engine:
-    """An engine by name with so many threads, or an engine object as it is.
+def engine_of(engine: Any = "auto", threads: int | None = 1, device: str | None = None) -> Engine:
+    """An engine by name with so many threads (None is one, negative numbers count back from all cores), an engine
+    object as it is, or the torch engine on a device.
 
     >>> engine = ms.engines.engine_of("reference", threads=1)
     >>> engine.name, ms.CRF(ms.Chain(), engine=engine).fit(X, y).score(X, y)
     ('reference', 1.0)
     """
+    many = 1 if threads is None else count(threads, "threads (n_jobs)", -THREADS, THREADS)
+    if many == 0:
+        raise InputError("threads (n_jobs) must be None or a whole number other than 0, got 0.")
+    if device is not None and engine != "auto":
+        raise InputError(f"device={device!r} stands for an engine; leave out either it or engine={engine!r}.")
+    if device is not None or (isinstance(engine, str) and engine == "torch"):
+        on_device: Engine = resolve_name(ENGINES["torch"])("cpu" if device is None else str(device))
+        return on_device
     if isinstance(engine, str) and engine in ENGINES:
-        made: Engine = ENGINES[engine].load()(**({} if engine == "torch" else {"threads": threads}))
+        made: Engine = resolve_name(ENGINES[engine])(many if many > 0 else max(1, (cpu_count() or 1) + 1 + many))
         return made
     if not isinstance(engine, Engine):
         raise InputError(f"engine must be one of {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}.")

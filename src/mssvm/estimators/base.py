@@ -22,6 +22,7 @@ from mssvm.core.progress import ProgressLine
 from mssvm.core.registry import DECODERS, MEMBERS, Member
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.shards import ShardedDataset
+from mssvm.engines import engine_of
 from mssvm.engines.numba.compiling import TELLING, compiling, sentence
 from mssvm.estimators import diagnosis, persist, plan, prediction
 from mssvm.estimators.plots import Plots
@@ -29,8 +30,7 @@ from mssvm.estimators.prediction import PredictionRequest
 from mssvm.estimators.training import Following, HeldOut, Training, TrainingData
 from mssvm.inference.base import Planner
 from mssvm.losses.losses import Hamming, Loss, Zero
-from mssvm.objectives.base import Objective
-from mssvm.objectives.unified import Unified
+from mssvm.objectives.unified import Objective, Unified
 from mssvm.optim import Callback, Checkpoint, Validation
 from mssvm.structures import Encoder, Schema, Structure, Weight
 
@@ -329,7 +329,7 @@ class StructuredEstimator(Plots):
             tol=self.tol,
             inference=self.inference,
             memory_limit=self.memory_limit,
-            engine=plan.engine_for(self.engine, self.device, self.n_jobs),
+            engine=engine_of(self.engine, self.n_jobs, self.device),
             C=checks.number(self.C, "C", above=0.0),
             init=self.init,
             n_init=checks.count(self.n_init, "n_init", 1),
@@ -520,7 +520,7 @@ class StructuredEstimator(Plots):
 
     def _request(self, X: Any, hidden: Any = None, given: Any = None, allowed: Any = None) -> PredictionRequest:
         check_is_fitted(self, "coef_")
-        engine = plan.engine_for(self.engine, self.device, self.n_jobs)
+        engine = engine_of(self.engine, self.n_jobs, self.device)
         inference = plan.inference_of(self.inference, self.memory_limit, engine.threads)
         known = (self.encoder_, self.coef_, Planner(inference, engine), self._predictor)
         return prediction.request(*known, X, hidden, given, allowed)

@@ -12,34 +12,37 @@ A solver by name minimises the objective; "auto" stops cooling where predictions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from os import cpu_count
-from typing import Any
+from pkgutil import resolve_name
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from mssvm.core import checks
-from mssvm.core.arrays import Floats
-from mssvm.core.errors import InputError
+from mssvm.core.arrays import Bools, Floats
+from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.registry import INFERENCES, LOSSES, NAMED_LOSSES, SOLVERS
 from mssvm.data.labels import Labels, LabelVocabulary
-from mssvm.engines import engine_of
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
 from mssvm.losses.losses import Loss
-from mssvm.objectives.base import Objective
+from mssvm.objectives.problem import Problem
 from mssvm.objectives.training import TrainingProblem
-from mssvm.optim import Solution, Solver
+from mssvm.objectives.unified import Objective
+from mssvm.optim import LBFGS, Regulariser, Solution, Solver, random_start
 from mssvm.optim.alternate import Minimise
+from mssvm.optim.solver import PLAIN
 from mssvm.structures import Chain, Structure
 
 PASS_OPERATIONS = 1e7  # table entries that exact inference may visit in one pass over the training data
 INSTANCE_OPERATIONS = 1e6  # and, however many instances there are, in one of them
 SUPPORTS = ("all", "seen")
-THREADS = 4096  # more than any machine has
+STARTS = ("auto", "zeros", "random", "hcrf")
+LARGEST_SEED = np.iinfo(np.int32).max
 SMOOTHED, SPARSE_SMOOTHED = (1.0, 0.25), (1.0, 0.5)  # temperatures of L-BFGS as "auto", and where labels are sparse:
 SPARSE = 2 / 3  # where more than this share of the labels is missing
 
@@ -95,7 +98,7 @@ class TrainingPlan:
             settings[known.iterations] = checks.count(self.max_iter, "max_iter", 1)
         if self.tol is not None:
             settings["tolerance"] = checks.number(self.tol, "tol", above=0.0)
-        kind: type[Solver[Any]] = known.load()
+        kind: type[Solver[Any]] = resolve_name(known.place)
         if hasattr(kind, "seed"):
             settings["seed"] = seed
         return kind(**{**known.settings, **settings})
@@ -117,27 +120,12 @@ def loss_of(loss: Any, default: str) -> Loss:
     if isinstance(name, str):
         if name not in NAMED_LOSSES:
             raise InputError(f"loss must be one of {_listed(NAMED_LOSSES)} or a loss object, got {loss!r}.")
-        named: Loss = LOSSES[name].load()()
+        named: Loss = resolve_name(LOSSES[name].place)()
         return named
     if not hasattr(loss, "delta"):
         raise InputError(f"loss must be a name or an object with a method delta, got {loss!r}.")
     given: Loss = loss
     return given
-
-
-def engine_for(engine: Any, device: Any, n_jobs: Any) -> Engine:
-    """The engine by name with so many threads (None is one, negative numbers count back from all cores), an engine
-    object, or the torch engine on a device."""
-    if device is None:
-        threads = 1 if n_jobs is None else checks.count(n_jobs, "n_jobs", -THREADS, THREADS)
-        if threads == 0:
-            raise InputError("n_jobs must be None or a whole number other than 0, got 0.")
-        return engine_of(engine, threads if threads > 0 else max(1, (cpu_count() or 1) + 1 + threads))
-    if engine != "auto":
-        raise InputError(f"device={device!r} stands for an engine; leave out either it or engine={engine!r}.")
-    from mssvm.engines.torch import TorchEngine  # torch is imported only when used
-
-    return TorchEngine(str(device))
 
 
 def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int = 0) -> Inference:
@@ -150,7 +138,7 @@ def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int
         raise InputError(f"inference must be {_listed(INFERENCES)} or an inference object, got {inference!r}.")
     most = checks.count(memory_limit, "memory_limit", 1, unit=" of bytes")
     limit = {} if inference in ("propagate", "toulbar2") else {"memory_limit": most}
-    made = INFERENCES[inference].load()(threads=threads, **limit)
+    made = resolve_name(INFERENCES[inference].place)(threads=threads, **limit)
     if inference == "auto" and n_trained:
         most = min(made.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
         made = replace(made, operations_limit=most, effort="fast")
@@ -228,3 +216,66 @@ def mean_per_instance(values: Floats, labels: Labels) -> Floats:
     count = np.bincount(owner, weights=labels.observed, minlength=n)
     total = np.bincount(owner, weights=values * labels.observed, minlength=n)
     return np.where(count > 0, total / np.maximum(count, 1), 1.0)
+
+
+# ----------------------------------------------------------------------------------------- where to start
+
+# With hidden variables at eps_h > 0, w = 0 is a trap: all states of a hidden variable receive the same gradient there,
+# so their weights stay equal for ever. Small random weights on the features that touch hidden states break the tie; a
+# short likelihood fit is a better start when most labels are missing.
+
+
+def starts(
+    init: Any, problem: Problem, hidden: Bools, n_init: int, rng: np.random.RandomState, regulariser: Regulariser
+) -> Iterator[Floats]:
+    """Starting weights of every restart; one where all would be the same or the problem has one minimum.
+
+    ``init`` is a name of ``STARTS`` or an array; ``hidden`` marks the weights that touch hidden variables.
+    """
+    n = problem.n_weights
+    if not isinstance(init, str):
+        needs = f"{n} finite numbers, one per weight; it has shape {np.shape(init)}."
+        given = checks.numbers(init, "init as an array", needs)
+        if given.shape != (n,):
+            raise InputError(f"init as an array needs {needs}")
+        yield given.copy()
+    elif init not in STARTS:
+        raise InputError(f"init must be one of {', '.join(map(repr, STARTS))} or an array of weights, got {init!r}.")
+    elif init == "zeros":
+        yield zero_start(problem, hidden)
+    else:
+        random = np.ones(n, dtype=bool) if init == "random" else hidden
+        for _ in range(n_starts(init, problem, hidden, n_init)):
+            w = random_start(n, seed=int(rng.randint(LARGEST_SEED)), hidden=random)
+            yield hcrf_start(problem, w, regulariser=regulariser) if init == "hcrf" else w
+
+
+def n_starts(init: Any, problem: Problem, hidden: Bools, n_init: int) -> int:
+    """How many different starts there are."""
+    several = isinstance(init, str) and init != "zeros" and (init == "random" or bool(hidden.any()))
+    return n_init if several and not problem.convex else 1
+
+
+def zero_start(problem: Problem, hidden: Bools) -> Floats:
+    """All zeros, with a warning if that freezes the hidden states."""
+    if problem.temperatures[1] > 0 and np.any(hidden):
+        warnings.warn(
+            "w = 0 with eps_h > 0: all states of a hidden variable get the same gradient and stay identical for ever; "
+            "use random_start unless hidden and labelled variables share their features.",
+            MssvmWarning,
+            stacklevel=2,
+        )
+    return np.zeros(problem.n_weights)
+
+
+@runtime_checkable
+class HasLikelihood(Protocol):
+    """A problem that knows the likelihood of the same model and sample: temperatures 1 and no loss."""
+
+    def likelihood(self) -> Problem: ...
+
+
+def hcrf_start(problem: Problem, w0: Floats, *, regulariser: Regulariser = PLAIN, max_iterations: int = 30) -> Floats:
+    """Weights of a short likelihood fit from ``w0``; without a known likelihood, of the problem at temperatures 1."""
+    smooth = problem.likelihood() if isinstance(problem, HasLikelihood) else problem.at(1.0, 1.0)
+    return LBFGS(max_iterations=max_iterations).minimize(smooth, w0, regulariser=regulariser).w

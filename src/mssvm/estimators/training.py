@@ -17,19 +17,21 @@ import numpy as np
 from mssvm.core import checks
 from mssvm.core.arrays import Bools, Floats
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals
+from mssvm.core.potentials import Marginals, Term
 from mssvm.core.progress import ProgressLine, left
-from mssvm.core.terms import Term
 from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.core.topology import spans, spread
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.estimators.plan import (
+    LARGEST_SEED,
     TrainingPlan,
     class_weights,
     inference_of,
     instance_weights,
     label_weights,
     mean_per_instance,
+    n_starts,
+    starts,
 )
 from mssvm.estimators.prediction import Predictor, agreement, request
 from mssvm.inference.base import Inference, Planner
@@ -37,11 +39,10 @@ from mssvm.losses.losses import Zero, inputs_for
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.objectives.problem import Problem
-from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import Look, TrainingProblem
+from mssvm.objectives.unified import Sample
 from mssvm.optim import BCFW, Callback, Checkpoint, Regulariser, Row, Solution, Validation
-from mssvm.optim.solution import best_of
-from mssvm.optim.starts import LARGEST_SEED, n_starts, starts
+from mssvm.optim.solver import best_of
 from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, to_sample
 

@@ -11,8 +11,7 @@ from scipy.optimize import minimize as scipy_minimize
 
 from mssvm.core.arrays import Floats
 from mssvm.optim.lbfgs import LBFGS, LBFGSState
-from mssvm.optim.solution import Outcome
-from mssvm.optim.solver import SolverRun, Stop
+from mssvm.optim.run import Outcome, SolverRun, Stop
 
 STAGE_TOLERANCE = 1e-4  # of the stages that only lead to the last one
 

@@ -12,10 +12,10 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Auto": "mssvm.inference.auto",
+    "Auto": "mssvm.inference.base",
     "Bounded": "mssvm.inference.bounds",
     "Enumerate": "mssvm.inference.enumerate",
-    "Exact": "mssvm.inference.exact",
+    "Exact": "mssvm.inference.base",
     "Propagate": "mssvm.inference.propagation",
     "Toulbar2": "mssvm.inference.toulbar2",
 }

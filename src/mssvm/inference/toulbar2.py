@@ -23,7 +23,7 @@ from mssvm.core.errors import InputError, MssvmWarning, UnsupportedError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch
-from mssvm.inference.auto import Auto, joined
+from mssvm.inference.base import Auto, joined
 from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.enumerate import entries
 from mssvm.inference.toulbar2_child import DIGITS

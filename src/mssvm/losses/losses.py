@@ -95,12 +95,12 @@ class Hamming(ScaledLoss):
 
     def delta(self, batch: Batch, output: Bools, truth: Bools, site_weight: Floats) -> Potentials:
         per_site = np.where(output, site_weight, 0.0) * self.per_variable(batch, output)
-        unary = np.where(truth, 0.0, per_site[batch.state_var])
+        unary = np.where(truth, 0.0, np.repeat(per_site, batch.cards))
         return Potentials(unary, np.zeros(batch.n_table_entries))
 
     def expected(self, batch: Batch, output: Bools, mu: Marginals) -> Potentials:
         per_site = np.where(output, self.per_variable(batch, output), 0.0)
-        return Potentials((1.0 - mu.unary) * per_site[batch.state_var], np.zeros(batch.n_table_entries))
+        return Potentials((1.0 - mu.unary) * np.repeat(per_site, batch.cards), np.zeros(batch.n_table_entries))
 
 
 @dataclass(frozen=True, eq=False)

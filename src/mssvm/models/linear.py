@@ -15,8 +15,7 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Potentials
-from mssvm.core.terms import Term
+from mssvm.core.potentials import Potentials, Term
 from mssvm.core.topology import Batch, spans
 from mssvm.engines.base import Engine, Features
 from mssvm.models.base import BoundOnDemand
@@ -32,8 +31,22 @@ class LinearInputs:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", tuple(self.terms))
-        for number, term in enumerate(self.terms):
-            _check_places(self.batch, term, number)
+        for number, term in enumerate(self.terms):  # each row lies inside one variable's states or one table
+            starts, ends, at = self.batch.unary_ptr[:-1], self.batch.unary_ptr[1:], term.at
+            if term.target == "tables":
+                starts, first = np.unique(self.batch.table_at, return_index=True)
+                ends = starts + self.batch.table_sizes[first]
+            if len(at) == len(starts) and np.array_equal(at, starts):
+                bad = at + term.width > ends
+            else:
+                inside = np.searchsorted(starts, at, side="right") - 1
+                bad = inside < 0
+                if len(starts):
+                    bad |= at + term.width > ends[inside]
+                bad &= at != -1
+            if bad.any():
+                what = "one variable's states" if term.target == "unary" else "one table"
+                raise InputError(f"term {number}, row {int(np.flatnonzero(bad)[0])}: its place is not inside {what}.")
         if self.offset is not None:
             self.offset.check(self.batch)
 
@@ -116,10 +129,6 @@ class LinearModel(BoundOnDemand):
     n_weights: int
     layout: WeightLayout | None = None
 
-    @property
-    def gradient_size(self) -> int:
-        return self.n_weights
-
     def fill(self, w: Floats) -> Floats:
         """The weights that act: all of ``w``."""
         return w
@@ -129,24 +138,3 @@ class LinearModel(BoundOnDemand):
             if term.reach > self.n_weights:
                 raise InputError(f"the model has {self.n_weights} weights and the inputs need {term.reach}.")
         return engine.linear(inputs.batch, inputs.terms, inputs.offset, self.n_weights)
-
-
-def _check_places(batch: Batch, term: Term, number: int) -> None:
-    """Raise unless every row of the term lies inside one variable's states or one table."""
-    if term.target == "unary":
-        starts, ends = batch.unary_ptr[:-1], batch.unary_ptr[1:]
-    else:
-        starts, first = np.unique(batch.table_at, return_index=True)
-        ends = starts + batch.table_sizes[first]
-    at = term.at
-    if len(at) == len(starts) and np.array_equal(at, starts):
-        bad = at + term.width > ends
-    else:
-        inside = np.searchsorted(starts, at, side="right") - 1
-        bad = inside < 0
-        if len(starts):
-            bad |= at + term.width > ends[inside]
-        bad &= at != -1
-    if bad.any():
-        what = "one variable's states" if term.target == "unary" else "one table"
-        raise InputError(f"term {number}, row {int(np.flatnonzero(bad)[0])}: its place is not inside {what}.")

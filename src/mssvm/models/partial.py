@@ -16,8 +16,7 @@ from scipy import sparse
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Potentials
-from mssvm.core.terms import ActiveStates, Term
+from mssvm.core.potentials import ActiveStates, Marginals, Potentials, Term
 from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Pair
 from mssvm.models.base import BoundOnDemand
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
@@ -67,10 +66,6 @@ class FixedWeights(BoundOnDemand):
     @property
     def n_weights(self) -> int:
         return self.model.n_weights
-
-    @property
-    def gradient_size(self) -> int:
-        return self.model.gradient_size
 
     @property
     def layout(self) -> WeightLayout | None:
@@ -123,7 +118,8 @@ class ActiveWeights(BoundOnDemand):
 
     @property
     def gradient_size(self) -> int:
-        return 2 * self.model.gradient_size + len(self.active)
+        """Numbers that one ``forward`` and ``adjoint`` write beside scores: more than there are weights."""
+        return 2 * len(self.stored) + len(self.active)
 
     def take(self, values: AnyArray) -> Any:
         """The entries of the free weights among those of all weights."""

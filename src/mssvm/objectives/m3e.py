@@ -27,8 +27,7 @@ from mssvm.engines.base import Bound, Plan
 from mssvm.inference.base import Planner
 from mssvm.inference.components import Components
 from mssvm.losses import Hamming, Loss
-from mssvm.objectives.base import Parts
-from mssvm.objectives.sample import Sample
+from mssvm.objectives.unified import Parts, Sample
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,11 +25,9 @@ from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Plan
 from mssvm.inference.base import Inference, Planner
 from mssvm.losses import Zero
 from mssvm.models.base import Model
-from mssvm.objectives.base import Objective, Parts
 from mssvm.objectives.problem import Part
-from mssvm.objectives.sample import Sample
 from mssvm.objectives.sums import in_order
-from mssvm.objectives.unified import Unified, UnifiedParts, hcrf
+from mssvm.objectives.unified import Objective, Parts, Sample, Unified, UnifiedParts, hcrf
 
 BLOCK_STATES = 1 << 17
 WHOLE = 2  # blocks up to which a sample stays in one piece, which the engine spreads over its threads itself
@@ -194,7 +192,8 @@ def block_ptr(ends: Ints, model: Model[Any], engine: Engine) -> Ints:
     """Where the fixed blocks of consecutive instances begin and the last ends, whatever the threads; ``ends`` is the
     states up to and with each instance."""
     # A block makes one dense gradient, which must not cost more than the block itself.
-    states = max(getattr(engine, "block_states", BLOCK_STATES), model.gradient_size // 4)
+    size: int = getattr(model, "gradient_size", model.n_weights)
+    states = max(getattr(engine, "block_states", BLOCK_STATES), size // 4)
     sizes = np.bincount((ends - 1) // (states if ends[-1] > WHOLE * states else max(ends[-1], 1)))
     return offsets(sizes[sizes > 0].astype(np.int64))
 

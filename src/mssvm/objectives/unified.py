@@ -1,4 +1,4 @@
-"""The unified objective (paper eq. 5): the difference of two nested power sums.
+"""The unified objective (paper eq. 5): the difference of two nested power sums on a labelled sample.
 
     U_i  = U_i+ - U_i-
     U_i+ = PS_y[eps_y] PS_h[eps_h] (theta + Delta)        all allowed states
@@ -6,25 +6,149 @@
     dU_i/dtheta = mu+ - mu-                               (Lemma 2)
 
 With single labels U_i- is the paper's PS_h[eps_h] theta(y_i, .); with candidate sets it is the power sum over the set.
-Both parts are one call of the same inference with different masks.
+Both parts are one call of the same inference with different masks. ``Objective`` and ``Parts`` are what the training
+problem needs of this and of any other objective.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
+from pkgutil import resolve_name
+from typing import Protocol, Self
 
 import numpy as np
 
-from mssvm.core.arrays import Bools
+from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import temperature
-from mssvm.core.potentials import Belief, Marginals, Potentials
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.registry import LOSSES, MEMBERS
+from mssvm.core.topology import Batch, counts, spans
 from mssvm.engines.base import Pair, Paired, Plan
 from mssvm.inference.base import Planner
+from mssvm.inference.components import Components
 from mssvm.losses import Hamming, Loss, Zero
-from mssvm.objectives.base import Parts
-from mssvm.objectives.sample import Sample
+from mssvm.models.base import Inputs
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Instances with labels. ``truth`` marks the states a label admits: one for a label, several for a candidate set,
+    all for hidden variables. ``weight`` scales each instance in the objective, ``site_weight`` each site's loss.
+    ``extra_loss`` is added to the loss of each state, on hidden variables too."""
+
+    inputs: Inputs
+    query: Query
+    truth: Bools
+    weight: Floats
+    site_weight: Floats
+    extra_loss: Floats | None = None
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Inputs,
+        query: Query,
+        truth: Bools,
+        weight: Floats | None = None,
+        site_weight: Floats | None = None,
+    ) -> Sample:
+        """Check and assemble a sample; weights default to one."""
+        batch = inputs.batch
+        query.check(batch)
+        if truth.shape != (batch.n_states,):
+            raise InputError(f"truth has shape {truth.shape}, the batch needs ({batch.n_states},).")
+        query.restrict(truth).check(batch)
+        weights = []
+        for name, given, n in (("weight", weight, len(batch)), ("site_weight", site_weight, batch.n_vars)):
+            weights.append(np.broadcast_to(1.0, n) if given is None else np.asarray(given, dtype=np.float64))
+            if weights[-1].shape != (n,) or not np.all(np.isfinite(weights[-1])) or np.any(weights[-1] < 0):
+                of = "instances" if name == "weight" else "variables"
+                raise InputError(f"{name} needs one finite number >= 0 for each of the {n} {of}.")
+        return cls(inputs, query, truth, *weights)
+
+    @property
+    def batch(self) -> Batch:
+        return self.inputs.batch
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @cached_property
+    def truth_query(self) -> Query:
+        """The query of U-: outputs restricted to what the labels admit."""
+        return self.query.restrict(self.truth)
+
+    @cached_property
+    def components(self) -> Components:
+        """The hidden components as tables over the outputs they border, the same at all temperatures."""
+        return Components.of(self.batch, self.query)
+
+    @cached_property
+    def labelled(self) -> Bools:
+        """Instances with at least one output site; the others contribute nothing to any objective."""
+        return np.asarray(counts(self.query.output, self.batch.var_ptr) > 0)
+
+    def log_states(self, query: Query, which: Bools) -> Floats:
+        """Per instance, the log of the number of assignments of the variables ``which`` that a query allows."""
+        logs = np.where(which, np.log(query.n_allowed(self.batch)), 0.0)
+        return np.asarray(np.bincount(self.batch.owner, weights=logs, minlength=len(self.batch)), dtype=np.float64)
+
+    def select(self, which: Sequence[int] | Ints) -> Sample:
+        """The sub-sample of the named instances."""
+        chosen = np.asarray(which, dtype=np.int64)
+        batch = self.batch
+        variables = spans(batch.var_ptr[chosen], np.diff(batch.var_ptr)[chosen])
+        state_ptr = batch.unary_ptr[batch.var_ptr]
+        states = spans(state_ptr[chosen], np.diff(state_ptr)[chosen])
+        query = Query(self.query.output[variables], self.query.allowed[states])
+        inputs = self.inputs.select(chosen)
+        extra = None if self.extra_loss is None else self.extra_loss[states]
+        weight = self.site_weight  # one number for all sites takes no memory
+        weight = weight[variables] if any(weight.strides) else weight[: len(variables)]
+        return Sample(inputs, query, self.truth[states], self.weight[chosen], weight, extra)
+
+
+class Parts(Protocol):
+    """An objective bound to instances: two functions of theta, each convex in it, evaluated by inference."""
+
+    def plus(self, theta: Potentials) -> tuple[Belief, int]:
+        """The first part and its gradient, and the number of instances that had to be raised to the second."""
+        ...
+
+    def minus(self, theta: Potentials) -> Belief:
+        """The subtracted part and its gradient."""
+        ...
+
+    def difference(self, theta: Potentials) -> Paired:
+        """Both parts at once; unless there is more to share, one after the other."""
+        minus = self.minus(theta)
+        plus, floored = self.plus(theta)
+        return Paired.of(plus, minus, floored)
+
+
+class Objective(Protocol):
+    """A difference of two functions of theta; ``bind`` resolves everything but theta, once."""
+
+    @property
+    def eps_y(self) -> float: ...
+
+    @property
+    def eps_h(self) -> float: ...
+
+    @property
+    def loss(self) -> Loss: ...
+
+    def at(self, eps_y: float, eps_h: float) -> Self:
+        """The same objective at other temperatures."""
+        ...
+
+    def bind(self, sample: Sample, delta: Potentials, plan: Plan, planner: Planner) -> Parts:
+        """The objective on a sample with the loss tables ``delta``; ``plan`` is that of the sample's batch, and
+        ``planner`` plans batches made from it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -97,7 +221,7 @@ def of_member(name: str, loss: Loss | None = None) -> Unified:
     """The objective of a member by its row of the paper's Table 1; without a loss, with the row's own."""
     row = MEMBERS[name]
     assert row.eps_y is not None and row.eps_h is not None, f"{name} has temperatures of its own"
-    return Unified(row.eps_y, row.eps_h, loss or LOSSES[row.loss].load()())
+    return Unified(row.eps_y, row.eps_h, loss or resolve_name(LOSSES[row.loss].place)())
 
 
 lssvm = partial(of_member, "LSSVM")

@@ -5,8 +5,8 @@
     CCCP           Algorithm 2 of the paper around any other solver: the objective never rises
     BCFW           block-coordinate Frank-Wolfe, CuttingPlane: convex problems, with a certified gap
 
-``solver`` is what they share (trace, callbacks, early stopping, time limit), ``checkpoint`` lets an interrupted run go
-on, ``starts`` says where to begin, ``alternate`` trains two sets of weights by turns, ``regulariser`` is R.
+``solver`` is their frame, ``run`` what they share during a call (trace, callbacks, early stopping, time limit),
+``checkpoint`` lets an interrupted run go on, ``alternate`` trains two sets of weights by turns, ``regulariser`` is R.
 """
 
 from mssvm.optim.bcfw import BCFW
@@ -15,9 +15,8 @@ from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
 from mssvm.optim.cutting import CuttingPlane
 from mssvm.optim.lbfgs import LBFGS
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.solution import Certificate, Outcome, Row, Solution
-from mssvm.optim.solver import Callback, Solver, Validation
-from mssvm.optim.starts import random_start
+from mssvm.optim.run import Callback, Outcome, Row, Validation
+from mssvm.optim.solver import Certificate, Solution, Solver, random_start
 from mssvm.optim.subgradient import Scaling, Stopping, Subgradient
 
 __all__ = [

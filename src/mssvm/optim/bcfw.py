@@ -23,8 +23,8 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate, pairwise
-from mssvm.optim.solution import Certificate, Outcome
-from mssvm.optim.solver import Solver, SolverRun, Stop
+from mssvm.optim.run import Outcome, SolverRun, Stop
+from mssvm.optim.solver import Certificate, Solver
 
 UNIFORM = 0.1  # share of draws that ignore the gaps, which may be out of date
 MIX_ROUNDS, MIX_SHARE = 100, 1e-3  # how well one instance's planes are mixed at a visit

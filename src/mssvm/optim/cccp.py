@@ -21,8 +21,8 @@ from mssvm.core.errors import InputError
 from mssvm.objectives.problem import Part, Problem
 from mssvm.optim.bcfw import BCFW
 from mssvm.optim.dual import duality_certificate
-from mssvm.optim.solution import Certificate, Outcome, Row, Solution
-from mssvm.optim.solver import NAN, Solver, SolverRun, Stop
+from mssvm.optim.run import NAN, Outcome, Row, SolverRun, Stop
+from mssvm.optim.solver import Certificate, Solution, Solver
 from mssvm.optim.subgradient import Stopping, Subgradient
 
 ENOUGH = 0.5  # an inner solve ends when its gap is below this share of the decrease it has achieved

@@ -16,8 +16,8 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate, solve_simplices
-from mssvm.optim.solution import Certificate, Outcome
-from mssvm.optim.solver import Solver, SolverRun, Stop
+from mssvm.optim.run import Outcome, SolverRun, Stop
+from mssvm.optim.solver import Certificate, Solver
 
 # New planes are taken at this share of the way from the best point to the QP's solution, which swings far at first.
 STRIDE = 0.3

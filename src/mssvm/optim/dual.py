@@ -21,8 +21,8 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.jit import njit
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.solution import Certificate
-from mssvm.optim.solver import SolverRun
+from mssvm.optim.run import SolverRun
+from mssvm.optim.solver import Certificate
 
 NEGLIGIBLE = 1e-6
 

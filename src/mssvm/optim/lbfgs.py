@@ -23,8 +23,8 @@ import numpy as np
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.solution import Certificate, Outcome
-from mssvm.optim.solver import NAN, Solver, SolverRun, Stop
+from mssvm.optim.run import NAN, Outcome, SolverRun, Stop
+from mssvm.optim.solver import Certificate, Solver
 
 STAGE_TOLERANCE = 1e-3  # of the stages that only lead to the last one
 PERIOD = 10  # iterations over which progress is measured
@@ -179,11 +179,10 @@ class LBFGS(Solver[LBFGSState]):
         plus, minus = run.problem.tempering(*temperatures)
         bias = float(run.problem.scale @ (plus + minus))
         smoothing = f"Smoothing at {temperatures} changes the objective by at most {bias:.4g}." if bias else ""
-        strengths = run.regulariser.strengths(run.problem.n_weights)
-        if not run.problem.convex or strengths.min() <= 0 or run.regulariser.kinked or not state.recent:
+        if not run.problem.convex or run.strengths.min() <= 0 or run.regulariser.kinked or not state.recent:
             return Certificate(f"A local minimum, not certified. {smoothing}".strip(), bias=bias)
         # Strong convexity: f(w) - min f <= |f'(w)|^2 / (2 r), for the smoothed f; then the bias.
-        lower = state.value - 0.5 * float(np.sum(state.gradient**2 / strengths)) - bias
+        lower = state.value - 0.5 * float(np.sum(state.gradient**2 / run.strengths)) - bias
         kind = "Certified" if run.tally.exact else "Estimated (inference was not exact)"
         sentence = f"{kind} by strong convexity: within {objective - lower:.4g} of the minimum. {smoothing}".strip()
         return Certificate(sentence, objective - lower, run.tally.exact, run.negative_gaps, bias)

@@ -41,17 +41,14 @@ class Regulariser:
         object.__setattr__(self, "has_absolute", absolute)
         object.__setattr__(self, "kinked", absolute or bounded)
 
-    def check(self, n_weights: int) -> None:
-        """Raise unless strengths and mask fit ``n_weights`` weights."""
+    def strengths(self, n_weights: int) -> Floats:
+        """r as a vector that is not written to; raises unless strengths and mask fit ``n_weights`` weights."""
         for r in (np.asarray(self.strength), np.asarray(self.absolute)):
             if r.ndim == 1 and r.shape != (n_weights,):
                 raise InputError(f"the regulariser has {len(r)} strengths for {n_weights} weights.")
         if self.nonnegative is not None and np.shape(self.nonnegative) != (n_weights,):
             raise InputError(f"the mask nonnegative has shape {np.shape(self.nonnegative)} for {n_weights} weights.")
-
-    def strengths(self, n_weights: int) -> Floats:
-        """r as a vector."""
-        return np.broadcast_to(np.asarray(self.strength, dtype=np.float64), (n_weights,)).copy()
+        return np.broadcast_to(np.asarray(self.strength, dtype=np.float64), (n_weights,))
 
     def kinks(self, n_weights: int) -> Bools:
         """Weights with a kink or a bound at zero."""

@@ -17,8 +17,8 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.optim.solution import Outcome
-from mssvm.optim.solver import Solver, SolverRun, Stop
+from mssvm.optim.run import Outcome, SolverRun, Stop
+from mssvm.optim.solver import Solver
 
 TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
 TRIAL_STEPS = 20  # at least; whole epochs

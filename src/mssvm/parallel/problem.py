@@ -16,10 +16,9 @@ from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
-from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Part
 from mssvm.objectives.training import Look, block_ptr
-from mssvm.objectives.unified import hcrf
+from mssvm.objectives.unified import Objective, hcrf
 from mssvm.parallel import work
 from mssvm.parallel.store import Survey
 from mssvm.parallel.work import Instances, Piece, Posed, Weigh
@@ -43,7 +42,7 @@ class Surveyed:
     @classmethod
     def of(cls, cluster: Cluster, data: ShardedDataset, structure: Structure, missing_label: Hashable) -> Surveyed:
         """Have every shard read, neighbours by the same worker as far as that goes."""
-        if type(structure).learn is not Structure.learn:
+        if type(structure).compile is not Structure.compile:  # which is where labels are looked at
             name = type(structure).__name__
             raise UnsupportedError(f"{name} learns its links from all labels at once; fit it on one machine.")
         shards = data.shards

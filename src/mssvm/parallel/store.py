@@ -24,8 +24,7 @@ from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import CANDIDATES, Labels, LabelVocabulary, check_label, flat_sites, is_missing, plain
 from mssvm.data.shards import Shard
 from mssvm.structures import Structure
-from mssvm.structures.base import WHAT
-from mssvm.structures.encoder import Encoder, Parsed, Schema
+from mssvm.structures.base import WHAT, Encoder, Parsed, Schema
 
 
 class Column:
@@ -87,7 +86,7 @@ class Source:
             self.values.append(matrix.data)
             self.columns.append(numbers[matrix.indices])
             self.counts.append(np.diff(matrix.indptr))
-        self.sizes.append(rows.sizes)
+        self.sizes.append(np.diff(rows.ptr))
 
     def close(self) -> None:
         self.ptr = offsets(np.concatenate(self.sizes))

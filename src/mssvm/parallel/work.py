@@ -26,14 +26,14 @@ from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.shards import Shard
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
-from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Part
 from mssvm.objectives.sums import Stretch, joined
 from mssvm.objectives.training import Look, TrainingProblem
+from mssvm.objectives.unified import Objective
 from mssvm.parallel.store import Stored, Survey
 from mssvm.structures import Encoder, Schema, Structure
-from mssvm.structures.encoded import Encoded, to_sample
-from mssvm.structures.encoder import Parsed, Rows
+from mssvm.structures.base import Parsed
+from mssvm.structures.encoded import Encoded, Rows, to_sample
 
 KEPT = 0.5  # share of a worker's free memory for blocks that stay bound; the others are bound anew at every visit
 STATE_BYTES = 160  # of a bound block beside its features: potentials, marginals, masks, plans
@@ -165,7 +165,7 @@ def joined_parsed(parts: Sequence[Parsed]) -> Parsed:
     rows = {}
     for name in parts[0].rows:
         mine = [part.rows[name] for part in parts]
-        sizes = np.concatenate([row.sizes for row in mine])
+        sizes = np.concatenate([np.diff(row.ptr) for row in mine])
         stack = sparse.vstack if sparse.issparse(mine[0].matrix) else np.concatenate
         matrix = stack([row.matrix for row in mine])
         rows[name] = FeatureRows(sparse.csr_array(matrix) if sparse.issparse(matrix) else matrix, offsets(sizes))

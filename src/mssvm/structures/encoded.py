@@ -1,9 +1,14 @@
-"""A batch of the user's instances as the layers below see it, and the way back to the user's shapes."""
+"""Instances as the layers below see them: topologies with named groups, batches of them, and the way back to the user's
+shapes.
+
+Batches are laid out by index arithmetic over their different topologies, never instance by instance.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -11,16 +16,81 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import InputError, at_row
-from mssvm.core.potentials import Query
+from mssvm.core.potentials import Potentials, Query, Target
 from mssvm.core.recent import Recent
-from mssvm.core.topology import Batch, offsets, spans, spread
+from mssvm.core.topology import NONE, Batch, Topology, gather, offsets, spans, spread
 from mssvm.data.labels import Labels
 from mssvm.engines.base import Bound
 from mssvm.losses.losses import Loss, inputs_for
 from mssvm.models.linear import LinearInputs
-from mssvm.objectives.sample import Sample
+from mssvm.objectives.unified import Sample
 
 BOUNDS = 4  # kept of one query
+
+
+@dataclass(frozen=True)
+class WeightBlock:
+    """Named weights (n_features, states...) that act on every member of a group of variables or factors.
+
+    ``axes`` says of every state axis whether it is "label" or "hidden"; ``source`` names the features, None is one
+    constant feature. ``rows`` names where a topology keeps the feature row of each member (None: rows in order).
+    A block with ``agree`` states has one weight a feature, kept >= 0, for both ends of a pair being in the same one.
+    """
+
+    name: str
+    group: str
+    axes: tuple[str, ...]
+    cards: tuple[int, ...]
+    source: str | None = None
+    rows: str | None = None
+    agree: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class HardConstraint:
+    """Joint states (a mask of the shape of the group's tables) that no member of the group may take."""
+
+    group: str
+    mask: Bools
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedTopology:
+    """One topology: the states of its variables, those that carry labels (in the ``shape`` of y), and named groups.
+
+    A group lists the scopes of its members: rows of one number are variables, longer ones factors. ``sizes`` is the
+    number of feature rows expected from each source; ``rows`` see ``WeightBlock``. ``table``: all instances have the
+    same labels, so that those of many are one array. Worked out of these: ``hidden``, the other variables; the members
+    of every group, as ``variables`` or numbers of ``factors``, which follow each other in the ``graph``.
+    """
+
+    cards: Ints
+    labels: Ints
+    shape: tuple[int, ...]
+    groups: Mapping[str, Ints]
+    sizes: Mapping[str, int]
+    rows: Mapping[str, Ints] = field(default_factory=dict)
+    hidden_shape: tuple[int, ...] | None = None
+    table: bool = False
+    hidden: Ints = field(init=False, repr=False)
+    variables: dict[str, Ints] = field(init=False, repr=False)
+    factors: dict[str, Ints] = field(init=False, repr=False)
+    graph: Topology = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        variables, factors, scopes = dict[str, Ints](), dict[str, Ints](), list[tuple[int, ...]]()
+        for name, members in self.groups.items():
+            if members.shape[1] == 1:
+                variables[name] = members[:, 0]
+            elif len(members):
+                factors[name] = np.arange(len(scopes), len(scopes) + len(members))
+                scopes += map(tuple, members.tolist())
+        hidden = np.setdiff1d(np.arange(len(self.cards)), self.labels)
+        made = {"variables": variables, "factors": factors, "hidden": hidden}
+        made["hidden_shape"] = self.hidden_shape or (len(hidden),)
+        made["graph"] = Topology(tuple(self.cards.tolist()), tuple(scopes))
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,3 +253,142 @@ def _check(encoded: Encoded, query: Query, what: str) -> None:
     for s in np.flatnonzero(empty)[:1].tolist():
         reason = "no label is left that the constraints allow; change the label or the constraint."
         raise InputError(reason, what=what, **at_row(s, encoded.labels.ptr))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Of a block of weights: how many rows of features it has, and whether they are a list of the source's."""
+
+    n: int
+    listed: bool
+
+
+class Frames:
+    """The topologies of a batch: ``kinds[kind_of[b]]`` is that of instance b; ``whole`` as in ``Encoder.assemble``.
+    ``variables``, ``factors`` and ``rows`` hold, by name, what each of the kinds has under it."""
+
+    def __init__(
+        self, kinds: tuple[GroupedTopology, ...], kind_of: Ints, whole: Mapping[str, Rows] | None = None
+    ) -> None:
+        self.kinds, self.kind_of, self.whole, self._none = kinds, kind_of, whole, [NONE] * len(kinds)
+        self.variables: dict[str, list[Ints]] = {}
+        self.factors: dict[str, list[Ints]] = {}
+        self.rows: dict[str, list[Ints]] = {}
+        for k, kind in enumerate(kinds):
+            found = (self.variables, kind.variables), (self.factors, kind.factors), (self.rows, kind.rows)
+            for table, here in found:
+                for name, members in here.items():
+                    table.setdefault(name, self._none.copy())[k] = members
+
+    def n_rows(self, source: str) -> Ints:
+        """The rows of features that every instance needs from a source."""
+        sizes = np.zeros(len(self.kinds), dtype=np.int64)
+        for k, kind in enumerate(self.kinds):
+            sizes[k] = kind.sizes[source]
+        return sizes[self.kind_of]
+
+    def count(self, block: WeightBlock, times: Sequence[int], own: bool) -> Rows:
+        """The rows of a block of weights where the topologies appear so many times; ``own``: factors of its group have
+        tables of their own."""
+        members = self.factors.get(block.group, self.variables.get(block.group, self._none))
+        tied = block.group in self.factors and not own
+        n = 1 if tied else sum(c * len(m) for c, m in zip(times, members, strict=True))
+        listed = False
+        if block.source is not None and block.rows is not None:
+            all_rows = sum(c * kind.sizes[block.source] for c, kind in zip(times, self.kinds, strict=True))
+            rows = self.rows.get(block.rows, self._none)
+            chosen = sum(c * len(r) for c, r in zip(times, rows, strict=True))
+            listed = 2 * chosen < all_rows or any(np.any(r[1:] <= r[:-1]) for r in rows)
+            n = n if listed else all_rows
+        return Rows(n * max(block.agree, 1), listed)
+
+    def batch(self, own: set[str]) -> Batch:
+        """Factors of one group share one table; those of the groups ``own`` have one each."""
+        graphs, number, count = dict[Topology, int](), [], []
+        for kind in self.kinds:
+            number.append(graphs.setdefault(kind.graph, len(graphs)))
+            count.append(kind.graph.n_factors)
+        start = offsets(np.array(count, dtype=np.int64)[self.kind_of])
+        ids = np.empty(start[-1], dtype=np.int64)
+        for g, (name, members) in enumerate(self.factors.items()):
+            at = gather(members, self.kind_of, start[:-1])
+            ids[at] = len(self.factors) + at if name in own else g
+        return Batch.of_kinds(tuple(graphs), np.array(number, dtype=np.int64)[self.kind_of], ids)
+
+    def sites(self, batch: Batch, hidden: bool = False) -> Sites:
+        """The variables with labels, or the hidden ones, of every topology, in their shape, as sites of the batch."""
+        variables, shapes = [], []
+        for kind in self.kinds:
+            variables.append(kind.hidden if hidden else kind.labels)
+            shapes.append(kind.hidden_shape or () if hidden else kind.shape)
+        sizes = np.fromiter(map(len, variables), np.int64, len(variables))[self.kind_of]
+        at = gather(variables, self.kind_of, batch.var_ptr[:-1])
+        table = bool(self.kinds) and self.kinds[0].table
+        return Sites(at, offsets(sizes), tuple(map(shapes.__getitem__, self.kind_of.tolist())), table)
+
+    def locate(self, batch: Batch, group: str) -> tuple[Target, Ints]:
+        """Where the members of a group lie: variables by their states, factors by their (different) tables."""
+        if group not in self.factors:
+            variables = self.variables.get(group, self._none)
+            return "unary", batch.unary_ptr[gather(variables, self.kind_of, batch.var_ptr[:-1])]
+        members = gather(self.factors[group], self.kind_of, batch.factor_ptr[:-1])
+        at = batch.table_at[members]
+        # A tied group has one table; more than one only where every factor has its own.
+        return "tables", at[:1] if len(at) and np.all(at == at[0]) else at
+
+    def choose(self, block: WeightBlock, at: Ints) -> tuple[Ints | None, Ints]:
+        """The rows of the block's source that the members of its group, at the places ``at``, have as features (None:
+        all), and the places of these rows. A row of features serves all states of a block that is for agreeing ones."""
+        chosen: Ints | None = None
+        if block.source is not None and block.rows is not None:
+            first = offsets(self.n_rows(block.source))
+            n, chosen = int(first[-1]), gather(self.rows.get(block.rows, self._none), self.kind_of, first[:-1])
+            listed = 2 * len(chosen) < n or np.any(chosen[1:] <= chosen[:-1])
+            if not (listed if self.whole is None else self.whole[block.name].listed):  # most, in order: no copy of them
+                places = np.full(n, -1, dtype=np.int64)
+                places[chosen] = at
+                chosen, at = None, places
+        if not block.agree:
+            return chosen, at
+        same = np.arange(block.agree) * (block.agree + 1)
+        if block.source is not None:
+            chosen = np.repeat(np.arange(len(at)) if chosen is None else chosen, block.agree)
+        return chosen, np.where(at[:, None] < 0, -1, at[:, None] + same).ravel()
+
+    def constrain(self, batch: Batch, constraints: Sequence[HardConstraint]) -> tuple[Bools | None, Potentials | None]:
+        """Forbidden states of variables as a mask of what is allowed, entries of tables as -inf in the offset."""
+        allowed: Bools | None = None
+        offset: Potentials | None = None
+        for constraint in constraints:
+            target, at = self.locate(batch, constraint.group)
+            entries = (at[:, None] + np.flatnonzero(constraint.mask)).ravel()
+            if not len(entries):
+                continue
+            if target == "unary":
+                allowed = np.ones(batch.n_states, dtype=bool) if allowed is None else allowed
+                allowed[entries] = False
+            else:
+                offset = Potentials.zeros(batch) if offset is None else offset
+                offset.tables[entries] = -np.inf
+        return allowed, offset
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Instances of some topologies as a batch, before their features are known: per block of weights the places of its
+    group's members and the rows of features that they take (``Frames``)."""
+
+    frames: Frames
+    batch: Batch
+    places: tuple[tuple[Target, Ints], ...]
+    rows: tuple[Ints | None, ...]
+    labels: Sites
+    hidden: Sites
+    allowed: Bools | None
+    offset: Potentials | None
+
+    @cached_property
+    def plain(self) -> Plain | None:
+        """None where constraints leave some states out, which is checked with every query."""
+        output = spread(self.labels.vars, self.batch.n_vars)
+        return Plain(Query.of(self.batch, output)) if self.allowed is None else None

@@ -16,8 +16,8 @@ from mssvm.core.checks import count, mapping, several
 from mssvm.core.errors import InputError
 from mssvm.data.graphs import FactorInput
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import MOST_STATES, Raw, Structure, label_mask, type_names
-from mssvm.structures.encoder import Encoder, GroupedTopology, HardConstraint, Schema, WeightBlock, state_index
+from mssvm.structures.base import MOST_STATES, Encoder, Raw, Schema, Structure, label_mask, state_index, type_names
+from mssvm.structures.encoded import GroupedTopology, HardConstraint, WeightBlock
 
 
 @dataclass(eq=False, repr=False)

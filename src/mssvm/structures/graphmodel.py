@@ -13,8 +13,8 @@ from mssvm.core.checks import mapping
 from mssvm.core.errors import InputError
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import Raw, check_flag, label_mask, type_names
-from mssvm.structures.encoder import HardConstraint, Schema
+from mssvm.structures.base import Raw, Schema, check_flag, label_mask, type_names
+from mssvm.structures.encoded import HardConstraint
 from mssvm.structures.pairwise import Frame, Pairwise, edge_source, tag
 
 

@@ -11,8 +11,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.registry import EDGES
-from mssvm.structures.base import Raw
-from mssvm.structures.encoder import Schema
+from mssvm.structures.base import Raw, Schema
 from mssvm.structures.pairwise import Frame, Pairwise, edge_source, split
 
 DIRECTIONS = ("right", "down", "down_right", "down_left")

@@ -20,8 +20,8 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import Raw
-from mssvm.structures.encoder import Encoder, GroupedTopology, Schema, WeightBlock
+from mssvm.structures.base import NO_TYPES, Encoder, Parsed, Raw, Schema
+from mssvm.structures.encoded import GroupedTopology, WeightBlock
 from mssvm.structures.pairwise import Frame, Pairwise
 
 SMOOTHING = 0.5  # added to every count of a pair of labels
@@ -89,8 +89,14 @@ class MultiLabel(Pairwise):
     def read(self, X: Sequence[Any]) -> Raw:
         return Raw({"node": list(X)}, [()] * len(X))
 
-    def learn(self, y: Any, vocabulary: LabelVocabulary) -> dict[str, tuple[str, ...]]:
-        """Names of the labels and of the links."""
+    def compile(
+        self, X: Any, vocabulary: LabelVocabulary, y: Any = None, types: Mapping[str, tuple[str, ...]] = NO_TYPES
+    ) -> tuple[Encoder, Parsed]:
+        self.check()
+        return super().compile(X, vocabulary, y, {**types, **self._names(y, vocabulary)})
+
+    def _names(self, y: Any, vocabulary: LabelVocabulary) -> dict[str, tuple[str, ...]]:
+        """Of the labels and of the links."""
         n = len(y[0]) if y is not None and len(y) else 0
         if vocabulary.n_classes > 2:
             hint = "give missing_label= if one of them marks missing labels"

@@ -19,8 +19,8 @@ from mssvm.core.checks import count
 from mssvm.core.errors import InputError
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import MOST_STATES, Raw, Structure, check_flag
-from mssvm.structures.encoder import Encoder, GroupedTopology, Parsed, Schema, WeightBlock
+from mssvm.structures.base import MOST_STATES, Encoder, Parsed, Raw, Schema, Structure, check_flag
+from mssvm.structures.encoded import GroupedTopology, WeightBlock
 
 
 @dataclass(eq=False, repr=False)
@@ -66,8 +66,8 @@ class SequenceClass(Structure):
         if self.pool is None:
             return schema, parsed
         node, rows = schema.features["node"], parsed.rows["node"]
-        n, sizes = len(rows.sizes), np.maximum(rows.sizes, 1)
-        owner = np.repeat(np.arange(n), rows.sizes)
+        n, lengths = len(rows.ptr) - 1, np.diff(rows.ptr)
+        owner, sizes = np.repeat(np.arange(n), lengths), np.maximum(lengths, 1)
         average = sparse.csr_array((1.0 / sizes[owner], (owner, np.arange(len(owner)))), shape=(n, len(owner)))
         means = FeatureRows(average @ rows.matrix, np.arange(n + 1))
         kind: Literal["dense", "sparse"] = "dense" if node.kind == "dense" else "sparse"

@@ -14,7 +14,7 @@ from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Marginals
 from mssvm.engines import engine_of
 from mssvm.engines.base import Features
-from mssvm.structures.encoder import Frames
+from mssvm.structures.encoded import Frames
 from mssvm.torch.functions import on
 from mssvm.torch.layer import StructuredLoss
 from mssvm.torch.scores import LaidOut, ScoreLayout

@@ -24,15 +24,15 @@ import torch
 
 from mssvm.core.arrays import Ints
 from mssvm.core.errors import InputError
+from mssvm.core.potentials import Target
 from mssvm.core.recent import Recent
-from mssvm.core.terms import Target
 from mssvm.core.topology import Batch, gather
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import LabelVocabulary
 from mssvm.models.linear import LinearInputs
 from mssvm.structures import Grid, SequenceClass, Structure
-from mssvm.structures.encoded import Encoded
-from mssvm.structures.encoder import Encoder, Frames, GroupedTopology, Schema
+from mssvm.structures.base import Encoder, Schema
+from mssvm.structures.encoded import Encoded, Frames, GroupedTopology
 
 Scores = Any
 """A tensor (the labels' scores alone), or a mapping from names of groups to tensors or lists of tensors."""

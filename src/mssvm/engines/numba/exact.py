@@ -5,6 +5,8 @@ pairwise forest, order of elimination legal      tree recursion   (kernels with 
                                                                   instances side by side where they are alike
 one variable away from such a forest             conditioning
 anything else                                    elimination      (compiled per topology and role pattern)
+
+``JoinedInference`` goes from weights to U+ - U- and its gradient in a few compiled calls, in memory that threads keep.
 """
 
 from __future__ import annotations
@@ -12,20 +14,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints, Spare, sum_by
 from mssvm.core.checks import temperature
 from mssvm.core.errors import UnsupportedError
+from mssvm.core.jit import njit
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, counts, gather, offsets, spread
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls
 from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
-from mssvm.engines.numba.forests.cutset_plan import CutsetPair, CutsetPlan, CutsetRoute
-from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
+from mssvm.engines.numba.forests.cutset import CutsetPair, CutsetPlan, CutsetRoute
+from mssvm.engines.numba.forests.lane_groups import parts_of
+from mssvm.engines.numba.forests.plan import BLOCK, NO_COST, NO_SETS, ForestPlan, ForestRoute
+from mssvm.engines.numba.forests.registers import BASE, NUMBER, SIDE, TABLE_PARTS
+from mssvm.engines.numba.vector import WIDTH
+
+if TYPE_CHECKING:
+    from mssvm.engines.numba.features import LinearFeatures
 
 
 class Route(Protocol):
@@ -194,3 +203,94 @@ class GivenStates:
         feasible = total > -np.inf
         mu.unary[self.unary[feasible[self.unary_owner]]] = 1.0
         np.add.at(mu.tables, self.mu[feasible[self.table_owner]], 1.0)
+
+
+class JoinedInference:
+    """Forests that run in registers, nearly all of them, under a query and a narrower one, or with given states."""
+
+    def __init__(
+        self, features: LinearFeatures, sides: list[ForestRoute], given: GivenStates | None, cost: Potentials | None
+    ) -> None:
+        self.features, self.sides, self.given = features, sides, given
+        self.workers, self.kernel = sides[0].workers, sides[0].registers.run
+        unary, tables = (NO_COST, NO_COST) if cost is None else (cost.unary, cost.tables)
+        # One type: a kernel is compiled for it.
+        self.cost = [np.require(unary, np.float64, ["C", "W"]), np.require(tables, np.float64, ["C", "W"])]
+        batch, rows, sets, heads, tails = features.batch, [], [], [], list[Floats]()
+        self.missing, needs = np.ones((len(sides), len(batch)), dtype=bool), (0, 0)
+        for k, side in enumerate(sides):
+            lanes, own = side.registers, side.registers.rows.copy()
+            assert lanes.run is self.kernel
+            own[:, SIDE], own[:, NUMBER] = k, own[:, NUMBER] - 1 + len(sides) + sum(map(len, tails))
+            own[:, BASE : BASE + 4] += k * TABLE_PARTS * batch.n_table_entries
+            rows.append(own)
+            sets.append(lanes.sets)
+            heads.append(lanes.numbers[:1])
+            tails.append(lanes.numbers[1:])
+            self.missing[k, side.instances] = False
+            needs = max(needs[0], lanes.needs[0]), max(needs[1], lanes.needs[1])
+        self.rows, self.sets, self.numbers = np.concatenate(rows), np.concatenate(sets), np.concatenate(heads + tails)
+        self.wanted, self.counts = int(np.count_nonzero(~self.missing)), needs[1]
+        sizes = [batch.n_states, batch.n_states, batch.n_table_entries, batch.n_mu_entries]
+        sizes += [len(sides) * TABLE_PARTS * batch.n_table_entries, needs[0]]
+        self.at = offsets(-(-np.array(sizes) // WIDTH) * WIDTH).tolist()
+        self.spans = list(map(slice, self.at, np.add(self.at[:-1], sizes)))
+
+    def __call__(self, w: Floats) -> tuple[Floats, Floats, Floats]:
+        batch, given, size = self.features.batch, self.given, (self.at[-1], self.counts)
+        space = self.workers.scratch(*size)[0]
+        unary, mu, raw, mu_tables, made, _ = (space[span] for span in self.spans)
+        self.features.forward(w, Potentials(unary, raw))
+        value, done = np.zeros((2, len(batch))), np.zeros((len(self.sides), len(batch)), dtype=bool)
+
+        def run(rows: Ints, sets: Ints = NO_SETS) -> int:
+            rest, counts = self.workers.scratch(*size)  # behind the arrays above, on whichever thread
+            count: int = self.kernel(
+                rows, self.numbers, sets, made, raw, self.cost[1], unary, self.cost[0], value, mu, mu_tables, done,
+                rest[self.at[-2] :], counts,
+            )  # fmt: skip
+            return count
+
+        if self.workers.idle == 1:
+            count = run(self.rows, self.sets)
+        else:
+            count = run(self.rows[:0], self.sets)
+            for side in range(len(self.sides)):  # one after the other: the second is subtracted
+                count += sum(self.workers.each(run, parts_of(self.rows[self.rows[:, SIDE] == side], BLOCK // WIDTH)))
+        theta, marginals = Potentials(unary, raw), Marginals(mu, mu_tables)
+        if count < self.wanted:
+            self._one_by_one(np.flatnonzero(~np.all(done | self.missing, axis=0)), theta, value, marginals)
+        if given is not None:
+            subtract_given(
+                given.unary, given.unary_owner, given.tables, given.table_owner, given.mu, unary, raw, value[1],
+                np.zeros(len(batch)), mu, mu_tables,
+            )  # fmt: skip
+        return value[0], value[1], self.features.adjoint(marginals)
+
+    def _one_by_one(self, rest: Ints, theta: Potentials, value: Floats, mu: Marginals) -> None:
+        """Instances that do not run in registers, or whose sums are not safe there."""
+        batch, chosen = self.features.batch, spread(rest, len(self.features.batch))
+        found = [Marginals.zeros(batch) for _ in self.sides]
+        for k, side in enumerate(self.sides):
+            scores = theta + Potentials(*self.cost) if k == 0 and len(self.cost[0]) else theta
+            scores.check(batch)
+            side.one_by_one(rest[~self.missing[k, rest]], scores, value[k], found[k])
+        states, entries = chosen[batch.owner][batch.state_var], chosen[batch.mu_owner]
+        difference = found[0] if len(found) == 1 else found[0] - found[1]
+        mu.unary[states], mu.tables[entries] = difference.unary[states], difference.tables[entries]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def subtract_given(
+    states: Ints, owner: Ints, entries: Ints, table_owner: Ints, places: Ints, unary: Floats, tables: Floats,
+    value: Floats, table_value: Floats, mu: Floats, mu_tables: Floats,
+) -> None:  # fmt: skip
+    """Values of given states, added up as ``sum_by`` does, and their marginals off those of another query."""
+    for i in range(len(states)):
+        value[owner[i]] += unary[states[i]]
+        mu[states[i]] -= 1.0
+    for i in range(len(entries)):
+        table_value[table_owner[i]] += tables[entries[i]]
+        mu_tables[places[i]] -= 1.0
+    for b in range(len(value)):
+        value[b] += table_value[b]

@@ -19,11 +19,11 @@ from scipy import sparse
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.jit import njit
-from mssvm.core.potentials import Marginals, Potentials
-from mssvm.core.terms import Term
+from mssvm.core.potentials import Marginals, Potentials, Term
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Joined, Pair
-from mssvm.engines.numba.joined import JoinedInference
+from mssvm.engines.base import Joined, Pair, TwoCalls
+from mssvm.engines.numba.exact import GivenStates, JoinedInference, NumbaBound
+from mssvm.engines.numba.forests.plan import ForestRoute
 from mssvm.engines.numba.vector import FAST, WIDTH, floats_at, ints_at, load, pointer_to, shorts_at, splat, store
 
 ROWS = 6  # registers of sums in ``tied_forward`` and ``tied_adjoint``: as many as the shortest machine has
@@ -45,11 +45,15 @@ class LinearFeatures:
     ) -> None:
         self.batch, self.offset, self.n_weights = batch, offset, n_weights
         self._held = list[AnyArray]()  # what the terms' addresses point to
-        self._terms = np.array([self._row(term, tied_from) for term in terms], dtype=np.int64).reshape(-1, STEP + 1)
+        self._terms = np.zeros((len(terms), STEP + 1), dtype=np.int64)
+        for row, term in zip(self._terms, terms, strict=True):
+            self._describe(term, tied_from, row)
         kinds = self._terms[:, KIND]
-        self._loops = [True if some.any() else None for some in ((kinds >= SPARSE) & (kinds < TIED), kinds >= TIED)]
+        compressed, tied = bool(np.any((kinds >= SPARSE) & (kinds < TIED))), bool(np.any(kinds >= TIED))
+        self._loops = compressed or None, tied or None
 
-    def _row(self, term: Term, tied_from: int) -> list[int]:
+    def _describe(self, term: Term, tied_from: int, row: Ints) -> None:
+        """Write the columns of a term."""
         rows, block = term.features, np.ascontiguousarray(term.block[:1] if term.one_block else term.block)
         arrays, kind = {AT: term.at, BLOCK: block}, DENSE
         if sparse.issparse(rows):
@@ -64,7 +68,6 @@ class LinearFeatures:
             arrays[X] = np.ascontiguousarray(rows)
             if rows.shape[1] > 1 and len(term.at) * term.block_size >= tied_from and term.one_block:
                 kind = FEW if term.width <= NARROW else TIED
-        row = [0] * (STEP + 1)
         for column, array in arrays.items():
             arrays[column] = np.ascontiguousarray(array)
             row[column] = arrays[column].ctypes.data
@@ -73,18 +76,15 @@ class LinearFeatures:
         row[N], row[D] = rows.shape
         row[WIDE_AT], row[WIDE] = term.at.dtype == np.int64, arrays.get(INDICES, block[:0]).dtype == np.int64
         row[STEP] = not term.one_block
-        return row
 
-    def forward(self, w: Floats) -> Potentials:
-        theta = Potentials(np.empty(self.batch.n_states), np.empty(self.batch.n_table_entries))
-        self.forward_into(w, theta)
-        return theta
-
-    def forward_into(self, w: Floats, theta: Potentials) -> None:
+    def forward(self, w: Floats, into: Potentials | None = None) -> Potentials:
+        """theta at the weights, in new arrays or in those given."""
+        theta = into or Potentials(np.empty(self.batch.n_states), np.empty(self.batch.n_table_entries))
         if w.shape != (self.n_weights,):
             raise InputError(f"the model has {self.n_weights} weights, but w has shape {w.shape}.")
         known = (NONE, NONE) if self.offset is None else (_typed(self.offset.unary), _typed(self.offset.tables))
         products(self._terms, _typed(w), theta.unary, theta.tables, *known, NO_RUNS, False, *self._loops)
+        return theta
 
     def adjoint(self, mu: Marginals) -> Floats:
         batch = self.batch
@@ -114,7 +114,19 @@ class LinearFeatures:
         return np.stack([first, source[first], np.diff(np.append(first, size))], axis=1)
 
     def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
-        return JoinedInference.of(self, pair, cost)
+        if not isinstance(pair, TwoCalls) or not isinstance(pair.plus, NumbaBound):
+            return None
+        assert isinstance(pair.minus, NumbaBound)
+        plus, minus = pair.plus.routes, pair.minus.routes
+        given, forests = list[GivenStates](), list[ForestRoute]()
+        for route in (*plus, *minus):
+            if isinstance(route, GivenStates):
+                given.append(route)
+            elif isinstance(route, ForestRoute) and route.mostly_in_registers:
+                forests.append(route)
+        if len(plus) != 1 or len(forests) + len(given) != 1 + len(minus) or plus[0] not in forests:
+            return None
+        return JoinedInference(self, forests, given[0] if given else None, cost)
 
 
 def _typed(values: Floats) -> Floats:

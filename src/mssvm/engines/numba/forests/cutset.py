@@ -1,299 +1,351 @@
-"""Graphs that become forests when one variable is fixed: solve the forest for each of its states, then combine.
+"""Exact inference where fixing one variable (the cutset) leaves a pairwise forest, such as the class of a hidden chain.
 
-PS over the cut variable c of [theta_c + value of the forest given c], at c's own temperature. Tables have the cut
-variable as their first axis, so that a state of it selects a contiguous slice.
+value = PS over the cutset (at its own temperature) of [its score + nested power sum of the forest given it].
+
+Every state of a cut variable makes an instance of its own: the forest that is left, with the scores and the slices of
+tables that the state selects. These run as all forests do (``plan``), side by side where they are alike.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import UnsupportedError
 from mssvm.core.jit import njit
-from mssvm.engines.numba.forests.chain import Lanes, chains_down, chains_up, make_lanes, padded
-from mssvm.engines.numba.forests.forest import (
-    MIXED,
-    TreeSpace,
-    make_workspace,
-    oriented,
-    read_roles,
-    sizes,
-    solve_down,
-    solve_up,
-)
-from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, Tables
-from mssvm.engines.numba.forests.tree import Rooted, power, power_weights
+from mssvm.core.potentials import Marginals, Potentials, Query, Status, segment_argmax
+from mssvm.core.threads import Workers
+from mssvm.core.topology import Batch, Topology, by_first_use, counts, offsets, ranks, spans, spread
+from mssvm.engines.base import Bound, Pair, Paired
+from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
+from mssvm.engines.numba.forests.rooting import rooting_of
+from mssvm.engines.numba.vector import pointer_to
+
+NAME = "conditioning"
+TRIED = 8  # variables that are tried as cutsets, those in most factors first
+AT_ONCE = 1 << 18  # states of the forests that are laid out together
+LO, GAP, TO, SIZE, FACTORS, KIND = range(6)  # columns of an instance: see ``CutForests``
+NODES = np.zeros((0, 5), dtype=np.int64)
 
 
-class Cut(NamedTuple):
-    """Per topology g: the cut variable, its states, and which factors are edges of the rest or attached to one node."""
+@dataclass(frozen=True, eq=False)
+class CutTopology:
+    """A topology with its cut variable and the forest that is left.
 
-    variable: Ints
-    states: Ints
-    edge_factor: Ints  # at Forest.edge_ptr[g]
-    edge_cut: Bools  # the factor holds the cut variable too
-    attached_ptr: Ints
-    attached_factor: Ints
-    attached_node: Ints
+    A row of ``edges``: factor, steps in its table from a state of the cut variable to the next (0: not in its scope)
+    and of the other two, and the states of these. A row of ``attached``, factors of the cut variable and one other:
+    factor, where the states of the other begin in the forest, their number, steps of the cut variable and of the other.
+    """
 
+    variable: int
+    rest: Topology
+    edges: Ints
+    attached: Ints
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def read_cut(
-    cut: Cut, forest: Forest, layout: BatchPtr, b: int, allowed: Bools, output: Bools, equal: bool, space: TreeSpace
-) -> tuple[int, bool]:
-    """Temperature mode of the rest, and whether eliminating the cut variable last is legal."""
-    g = layout.topology_of[b]
-    first = layout.var_ptr[b]
-    v = first + cut.variable[g]
-    n = forest.node_ptr[g + 1] - forest.node_ptr[g]
-    mode = read_roles(first, n, v, layout.unary_ptr, allowed, output, equal, space)
-    outputs = False
-    for i in range(n):
-        outputs |= space.output[i] and space.free[i]
-    count = 0
-    for j in range(layout.unary_ptr[v], layout.unary_ptr[v + 1]):
-        count += allowed[j]
-    return mode, equal or output[v] or count < 2 or not outputs
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def plain_net(forest: Forest, g: int) -> Rooted:
-    """The rooted forest of topology g with space for the offsets of its tables and marginals."""
-    i, j = forest.node_ptr[g], forest.node_ptr[g + 1]
-    m = forest.edge_ptr[g + 1] - forest.edge_ptr[g]
-    return Rooted(
-        forest.order[i:j], forest.parent[i:j], forest.edge[i:j], forest.flip[i:j], forest.card[i:j], forest.at[i:j],
-        np.zeros(m, np.int64), np.zeros(m, np.int64),
-    )  # fmt: skip
+    @classmethod
+    def at(cls, topology: Topology, v: int) -> CutTopology:
+        """The topology cut at v, whose larger factors have v and two others in their scope."""
+        cards = topology.cards[:v] + topology.cards[v + 1 :]
+        first, edges, attached, scopes = offsets(np.array(cards, dtype=np.int64)), [], [], list[tuple[int, ...]]()
+        for f, scope in enumerate(topology.scopes):
+            steps = topology.scope_strides[topology.scope_ptr[f] : topology.scope_ptr[f + 1]].tolist()
+            step = steps.pop(scope.index(v)) if v in scope else 0
+            others = tuple(u - (u > v) for u in scope if u != v)
+            if len(others) == 1:
+                attached.append((f, first[others[0]], cards[others[0]], step, *steps))
+            else:
+                edges.append((f, step, *steps, cards[others[0]], cards[others[1]]))
+                scopes.append(others)
+        tables = np.array(edges, dtype=np.int64).reshape(-1, 6), np.array(attached, dtype=np.int64).reshape(-1, 5)
+        return cls(v, Topology(cards, tuple(scopes)), *tables)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def check_cuts(cut: Cut, forest: Forest, layout: BatchPtr, allowed: Bools, output: Bools, ok: Bools) -> None:
-    """Clear ``ok`` where different temperatures make conditioning wrong."""
-    instances = np.flatnonzero(ok).astype(np.int64)
-    space = make_workspace(int(sizes(forest, layout, instances)[0]), 1, False)
-    for b in instances:
-        g = layout.topology_of[b]
-        mode, legal = read_cut(cut, forest, layout, int(b), allowed, output, False, space)
-        ok[b] = legal
-        if legal and mode == MIXED:
-            ends = forest.ends[forest.edge_ptr[g] : forest.edge_ptr[g + 1]]
-            ok[b] = oriented(plain_net(forest, g), ends, mode, space)[0]
+@lru_cache(4096)
+def cut_of(topology: Topology) -> CutTopology | None:
+    """The topology cut at the variable in most factors that leaves a pairwise forest."""
+    large = [set(s) for s in topology.scopes if len(s) > 2]
+    candidates = set.intersection(*large) if large else set(range(topology.n_vars))
+    degree = np.bincount(topology.scope_flat, minlength=topology.n_vars)
+    if topology.scope_sizes.max(initial=0) > 3 or topology.n_factors - degree.max(initial=0) > topology.n_vars - 2:
+        return None  # whichever goes, more factors are left than a forest of the others has
+    for v in sorted(candidates, key=lambda i: (-int(degree[i]), i))[:TRIED]:
+        found = CutTopology.at(topology, v)
+        if rooting_of(found.rest).valid:
+            return found
+    return None
+
+
+class CutForests:
+    """The forests of some instances, one for every state of their cut variables, as a batch of its own.
+
+    ``of`` and ``ptr`` are the instance of each and the forests of each instance, ``cut_state`` where the state lies
+    among those of the batch. ``rows``, by instance: its states begin at LO, those of the cut variable GAP behind; those
+    of its forests at TO, SIZE each; its factors at FACTORS. ``table_source`` has the entry that each entry of the
+    tables is a copy of; ``blocks`` say where marginals of tables go: forest, from, to, rows, columns, steps of these.
+    """
+
+    def __init__(self, batch: Batch, cuts: list[CutTopology | None], instances: Ints) -> None:
+        self.source, self.instances, self.cuts = batch, instances, list[CutTopology]()
+        first, kind = by_first_use(batch.topology_of[instances])
+        graphs, number = dict[Topology, int](), []
+        for g in batch.topology_of[instances[first]].tolist():
+            cut = cuts[g]
+            assert cut is not None
+            self.cuts.append(cut)
+            number.append(graphs.setdefault(cut.rest, len(graphs)))
+        self.variable = batch.var_ptr[instances] + np.array([cut.variable for cut in self.cuts], dtype=np.int64)[kind]
+        states = np.diff(batch.unary_ptr)[self.variable]
+        self.ptr, self.of = offsets(states), np.repeat(instances, states)
+        state, kinds = ranks(self.ptr), np.repeat(kind, states)
+        self.cut_state = np.repeat(batch.unary_ptr[self.variable], states) + state
+        edges = np.concatenate([cut.edges for cut in self.cuts])
+        per_kind = np.array([len(cut.edges) for cut in self.cuts], dtype=np.int64)
+        patterns, pattern = np.unique(edges[:, 2:], axis=0, return_inverse=True)
+        each = spans((np.cumsum(per_kind) - per_kind)[kinds], per_kind[kinds])  # the edges of every forest
+        factor = np.repeat(batch.factor_ptr[self.of], per_kind[kinds]) + edges[each, 0]
+        inside = np.repeat(state, per_kind[kinds]) * edges[each, 1]
+        start, steps, shape = batch.table_at[factor] + inside, edges[each, 2:4], edges[each, 4:]
+        ids = start * len(patterns) + pattern.ravel()[each]
+        self.batch = own = Batch.of_kinds(tuple(graphs), np.array(number, dtype=np.int64)[kinds], ids)
+        first = by_first_use(ids)[0]  # the order in which tables lie
+        size, block = shape[first].prod(axis=1), own.mu_first
+        at, width = ranks(offsets(size)), np.repeat(shape[first, 1], size)
+        begin, down, right = (np.repeat(part, size) for part in (start[first], *steps[first].T))
+        self.table_source = begin + at // width * down + at % width * right
+        places = [own.factor_owner[block], own.mu_at[block], batch.mu_at[factor[block]] + inside[block]]
+        self.blocks = np.stack([*places, *shape[block].T, *steps[block].T], axis=1)
+        lo, to = batch.unary_ptr[batch.var_ptr[instances]], own.unary_ptr[own.var_ptr]
+        columns = [lo, batch.unary_ptr[self.variable] - lo, to[self.ptr[:-1]], np.diff(to)[self.ptr[:-1]]]
+        self.rows = np.stack([*columns, batch.factor_ptr[instances], kind], axis=1)
+        attached = [cut.attached for cut in self.cuts]
+        self.attached = np.concatenate([NODES, *attached])
+        self.attached_ptr = offsets(np.array([len(rows) for rows in attached], dtype=np.int64))
+
+    @cached_property
+    def plan(self) -> ForestPlan:
+        return ForestPlan(self.batch)
+
+    def query(self, query: Query) -> Query:
+        """Roles and masks of the variables that are left."""
+        batch, own, n = self.source, self.batch, np.diff(self.ptr)
+        sizes, first = np.diff(own.var_ptr), np.repeat(self.variable, n)
+        variables = spans(batch.var_ptr[self.of], sizes)
+        variables += variables >= np.repeat(first, sizes)
+        sizes, lo, gap = (np.repeat(self.rows[:, k], n) for k in (SIZE, LO, GAP))
+        states = spans(lo, sizes)
+        states += (states >= np.repeat(lo + gap, sizes)) * np.repeat(np.repeat(n, n), sizes)
+        return Query(query.output[variables], query.allowed[states])
+
+
+class CutsetPlan:
+    """Exact inference on graphs that one variable separates into a pairwise forest (factors up to order three).
+
+    Exact when that variable is an output, is clamped, or the temperatures of all free variables agree with its own.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch, self.cuts = batch, [cut_of(topology) for topology in batch.topologies]
+        self.ok: Bools = np.array([cut is not None for cut in self.cuts], dtype=bool)[batch.topology_of]
+
+    @cached_property
+    def forests(self) -> list[CutForests]:
+        """The forests of all instances that have some, in parts that are a function of the data alone."""
+        states = [
+            0 if cut is None else t.cards[cut.variable] for t, cut in zip(self.batch.topologies, self.cuts, strict=True)
+        ]
+        each = np.array(states, dtype=np.int64)[self.batch.topology_of] * np.diff(
+            self.batch.unary_ptr[self.batch.var_ptr]
+        )
+        cut = np.flatnonzero(self.ok)
+        parts = np.split(cut, np.flatnonzero(np.diff(np.cumsum(each[cut]) // AT_ONCE)) + 1)
+        return [CutForests(self.batch, self.cuts, part) for part in parts if len(part)]
+
+    def supports(self, query: Query, eps_y: float, eps_h: float) -> Bools:
+        """Per instance: does one variable separate it into a forest on which these roles and temperatures are exact?"""
+        ok = self.ok.copy()
+        if eps_y == eps_h or not ok.any():
+            return ok
+        free = query.n_allowed(self.batch) > 1
+        for part in self.forests:
+            own, given = part.query(query), part.variable
+            outputs = counts(own.output & (own.n_allowed(part.batch) > 1), part.batch.var_ptr)[part.ptr[:-1]] > 0
+            ok[part.instances] = query.output[given] | ~free[given] | ~outputs
+            ok[part.of[~part.plan.supports(own, eps_y, eps_h)]] = False
+        return ok
+
+    def narrows_cuts(self, query: Query, narrower: Query) -> bool:
+        """Whether all instances have cut variables and the queries differ in these alone."""
+        differs = query.allowed != narrower.allowed
+        for part in self.forests:
+            differs[part.cut_state] = False
+        return bool(self.ok.all()) and np.array_equal(query.output, narrower.output) and not differs.any()
+
+
+class CutsetRoute:
+    """Conditioning at given roles, masks and temperatures."""
+
+    def __init__(
+        self, plan: CutsetPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers
+    ) -> None:
+        self.plan, self.instances, self.workers = plan, instances, workers
+        self.output, self.eps_y, self.eps_h = query.output, eps_y, eps_h
+        self.parts, self.routes, chosen = list[CutForests](), list[ForestRoute](), spread(instances, len(plan.batch))
+        for part in plan.forests:
+            some = np.flatnonzero(chosen[part.of] & query.allowed[part.cut_state])
+            if len(some):
+                own = part.query(query)
+                free = own.n_allowed(part.batch) > 1
+                low = eps_y if np.any(free & own.output) else eps_h
+                high = eps_h if np.any(free & ~own.output) else low
+                self.parts.append(part)
+                self.routes.append(ForestRoute(part.plan, own, low, high, some, workers))
+        self._spare = list[Floats]()  # memory of runs before, as the system takes long to give it anew
+        self._needed = max((2 * part.batch.n_states + part.batch.n_mu_entries for part in self.parts), default=0)
+
+    def infer_into(
+        self,
+        theta: Potentials,
+        value: Floats,
+        mu: Marginals,
+        narrower: Bools | None = None,
+        minus: Floats | None = None,
+    ) -> None:
+        """Write value and marginals of the instances, the latter into zeros. With a mask ``narrower`` of the cut
+        variables, ``minus`` gets the values under it and mu is the difference of marginals."""
+        if not self.plan.ok[self.instances].all():
+            raise UnsupportedError(
+                "no single variable separates an instance into an exactly solvable forest; use general elimination."
+            )
+        chosen = spread(self.instances, len(self.plan.batch))
+        unary, tables = np.ascontiguousarray(theta.unary), np.ascontiguousarray(theta.tables)
+
+        def run(part: CutForests, route: ForestRoute) -> None:
+            own, given = part.batch, (part.ptr, part.attached_ptr, part.attached, part.rows)
+            try:
+                room = self._spare.pop()
+            except IndexError:
+                room = np.empty(self._needed)
+            parts = np.split(room[: 2 * own.n_states + own.n_mu_entries], [own.n_states, 2 * own.n_states])
+            scores, found = Potentials(parts[0], tables[part.table_source]), Marginals(*parts[1:])
+            if route.dense:  # of which not every entry is written
+                found.unary[:], found.tables[:] = 0.0, 0.0
+            place(spread(route.instances, len(own)), *given, self.plan.batch.table_at, unary, tables, scores.unary)
+            values = np.full(len(own), -np.inf)
+            route.infer_into(scores, values, found)
+            values += unary[part.cut_state]
+            mine = chosen[part.instances]
+            best, share = self._weigh(part, values)
+            value[part.instances[mine]] = best[mine]
+            if narrower is not None and minus is not None:
+                best, other = self._weigh(part, np.where(narrower[part.cut_state], values, -np.inf))
+                minus[part.instances[mine]] = best[mine]
+                share -= other
+            mu.unary[part.cut_state[route.instances]] = share[route.instances]
+            add_marginals(
+                *given, part.blocks, self.plan.batch.mu_at, share, found.unary, found.tables, mu.unary,
+                mu.tables,
+            )  # fmt: skip
+            self._spare.append(room)
+
+        self.workers.each(run, self.parts, self.routes)
+
+    def _weigh(self, part: CutForests, values: Floats) -> tuple[Floats, Floats]:
+        """PS over the states of every cut variable at its own temperature, and the weight of every state."""
+        n, eps = np.diff(part.ptr), np.where(self.output[part.variable], self.eps_y, self.eps_h)
+        top = np.maximum.reduceat(values, part.ptr[:-1])
+        shift, cold = np.where(top > -np.inf, top, 0.0), eps == 0.0
+        with np.errstate(over="ignore"):
+            weights = np.exp((values - np.repeat(shift, n)) / np.repeat(np.where(cold, 1.0, eps), n))
+        if cold.any():
+            weights[np.repeat(cold, n)] = 0.0
+            weights[(part.ptr[:-1] + segment_argmax(values, part.ptr))[cold & (top > -np.inf)]] = 1.0
+        total = np.add.reduceat(weights, part.ptr[:-1])
+        total[top == -np.inf] = 1.0
+        return np.where(top > -np.inf, shift + eps * np.log(total), -np.inf), weights / np.repeat(total, n)
+
+
+@dataclass(frozen=True, eq=False)
+class CutsetPair:
+    """Paired inference in one pass, where the narrower query restricts cut variables (labels) alone and both have the
+    same potentials; ``apart`` answers wherever that does not do."""
+
+    route: CutsetRoute
+    narrower: Query
+    apart: Pair
+
+    @property
+    def plus(self) -> Bound:
+        return self.apart.plus
+
+    @property
+    def minus(self) -> Bound:
+        return self.apart.minus
+
+    def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired:
+        if theta_plus is not theta_minus:
+            return self.apart(theta_plus, theta_minus)
+        batch = self.route.plan.batch
+        plus, minus, mu = np.zeros(len(batch)), np.zeros(len(batch)), Marginals.zeros(batch)
+        theta_plus.check(batch)
+        self.route.infer_into(theta_plus, plus, mu, self.narrower.allowed, minus)
+        return Paired(plus, minus, mu, Status.exactly(plus, NAME), Status.exactly(minus, NAME))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def place(
-    cut: Cut,
-    forest: Forest,
-    layout: BatchPtr,
-    b: int,
-    c: int,
-    unary: Floats,
-    allowed: Bools,
-    raw: Floats,
-    net: Rooted,
-    u: Floats,
-) -> None:
-    """Scores, table and marginal offsets of instance b given state c of its cut variable."""
-    g = layout.topology_of[b]
-    f0, e0 = layout.factor_ptr[b], forest.edge_ptr[g]
-    for i in range(len(net.card)):
-        v = layout.var_ptr[b] + i + (i >= cut.variable[g])
-        at = layout.unary_ptr[v]
-        for x in range(net.card[i]):
-            u[net.at[i] + x] = unary[at + x] if allowed[at + x] else -np.inf
-    for h in range(cut.attached_ptr[g], cut.attached_ptr[g + 1]):
-        i = cut.attached_node[h]
-        at = layout.table_at[f0 + cut.attached_factor[h]] + c * net.card[i]
-        for x in range(net.card[i]):
-            u[net.at[i] + x] += raw[at + x]
-    for e in range(len(net.table_at)):
-        f = f0 + cut.edge_factor[e0 + e]
-        size = net.card[forest.ends[e0 + e, 0]] * net.card[forest.ends[e0 + e, 1]]
-        jump = c * size if cut.edge_cut[e0 + e] else 0
-        net.table_at[e], net.mu_at[e] = layout.table_at[f] + jump, layout.mu_at[f] + jump
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def clear(cut: Cut, forest: Forest, layout: BatchPtr, b: int, net: Rooted, mu_unary: Floats, mu_tables: Floats) -> None:
-    """Zero the marginals of instance b."""
-    g = layout.topology_of[b]
-    f0, e0 = layout.factor_ptr[b], forest.edge_ptr[g]
-    mu_unary[layout.unary_ptr[layout.var_ptr[b]] : layout.unary_ptr[layout.var_ptr[b + 1]]] = 0.0
-    for h in range(cut.attached_ptr[g], cut.attached_ptr[g + 1]):
-        at = layout.mu_at[f0 + cut.attached_factor[h]]
-        mu_tables[at : at + cut.states[g] * net.card[cut.attached_node[h]]] = 0.0
-    for e in range(len(net.table_at)):
-        at = layout.mu_at[f0 + cut.edge_factor[e0 + e]]
-        size = net.card[forest.ends[e0 + e, 0]] * net.card[forest.ends[e0 + e, 1]]
-        mu_tables[at : at + (size * cut.states[g] if cut.edge_cut[e0 + e] else size)] = 0.0
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def run_cuts(
-    instances: Ints, cut: Cut, forest: Forest, layout: BatchPtr, unary: Floats, allowed: Bools, output: Bools,
-    eps_y: float, eps_h: float, ty: Tables, th: Tables, value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats,
-) -> bool:  # fmt: skip
-    """Value and (if wanted) marginals of the named instances; False if one of them is not exact here."""
-    n, widest = sizes(forest, layout, instances)
-    space = make_workspace(n, widest, eps_y != eps_h)
-    local = np.zeros(n * widest)
-    for b in instances:
-        g = layout.topology_of[b]
-        v = layout.var_ptr[b] + cut.variable[g]
-        at, states = layout.unary_ptr[v], cut.states[g]
-        mode, legal = read_cut(cut, forest, layout, b, allowed, output, eps_y == eps_h, space)
-        ends = forest.ends[forest.edge_ptr[g] : forest.edge_ptr[g + 1]]
-        ok, net = oriented(plain_net(forest, g), ends, mode, space)
-        if not (ok and legal):
-            return False
-        degree = forest.degree[forest.node_ptr[g] : forest.node_ptr[g + 1]]
-        values, share = np.full(states, -np.inf), np.zeros(states)
-        how = 0
-        for c in range(states):
-            if allowed[at + c] and unary[at + c] > -np.inf:
-                place(cut, forest, layout, b, c, unary, allowed, ty.raw, net, space.u)
-                values[c], how = solve_up(net, degree, mode, eps_y, eps_h, ty, th, space)
-                values[c] += unary[at + c]
-        tau = eps_y if output[v] else eps_h
-        value[b] = power(values, tau)
-        if not want:
-            continue
-        clear(cut, forest, layout, b, net, mu_unary, mu_tables)
-        power_weights(values, tau, 1.0, share)
-        for c in range(states):
-            if share[c] > 0.0:
-                place(cut, forest, layout, b, c, unary, allowed, ty.raw, net, space.u)
-                _, how = solve_up(net, degree, mode, eps_y, eps_h, ty, th, space)
-                local[:] = 0.0
-                size = net.at[-1] + net.card[-1] if len(net.card) else 0
-                solve_down(net, mode, eps_y, eps_h, ty, th, space, how, share[c], local[:size], mu_tables)
-                mu_unary[at + c] = share[c]
-                _spread(cut, layout, b, c, net, local, mu_unary, mu_tables)
-    return True
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _spread(
-    cut: Cut, layout: BatchPtr, b: int, c: int, net: Rooted, local: Floats, mu_unary: Floats, mu_tables: Floats
-) -> None:
-    """Add the node marginals given c to the variables and to the factors attached to them."""
-    g = layout.topology_of[b]
-    for i in range(len(net.card)):
-        at = layout.unary_ptr[layout.var_ptr[b] + i + (i >= cut.variable[g])]
-        for x in range(net.card[i]):
-            mu_unary[at + x] += local[net.at[i] + x]
-    for h in range(cut.attached_ptr[g], cut.attached_ptr[g + 1]):
-        i = cut.attached_node[h]
-        at = layout.mu_at[layout.factor_ptr[b] + cut.attached_factor[h]] + c * net.card[i]
-        for x in range(net.card[i]):
-            mu_tables[at + x] += local[net.at[i] + x]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def run_cut_chains(
-    ptr: Ints, members: Ints, cut: Cut, forest: Forest, layout: BatchPtr, unary: Floats, allowed: Bools,
-    eps: float, eps_cut: float, tables: Tables, value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats,
-    done: Bools, given: Bools, low: Floats,
+    wanted: Bools, ptr: Ints, attached_ptr: Ints, attached: Ints, rows: Ints, table_at: Ints, unary: Floats,
+    tables: Floats, out: Floats,
 ) -> None:  # fmt: skip
-    """The same for groups of chains whose edges share one three-way table, all chains of a group side by side.
-
-    Where ``given`` has entries, they are the states of the cut variables under a narrower mask: ``low`` gets the values
-    under it, and the marginals are those of ``value`` less those of ``low``.
-    """
-    for index in range(len(ptr) - 1):
-        real, group = ptr[index + 1] - ptr[index], padded(members[ptr[index] : ptr[index + 1]])
-        lanes = len(group)
-        g = layout.topology_of[group[0]]
-        k, states = forest.card[forest.node_ptr[g]], cut.states[g]
-        first, count, cut_at = np.empty(lanes, np.int64), np.empty(lanes, np.int64), np.empty(lanes, np.int64)
-        for lane in range(lanes):
-            b = group[lane]
-            v = layout.var_ptr[b] + cut.variable[layout.topology_of[b]]
-            cut_at[lane] = layout.unary_ptr[v]
-            count[lane] = layout.var_ptr[b + 1] - layout.var_ptr[b] - 1
-            first[lane] = layout.unary_ptr[layout.var_ptr[b] + (v == layout.var_ptr[b])]
-        length = count.max()
-        work = make_lanes(first, count, length, k, states)
-        extra, extra_mu = _attached(group, cut, layout, length, work.begin)
-        e_at = layout.table_at[layout.factor_ptr[group[0]] + cut.edge_factor[forest.edge_ptr[g]]]
-        values, share = np.full((lanes, states), -np.inf), np.zeros((lanes, states))
-        result, safe, good = np.empty(lanes), np.empty(lanes, np.bool_), np.ones(lanes, np.bool_)
-        for c in range(states):
-            if allowed[cut_at + c].any():
-                chains_up(c, length, k, eps, unary, allowed, extra, c * k, tables, e_at + c * k * k, work, result, safe)
-                for lane in range(lanes):
-                    if allowed[cut_at[lane] + c]:
-                        good[lane] &= safe[lane]
-                        values[lane, c] = result[lane] + unary[cut_at[lane] + c]
-        for lane in range(real):
-            done[group[lane]] = good[lane]
-        weigh_states(group[:real], values, good, eps_cut, cut_at, given, value, low, share)
-        if want:
-            add_cut_marginals(
-                group, real, cut, forest, layout, share, cut_at, length, k, tables.e, e_at, work, extra_mu, mu_unary,
-                mu_tables,
-            )  # fmt: skip
+    """Scores of the nodes of forests: their own, and those that the state of the cut variable adds."""
+    source, extra, target = pointer_to(unary), pointer_to(tables), pointer_to(out)
+    for b in range(len(rows)):
+        first, n, lo, gap, to, size = ptr[b], ptr[b + 1] - ptr[b], rows[b, LO], rows[b, GAP], rows[b, TO], rows[b, SIZE]
+        for c in range(n):
+            if not wanted[first + c]:  # nobody reads these
+                for j in range(size):
+                    target[to + c * size + j] = 0.0
+                continue
+            for j in range(gap):
+                target[to + c * size + j] = source[lo + j]
+            for j in range(gap, size):
+                target[to + c * size + j] = source[lo + n + j]
+        for h in range(attached_ptr[rows[b, KIND]], attached_ptr[rows[b, KIND] + 1]):
+            at, k, cut_step, step = attached[h, 1], attached[h, 2], attached[h, 3], attached[h, 4]
+            table = table_at[rows[b, FACTORS] + attached[h, 0]]
+            for c in range(n):
+                for x in range(k if wanted[first + c] else 0):
+                    target[to + c * size + at + x] += extra[table + c * cut_step + x * step]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def weigh_states(
-    group: Ints, values: Floats, good: Bools, eps_cut: float, cut_at: Ints, given: Bools, value: Floats, low: Floats,
-    share: Floats,
+def add_marginals(
+    ptr: Ints, attached_ptr: Ints, attached: Ints, rows: Ints, blocks: Ints, mu_at: Ints, share: Floats,
+    found: Floats, found_tables: Floats, mu: Floats, mu_tables: Floats,
 ) -> None:  # fmt: skip
-    """Values of the chains of a group, and the weight of every state of their cut variables: its probability, less
-    that under the narrower mask ``given`` where there is one."""
-    for lane in range(len(group)):
-        value[group[lane]] = power(values[lane], eps_cut)
-        if good[lane]:
-            power_weights(values[lane], eps_cut, 1.0, share[lane])
-        if good[lane] and len(given):
-            for c in range(values.shape[1]):
-                if not given[cut_at[lane] + c]:
-                    values[lane, c] = -np.inf
-            low[group[lane]] = power(values[lane], eps_cut)
-            power_weights(values[lane], eps_cut, -1.0, share[lane])
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def add_cut_marginals(
-    group: Ints, real: int, cut: Cut, forest: Forest, layout: BatchPtr, share: Floats, cut_at: Ints, length: int,
-    k: int, e: Floats, e_at: int, work: Lanes, extra_mu: Ints, mu_unary: Floats, mu_tables: Floats,
-) -> None:  # fmt: skip
-    """Marginals of the first ``real`` chains of a group, every state of the cut variable by its weight in ``share``."""
-    lanes, states = share.shape
-    acc = np.empty((k * k, lanes))
-    for lane in range(lanes):
-        b = group[lane]
-        mu_unary[layout.unary_ptr[layout.var_ptr[b]] : layout.unary_ptr[layout.var_ptr[b + 1]]] = 0.0
-        for t in range(work.begin[lane], length):
-            if len(extra_mu):
-                mu_tables[extra_mu[lane, t] : extra_mu[lane, t] + states * k] = 0.0
-    for c in range(states):
-        weight = share[:, c].copy()
-        active = np.abs(weight).max() > 0.0
-        if active:
-            chains_down(c, length, k, e, e_at + c * k * k, work, acc, weight, mu_unary, extra_mu, c * k, mu_tables)
-        for lane in range(real):
-            g, b = layout.topology_of[group[lane]], group[lane]
-            mu_unary[cut_at[lane] + c] = weight[lane]
-            at = layout.mu_at[layout.factor_ptr[b] + cut.edge_factor[forest.edge_ptr[g]]] + c * k * k
-            for j in range(k * k):
-                mu_tables[at + j] = acc[j, lane] if active and weight[lane] != 0.0 else 0.0
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _attached(group: Ints, cut: Cut, layout: BatchPtr, length: int, begin: Ints) -> tuple[Ints, Ints]:
-    """Where the tables and marginals attached to the nodes lie, by (lane, position); no rows if there are none."""
-    g = layout.topology_of[group[0]]
-    lanes = len(group) if cut.attached_ptr[g + 1] > cut.attached_ptr[g] else 0
-    extra, extra_mu = np.zeros((lanes, length), np.int64), np.zeros((lanes, length), np.int64)
-    for lane in range(lanes):
-        b = group[lane]
-        g = layout.topology_of[b]
-        for h in range(cut.attached_ptr[g], cut.attached_ptr[g + 1]):
-            f, t = layout.factor_ptr[b] + cut.attached_factor[h], begin[lane] + cut.attached_node[h]
-            extra[lane, t], extra_mu[lane, t] = layout.table_at[f], layout.mu_at[f]
-    return extra, extra_mu
+    """mu += share * marginals of every forest: of nodes, of what is attached to them, and of edges."""
+    source, tables, nodes, edges = pointer_to(found), pointer_to(found_tables), pointer_to(mu), pointer_to(mu_tables)
+    for b in range(len(rows)):
+        first, n, lo, gap, to, size = ptr[b], ptr[b + 1] - ptr[b], rows[b, LO], rows[b, GAP], rows[b, TO], rows[b, SIZE]
+        for c in range(n):
+            weight = share[first + c]
+            if weight != 0.0:
+                for j in range(gap):
+                    nodes[lo + j] += weight * source[to + c * size + j]
+                for j in range(gap, size):
+                    nodes[lo + n + j] += weight * source[to + c * size + j]
+        for h in range(attached_ptr[rows[b, KIND]], attached_ptr[rows[b, KIND] + 1]):
+            at, k, cut_step, step = attached[h, 1], attached[h, 2], attached[h, 3], attached[h, 4]
+            table = mu_at[rows[b, FACTORS] + attached[h, 0]]
+            for c in range(n):
+                weight = share[first + c]
+                for x in range(k if weight != 0.0 else 0):
+                    edges[table + c * cut_step + x * step] += weight * source[to + c * size + at + x]
+    for p in range(len(blocks)):
+        weight, at, table = share[blocks[p, 0]], blocks[p, 1], blocks[p, 2]
+        for i in range(blocks[p, 3] if weight != 0.0 else 0):
+            for j in range(blocks[p, 4]):
+                edges[table + i * blocks[p, 5] + j * blocks[p, 6]] += weight * tables[at]
+                at += 1

@@ -67,12 +67,12 @@ def make_workspace(n: int, widest: int, mixed: bool) -> TreeSpace:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def read_roles(
-    first: int, n: int, skip: int, unary_ptr: Ints, allowed: Bools, output: Bools, equal: bool, space: TreeSpace
+    first: int, n: int, unary_ptr: Ints, allowed: Bools, output: Bools, equal: bool, space: TreeSpace
 ) -> int:
-    """Copy the roles of n variables (without ``skip``) into ``space``; which temperatures the free ones have."""
+    """Copy the roles of n variables into ``space``; which temperatures the free ones have."""
     some_y, some_h = False, False
     for i in range(n):
-        v = first + i + (first + i >= skip)
+        v = first + i
         count = 0
         for j in range(unary_ptr[v], unary_ptr[v + 1]):
             count += allowed[j]
@@ -157,19 +157,19 @@ def solve_up(
 @njit(cache=True, nogil=True, error_model="numpy")
 def solve_down(
     net: Rooted, mode: int, eps_y: float, eps_h: float, ty: Tables, th: Tables, space: TreeSpace,
-    how: int, weight: float, mu_unary: Floats, mu_tables: Floats,
+    how: int, mu_unary: Floats, mu_tables: Floats,
 ) -> None:  # fmt: skip
-    """mu += weight * gradient of the value that ``solve_up`` just computed."""
+    """mu += gradient of the value that ``solve_up`` just computed."""
     n = len(net.order)
     tau = eps_h if mode == AT_H else eps_y
     tables = th if mode == AT_H else ty
     if how == BEST:
-        best_downward(net, space.rows, weight, mu_unary, mu_tables)
+        best_downward(net, space.rows, mu_unary, mu_tables)
         return
     if how == ROBUST:
         ey, eh = (eps_y, eps_h) if mode == MIXED else (tau, tau)
         ty, th = (ty, th) if mode == MIXED else (tables, tables)
-        downward(net, space.output, ey, eh, ty, th, space.rows, weight, mu_unary, mu_tables)
+        downward(net, space.output, ey, eh, ty, th, space.rows, mu_unary, mu_tables)
         return
     widest = 1
     for i in range(n):
@@ -182,10 +182,10 @@ def solve_down(
     )
     scaled_edges(
         net.order, net.parent, net.edge, net.flip, net.at, net.card, net.table_at, net.mu_at, tables, space.b, s,
-        weight, mu_tables, space.acc,
+        mu_tables, space.acc,
     )  # fmt: skip
     for j in range(len(mu_unary)):
-        mu_unary[j] += weight * q[j]
+        mu_unary[j] += q[j]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -208,7 +208,7 @@ def check_forests(forest: Forest, layout: BatchPtr, allowed: Bools, output: Bool
     for b in instances:
         g = layout.topology_of[b]
         first, last = layout.var_ptr[b], layout.var_ptr[b + 1]
-        mode = read_roles(first, last - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, equal, space)
+        mode = read_roles(first, last - first, layout.unary_ptr, allowed, output, equal, space)
         ends = forest.ends[forest.edge_ptr[g] : forest.edge_ptr[g + 1]]
         if mode == MIXED:
             ok[b] = oriented(rooted(forest, layout, g, int(b)), ends, mode, space)[0]
@@ -217,9 +217,9 @@ def check_forests(forest: Forest, layout: BatchPtr, allowed: Bools, output: Bool
 @njit(cache=True, nogil=True, error_model="numpy")
 def run_forests(
     instances: Ints, forest: Forest, layout: BatchPtr, unary: Floats, allowed: Bools, output: Bools,
-    eps_y: float, eps_h: float, ty: Tables, th: Tables, value: Floats, want: bool, mu_unary: Floats, mu_tables: Floats,
+    eps_y: float, eps_h: float, ty: Tables, th: Tables, value: Floats, mu_unary: Floats, mu_tables: Floats,
 ) -> bool:  # fmt: skip
-    """Value and (if wanted) marginals of the named instances; False if one of them is not exact here."""
+    """Value and marginals of the named instances; False if one of them is not exact here."""
     n, widest = sizes(forest, layout, instances)
     space = make_workspace(n, widest, eps_y != eps_h)
     for b in instances:
@@ -231,25 +231,21 @@ def run_forests(
         if last - first == 1:
             tau = eps_y if output[first] else eps_h
             value[b] = power(space.u[: hi - lo], tau)
-            if want:
-                mu_unary[lo:hi] = 0.0
-                if value[b] > -np.inf:
-                    power_weights(space.u[: hi - lo], tau, 1.0, mu_unary[lo:hi])
+            mu_unary[lo:hi] = 0.0
+            if value[b] > -np.inf:
+                power_weights(space.u[: hi - lo], tau, 1.0, mu_unary[lo:hi])
             continue
-        mode = read_roles(
-            first, last - first, layout.var_ptr[-1], layout.unary_ptr, allowed, output, eps_y == eps_h, space
-        )
+        mode = read_roles(first, last - first, layout.unary_ptr, allowed, output, eps_y == eps_h, space)
         ends = forest.ends[forest.edge_ptr[g] : forest.edge_ptr[g + 1]]
         ok, net = oriented(rooted(forest, layout, g, b), ends, mode, space)
         if not ok:
             return False
         degree = forest.degree[forest.node_ptr[g] : forest.node_ptr[g + 1]]
         value[b], how = solve_up(net, degree, mode, eps_y, eps_h, ty, th, space)
-        if want:
-            mu_unary[lo:hi] = 0.0
-            clear_tables(net, mu_tables)
-            if value[b] > -np.inf:
-                solve_down(net, mode, eps_y, eps_h, ty, th, space, how, 1.0, mu_unary[lo:hi], mu_tables)
+        mu_unary[lo:hi] = 0.0
+        clear_tables(net, mu_tables)
+        if value[b] > -np.inf:
+            solve_down(net, mode, eps_y, eps_h, ty, th, space, how, mu_unary[lo:hi], mu_tables)
     return True
 
 

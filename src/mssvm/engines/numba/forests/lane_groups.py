@@ -57,16 +57,6 @@ class Kinds(NamedTuple):
     readings: list[Reading]
     instances: list[Ints]
 
-    def begins_with(self, reading: Reading, tables: Ints) -> bool:
-        """Whether a forest read from its root is the beginning of this family's, tables included."""
-        same = len(tables) == 0 or np.array_equal(self.tables[-len(tables) :], tables)
-        return same and self.readings[0].text.startswith(reading.text)
-
-    def add(self, topology: Topology, reading: Reading, instances: Ints) -> None:
-        self.topologies.append(topology)
-        self.readings.append(reading)
-        self.instances.append(instances)
-
 
 class Family(NamedTuple):
     """The longest forest of a group of instances, by position."""
@@ -233,7 +223,9 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool, sums
     sent = np.where(parent < 0, 1, card[parent])
     table = np.full(n, -1, dtype=np.int64)
     start, table[parent >= 0] = np.unique(kinds.tables, return_inverse=True)
-    shape = _shapes(topology, lead, table, len(start))
+    factor = np.empty(len(start), dtype=np.int64)
+    factor[table[parent >= 0]] = lead.factor[parent >= 0]
+    shape = batch.pair_cards(batch.factor_ptr[kinds.instances[0][0]] + factor)
     size = -(-int(card.sum()) // WIDTH) * WIDTH
     one = np.where(np.arange(n) == 0, card.max(), 0)
     b, t, w = rows * card, one if sums else rows * card, one if sums else sent
@@ -261,14 +253,6 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool, sums
         int(WIDTH * scratch), int(WIDTH * marginals),
     )  # fmt: skip
     return LaneGroup(family, _members(kinds, family, start, shape, roles, chosen))
-
-
-def _shapes(topology: Topology, reading: Reading, table: Ints, slots: int) -> Ints:
-    """Rows and columns of the tables of a family."""
-    factor, below = np.empty(slots, dtype=np.int64), reading.factor >= 0
-    factor[table[below]] = reading.factor[below]
-    scopes = np.array(topology.scopes, dtype=np.int64).reshape(-1, 2)
-    return topology.card_array[scopes[factor]].reshape(-1, 2)
 
 
 def _members(kinds: Kinds, family: Family, start: Ints, shape: Ints, roles: _Roles, chosen: Ints) -> Members:

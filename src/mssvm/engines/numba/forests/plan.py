@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import chain
-from operator import attrgetter
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import ONE_BLAS_THREAD, Workers
-from mssvm.core.topology import Batch, by_first_use, counts, offsets, spans
-from mssvm.engines.numba.forests.chain import LANES
+from mssvm.core.topology import Batch, Topology, by_first_use, counts, offsets, spans
 from mssvm.engines.numba.forests.dense import DenseForests, dense_forests
 from mssvm.engines.numba.forests.forest import AT_H, AT_Y, MIXED, check_forests, run_forests
 from mssvm.engines.numba.forests.lane_groups import (
@@ -29,19 +28,18 @@ from mssvm.engines.numba.forests.rooting import Rooting, rooting_of
 from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, TableSet
 from mssvm.engines.numba.vector import WIDTH
 
-LANE_STATES = 48  # with more, one chain at a time is as fast
 DENSE_STATES = 160  # of all variables of a family; with fewer, registers are as fast as matrix products
-CACHED = 1 << 15  # doubles of one buffer of a group of chains
 BLOCK = 64  # instances handed to a thread at a time
 NOTHING = np.zeros(0, dtype=np.int64)
 NO_COST, NO_SETS = np.zeros(0), np.zeros((0, 4), dtype=np.int64)
 
 
-def stack_forests(rootings: list[Rooting], cards: list[Ints]) -> Forest:
-    """Concatenate rooted topologies with the cardinalities of their nodes; those not valid become empty."""
+def stack_forests(topologies: tuple[Topology, ...]) -> Forest:
+    """Concatenate rooted topologies; those that are no forests become empty."""
     rows, sizes = [(NOTHING,) * 8], list[tuple[int, int]]()
-    for rooting, cardinalities in zip(rootings, cards, strict=True):
-        r, c = (rooting, cardinalities) if rooting.valid else (Rooting.of(0, ()), NOTHING)
+    for topology in topologies:
+        r, c = rooting_of(topology), topology.card_array
+        r, c = (r, c) if r.valid else (Rooting.of(0, ()), NOTHING)
         rows.append((c, offsets(c)[:-1], r.order, r.parent, r.edge, r.flip.astype(np.int64), r.degree, r.ends.ravel()))
         sizes.append((len(c), r.ends.size))
     nodes, factors = map(offsets, np.array(sizes, dtype=np.int64).reshape(-1, 2).T)
@@ -49,52 +47,21 @@ def stack_forests(rootings: list[Rooting], cards: list[Ints]) -> Forest:
     return Forest(nodes, factors // 2, card, start, order, parent, edge, flip.astype(bool), degree, ends.reshape(-1, 2))
 
 
-def layout_of(batch: Batch) -> BatchPtr:
-    return BatchPtr(batch.topology_of, batch.var_ptr, batch.factor_ptr, batch.unary_ptr, batch.table_at, batch.mu_at)
-
-
-def tables_of(batch: Batch, used: Ints, shapes: Ints, ok: Bools) -> tuple[Ints, Ints, Ints, Bools]:
-    """Starts of the tables of the factors ``used``, which of these is the first of each, each one's table, and which
-    read a table in another shape than the first: it has no single transpose, so their instances are no longer ``ok``
-    and are left to general elimination."""
-    at, shape = batch.table_at[used], shapes[used]
-    first, table = by_first_use(at)
-    odd = np.any(shape != shape[first][table], axis=1)
-    if odd.any():
-        ok[batch.factor_owner[used[odd]]] = False
-    return at[first], first, table, odd
-
-
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
     """Different rows of a matrix, and which of them each row is; all alike is the common case, and sooner told."""
     if not rows.size or (rows == rows[0]).all():
         return rows[:1], np.zeros(len(rows), dtype=np.int64)
-    kinds, of = np.unique(rows, axis=0, return_inverse=True)
-    return kinds, of.ravel()
+    whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+    _, first, of = np.unique(whole, return_index=True, return_inverse=True)
+    return rows[first], of.ravel()
 
 
-def read_modes(instances: Ints, layout: BatchPtr, allowed: Bools, output: Bools, mode: Ints) -> None:
+def read_modes(instances: Ints, batch: Batch, allowed: Bools, output: Bools, mode: Ints) -> None:
     """``mode`` of the named instances when the two temperatures differ."""
-    free = counts(allowed, layout.unary_ptr) > 1
-    some_y = counts(free & output, layout.var_ptr)[instances] > 0
-    some_h = counts(free & ~output, layout.var_ptr)[instances] > 0
+    free = counts(allowed, batch.unary_ptr) > 1
+    some_y = counts(free & output, batch.var_ptr)[instances] > 0
+    some_h = counts(free & ~output, batch.var_ptr)[instances] > 0
     mode[instances] = np.where(some_h, np.where(some_y, MIXED, AT_H), AT_Y)
-
-
-def group_lanes(keys: tuple[Ints, ...], k: Ints, count: Ints) -> Ints:
-    """Cut sorted chains into groups of equal keys and of so many lanes that their beliefs stay in the cache."""
-    n = len(k)
-    new = np.zeros(max(n - 1, 0), dtype=bool)
-    for key in keys:
-        new |= np.diff(key) != 0
-    runs = np.concatenate([[0], np.flatnonzero(new) + 1, [n]])
-    ptr = []
-    for lo, hi in zip(runs[:-1].tolist(), runs[1:].tolist(), strict=True):
-        if hi > lo:
-            size = int(k[lo] * count[lo:hi].max())
-            parts = -(-(hi - lo) // max(32, min(LANES, CACHED // size // 8 * 8)))
-            ptr.append(lo + (hi - lo) * np.arange(parts) // parts)
-    return np.concatenate([*ptr, [n]]).astype(np.int64)
 
 
 def blocks(instances: Ints, size: int, threads: int) -> list[Ints]:
@@ -111,20 +78,27 @@ class ForestPlan:
     """
 
     def __init__(self, batch: Batch, side_by_side: bool = True) -> None:
-        self.batch, self.layout, self.side_by_side = batch, layout_of(batch), side_by_side
-        roots, ok = list(map(rooting_of, batch.topologies)), np.zeros((2, len(batch.topologies)), dtype=bool)
-        self.forest = stack_forests(roots, list(map(attrgetter("card_array"), batch.topologies)))
-        for g, root in enumerate(roots):
+        self.batch, self.side_by_side = batch, side_by_side
+        ok = np.zeros((2, len(batch.topologies)), dtype=bool)
+        for g, topology in enumerate(batch.topologies):
+            root = rooting_of(topology)
             ok[:, g] = root.valid, root.degree.max(initial=0) <= 2
         self.ok: Bools = ok[0, batch.topology_of]
         self.paths: Bools = ok[1, batch.topology_of]
+
+    @cached_property
+    def stacked(self) -> tuple[Forest, BatchPtr]:
+        """The rooted topologies and the layout of the batch, as kernels for one instance at a time take them."""
+        b = self.batch
+        layout = BatchPtr(b.topology_of, b.var_ptr, b.factor_ptr, b.unary_ptr, b.table_at, b.mu_at)
+        return stack_forests(b.topologies), layout
 
     def supports(self, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is it a pairwise forest on which these roles and temperatures are exact here?"""
         ok = self.ok.copy()
         # In a path every hidden component has two neighbours at most.
         if eps_y != eps_h and np.any(ok & ~self.paths):
-            check_forests(self.forest, self.layout, query.allowed, query.output, False, ok)
+            check_forests(*self.stacked, query.allowed, query.output, False, ok)
         return ok
 
     def families(self, instances: Ints, query: Query | None) -> list[Kinds]:
@@ -133,7 +107,8 @@ class ForestPlan:
         Without a query all variables have one temperature.
         """
         batch, found, out = self.batch, dict[tuple[int, bytes], list[Kinds]](), list[Kinds]()
-        sizes = np.array(list(map(attrgetter("n_vars"), batch.topologies)), dtype=np.int64)
+        sizes = np.zeros(len(batch.topologies), dtype=np.int64)
+        sizes[batch.topology_of] = np.diff(batch.var_ptr)
         for g in np.argsort(-sizes, kind="stable").tolist():
             mine, first = instances[batch.topology_of[instances] == g], b""
             if not len(mine) or not sizes[g]:
@@ -146,12 +121,15 @@ class ForestPlan:
             for k, row in enumerate(kinds):
                 key = (int(row[-1]) if len(row) else -1, reading.text[:24])
                 for family in found.setdefault(key, []):
-                    if family.begins_with(reading, row):
-                        break
+                    same = not len(row) or np.array_equal(family.tables[-len(row) :], row)
+                    if same and family.readings[0].text.startswith(reading.text):
+                        break  # this forest, read from its root, is the beginning of the family's
                 else:
                     family = Kinds(row, [], [], [])
                     found[key].append(family)
-                family.add(batch.topologies[g], reading, mine[of == k])
+                family.topologies.append(batch.topologies[g])
+                family.readings.append(reading)
+                family.instances.append(mine[of == k])
         for family in chain.from_iterable(found.values()):
             if sum(map(len, family.instances)) >= FEWEST:
                 out.append(family)
@@ -182,7 +160,7 @@ class ForestRoute:
         plan, modes, count = self.plan, np.full(len(self.plan.batch), AT_Y, dtype=np.int64), 0
         sums = self.eps_y == self.eps_h > 0.0
         if self.eps_y != self.eps_h:
-            read_modes(self.instances, plan.layout, self.query.allowed, self.query.output, modes)
+            read_modes(self.instances, plan.batch, self.query.allowed, self.query.output, modes)
         mine = modes[self.instances]
         for mode, eps in ((AT_Y, self.eps_y), (AT_H, self.eps_h), (MIXED, self.eps_h)):
             some = self.instances[mine == mode]
@@ -234,8 +212,8 @@ class ForestRoute:
 
         def run(part: Ints) -> bool:
             exact: bool = run_forests(
-                part, plan.forest, plan.layout, theta.unary, query.allowed, query.output, self.eps_y, self.eps_h,
-                *tables, value, True, mu.unary, mu.tables,
+                part, *plan.stacked, theta.unary, query.allowed, query.output, self.eps_y, self.eps_h,
+                *tables, value, mu.unary, mu.tables,
             )  # fmt: skip
             return exact
 

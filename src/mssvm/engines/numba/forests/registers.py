@@ -37,8 +37,9 @@ L = WIDTH
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 NONE = -1e300
 TINY = 1e-300
-# A sum above this is not made of what underflow left over: whatever was lost is 50 orders of magnitude below it.
-SMALLEST = 1e-200
+# A sum above this is not made of what underflow left over, and the inverses of two of them, which derivatives are
+# multiplied by, do not overflow.
+SMALLEST = 1e-150
 LOG_2 = 0.6931471805599453
 FULL = -1  # a word of eight lanes, a byte each, all set
 

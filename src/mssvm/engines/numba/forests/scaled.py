@@ -259,9 +259,9 @@ def scaled_down(
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def scaled_edges(
     order: Ints, parent: Ints, edge: Ints, flip: Bools, at: Ints, card: Ints,
-    table_at: Ints, mu_at: Ints, tables: Tables, b: Floats, s: Floats, weight: float, mu: Floats, acc: Floats,
+    table_at: Ints, mu_at: Ints, tables: Tables, b: Floats, s: Floats, mu: Floats, acc: Floats,
 ) -> None:  # fmt: skip
-    """mu += weight * b_i(x) E(x, x_p) r_i(x_p); runs of tied edges share one multiplication by E."""
+    """mu += b_i(x) E(x, x_p) r_i(x_p); runs of tied edges share one multiplication by E."""
     n = len(order)
     widest = len(s) // max(n, 1)
     step = 0
@@ -298,7 +298,7 @@ def scaled_edges(
                 step += 1
         out, e = mu[mu_at[f] : mu_at[f] + size], tables.e[table_at[f] : table_at[f] + size]
         for j in range(size):
-            out[j] += weight * acc[j] * e[j]
+            out[j] += acc[j] * e[j]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})

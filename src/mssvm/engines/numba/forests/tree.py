@@ -164,7 +164,7 @@ def _send(
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _receive(
     g: Floats, belief: Floats, soft: Floats, a: int, flip: bool, tables: Tables, tau: float,
-    sums: Floats, best: Ints, line: Floats, joint: Floats, mu: Floats, weight: float,
+    sums: Floats, best: Ints, line: Floats, joint: Floats, mu: Floats,
 ) -> None:  # fmt: skip
     """Reverse of ``_send``: from g(x_p) to joint(x) and the edge's marginal."""
     k, m = len(belief), len(g)
@@ -173,7 +173,7 @@ def _receive(
         for z in range(m):
             if g[z] > 0.0:
                 joint[best[z]] += g[z]
-                mu[best[z] * step + z * jump] += weight * g[z]
+                mu[best[z] * step + z * jump] += g[z]
         return
     r = line[k : k + m]
     for z in range(m):
@@ -187,7 +187,7 @@ def _receive(
             power_weights(line[:k], tau, g[z], part)
             for x in range(k):
                 joint[x] += part[x]
-                mu[x * step + z * jump] += weight * part[x]
+                mu[x * step + z * jump] += part[x]
     e = tables.et if flip else tables.e
     for x in range(k):
         if soft[x] > 0.0:
@@ -196,7 +196,7 @@ def _receive(
             for z in range(m):
                 v = soft[x] * row[z] * r[z]
                 total += v
-                mu[x * step + z * jump] += weight * v
+                mu[x * step + z * jump] += v
             joint[x] += total
 
 
@@ -229,8 +229,8 @@ def best_upward(net: Rooted, tables: Tables, u: Floats, rows: TreeRows) -> float
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def best_downward(net: Rooted, rows: TreeRows, weight: float, mu_unary: Floats, mu_tables: Floats) -> None:
-    """mu += weight * the indicator of the best states, which are left in ``rows.open``."""
+def best_downward(net: Rooted, rows: TreeRows, mu_unary: Floats, mu_tables: Floats) -> None:
+    """mu += the indicator of the best states, which are left in ``rows.open``."""
     state = rows.open
     for step in range(len(net.order) - 1, -1, -1):
         i = net.order[step]
@@ -238,9 +238,9 @@ def best_downward(net: Rooted, rows: TreeRows, weight: float, mu_unary: Floats, 
         z = state[p] if p >= 0 else 0
         x = rows.best[rows.msg_at[i] + z]
         state[i] = x
-        mu_unary[net.at[i] + x] += weight
+        mu_unary[net.at[i] + x] += 1.0
         if p >= 0:
-            mu_tables[net.mu_at[f] + (z * net.card[i] + x if net.flip[i] else x * net.card[p] + z)] += weight
+            mu_tables[net.mu_at[f] + (z * net.card[i] + x if net.flip[i] else x * net.card[p] + z)] += 1.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -298,9 +298,9 @@ def upward(
 @njit(cache=True, nogil=True, error_model="numpy")
 def downward(
     net: Rooted, output: Bools, eps_y: float, eps_h: float, ty: Tables, th: Tables, rows: TreeRows,
-    weight: float, mu_unary: Floats, mu_tables: Floats,
+    mu_unary: Floats, mu_tables: Floats,
 ) -> None:  # fmt: skip
-    """mu += weight * gradient of ``upward``'s value, by the reverse sweep."""
+    """mu += gradient of ``upward``'s value, by the reverse sweep."""
     g = np.zeros(len(rows.line) * len(rows.line))
     for step in range(len(net.order) - 1, -1, -1):
         i = net.order[step]
@@ -324,7 +324,7 @@ def downward(
                 for w in range(k):
                     for z in range(m):
                         joint[w] += above[w * m + z]
-                        mu[w * sx + z * sz] += weight * above[w * m + z]
+                        mu[w * sx + z * sz] += above[w * m + z]
             else:
                 _spread(rows, i, p, m, eps_y, above, g)
                 for w in range(width):
@@ -332,11 +332,11 @@ def downward(
                     _receive(
                         g[w * m : w * m + m], own[w * k : w * k + k], rows.soft[lo + w * k : lo + w * k + k],
                         net.table_at[f], net.flip[i], ty if output[i] else th, tau,
-                        rows.sums[at : at + m], rows.best[at : at + m], rows.line, joint[w * k : w * k + k], mu, weight,
+                        rows.sums[at : at + m], rows.best[at : at + m], rows.line, joint[w * k : w * k + k], mu,
                     )  # fmt: skip
         for w in range(width):
             for x in range(k):
-                mu_unary[net.at[i] + x] += weight * joint[w * k + x]
+                mu_unary[net.at[i] + x] += joint[w * k + x]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
