@@ -8,7 +8,7 @@ from threading import get_ident
 import numpy as np
 import pytest
 
-from mssvm.core.arrays import Spare
+from mssvm.core.recent import Spare
 from mssvm.core.threads import Workers
 
 

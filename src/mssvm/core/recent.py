@@ -1,12 +1,18 @@
-"""What is worked out once and kept as long as there is room."""
+"""What is kept from call to call: results as long as there is room, and memory that nobody else has any more."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from sys import getrefcount
 from threading import Lock
 from typing import Generic, Self, TypeVar
+
+import numpy as np
+
+from mssvm.core.arrays import Floats
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -42,3 +48,25 @@ class Recent(Generic[K, V]):
             while self._held > self.capacity and len(self._items) > 1:
                 self._held -= self.size(self._items.popitem(last=False)[1])
         return value
+
+
+class Spare:
+    """Arrays that are handed out again once nobody else has them, or a view of them: the system takes longer to give
+    memory anew than some kernels run. Two sets, as many callers hold one result until they have the next."""
+
+    def __init__(self) -> None:
+        self._kept = deque[list[Floats]](maxlen=2)
+
+    def empty(self, *sizes: int) -> list[Floats]:
+        """Arrays of so many numbers, which may be anything."""
+        with suppress(IndexError):
+            for _ in range(2):
+                arrays = self._kept.popleft()  # nobody else's while this one looks at them
+                # Of an array in a list that nobody else has there are two references while it is counted.
+                free = all(getrefcount(arrays[k]) == 2 for k in range(len(arrays)))
+                self._kept.append(arrays)
+                if free and tuple(map(len, arrays)) == sizes:
+                    return list(arrays)
+        arrays = [np.empty(n) for n in sizes]
+        self._kept.append(arrays)
+        return list(arrays)

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mssvm.core.arrays import Floats, Ints, Spare, sum_by
+from mssvm.core.arrays import Floats, Ints, sum_by
 from mssvm.core.checks import temperature
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.jit import njit
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
+from mssvm.core.recent import Spare
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, counts, gather, offsets, spread
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls
@@ -134,19 +135,17 @@ class NumbaBound:
     _spare: Spare = field(init=False, default_factory=Spare)
 
     def __call__(self, theta: Potentials) -> Belief:
-        # Forests in registers see for themselves whether scores are numbers.
-        theta.check(self.batch, not all(isinstance(route, ForestRoute) and not route.dense for route in self.routes))
-        value, mu = np.zeros(len(self.batch)), self._room()
+        batch, first = self.batch, self.routes[0] if len(self.routes) == 1 else None
+        in_registers = isinstance(first, ForestRoute) and not first.dense
+        theta.check(batch, not in_registers)  # forests in registers see for themselves whether scores are numbers
+        value = np.zeros(len(batch))
+        if in_registers and first is not None and len(first.instances) == len(batch):  # which write every entry
+            mu = Marginals(*self._spare.empty(batch.n_states, batch.n_mu_entries))
+        else:
+            mu = Marginals.zeros(batch)
         for route in self.routes:
             route.infer_into(theta, value, mu)
         return Belief(value, mu, Status.exactly(value, self.methods))
-
-    def _room(self) -> Marginals:
-        """Marginals yet to be written: zeros, unless one route writes every entry."""
-        batch, first = self.batch, self.routes[0] if len(self.routes) == 1 else None
-        if isinstance(first, ForestRoute) and len(first.instances) == len(batch) and not first.dense:
-            return Marginals(*self._spare.empty(batch.n_states, batch.n_mu_entries))
-        return Marginals.zeros(batch)
 
     def value(self, theta: Potentials) -> Floats:
         return self(theta).value
