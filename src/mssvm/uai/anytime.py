@@ -50,7 +50,7 @@ WIDER = 6
 # iterations of that, and of one that nothing follows. Trees and proofs have most of the time while the bounds are NEAR
 # (nats), or where local search has found nothing for long.
 QUICKER, PROVING = 4, 3
-START_SHARE, FIRST_SHARE, ORDER_SHARE, TIGHTEN_SHARE = 0.15, 0.15, 0.05, 0.1
+START_SHARE, FIRST_SHARE, ORDER_SHARE, TIGHTEN_SHARE = 0.1, 0.15, 0.05, 0.1
 TIGHTEN_ITERATIONS = (40, 400)
 NEAR = 5.0
 BLOCKS = (2.0, 0.3)  # time of local search for that of a tree, far and near
@@ -279,8 +279,11 @@ class AnytimeSearch:
             if near is None:
                 return
             states, (value, evaluated) = near, self._evaluate(near)
-        if not self.offer(states, value, evaluated) and evaluated:
-            self.kept = [*self.kept[-MOST_KEPT + 1 :], (value, states)]
+        known, other = self.evaluated, (self.lower, self.best)
+        if not self.offer(states, value, evaluated):
+            known, other = evaluated, (value, states)
+        if known:
+            self.kept = [*self.kept[-MOST_KEPT + 1 :], other]
 
     def offer(self, states: Ints, value: float | None = None, evaluated: bool = True) -> bool:
         """Make these outputs the incumbent if they are better; ``value`` is their value where known, if ``evaluated``

@@ -29,7 +29,7 @@ SMALLEST = 1e-300
 LARGEST, LEAST_POWER = 400.0, 0.4
 # Temperatures from which a cycle cools down and entries of its tables, one of each at random; regions of the first
 # cycle, and how cycles grow.
-HEATS, ENTRIES, FIRST, GROWTH = (0.15, 0.3, 0.6, 1.2), (1 << 12, 1 << 12, 1 << 15), 300, 1.3
+HEATS, ENTRIES, FIRST, GROWTH = (0.15, 0.3, 0.6, 1.2, 2.4), (1 << 12, 1 << 12, 1 << 15), 300, 1.3
 MOST_REGIONS = 20_000
 # Entries a second, before it is measured; most entries of a region, and what a pair of its variables counts for.
 FIRST_RATE, MOST_WORK, PAIR_WORK = 1e7, 1 << 23, 0.2
