@@ -44,6 +44,10 @@ class Potentials:
     def __add__(self, other: Potentials) -> Potentials:
         return Potentials(self.unary + other.unary, self.tables + other.tables)
 
+    def chosen(self, states: Ints, entries: Ints) -> tuple[Floats, Floats]:
+        """Scores of some states, and of some entries of tables."""
+        return self.unary[states], self.tables[entries]
+
     def check(self, batch: Batch, unary: bool = True) -> None:
         """Raise unless shapes fit the batch and no entry is NaN or +inf; those of ``unary`` may be looked at later."""
         for name, array, size in (

@@ -232,8 +232,8 @@ class LinearMinus:
 
     def value(self, theta: Potentials, n: int) -> Floats:
         """Of every instance."""
-        scores = self.count * theta.tables[self.tables]
-        return sum_by(self.owner, theta.unary[self.states], n) + sum_by(self.table_owner, scores, n)
+        unary, tables = theta.chosen(self.states, self.tables)
+        return sum_by(self.owner, unary, n) + sum_by(self.table_owner, self.count * tables, n)
 
 
 class Look(NamedTuple):

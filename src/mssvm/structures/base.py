@@ -201,15 +201,13 @@ class Weight:
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """A structure with the features and labels it learned; blocks, constraints and model are made once. ``layout``: the
-    blocks as consecutive stretches of w."""
+    """A structure with the features and labels it learned; blocks, constraints and model are made once."""
 
     structure: Structure
     schema: Schema
     vocabulary: LabelVocabulary
     blocks: tuple[WeightBlock, ...] = field(init=False, repr=False)
     constraints: tuple[HardConstraint, ...] = field(init=False, repr=False)
-    layout: WeightLayout = field(init=False, repr=False)
     _topologies: Recent[Hashable, GroupedTopology] = field(
         init=False, repr=False, default_factory=partial(Recent, KEPT, attrgetter("graph.n_vars"))
     )
@@ -218,16 +216,20 @@ class Encoder:
     )
 
     def __post_init__(self) -> None:
-        blocks, shapes = self.structure.blocks(self.schema, self.vocabulary), {}
-        for block in blocks:
+        object.__setattr__(self, "blocks", self.structure.blocks(self.schema, self.vocabulary))
+        object.__setattr__(self, "constraints", tuple(self.structure.constraints(self.schema, self.vocabulary)))
+
+    @cached_property
+    def layout(self) -> WeightLayout:
+        """The blocks as consecutive stretches of w (a layer, which is given scores, has no features and no w)."""
+        shapes = {}
+        for block in self.blocks:
             n_features = 1 if block.source is None else self.schema.features[block.source].n_features
             shapes[block.name] = n_features, prod(block.cards)
         layout = WeightLayout.of(shapes)
         if layout.n_weights * 8 > LARGE_WEIGHTS:
             warn_large(layout.n_weights)
-        object.__setattr__(self, "blocks", blocks)
-        object.__setattr__(self, "constraints", tuple(self.structure.constraints(self.schema, self.vocabulary)))
-        object.__setattr__(self, "layout", layout)
+        return layout
 
     @cached_property
     def model(self) -> LinearModel | FixedWeights:

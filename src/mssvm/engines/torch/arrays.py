@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mssvm.core.arrays import AnyArray, Floats
+from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.topology import Batch
@@ -71,6 +71,12 @@ class DevicePotentials(_OnDevice, Potentials):
         like = Device(self.parts[0].device, self.parts[0].dtype)
         theirs = other.parts if isinstance(other, DevicePotentials) else _uploaded(other, like)
         return DevicePotentials(self.parts[0] + theirs[0], self.parts[1] + theirs[1])
+
+    def chosen(self, states: Ints, entries: Ints) -> tuple[Floats, Floats]:
+        """Only these are fetched."""
+        at = Device(self.parts[0].device, self.parts[0].dtype)
+        unary, tables = (part[at.ints(k)] for part, k in zip(self.parts, (states, entries), strict=True))
+        return fetched(unary), fetched(tables)
 
     def check(self, batch: Batch, unary: bool = True) -> None:
         sizes = ("unary", batch.n_states), ("tables", batch.n_table_entries)
