@@ -53,6 +53,24 @@ def test_what_a_command_puts_off_is_there_when_it_is_used() -> None:
     assert done.stdout == "all well\n", done.stderr
 
 
+def test_what_is_put_off_may_be_inherited_from_and_asked_about() -> None:
+    code = (
+        "import sys\n"
+        "from mssvm.cli.later import SELDOM_USED, PutOff\n"
+        "sys.meta_path.insert(0, PutOff(*SELDOM_USED))\n"
+        "import mssvm.cli.fit, numpy\n"
+        "from scipy.sparse.linalg import LinearOperator\n"
+        "assert not isinstance(LinearOperator, type)\n"
+        "class Twice(LinearOperator):\n    def _matvec(self, x): return 2 * x\n"
+        "found = Twice(float, (2, 2))\n"
+        "assert isinstance(found, LinearOperator) and not isinstance(1, LinearOperator)\n"
+        "import scipy.optimize\n"
+        "assert isinstance(scipy.optimize.LbfgsInvHessProduct, type) and (found @ numpy.ones(2)).sum() == 4\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_pytorch_the_layer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     for name in [name for name in sys.modules if name.startswith("mssvm.torch")]:

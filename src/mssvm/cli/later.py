@@ -8,7 +8,7 @@ command itself puts them off (``mssvm.__main__``), never the library in somebody
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -63,5 +63,21 @@ class _Later(ModuleType):
         assert self.__spec__ is not None and isinstance(self.__spec__.loader, PutOff)
         loader = self.__spec__.loader
         if name in TAKEN.get(self.__name__, ()):
-            return lambda *args, **kwargs: getattr(loader.load(self), name)(*args, **kwargs)
+            return _Taken(lambda: getattr(loader.load(self), name))
         return getattr(loader.load(self), name)
+
+
+class _Taken:
+    """Stands for a function or class of such a module: loaded when it is called, asked about, or inherited from."""
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self._load = load
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._load()(*args, **kwargs)
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (self._load(),)
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return isinstance(instance, self._load())
