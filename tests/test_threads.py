@@ -56,3 +56,14 @@ def test_memory_is_handed_out_again_once_nobody_has_it() -> None:
     del one, some
     assert {array.ctypes.data for array in spare.empty(5, 3)} == places
     assert len(spare.empty(4, 3)[0]) == 4
+
+
+def test_memory_is_kept_for_sizes_that_come_again_and_for_no_others() -> None:
+    spare = Spare()
+    for size in (5, 6, 5, 6):
+        spare.empty(size)
+    assert not spare._kept
+    spare.empty(6)
+    assert [len(array) for arrays in spare._kept for array in arrays] == [6]
+    spare.empty(5)
+    assert not spare._kept

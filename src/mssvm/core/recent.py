@@ -52,13 +52,18 @@ class Recent(Generic[K, V]):
 
 class Spare:
     """Arrays that are handed out again once nobody else has them, or a view of them: the system takes longer to give
-    memory anew than some kernels run. Two sets, as many callers hold one result until they have the next."""
+    memory anew than some kernels run. Two sets, as many callers hold one result until they have the next, and none
+    before the same sizes are asked for twice in a row: work that goes from block to block keeps nothing."""
 
     def __init__(self) -> None:
-        self._kept = deque[list[Floats]](maxlen=2)
+        self._kept, self._sizes = deque[list[Floats]](maxlen=2), tuple[int, ...]()
 
     def empty(self, *sizes: int) -> list[Floats]:
         """Arrays of so many numbers, which may be anything."""
+        if sizes != self._sizes:
+            self._kept.clear()
+            self._sizes = sizes
+            return [np.empty(n) for n in sizes]
         with suppress(IndexError):
             for _ in range(2):
                 arrays = self._kept.popleft()  # nobody else's while this one looks at them

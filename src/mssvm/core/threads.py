@@ -17,6 +17,7 @@ from threadpoolctl import ThreadpoolController
 
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
+from mssvm.core.recent import Spare
 
 T = TypeVar("T")
 
@@ -60,6 +61,11 @@ class Workers:
         if "ints" not in kept or len(kept["ints"]) < ints:
             kept["ints"] = np.empty(ints, dtype=np.int64)
         return kept["floats"], kept["ints"]
+
+    def results(self, *sizes: int) -> list[Floats]:
+        """Arrays of so many numbers for what is handed on, kept likewise for when nobody has them any more."""
+        spare: Spare = self._inside.__dict__.setdefault("spare", Spare())
+        return spare.empty(*sizes)
 
     def each(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
         """``function`` of every row of ``columns``, on any thread; results in order, the first error raised.

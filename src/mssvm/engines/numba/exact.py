@@ -12,7 +12,7 @@ anything else                                    elimination      (compiled per 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,7 +23,6 @@ from mssvm.core.checks import temperature
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.jit import njit
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
-from mssvm.core.recent import Spare
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, counts, gather, offsets, spread
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls
@@ -87,7 +86,7 @@ class NumbaPlan:
                 routes.append(ForestRoute(self._forests, query, eps_y, eps_h, mine, self.workers))
             else:
                 routes.append(CutsetRoute(self._cutsets, query, eps_y, eps_h, mine, self.workers))
-        return NumbaBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods))
+        return NumbaBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods), self.workers)
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         plus, minus = self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h)
@@ -132,7 +131,7 @@ class NumbaBound:
     temperatures: tuple[float, float]
     routes: tuple[Route, ...]
     methods: tuple[str, ...]
-    _spare: Spare = field(init=False, default_factory=Spare)
+    workers: Workers
 
     def __call__(self, theta: Potentials) -> Belief:
         batch, first = self.batch, self.routes[0] if len(self.routes) == 1 else None
@@ -140,7 +139,7 @@ class NumbaBound:
         theta.check(batch, not in_registers)  # forests in registers see for themselves whether scores are numbers
         value = np.zeros(len(batch))
         if in_registers and first is not None and len(first.instances) == len(batch):  # which write every entry
-            mu = Marginals(*self._spare.empty(batch.n_states, batch.n_mu_entries))
+            mu = Marginals(*self.workers.results(batch.n_states, batch.n_mu_entries))
         else:
             mu = Marginals.zeros(batch)
         for route in self.routes:
