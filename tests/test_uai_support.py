@@ -68,7 +68,7 @@ def test_a_walk_over_regions_counts_right_and_reaches_the_optimum(eps_h: float) 
         search.offer(states)
         walk = Walk(search.support, eps_h, seed)
         walk.restart(search.best, search.lower)
-        for _ in range(240):
+        for _ in range(12):
             _, found = walk.run(0.0, search.lower)
             assert walk.value == pytest.approx(search._evaluate(walk.states)[0], abs=1e-7)
             assert (found is not None) == (found is not None and search.offer(found))

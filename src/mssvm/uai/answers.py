@@ -230,7 +230,7 @@ METHODS: Mapping[str, Method] = {"auto": auto, "exact": exact, "bp": bp, "bound"
 
 def _searched(task: UaiTask, limits: AnswerLimits) -> Answer:
     p, name = task.problem, "propagation and search"
-    starts: tuple[Inference, ...] = tuple(_propagation(limits.seed, start) for start in ("annealed", "sum_first"))
+    starts: tuple[Inference, ...] = tuple(_propagation(limits.seed, start) for start in ("sum_first", "annealed"))
     if find_spec("pytoulbar2") is not None:
         starts = (_joint_map, *starts)
     told, deadline = _told(limits, name), limits.deadline

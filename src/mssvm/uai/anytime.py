@@ -46,11 +46,11 @@ QUICK_SHARE = 0.01
 # Outputs are evaluated one by one in tables so many times (2**WIDER) larger where small ones do not do.
 WIDER = 6
 # Bounds begin in tables 2**QUICKER times smaller than what is allowed, proofs go on in ones 2**PROVING times smaller.
-# Shares of the time: for starts, for local search before bounds, to choose orders, and to tighten the first bound;
-# iterations of that, and of one that nothing follows. Trees and proofs have most of the time while the bounds are NEAR
-# (nats), or where local search has found nothing for long.
+# Shares of the time: for local search before bounds, to choose orders, and to tighten the first bound; iterations of
+# that, and of one that nothing follows. Trees and proofs have most of the time while the bounds are NEAR (nats), or
+# where local search has found nothing for long.
 QUICKER, PROVING = 4, 3
-START_SHARE, FIRST_SHARE, ORDER_SHARE, TIGHTEN_SHARE = 0.1, 0.15, 0.05, 0.1
+FIRST_SHARE, ORDER_SHARE, TIGHTEN_SHARE = 0.15, 0.05, 0.1
 TIGHTEN_ITERATIONS = (40, 400)
 NEAR = 5.0
 BLOCKS = (2.0, 0.3)  # time of local search for that of a tree, far and near
@@ -215,12 +215,17 @@ class AnytimeSearch:
         if self.upper == -np.inf:
             return
         self._offer_decoded(quick)
-        self._offer_starts()
+        # Messages know little of constraints: where there are some, local search comes first.
+        constrained = self.evaluated and bool(self.support.hard.any())
+        if not constrained:
+            self._offer_starts()
         if self.lower > -np.inf and not self.evaluated:
             self._tighten(self._relaxation(self.entries), self.deadline, TIGHTEN_ITERATIONS[-1])
             return
         blocks = Blocks(self)
-        blocks.run(monotonic() + FIRST_SHARE * (self.deadline - self.began), max_kicks=3)
+        blocks.run(self.began + FIRST_SHARE * (self.deadline - self.began), max_kicks=3)
+        if constrained:
+            self._offer_starts()
         if self.proven or self._late():
             return
         began = monotonic()
@@ -242,12 +247,10 @@ class AnytimeSearch:
 
     def _offer_starts(self) -> None:
         self.phase = "starts"
-        until = monotonic() + START_SHARE * (self.deadline - self.began)
         for start in self.starts:
-            if self.proven or self._late(until):
+            if self.proven or self._late():
                 return
-            states = start(min(until, self.deadline) - monotonic())
-            self._offer_start(np.where(self.instance.clamped, self.instance.states, states))
+            self._offer_start(np.where(self.instance.clamped, self.instance.states, start(self.deadline - monotonic())))
 
     def _branch(self, tree: BranchAndBound | Proof, blocks: Blocks, deadline: float) -> None:
         stale = 0
@@ -279,11 +282,8 @@ class AnytimeSearch:
             if near is None:
                 return
             states, (value, evaluated) = near, self._evaluate(near)
-        known, other = self.evaluated, (self.lower, self.best)
-        if not self.offer(states, value, evaluated):
-            known, other = evaluated, (value, states)
-        if known:
-            self.kept = [*self.kept[-MOST_KEPT + 1 :], other]
+        if not self.offer(states, value, evaluated) and evaluated:
+            self.kept = [*self.kept[-MOST_KEPT + 1 :], (value, states)]
 
     def offer(self, states: Ints, value: float | None = None, evaluated: bool = True) -> bool:
         """Make these outputs the incumbent if they are better; ``value`` is their value where known, if ``evaluated``
@@ -451,10 +451,8 @@ def _timed(start: Inference, seconds: float, given: Given) -> Belief:
     """The start's belief; propagation makes as many sweeps as there is time for, by what the first takes."""
     if isinstance(start, Propagate):
         began = monotonic()
-        belief = replace(start, max_sweeps=1)(*given)
+        replace(start, max_sweeps=1)(*given)
         sweep = monotonic() - began
-        if seconds < 3.0 * sweep:
-            return belief
         start = replace(start, max_sweeps=int(np.clip(seconds / max(sweep, 1e-9) - 1.0, 1, start.max_sweeps)))
     return start(*given)
 

@@ -23,18 +23,14 @@ from mssvm.core.jit import njit
 from mssvm.uai.support import Support, Wiring, arc_consistent
 
 # Variables, functions and axes of a function in one region, and entries of all its functions together.
-MOST_VARIABLES, MOST_FUNCTIONS, MOST_AXES, ARENA = 2048, 8192, 20, 1 << 21
+MOST_VARIABLES, MOST_FUNCTIONS, MOST_AXES, ARENA = 512, 4096, 20, 1 << 19
 SMALLEST = 1e-300
-# Regions have up to so many outputs, at least this power of them.
-LARGEST, LEAST_POWER = 400.0, 0.4
-# Temperatures from which a cycle cools down and entries of its tables, one of each at random; regions of the first
-# cycle, and how cycles grow.
-HEATS, ENTRIES, FIRST, GROWTH = (0.15, 0.3, 0.6, 1.2, 2.4), (1 << 12, 1 << 12, 1 << 15), 300, 1.3
+# Regions have up to so many outputs, at least this power of them, in tables of so many entries.
+LARGEST, LEAST_POWER, ENTRIES = 400.0, 0.4, 1 << 12
+# Temperatures from which a cycle cools down, one of them at random; regions of the first, and how cycles grow.
+HEATS, FIRST, GROWTH = (0.15, 0.3, 0.6), 300, 1.3
 MOST_REGIONS = 20_000
-# Entries a second, before it is measured; most entries of a region, and what a pair of its variables counts for.
-FIRST_RATE, MOST_WORK, PAIR_WORK = 1e7, 1 << 23, 0.2
 # What ``workspace`` makes.
-Chance = NDArray[np.uint64]
 Space = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Bools, Floats, NDArray[np.int8]]
 SKIPPED = 0.15  # of the outputs on the way are not part of a region, so that regions differ
 
@@ -51,8 +47,7 @@ class Walk:
         self.scores = np.concatenate([i.unary, i.tables])
         self.prob = np.exp(self.scores / (eps_h or 1.0))
         self.free = i.output & ~i.clamped
-        self.length, self.done, self.heat, self.entries, self.rate = FIRST, 0, 0.0, 0.0, FIRST_RATE
-        self.chance = self.rng.integers(1 << 63, size=1, dtype=np.uint64)
+        self.length, self.done, self.heat, self.rate = FIRST, 0, 0.0, 0.0
 
     def restart(self, states: Ints, value: float) -> None:
         """Go on from these outputs, whose value is known."""
@@ -62,30 +57,21 @@ class Walk:
         """Walk for about so long, or to the end of a cycle: whether that is reached, and outputs better than ``lower``
         if there were some."""
         if self.done == 0:
-            self.heat, self.entries = float(self.rng.choice(HEATS)), float(self.rng.choice(ENTRIES))
-        began, cooling = monotonic(), np.array([self.heat, self.done, self.length, self.rate * seconds])
-        limits = np.array([self.entries, min(LARGEST, float(self.free.sum())), LEAST_POWER])
+            self.heat = float(self.rng.choice(HEATS))
+        began, n = monotonic(), min(max(20, int(self.rate * seconds)), self.length - self.done)
+        heat = self.heat * (1.0 - np.array([self.done, self.done + n]) / self.length)
+        limits = np.array([ENTRIES, min(LARGEST, float(self.free.sum())), LEAST_POWER])
         progress, best = np.array([self.value, lower]), self.states.copy()
-        n, work = walk(
+        walk(
             self.wiring, self.support.hard, self.scores, self.prob, self.support.instance.unary > -np.inf, self.free,
-            self.states, self.chance, cooling, limits, self.eps_h, progress, best,
+            self.states, self.rng.random((n, 64)), heat, limits, self.eps_h, progress, best,
         )  # fmt: skip
-        self.rate, self.value = work / max(monotonic() - began, 1e-6), float(progress[0])
+        self.rate, self.value = n / max(monotonic() - began, 1e-6), float(progress[0])
         self.done += n
         ended = self.done >= self.length
         if ended:
             self.length, self.done = min(int(GROWTH * self.length), MOST_REGIONS), 0
         return ended, best if progress[1] > lower else None
-
-
-@njit(cache=True, nogil=True)
-def _draw(chance: Chance) -> float:
-    """A number in (0, 1), by splitmix64."""
-    chance[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = chance[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (np.float64((z ^ (z >> np.uint64(31))) >> np.uint64(12)) + 0.5) * 2.0**-52
 
 
 @njit(cache=True, nogil=True)
@@ -101,17 +87,18 @@ def workspace() -> Space:
 
 
 @njit(cache=True, nogil=True)
-def _around(centre: int, most: int, wiring: Wiring, free: Bools, chance: Chance, seen: Bools, queue: Ints) -> int:
+def _around(centre: int, most: int, wiring: Wiring, free: Bools, draws: Floats, seen: Bools, queue: Ints) -> int:
     """Up to ``most`` free outputs near ``centre``, itself first; returns how many, in ``queue``."""
     near_ptr, near, ptr, scope = wiring[0], wiring[1], wiring[2], wiring[3]
     seen[:] = False
     seen[centre] = True
     queue[0] = centre
-    head, tail, found = 0, 1, 0
+    head, tail, found, at = 0, 1, 0, 0
     while head < tail and found < most:
         v = queue[head]
         head += 1
-        if free[v] and (v == centre or _draw(chance) > SKIPPED):
+        at += 1
+        if free[v] and (v == centre or draws[at % len(draws)] > SKIPPED):
             # What was read from the queue is not needed any more, so what is found takes its place.
             queue[found] = v
             found += 1
@@ -159,11 +146,11 @@ def _collect(
 
 @njit(cache=True, nogil=True)
 def _order(
-    n: int, n_outputs: int, most: int, wiring: Wiring, local: Ints, old: Ints, chance: Chance, space: Space,
+    n: int, n_outputs: int, most: int, wiring: Wiring, local: Ints, old: Ints, draws: Floats, space: Space,
     position: Ints,
-) -> float:  # fmt: skip
+) -> bool:  # fmt: skip
     """Greedily, the smallest clique first, hidden variables before outputs; outputs of a clique with over ``most``
-    entries are held, at random, until it fits. Returns the entries of all cliques; infinite if one does not fit."""
+    entries are held, at random, until it fits. Returns whether that does."""
     near_ptr, near, ptr, scope = wiring[0], wiring[1], wiring[2], wiring[3]
     name, states, size, adjacent = space[0], space[1], space[2], space[6]
     adjacent[:n, :n] = False
@@ -172,7 +159,7 @@ def _order(
             for a in range(ptr[near[e]], ptr[near[e] + 1]):
                 if local[scope[a]] >= 0:
                     adjacent[v, local[scope[a]]] = True
-    clique, position[:n], total = np.ones(n), -1, 0.0
+    clique, position[:n] = np.ones(n), -1
     for v in range(n):
         adjacent[v, v] = True
         for u in range(n):
@@ -189,7 +176,7 @@ def _order(
             if adjacent[best, u]:
                 members[m] = u
                 m += 1
-        start = int(_draw(chance) * m)
+        start = int(draws[p % len(draws)] * m)
         for k in range(m):
             u = members[(start + k) % m]
             if clique[best] > most and u < n_outputs and size[u] > 1:
@@ -198,8 +185,7 @@ def _order(
                         clique[v] /= size[u]
                 size[u], states[u, 0], old[u] = 1, states[u, old[u]], 0
         if clique[best] > most:
-            return np.inf
-        total += clique[best]
+            return False
         position[best] = p
         for k in range(m):
             v = members[k]
@@ -212,7 +198,7 @@ def _order(
                 if u != best and not adjacent[v, u]:
                     adjacent[v, u] = True
                     clique[v] *= size[u]
-    return total
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -411,13 +397,10 @@ def _solve(
 
 @njit(cache=True, nogil=True)
 def walk(
-    wiring: Wiring, hard: Bools, tables: Floats, prob: Floats, base: Bools, free: Bools, states: Ints, chance: Chance,
-    cooling: Floats, limits: Floats, eps: float, progress: Floats, best_states: Ints,
-) -> tuple[int, float]:  # fmt: skip
-    """Regions to the end of a cycle, the temperature falling to zero, or until the work is done.
-
-    ``cooling``: the temperature at first, regions of the cycle so far and in all, and how much work there is time for,
-    in entries of tables. Returns the number of regions and the work.
+    wiring: Wiring, hard: Bools, tables: Floats, prob: Floats, base: Bools, free: Bools, states: Ints, draws: Floats,
+    heat: Floats, limits: Floats, eps: float, progress: Floats, best_states: Ints,
+) -> None:  # fmt: skip
+    """One region per row of ``draws``, the temperature falling from ``heat[0]`` to ``heat[1]``.
 
     ``states`` are possible outputs, and changed; ``progress`` is their value and the best one seen. ``limits``: entries
     of a table, outputs of a region at most and, as a power of that, at least.
@@ -432,13 +415,10 @@ def walk(
     noise, chosen = np.ones((MOST_VARIABLES, 32)), np.zeros(n_vars, dtype=np.int64)
     centres = np.flatnonzero(free)
     power = 1.0 / eps if eps > 0.0 else 1.0
-    k, last, work = 0, int(cooling[2] - cooling[1]), 0.0
-    while k < last and (k == 0 or work < cooling[3]):
-        t = cooling[0] * (1.0 - (cooling[1] + k) / cooling[2])
-        k += 1
-        work += len(left)
-        most = int(limits[1] ** (limits[2] + (1.0 - limits[2]) * _draw(chance)))
-        n_region = _around(centres[int(_draw(chance) * len(centres))], most, wiring, free, chance, seen, queue)
+    for k in range(len(draws)):
+        t = heat[0] + (heat[1] - heat[0]) * k / len(draws)
+        most = int(limits[1] ** (limits[2] + (1.0 - limits[2]) * draws[k, 1]))
+        n_region = _around(centres[int(draws[k, 0] * len(centres))], most, wiring, free, draws[k], seen, queue)
         held[:] = free
         for i in range(n_region):
             held[queue[i]] = False
@@ -461,14 +441,12 @@ def walk(
             for j in range(size[v]):
                 if space[1][v, j] == states[name[v]]:
                     old[v] = j
-        entries = _order(n, n_outputs, limits[0], wiring, local, old, chance, space, position)
-        work += PAIR_WORK * n * n
-        if entries > MOST_WORK:
+        if not _order(n, n_outputs, limits[0], wiring, local, old, draws[k], space, position):
             continue
-        work += entries
         for v in range(n_outputs):
             for j in range(size[v]):
-                noise[v, j] = np.exp(-power * t * np.log(-np.log(_draw(chance))))
+                u = draws[k, 2 + (7 * v + 3 * j) % (draws.shape[1] - 2)]
+                noise[v, j] = np.exp(-power * t * np.log(-np.log(u * 0.999998 + 1e-6)))
             if size[v] == 1:
                 local[name[v]], chosen[name[v]] = -1, states[name[v]]
         count, used = _functions(n, n_outputs, wiring, prob, local, chosen, noise, seen_factor, k, space)
@@ -483,4 +461,3 @@ def walk(
         if progress[0] > progress[1] + 1e-9:
             progress[1] = progress[0]
             best_states[:] = states
-    return k, work
