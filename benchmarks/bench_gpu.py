@@ -141,6 +141,13 @@ def grid_loop(u: torch.Tensor, across: torch.Tensor, down: torch.Tensor, sweeps:
     return m
 
 
+def grid_pairs(h: int, w: int) -> np.ndarray:
+    """Neighbours in a grid, across and then down."""
+    at = np.arange(h * w).reshape(h, w)
+    both = ((at[:, :-1], at[:, 1:]), (at[:-1], at[1:]))
+    return np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in both])
+
+
 def pgmax(u: torch.Tensor, table: torch.Tensor, sweeps: int) -> float:
     """Directed messages a second of PGMax, sum-product, all grids at once by vmap."""
     import jax
@@ -149,10 +156,7 @@ def pgmax(u: torch.Tensor, table: torch.Tensor, sweeps: int) -> float:
     _, h, w, states = u.shape
     variables = vgroup.NDVarArray(num_states=states, shape=(h, w))
     graph = fgraph.FactorGraph(variable_groups=variables)
-    at = np.arange(h * w).reshape(h, w)
-    pairs = np.concatenate(
-        [np.stack([a.ravel(), b.ravel()], 1) for a, b in ((at[:, :-1], at[:, 1:]), (at[:-1], at[1:]))]
-    )
+    pairs = grid_pairs(h, w)
     ends = [[variables[i // w, i % w], variables[j // w, j % w]] for i, j in pairs.tolist()]
     graph.add_factors(fgroup.PairwiseFactorGroup(ends, log_potential_matrix=table.cpu().numpy()))
     bp = infer.build_inferer(graph.bp_state, backend="bp")
@@ -167,9 +171,7 @@ def pgmax(u: torch.Tensor, table: torch.Tensor, sweeps: int) -> float:
 
 def grid_batch(n: int, h: int, w: int, states: int, own: str) -> Batch:
     """Grids with a table for each direction (``own`` is ""), one for each edge, or one for each edge of each grid."""
-    at = np.arange(h * w).reshape(h, w)
-    pairs = ((at[:, :-1], at[:, 1:]), (at[:-1], at[1:]))
-    scopes = np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in pairs])
+    scopes = grid_pairs(h, w)
     graph = Topology((states,) * (h * w), tuple(map(tuple, scopes.tolist())))
     ids = np.arange(len(scopes)) if own else np.repeat([0, 1], [h * (w - 1), (h - 1) * w])
     each = np.tile(ids, n) + (np.repeat(np.arange(n) * len(ids), len(ids)) if own == "each grid" else 0)

@@ -119,6 +119,12 @@ def random_cards(rng: np.random.Generator, n: int, low: int = 1, high: int = 4) 
     return tuple(int(c) for c in cards)
 
 
+def random_forest(rng: np.random.Generator, n: int, most_states: int) -> Topology:
+    """Random trees and lone variables, factors and their ends in any order."""
+    scopes = [scope for scope in tree_scopes(rng, n) if rng.random() < 0.9]
+    return Topology(tuple(rng.integers(2, most_states + 1, n).tolist()), tuple(shuffled(rng, scopes)))
+
+
 def random_graph(rng: np.random.Generator, kind: str) -> Topology:
     """One topology of the given kind."""
     if kind == "mixed":

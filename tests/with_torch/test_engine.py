@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mssvm as ms
-from builders import Case, grid_scopes, random_case
+from builders import Case, grid_scopes, random_case, random_forest
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology
@@ -166,6 +166,25 @@ def test_the_layer_gives_the_same_on_every_device(name: str, device: str) -> Non
         torch.testing.assert_close(single, want, rtol=1e-4, atol=1e-4)
 
 
+def same_as_the_cpu_engine(
+    batch: Batch, theta: Potentials, rng: np.random.Generator, eps: float, device: str
+) -> None:
+    """Exact inference with masks and an instance, number 5, that is infeasible."""
+    allowed = rng.random(batch.n_states) < 0.9
+    allowed[batch.unary_ptr[:-1]] = True
+    theta.unary[batch.state_span(5)] = -np.inf
+    query = Query(np.ones(batch.n_vars, dtype=bool), allowed)
+    settings = ms.engines.base.ExactSettings()
+    for precision, close in (("double", 1e-10), ("single", 2e-3)):
+        one, two = (
+            e.exact(batch, settings).bind(query, eps, eps)(theta) for e in (engine_of(), TorchEngine(device, precision))
+        )
+        assert two.value[5] == -np.inf
+        np.testing.assert_allclose(two.value, one.value, rtol=close)
+        np.testing.assert_allclose(two.mu.unary, one.mu.unary, atol=close)
+        np.testing.assert_allclose(two.mu.tables, one.mu.tables, atol=50 * close)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("eps", [0.0, 0.3, 1.0])
 def test_chains_of_all_sizes_and_ranges(eps: float, device: str) -> None:
@@ -179,20 +198,7 @@ def test_chains_of_all_sizes_and_ranges(eps: float, device: str) -> None:
         theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
         theta.unary[batch.state_span(3)] *= 500.0
         theta.tables[rng.random(batch.n_table_entries) < 0.02] = -np.inf
-        allowed = rng.random(batch.n_states) < 0.9
-        allowed[batch.unary_ptr[:-1]] = True
-        theta.unary[batch.state_span(5)] = -np.inf
-        query = Query(np.ones(batch.n_vars, dtype=bool), allowed)
-        settings = ms.engines.base.ExactSettings()
-        for precision, close in (("double", 1e-10), ("single", 2e-3)):
-            one, two = (
-                e.exact(batch, settings).bind(query, eps, eps)(theta)
-                for e in (engine_of(), TorchEngine(device, precision))
-            )
-            assert two.value[5] == -np.inf
-            np.testing.assert_allclose(two.value, one.value, rtol=close)
-            np.testing.assert_allclose(two.mu.unary, one.mu.unary, atol=close)
-            np.testing.assert_allclose(two.mu.tables, one.mu.tables, atol=50 * close)
+        same_as_the_cpu_engine(batch, theta, rng, eps, device)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -226,38 +232,20 @@ def test_sweeps_on_grids_are_those_of_plain_torch(
         np.testing.assert_allclose(two, one, atol=close if k < 3 else 1e-3)
 
 
-def random_forest(rng: np.random.Generator, n: int) -> Topology:
-    pairs = [(int(rng.integers(v)), v) for v in range(1, n) if rng.random() < 0.9]
-    scopes = tuple(pair if rng.random() < 0.5 else pair[::-1] for pair in pairs)
-    return Topology(tuple(rng.integers(2, 12, n).tolist()), scopes)
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("eps", [0.0, 0.3, 1.0])
 def test_forests_of_all_sizes_and_ranges(eps: float, device: str) -> None:
     """Trees and lone variables with masks, forbidden entries, tables beyond what scaled probabilities hold, one
     instance that is infeasible: by kernel on a GPU."""
     rng = np.random.default_rng(1)
-    batch = Batch.build([random_forest(rng, int(n)) for n in rng.integers(1, 30, 40)])
+    batch = Batch.build([random_forest(rng, int(n), 11) for n in rng.integers(1, 30, 40)])
     theta = Potentials(3.0 * rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
     theta.unary[batch.state_span(3)] *= 500.0
     theta.tables[rng.random(batch.n_table_entries) < 0.02] = -np.inf
     chosen = np.flatnonzero(batch.factor_owner == 7)
     for f in chosen:
         theta.tables[batch.table_at[f]] = 900.0
-    allowed = rng.random(batch.n_states) < 0.9
-    allowed[batch.unary_ptr[:-1]] = True
-    theta.unary[batch.state_span(5)] = -np.inf
-    query = Query(np.ones(batch.n_vars, dtype=bool), allowed)
-    settings = ms.engines.base.ExactSettings()
-    for precision, close in (("double", 1e-10), ("single", 2e-3)):
-        one, two = (
-            e.exact(batch, settings).bind(query, eps, eps)(theta) for e in (engine_of(), TorchEngine(device, precision))
-        )
-        assert two.value[5] == -np.inf
-        np.testing.assert_allclose(two.value, one.value, rtol=close)
-        np.testing.assert_allclose(two.mu.unary, one.mu.unary, atol=close)
-        np.testing.assert_allclose(two.mu.tables, one.mu.tables, atol=50 * close)
+    same_as_the_cpu_engine(batch, theta, rng, eps, device)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from builders import random_forest
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.topology import Topology
 from mssvm.engines.torch import nvrtc
@@ -33,18 +34,11 @@ def test_without_the_libraries_plain_torch_runs(monkeypatch: pytest.MonkeyPatch)
         nvrtc._nvrtc()
 
 
-def forest(rng: np.random.Generator, n: int) -> Topology:
-    """Random trees and lone variables, ends of factors in any order."""
-    pairs = [(int(rng.integers(v)), v) for v in range(1, n) if rng.random() < 0.8]
-    scopes = tuple(pair if rng.random() < 0.5 else pair[::-1] for pair in pairs)
-    return Topology(tuple(rng.integers(2, 6, n).tolist()), scopes)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_sums_in_the_order_of_turns_are_those_of_all_states(seed: int) -> None:
     """What the kernel does, step by step: scores are carried from a variable's last child and read for the others."""
     rng = np.random.default_rng(seed)
-    g = forest(rng, 6)
+    g = random_forest(rng, 6, 5)
     turns = Turns.of(g)
     assert turns is not None
     u = [rng.normal(size=card) for card in g.cards]

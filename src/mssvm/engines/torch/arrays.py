@@ -14,6 +14,8 @@ from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.topology import Batch
 
 Parts = tuple[torch.Tensor, torch.Tensor]
+# exp of numbers up to so much, and products of a few of them with scores, stay in the range of the type.
+SAFE = {torch.float32: 75.0, torch.float64: 600.0}
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,10 @@ class Device:
 
     def ints(self, array: AnyArray) -> torch.Tensor:
         return torch.from_numpy(np.array(array, dtype=np.int64, order="C")).to(self.device)
+
+    def shorts(self, array: AnyArray) -> torch.Tensor:
+        """Whole numbers as the kernels take most of them."""
+        return self.ints(array).to(torch.int32)
 
     def bools(self, array: AnyArray) -> torch.Tensor:
         return torch.from_numpy(np.array(array, dtype=bool, order="C")).to(self.device)

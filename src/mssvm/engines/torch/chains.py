@@ -11,7 +11,7 @@ import torch
 from mssvm.core.arrays import Bools, Ints
 from mssvm.core.topology import Batch, Topology, offsets
 from mssvm.engines.torch.arrays import Device, Parts
-from mssvm.engines.torch.nvrtc import available, kernel
+from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_STATES = 32
 
@@ -39,6 +39,13 @@ def _is_path(g: Topology) -> bool:
     )  # fmt: skip
 
 
+def longest_first(batch: Batch, instances: Ints) -> tuple[Ints, Ints]:
+    """Instances by their numbers of variables, and these: those that share a warp are about as long."""
+    length = np.diff(batch.var_ptr)[instances]
+    order = np.argsort(-length, kind="stable")
+    return instances[order], length[order]
+
+
 @dataclass(frozen=True)
 class Shape:
     """How chains lie on the GPU: states of a lane, chains of a warp, warps of a block, sites read ahead, blocks of a
@@ -63,9 +70,8 @@ class Shape:
             return cls(1, min(32 // states, 6), 4, 4, 1)
         return cls(2, 32 // -(-states // 2), 2, 4 if sums else 3, 6)
 
-    def constants(self, states: int) -> str:
-        parts = (f"{name.upper()} = {number}" for name, number in vars(self).items())
-        return f"constexpr int S = {states}, {', '.join(parts)};"
+    def numbers(self, states: int) -> str:
+        return constants(S=states, **{name.upper(): number for name, number in vars(self).items()})
 
     def row(self, states: int) -> int:
         """Numbers that a site keeps: its states and one scale, by fours."""
@@ -95,13 +101,11 @@ class ChainRoute:
 
     @classmethod
     def of(cls, batch: Batch, instances: Ints, states: int, eps: float, at: Device) -> ChainRoute:
-        # Longest first: the chains of a warp are about as long.
-        instances = instances[np.argsort(-np.diff(batch.var_ptr)[instances], kind="stable")]
-        length = np.diff(batch.var_ptr)[instances]
+        instances, length = longest_first(batch, instances)
         f = batch.factor_ptr[instances]
         work = offsets(length)
         arguments = (
-            at.ints(batch.unary_ptr[batch.var_ptr[instances]]), at.ints(length).to(torch.int32),
+            at.ints(batch.unary_ptr[batch.var_ptr[instances]]), at.shorts(length),
             at.ints(batch.table_at[f]), at.ints(batch.mu_at[f]), at.ints(work[:-1]),
         )  # fmt: skip
         return cls(instances, at, states, eps, arguments, int(work[-1]), at.ints(instances))
@@ -118,8 +122,7 @@ class ChainRoute:
         value, shape = unary.new_empty(n), Shape.of(self.states, n, dtype, sums)
         width = shape.row(self.states) if sums else shape.lanes(self.states)
         work = torch.empty(self.n_sites * width, dtype=dtype if sums else torch.int32, device=unary.device)
-        name, constants = "sums" if sums else "maxima", shape.constants(self.states)
-        run = kernel("chain.cu", name, unary.device.index or 0, dtype, constants)
+        run = kernel("chain.cu", "sums" if sums else "maxima", unary.device, dtype, shape.numbers(self.states))
         blocks, threads = -(-n // (shape.warps * shape.groups)), 32 * shape.warps
         arguments = (unary, tables, *self.arguments, work, value, *mu, float(self.eps), n)
         return run.ready(blocks, threads, *arguments), value

@@ -13,14 +13,13 @@ import torch
 from mssvm.core.arrays import Ints
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.messages import Schedule, Temperatures
-from mssvm.engines.torch.arrays import Device, fetched
-from mssvm.engines.torch.nvrtc import available, kernel
+from mssvm.engines.torch.arrays import SAFE, Device, fetched
+from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_SHARED, MOST_STATES, FEW_STATES = 226 << 10, 32, 8
 LOOK = 16  # sweeps between two looks at convergence, on the device
 SUMS, MAXIMA, MIXED, TEMPERED = range(4)  # the kernels' PRODUCT
 FOR_ALL, EACH_GRID, EDGES = 0, 1, 2  # whose tables: the kernel's TABLES
-SAFE = {torch.float32: 75.0, torch.float64: 600.0}
 
 
 def finest(tolerance: float, unit: float, dtype: torch.dtype) -> float:
@@ -80,10 +79,11 @@ class GridKernel:
         (h, w), dtype = self.shape, self.at.dtype
         threads, split, blocks = self._threads(product, schedule.flooding, len(grids))
         by_value, table_values, table_at = self._tables(tables, unit)
-        sizes = {"H": h, "W": w, "S": self.states, "T": threads, "SPLIT": int(split), "BLOCKS": blocks}
-        sizes |= {"TABLES": self.kind, "PRODUCT": product, "FLOODING": int(schedule.flooding)}
-        constants = "".join(f"constexpr int {k} = {v};" for k, v in sizes.items())
-        run = kernel("grid.cu", "sweep", self.at.device.index or 0, dtype, constants, self._shared(schedule.flooding))
+        numbers = constants(
+            H=h, W=w, S=self.states, T=threads, SPLIT=split, BLOCKS=blocks, TABLES=self.kind, PRODUCT=product,
+            FLOODING=schedule.flooding,
+        )  # fmt: skip
+        run = kernel("grid.cu", "sweep", self.at.device, dtype, numbers, self._shared(schedule.flooding))
         swept = torch.zeros(len(residual), dtype=torch.int32, device=messages.device)
         tolerance = finest(schedule.tolerance, unit, dtype)
         fields = unary.new_empty(len(grids) * self.states * self.places if self.states > FEW_STATES else 0)

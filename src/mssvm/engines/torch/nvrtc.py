@@ -52,12 +52,19 @@ class CudaKernel:
         return self._real(argument) if isinstance(argument, float) else ctypes.c_int(argument)
 
 
+def constants(**numbers: int) -> str:
+    """The lines that name the numbers a kernel is compiled with."""
+    return "".join(f"constexpr int {name} = {int(number)};\n" for name, number in numbers.items())
+
+
 @lru_cache(maxsize=64)
-def kernel(source: str, name: str, device: int, real: torch.dtype, constants: str, shared: int = 0) -> CudaKernel:
-    """The kernel ``name`` of a source file beside this one, with ``constants`` and the type REAL in front of it."""
+def kernel(
+    source: str, name: str, device: torch.device, real: torch.dtype, numbers: str, shared: int = 0
+) -> CudaKernel:
+    """The kernel ``name`` of a source file beside this one, with the ``constants`` and the type REAL in front of it."""
     kind = "double" if real == torch.float64 else "float"
     folder = files("mssvm.engines.torch").joinpath("kernels")
-    parts = [f"typedef {kind} REAL;", constants, *(folder.joinpath(f).read_text() for f in ("common.cu", source))]
+    parts = [f"typedef {kind} REAL;", numbers, *(folder.joinpath(f).read_text() for f in ("common.cu", source))]
     code = _compiled("\n".join(parts), source, torch.cuda.get_device_capability(device))
     torch.cuda.current_stream()  # PyTorch's context is current from here on
     module, function, driver = ctypes.c_void_p(), ctypes.c_void_p(), _driver()

@@ -11,9 +11,9 @@ import torch
 from mssvm.core.arrays import Ints
 from mssvm.core.topology import Batch, offsets
 from mssvm.engines.messages import Schedule, Temperatures
-from mssvm.engines.torch.arrays import Device
-from mssvm.engines.torch.grids import MAXIMA, MIXED, SAFE, finest, product_of
-from mssvm.engines.torch.nvrtc import available, kernel
+from mssvm.engines.torch.arrays import SAFE, Device
+from mssvm.engines.torch.grids import MAXIMA, MIXED, finest, product_of
+from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_STATES, MOST_SHARED, LOOK = 32, 14 << 10, 8
 
@@ -47,14 +47,11 @@ class PairKernel:
         slots = np.lexsort((ends[:, 1], kind[ends[:, 1]]))
         counts = np.bincount(ends[:, 1], minlength=batch.n_vars)[variables]
 
-        def short(array: np.ndarray) -> torch.Tensor:
-            return at.ints(array).to(torch.int32)
-
         zeros = int(np.sum(kind == 0))
         return cls(
             int(cards[0]), (zeros, batch.n_vars - zeros), at, at.ints(order),
-            (short(variables), short(own), short(offsets(counts)), short(slots)),
-            number[at.ints(order)].to(torch.int32), short(ends), short(batch.factor_owner[order]),
+            (at.shorts(variables), at.shorts(own), at.shorts(offsets(counts)), at.shorts(slots)),
+            number[at.ints(order)].to(torch.int32), at.shorts(ends), at.shorts(batch.factor_owner[order]),
             (4 * at.ints(colour[:, 0]) + 8 * at.ints(colour[:, 1])).to(torch.uint8),
         )  # fmt: skip
 
@@ -133,13 +130,11 @@ class _Sweeps:
         field = messages.new_empty(len(unary), -(-states // 4) * 4)
         few = len(tables) * states * (states + 3) * size <= MOST_SHARED
         staged = not few and threads * states**2 * size <= MOST_SHARED
-        constants = f"constexpr int S = {states}, THREADS = {threads}, TABLES = {len(tables) if few else 0};"
-        constants += f"constexpr int PRODUCT = {product_of(t)};"
-        flags = {"STAGED": staged, "COLOURED": not schedule.flooding, "ONE": len(active) == 1}
-        constants += "".join(f"constexpr bool {name} = {str(flag).lower()};" for name, flag in flags.items())
-        fields, send = (
-            kernel("pairs.cu", k, plan.at.device.index or 0, plan.at.dtype, constants) for k in ("fields", "messages")
-        )
+        numbers = constants(
+            S=states, THREADS=threads, TABLES=len(tables) if few else 0, STAGED=staged, PRODUCT=product_of(t),
+            COLOURED=not schedule.flooding, ONE=len(active) == 1,
+        )  # fmt: skip
+        fields, send = (kernel("pairs.cu", k, plan.at.device, plan.at.dtype, numbers) for k in ("fields", "messages"))
 
         def gather(first: int, count: int) -> Callable[[], None]:
             given = (unary, self._rows, *plan.variables, field, float(unit), first, count, n)

@@ -12,11 +12,11 @@ from scipy.sparse.csgraph import connected_components, depth_first_order
 
 from mssvm.core.arrays import Bools, Ints
 from mssvm.core.topology import Batch, Topology, offsets
-from mssvm.engines.torch.arrays import Device, Parts
-from mssvm.engines.torch.nvrtc import available, kernel
+from mssvm.engines.torch.arrays import SAFE, Device, Parts
+from mssvm.engines.torch.chains import longest_first
+from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_STATES, THREADS = 32, 128
-SAFE = {torch.float32: 75.0, torch.float64: 600.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,19 +99,13 @@ class TreeRoute:
     def of(
         cls, batch: Batch, instances: Ints, wide: int, eps: float, at: Device, turns: Sequence[Turns | None]
     ) -> TreeRoute:
-        sizes = np.diff(batch.var_ptr)
-        instances = instances[np.argsort(-sizes[instances], kind="stable")]  # longest first: a warp's are alike
+        instances, length = longest_first(batch, instances)
         mine = [t or Turns(np.zeros((0, 4), dtype=np.int64), np.zeros(0, dtype=np.int64)) for t in turns]
-        begin, length = offsets(np.array([len(t.factors) for t in mine])), sizes[instances]
-        work = offsets(length)
-
-        def short(array: Ints) -> torch.Tensor:
-            return at.ints(array).to(torch.int32)
-
+        begin, work = offsets(np.array([len(t.factors) for t in mine])), offsets(length)
         arguments = (
-            short(np.concatenate([t.rows for t in mine])), short(np.concatenate([t.factors for t in mine])),
-            at.ints(batch.unary_ptr[batch.var_ptr[instances]]), short(length),
-            short(begin[batch.topology_of[instances]]), at.ints(batch.factor_ptr[instances]), at.ints(work[:-1]),
+            at.shorts(np.concatenate([t.rows for t in mine])), at.shorts(np.concatenate([t.factors for t in mine])),
+            at.ints(batch.unary_ptr[batch.var_ptr[instances]]), at.shorts(length),
+            at.shorts(begin[batch.topology_of[instances]]), at.ints(batch.factor_ptr[instances]), at.ints(work[:-1]),
             at.ints(batch.table_at), at.ints(batch.mu_at),
         )  # fmt: skip
         return cls(instances, at, wide, eps, arguments, int(work[-1]), at.ints(instances))
@@ -125,8 +119,8 @@ class TreeRoute:
             scaled = tables / self.eps
             outside = (scaled.abs() > SAFE[dtype]) & (scaled > -torch.inf)
             tables = torch.exp(scaled).masked_fill(outside, torch.nan)
-        constants = f"constexpr int WIDE = {self.wide}, THREADS = {THREADS};"
-        run = kernel("tree.cu", "sums" if sums else "maxima", unary.device.index or 0, dtype, constants)
+        numbers = constants(WIDE=self.wide, THREADS=THREADS)
+        run = kernel("tree.cu", "sums" if sums else "maxima", unary.device, dtype, numbers)
         blocks = -(-n * self.wide // THREADS)
         run(blocks, THREADS, unary, tables, *self.arguments, work, value, *mu, float(self.eps), n)
         return value
