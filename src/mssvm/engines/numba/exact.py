@@ -28,7 +28,7 @@ from mssvm.core.topology import Batch, counts, gather, offsets, spread
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls
 from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
 from mssvm.engines.numba.forests.cutset import CutsetPair, CutsetPlan, CutsetRoute
-from mssvm.engines.numba.forests.lane_groups import parts_of
+from mssvm.engines.numba.forests.lane_groups import Calls, Kernel, calls_of, parts_of
 from mssvm.engines.numba.forests.plan import BLOCK, NO_COST, NO_SETS, ForestPlan, ForestRoute
 from mssvm.engines.numba.forests.registers import BASE, NUMBER, SIDE, TABLE_PARTS
 from mssvm.engines.numba.vector import WIDTH
@@ -210,24 +210,23 @@ class JoinedInference:
         self, features: LinearFeatures, sides: list[ForestRoute], given: GivenStates | None, cost: Potentials | None
     ) -> None:
         self.features, self.sides, self.given = features, sides, given
-        self.workers, self.kernel = sides[0].workers, sides[0].registers.run
+        self.workers, self.calls = sides[0].workers, list[Calls]()  # of every side
         unary, tables = (NO_COST, NO_COST) if cost is None else (cost.unary, cost.tables)
         # One type: a kernel is compiled for it.
         self.cost = [np.require(unary, np.float64, ["C", "W"]), np.require(tables, np.float64, ["C", "W"])]
-        batch, rows, sets, heads, tails = features.batch, [], [], [], list[Floats]()
+        batch, sets, heads, tails = features.batch, [], [], list[Floats]()
         self.missing, needs = np.ones((len(sides), len(batch)), dtype=bool), (0, 0)
         for k, side in enumerate(sides):
             lanes, own = side.registers, side.registers.rows.copy()
-            assert lanes.run is self.kernel
             own[:, SIDE], own[:, NUMBER] = k, own[:, NUMBER] - 1 + len(sides) + sum(map(len, tails))
             own[:, BASE : BASE + 4] += k * TABLE_PARTS * batch.n_table_entries
-            rows.append(own)
+            self.calls.append(calls_of(lanes.runs, own))
             sets.append(lanes.sets)
             heads.append(lanes.numbers[:1])
             tails.append(lanes.numbers[1:])
             self.missing[k, side.instances] = False
             needs = max(needs[0], lanes.needs[0]), max(needs[1], lanes.needs[1])
-        self.rows, self.sets, self.numbers = np.concatenate(rows), np.concatenate(sets), np.concatenate(heads + tails)
+        self.sets, self.numbers = np.concatenate(sets), np.concatenate(heads + tails)
         self.wanted, self.counts = int(np.count_nonzero(~self.missing)), needs[1]
         sizes = [batch.n_states, batch.n_states, batch.n_table_entries, batch.n_mu_entries]
         sizes += [len(sides) * TABLE_PARTS * batch.n_table_entries, needs[0]]
@@ -241,20 +240,19 @@ class JoinedInference:
         self.features.forward(w, Potentials(unary, raw))
         value, done = np.zeros((2, len(batch))), np.zeros((len(self.sides), len(batch)), dtype=bool)
 
-        def run(rows: Ints, sets: Ints = NO_SETS) -> int:
+        def run(kernel: Kernel, rows: Ints, sets: Ints = NO_SETS) -> int:
             rest, counts = self.workers.scratch(*size)  # behind the arrays above, on whichever thread
-            count: int = self.kernel(
+            count = kernel(
                 rows, self.numbers, sets, made, raw, self.cost[1], unary, self.cost[0], value, mu, mu_tables, done,
                 rest[self.at[-2] :], counts,
             )  # fmt: skip
             return count
 
-        if self.workers.idle == 1:
-            count = run(self.rows, self.sets)
-        else:
-            count = run(self.rows[:0], self.sets)
-            for side in range(len(self.sides)):  # one after the other: the second is subtracted
-                count += sum(self.workers.each(run, parts_of(self.rows[self.rows[:, SIDE] == side], BLOCK // WIDTH)))
+        kernel, rows = self.calls[0][0]
+        count = run(kernel, rows[:0], self.sets)
+        for calls in self.calls:  # one after the other: the second is subtracted
+            parts = calls if self.workers.idle == 1 else parts_of(calls, BLOCK // WIDTH)
+            count += sum(self.workers.each(run, *zip(*parts, strict=True)))
         theta, marginals = Potentials(unary, raw), Marginals(mu, mu_tables)
         if count < self.wanted:
             self._one_by_one(np.flatnonzero(~np.all(done | self.missing, axis=0)), theta, value, marginals)

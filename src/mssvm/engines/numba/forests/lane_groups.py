@@ -24,6 +24,8 @@ from mssvm.engines.numba.vector import WIDTH
 
 ADDRESS = attrgetter("ctypes.data")
 FEWEST = 3  # instances that are worth a register of eight
+Kernel = Callable[..., int]
+Calls = list[tuple[Kernel, Ints]]
 LARGEST = 1 << 20  # registers of a group with rows, 64 MiB: beyond, one instance at a time needs an eighth
 
 
@@ -94,21 +96,26 @@ class Members(NamedTuple):
 
 
 class LaneGroup(NamedTuple):
-    """A family of forests and the instances that run side by side in it."""
+    """A family of forests, the instances that run side by side in it, the kernel that runs them, and what that kernel
+    wants to know beside."""
 
     family: Family
     members: Members
+    run: Kernel
+    more: Ints
 
 
+NOTHING = np.zeros(0, dtype=np.int64)
 Lanes = list[tuple[int, LaneGroup]]  # by the temperatures of the free variables
 
 
 @dataclass(frozen=True, eq=False)
 class BoundLanes:
-    """Groups at a mask and a pair of temperatures, as the kernel ``run`` takes them: ``rows`` of places in memory and
-    ``numbers``, the set of their tables, scratch of ``needs`` doubles and integers, and what those places hold."""
+    """Groups at a mask and a pair of temperatures, as the kernels ``runs`` of each take them: ``rows`` of places in
+    memory and ``numbers``, the set of their tables, scratch of ``needs`` doubles and integers, and what those places
+    hold."""
 
-    run: Callable[..., int]
+    runs: list[Kernel]
     rows: Ints
     numbers: Floats
     sets: Ints
@@ -121,10 +128,10 @@ class BoundLanes:
         squarings = int(ratio) if ratio >= 0.0 and ratio == int(ratio) else -1
         held = [np.ascontiguousarray(allowed), batch.unary_ptr[batch.var_ptr], batch.factor_ptr, batch.mu_at]
         shared, rows, numbers, needs = list(map(ADDRESS, held)), list[list[int]](), [(eps_y, eps_h)], [0, 0]
-        for mode, (f, members) in lanes:
+        for mode, (f, members, _, more) in lanes:
             n, low, high = batch.n_table_entries, 1 + 2 * (mode == AT_H), 1 + 2 * (mode != AT_Y)
             base = [n * low, n * (low + 1), n * high, n * (high + 1)]
-            arrays = [f.places, f.kids, f.pair_ptr, f.by_table, *members]
+            arrays = [f.places, f.kids, f.pair_ptr, f.by_table, *members, more]
             sizes = [len(f.places), len(members.start), f.n_pairs, f.size, f.total, f.scratch, f.marginals]
             head = [0, 0, len(members.ptr) - 1, len(numbers), *base, squarings, *sizes]
             rows.append([*head, *shared, *map(ADDRESS, arrays)])
@@ -135,24 +142,31 @@ class BoundLanes:
         made = [tables.starts, tables.rows, tables.cols]
         sets = np.array([[*map(ADDRESS, made), len(tables.starts)]])
         table = np.array(rows, dtype=np.int64).reshape(-1, ROW)
-        # A kernel for each, as either takes long to compile.
-        run = run_sums if eps_y == eps_h > 0.0 else run_lanes
-        return cls(run, table, np.array(numbers), sets, (needs[0], needs[1]), (*held, *made))
+        runs = [group.run for _, group in lanes]
+        return cls(runs, table, np.array(numbers), sets, (needs[0], needs[1]), (*held, *made))
 
 
-def parts_of(rows: Ints, size: int) -> list[Ints]:
-    """Rows of groups in pieces of so many registers of instances."""
-    out = []
-    for row in rows:
-        for first in range(0, row[LAST], size):
-            part = row[None].copy()
-            part[0, FIRST], part[0, LAST] = first, min(first + size, row[LAST])
-            out.append(part)
+def calls_of(runs: list[Kernel], rows: Ints) -> Calls:
+    """Kernels with the rows that they run, in one call where they follow each other."""
+    cuts = [k for k in range(1, len(runs)) if runs[k] is not runs[k - 1]]
+    pairs = zip([0, *cuts], [*cuts, len(runs)], strict=True)
+    return [(runs[first], rows[first:last]) for first, last in pairs if first < last]
+
+
+def parts_of(calls: Calls, size: int) -> Calls:
+    """Calls in pieces of so many registers of instances."""
+    out = Calls()
+    for run, rows in calls:
+        for row in rows:
+            for first in range(0, row[LAST], size):
+                part = row[None].copy()
+                part[0, FIRST], part[0, LAST] = first, min(first + size, row[LAST])
+                out.append((run, part))
     return out
 
 
 @dataclass(frozen=True, eq=False)
-class _Roles:
+class Roles:
     """Per instance and position: a free output, an end of rows, present at all."""
 
     sent: Bools
@@ -160,7 +174,7 @@ class _Roles:
     here: Bools
 
     @classmethod
-    def of(cls, batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> _Roles:
+    def of(cls, batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> Roles:
         n, count = kinds.topologies[0].n_vars, sum(map(len, kinds.instances))
         sent, closed = np.full((count, n), cold and query is None), np.full((count, n), cold and query is None)
         here, lo = np.zeros((count, n), dtype=bool), 0
@@ -205,13 +219,24 @@ class _Roles:
         return rows, many, carrier, fits
 
 
-def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool, sums: bool) -> LaneGroup | None:
+def slots_of(batch: Batch, kinds: Kinds) -> tuple[Ints, Ints, Ints]:
+    """The different tables of a family: their starts, which of them every position has to its parent, their shapes."""
+    lead = kinds.readings[0]
+    table, below = np.full(len(lead.parent), -1, dtype=np.int64), lead.parent >= 0
+    start, table[below] = np.unique(kinds.tables, return_inverse=True)
+    factor = np.empty(len(start), dtype=np.int64)
+    factor[table[below]] = lead.factor[below]
+    return start, table, batch.pair_cards(batch.factor_ptr[kinds.instances[0][0]] + factor)
+
+
+def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> LaneGroup | None:
     """The registers of a family; None if too few of its instances can run in it, or it would be too large.
 
     For ``run_sums`` exponentials take the place of the scores, and t is of one position at a time: what is left of a
     long forest is read from memory.
     """
-    topology, lead, roles = kinds.topologies[0], kinds.readings[0], _Roles.of(batch, kinds, query, cold)
+    topology, lead, roles = kinds.topologies[0], kinds.readings[0], Roles.of(batch, kinds, query, cold)
+    sums = query is None and not cold
     n, card, parent = topology.n_vars, topology.card_array[lead.order], lead.parent
     kids = np.argsort(parent, kind="stable")[(parent < 0).sum() :]
     kid_ptr = offsets(np.bincount(parent[parent >= 0], minlength=n))
@@ -221,11 +246,7 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool, sums
         rows, many, carrier, fits = roles.rows(card, kid_ptr, kids)
         chosen = np.flatnonzero(fits)
     sent = np.where(parent < 0, 1, card[parent])
-    table = np.full(n, -1, dtype=np.int64)
-    start, table[parent >= 0] = np.unique(kinds.tables, return_inverse=True)
-    factor = np.empty(len(start), dtype=np.int64)
-    factor[table[parent >= 0]] = lead.factor[parent >= 0]
-    shape = batch.pair_cards(batch.factor_ptr[kinds.instances[0][0]] + factor)
+    start, table, shape = slots_of(batch, kinds)
     size = -(-int(card.sum()) // WIDTH) * WIDTH
     one = np.where(np.arange(n) == 0, card.max(), 0)
     b, t, w = rows * card, one if sums else rows * card, one if sums else sent
@@ -252,10 +273,13 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool, sums
         int(4 * len(start) + 2 * (many + 1).sum()), size, int(WIDTH * (marginals + put[-1])),
         int(WIDTH * scratch), int(WIDTH * marginals),
     )  # fmt: skip
-    return LaneGroup(family, _members(kinds, family, start, shape, roles, chosen))
+    # A kernel for each, as either takes long to compile.
+    members = members_of(kinds, family, start, shape, roles, chosen)
+    return LaneGroup(family, members, run_sums if sums else run_lanes, NOTHING)
 
 
-def _members(kinds: Kinds, family: Family, start: Ints, shape: Ints, roles: _Roles, chosen: Ints) -> Members:
+def members_of(kinds: Kinds, family: Family, start: Ints, shape: Ints, roles: Roles, chosen: Ints) -> Members:
+    """The chosen instances of a family."""
     n, factor = len(family.places), np.full((len(kinds.topologies), len(start)), -1, dtype=np.int64)
     segments = []
     for row, (topology, reading) in enumerate(zip(kinds.topologies, kinds.readings, strict=True)):

@@ -16,21 +16,24 @@ from mssvm.engines.numba.forests.dense import DenseForests, dense_forests
 from mssvm.engines.numba.forests.forest import AT_H, AT_Y, MIXED, check_forests, run_forests
 from mssvm.engines.numba.forests.lane_groups import (
     FEWEST,
+    NOTHING,
     BoundLanes,
+    Kernel,
     Kinds,
     Lanes,
+    calls_of,
     lane_group,
     parts_of,
     read_from_root,
 )
 from mssvm.engines.numba.forests.registers import TABLE_PARTS
+from mssvm.engines.numba.forests.replica_groups import copies_of, replica_group
 from mssvm.engines.numba.forests.rooting import Rooting, rooting_of
 from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, TableSet
 from mssvm.engines.numba.vector import WIDTH
 
 DENSE_STATES = 160  # of all variables of a family; with fewer, registers are as fast as matrix products
 BLOCK = 64  # instances handed to a thread at a time
-NOTHING = np.zeros(0, dtype=np.int64)
 NO_COST, NO_SETS = np.zeros(0), np.zeros((0, 4), dtype=np.int64)
 
 
@@ -158,7 +161,7 @@ class ForestRoute:
         """What runs side by side, in registers or as matrix products, by the temperatures of the free variables;
         returns how many run in registers."""
         plan, modes, count = self.plan, np.full(len(self.plan.batch), AT_Y, dtype=np.int64), 0
-        sums = self.eps_y == self.eps_h > 0.0
+        copies = copies_of(self.eps_y, self.eps_h)
         if self.eps_y != self.eps_h:
             read_modes(self.instances, plan.batch, self.query.allowed, self.query.output, modes)
         mine = modes[self.instances]
@@ -170,7 +173,11 @@ class ForestRoute:
                     card = kinds.topologies[0].card_array
                     if query is None and eps > 0.0 and card[0] >= DENSE_STATES and np.all(card == card[0]):
                         self.dense += [(mode, part) for part in dense_forests(plan.batch, kinds)]
-                    elif (group := lane_group(plan.batch, kinds, query, eps == 0.0, sums)) is not None:
+                        continue
+                    group = replica_group(plan.batch, kinds, query, copies) if query is not None and copies else None
+                    if group is None:
+                        group = lane_group(plan.batch, kinds, query, eps == 0.0)
+                    if group is not None:
                         self.lanes.append((mode, group))
                         count += len(group.members.instance)
         return count
@@ -181,8 +188,8 @@ class ForestRoute:
         unary, raw = np.ascontiguousarray(theta.unary), np.ascontiguousarray(theta.tables)
         made = np.empty(TABLE_PARTS * len(raw))
 
-        def side_by_side(rows: Ints, sets: Ints = NO_SETS) -> None:
-            lanes.run(
+        def side_by_side(run: Kernel, rows: Ints, sets: Ints = NO_SETS) -> None:
+            run(
                 rows, lanes.numbers, sets, made, raw, NO_COST, unary, NO_COST, value.reshape(1, -1), mu.unary,
                 mu.tables, done, *self.workers.scratch(*lanes.needs),
             )  # fmt: skip
@@ -195,11 +202,10 @@ class ForestRoute:
             with ONE_BLAS_THREAD:
                 tables = self.tables.at_both(theta.tables, self.eps_y, self.eps_h)
                 each(products, *zip(*self.dense, strict=True))
-        if len(lanes.rows) and self.workers.idle == 1:
-            side_by_side(lanes.rows, lanes.sets)
-        elif len(lanes.rows):
-            side_by_side(lanes.rows[:0], lanes.sets)
-            each(side_by_side, parts_of(lanes.rows, BLOCK // WIDTH))
+        if calls := calls_of(lanes.runs, lanes.rows):
+            side_by_side(calls[0][0], lanes.rows[:0], lanes.sets)
+            parts = calls if self.workers.idle == 1 else parts_of(calls, BLOCK // WIDTH)
+            each(side_by_side, *zip(*parts, strict=True))
         rest = self.instances[~done[0, self.instances]]
         if len(rest):
             theta.check(self.plan.batch)

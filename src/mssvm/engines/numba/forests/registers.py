@@ -5,7 +5,8 @@ different lengths), and read the same tables; roles and masks are each instance'
 the root; an instance that ends sooner lacks the first positions, which then send neutral messages.
 
 A group is one row of numbers, so that any number of them is one call, and kernels get addresses: arrays would be
-counted, atomically, at every call, and take long to compile. ``sums`` runs groups of one temperature, ``lanes`` others.
+counted, atomically, at every call, and take long to compile. ``sums`` runs groups of one temperature, ``replicas`` some
+of those of two, ``lanes`` others.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ SIDE, FIRST, LAST, NUMBER, BASE, SQUARINGS, POSITIONS, SLOTS = 0, 1, 2, 3, 4, 8,
 PAIRS, SIZE, TOTAL, SCRATCH, MARGINALS = range(11, 16)
 ALLOWED, STATE_AT, FACTOR_AT, MU_AT, PLACES, KID_LIST, PAIR_PTR, BY_TABLE = range(16, 24)
 PTR, INSTANCE, KIND, WORDS, FRESH, SEGMENT_PTR, SEGMENT, FACTOR, TABLE, TABLE_ROWS, TABLE_COLS, PUT_AT = range(24, 36)
-ROW = 36
+MORE, ROW = 36, 37
 # Tables as they are made, one part after the other: scores, exponentials at eps_y, transposed, at eps_h, transposed,
 # the largest score and the range of each.
 TABLE_PARTS, TOPS = 7, 5

@@ -1,0 +1,112 @@
+"""Paths of labels and hidden variables in turn at eps_y = eps_h / n, hidden variables copied n times, by NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines.numba.exact import NumbaBound
+from mssvm.engines.numba.forests.plan import ForestRoute
+from mssvm.engines.numba.forests.replica_groups import copies_of
+from mssvm.engines.numba.forests.replicas import run_copies
+from test_lanes import assert_by_numpy, drawn
+
+
+def turns(lengths: list[int], labels: int, states: int, flips: tuple[bool, bool] = (False, False)) -> Batch:
+    """Paths of so many labels, linked by hidden variables; one table towards each of them and one from it."""
+    graphs, tables = [], []
+    for n in lengths:
+        left, right = [(t, n + t) for t in range(n - 1)], [(n + t, t + 1) for t in range(n - 1)]
+        scopes = [s[::-1] if flips[0] else s for s in left] + [s[::-1] if flips[1] else s for s in right]
+        graphs.append(Topology((labels,) * n + (states,) * (n - 1), tuple(scopes)))
+        tables.append([0] * (n - 1) + [1] * (n - 1))
+    return Batch.build(graphs, tables)
+
+
+def some_labels(batch: Batch, lengths: list[int], share: float, seed: int) -> np.ndarray:
+    """That share of the labels as outputs, one of every path at least; the others are missing."""
+    rng, output = np.random.default_rng(seed), np.zeros(batch.n_vars, dtype=bool)
+    for first, n in zip(batch.var_ptr[:-1], lengths, strict=True):
+        output[first : first + n] = rng.random(n) < share
+        output[first + rng.integers(n)] = True
+    return output
+
+
+def copied(bound: NumbaBound) -> set[int]:
+    """Which instances run with copies."""
+    routes = [route for route in bound.routes if isinstance(route, ForestRoute)]
+    groups = [group for route in routes for _, group in route.lanes if group.run is run_copies]
+    return {i for group in groups for i in group.members.instance.tolist()}
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Instances that leave the registers."""
+    found, method = set[int](), ForestRoute.one_by_one
+
+    def noted(self: ForestRoute, instances: np.ndarray, *args: Any) -> None:
+        found.update(instances.tolist())
+        method(self, instances, *args)
+
+    monkeypatch.setattr(ForestRoute, "one_by_one", noted)
+    return found
+
+
+# Hidden states, labels, copies.
+SIZES = [(2, 10, 4), (2, 4, 3), (2, 9, 8), (3, 10, 3), (3, 6, 2), (2, 6, 5), (4, 10, 2)]
+
+
+@pytest.mark.parametrize(("states", "labels", "copies"), SIZES)
+@pytest.mark.parametrize("share", [1.0, 0.7, 0.2])
+def test_paths_of_any_length_with_missing_labels(
+    states: int, labels: int, copies: int, share: float, alone: set[int]
+) -> None:
+    lengths = [6] * 9 + [5, 5, 4, 3, 2, 2, 6, 5, 3]
+    batch = turns(lengths, labels, states, (copies % 2 == 0, share == 1.0))
+    theta, query = drawn(batch, copies, some_labels(batch, lengths, share, states))
+    found = copied(assert_by_numpy(batch, theta, query, 0.7 / copies, 0.7))
+    assert len(found) >= 12  # in others only labels, or only hidden variables, may have more than one state
+    assert not found & alone
+
+
+def test_tables_of_its_own_at_every_link_and_entries_that_are_forbidden(alone: set[int]) -> None:
+    graph = Topology((5, 2, 4, 2, 6), ((0, 1), (2, 1), (2, 3), (4, 3)))
+    batch = Batch.build([graph] * 11, [[0, 1, 2, 3]] * 11)
+    rng, output = np.random.default_rng(0), np.tile([True, False, True, False, True], 11)
+    output[rng.integers(0, 11, 9) * 5 + rng.integers(0, 3, 9) * 2] = False
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    theta.tables[rng.integers(0, len(theta.tables), 6)] = -np.inf
+    found = copied(assert_by_numpy(batch, theta, Query.of(batch, output), 1 / 3, 1.0))
+    assert len(found) >= 8
+    assert not found & alone
+
+
+def test_powers_that_underflow_are_computed_one_by_one(alone: set[int]) -> None:
+    lengths = [4] * 10
+    batch = turns(lengths, 6, 2)
+    theta, query = drawn(batch, 5, some_labels(batch, lengths, 0.6, 5))
+    theta.tables[:2] -= 100.0  # of the first label, which one path cannot do without
+    theta.unary[batch.unary_ptr[batch.var_ptr[3]] + np.arange(4) * 6] = 1e3
+    assert copied(assert_by_numpy(batch, theta, query, 0.25, 1.0)) & alone == {3}
+
+
+def test_where_copies_do_not_help_rows_are_used() -> None:
+    lengths = [4] * 10
+    for labels, states, eps_y in ((4, 2, 0.25), (6, 2, 0.3), (20, 2, 1 / 16), (6, 3, 0.25)):
+        batch = turns(lengths, labels, states)
+        theta, query = drawn(batch, 1, some_labels(batch, lengths, 0.8, 1))
+        assert copied(assert_by_numpy(batch, theta, query, eps_y, 1.0)) == set()
+    batch = turns(lengths, 6, 2)
+    everything = drawn(batch, 1, np.ones(batch.n_vars, dtype=bool))[1]
+    some = drawn(batch, 1, np.arange(batch.n_vars) % 7 != 4)[1]  # the first hidden variable is one
+    for query in (everything, some):
+        assert copied(assert_by_numpy(batch, drawn(batch, 1, query.output)[0], query, 0.25, 1.0)) == set()
+
+
+def test_copies_are_whole_numbers() -> None:
+    assert [copies_of(e, 1.0) for e in (1.0, 0.5, 1 / 3, 0.25, 0.3, 0.125, 0.0625, 0.0)] == [0, 2, 3, 4, 0, 8, 0, 0]
+    assert copies_of(0.5, 0.0) == copies_of(2.0, 1.0) == 0
