@@ -11,7 +11,6 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.numba.exact import NumbaBound
 from mssvm.engines.numba.forests.plan import ForestRoute
-from mssvm.engines.numba.forests.replica_groups import copies_of
 from mssvm.engines.numba.forests.replicas import run_copies
 from test_lanes import assert_by_numpy, drawn
 
@@ -96,7 +95,7 @@ def test_powers_that_underflow_are_computed_one_by_one(alone: set[int]) -> None:
 
 def test_where_copies_do_not_help_rows_are_used() -> None:
     lengths = [4] * 10
-    for labels, states, eps_y in ((4, 2, 0.25), (6, 2, 0.3), (20, 2, 1 / 16), (6, 3, 0.25)):
+    for labels, states, eps_y in ((4, 2, 0.25), (6, 2, 0.3), (20, 2, 1 / 16), (6, 3, 0.25), (6, 2, 2.0)):
         batch = turns(lengths, labels, states)
         theta, query = drawn(batch, 1, some_labels(batch, lengths, 0.8, 1))
         assert copied(assert_by_numpy(batch, theta, query, eps_y, 1.0)) == set()
@@ -105,8 +104,3 @@ def test_where_copies_do_not_help_rows_are_used() -> None:
     some = drawn(batch, 1, np.arange(batch.n_vars) % 7 != 4)[1]  # the first hidden variable is one
     for query in (everything, some):
         assert copied(assert_by_numpy(batch, drawn(batch, 1, query.output)[0], query, 0.25, 1.0)) == set()
-
-
-def test_copies_are_whole_numbers() -> None:
-    assert [copies_of(e, 1.0) for e in (1.0, 0.5, 1 / 3, 0.25, 0.3, 0.125, 0.0625, 0.0)] == [0, 2, 3, 4, 0, 8, 0, 0]
-    assert copies_of(0.5, 0.0) == copies_of(2.0, 1.0) == 0

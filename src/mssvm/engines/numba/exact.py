@@ -28,7 +28,7 @@ from mssvm.core.topology import Batch, counts, gather, offsets, spread
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls
 from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
 from mssvm.engines.numba.forests.cutset import CutsetPair, CutsetPlan, CutsetRoute
-from mssvm.engines.numba.forests.lane_groups import Calls, Kernel, calls_of, parts_of
+from mssvm.engines.numba.forests.lane_groups import Calls, Kernel, parts_of
 from mssvm.engines.numba.forests.plan import BLOCK, NO_COST, NO_SETS, ForestPlan, ForestRoute
 from mssvm.engines.numba.forests.registers import BASE, NUMBER, SIDE, TABLE_PARTS
 from mssvm.engines.numba.vector import WIDTH
@@ -217,10 +217,11 @@ class JoinedInference:
         batch, sets, heads, tails = features.batch, [], [], list[Floats]()
         self.missing, needs = np.ones((len(sides), len(batch)), dtype=bool), (0, 0)
         for k, side in enumerate(sides):
-            lanes, own = side.registers, side.registers.rows.copy()
-            own[:, SIDE], own[:, NUMBER] = k, own[:, NUMBER] - 1 + len(sides) + sum(map(len, tails))
-            own[:, BASE : BASE + 4] += k * TABLE_PARTS * batch.n_table_entries
-            self.calls.append(calls_of(lanes.runs, own))
+            lanes = side.registers
+            self.calls.append([(kernel, rows.copy()) for kernel, rows in lanes.calls])
+            for _, rows in self.calls[k]:
+                rows[:, SIDE], rows[:, NUMBER] = k, rows[:, NUMBER] - 1 + len(sides) + sum(map(len, tails))
+                rows[:, BASE : BASE + 4] += k * TABLE_PARTS * batch.n_table_entries
             sets.append(lanes.sets)
             heads.append(lanes.numbers[:1])
             tails.append(lanes.numbers[1:])

@@ -16,7 +16,7 @@ from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology, offsets
 from mssvm.engines.numba.forests.forest import AT_H, AT_Y
 from mssvm.engines.numba.forests.lanes import run_lanes
-from mssvm.engines.numba.forests.registers import COLUMNS, FIRST, LAST, ROW, SLOT, U
+from mssvm.engines.numba.forests.registers import COLUMNS, FIRST, LAST, SLOT, U
 from mssvm.engines.numba.forests.rooting import rooting_of
 from mssvm.engines.numba.forests.scaled import TableSet
 from mssvm.engines.numba.forests.sums import run_sums
@@ -111,12 +111,11 @@ Lanes = list[tuple[int, LaneGroup]]  # by the temperatures of the free variables
 
 @dataclass(frozen=True, eq=False)
 class BoundLanes:
-    """Groups at a mask and a pair of temperatures, as the kernels ``runs`` of each take them: ``rows`` of places in
-    memory and ``numbers``, the set of their tables, scratch of ``needs`` doubles and integers, and what those places
-    hold."""
+    """Groups at a mask and a pair of temperatures, as kernels take them: ``calls`` of each with rows of places in
+    memory, ``numbers``, the set of their tables, scratch of ``needs`` doubles and integers; and what those places hold.
+    """
 
-    runs: list[Kernel]
-    rows: Ints
+    calls: Calls
     numbers: Floats
     sets: Ints
     needs: tuple[int, int]
@@ -127,30 +126,22 @@ class BoundLanes:
         ratio = log2(eps_h / eps_y) if eps_y > 0.0 < eps_h else -1.0
         squarings = int(ratio) if ratio >= 0.0 and ratio == int(ratio) else -1
         held = [np.ascontiguousarray(allowed), batch.unary_ptr[batch.var_ptr], batch.factor_ptr, batch.mu_at]
-        shared, rows, numbers, needs = list(map(ADDRESS, held)), list[list[int]](), [(eps_y, eps_h)], [0, 0]
-        for mode, (f, members, _, more) in lanes:
+        shared, rows, numbers, needs = list(map(ADDRESS, held)), dict[Kernel, list[Ints]](), [(eps_y, eps_h)], [0, 0]
+        for mode, (f, members, run, more) in lanes:
             n, low, high = batch.n_table_entries, 1 + 2 * (mode == AT_H), 1 + 2 * (mode != AT_Y)
             base = [n * low, n * (low + 1), n * high, n * (high + 1)]
             arrays = [f.places, f.kids, f.pair_ptr, f.by_table, *members, more]
             sizes = [len(f.places), len(members.start), f.n_pairs, f.size, f.total, f.scratch, f.marginals]
             head = [0, 0, len(members.ptr) - 1, len(numbers), *base, squarings, *sizes]
-            rows.append([*head, *shared, *map(ADDRESS, arrays)])
+            rows.setdefault(run, []).append(np.array([*head, *shared, *map(ADDRESS, arrays)]))
             numbers.append((eps_h if mode == AT_H else eps_y, eps_y if mode == AT_Y else eps_h))
             held += arrays
             counts = f.places.size + f.n_pairs + 3 * WIDTH
             needs = [max(needs[0], f.total), max(needs[1], counts)]
         made = [tables.starts, tables.rows, tables.cols]
         sets = np.array([[*map(ADDRESS, made), len(tables.starts)]])
-        table = np.array(rows, dtype=np.int64).reshape(-1, ROW)
-        runs = [group.run for _, group in lanes]
-        return cls(runs, table, np.array(numbers), sets, (needs[0], needs[1]), (*held, *made))
-
-
-def calls_of(runs: list[Kernel], rows: Ints) -> Calls:
-    """Kernels with the rows that they run, in one call where they follow each other."""
-    cuts = [k for k in range(1, len(runs)) if runs[k] is not runs[k - 1]]
-    pairs = zip([0, *cuts], [*cuts, len(runs)], strict=True)
-    return [(runs[first], rows[first:last]) for first, last in pairs if first < last]
+        calls = list(zip(rows, map(np.stack, rows.values()), strict=True))
+        return cls(calls, np.array(numbers), sets, (needs[0], needs[1]), (*held, *made))
 
 
 def parts_of(calls: Calls, size: int) -> Calls:

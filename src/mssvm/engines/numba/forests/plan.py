@@ -21,13 +21,12 @@ from mssvm.engines.numba.forests.lane_groups import (
     Kernel,
     Kinds,
     Lanes,
-    calls_of,
     lane_group,
     parts_of,
     read_from_root,
 )
 from mssvm.engines.numba.forests.registers import TABLE_PARTS
-from mssvm.engines.numba.forests.replica_groups import copies_of, replica_group
+from mssvm.engines.numba.forests.replica_groups import replica_group
 from mssvm.engines.numba.forests.rooting import Rooting, rooting_of
 from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, TableSet
 from mssvm.engines.numba.vector import WIDTH
@@ -161,7 +160,6 @@ class ForestRoute:
         """What runs side by side, in registers or as matrix products, by the temperatures of the free variables;
         returns how many run in registers."""
         plan, modes, count = self.plan, np.full(len(self.plan.batch), AT_Y, dtype=np.int64), 0
-        copies = copies_of(self.eps_y, self.eps_h)
         if self.eps_y != self.eps_h:
             read_modes(self.instances, plan.batch, self.query.allowed, self.query.output, modes)
         mine = modes[self.instances]
@@ -174,9 +172,10 @@ class ForestRoute:
                     if query is None and eps > 0.0 and card[0] >= DENSE_STATES and np.all(card == card[0]):
                         self.dense += [(mode, part) for part in dense_forests(plan.batch, kinds)]
                         continue
-                    group = replica_group(plan.batch, kinds, query, copies) if query is not None and copies else None
-                    if group is None:
-                        group = lane_group(plan.batch, kinds, query, eps == 0.0)
+                    group = None
+                    if query is not None:
+                        group = replica_group(plan.batch, kinds, query, self.eps_y, self.eps_h)
+                    group = group or lane_group(plan.batch, kinds, query, eps == 0.0)
                     if group is not None:
                         self.lanes.append((mode, group))
                         count += len(group.members.instance)
@@ -202,9 +201,10 @@ class ForestRoute:
             with ONE_BLAS_THREAD:
                 tables = self.tables.at_both(theta.tables, self.eps_y, self.eps_h)
                 each(products, *zip(*self.dense, strict=True))
-        if calls := calls_of(lanes.runs, lanes.rows):
-            side_by_side(calls[0][0], lanes.rows[:0], lanes.sets)
-            parts = calls if self.workers.idle == 1 else parts_of(calls, BLOCK // WIDTH)
+        if lanes.calls:
+            run, rows = lanes.calls[0]
+            side_by_side(run, rows[:0], lanes.sets)
+            parts = lanes.calls if self.workers.idle == 1 else parts_of(lanes.calls, BLOCK // WIDTH)
             each(side_by_side, *zip(*parts, strict=True))
         rest = self.instances[~done[0, self.instances]]
         if len(rest):

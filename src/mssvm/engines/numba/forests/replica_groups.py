@@ -30,12 +30,6 @@ MOST_COPIES = 8  # of scores that differ by 40 / eps_h all powers are far from u
 Counts = tuple[int, ...]
 
 
-def copies_of(eps_y: float, eps_h: float) -> int:
-    """n, if eps_y = eps_h / n for a whole n that is not too large; else 0."""
-    n = round(eps_h / eps_y) if 0.0 < eps_y < eps_h <= MOST_COPIES * eps_y else 0
-    return n if n and eps_h / eps_y == n else 0
-
-
 def counts_of(n: int, states: int) -> list[Counts]:
     """How many of n copies are in every state: all in the first, to begin with."""
     chosen = combinations_with_replacement(range(states), n)
@@ -52,8 +46,10 @@ def multiplying_out(n: int, states: int) -> tuple[int, Ints, Ints, Ints]:
 
     Terms are f^k f'^l, from k = all copies to l = all copies: how many there are. Their coefficients, those of a later
     stage from the one before: by later term (earlier term, entry of T), by earlier term, the last first (later term,
-    entry), and by entry (earlier, later); before every list its length.
+    entry), and by entry (earlier, later); before every list its length. Of two states the kernel knows by itself.
     """
+    if states == 2:
+        return (n + 1) * (n + 4) // 2, NOTHING, NOTHING, NOTHING
     terms = [(k, ll) for i in range(n + 1) for k in counts_of(n - i, states) for ll in counts_of(i, states)]
     number = {term: i for i, term in enumerate(terms)}
     moves = []
@@ -103,16 +99,16 @@ class _Pairs(NamedTuple):
     lists: tuple[list[int], ...]
 
 
-def replica_group(batch: Batch, kinds: Kinds, query: Query, n: int) -> LaneGroup | None:
-    """The registers of a family of paths whose hidden variables are copied n times; None if they are no such paths, or
-    there are more counts than labels, and rows are as fast."""
-    label, lead = _turns(batch, kinds, query), kinds.readings[0]
-    if label is None or len(label) < 3:
+def replica_group(batch: Batch, kinds: Kinds, query: Query, eps_y: float, eps_h: float) -> LaneGroup | None:
+    """The registers of a family of paths whose hidden variables are copied n times, eps_y = eps_h / n; None if there is
+    no such n or they are no such paths, or if there are more counts than labels: rows are as fast then."""
+    lead, ratio = kinds.readings[0], eps_h / eps_y if eps_y > 0.0 else 0.0
+    card, n = kinds.topologies[0].card_array[lead.order], int(ratio) if 2.0 <= ratio <= MOST_COPIES else 0
+    if not n or n != ratio or len(card) < 3 or card[::2].min() < (K := comb(n + int(card[1]) - 1, n)):
         return None
-    card = kinds.topologies[0].card_array[lead.order]
-    states, (start, table, shape) = int(card[1]), slots_of(batch, kinds)
-    K, first = comb(n + states - 1, n), _label_first(lead.flip, label, table, len(start))
-    if first is None or np.any(card[~label] != states) or card[label].min() < K:
+    states, label, (start, table, shape) = int(card[1]), _turns(batch, kinds, query), slots_of(batch, kinds)
+    first = None if label is None else _label_first(lead.flip, label, table, len(start))
+    if label is None or first is None or np.any(card[~label] != states):
         return None
     size, square = -(-int(card.sum()) // WIDTH) * WIDTH, states * states
     parts = np.where(label, [card, 0 * card, 0 * card + K, 0 * card + 2 * square], K)
@@ -130,7 +126,8 @@ def replica_group(batch: Batch, kinds: Kinds, query: Query, n: int) -> LaneGroup
     slots, ragged = _slot_pairs(places, label, len(start)), len(kinds.instances) > 1
     joints = _find_joints(places, label, square, ragged)
     scratch, terms = 2 * size + int(ends[-1]), multiplying_out(n, states)[0]
-    numbers = scratch + max(states * (n + 1), 2 * terms + max(square, int(card.max())))
+    powers = (n + 1) * (n + 2) // 2  # of a sum of two, kept while polynomials of two variables are multiplied out
+    numbers = scratch + max(states * (n + 1), 2 * terms + powers + max(square, int(card.max())))
     room = 4 * K * sum(s.card for s in slots) + 2 * square * sum(key[2] for key in joints)
     marginals = numbers + -(-room // WIDTH)
     more, total = _more(slots, joints, first, n, states, WIDTH * numbers, WIDTH * (marginals + int(put[-1])))

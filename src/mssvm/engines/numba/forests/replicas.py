@@ -63,6 +63,7 @@ from mssvm.engines.numba.forests.registers import (
     outer,
     push,
     read,
+    store_four,
     write,
 )
 from mssvm.engines.numba.vector import (
@@ -148,8 +149,31 @@ def raise_all(D, x, e, to, scratch):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def multiply_two(n, x, t, poly):
+    """The same for two states: r <- (T00 a + T01 b) r + m(d) (T10 a + T11 b)^d, the powers and all r being kept."""
+    a0, a1, b0, b1 = load(x, t), load(x, t + L), load(x, t + 2 * L), load(x, t + 3 * L)
+    rest, power = poly + (n + 1) * L, poly + (n + 1) * (n + 4) // 2 * L
+    store(x, rest, load(x, poly))
+    store(x, power, splat(1.0))
+    for d in range(1, n + 1):
+        m, r, v, to = load(x, poly + d * L), splat(0.0), splat(0.0), d * L
+        for i in range(d):
+            r_next, v_next = load(x, rest + i * L), load(x, power + i * L)
+            w = v_next * b0 + v * b1
+            store(x, power + to + i * L, w)
+            store(x, rest + to + i * L, r_next * a0 + r * a1 + m * w)
+            r, v = r_next, v_next
+        store(x, power + to + to, v * b1)
+        store(x, rest + to + to, r * a1 + m * (v * b1))
+        rest, power = rest + to, power + to
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def multiply_out(D, x, t, poly):
     """The polynomial whose coefficients are the first of ``poly``, at f = T f': its coefficients are the last."""
+    if D[STATES] == 2:
+        multiply_two(D[COPIES], x, t, poly)
+        return
     at = D[UP_AT]
     for to in range(D[COUNTS], D[TERMS]):
         end, v = at + 1 + 2 * D[at], splat(0.0)
@@ -162,6 +186,9 @@ def multiply_out(D, x, t, poly):
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def multiply_back(D, x, t, poly, slope, factor):
     """From the last derivatives of ``slope`` to the first; those by T, times ``factor``, in its place."""
+    if D[STATES] == 2:
+        back_two(D[COPIES], x, t, poly, slope, slope + (D[TERMS] - D[COUNTS]) * L, factor)
+        return
     at = D[BACK_AT]
     for of in range(D[TERMS] - D[COUNTS] - 1, -1, -1):
         end, v = at + 1 + 2 * D[at], splat(0.0)
@@ -176,6 +203,33 @@ def multiply_back(D, x, t, poly, slope, factor):
             v = v + load(x, poly + D[i]) * load(x, slope + D[i + 1])
         store(x, t + j * L, v * factor)
         at = end
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def back_two(n, x, t, poly, slope, last, factor):
+    """The same for two states."""
+    a0, a1, b0, b1, zero = load(x, t), load(x, t + L), load(x, t + 2 * L), load(x, t + 3 * L), splat(0.0)
+    da0, da1, db0, db1, by_power = zero, zero, zero, zero, slope + (n + 1) * L
+    for i in range(n + 1):
+        store(x, by_power + i * L, zero)
+    rest, power = poly + (n + 1) * (n + 2) // 2 * L, poly + (n + 1) * (n + 2) * L
+    for d in range(n, 0, -1):
+        m, e = load(x, poly + d * L), load(x, last)
+        f, by_m = load(x, by_power) + m * e, e * load(x, power)
+        below_rest, below_power = rest - d * L, power - d * L
+        for i in range(d):
+            at = (i + 1) * L
+            e_next = load(x, last + at)
+            f_next, by_m = load(x, by_power + at) + m * e_next, by_m + e_next * load(x, power + at)
+            r, v = load(x, below_rest + i * L), load(x, below_power + i * L)
+            da0, da1, db0, db1 = da0 + e * r, da1 + e_next * r, db0 + f * v, db1 + f_next * v
+            store(x, last + i * L, e * a0 + e_next * a1)
+            store(x, by_power + i * L, f * b0 + f_next * b1)
+            e, f = e_next, f_next
+        store(x, slope + d * L, by_m)
+        rest, power = below_rest, below_power
+    store(x, slope, load(x, last))
+    store_four(x, t, da0 * factor, da1 * factor, db0 * factor, db1 * factor)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
