@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import combinations_with_replacement
 from math import comb, factorial, prod
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from mssvm.engines.numba.vector import WIDTH
 
 MOST_COPIES = 8  # of scores that differ by 40 / eps_h all powers are far from underflow
 Counts = tuple[int, ...]
+Slot = tuple[int, list[int], list[int]]
 
 
 def counts_of(n: int, states: int) -> list[Counts]:
@@ -91,14 +91,6 @@ def _label_first(flip: Bools, label: Bools, table: Ints, count: int) -> Bools | 
     return first if np.array_equal(first[table[below]], found) else None
 
 
-class _Pairs(NamedTuple):
-    """What has pairs of registers whose outer products are wanted: a table where labels send and where they take, or
-    the tables on two sides of labels."""
-
-    card: int
-    lists: tuple[list[int], ...]
-
-
 def replica_group(batch: Batch, kinds: Kinds, query: Query, eps_y: float, eps_h: float) -> LaneGroup | None:
     """The registers of a family of paths whose hidden variables are copied n times, eps_y = eps_h / n; None if there is
     no such n or they are no such paths, or if there are more counts than labels: rows are as fast then."""
@@ -114,8 +106,6 @@ def replica_group(batch: Batch, kinds: Kinds, query: Query, eps_y: float, eps_h:
     parts = np.where(label, [card, 0 * card, 0 * card + K, 0 * card + 2 * square], K)
     parts[2, ~label] = card[1:][~label[:-1]]
     ends = offsets(np.append(parts.ravel(), np.full(len(card), 2)))
-    if ends[-1] > LARGEST:
-        return None
     at, put, below = offsets(kinds.topologies[0].card_array)[:-1][lead.order], offsets(shape.prod(axis=1)), table >= 0
     places = np.stack([
         card, np.where(below, COLUMNS * np.arange(1, len(card) + 1), -1), lead.flip, table,
@@ -128,43 +118,43 @@ def replica_group(batch: Batch, kinds: Kinds, query: Query, eps_y: float, eps_h:
     scratch, terms = 2 * size + int(ends[-1]), multiplying_out(n, states)[0]
     powers = (n + 1) * (n + 2) // 2  # of a sum of two, kept while polynomials of two variables are multiplied out
     numbers = scratch + max(states * (n + 1), 2 * terms + powers + max(square, int(card.max())))
-    room = 4 * K * sum(s.card for s in slots) + 2 * square * sum(key[2] for key in joints)
+    room = 4 * K * sum(slot[0] for slot in slots) + 2 * square * sum(key[2] for key in joints)
     marginals = numbers + -(-room // WIDTH)
     more, total = _more(slots, joints, first, n, states, WIDTH * numbers, WIDTH * (marginals + int(put[-1])))
+    if total > WIDTH * LARGEST:
+        return None
     family = Family(places, NOTHING, NOTHING, NOTHING, 0, size, total, WIDTH * scratch, WIDTH * marginals)
     roles = Roles.of(batch, kinds, query, False)
     members = members_of(kinds, family, start, shape, roles, np.arange(len(roles.sent)))
     return LaneGroup(family, members, run_copies, more)
 
 
-def _slot_pairs(places: Ints, label: Bools, count: int) -> list[_Pairs]:
-    """Beliefs and derivatives of every table, after those of none, which is above the last label."""
-    out = [_Pairs(int(places[-1, CARD]), ([], []))]
-    for slot in range(count):
-        mine = places[:, SLOT] == slot
-        p = int(np.argmax(mine))
-        card = int(places[p if label[p] else p + 1, CARD])
-        lists = tuple(places[mine & some][:, [B, S]].ravel().tolist() for some in (label, ~label))
-        out.append(_Pairs(card, lists))
+def _slot_pairs(places: Ints, label: Bools, count: int) -> list[Slot]:
+    """For every table, after none, which is above the last label: the number of its labels, and places of beliefs and
+    derivatives where labels send, and where they take."""
+    card = np.full(count + 1, places[-1, CARD])
+    card[places[:-1, SLOT] + 1] = np.where(label[:-1], places[:-1, CARD], places[1:, CARD])
+    out: list[Slot] = [(c, [], []) for c in card.tolist()]
+    for sends, (slot, *pair) in zip(label.tolist(), places[:, [SLOT, B, S]].tolist(), strict=True):
+        out[slot + 1][1 if sends else 2].extend(pair if slot >= 0 else ())
     return out
 
 
 def _find_joints(places: Ints, label: Bools, square: int, ragged: bool) -> dict[tuple[int, int, int], list[int]]:
     """Different tables on the two sides of labels (slots, -1 for none, and the labels' number) with the places of
     exponentials and of T. Notes in ``places`` which of them a label has, and which in lanes that begin with it."""
-    found = dict[tuple[int, int, int], list[int]]()
+    found, number = dict[tuple[int, int, int], list[int]](), dict[tuple[int, int, int], int]()
     for p in np.flatnonzero(label).tolist():
-        over, card = int(places[p, SLOT]), int(places[p, CARD])
-        unders = [int(places[p - 1, SLOT]) if p else -1] + [-1] * (ragged and p > 0)
-        for way, under in enumerate(unders):
-            pairs = found.setdefault((under, over, card), [])
-            pairs += [int(places[p, E]), int(places[p, W]) + way * WIDTH * square]
-            places[p, (JOINT, OPENING)[way]] = list(found).index((under, over, card))
+        card, over, exponentials, matrix = places[p, [CARD, SLOT, E, W]].tolist()
+        for way in range(1 + (ragged and p > 0)):
+            key = (int(places[p - 1, SLOT]) if p and not way else -1, over, card)
+            found.setdefault(key, []).extend([exponentials, matrix + way * WIDTH * square])
+            places[p, OPENING if way else JOINT] = number.setdefault(key, len(number))
     return found
 
 
 def _more(
-    slots: list[_Pairs], joints: dict[tuple[int, int, int], list[int]], first: Bools, n: int, states: int,
+    slots: list[Slot], joints: dict[tuple[int, int, int], list[int]], first: Bools, n: int, states: int,
     numbers: int, marginals: int,
 ) -> tuple[Ints, int]:  # fmt: skip
     """What ``replicas`` calls MORE, with powers and products of tables from ``numbers`` on and their marginals from
@@ -180,7 +170,7 @@ def _more(
         tail.extend(pairs)
         return [parts[-1] + len(tail) - len(pairs), parts[-1] + len(tail)]
 
-    for slot, (card, (sending, taking)) in enumerate(slots):
+    for slot, (card, sending, taking) in enumerate(slots):
         labels_first = int(slot > 0 and first[slot - 1])
         rows.append([labels_first, card, numbers, marginals, *ends(sending), *ends(taking)])
         numbers, marginals = numbers + 4 * K * card, marginals + WIDTH * K * card
