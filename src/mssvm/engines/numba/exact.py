@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -240,20 +241,23 @@ class JoinedInference:
         unary, mu, raw, mu_tables, made, _ = (space[span] for span in self.spans)
         self.features.forward(w, Potentials(unary, raw))
         value, done = np.zeros((2, len(batch))), np.zeros((len(self.sides), len(batch)), dtype=bool)
+        unmade = [self.sets]
 
-        def run(kernel: Kernel, rows: Ints, sets: Ints = NO_SETS) -> int:
+        def run(kernel: Kernel, rows: Ints) -> int:
             rest, counts = self.workers.scratch(*size)  # behind the arrays above, on whichever thread
             count = kernel(
-                rows, self.numbers, sets, made, raw, self.cost[1], unary, self.cost[0], value, mu, mu_tables, done,
-                rest[self.at[-2] :], counts,
+                rows, self.numbers, unmade.pop() if unmade else NO_SETS, made, raw, self.cost[1], unary, self.cost[0],
+                value, mu, mu_tables, done, rest[self.at[-2] :], counts,
             )  # fmt: skip
             return count
 
-        kernel, rows = self.calls[0][0]
-        count = run(kernel, rows[:0], self.sets)
-        for calls in self.calls:  # one after the other: the second is subtracted
-            parts = calls if self.workers.idle == 1 else parts_of(calls, BLOCK // WIDTH)
-            count += sum(self.workers.each(run, *zip(*parts, strict=True)))
+        if self.workers.idle == 1:
+            count = sum(starmap(run, chain(*self.calls)))
+        else:
+            kernel, rows = self.calls[0][0]
+            count = run(kernel, rows[:0])
+            for calls in self.calls:  # one after the other: the second is subtracted
+                count += sum(self.workers.each(run, *zip(*parts_of(calls, BLOCK // WIDTH), strict=True)))
         theta, marginals = Potentials(unary, raw), Marginals(mu, mu_tables)
         if count < self.wanted:
             self._one_by_one(np.flatnonzero(~np.all(done | self.missing, axis=0)), theta, value, marginals)

@@ -185,12 +185,12 @@ class ForestRoute:
         """Write value and marginals of the instances."""
         each, done, lanes = self.workers.each, np.zeros((1, len(value)), dtype=bool), self.registers
         unary, raw = np.ascontiguousarray(theta.unary), np.ascontiguousarray(theta.tables)
-        made = np.empty(TABLE_PARTS * len(raw))
+        made, unmade = np.empty(TABLE_PARTS * len(raw)), [lanes.sets]
 
-        def side_by_side(run: Kernel, rows: Ints, sets: Ints = NO_SETS) -> None:
+        def side_by_side(run: Kernel, rows: Ints) -> None:
             run(
-                rows, lanes.numbers, sets, made, raw, NO_COST, unary, NO_COST, value.reshape(1, -1), mu.unary,
-                mu.tables, done, *self.workers.scratch(*lanes.needs),
+                rows, lanes.numbers, unmade.pop() if unmade else NO_SETS, made, raw, NO_COST, unary, NO_COST,
+                value.reshape(1, -1), mu.unary, mu.tables, done, *self.workers.scratch(*lanes.needs),
             )  # fmt: skip
 
         def products(mode: int, some: DenseForests) -> None:
@@ -201,11 +201,11 @@ class ForestRoute:
             with ONE_BLAS_THREAD:
                 tables = self.tables.at_both(theta.tables, self.eps_y, self.eps_h)
                 each(products, *zip(*self.dense, strict=True))
-        if lanes.calls:
-            run, rows = lanes.calls[0]
-            side_by_side(run, rows[:0], lanes.sets)
-            parts = lanes.calls if self.workers.idle == 1 else parts_of(lanes.calls, BLOCK // WIDTH)
-            each(side_by_side, *zip(*parts, strict=True))
+        several = self.workers.idle > 1
+        for run, rows in lanes.calls[:1] if several else lanes.calls:
+            side_by_side(run, rows[:0] if several else rows)
+        if several:
+            each(side_by_side, *zip(*parts_of(lanes.calls, BLOCK // WIDTH), strict=True))
         rest = self.instances[~done[0, self.instances]]
         if len(rest):
             theta.check(self.plan.batch)
