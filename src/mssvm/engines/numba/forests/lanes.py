@@ -705,38 +705,43 @@ def has(word, lane):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def best_state(x, o, k):
-    """The first of the k scores at o that is the largest."""
-    best = 0
+def first_largest(x, o, k):
+    """The first of the k scores at o that is the largest, by lanes."""
+    best, top = splat(0.0), load(x, o)
     for j in range(1, k):
-        if x[o + j * L] > x[o + best * L]:
-            best = j
+        top, best = larger(load(x, o + j * L), top, splat(float(j)), best)
     return best
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def add_state(F, G, p, lane, plain, x, put, sx, sz):
+    """Adds the distribution of the parent, a point mass if it is an output, to an output's pair at ``put``."""
+    q = F[p + PARENT]
+    to = put + int(x[F[p + SCALE] + lane]) * sx * L + lane
+    if plain:
+        x[to + int(x[F[q + SCALE] + lane]) * sz * L] += 1.0
+        return
+    for z in range(F[q + CARD]):
+        x[to + z * sz * L] += x[F[q + U] + z * L + lane]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def walk_output(real, F, G, p, x, put, sx, sz):
     """The best state of an output in all lanes, given that of its parent, or its parent's row; a point mass."""
     q, k, o, at = F[p + PARENT], F[p + CARD], F[p + U], F[p + SCALE]
-    best, top, c = splat(0.0), load(x, o), F[max(q, 0) + CARD]
+    best = splat(0.0)
     if q < 0:
-        for j in range(1, k):
-            top, best = larger(load(x, o + j * L), top, splat(float(j)), best)
+        best = first_largest(x, o, k)
     elif G[p + OPENED] != 0:
         best = load(x, F[q + SCALE] + L)
     else:
-        for z in range(c):
+        for z in range(F[q + CARD]):
             best = where(load(x, F[q + U] + z * L) - 0.5, load(x, F[p + W] + z * L), best)
     store(x, at, best)
     for j in range(k):
         store(x, o + j * L, same(best, splat(float(j))))
     for lane in range(real if q >= 0 else 0):
-        to = put + int(x[at + lane]) * sx * L + lane
-        if G[p + OPENED] == 0:
-            x[to + int(x[F[q + SCALE] + lane]) * sz * L] += 1.0
-            continue
-        for z in range(c):
-            x[to + z * sz * L] += x[F[q + U] + z * L + lane]
+        add_state(F, G, p, lane, G[p + OPENED] == 0, x, put, sx, sz)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
@@ -768,85 +773,102 @@ def walk_hidden(real, F, G, p, tables, a, x, put, sx, sz):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def best_row(x, b, R, k, tables, a, step):
-    """The first of the rows at b whose sum over states, times a table's entries (ones if ``step`` is 0), is largest."""
-    best, top = 0, -1.0
-    for r in range(R):
-        total = 0.0
+def choose_row(F, G, p, x, to):
+    """The row of a variable that is hidden in some lanes: the best at t, which has the table at its parent's state, or
+    that of its parent if this is hidden too; ``to`` gets the belief in it."""
+    q, k, R, b, t, row, top = F[p + PARENT], F[p + CARD], G[p + ROWS], F[p + B], F[p + T], splat(0.0), splat(-1.0)
+    for r in range(R if R > 1 else 0):
+        v = load(x, b + r * k * L) * load(x, t)
+        for j in range(1, k):
+            v = v + load(x, b + (r * k + j) * L) * load(x, t + j * L)
+        top, row = larger(v, top, splat(float(r)), row)
+    if q >= 0 and G[p + TIMES] != 0:
+        above_row = load(x, F[q + SCALE] + L) if R > 1 and F[q + CARRIER] == p else splat(0.0)
+        row = where(mask(G[p + TIMES]), above_row, row)
+    for j in range(k):
+        store(x, to + j * L, load(x, b + j * L))
+    for r in range(1, R):
+        here = same(row, splat(float(r)))
         for j in range(k):
-            total += x[b + (r * k + j) * L] * (tables[a + j * step] if step else 1.0)
-        if total > top:
-            best, top = r, total
-    return best
+            store(x, to + j * L, where(here, load(x, b + (r * k + j) * L), load(x, to + j * L)))
+    return row
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def given_parent(x, b, o, k, tables, a, step, put, part):
-    """Adds ``part`` of the distribution of a hidden variable in one state of its parent to its marginals, and to the
-    pair's at ``put`` (none if ``step`` is 0)."""
-    total = 0.0
+def walk_hidden_lanes(F, G, p, hidden, tables, base, x, put, sx, sz, scratch):
+    """A variable in the lanes where it is hidden, given the distribution of its parent: q(x) = b(x) sum_z E(x, z) d(z),
+    d = that of z over what b sends it, as is the pair's at ``put``; zero in other lanes. Returns its row."""
+    q, k, o, t, zero, one = F[p + PARENT], F[p + CARD], F[p + U], F[p + T], splat(0.0), splat(1.0)
+    d, b = scratch, scratch + (F[q + CARD] if q >= 0 else 1) * L
+    c, a, back = (b - d) // L, base[2 + F[p + FLIP]] + F[p + START], base[3 - F[p + FLIP]] + F[p + START]
+    if q >= 0:
+        push(x, F[q + U], 1, c, tables, back, k, t, one)
+    for j in range(0 if q >= 0 else k):
+        store(x, t + j * L, one)
+    row = choose_row(F, G, p, x, b)
+    if q < 0:
+        s = load(x, b)
+        for j in range(1, k):
+            s = s + load(x, b + j * L)
+        for j in range(k):
+            store(x, o + j * L, where(mask(hidden), load(x, b + j * L) / s, zero))
+        return row
+    push(x, b, 1, k, tables, a, c, d, one)
+    for z in range(c):
+        v = load(x, F[q + U] + z * L)
+        some = v if hidden == FULL else where(mask(hidden), v, zero)  # a state that its parent never has may leave none
+        store(x, d + z * L, where(some, v / load(x, d + z * L), zero))
+    push(x, d, 1, c, tables, back, k, t, one)
     for j in range(k):
-        total += x[b + j * L] * (tables[a + j * step] if step else 1.0)
-    part /= total
-    for j in range(k):
-        v = x[b + j * L] * (tables[a + j * step] if step else 1.0) * part
-        x[o + j * L] += v
-        if step:
-            x[put + j * step * L] += v
+        v = load(x, b + j * L)
+        store(x, o + j * L, v * load(x, t + j * L))
+        for z in range(c):
+            to = put + (j * sx + z * sz) * L
+            store(x, to, load(x, to) + v * load(x, d + z * L) * tables[a + j * c + z])
+    return row
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def walk(n, real, F, G, tables, base, x, marginals):
+def walk_mixed(real, F, G, p, tables, base, x, put, sx, sz, scratch):
+    """A variable of any role in any lane: its state where it is an output, its row and distribution where not."""
+    q, k, o, sent, row, best = F[p + PARENT], F[p + CARD], F[p + U], G[p + SENT] & G[p + HERE], splat(0.0), splat(0.0)
+    hidden = G[p + HERE] & ~G[p + SENT]
+    if G[p + PLAIN] != 0 and q < 0:
+        best = first_largest(x, o, k)
+    elif G[p + PLAIN] != 0:
+        for z in range(F[q + CARD]):
+            best = where(load(x, F[q + U] + z * L) - 0.5, load(x, F[p + W] + z * L), best)
+    if G[p + OPENED] != 0:
+        best = where(mask(G[p + OPENED]), load(x, F[q + SCALE] + L), best)
+    if hidden != 0:
+        row = walk_hidden_lanes(F, G, p, hidden, tables, base, x, put, sx, sz, scratch)
+    if hidden & G[p + CLOSED] != 0:
+        best = where(mask(hidden), first_largest(x, o, k), best)
+    store(x, F[p + SCALE], best)
+    store(x, F[p + SCALE] + L, row)
+    for j in range(k if sent != 0 or hidden == 0 else 0):
+        v = load(x, o + j * L) if hidden != 0 else splat(0.0)
+        store(x, o + j * L, where(mask(sent), same(best, splat(float(j))), v))
+    for lane in range(real if q >= 0 else 0):
+        if has(sent, lane):
+            add_state(F, G, p, lane, has(G[p + PLAIN], lane), x, put, sx, sz)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def walk(n, real, F, G, tables, base, x, marginals, scratch):
     """The best outputs of the lanes as point masses, and hidden variables given them.
 
     The states of outputs and the rows of hidden variables take the places of the scales.
     """
-    zero = splat(0.0)
     for p in range(n - COLUMNS, -1, -COLUMNS):
-        q, k, root, sent, times = F[p + PARENT], F[p + CARD], F[p + PARENT] < 0, G[p + SENT], G[p + TIMES]
-        parent, state, row = max(q, 0), F[p + SCALE], F[p + SCALE] + L
-        c, sx, sz = F[parent + CARD], (1 if F[p + FLIP] else F[parent + CARD]), (k if F[p + FLIP] else 1)
-        above_state, o, uq, put = F[parent + SCALE], F[p + U], F[parent + U], marginals + F[p + PUT]
-        if sent == FULL and G[p + HERE] == FULL and (G[p + PLAIN] == FULL or G[p + OPENED] == FULL):
+        k, root, c = F[p + CARD], F[p + PARENT] < 0, F[max(F[p + PARENT], 0) + CARD]
+        sx, sz, put = (1 if F[p + FLIP] else c), (k if F[p + FLIP] else 1), marginals + F[p + PUT]
+        if G[p + SENT] == FULL and G[p + HERE] == FULL and (G[p + PLAIN] == FULL or G[p + OPENED] == FULL):
             walk_output(real, F, G, p, x, put, sx, sz)
-            continue
-        if sent == 0 and times == 0 and G[p + HERE] == FULL and G[p + CLOSED] == 0 and not root:
+        elif G[p + SENT] == 0 and G[p + TIMES] == 0 and G[p + HERE] == FULL and G[p + CLOSED] == 0 and not root:
             walk_hidden(real, F, G, p, tables, base[3 - F[p + FLIP]] + F[p + START], x, put, sx, sz)
-            continue
-        for lane in range(real):
-            if has(G[p + PLAIN], lane):
-                x[state + lane] = (
-                    best_state(x, o + lane, k) if root else x[F[p + W] + int(x[above_state + lane]) * L + lane]
-                )
-            elif has(sent, lane):
-                x[state + lane] = x[above_state + L + lane]
-        for j in range(k):
-            store(x, o + j * L, zero)
-        for lane in range(real):
-            if not has(G[p + HERE], lane):
-                continue
-            ended, z, best = not has(times, lane), 0 if root else int(x[above_state + lane]), int(x[state + lane])
-            if has(sent, lane):
-                x[o + best * L + lane] = 1.0
-                if ended and not root:
-                    x[put + (best * sx + z * sz) * L + lane] += 1.0
-                elif not root:
-                    for j in range(c):
-                        x[put + (best * sx + j * sz) * L + lane] += x[uq + j * L + lane]
-                continue
-            r, a = 0, base[2] + F[p + START]
-            if G[p + ROWS] > 1 and ended:
-                r = best_row(x, F[p + B] + lane, G[p + ROWS], k, tables, a + z * sz, 0 if root else sx)
-            elif G[p + ROWS] > 1 and F[q + CARRIER] == p:
-                r = int(x[above_state + L + lane])
-            x[row + lane], b = r, F[p + B] + r * k * L + lane
-            for j in range(z if ended else 0, z + 1 if ended else c):
-                part = 1.0 if ended else x[uq + j * L + lane]
-                to = put + j * sz * L + lane
-                if part > 0.0:  # a state that its parent never has may leave it none
-                    given_parent(x, b, o + lane, k, tables, a + j * sz, 0 if root else sx, to, part)
-            if has(G[p + CLOSED], lane):
-                x[state + lane] = best_state(x, o + lane, k)
+        else:
+            walk_mixed(real, F, G, p, tables, base, x, put, sx, sz, scratch)
 
 
 @njit(cache=True, unroll=False, nogil=True, error_model="numpy", no_rewrites=True)
@@ -871,6 +893,6 @@ def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_u
                 downward(n, F, G, A, base, x, scratch, marginals)
                 add_pairs(R, r, A, x, pairs)
             else:
-                walk(n, real, F, G, A, base, x, marginals)
+                walk(n, real, F, G, A, base, x, marginals, scratch)
             count += write(R, r, real, wrong, v, least, x, lanes, value, done, mu, mu_t)
     return count
