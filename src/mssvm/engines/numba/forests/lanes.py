@@ -773,11 +773,11 @@ def walk_hidden(real, F, G, p, tables, a, x, put, sx, sz):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def choose_row(F, G, p, x, to):
-    """The row of a variable that is hidden in some lanes: the best at t, which has the table at its parent's state, or
-    that of its parent if this is hidden too; ``to`` gets the belief in it."""
+def choose_row(F, G, p, ended, x, to):
+    """The row of a variable that is hidden in some lanes: the best at t, which has the table at its parent's state, if
+    rows have ``ended`` in some, or that of its parent if this is hidden too; ``to`` gets the belief in it."""
     q, k, R, b, t, row, top = F[p + PARENT], F[p + CARD], G[p + ROWS], F[p + B], F[p + T], splat(0.0), splat(-1.0)
-    for r in range(R if R > 1 else 0):
+    for r in range(R if ended and R > 1 else 0):
         v = load(x, b + r * k * L) * load(x, t)
         for j in range(1, k):
             v = v + load(x, b + (r * k + j) * L) * load(x, t + j * L)
@@ -801,11 +801,12 @@ def walk_hidden_lanes(F, G, p, hidden, tables, base, x, put, sx, sz, scratch):
     q, k, o, t, zero, one = F[p + PARENT], F[p + CARD], F[p + U], F[p + T], splat(0.0), splat(1.0)
     d, b = scratch, scratch + (F[q + CARD] if q >= 0 else 1) * L
     c, a, back = (b - d) // L, base[2 + F[p + FLIP]] + F[p + START], base[3 - F[p + FLIP]] + F[p + START]
-    if q >= 0:
+    ended = q < 0 or hidden & ~G[p + TIMES] != 0
+    if q >= 0 and ended:
         push(x, F[q + U], 1, c, tables, back, k, t, one)
     for j in range(0 if q >= 0 else k):
         store(x, t + j * L, one)
-    row = choose_row(F, G, p, x, b)
+    row = choose_row(F, G, p, ended, x, b)
     if q < 0:
         s = load(x, b)
         for j in range(1, k):
