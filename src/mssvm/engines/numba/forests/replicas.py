@@ -149,6 +149,21 @@ def raise_all(D, x, e, to, scratch):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def multiply_out(D, x, t, poly):
+    """The polynomial whose coefficients are the first of ``poly``, at f = T f': its coefficients are the last."""
+    if D[STATES] == 2:
+        multiply_two(D[COPIES], x, t, poly)
+        return
+    at = D[UP_AT]
+    for to in range(D[COUNTS], D[TERMS]):
+        end, v = at + 1 + 2 * D[at], splat(0.0)
+        for i in range(at + 1, end, 2):
+            v = v + load(x, poly + D[i]) * load(x, t + D[i + 1])
+        store(x, poly + to * L, v)
+        at = end
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def multiply_two(n, x, t, poly):
     """The same for two states: r <- (T00 a + T01 b) r + m(d) (T10 a + T11 b)^d, the powers and all r being kept."""
     a0, a1, b0, b1 = load(x, t), load(x, t + L), load(x, t + 2 * L), load(x, t + 3 * L)
@@ -166,21 +181,6 @@ def multiply_two(n, x, t, poly):
         store(x, power + to + to, v * b1)
         store(x, rest + to + to, r * a1 + m * (v * b1))
         rest, power = rest + to, power + to
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def multiply_out(D, x, t, poly):
-    """The polynomial whose coefficients are the first of ``poly``, at f = T f': its coefficients are the last."""
-    if D[STATES] == 2:
-        multiply_two(D[COPIES], x, t, poly)
-        return
-    at = D[UP_AT]
-    for to in range(D[COUNTS], D[TERMS]):
-        end, v = at + 1 + 2 * D[at], splat(0.0)
-        for i in range(at + 1, end, 2):
-            v = v + load(x, poly + D[i]) * load(x, t + D[i + 1])
-        store(x, poly + to * L, v)
-        at = end
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
@@ -234,7 +234,7 @@ def back_two(n, x, t, poly, slope, last, factor):
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def begin_polynomial(F, D, p, opening, x, poly):
-    """The coefficients of what comes from below a missing label; where nothing does, one copy-th power of one."""
+    """The coefficients of what comes from below a missing label; where nothing does, a variable of one state."""
     below, some = F[p + BELOW], mask(opening)
     for k in range(D[COUNTS]):
         unit = splat(1.0 if k == 0 else 0.0)
