@@ -61,7 +61,7 @@ def chains(hidden: bool, labelled: float) -> Sample:
 
 
 @pytest.mark.parametrize("loss", [Zero(), Hamming(), OnTables()])
-@pytest.mark.parametrize(("eps_y", "eps_h"), [(1.0, 1.0), (0.0, 1.0), (0.25, 1.0), (0.0, 0.0)])
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(1.0, 1.0), (0.0, 1.0), (0.25, 1.0), (0.5, 1.0), (0.0, 0.0)])
 @pytest.mark.parametrize(("hidden", "labelled"), [(True, 0.6), (True, 1.0), (False, 0.6), (False, 1.0)])
 def test_values_and_gradients_are_the_references(
     hidden: bool, labelled: float, eps_y: float, eps_h: float, loss: Loss
