@@ -20,6 +20,7 @@ MOST_SHARED, MOST_STATES, FEW_STATES = 226 << 10, 32, 8
 LOOK = 16  # sweeps between two looks at convergence, on the device
 SUMS, MAXIMA, MIXED, TEMPERED = range(4)  # the kernels' PRODUCT
 FOR_ALL, EACH_GRID, EDGES = 0, 1, 2  # whose tables: the kernel's TABLES
+STEPS = float(2**22)  # whole numbers in which maxima in single precision count logs
 
 
 def finest(tolerance: float, unit: float, dtype: torch.dtype) -> float:
@@ -78,7 +79,7 @@ class GridKernel:
             unit = max(spread(unary, tables) / (0.5 * SAFE[self.at.dtype]), 1e-30)
         (h, w), dtype = self.shape, self.at.dtype
         threads, split, blocks = self._threads(product, schedule.flooding, len(grids))
-        by_value, table_values, table_at = self._tables(tables, unit)
+        by_value, table_values, table_at = self._tables(tables, unit, product)
         numbers = constants(
             H=h, W=w, S=self.states, T=threads, SPLIT=split, BLOCKS=blocks, TABLES=self.kind, PRODUCT=product,
             FLOODING=schedule.flooding,
@@ -97,19 +98,23 @@ class GridKernel:
         residual[grids] *= unit
         return swept
 
-    def _tables(self, tables: torch.Tensor, unit: float) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    def _tables(self, tables: torch.Tensor, unit: float, product: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """The tables as the kernel takes them: by value, as they are, or laid out by position; and where they begin."""
         (h, w), size, n = self.shape, self.states**2, len(self.table_at)
-        real = ctypes.c_double if self.at.dtype == torch.float64 else ctypes.c_float
-        none, first = (real * 1)(0.0), self.at.ints(self.table_at)
+        whole = product == MAXIMA and self.at.dtype == torch.float32
+        real = ctypes.c_double if self.at.dtype == torch.float64 else ctypes.c_int if whole else ctypes.c_float
+        none, first = (real * 1)(0), self.at.ints(self.table_at)
         if self.kind == EACH_GRID:
             return none, tables, first
         if self.kind == FOR_ALL:
             both = np.concatenate([fetched(tables[k : k + size]) for k in self.table_at[0].tolist()])
-            return (real * (2 * size))(*np.exp((both - both.max()) / unit)), tables, first
+            logs = (both - both.max()) / unit
+            entries = np.rint(STEPS * logs).astype(np.int32) if whole else np.exp(logs)
+            return (real * (2 * size))(*entries.tolist()), tables, first
         different, across = n if self.stride else 1, h * (w - 1)
         rows = tables[self.table_at[0, 0] :][: different * size * (across + (h - 1) * w)].reshape(different, -1, size)
-        scaled = torch.exp((rows - rows.max()) / unit).transpose(1, 2)
+        logs = ((rows - rows.max()) / unit).transpose(1, 2)
+        scaled = torch.round(STEPS * logs).to(torch.int32) if whole else torch.exp(logs)
         out = scaled.new_zeros(different, 2, size, self.places)
         i, j = np.indices(self.shape)
         at = (i + j) % 2 * (self.places // 2) + i * -(-w // 2) + j // 2
@@ -144,7 +149,7 @@ class GridKernel:
             return min(2 * colour, 640 if single else 320), True, 1
         if n_grids <= 264:
             return min(2 * colour, 832), True, 1
-        if single and product == SUMS and not flooding and self.kind != EDGES:
+        if single and product <= MIXED and not flooding and self.kind != EDGES:
             return min(32 * -(-colour // 64), 224), False, min(4, MOST_SHARED // self._shared(flooding))
         return min(colour, 416), False, 2 if single else 1
 

@@ -192,7 +192,8 @@ class TorchMessageModel:
         grid, pairs = self.plan.grid, self.plan.pairs
         if grid and grid.able(t, flooding) and grid.safe(unary, self.flat_tables, t.eps_h):
             return grid.sweep, self.flat_tables
-        return (pairs.sweep, self.tables) if pairs and pairs.safe(self.tables, t.eps_h) else None
+        able = pairs and pairs.able(t, self.tables) and pairs.safe(self.tables, t.eps_h)
+        return (pairs.sweep, self.tables) if pairs and able else None
 
     @property
     def range(self) -> Floats:

@@ -31,15 +31,15 @@ class CudaKernel:
         self.ready(blocks, threads, *arguments)()
 
     def ready(self, blocks: int, threads: int, *arguments: Any) -> Callable[[], None]:
-        """A launch with these arguments, on the stream that is current now, to be made any number of times."""
+        """A launch with these arguments, to be made any number of times."""
         values = [self._value(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         sizes = (*map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, self._shared)),)
         launch, function = _driver().cuLaunchKernel, self._function
         kept = (values, arguments)  # what the pointers point to lives as long as the launch
 
         def run(_: Any = kept) -> None:
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
             _check(launch(function, *sizes, stream, pointers, None), "launch")
 
         return run

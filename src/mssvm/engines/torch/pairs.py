@@ -12,10 +12,11 @@ from mssvm.core.arrays import Ints
 from mssvm.core.topology import Batch, offsets
 from mssvm.engines.messages import Schedule, Temperatures
 from mssvm.engines.torch.arrays import SAFE, Device
-from mssvm.engines.torch.grids import MAXIMA, MIXED, finest, product_of
+from mssvm.engines.torch.grids import FEW_STATES, MAXIMA, MIXED, finest, product_of
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_STATES, MOST_SHARED, LOOK = 32, 14 << 10, 8
+RECORDED = 8  # so many times LOOK sweeps are worth a recording
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,15 @@ class PairKernel:
             (4 * at.ints(colour[:, 0]) + 8 * at.ints(colour[:, 1])).to(torch.uint8),
         )  # fmt: skip
 
+    def few(self, tables: torch.Tensor) -> bool:
+        """Whether a block has room for all tables."""
+        return len(tables) * self.states * (self.states + 3) * int(self.at.dtype.itemsize) <= MOST_SHARED
+
+    def able(self, t: Temperatures, tables: torch.Tensor) -> bool:
+        """Whether a thread has room for such sweeps."""
+        product = product_of(t)
+        return self.states <= FEW_STATES or product < MIXED or (product == MIXED and self.few(tables))
+
     def safe(self, tables: torch.Tensor, eps: float) -> bool:
         """Whether tables, as exp(theta / eps), stay in the range of numbers (for maxima a unit is chosen)."""
         most = float((tables.amax(dim=(1, 2)) - tables.amin(dim=(1, 2))).amax()) if len(tables) else torch.inf
@@ -79,19 +89,40 @@ class PairKernel:
             kinds = kinds + outputs[:, 0].to(torch.uint8) + 2 * outputs[:, 1].to(torch.uint8)
         scaled = torch.exp((tables - top) / unit).contiguous()
         state = _Sweeps(self, unary, scaled, kinds, active, messages, unit, t, schedule)
-        late = _Late()
-        for sweep in range(n_sweeps):
-            look = sweep + 1 == n_sweeps or (sweep + 1) % LOOK == 0
-            swept += active
-            state.sweep(look)
-            if look:
-                residual.copy_(torch.where(active.bool(), state.change, residual))
-                state.change.zero_()
-                active &= (~(residual <= tolerance)).to(torch.int8)
-                if late.none(active):
-                    break
+
+        def part(count: int) -> None:
+            """So many sweeps, with a look at the last."""
+            for k in range(count):
+                state.sweep(k + 1 == count)
+            swept.add_(count * active)
+            residual.copy_(torch.where(active.bool(), state.change, residual))
+            state.change.zero_()
+            active.bitwise_and_((~(residual <= tolerance)).to(torch.int8))
+
+        (parts, rest), late = divmod(n_sweeps, LOOK), _Late()
+        run: Callable[[int], None] = part
+        for k in range(parts):
+            if k == 1 and parts >= RECORDED:
+                run = _recorded(part)
+            run(LOOK)
+            if late.none(active):
+                break
+        else:
+            if rest:
+                part(rest)
         state.save(messages)
         return swept
+
+
+def _recorded(part: Callable[[int], None]) -> Callable[[int], None]:
+    """The same ``LOOK`` sweeps, launched by the device: the host needs as long for a launch as small graphs do."""
+    graph, aside = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):  # torch.cuda.graph would empty the cache of memory
+        graph.capture_begin(capture_error_mode="thread_local")
+        part(LOOK)
+        graph.capture_end()
+    return lambda _: graph.replay()
 
 
 class _Late:
@@ -128,7 +159,7 @@ class _Sweeps:
         self._rows[..., : states - 1] = ((rows - rows[..., :1]) / unit)[..., 1:].transpose(0, 1)
         self.change = messages.new_zeros(len(active))
         field = messages.new_empty(len(unary), -(-states // 4) * 4)
-        few = len(tables) * states * (states + 3) * size <= MOST_SHARED
+        few = plan.few(tables)
         staged = not few and threads * states**2 * size <= MOST_SHARED
         numbers = constants(
             S=states, THREADS=threads, TABLES=len(tables) if few else 0, STAGED=staged, PRODUCT=product_of(t),

@@ -6,19 +6,37 @@
 // Positions go by colour, so that neighbours in memory send together. A message is its ratios to its first entry: S - 1
 // numbers. Slots 0 to 3 of a node hold what comes from the left, the right, above and below. With FLOODING sweeps go from
 // one half of the memory to the other; otherwise the nodes of one colour send, then the others. What an output sends to a
-// hidden neighbour needs what that neighbour says to it: the message it sent last.
+// hidden neighbour needs what that neighbour says to it: the message it sent last. Threads of a mixed product take the hidden
+// nodes of a colour first, so that most warps do one thing.
+// Maxima in single precision are those of sums of whole numbers (logs in steps of 2^-22), for which there is one instruction.
 constexpr int SUMS = 0, MAXIMA = 1, MIXED = 2, TEMPERED = 3;
 constexpr int N = H * W, HALF = (W + 1) / 2, NH = H * HALF, PLACES = 2 * NH, SS = S * S, R = S - 1;
 constexpr int TH = T / (SPLIT ? 2 : 1), ROUNDS = (NH + TH - 1) / TH, SLOT = R * PLACES, BUFFER = 4 * SLOT;
 constexpr bool WIDE = S > 8;  // too many states for registers: tables in shared memory, fields in global memory
 constexpr int COLUMNS = WIDE ? (S + 3) / 4 * 4 : S;
-struct Tables { REAL p[TABLES == 0 ? 2 : 1][TABLES == 0 ? SS : 1]; };
-struct alignas(16) Four { REAL x, y, z, w; };
+constexpr bool WHOLE = PRODUCT == MAXIMA && sizeof(REAL) == 4;
+template <bool> struct Kind { typedef REAL type; };
+template <> struct Kind<true> { typedef int type; };
+typedef Kind<WHOLE>::type M;  // an entry of a message, a table or a field: a factor, or its log
+struct Tables { M p[TABLES == 0 ? 2 : 1][TABLES == 0 ? SS : 1]; };
+struct alignas(16) Four { M x, y, z, w; };
+constexpr M UNIT = WHOLE ? 0 : 1;
+constexpr float STEPS = 4194304;
 
 __device__ __forceinline__ float pow_(float x, float y) { return __powf(x, y); }
 __device__ __forceinline__ double pow_(double x, double y) { return pow(x, y); }
-__device__ __forceinline__ REAL larger(REAL a, REAL b) { return a > b ? a : b; }
-template <int HOW> __device__ __forceinline__ void add(REAL& o, REAL x, REAL y) { o = HOW == SUMS ? o + x * y : larger(o, x * y); }
+__device__ __forceinline__ int larger(int a, int b) { return a > b ? a : b; }
+__device__ __forceinline__ REAL times(REAL a, REAL b) { return a * b; }
+__device__ __forceinline__ int times(int a, int b) { return a + b; }
+__device__ __forceinline__ REAL inverse(REAL a) { return inv_(a); }
+__device__ __forceinline__ int inverse(int a) { return -a; }
+__device__ __forceinline__ REAL log_ratio(REAL a, REAL b) { return log_(a / b); }
+__device__ __forceinline__ REAL log_ratio(int a, int b) { return (a - b) * REAL(1 / STEPS); }
+__device__ __forceinline__ REAL mean(REAL a, REAL b, REAL share) { return a > 0 && b > 0 ? pow_(a, 1 - share) * pow_(b, share) : a; }
+__device__ __forceinline__ int mean(int a, int b, REAL share) { return __float2int_rn((1 - share) * a + share * b); }
+__device__ __forceinline__ void from_log(REAL log, REAL& x) { x = exp_(log); }
+__device__ __forceinline__ void from_log(REAL log, int& x) { x = log > -64 ? __float2int_rn(STEPS * (log < 64 ? log : REAL(64))) : -(1 << 29); }
+template <int HOW> __device__ __forceinline__ void add(M& o, M x, M y) { o = HOW == SUMS ? o + x * y : larger(o, times(x, y)); }
 
 // Position of variable n.
 __device__ __forceinline__ int place(int n) {
@@ -40,120 +58,134 @@ struct Node {
   template <int AXIS> __device__ __forceinline__ int before() const {
     return AXIS ? (i > 0 ? other - HALF : -1) : (j > 0 ? other - 1 + (j & 1) : -1);
   }
+  // 1 if it is an output; 2, 4, 8, 16 if those to the right, to the left, below and above are.
+  __device__ __forceinline__ int roles(const unsigned char* output) const {
+    const unsigned char* at = output + n();
+    return (at[0] ? 1 : 0) + (j < W - 1 && at[1] ? 2 : 0) + (j > 0 && at[-1] ? 4 : 0) + (i < H - 1 && at[W] ? 8 : 0) + (i > 0 && at[-W] ? 16 : 0);
+  }
 };
 
 // Puts ratios into a slot, averaged with what was there; raises the largest change of the message (largest entry 1) if LOOK.
-template <bool LOOK> __device__ __forceinline__ void settle(const REAL* old, REAL* x, REAL damping, REAL& change) {
+__device__ __forceinline__ void settle(const M* old, M* x, bool look, REAL damping, REAL& change) {
   if (damping > 0)
 #pragma unroll
-    for (int s = 0; s < R; s++) if (x[s] > 0 && old[s] > 0) x[s] = pow_(x[s], 1 - damping) * pow_(old[s], damping);
-  if (LOOK) {
-    REAL top = 0, before = 0, low = 0, high = 0; bool fine = true;
+    for (int s = 0; s < R; s++) x[s] = mean(x[s], old[s], damping);
+  if (look) {
+    M top = UNIT, before = UNIT; bool fine = true;
 #pragma unroll
-    for (int s = 0; s < R; s++) { fine = fine && x[s] > 0 && old[s] > 0; top = larger(top, log_(x[s])); before = larger(before, log_(old[s])); }
-    low = high = before - top;
+    for (int s = 0; s < R; s++) { fine = fine && (WHOLE || (x[s] > 0 && old[s] > 0)); top = larger(top, x[s]); before = larger(before, old[s]); }
+    const REAL by = log_ratio(before, top); REAL low = by, high = by;
 #pragma unroll
     for (int s = 0; s < R; s++) {
-      const REAL by = log_(x[s] / old[s]) + before - top;
-      low = by < low ? by : low; high = by > high ? by : high;
+      const REAL moved = log_ratio(x[s], old[s]) + by;
+      low = moved < low ? moved : low; high = larger(high, moved);
     }
     change = larger(change, fine ? larger(high, -low) : infinity());
   }
 }
 
-template <bool LOOK> __device__ __forceinline__ void put(const REAL* was, REAL* now, int slot, int to, REAL* x, REAL damping, REAL& change) {
+__device__ __forceinline__ void put(const M* was, M* now, int slot, int to, M* x, bool look, REAL damping, REAL& change) {
   if (to < 0) return;
-  if (LOOK || damping > 0) {
-    REAL old[R];
+  if (look || damping > 0) {
+    M old[R];
 #pragma unroll
     for (int s = 0; s < R; s++) old[s] = was[slot * SLOT + s * PLACES + to];
-    settle<LOOK>(old, x, damping, change);
+    settle(old, x, look, damping, change);
   }
 #pragma unroll
   for (int s = 0; s < R; s++) now[slot * SLOT + s * PLACES + to] = x[s];
 }
 
-struct Memory { const REAL* was; REAL* now; const REAL* tables; const REAL* fields; const unsigned char* output; REAL ratio; };
+struct Memory { const M* was; M* now; const M* tables; const M* fields; const unsigned short* listed; REAL ratio; };
 
 // Entry e of the table of an axis: of all grids, of this one, or of the edge whose first end is at a position.
-template <int AXIS> __device__ __forceinline__ REAL entry(const Tables& all, const Memory& at, int position, int e) {
+template <int AXIS> __device__ __forceinline__ M entry(const Tables& all, const Memory& at, int position, int e) {
   return TABLES == 0 ? all.p[TABLES ? 0 : AXIS][TABLES ? 0 : e] : at.tables[TABLES == 1 ? AXIS * SS + e : (AXIS * SS + e) * PLACES + position];
 }
 
 // o[t] = sum (or maximum, or power sum) over s of v[s] times the table's (s, t), or (t, s) if BACK.
 template <int AXIS, int HOW, bool BACK> __device__ __forceinline__ void through(
-    const Tables& all, const Memory& at, int position, const REAL* v, REAL* o) {
+    const Tables& all, const Memory& at, int position, const M* v, M* o) {
 #pragma unroll
   for (int s = 0; s < S; s++)
 #pragma unroll
     for (int t = 0; t < S; t++) {
-      const REAL p = entry<AXIS>(all, at, position, BACK ? t * S + s : s * S + t);
-      if (s) add<HOW>(o[t], v[s], p); else o[t] = v[s] * p;
+      const M p = entry<AXIS>(all, at, position, BACK ? t * S + s : s * S + t);
+      if (s) add<HOW>(o[t], v[s], p); else o[t] = times(v[s], p);
     }
-  if (HOW == TEMPERED) {
+  if constexpr (HOW == TEMPERED) {
 #pragma unroll
     for (int t = 0; t < S; t++) {
-      const REAL scale = inv_(o[t]); REAL total = 0;
+      const REAL scale = inverse(o[t]); REAL total = 0;
 #pragma unroll
-      for (int s = 0; s < S; s++) total += pow_(v[s] * entry<AXIS>(all, at, position, BACK ? t * S + s : s * S + t) * scale, at.ratio);
+      for (int s = 0; s < S; s++) total += pow_(REAL(v[s]) * entry<AXIS>(all, at, position, BACK ? t * S + s : s * S + t) * scale, at.ratio);
       o[t] *= pow_(total, REAL(1) / at.ratio);
     }
   }
 }
 
 // What goes to a neighbour, given v, all that a node hears from others. To a hidden neighbour an output tells (its share of)
-// its best states, over what that neighbour said.
+// its best states, over what that neighbour said; a single best state tells its row of the table, and what was said is but a
+// factor of it.
 template <int AXIS, bool BACK> __device__ __forceinline__ void tell(
-    const Tables& all, const Memory& at, int position, bool mine, int to, const REAL* said, REAL* v, REAL* o) {
-  if (PRODUCT < MIXED) { through<AXIS, PRODUCT == MAXIMA ? MAXIMA : SUMS, BACK>(all, at, position, v, o); return; }
-  if (mine && to >= 0 && at.output[to]) { through<AXIS, PRODUCT == TEMPERED ? TEMPERED : MAXIMA, BACK>(all, at, position, v, o); return; }
+    const Tables& all, const Memory& at, int position, bool mine, bool theirs, const M* said, M* v, M* o) {
+  if constexpr (PRODUCT < MIXED) { through<AXIS, PRODUCT, BACK>(all, at, position, v, o); return; }
+  if (mine && theirs) { through<AXIS, PRODUCT == TEMPERED ? TEMPERED : MAXIMA, BACK>(all, at, position, v, o); return; }
   if (mine) {
-    REAL top = v[0];
+    M top = v[0], belief[S]; unsigned int best = 0;  // a bit for every best state
+    belief[0] = v[0];
 #pragma unroll
-    for (int s = 1; s < S; s++) top = larger(top, v[s] * said[(s - 1) * PLACES]);
+    for (int s = 1; s < S; s++) { belief[s] = v[s] * said[s - 1]; top = larger(top, belief[s]); }
+#pragma unroll
+    for (int s = 0; s < S; s++) best |= (belief[s] == top ? 1u : 0u) << s;
+    if (PRODUCT == MIXED && (best & (best - 1)) == 0) {
+      const int state = __ffs(best) - 1;
+      const M* row = at.tables + (TABLES == 2 ? PLACES : 1) * (AXIS * SS + (BACK ? state : state * S)) + (TABLES == 2 ? position : 0);
+#pragma unroll
+      for (int t = 0; t < S; t++) o[t] = row[(TABLES == 2 ? PLACES : 1) * (BACK ? t * S : t)];
+      return;
+    }
 #pragma unroll
     for (int s = 0; s < S; s++) {
-      const REAL said_s = s ? said[(s ? s - 1 : 0) * PLACES] : REAL(1), belief = v[s] * said_s;
-      v[s] = PRODUCT == MIXED ? (belief == top ? inv_(said_s) : REAL(0)) : pow_(belief * inv_(top), at.ratio) * inv_(said_s);
+      const M over = s ? inverse(said[s ? s - 1 : 0]) : UNIT;
+      v[s] = PRODUCT == MIXED ? (belief[s] == top ? over : M(0)) : M(pow_(REAL(belief[s] * inverse(top)), at.ratio)) * over;
     }
   }
   through<AXIS, SUMS, BACK>(all, at, position, v, o);
 }
 
 // What a node sends along an axis, both ways: sums of the field without one of the two through the tables.
-template <int AXIS, bool LOOK> __device__ __forceinline__ void send(
-    const Tables& all, const Memory& at, const Node& node, const REAL* U, REAL damping, REAL& change) {
-  const REAL* m = at.was + node.at;
-  constexpr int BEFORE = 2 * AXIS * SLOT, AFTER = BEFORE + SLOT, CROSS = 2 * (1 - AXIS) * SLOT;
+template <int AXIS> __device__ __forceinline__ void send(
+    const Tables& all, const Memory& at, const Node& node, const M* U, const M in[4][R], int roles, bool look, REAL damping, REAL& change) {
   const int before = node.template before<AXIS>(), after = node.template after<AXIS>();
-  REAL on[S], back[S];
+  M on[S], back[S];
   if (!WIDE) {
-    REAL ahead[S], behind[S]; const bool mine = PRODUCT >= MIXED && at.output[node.at];
+    M ahead[S], behind[S];
     ahead[0] = behind[0] = U[0];
 #pragma unroll
     for (int s = 1; s < S; s++) {
-      const int e = (s - 1) * PLACES;
-      const REAL f = U[s] * m[CROSS + e] * m[CROSS + SLOT + e];
-      ahead[s] = f * m[BEFORE + e]; behind[s] = f * m[AFTER + e];
+      const M f = times(times(U[s], in[2 - 2 * AXIS][s - 1]), in[3 - 2 * AXIS][s - 1]);
+      ahead[s] = times(f, in[2 * AXIS][s - 1]); behind[s] = times(f, in[2 * AXIS + 1][s - 1]);
     }
-    tell<AXIS, false>(all, at, node.at, mine, after, m + AFTER, ahead, on);
-    tell<AXIS, true>(all, at, before < 0 ? 0 : before, mine, before, m + BEFORE, behind, back);
-    const REAL there = inv_(on[0]), here = inv_(back[0]);
+    tell<AXIS, false>(all, at, node.at, roles & 1, roles & (2 << 2 * AXIS), in[2 * AXIS + 1], ahead, on);
+    tell<AXIS, true>(all, at, before < 0 ? 0 : before, roles & 1, roles & (4 << 2 * AXIS), in[2 * AXIS], behind, back);
+    const M there = inverse(on[0]), here = inverse(back[0]);
 #pragma unroll
-    for (int s = 1; s < S; s++) { on[s] *= there; back[s] *= here; }
+    for (int s = 1; s < S; s++) { on[s] = times(on[s], there); back[s] = times(back[s], here); }
   } else {
-    const REAL* u = at.fields + node.at;
-    REAL behind[COLUMNS], sum[COLUMNS]; REAL here = 0;
+    constexpr int BEFORE = 2 * AXIS * SLOT, AFTER = BEFORE + SLOT, CROSS = 2 * (1 - AXIS) * SLOT;
+    const M *u = at.fields + node.at, *m = at.was + node.at; constexpr M NONE = WHOLE ? -(1 << 29) : 0;
+    const auto field = [&](int s, int side) {
+      const int e = (s - 1) * PLACES;
+      return s ? times(times(times(u[s * PLACES], m[CROSS + e]), m[CROSS + SLOT + e]), m[side + e]) : u[0];
+    };
+    M behind[COLUMNS], sum[COLUMNS], here = UNIT;
 #pragma unroll
-    for (int s = 0; s < COLUMNS; s++) {
-      const int e = (s - 1) * PLACES; sum[s] = 0; behind[s] = 0;
-      if (s < S) behind[s] = s ? u[s * PLACES] * m[CROSS + e] * m[CROSS + SLOT + e] * m[AFTER + e] : u[0];
-    }
+    for (int s = 0; s < COLUMNS; s++) { sum[s] = NONE; behind[s] = s < S ? field(s, AFTER) : NONE; }
     const Four* rows = reinterpret_cast<const Four*>(at.tables + AXIS * S * COLUMNS);
 #pragma unroll
     for (int s = 0; s < S; s++) {
-      const int e = (s - 1) * PLACES; REAL o0 = 0, o1 = 0;
-      const REAL c = s ? u[s * PLACES] * m[CROSS + e] * m[CROSS + SLOT + e] * m[BEFORE + e] : u[0];
+      M o0 = NONE, o1 = NONE; const M c = field(s, BEFORE);
 #pragma unroll
       for (int t = 0; t < COLUMNS; t += 4) {
         const Four p = rows[(s * COLUMNS + t) / 4];
@@ -162,26 +194,49 @@ template <int AXIS, bool LOOK> __device__ __forceinline__ void send(
         add<PRODUCT>(o0, behind[t], p.x); add<PRODUCT>(o1, behind[t + 1], p.y);
         add<PRODUCT>(o0, behind[t + 2], p.z); add<PRODUCT>(o1, behind[t + 3], p.w);
       }
-      add<PRODUCT>(o0, o1, REAL(1));
-      if (s == 0) here = inv_(o0);
-      back[s] = o0 * here;
+      add<PRODUCT>(o0, o1, UNIT);
+      if (s == 0) here = inverse(o0);
+      back[s] = times(o0, here);
     }
-    const REAL there = inv_(sum[0]);
+    const M there = inverse(sum[0]);
 #pragma unroll
-    for (int s = 0; s < S; s++) on[s] = sum[s] * there;
+    for (int s = 0; s < S; s++) on[s] = times(sum[s], there);
   }
-  put<LOOK>(at.was, at.now, 2 * AXIS, after, on + 1, damping, change);
-  put<LOOK>(at.was, at.now, 2 * AXIS + 1, before, back + 1, damping, change);
+  put(at.was, at.now, 2 * AXIS, after, on + 1, look, damping, change);
+  put(at.was, at.now, 2 * AXIS + 1, before, back + 1, look, damping, change);
 }
 
-template <bool LOOK> __device__ __forceinline__ void phase(
-    const Tables& all, const Memory& at, int colour, REAL U[ROUNDS][S], REAL damping, REAL& change) {
+// The node of a colour that a thread has in a round.
+__device__ __forceinline__ int number(const unsigned short* listed, int colour, int r) {
+  const int k = r * TH + threadIdx.x % TH;
+  return PRODUCT >= MIXED && k < NH ? listed[colour * NH + k] : k;
+}
+
+// All nodes by colour, hidden ones first: a warp for each colour.
+__device__ __forceinline__ void list_nodes(const unsigned char* output, unsigned short* listed) {
+  const int colour = threadIdx.x / 32, lane = threadIdx.x % 32; int n = 0;
+  for (int k = lane; k < 2 * (NH + 31) / 32 * 32; k += 32) {
+    const int round = (NH + 31) / 32 * 32, second = k >= round; const Node node(colour, k - second * round);
+    const bool in = node.there() && (output[node.n()] != 0) == second;
+    const unsigned int mask = __ballot_sync(0xffffffffu, in);
+    if (in) listed[colour * NH + n + __popc(mask & ((1u << lane) - 1))] = k - second * round;
+    n += __popc(mask);
+  }
+  for (int k = n + lane; k < NH; k += 32) listed[colour * NH + k] = NH;
+}
+
+__device__ __forceinline__ void phase(
+    const Tables& all, const Memory& at, int colour, M U[ROUNDS][S], const int* roles, bool look, REAL damping, REAL& change) {
 #pragma unroll
   for (int r = 0; r < ROUNDS; r++) {
-    const Node node(colour, r * TH + threadIdx.x % TH);
+    const Node node(colour, number(at.listed, colour, r));
     if (!node.there()) continue;
-    if (!SPLIT || threadIdx.x < TH) send<0, LOOK>(all, at, node, U[r], damping, change);
-    if (!SPLIT || threadIdx.x >= TH) send<1, LOOK>(all, at, node, U[r], damping, change);
+    M in[4][R];  // few states: what the node hears, read once
+    if (!WIDE)
+#pragma unroll
+      for (int k = 0; k < 4 * R; k++) in[k / R][k % R] = at.was[k / R * SLOT + k % R * PLACES + node.at];
+    if (!SPLIT || threadIdx.x < TH) send<0>(all, at, node, U[r], in, roles[r], look, damping, change);
+    if (!SPLIT || threadIdx.x >= TH) send<1>(all, at, node, U[r], in, roles[r], look, damping, change);
   }
 }
 
@@ -194,62 +249,78 @@ __device__ __forceinline__ int slot_of(int k) {
 }
 
 extern "C" __global__ void __launch_bounds__(T, BLOCKS) sweep(
-    const __grid_constant__ Tables all, const REAL* __restrict__ unary, const REAL* __restrict__ tables,
-    const long long* __restrict__ table_at, const int* __restrict__ grids, REAL* fields, REAL* __restrict__ log_messages,
+    const __grid_constant__ Tables all, const REAL* __restrict__ unary, const void* __restrict__ tables,
+    const long long* __restrict__ table_at, const int* __restrict__ grids, M* fields, REAL* __restrict__ log_messages,
     REAL* __restrict__ residual, int* __restrict__ swept, const unsigned char* __restrict__ outputs, REAL eps, REAL ratio,
     REAL damping, REAL tolerance, int n_sweeps, int look) {
   extern __shared__ __align__(16) unsigned char raw[];
-  REAL* m = reinterpret_cast<REAL*>(raw);
+  M* m = reinterpret_cast<M*>(raw);
   constexpr int EDGES = H * (W - 1) + (H - 1) * W;
-  __shared__ __align__(16) REAL kept[TABLES == 1 ? 2 * S * COLUMNS : 1];
-  __shared__ REAL worst[32];
-  __shared__ unsigned char output[PRODUCT >= MIXED ? PLACES : 1];
+  __shared__ __align__(16) M kept[TABLES < 2 ? 2 * S * COLUMNS : 1];
+  __shared__ REAL worst[32], tops[2];
+  __shared__ unsigned short listed[PRODUCT >= MIXED ? 2 * NH : 1];
   __shared__ int done;
   const int b = grids[blockIdx.x]; const REAL c = REAL(1) / eps;
   if (residual[b] <= tolerance) return;
-  if (TABLES == 1)
+  if (TABLES == 1) {
+    const REAL* theta = static_cast<const REAL*>(tables) + table_at[2 * b + (threadIdx.x / 32 & 1)]; REAL top = -infinity();
+    if (threadIdx.x < 64) for (int k = threadIdx.x % 32; k < SS; k += 32) top = larger(top, theta[k]);
+#pragma unroll
+    for (int k = 16; k; k >>= 1) top = larger(top, __shfl_xor_sync(0xffffffffu, top, k));
+    if (threadIdx.x < 64) tops[threadIdx.x / 32] = top;
+    __syncthreads();
     for (int k = threadIdx.x; k < 2 * S * COLUMNS; k += T) {
       const int axis = k / (S * COLUMNS), s = k / COLUMNS % S, t = k % COLUMNS;
-      kept[k] = t < S ? exp_(tables[table_at[2 * b + axis] + s * S + t] * c) : REAL(0);
+      theta = static_cast<const REAL*>(tables) + table_at[2 * b + axis];
+      from_log(t < S ? (theta[s * S + t] - tops[axis]) * c : -infinity(), kept[k]);
     }
-  if (PRODUCT >= MIXED) for (int n = threadIdx.x; n < N; n += T) output[place(n)] = outputs[(long long)b * N + n];
+  }
+  if (PRODUCT >= MIXED && threadIdx.x < 64) list_nodes(outputs + (long long)b * N, listed);
+  if (TABLES == 0 && PRODUCT == MIXED) for (int k = threadIdx.x; k < 2 * SS; k += T) kept[k] = all.p[TABLES ? 0 : k / SS][TABLES ? 0 : k % SS];
   REAL* mine = log_messages + (long long)b * 2 * EDGES * S;
-  for (int k = threadIdx.x; k < (FLOODING ? 2 : 1) * BUFFER; k += T) m[k] = 1;
+  for (int k = threadIdx.x; k < (FLOODING ? 2 : 1) * BUFFER; k += T) m[k] = UNIT;
   __syncthreads();
   for (int k = threadIdx.x; k < 2 * EDGES; k += T) {
     const int to = slot_of(k); const REAL* row = mine + k * S; const REAL first = row[0] > -infinity() ? row[0] : REAL(0);
-    for (int s = 1; s < S; s++) m[to + (s - 1) * PLACES] = row[s] > -infinity() ? exp_((row[s] - first) * c) : REAL(1);
+    for (int s = 1; s < S; s++) if (row[s] > -infinity()) from_log((row[s] - first) * c, m[to + (s - 1) * PLACES]);
   }
-  REAL U[2][ROUNDS][S];
-  REAL* field = fields + (WIDE ? (long long)blockIdx.x * S * PLACES : 0);
+  M U[2][ROUNDS][S]; int roles[2][ROUNDS];
+  M* field = fields + (WIDE ? (long long)blockIdx.x * S * PLACES : 0);
 #pragma unroll
   for (int colour = 0; colour < 2; colour++)
 #pragma unroll
     for (int r = 0; r < ROUNDS; r++) {
-      const Node node(colour, r * TH + threadIdx.x % TH); REAL top = -infinity();
+      const Node node(colour, number(listed, colour, r)); REAL top = -infinity();
+      roles[colour][r] = 0;
       if (!node.there()) continue;
+      if (PRODUCT >= MIXED) roles[colour][r] = node.roles(outputs + (long long)b * N);
       const REAL* u = unary + ((long long)b * N + node.n()) * S;
       for (int s = 0; s < S; s++) top = larger(top, u[s]);
 #pragma unroll
       for (int s = 0; s < S; s++) {
-        const REAL x = top > -infinity() ? exp_((u[s] - top) * c) : REAL(0);
+        M x; from_log(top > -infinity() ? (u[s] - top) * c : -infinity(), x);
         if (WIDE) field[s * PLACES + node.at] = x; else U[colour][r][s] = x;
       }
     }
   __syncthreads();
   int made = 0; REAL change = 0;
-  Memory at{m, FLOODING ? m + BUFFER : m, TABLES == 2 ? tables + table_at[b] : kept, field, output, ratio};
+  Memory at{m, FLOODING ? m + BUFFER : m, TABLES == 2 ? static_cast<const M*>(tables) + table_at[b] : kept, field, listed, ratio};
   for (int it = 0; it < n_sweeps; it++) {
     const bool looking = it + 1 == n_sweeps || (it + 1) % look == 0;
     change = 0; made++;
+#pragma unroll 1
+    for (int colour = 1; colour >= 0; colour--) {  // colour 1 sends first, to the variables of colour 0
+      M mine[ROUNDS][S]; int kinds[ROUNDS];
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
-      const int colour = 1 - k;  // colour 1 sends first, to the variables of colour 0
-      if (looking) phase<true>(all, at, colour, U[colour], damping, change);
-      else phase<false>(all, at, colour, U[colour], damping, change);
-      if (k == 1 || !FLOODING) __syncthreads();
+      for (int r = 0; r < ROUNDS; r++) {
+        kinds[r] = colour ? roles[1][r] : roles[0][r];
+#pragma unroll
+        for (int s = 0; s < S; s++) mine[r][s] = colour ? U[1][r][s] : U[0][r][s];
+      }
+      phase(all, at, colour, mine, kinds, looking, damping, change);
+      if (colour == 0 || !FLOODING) __syncthreads();
     }
-    if (FLOODING) { REAL* now = at.now; at.now = const_cast<REAL*>(at.was); at.was = now; }
+    if (FLOODING) { M* now = at.now; at.now = const_cast<M*>(at.was); at.was = now; }
     if (looking) {
 #pragma unroll
       for (int k = 16; k; k >>= 1) change = larger(change, __shfl_xor_sync(0xffffffffu, change, k));
@@ -265,10 +336,9 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) sweep(
     }
   }
   for (int k = threadIdx.x; k < 2 * EDGES; k += T) {
-    const REAL* from = at.was + slot_of(k); REAL* row = mine + k * S; REAL top = 1;
+    const M* from = at.was + slot_of(k); REAL* row = mine + k * S; M top = UNIT;
     for (int s = 1; s < S; s++) top = larger(top, from[(s - 1) * PLACES]);
-    const REAL scale = REAL(1) / top;
-    for (int s = 0; s < S; s++) row[s] = eps * log_(s ? from[(s - 1) * PLACES] * scale : scale);
+    for (int s = 0; s < S; s++) row[s] = eps * log_ratio(s ? from[(s - 1) * PLACES] : UNIT, top);
   }
   if (threadIdx.x == 0) { residual[b] = change; swept[b] += made; }
 }

@@ -2,8 +2,8 @@
 // both of a factor by one thread, in place. Compiled with S, THREADS, TABLES (different tables, kept in shared memory; 0: too
 // many), STAGED (a block's tables are brought there), PRODUCT (of sums, of maxima, mixed, or mixed with outputs at a
 // temperature of their own), COLOURED (only messages to the variables of one colour) and ONE (instance).
-// Factors are sorted by their first end; messages to first ends come first, in that order. Messages and fields are logs over eps; of a message the first entry is 0 and left
-// out. Tables come as exp(theta / eps) and must be positive.
+// Factors are sorted by their first end; messages to first ends come first, in that order. Messages and fields are logs over
+// eps; of a message the first entry is 0 and left out. Tables come as exp(theta / eps) and must be positive.
 constexpr int SUMS = 0, MAXIMA = 1, MIXED = 2, TEMPERED = 3;
 constexpr int R = S - 1, ROW = R < 3 ? R : (R + 3) / 4 * 4, FIELD = (S + 3) / 4 * 4, SS = S * S;
 struct alignas(16) Four { REAL x, y, z, w; };
@@ -12,7 +12,6 @@ __device__ __forceinline__ void raise(float* at, float x) { atomicMax(reinterpre
 __device__ __forceinline__ void raise(double* at, double x) {
   atomicMax(reinterpret_cast<long long*>(at), __double_as_longlong(x));
 }
-__device__ __forceinline__ REAL larger(REAL a, REAL b) { return a > b ? a : b; }
 __device__ __forceinline__ float pow_(float x, float y) { return __powf(x, y); }
 __device__ __forceinline__ double pow_(double x, double y) { return pow(x, y); }
 
@@ -39,6 +38,24 @@ template <int N> __device__ __forceinline__ void store(REAL* row, const REAL* x)
   }
 }
 
+// The same for what is not needed again soon: it leaves the cache to what is.
+template <int N> __device__ __forceinline__ void load_once(const REAL* row, REAL* x) {
+  if constexpr (N % 4 == 0 && sizeof(REAL) == 4) {
+#pragma unroll
+    for (int s = 0; s < N; s += 4) {
+      const float4 v = __ldcs(reinterpret_cast<const float4*>(row + s));
+      x[s] = v.x; x[s + 1] = v.y; x[s + 2] = v.z; x[s + 3] = v.w;
+    }
+  } else load<N>(row, x);
+}
+
+template <int N> __device__ __forceinline__ void store_once(REAL* row, const REAL* x) {
+  if constexpr (N % 4 == 0 && sizeof(REAL) == 4) {
+#pragma unroll
+    for (int s = 0; s < N; s += 4) __stcs(reinterpret_cast<float4*>(row + s), make_float4(x[s], x[s + 1], x[s + 2], x[s + 3]));
+  } else store<N>(row, x);
+}
+
 // field = unary / eps + all messages to the variable: rows own.x .. own.y - 1 of those to first ends, rows slot[ptr[k]] ..
 // slot[ptr[k + 1] - 1] of those to second ends. Of the n variables variable[first], ...: four lanes each, which are added in a
 // fixed order.
@@ -52,13 +69,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) fields(
   const REAL* u = unary + (long long)i * S; REAL total[ROW], out[FIELD];
 #pragma unroll
   for (int s = 0; s < ROW; s++) total[s] = 0;
-  const auto more = [&](const REAL* row) {
-    REAL x[ROW]; load<ROW>(row, x);
+  const auto more = [&](const REAL* row, bool once) {
+    REAL x[ROW]; if (once) load_once<ROW>(row, x); else load<ROW>(row, x);
 #pragma unroll
     for (int s = 0; s < R; s++) total[s] += x[s];
   };
-  for (int j = mine.x + lane; j < mine.y; j += 4) more(m + (long long)j * ROW);
-  for (int j = ptr[k] + lane; j < last; j += 4) more(second + (long long)slot[j] * ROW);
+  for (int j = mine.x + lane; j < mine.y; j += 4) more(m + (long long)j * ROW, true);
+  for (int j = ptr[k] + lane; j < last; j += 4) more(second + (long long)slot[j] * ROW, false);
 #pragma unroll
   for (int s = 0; s < R; s++) {
     total[s] += __shfl_xor_sync(0xffffffffu, total[s], 1);
@@ -94,6 +111,7 @@ __device__ __forceinline__ void share(const REAL* e, const REAL* back, REAL rati
 
 // o[t] = sum (or maximum, or power sum) over s of e[s] P[s][t]; the other way round with TURNED.
 template <int HOW, bool TURNED> __device__ __forceinline__ void through(const REAL* e, const REAL* P, int width, REAL ratio, REAL* o) {
+  if (S > 8) asm volatile("" ::: "memory");  // a table that is read again is not kept in registers
 #pragma unroll
   for (int t = 0; t < S; t++) o[t] = 0;
 #pragma unroll
@@ -154,10 +172,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) messages(
     constexpr int WIDTH = TABLES ? FIELD : S;
     const REAL* P = TABLES ? kept + (TABLES > 1 ? number[f] : 0) * S * FIELD
                            : STAGED ? kept + threadIdx.x * SS : tables + (long long)number[f] * SS;
-    const int kind = PRODUCT >= MIXED || COLOURED ? kinds[f] : 0; const int2 end = ends[f];
+    const int kind = PRODUCT >= MIXED || COLOURED ? kinds[f] : 0; const int2 end = __ldcs(ends + f);
     REAL m0[ROW], m1[ROW], e0[S], e1[S], o0[S], o1[S]; REAL* at = m + (long long)f * ROW;
     REAL* second = at + (long long)n_factors * ROW;
-    load<ROW>(at, m0); load<ROW>(second, m1);
+    load_once<ROW>(at, m0); load<ROW>(second, m1);
     cavity(field + (long long)end.x * FIELD, m0, e0); cavity(field + (long long)end.y * FIELD, m1, e1);
     constexpr int PLAIN = PRODUCT == MAXIMA ? MAXIMA : SUMS, BOTH = PRODUCT == TEMPERED ? TEMPERED : MAXIMA;
     if (PRODUCT < MIXED || (kind & 3) != 3) {
@@ -170,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) messages(
     } else {
       through<BOTH, false>(e0, P, WIDTH, ratio, o1); through<BOTH, true>(e1, P, WIDTH, ratio, o0);
     }
-    if (!COLOURED || ((kind >> 2) & 1) == colour) { moved = put(o0, m0, damping); store<ROW>(at, m0); }
+    if (!COLOURED || ((kind >> 2) & 1) == colour) { moved = put(o0, m0, damping); store_once<ROW>(at, m0); }
     if (!COLOURED || ((kind >> 3) & 1) == colour) { moved = larger(moved, put(o1, m1, damping)); store<ROW>(second, m1); }
     if (look && !one) raise(change + owner[f], eps * moved);
   }

@@ -17,11 +17,10 @@ struct alignas(16) Turn {
   __device__ __forceinline__ int at(int s, int q) const { return second() ? q * own() + s : s * up() + q; }
 };
 
-__device__ __forceinline__ REAL larger(REAL a, REAL b) { return a > b ? a : b; }
 __device__ __forceinline__ REAL of(REAL x, int lane) { return __shfl_sync(FULL, x, lane, WIDE); }
 __device__ __forceinline__ REAL most_of(REAL x) {
 #pragma unroll
-  for (int o = WIDE / 2; o; o >>= 1) x = larger(x, __shfl_xor_sync(FULL, x, o));
+  for (int o = WIDE / 2; o; o >>= 1) { const REAL y = __shfl_xor_sync(FULL, x, o); x = x > y ? x : y; }
   return x;
 }
 __device__ __forceinline__ REAL sum_of(REAL x) {
