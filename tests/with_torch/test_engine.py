@@ -274,6 +274,27 @@ def test_forests_of_all_sizes_and_ranges(eps: float, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("scale", [1.0, 60.0, 400.0])
+def test_states_that_scaled_numbers_lose_are_heard_again(scale: float, tied: bool, device: str) -> None:
+    """A state far below the others at first is the best one in the end: by a wide table, or since the labels fall into
+    two groups between which nothing is allowed."""
+    rng, n = np.random.default_rng(6), 12
+    chain = Topology((4,) * n, tuple((t, t + 1) for t in range(n - 1)))
+    batch = Batch.build([chain] * 6, [[k] * (n - 1) if tied else list(range(10 * k, 10 * k + n - 1)) for k in range(6)])
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    unary, tables = theta.unary.reshape(6, n, 4), theta.tables.reshape(-1, 4, 4)
+    unary[:, 0, 2:] -= 3.0 * scale  # lost ...
+    unary[3:, 1:, 2:] += scale  # ... and later the best
+    wide, grouped = batch.table_at[batch.factor_ptr[:3]] // 16, np.unique(batch.table_at[batch.factor_ptr[3] :]) // 16
+    tables[wide, :2] -= 2.0 * scale
+    tables[wide, 2:] += 2.0 * scale
+    for a, b in ((slice(0, 2), slice(2, 4)), (slice(2, 4), slice(0, 2))):
+        tables[grouped, a, b] = -np.inf
+    same_as_the_cpu_engine(batch, theta, rng, 1.0, device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", ["grid", "grid, own tables", "graph", "graph, own tables"])
 @pytest.mark.parametrize("eps", [(0.0, 1.0), (0.2, 1.0), (1.0, 1.0), (0.0, 0.0)])
 def test_products_have_the_same_fixed_points(eps: tuple[float, float], shape: str, device: str) -> None:

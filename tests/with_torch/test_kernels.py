@@ -34,6 +34,11 @@ def test_without_the_libraries_plain_torch_runs(monkeypatch: pytest.MonkeyPatch)
         nvrtc._nvrtc()
 
 
+def test_nothing_has_no_turns() -> None:
+    found = Turns.of(Topology((), ()))
+    assert found is not None and found.rows.shape == (0, 4) and found.factors.shape == (0,)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_sums_in_the_order_of_turns_are_those_of_all_states(seed: int) -> None:
     """What the kernel does, step by step: scores are carried from a variable's last child and read for the others."""

@@ -38,7 +38,7 @@ class Turns:
         count, component = connected_components(near, directed=False)
         if g.n_factors != n - count:
             return None
-        order, parent = [], np.full(n, -1)
+        order, parent = [np.zeros(0, dtype=np.int64)], np.full(n, -1)
         for root in np.unique(component, return_index=True)[1].tolist():
             visited, before = depth_first_order(near, root, directed=False)
             order.append(visited)
@@ -117,7 +117,7 @@ class TreeRoute:
         work = unary.new_empty(self.n_turns * 2 * self.wide)
         if sums:
             scaled = tables / self.eps
-            outside = (scaled.abs() > SAFE[dtype]) & (scaled > -torch.inf)
+            outside = (scaled.abs() > SAFE[dtype] / 4) & (scaled > -torch.inf)
             tables = torch.exp(scaled).masked_fill(outside, torch.nan)
         numbers = constants(WIDE=self.wide, THREADS=THREADS)
         run = kernel("tree.cu", "sums" if sums else "maxima", unary.device, dtype, numbers)

@@ -1,11 +1,14 @@
 // Exact chains of S states that read one table each, everything in one launch: GROUPS chains a warp, LANES lanes a chain,
 // lane k holding the states k, k + LANES, ... (COLS of them). Compiled with S, COLS, GROUPS, WARPS (a block), AHEAD (sites
 // read in advance) and BLOCKS (a multiprocessor). Numbers are scaled probabilities exp(theta / eps). Chains whose scale
-// leaves the safe range get the value NaN, and are computed again elsewhere.
+// leaves the safe range, or which lose a state below it that may matter later, get the value NaN, and are computed again
+// elsewhere: where no entry of the table is forbidden a lost state is heard again at most by the table's range over what the
+// others say; where one is, nothing may be lost.
 #define FULL 0xffffffffu
 constexpr int LANES = (S + COLS - 1) / COLS, ROW = (LANES * COLS + 4) / 4 * 4, VECTOR = (S + 3) / 4 * 4;
 constexpr bool SPARE = COLS == 1 && GROUPS == 1 && S < 32;  // the last lane has no state, and sums
 constexpr REAL LOW = sizeof(REAL) == 4 ? REAL(1e-28) : REAL(1e-250), HIGH = REAL(1) / LOW;
+constexpr REAL TINY = sizeof(REAL) == 4 ? REAL(1e-37) : REAL(1e-300), DIGITS = sizeof(REAL) == 4 ? REAL(1e6) : REAL(1e14);
 
 struct alignas(16) Four { REAL x, y, z, w; };
 
@@ -56,12 +59,30 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) sums(
 #pragma unroll
     for (int s = 0; s < VECTOR; s++)
       P[j][s] = s < S && me.on(j) ? exp_(E[s * S + me.state(j)] * c) : REAL(SPARE && s < S);
+  REAL most_p = 0, least_p = infinity(); bool hole = false;
+#pragma unroll
+  for (int j = 0; j < COLS; j++)
+#pragma unroll
+    for (int s = 0; s < S; s++)
+      if (me.on(j)) {
+        const bool forbidden = E[s * S + me.state(j)] == -infinity();
+        hole = hole || forbidden; most_p = larger(most_p, P[j][s]); least_p = forbidden || P[j][s] > least_p ? least_p : P[j][s];
+      }
+#pragma unroll
+  for (int o = 16; o; o >>= 1) {
+    const REAL less = __shfl_xor_sync(FULL, least_p, o);
+    most_p = larger(most_p, __shfl_xor_sync(FULL, most_p, o)); least_p = less < least_p ? less : least_p;
+  }
+  const bool holes = __any_sync(FULL, hole); const REAL floor = TINY / least_p; bool lost = false;
   // Forward: a_t = exp(u_t) (P^T a_{t-1}) r_t, where r_t = z_{t-2}^(-1/2) and z = sum(a): that keeps z near a constant, and
   // is known before it is needed. Reads come last in a step, so that nothing waits for them.
   REAL a[COLS], next[AHEAD][COLS], logz = 0, r = 1, end = 1, low = 1, high = 1;
   const REAL* coming = u + (AHEAD + 1) * S; REAL* At = A;
 #pragma unroll
-  for (int j = 0; j < COLS; j++) a[j] = me.on(j) ? exp_(u[j * LANES] * c) : REAL(0);
+  for (int j = 0; j < COLS; j++) {
+    a[j] = me.on(j) ? exp_(u[j * LANES] * c) : REAL(0);
+    lost = lost || (me.on(j) && a[j] < floor && u[j * LANES] > -infinity());
+  }
 #pragma unroll
   for (int i = 0; i < AHEAD; i++)
 #pragma unroll
@@ -91,6 +112,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) sums(
         const REAL sum = m[j][0] + m[j][1];
         if (SPARE) z0 = __shfl_sync(FULL, sum, 31);
         a[j] = go && me.on(j) ? exp_(next[i][j] * c) * (sum * r) : SPARE && !me.on(j) ? REAL(0) : a[j];
+        if (holes) lost = lost || (go && me.on(j) && sum > 0 && a[j] < floor && next[i][j] > -infinity());
         if (t + AHEAD + 1 < n && me.on(j)) next[i][j] = coming[i * S + j * LANES];
       }
       const REAL z = z0 + z1;
@@ -99,7 +121,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) sums(
     }
     coming += AHEAD * S; At += AHEAD * ROW;
   }
-  const bool safe = low > LOW && high < HIGH;
+  const unsigned int losing = __ballot_sync(FULL, holes && lost) >> me.base % 32 & (LANES < 32 ? (1u << LANES % 32) - 1 : FULL);
+  const bool safe = low > larger(LOW, TINY * DIGITS * most_p / least_p) && high < HIGH && !losing;
   logz += log_(end); r = REAL(1) / end;
   if (n && me.k == 0) value[b] = safe ? eps * logz : infinity() - infinity();
   // Backward: b_t = r_{t+1} P g, g = exp(u_{t+1}) b_{t+1}; p_t = a_t b_t; pairs are a_t r_{t+1} g times the table.

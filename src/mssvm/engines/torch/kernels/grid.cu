@@ -154,13 +154,19 @@ template <int AXIS, bool BACK> __device__ __forceinline__ void tell(
   through<AXIS, SUMS, BACK>(all, at, position, v, o);
 }
 
+__device__ __forceinline__ void hear(const Memory& at, const Node& node, M in[4][R]) {
+#pragma unroll
+  for (int k = 0; k < 4 * R; k++) in[k / R][k % R] = at.was[k / R * SLOT + k % R * PLACES + node.at];
+}
+
 // What a node sends along an axis, both ways: sums of the field without one of the two through the tables.
 template <int AXIS> __device__ __forceinline__ void send(
-    const Tables& all, const Memory& at, const Node& node, const M* U, const M in[4][R], int roles, bool look, REAL damping, REAL& change) {
+    const Tables& all, const Memory& at, const Node& node, const M* U, M in[4][R], int roles, bool look, REAL damping, REAL& change) {
   const int before = node.template before<AXIS>(), after = node.template after<AXIS>();
   M on[S], back[S];
   if (!WIDE) {
     M ahead[S], behind[S];
+    if (SPLIT) hear(at, node, in);
     ahead[0] = behind[0] = U[0];
 #pragma unroll
     for (int s = 1; s < S; s++) {
@@ -231,10 +237,8 @@ __device__ __forceinline__ void phase(
   for (int r = 0; r < ROUNDS; r++) {
     const Node node(colour, number(at.listed, colour, r));
     if (!node.there()) continue;
-    M in[4][R];  // few states: what the node hears, read once
-    if (!WIDE)
-#pragma unroll
-      for (int k = 0; k < 4 * R; k++) in[k / R][k % R] = at.was[k / R * SLOT + k % R * PLACES + node.at];
+    M in[4][R];  // few states: what the node hears, read once if one thread sends along both axes
+    if (!WIDE && !SPLIT) hear(at, node, in);
     if (!SPLIT || threadIdx.x < TH) send<0>(all, at, node, U[r], in, roles[r], look, damping, change);
     if (!SPLIT || threadIdx.x >= TH) send<1>(all, at, node, U[r], in, roles[r], look, damping, change);
   }
@@ -308,7 +312,7 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) sweep(
   for (int it = 0; it < n_sweeps; it++) {
     const bool looking = it + 1 == n_sweeps || (it + 1) % look == 0;
     change = 0; made++;
-#pragma unroll 1
+#pragma unroll SPLIT ? 2 : 1  // of many grids the code is to be short, of a few the way through it
     for (int colour = 1; colour >= 0; colour--) {  // colour 1 sends first, to the variables of colour 0
       M mine[ROUNDS][S]; int kinds[ROUNDS];
 #pragma unroll
@@ -317,7 +321,8 @@ extern "C" __global__ void __launch_bounds__(T, BLOCKS) sweep(
 #pragma unroll
         for (int s = 0; s < S; s++) mine[r][s] = colour ? U[1][r][s] : U[0][r][s];
       }
-      phase(all, at, colour, mine, kinds, looking, damping, change);
+      if (looking || !SPLIT) phase(all, at, colour, mine, kinds, looking, damping, change);
+      else phase(all, at, colour, mine, kinds, false, damping, change);
       if (colour == 0 || !FLOODING) __syncthreads();
     }
     if (FLOODING) { M* now = at.now; at.now = const_cast<M*>(at.was); at.was = now; }

@@ -1,8 +1,10 @@
 // Exact forests of variables of at most WIDE states with any tables, everything in one launch: WIDE lanes an instance, lane k
 // holding state k. Compiled with WIDE (2 to 32) and THREADS. Scores are logs over eps, so that no range of unary scores is too
-// wide; tables come as exp(theta / eps), NaN where that leaves the range of numbers. An instance that meets one gets the value
-// NaN, and is computed again elsewhere.
+// wide; tables come as exp(theta / eps), NaN where that leaves a quarter of the range of numbers: then nothing is lost that
+// could be heard again, unless entries are forbidden, and sums that are smaller than tables allow show that. Instances that
+// meet either get the value NaN, and are computed again elsewhere.
 #define FULL 0xffffffffu
+constexpr REAL FLOOR = sizeof(REAL) == 4 ? REAL(1e-24) : REAL(1e-220);
 
 // A variable's turn, children before their parents and the last child right before: where its states and its parent's begin
 // (the latter -1 for a root), the parent's turn, and its numbers.
@@ -40,12 +42,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) sums(
   const int i = there ? b : 0, n = there ? length[i] : 0, longest = __reduce_max_sync(FULL, n);
   const REAL c = REAL(1) / eps, none = -infinity(); const Turn* turn = turns + turns_at[i]; const int* factor = factors + turns_at[i];
   const REAL* u = theta + first[i]; REAL* p = mu + first[i]; REAL* rows = work + work_at[i] * 2 * WIDE + k; const long long f0 = factor_at[i];
+  const unsigned int group = (WIDE < 32 ? (1u << WIDE % 32) - 1 : FULL) << threadIdx.x % 32 / WIDE * WIDE;
   REAL carried = none, logz = 0; bool safe = true;
   for (int t = 0; t < longest; t++) {
     const bool on = t < n; const Turn me = turn[on ? t : 0]; const bool root = me.p < 0;
     const REAL scores = !on || k >= me.own() ? none : me.leaf() ? u[me.v + k] * c : carried, top = most_of(scores);
     const REAL e = k < me.own() ? exp_(scores - top) : REAL(0);
-    REAL total = 0;
+    const bool lost = __ballot_sync(FULL, on && scores > none && e < FLOOR) & group; REAL total = 0;
     if (root) total = e;
     const REAL z = sum_of(total);
     const long long f = f0 + factor[on ? t : 0]; const REAL* P = tables + (root ? 0 : table_at[f]);
@@ -61,15 +64,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) sums(
       if (k < me.own()) p[me.v + k] = e / z;
     } else {
       const REAL message = log_(sum) + top;
-      if (k < me.up()) safe = safe && sum < infinity();
+      if (k < me.up()) safe = safe && sum < infinity() && !(lost && sum < FLOOR);
       rows[(2 * t + 1) * WIDE] = message;
       REAL* above = rows + 2 * (long long)me.parent * WIDE;
       carried = k < me.up() ? (me.first() ? u[me.p + k] * c : *above) + message : none;
       *above = carried;
     }
   }
-  safe = __all_sync(__match_any_sync(FULL, b), safe);
-  if (there && k == 0) value[b] = safe ? eps * logz : infinity() - infinity();
   for (int done = 0; done < longest; done++) {
     const int t = n - 1 - done; const bool on = t >= 0; const Turn me = turn[on ? t : 0]; const bool inner = on && me.p >= 0;
     const long long f = f0 + factor[on ? t : 0]; const REAL* P = tables + (inner ? table_at[f] : 0);
@@ -86,7 +87,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) sums(
       const REAL x = of(outer, q);
       if (inner && q < me.up() && k < me.own()) sum += x * P[me.at(k, q)];
     }
-    const REAL w = e * sum, scale = REAL(1) / sum_of(w);
+    const REAL w = e * sum, total = sum_of(w), scale = REAL(1) / total;
+    safe = safe && (!inner || logz == none || total > FLOOR);
     for (int q = 0; q < up; q++) {
       const REAL x = of(outer, q);
       if (inner && q < me.up() && k < me.own()) atomicAdd(mu_tables + mu_at[f] + me.at(k, q), e * x * P[me.at(k, q)] * scale);
@@ -94,6 +96,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) sums(
     carried = infinity() - infinity();  // of a root: read back
     if (inner && k < me.own()) { p[me.v + k] = w * scale; carried = log_(w * scale); }
   }
+  safe = !(__ballot_sync(FULL, !safe) & group);
+  if (there && k == 0) value[b] = safe ? eps * logz : infinity() - infinity();
 }
 
 // The best states. work: the best state of each variable for every state of its parent; ties go to the first state.
