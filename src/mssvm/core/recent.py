@@ -6,8 +6,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from sys import getrefcount
-from threading import Lock
+from threading import Lock, local
 from typing import Generic, Self, TypeVar
 
 import numpy as np
@@ -50,20 +51,21 @@ class Recent(Generic[K, V]):
         return value
 
 
-class Spare:
+@dataclass(eq=False)
+class Spare(local):
     """Arrays that are handed out again once nobody else has them, or a view of them: the system takes longer to give
-    memory anew than some kernels run. Two sets, as many callers hold one result until they have the next, and none
-    before the same sizes are asked for twice in a row: work that goes from block to block keeps nothing."""
+    memory anew than some kernels run. Two sets a thread, as many callers hold one result until they have the next, and
+    none before the same sizes are asked for twice in a row: work that goes from block to block keeps nothing."""
 
-    def __init__(self) -> None:
-        self._kept, self._sizes = deque[list[Floats]](maxlen=2), tuple[int, ...]()
+    _kept: deque[list[Floats]] = field(init=False, default_factory=partial(deque, maxlen=2))
+    _sizes: tuple[int, ...] = field(init=False, default=())
 
     def empty(self, *sizes: int) -> list[Floats]:
         """Arrays of so many numbers, which may be anything."""
-        if sizes != self._sizes:
+        again = sizes == self._sizes
+        self._sizes = sizes
+        if not again:
             self._kept.clear()
-            self._sizes = sizes
-            return [np.empty(n) for n in sizes]
         with suppress(IndexError):
             for _ in range(2):
                 arrays = self._kept.popleft()  # nobody else's while this one looks at them
@@ -72,6 +74,7 @@ class Spare:
                 self._kept.append(arrays)
                 if free and tuple(map(len, arrays)) == sizes:
                     return list(arrays)
-        arrays = [np.empty(n) for n in sizes]
-        self._kept.append(arrays)
+        arrays = list(map(np.empty, sizes))
+        if again:
+            self._kept.append(arrays)
         return list(arrays)

@@ -25,9 +25,10 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Workers:
     """``threads`` threads, the caller's among them; the others start with the first work and end with this object.
-    Copies start with none."""
+    Copies start with none. ``spare`` is memory for what is handed on."""
 
     threads: int = 1
+    spare: Spare = field(init=False, repr=False, compare=False, default_factory=Spare)
     _inside: local = field(init=False, repr=False, compare=False, default_factory=local)
 
     def __post_init__(self) -> None:
@@ -61,11 +62,6 @@ class Workers:
         if "ints" not in kept or len(kept["ints"]) < ints:
             kept["ints"] = np.empty(ints, dtype=np.int64)
         return kept["floats"], kept["ints"]
-
-    def results(self, *sizes: int) -> list[Floats]:
-        """Arrays of so many numbers for what is handed on, kept likewise for when nobody has them any more."""
-        spare: Spare = self._inside.__dict__.setdefault("spare", Spare())
-        return spare.empty(*sizes)
 
     def each(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
         """``function`` of every row of ``columns``, on any thread; results in order, the first error raised.

@@ -290,16 +290,15 @@ class Batch:
 
     def mu_entries(self, entries: Ints) -> tuple[Ints, Ints]:
         """``mu_source`` and ``mu_owner`` of some entries of ``Marginals.tables``, without those of all."""
-        first, at = self.mu_first, offsets(self.table_sizes[self.mu_first])
+        first, at = self.mu_first, self.mu_at[self.mu_first]
         block = np.searchsorted(at, entries, side="right") - 1
         return self.table_at[first][block] + entries - at[block], self.factor_owner[first][block]
 
     @cached_property
     def whole_copies(self) -> bool:
         """Whether ``Marginals.tables`` is ``Potentials.tables`` so and so many times over, entry by entry."""
-        n, starts = self.n_table_entries, self.table_at[self.mu_first]
-        at = offsets(self.table_sizes[self.mu_first])[:-1]
-        return n > 0 and self.n_mu_entries % n == 0 and np.array_equal(at % n, starts)
+        n, first = self.n_table_entries, self.mu_first
+        return n > 0 and self.n_mu_entries % n == 0 and np.array_equal(self.mu_at[first] % n, self.table_at[first])
 
     def fold(self, mu_tables: Floats) -> Floats:
         """Sum per-instance table marginals over the instances that share a table."""

@@ -97,7 +97,7 @@ class PredictionRequest:
         over labellings."""
         own, inputs = self, inputs_for(loss, self.encoded.inputs)
         if inputs is not self.encoded.inputs:
-            own = replace(self, encoded=replace(self.encoded, inputs=inputs, plain=None))
+            own = replace(self, encoded=replace(self.encoded, inputs=inputs, layout=None))
         encoded, batch, offset = own.encoded, own.encoded.batch, own.encoded.inputs.offset
         risk = loss.expected(batch, spread(encoded.labels.vars, batch.n_vars), own.posterior(eps_y, eps_h).mu)
         gain = Potentials(np.where(self.query.allowed, -risk.unary, -np.inf), -risk.tables)
@@ -111,12 +111,12 @@ class PredictionRequest:
     def _bound(self, predictor: Predictor) -> Bound:
         """The predictor of this query. That of all labels is kept with the layout of the batch, where this is kept, by
         temperatures, inference and engine; but no inference of which only its owner knows what it depends on."""
-        plain, planner = self.encoded.plain, self.planner
+        layout, planner = self.encoded.layout, self.planner
         by_value = isinstance(predictor, AtTemperatures) and isinstance(planner.inference, Settings)
-        if plain is None or self.query is not plain.query or not by_value:
+        if layout is None or self.query is not layout.query or not by_value:
             return predictor(planner, self.encoded.inputs, self.query)
         key = predictor, planner.inference, planner.engine
-        return plain.bounds.get(key, lambda _: predictor(planner, self.encoded.inputs, self.query))
+        return layout.bounds.get(key, lambda _: predictor(planner, self.encoded.inputs, self.query))
 
     def _possible(self, belief: Belief) -> Belief:
         empty = np.diff(self.encoded.batch.var_ptr) == 0

@@ -32,10 +32,10 @@ class LinearInputs:
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", tuple(self.terms))
         for number, term in enumerate(self.terms):  # each row lies inside one variable's states or one table
-            starts, ends, at = self.batch.unary_ptr[:-1], self.batch.unary_ptr[1:], term.at
-            if term.target == "tables":
-                starts, first = np.unique(self.batch.table_at, return_index=True)
-                ends = starts + self.batch.table_sizes[first]
+            ptr, at = self.batch.unary_ptr, term.at
+            if term.target == "tables":  # which lie one after the other
+                ptr = np.append(np.unique(self.batch.table_at), self.batch.n_table_entries)
+            starts, ends = ptr[:-1], ptr[1:]
             if len(at) == len(starts) and np.array_equal(at, starts):
                 bad = at + term.width > ends
             else:

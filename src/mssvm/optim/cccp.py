@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -143,8 +144,8 @@ class CCCP(Solver[CCCPState]):
 
         solver = self.inner if self.literal else self.inner.tightened(state.inner_tolerance)
         more: dict[str, Any] = {} if self.literal else {"callback": enough, "warm": state.warm}
-        problem = cast(Problem, inner)
-        return solver.minimize(problem, state.w, regulariser=run.regulariser, time_limit=run.time_left, **more)
+        problem, left = cast(Problem, inner), run.deadline - monotonic()
+        return solver.minimize(problem, state.w, regulariser=run.regulariser, time_limit=left, **more)
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
         return run.chosen(last=self.literal)

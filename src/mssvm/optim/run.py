@@ -170,6 +170,7 @@ class SolverRun:
         self.negative_gaps = 0
         self._watch, self._first = watch, first
         self._clock, self._earlier = time.monotonic(), 0.0
+        self.deadline = self._clock + watch.time_limit
         self._marked = (0, 0)
         self._ended = False
 
@@ -184,7 +185,7 @@ class SolverRun:
 
     def check_time(self) -> None:
         """End the run where its time is over; for loops over instances, which take longer than a pass over all."""
-        if self.time_left <= 0 and not self._ended:
+        if time.monotonic() >= self.deadline and not self._ended:
             raise Stop(Outcome.TIME, f"The time limit was reached after {len(self.rows)} recorded iterations.")
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
@@ -239,11 +240,6 @@ class SolverRun:
     def seconds(self) -> float:
         """Of this run and those it resumes."""
         return self._earlier + time.monotonic() - self._clock
-
-    @property
-    def time_left(self) -> float:
-        """Seconds until the limit, which counts from this call on."""
-        return self._watch.time_limit - (time.monotonic() - self._clock)
 
     def _validate(self, validation: Validation, w: Floats, objective: float) -> None:
         best, score = self.best, float(validation.score(w.copy()))

@@ -201,22 +201,29 @@ class Weight:
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """A structure with the features and labels it learned; blocks, constraints and model are made once."""
+    """A structure with the features and labels it learned; blocks, constraints and model are made once. Factors of the
+    groups ``own`` have features, hence tables of their own."""
 
     structure: Structure
     schema: Schema
     vocabulary: LabelVocabulary
     blocks: tuple[WeightBlock, ...] = field(init=False, repr=False)
     constraints: tuple[HardConstraint, ...] = field(init=False, repr=False)
+    own: frozenset[str] = field(init=False, repr=False)
     _topologies: Recent[Hashable, GroupedTopology] = field(
         init=False, repr=False, default_factory=partial(Recent, KEPT, attrgetter("graph.n_vars"))
     )
     _layouts: Recent[tuple[Hashable, ...], Layout] = field(
-        init=False, repr=False, default_factory=partial(Recent, KEPT, attrgetter("batch.n_states"))
+        init=False, repr=False, default_factory=partial(Recent, KEPT, attrgetter("frames.batch.n_states"))
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "blocks", self.structure.blocks(self.schema, self.vocabulary))
+        blocks, own = self.structure.blocks(self.schema, self.vocabulary), set[str]()
+        for block in blocks:
+            if block.source is not None:
+                own.add(block.group)
+        object.__setattr__(self, "blocks", blocks)
+        object.__setattr__(self, "own", frozenset(own))
         object.__setattr__(self, "constraints", tuple(self.structure.constraints(self.schema, self.vocabulary)))
 
     @cached_property
@@ -240,20 +247,14 @@ class Encoder:
         return FixedWeights(model, self._known(fixed)) if fixed else model
 
     @cached_property
-    def hidden_weights(self) -> Bools:
-        """The weights that touch hidden variables: those that a start at zero would leave symmetric."""
-        mask = np.zeros(self.layout.n_weights, dtype=bool)
+    def weight_masks(self) -> tuple[Bools, Bools]:
+        """The weights that touch hidden variables, which a start at zero would leave symmetric, and those that must not
+        fall below 0."""
+        hidden, nonnegative = np.zeros((2, self.layout.n_weights), dtype=bool)
         for block in self.blocks:
-            mask[self.layout.groups[block.name].span] = "hidden" in block.axes
-        return mask
-
-    @cached_property
-    def nonnegative(self) -> Bools | None:
-        """The weights that must not fall below 0 (None: there are none)."""
-        mask = np.zeros(self.layout.n_weights, dtype=bool)
-        for block in self.blocks:
-            mask[self.layout.groups[block.name].span] = block.agree > 0
-        return mask if mask.any() else None
+            span = self.layout.groups[block.name].span
+            hidden[span], nonnegative[span] = "hidden" in block.axes, block.agree > 0
+        return hidden, nonnegative
 
     @property
     def n_features(self) -> int:
@@ -271,7 +272,7 @@ class Encoder:
             kept = kept and bool(rows.ptr[-1] <= SITES)
         layout = self._layouts.get(keys, self._lay_out) if kept else self._lay_out(keys, whole)
         for name, rows in parsed.rows.items():
-            given, expected = np.diff(rows.ptr), layout.frames.n_rows(name)
+            given, expected = np.diff(rows.ptr), layout.frames.sizes[name][layout.frames.kind_of]
             for b in np.flatnonzero(given != expected)[:1].tolist():
                 reason = f"{int(given[b])} rows of {name} features where there should be {int(expected[b])}."
                 raise InputError(reason, instance=b)
@@ -285,15 +286,14 @@ class Encoder:
                 weights = self.layout.groups[block.name]
                 terms.append(Term(target, features, at, weights.shape[1], np.asarray(weights.span.start)))
                 sizes.append(len(at) if whole is None else whole[block.name].n)
-        inputs = LinearInputs(layout.batch, fused(terms, sizes), layout.offset)
-        plain = layout.plain if kept else None
-        return Encoded(inputs, layout.labels, layout.hidden, self.vocabulary.n_classes, layout.allowed, plain)
+        inputs = LinearInputs(layout.frames.batch, fused(terms, sizes), layout.offset)
+        n, free = self.vocabulary.n_classes, kept and layout.allowed is None
+        return Encoded(inputs, layout.labels, layout.hidden, n, layout.allowed, layout if free else None)
 
     def rows_of(self, keys: Mapping[Hashable, int]) -> dict[str, Rows]:
         """What ``assemble`` decides by the number of rows, of data with so many instances of each topology."""
-        frames = Frames(tuple(map(self.kind, keys)), np.arange(len(keys)))
-        own = {block.group for block in self.blocks if block.source is not None}
-        return {block.name: frames.count(block, list(keys.values()), block.group in own) for block in self.blocks}
+        frames = Frames(tuple(map(self.kind, keys)), np.arange(len(keys)), self.own)
+        return {block.name: frames.count(block, list(keys.values())) for block in self.blocks}
 
     def kind(self, key: Hashable) -> GroupedTopology:
         """The topology of an instance with the given key."""
@@ -302,19 +302,15 @@ class Encoder:
     def _lay_out(self, keys: tuple[Hashable, ...], whole: Mapping[str, Rows] | None = None) -> Layout:
         numbers = dict(zip(dict.fromkeys(keys), count(), strict=False))
         kind_of = np.fromiter(map(numbers.__getitem__, keys), np.int64, len(keys))
-        frames = Frames(tuple(map(self.kind, numbers)), kind_of, whole)
-        own, places, rows = set[str](), list[tuple[Target, Ints]](), list[Ints | None]()
+        frames = Frames(tuple(map(self.kind, numbers)), kind_of, self.own, whole)
+        places, rows = list[tuple[Target, Ints]](), list[Ints | None]()
         for block in self.blocks:
-            if block.source is not None:
-                own.add(block.group)
-        batch = frames.batch(own)
-        for block in self.blocks:
-            target, at = frames.locate(batch, block.group)
+            target, at = frames.locate(block.group)
             chosen, at = frames.choose(block, at)
             places.append((target, at))
             rows.append(chosen)
-        sites, limits = (frames.sites(batch), frames.sites(batch, True)), frames.constrain(batch, self.constraints)
-        return Layout(frames, batch, tuple(places), tuple(rows), *sites, *limits)
+        sites, limits = (frames.sites(), frames.sites(hidden=True)), frames.constrain(self.constraints)
+        return Layout(frames, tuple(places), tuple(rows), *sites, *limits)
 
     def weights(self, w: Floats) -> Iterator[Weight]:
         """Every weight with its name."""

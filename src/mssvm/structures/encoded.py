@@ -6,9 +6,10 @@ Batches are laid out by index arithmetic over their different topologies, never 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +26,7 @@ from mssvm.losses.losses import Loss, inputs_for
 from mssvm.models.linear import LinearInputs
 from mssvm.objectives.unified import Sample
 
+Bounds = Recent[Hashable, Bound]
 BOUNDS = 4  # kept of one query
 
 
@@ -134,19 +136,11 @@ class Sites:
 
 
 @dataclass(frozen=True, eq=False)
-class Plain:
-    """The query for all labels of a batch, none known, and what it was bound to, by what that depends on."""
-
-    query: Query
-    bounds: Recent[Hashable, Bound] = field(default_factory=lambda: Recent(BOUNDS, bool))
-
-
-@dataclass(frozen=True, eq=False)
 class Encoded:
     """Inputs of the model, the variables that carry labels, and those that are hidden whatever the labels say.
 
-    ``allowed`` marks the states that the structure permits (over all states of the batch; None: all); ``plain`` is
-    there where the layout of the batch is kept.
+    ``allowed`` marks the states that the structure permits (over all states of the batch; None: all); ``layout`` is
+    that of the batch where it is kept and all states are permitted.
     """
 
     inputs: LinearInputs
@@ -154,7 +148,7 @@ class Encoded:
     hidden: Sites
     n_classes: int
     allowed: Bools | None = None
-    plain: Plain | None = None
+    layout: Layout | None = None
 
     @property
     def batch(self) -> Batch:
@@ -207,8 +201,8 @@ def to_query(
     Both are ``LabelVocabulary.encode`` of labels in the shape of y.
     """
     batch, sites = encoded.batch, encoded.labels
-    if encoded.plain is not None and hidden_sites is None and given is None and allowed is None:
-        return encoded.plain.query
+    if encoded.layout is not None and hidden_sites is None and given is None and allowed is None:
+        return encoded.layout.query
     output = spread(sites.vars, batch.n_vars)
     if hidden_sites is not None:
         if hidden_sites.shape != sites.vars.shape:
@@ -264,70 +258,69 @@ class Rows:
 
 
 class Frames:
-    """The topologies of a batch: ``kinds[kind_of[b]]`` is that of instance b; ``whole`` as in ``Encoder.assemble``.
-    ``variables``, ``factors`` and ``rows`` hold, by name, what each of the kinds has under it."""
+    """A batch by its topologies: ``kinds[kind_of[b]]`` is that of instance b. The factors of a group share one table,
+    or, in the groups ``own``, have one each. ``variables``, ``factors`` and ``rows`` hold, by name, what each of the
+    kinds has under it; ``sizes`` the rows of features that each needs of a source. ``whole`` as in ``Encoder.assemble``.
+    """
 
     def __init__(
-        self, kinds: tuple[GroupedTopology, ...], kind_of: Ints, whole: Mapping[str, Rows] | None = None
+        self,
+        kinds: tuple[GroupedTopology, ...],
+        kind_of: Ints,
+        own: Set[str] = frozenset(),
+        whole: Mapping[str, Rows] | None = None,
     ) -> None:
-        self.kinds, self.kind_of, self.whole, self._none = kinds, kind_of, whole, [NONE] * len(kinds)
+        self.kinds, self.kind_of, self.own, self.whole = kinds, kind_of, own, whole
+        self._none = [NONE] * len(kinds)
         self.variables: dict[str, list[Ints]] = {}
         self.factors: dict[str, list[Ints]] = {}
         self.rows: dict[str, list[Ints]] = {}
+        self.sizes = defaultdict[str, Ints](np.zeros(len(kinds), dtype=np.int64).copy)
+        graphs, graph = dict[Topology, int](), np.zeros((2, len(kinds)), dtype=np.int64)
         for k, kind in enumerate(kinds):
             found = (self.variables, kind.variables), (self.factors, kind.factors), (self.rows, kind.rows)
             for table, here in found:
                 for name, members in here.items():
                     table.setdefault(name, self._none.copy())[k] = members
+            for source, n in kind.sizes.items():
+                self.sizes[source][k] = n
+            graph[:, k] = graphs.setdefault(kind.graph, len(graphs)), kind.graph.n_factors
+        graph_of, count = graph[:, kind_of]
+        start = offsets(count)
+        ids = np.empty(start[-1], dtype=np.int64)
+        for g, (name, factors) in enumerate(self.factors.items()):
+            at = gather(factors, kind_of, start[:-1])
+            ids[at] = len(self.factors) + at if name in own else g
+        self.batch = Batch.of_kinds(tuple(graphs), graph_of, ids)
 
-    def n_rows(self, source: str) -> Ints:
-        """The rows of features that every instance needs from a source."""
-        sizes = np.zeros(len(self.kinds), dtype=np.int64)
-        for k, kind in enumerate(self.kinds):
-            sizes[k] = kind.sizes[source]
-        return sizes[self.kind_of]
-
-    def count(self, block: WeightBlock, times: Sequence[int], own: bool) -> Rows:
-        """The rows of a block of weights where the topologies appear so many times; ``own``: factors of its group have
-        tables of their own."""
+    def count(self, block: WeightBlock, times: Sequence[int]) -> Rows:
+        """The rows of a block of weights where the topologies appear so many times."""
         members = self.factors.get(block.group, self.variables.get(block.group, self._none))
-        tied = block.group in self.factors and not own
+        tied = block.group in self.factors and block.group not in self.own
         n = 1 if tied else sum(c * len(m) for c, m in zip(times, members, strict=True))
         listed = False
         if block.source is not None and block.rows is not None:
-            all_rows = sum(c * kind.sizes[block.source] for c, kind in zip(times, self.kinds, strict=True))
+            all_rows = int(self.sizes[block.source] @ times)
             rows = self.rows.get(block.rows, self._none)
             chosen = sum(c * len(r) for c, r in zip(times, rows, strict=True))
             listed = 2 * chosen < all_rows or any(np.any(r[1:] <= r[:-1]) for r in rows)
             n = n if listed else all_rows
         return Rows(n * max(block.agree, 1), listed)
 
-    def batch(self, own: set[str]) -> Batch:
-        """Factors of one group share one table; those of the groups ``own`` have one each."""
-        graphs, number, count = dict[Topology, int](), [], []
-        for kind in self.kinds:
-            number.append(graphs.setdefault(kind.graph, len(graphs)))
-            count.append(kind.graph.n_factors)
-        start = offsets(np.array(count, dtype=np.int64)[self.kind_of])
-        ids = np.empty(start[-1], dtype=np.int64)
-        for g, (name, members) in enumerate(self.factors.items()):
-            at = gather(members, self.kind_of, start[:-1])
-            ids[at] = len(self.factors) + at if name in own else g
-        return Batch.of_kinds(tuple(graphs), np.array(number, dtype=np.int64)[self.kind_of], ids)
-
-    def sites(self, batch: Batch, hidden: bool = False) -> Sites:
+    def sites(self, hidden: bool = False) -> Sites:
         """The variables with labels, or the hidden ones, of every topology, in their shape, as sites of the batch."""
         variables, shapes = [], []
         for kind in self.kinds:
             variables.append(kind.hidden if hidden else kind.labels)
             shapes.append(kind.hidden_shape or () if hidden else kind.shape)
         sizes = np.fromiter(map(len, variables), np.int64, len(variables))[self.kind_of]
-        at = gather(variables, self.kind_of, batch.var_ptr[:-1])
+        at = gather(variables, self.kind_of, self.batch.var_ptr[:-1])
         table = bool(self.kinds) and self.kinds[0].table
         return Sites(at, offsets(sizes), tuple(map(shapes.__getitem__, self.kind_of.tolist())), table)
 
-    def locate(self, batch: Batch, group: str) -> tuple[Target, Ints]:
+    def locate(self, group: str) -> tuple[Target, Ints]:
         """Where the members of a group lie: variables by their states, factors by their (different) tables."""
+        batch = self.batch
         if group not in self.factors:
             variables = self.variables.get(group, self._none)
             return "unary", batch.unary_ptr[gather(variables, self.kind_of, batch.var_ptr[:-1])]
@@ -341,7 +334,7 @@ class Frames:
         all), and the places of these rows. A row of features serves all states of a block that is for agreeing ones."""
         chosen: Ints | None = None
         if block.source is not None and block.rows is not None:
-            first = offsets(self.n_rows(block.source))
+            first = offsets(self.sizes[block.source][self.kind_of])
             n, chosen = int(first[-1]), gather(self.rows.get(block.rows, self._none), self.kind_of, first[:-1])
             listed = 2 * len(chosen) < n or np.any(chosen[1:] <= chosen[:-1])
             if not (listed if self.whole is None else self.whole[block.name].listed):  # most, in order: no copy of them
@@ -355,20 +348,20 @@ class Frames:
             chosen = np.repeat(np.arange(len(at)) if chosen is None else chosen, block.agree)
         return chosen, np.where(at[:, None] < 0, -1, at[:, None] + same).ravel()
 
-    def constrain(self, batch: Batch, constraints: Sequence[HardConstraint]) -> tuple[Bools | None, Potentials | None]:
+    def constrain(self, constraints: Sequence[HardConstraint]) -> tuple[Bools | None, Potentials | None]:
         """Forbidden states of variables as a mask of what is allowed, entries of tables as -inf in the offset."""
         allowed: Bools | None = None
         offset: Potentials | None = None
         for constraint in constraints:
-            target, at = self.locate(batch, constraint.group)
+            target, at = self.locate(constraint.group)
             entries = (at[:, None] + np.flatnonzero(constraint.mask)).ravel()
             if not len(entries):
                 continue
             if target == "unary":
-                allowed = np.ones(batch.n_states, dtype=bool) if allowed is None else allowed
+                allowed = np.ones(self.batch.n_states, dtype=bool) if allowed is None else allowed
                 allowed[entries] = False
             else:
-                offset = Potentials.zeros(batch) if offset is None else offset
+                offset = Potentials.zeros(self.batch) if offset is None else offset
                 offset.tables[entries] = -np.inf
         return allowed, offset
 
@@ -379,16 +372,16 @@ class Layout:
     group's members and the rows of features that they take (``Frames``)."""
 
     frames: Frames
-    batch: Batch
     places: tuple[tuple[Target, Ints], ...]
     rows: tuple[Ints | None, ...]
     labels: Sites
     hidden: Sites
     allowed: Bools | None
     offset: Potentials | None
+    bounds: Bounds = field(init=False, repr=False, default_factory=partial(Bounds, BOUNDS, bool))
 
     @cached_property
-    def plain(self) -> Plain | None:
-        """None where constraints leave some states out, which is checked with every query."""
-        output = spread(self.labels.vars, self.batch.n_vars)
-        return Plain(Query.of(self.batch, output)) if self.allowed is None else None
+    def query(self) -> Query:
+        """That for all labels, none known; ``bounds`` has what it was bound to, by what that depends on."""
+        batch = self.frames.batch
+        return Query.of(batch, spread(self.labels.vars, batch.n_vars))

@@ -59,6 +59,7 @@ class Pairwise(Structure):
 
     edge_name: ClassVar[str] = "edge"
     edges: str = "free"  # other than free: associative, with weights for agreement instead of tables
+    ends: bool = False  # scores of their own for the first and the last node
     hidden: int
     linked: bool
     direct: bool
@@ -70,8 +71,8 @@ class Pairwise(Structure):
 
     def check(self) -> None:
         count(self.hidden, "hidden", 0, MOST_STATES)
-        check_flag(self.linked, "linked")
-        check_flag(self.direct, "direct")
+        for name in ("linked", "direct", "ends"):
+            check_flag(getattr(self, name), name)
 
     def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
         kinds, given = schema.types_of("edge"), self.forbidden or {}
@@ -116,6 +117,8 @@ class Pairwise(Structure):
             ]
             ends += [("left.x", "between", h, "node", "left"), ("right.x", "between", h, "node", "right")]
             out.append(("edge", [*ends, ("between.x", "between", h, "edge", "edge")]))
+        if self.ends:
+            out.append(("node", [("start", "first", y, None, None), ("end", "last", y, None, None)]))
         return out
 
     # ------------------------------------------------------------------------------------- topology
@@ -255,12 +258,6 @@ class Chain(Pairwise):
     forced: Mapping[Hashable, Any] | None = None
     fixed: Mapping[str, Any] | None = None
 
-    def check(self) -> None:
-        super().check()
-        check_flag(self.ends, "ends")
-        if isinstance(self.forbidden, Mapping):
-            raise InputError("forbidden must be an iterable of label pairs; chains have one type of edge.")
-
     def read(self, X: Sequence[Any]) -> Raw:
         if set(map(type, X)) == {list}:  # the common case of text, sooner told
             return Raw({"node": list(X)})
@@ -275,13 +272,6 @@ class Chain(Pairwise):
         n = int(key)
         at, zeros = np.arange(n)[:, None], np.zeros(n, dtype=np.int64)
         return Frame((n,), np.hstack([at[:-1], at[1:]]), zeros, zeros[1:], {"first": at[:1], "last": at[-1:]})
-
-    def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
-        out = super().blocks(schema, vocabulary)
-        if self.ends:
-            n = vocabulary.n_classes
-            out = (*out, WeightBlock("start", "first", ("label",), (n,)), WeightBlock("end", "last", ("label",), (n,)))
-        return out
 
     def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
         if self.forbidden is None and self.forced is None:

@@ -85,7 +85,7 @@ class ScoreLayout:
         """Entries of the unary scores or tables that the members of a group fill, one after the other."""
         key = ("places", group, device)
         if key not in self._kept:
-            target, at = self.frames.locate(self.batch, group)
+            target, at = self.frames.locate(group)
             entries = (at[:, None] + np.arange(card)).ravel()
             self._kept[key] = target, torch.from_numpy(np.ascontiguousarray(entries, dtype=np.int64)).to(device)
         found: tuple[Target, torch.Tensor] = self._kept[key]
@@ -244,12 +244,13 @@ class Layouts:
         encoder = Encoder(self.structure, Schema({}, dict(key.types)), vocabulary)
         numbers: dict[Hashable, int] = {}
         kind_of = np.array([numbers.setdefault(k, len(numbers)) for k in key.keys], dtype=np.int64)
-        frames = Frames(tuple(self.structure.topology(k, encoder) for k in numbers), kind_of)
-        own = {g for g in frames.factors if g in key.own or g.partition(":")[0] in key.own or self.all_own}
-        batch = frames.batch(own)
-        allowed, offset = frames.constrain(batch, encoder.constraints)
-        labels, hidden = frames.sites(batch), frames.sites(batch, hidden=True)
-        inputs = LinearInputs(batch, (), offset)
+        kinds = tuple(self.structure.topology(k, encoder) for k in numbers)
+        groups = {group for kind in kinds for group in kind.factors}
+        own = {g for g in groups if g in key.own or g.partition(":")[0] in key.own or self.all_own}
+        frames = Frames(kinds, kind_of, own)
+        allowed, offset = frames.constrain(encoder.constraints)
+        labels, hidden = frames.sites(), frames.sites(hidden=True)
+        inputs = LinearInputs(frames.batch, (), offset)
         constrained = frozenset(constraint.group for constraint in encoder.constraints)
         return ScoreLayout(frames, Encoded(inputs, labels, hidden, key.n_classes, allowed), vocabulary, constrained)
 

@@ -140,7 +140,7 @@ class NumbaBound:
         theta.check(batch, not in_registers)  # forests in registers see for themselves whether scores are numbers
         value = np.zeros(len(batch))
         if in_registers and first is not None and len(first.instances) == len(batch):  # which write every entry
-            mu = Marginals(*self.workers.results(batch.n_states, batch.n_mu_entries))
+            mu = Marginals(*self.workers.spare.empty(batch.n_states, batch.n_mu_entries))
         else:
             mu = Marginals.zeros(batch)
         for route in self.routes:
