@@ -153,15 +153,14 @@ def classes_of(names: str | None, data: Dataset) -> list[Any] | None:
     if names is None:
         return None
     depth = resolve_name(STRUCTURES[data.kind].place).depth
-    kinds = {kind_of_label(label) for label in LabelVocabulary.learn(y, depth).classes}
+    kind = kind_of_label(LabelVocabulary.learn(y, depth).classes)
     given = [name.strip() for name in names.split(",") if name.strip()]
-    if "text" in kinds:
+    if kind == "text":
         return given
     try:
         return [json.loads(name) for name in given]
     except json.JSONDecodeError:
-        told = ", ".join(kinds)
-        raise InputError(f"--classes names {names!r}, but the labels of the data are {told}.") from None
+        raise InputError(f"--classes names {names!r}, but the labels of the data are {kind}.") from None
 
 
 def kind_of(structure: Any) -> str:

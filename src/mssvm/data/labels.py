@@ -108,9 +108,7 @@ class LabelVocabulary:
         if not _hashable(self.missing_label):
             raise InputError(f"missing_label must be hashable, got {shown(self.missing_label)}.")
         for c in classes:
-            check_label(c, "classes")
-            if is_missing(c, self.missing_label):
-                raise InputError(f"classes holds {c!r}, which stands for a missing label; leave it out.")
+            check_label(c, "classes", self.missing_label)
         object.__setattr__(self, "table", dict(zip(classes, range(len(classes)), strict=True)))
         if len(self.table) != len(classes):
             raise InputError("classes names the same label twice; every class may appear once.")
@@ -128,16 +126,16 @@ class LabelVocabulary:
         if classes is None:
             return cls(ordered(_labels_of(y, depth, missing_label)), missing_label)
         given = tuple(map(plain, several(classes, "classes", "labels")))
-        _check_one_kind(given, "classes")
+        kind_of(given, "classes")
         return cls(given, missing_label)
 
     def widened(self, y: Any, depth: int) -> LabelVocabulary:
         """These classes and, behind them, the labels of ``y`` that are not among them, for predictions to be compared
         with: a label that training never met is one that no prediction equals."""
         new = [label for label in _labels_of(y, depth, self.missing_label) if label not in self.table]
-        if new and kind_of(new[0]) != kind_of(self.classes[0]):
+        if new and kind_of(new) != kind_of(self.classes[:1]):
             flat = ((b, s, v) for b, item in enumerate(y) for s, v in enumerate(flat_sites(item, depth, b)))
-            b, s = next((b, s) for b, s, value in flat if new[0] in _labels_in(value, self.missing_label))
+            b, s = next((b, s) for b, s, v in flat if new[0] in (v if isinstance(v, CANDIDATES) else (v,)))
             reason = f"label {shown(new[0])} is of another type than the classes {self.shown}; write all as one type."
             raise InputError(reason, what="y", instance=b, site=s)
         return LabelVocabulary((*self.classes, *ordered(new)), self.missing_label) if new else self
@@ -222,6 +220,7 @@ class LabelVocabulary:
 
 LabelSpace = LabelVocabulary  # its name before
 CANDIDATES = (set, frozenset, list)
+KINDS = (((int, float), "numbers"), (bool, "true and false"), (str, "text"))  # the last that fits
 OF_LABELS = "with the labels of every instance"
 
 
@@ -258,49 +257,39 @@ def _labels_of(y: Any, depth: int, missing_label: Hashable) -> dict[Hashable, No
         values = dict.fromkeys(values)
     found: list[Hashable] = []
     for value in (*values, *one_each.values()):
-        found += _labels_in(value, missing_label)
-    _check_one_kind(found, "y")
+        if not is_missing(value, missing_label):
+            for label in map(plain, value if isinstance(value, CANDIDATES) else (value,)):
+                check_label(label, "y", missing_label)
+                found.append(label)
+    kind_of(found)
     return dict.fromkeys(found)
 
 
-def _check_one_kind(labels: Iterable[Hashable], what: str) -> None:
-    """Raise where labels are of several kinds, as the readers of files do: 1 and "1" are rarely meant to differ."""
-    kinds: dict[str, Hashable] = {}
+def kind_of(labels: Iterable[Hashable], what: str = "y") -> str:
+    """What labels are, in words (nothing, where there are none); raises where they are of several kinds, as the readers
+    of files do: 1 and "1" are rarely meant to differ."""
+    found: dict[str, Hashable] = {}
     for label in labels:
-        kinds.setdefault(kind_of(label), label)
-    if len(kinds) > 1:
-        listed = " and ".join(f"{kind} ({shown(label)})" for kind, label in kinds.items())
+        kind = type(label).__name__
+        for types, name in KINDS:
+            kind = name if isinstance(label, types) else kind
+        found.setdefault(kind, label)
+    if len(found) > 1:
+        listed = " and ".join(f"{kind} ({shown(label)})" for kind, label in found.items())
         raise InputError(f"the labels of {what} are of several types, {listed}; write all labels as one type.")
+    return next(iter(found), "")
 
 
-def kind_of(label: Any) -> str:
-    """What a label is, in words: labels of one data set are all of one kind."""
-    for kind, name in ((bool, "true and false"), (str, "text"), ((int, float), "numbers")):
-        if isinstance(label, kind):
-            return name
-    return type(label).__name__
-
-
-def _labels_in(value: Any, missing_label: Hashable) -> list[Hashable]:
-    """The label of a site, or the members of its candidate set."""
-    if is_missing(value, missing_label):
-        return []
-    labels = list(map(plain, value if isinstance(value, CANDIDATES) else (value,)))
-    for label in labels:
-        check_label(label, "y")
-        if is_missing(label, missing_label):
-            raise InputError(f"a candidate set in y holds {label!r}, which stands for a missing label; leave it out.")
-    return labels
-
-
-def check_label(label: Any, where: str) -> None:
-    """Raise unless ``label`` can be a label, now and in a file."""
+def check_label(label: Any, where: str, missing_label: Hashable = None) -> None:
+    """Raise unless ``label`` can be a label, now and in a file, and does not stand for a missing one."""
     if not _hashable(label):
         raise InputError(f"{where} holds {shown(label)}, which cannot be a label; labels must be hashable.")
     if isinstance(label, str) and not label.isprintable() and any("\ud800" <= c <= "\udfff" for c in label):
         raise InputError(f"{where} holds {shown(label)}, which is no valid text (a lone surrogate); decode it anew.")
     if isinstance(label, complex):
         raise InputError(f"{where} holds {shown(label)}; labels are text, whole numbers or other names.")
+    if is_missing(label, missing_label):
+        raise InputError(f"{where} holds {label!r} as a label, but it stands for a missing one; leave it out.")
 
 
 def _hashable(value: Any) -> bool:

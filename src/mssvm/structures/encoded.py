@@ -260,7 +260,7 @@ class Rows:
 class Frames:
     """A batch by its topologies: ``kinds[kind_of[b]]`` is that of instance b. The factors of a group share one table,
     or, in the groups ``own``, have one each. ``variables``, ``factors`` and ``rows`` hold, by name, what each of the
-    kinds has under it; ``sizes`` the rows of features that each needs of a source. ``whole`` as in ``Encoder.assemble``.
+    kinds has under it, ``sizes`` the rows of features that it needs of a source; ``whole`` as in ``Encoder.assemble``.
     """
 
     def __init__(
