@@ -13,7 +13,7 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.potentials import Query
-from mssvm.core.topology import Batch, Topology, offsets
+from mssvm.core.topology import Batch, Topology, offsets, spans
 from mssvm.engines.numba.forests.forest import AT_H, AT_Y
 from mssvm.engines.numba.forests.lanes import run_lanes
 from mssvm.engines.numba.forests.registers import COLUMNS, FIRST, LAST, SLOT, U
@@ -270,29 +270,32 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> L
 
 
 def members_of(kinds: Kinds, family: Family, start: Ints, shape: Ints, roles: Roles, chosen: Ints) -> Members:
-    """The chosen instances of a family."""
-    n, factor = len(family.places), np.full((len(kinds.topologies), len(start)), -1, dtype=np.int64)
-    segments = []
-    for row, (topology, reading) in enumerate(zip(kinds.topologies, kinds.readings, strict=True)):
-        slot, below = family.places[n - topology.n_vars :, SLOT], reading.factor >= 0
-        factor[row, slot[below]] = reading.factor[below]
-        segments.append(_segments(topology, reading, family.places[n - topology.n_vars :, U] // WIDTH))
+    """The chosen instances of a family, all kinds at once. Segments are runs of scores that are contiguous in an instance and among the
+    family's registers."""
+    sizes, cards, orders, factors = [], [], [], []
+    for topology, reading in zip(kinds.topologies, kinds.readings, strict=True):
+        sizes.append(topology.n_vars)
+        cards.append(topology.card_array)
+        orders.append(reading.order)
+        factors.append(reading.factor)
+    counts = np.array(sizes, dtype=np.int64)
+    first, row = offsets(counts), np.repeat(np.arange(len(counts)), counts)
+    place, number = family.places[spans(len(family.places) - counts, counts)], np.concatenate(factors)
+    factor, below = np.full((len(counts), len(start)), -1, dtype=np.int64), number >= 0
+    factor[row[below], place[below, SLOT]] = number[below]
+    source, to = offsets(np.concatenate(cards)), np.empty(len(row), dtype=np.int64)
+    to[np.concatenate(orders) + first[row]] = place[:, U] // WIDTH
+    begins = np.append(True, np.diff(to) != np.diff(source)[:-1])
+    begins[first[:-1]] = True
+    runs = np.flatnonzero(begins)
+    lengths = np.diff(source[np.append(runs, len(row))])
+    segment = np.stack([source[runs] - source[first[row[runs]]], to[runs], lengths], axis=1)
     kind = np.repeat(np.arange(len(kinds.instances)), list(map(len, kinds.instances)))
     ptr = np.append(np.arange(0, len(chosen), WIDTH), len(chosen))
     words = roles.words(chosen, len(ptr) - 1)
     return Members(
         ptr, np.concatenate(kinds.instances)[chosen], kind[chosen], words,
-        np.append(True, (words[1:] != words[:-1]).any(axis=(1, 2))),
-        offsets(np.array(list(map(len, segments)), dtype=np.int64)), np.concatenate(segments), factor, start,
-        np.ascontiguousarray(shape[:, 0]), np.ascontiguousarray(shape[:, 1]), WIDTH * offsets(shape.prod(axis=1))[:-1],
+        np.append(True, (words[1:] != words[:-1]).any(axis=(1, 2))), np.searchsorted(runs, first), segment, factor,
+        start, np.ascontiguousarray(shape[:, 0]), np.ascontiguousarray(shape[:, 1]),
+        WIDTH * offsets(shape.prod(axis=1))[:-1],
     )  # fmt: skip
-
-
-def _segments(topology: Topology, reading: Reading, at: Ints) -> Ints:
-    """Runs of scores (from, to, length) that are contiguous in an instance and among the family's registers."""
-    card, to = topology.card_array, np.empty(topology.n_vars, dtype=np.int64)
-    to[reading.order] = at
-    begin = np.append(True, to[1:] != to[:-1] + card[:-1])
-    source = offsets(card)
-    first = source[:-1][begin]
-    return np.stack([first, to[begin], np.diff(np.append(first, source[-1]))], axis=1)
