@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -90,11 +90,11 @@ class NumbaPlan:
         return NumbaBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods), self.workers)
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
-        plus, minus = self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h)
-        apart, first = TwoCalls(plus, minus), plus.routes[0] if len(plus.routes) == 1 else None
+        plus, bind_minus = self.bind(query, eps_y, eps_h), partial(self.bind, narrower, eps_y, eps_h)
+        first = plus.routes[0] if len(plus.routes) == 1 else None
         if isinstance(first, CutsetRoute) and self._cutsets.narrows_cuts(query, narrower):
-            return CutsetPair(first, narrower, apart)
-        return apart
+            return CutsetPair(first, plus, narrower, bind_minus)
+        return TwoCalls(plus, bind_minus())
 
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
         """Nothing worth counting where a fast path applies."""

@@ -8,6 +8,7 @@ tables that the state selects. These run as all forests do (``plan``), side by s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -19,7 +20,7 @@ from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology, by_first_use, counts, offsets, ranks, spans, spread
-from mssvm.engines.base import Bound, Pair, Paired
+from mssvm.engines.base import Bound, Paired, TwoCalls
 from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
 from mssvm.engines.numba.forests.rooting import rooting_of
 from mssvm.engines.numba.vector import pointer_to
@@ -81,10 +82,11 @@ def cut_of(topology: Topology) -> CutTopology | None:
 class CutForests:
     """The forests of some instances, one for every state of their cut variables, as a batch of its own.
 
-    ``of`` and ``ptr`` are the instance of each and the forests of each instance, ``cut_state`` where the state lies
-    among those of the batch. ``rows``, by instance: its states begin at LO, those of the cut variable GAP behind; those
-    of its forests at TO, SIZE each; its factors at FACTORS. ``table_source`` has the entry that each entry of the
-    tables is a copy of; ``blocks`` say where marginals of tables go: forest, from, to, rows, columns, steps of these.
+    ``of`` is the instance of each and ``row`` its number among ``instances``, ``ptr`` the forests of each instance,
+    ``cut_state`` where the state lies among those of the batch. ``rows``, by instance: its states begin at LO, those of
+    the cut variable GAP behind; those of its forests at TO, SIZE each; its factors at FACTORS. ``table_source`` has the
+    entry that each entry of the tables is a copy of; ``blocks`` say where marginals of tables go: forest, from, to,
+    rows, columns, steps of these.
     """
 
     def __init__(self, batch: Batch, cuts: list[CutTopology | None], instances: Ints) -> None:
@@ -98,8 +100,8 @@ class CutForests:
             number.append(graphs.setdefault(cut.rest, len(graphs)))
         self.variable = batch.var_ptr[instances] + np.array([cut.variable for cut in self.cuts], dtype=np.int64)[kind]
         states = np.diff(batch.unary_ptr)[self.variable]
-        self.ptr, self.of = offsets(states), np.repeat(instances, states)
-        state, kinds = ranks(self.ptr), np.repeat(kind, states)
+        self.ptr, self.row = offsets(states), np.repeat(np.arange(len(instances)), states)
+        self.of, state, kinds = instances[self.row], ranks(self.ptr), kind[self.row]
         self.cut_state = np.repeat(batch.unary_ptr[self.variable], states) + state
         edges = np.concatenate([cut.edges for cut in self.cuts])
         per_kind = np.array([len(cut.edges) for cut in self.cuts], dtype=np.int64)
@@ -184,6 +186,40 @@ class CutsetPlan:
         return bool(self.ok.all()) and np.array_equal(query.output, narrower.output) and not differs.any()
 
 
+class BoundForests:
+    """Forests bound to a query, and the states of their cut variables to a temperature."""
+
+    def __init__(
+        self, forests: CutForests, query: Query, eps_y: float, eps_h: float, some: Ints, workers: Workers
+    ) -> None:
+        own = forests.query(query)
+        free = own.n_allowed(forests.batch) > 1
+        low = eps_y if np.any(free & own.output) else eps_h
+        high = eps_h if np.any(free & ~own.output) else low
+        self.forests, self.route = forests, ForestRoute(forests.plan, own, low, high, some, workers)
+        self.wanted = spread(some, len(forests.batch))
+        self.asked = np.flatnonzero(spread(forests.row[some], len(forests.instances)))
+        self.eps = np.where(query.output[forests.variable], eps_y, eps_h)
+        self.cold = self.eps == 0.0
+        self.unit = np.where(self.cold, 1.0, self.eps)[forests.row]
+        self.cold_states = np.flatnonzero(self.cold[forests.row])
+
+    def weigh(self, values: Floats) -> tuple[Floats, Floats]:
+        """PS over the states of every cut variable at its own temperature, and the weight of every state."""
+        first, row = self.forests.ptr[:-1], self.forests.row
+        top = np.maximum.reduceat(values, first)
+        possible = top > -np.inf
+        shift = np.where(possible, top, 0.0)
+        with np.errstate(over="ignore"):
+            weights = np.exp((values - shift[row]) / self.unit)
+        if len(self.cold_states):
+            weights[self.cold_states] = 0.0
+            weights[(first + segment_argmax(values, self.forests.ptr))[self.cold & possible]] = 1.0
+        total = np.add.reduceat(weights, first)
+        total[~possible] = 1.0
+        return np.where(possible, shift + self.eps * np.log(total), -np.inf), weights / total[row]
+
+
 class CutsetRoute:
     """Conditioning at given roles, masks and temperatures."""
 
@@ -191,19 +227,14 @@ class CutsetRoute:
         self, plan: CutsetPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers
     ) -> None:
         self.plan, self.instances, self.workers = plan, instances, workers
-        self.output, self.eps_y, self.eps_h = query.output, eps_y, eps_h
-        self.parts, self.routes, chosen = list[CutForests](), list[ForestRoute](), spread(instances, len(plan.batch))
+        self.parts, chosen = list[BoundForests](), spread(instances, len(plan.batch))
         for part in plan.forests:
             some = np.flatnonzero(chosen[part.of] & query.allowed[part.cut_state])
             if len(some):
-                own = part.query(query)
-                free = own.n_allowed(part.batch) > 1
-                low = eps_y if np.any(free & own.output) else eps_h
-                high = eps_h if np.any(free & ~own.output) else low
-                self.parts.append(part)
-                self.routes.append(ForestRoute(part.plan, own, low, high, some, workers))
+                self.parts.append(BoundForests(part, query, eps_y, eps_h, some, workers))
         self._spare = list[Floats]()  # memory of runs before, as the system takes long to give it anew
-        self._needed = max((2 * part.batch.n_states + part.batch.n_mu_entries for part in self.parts), default=0)
+        sizes = (2 * part.forests.batch.n_states + part.forests.batch.n_mu_entries for part in self.parts)
+        self._needed = max(sizes, default=0)
 
     def infer_into(
         self,
@@ -219,29 +250,30 @@ class CutsetRoute:
             raise UnsupportedError(
                 "no single variable separates an instance into an exactly solvable forest; use general elimination."
             )
-        chosen = spread(self.instances, len(self.plan.batch))
         unary, tables = np.ascontiguousarray(theta.unary), np.ascontiguousarray(theta.tables)
 
-        def run(part: CutForests, route: ForestRoute) -> None:
+        def run(bound: BoundForests) -> None:
+            part, route = bound.forests, bound.route
             own, given = part.batch, (part.ptr, part.attached_ptr, part.attached, part.rows)
             try:
                 room = self._spare.pop()
             except IndexError:
                 room = np.empty(self._needed)
-            parts = np.split(room[: 2 * own.n_states + own.n_mu_entries], [own.n_states, 2 * own.n_states])
-            scores, found = Potentials(parts[0], tables[part.table_source]), Marginals(*parts[1:])
+            n, end = own.n_states, 2 * own.n_states + own.n_mu_entries
+            scores = Potentials(room[:n], tables[part.table_source])
+            found = Marginals(room[n : 2 * n], room[2 * n : end])
             if route.dense:  # of which not every entry is written
                 found.unary[:], found.tables[:] = 0.0, 0.0
-            place(spread(route.instances, len(own)), *given, self.plan.batch.table_at, unary, tables, scores.unary)
+            place(bound.wanted, *given, self.plan.batch.table_at, unary, tables, scores.unary)
             values = np.full(len(own), -np.inf)
             route.infer_into(scores, values, found)
             values += unary[part.cut_state]
-            mine = chosen[part.instances]
-            best, share = self._weigh(part, values)
-            value[part.instances[mine]] = best[mine]
+            mine = part.instances[bound.asked]
+            best, share = bound.weigh(values)
+            value[mine] = best[bound.asked]
             if narrower is not None and minus is not None:
-                best, other = self._weigh(part, np.where(narrower[part.cut_state], values, -np.inf))
-                minus[part.instances[mine]] = best[mine]
+                best, other = bound.weigh(np.where(narrower[part.cut_state], values, -np.inf))
+                minus[mine] = best[bound.asked]
                 share -= other
             mu.unary[part.cut_state[route.instances]] = share[route.instances]
             add_marginals(
@@ -250,43 +282,26 @@ class CutsetRoute:
             )  # fmt: skip
             self._spare.append(room)
 
-        self.workers.each(run, self.parts, self.routes)
-
-    def _weigh(self, part: CutForests, values: Floats) -> tuple[Floats, Floats]:
-        """PS over the states of every cut variable at its own temperature, and the weight of every state."""
-        n, eps = np.diff(part.ptr), np.where(self.output[part.variable], self.eps_y, self.eps_h)
-        top = np.maximum.reduceat(values, part.ptr[:-1])
-        shift, cold = np.where(top > -np.inf, top, 0.0), eps == 0.0
-        with np.errstate(over="ignore"):
-            weights = np.exp((values - np.repeat(shift, n)) / np.repeat(np.where(cold, 1.0, eps), n))
-        if cold.any():
-            weights[np.repeat(cold, n)] = 0.0
-            weights[(part.ptr[:-1] + segment_argmax(values, part.ptr))[cold & (top > -np.inf)]] = 1.0
-        total = np.add.reduceat(weights, part.ptr[:-1])
-        total[top == -np.inf] = 1.0
-        return np.where(top > -np.inf, shift + eps * np.log(total), -np.inf), weights / np.repeat(total, n)
+        self.workers.each(run, self.parts)
 
 
 @dataclass(frozen=True, eq=False)
 class CutsetPair:
     """Paired inference in one pass, where the narrower query restricts cut variables (labels) alone and both have the
-    same potentials; ``apart`` answers wherever that does not do."""
+    same potentials; elsewhere it is bound by itself (``bind_minus``), once that is needed."""
 
     route: CutsetRoute
+    plus: Bound
     narrower: Query
-    apart: Pair
+    bind_minus: Callable[[], Bound]
 
-    @property
-    def plus(self) -> Bound:
-        return self.apart.plus
-
-    @property
+    @cached_property
     def minus(self) -> Bound:
-        return self.apart.minus
+        return self.bind_minus()
 
     def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired:
         if theta_plus is not theta_minus:
-            return self.apart(theta_plus, theta_minus)
+            return TwoCalls(self.plus, self.minus)(theta_plus, theta_minus)
         batch = self.route.plan.batch
         plus, minus, mu = np.zeros(len(batch)), np.zeros(len(batch)), Marginals.zeros(batch)
         theta_plus.check(batch)

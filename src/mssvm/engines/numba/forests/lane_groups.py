@@ -270,8 +270,8 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> L
 
 
 def members_of(kinds: Kinds, family: Family, start: Ints, shape: Ints, roles: Roles, chosen: Ints) -> Members:
-    """The chosen instances of a family, all kinds at once. Segments are runs of scores that are contiguous in an instance and among the
-    family's registers."""
+    """The chosen instances of a family, all kinds at once. Segments are runs of scores that are contiguous in an
+    instance and among the family's registers."""
     sizes, cards, orders, factors = [], [], [], []
     for topology, reading in zip(kinds.topologies, kinds.readings, strict=True):
         sizes.append(topology.n_vars)
