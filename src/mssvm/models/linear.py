@@ -16,7 +16,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials, Term
-from mssvm.core.topology import Batch, spans
+from mssvm.core.topology import Batch, spans, spread
 from mssvm.engines.base import Engine, Features
 from mssvm.models.base import BoundOnDemand
 
@@ -31,10 +31,10 @@ class LinearInputs:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", tuple(self.terms))
+        n = self.batch.n_table_entries
+        tables = np.append(np.flatnonzero(spread(self.batch.table_at, n)), n)  # which lie one after the other
         for number, term in enumerate(self.terms):  # each row lies inside one variable's states or one table
-            ptr, at = self.batch.unary_ptr, term.at
-            if term.target == "tables":  # which lie one after the other
-                ptr = np.append(np.unique(self.batch.table_at), self.batch.n_table_entries)
+            ptr, at = self.batch.unary_ptr if term.target == "unary" else tables, term.at
             starts, ends = ptr[:-1], ptr[1:]
             if len(at) == len(starts) and np.array_equal(at, starts):
                 bad = at + term.width > ends
