@@ -21,7 +21,7 @@ from mssvm.core.potentials import Marginals, Potentials, Query, Status, segment_
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology, by_first_use, counts, offsets, ranks, spans, spread
 from mssvm.engines.base import Bound, Paired, TwoCalls
-from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
+from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute, distinct_rows
 from mssvm.engines.numba.forests.rooting import rooting_of
 from mssvm.engines.numba.vector import pointer_to
 
@@ -105,12 +105,12 @@ class CutForests:
         self.cut_state = np.repeat(batch.unary_ptr[self.variable], states) + state
         edges = np.concatenate([cut.edges for cut in self.cuts])
         per_kind = np.array([len(cut.edges) for cut in self.cuts], dtype=np.int64)
-        patterns, pattern = np.unique(edges[:, 2:], axis=0, return_inverse=True)
+        patterns, pattern = distinct_rows(edges[:, 2:])
         each = spans((np.cumsum(per_kind) - per_kind)[kinds], per_kind[kinds])  # the edges of every forest
         factor = np.repeat(batch.factor_ptr[self.of], per_kind[kinds]) + edges[each, 0]
         inside = np.repeat(state, per_kind[kinds]) * edges[each, 1]
         start, steps, shape = batch.table_at[factor] + inside, edges[each, 2:4], edges[each, 4:]
-        ids = start * len(patterns) + pattern.ravel()[each]
+        ids = start * len(patterns) + pattern[each]
         self.batch = own = Batch.of_kinds(tuple(graphs), np.array(number, dtype=np.int64)[kinds], ids)
         first = by_first_use(ids)[0]  # the order in which tables lie
         size, block = shape[first].prod(axis=1), own.mu_first

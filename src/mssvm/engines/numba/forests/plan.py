@@ -58,12 +58,12 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
     return rows[first], of.ravel()
 
 
-def read_modes(instances: Ints, batch: Batch, allowed: Bools, output: Bools, mode: Ints) -> None:
-    """``mode`` of the named instances when the two temperatures differ."""
-    free = counts(allowed, batch.unary_ptr) > 1
-    some_y = counts(free & output, batch.var_ptr)[instances] > 0
-    some_h = counts(free & ~output, batch.var_ptr)[instances] > 0
-    mode[instances] = np.where(some_h, np.where(some_y, MIXED, AT_H), AT_Y)
+def modes_of(batch: Batch, query: Query) -> Ints:
+    """Which temperatures the free variables of every instance have, where the two differ."""
+    free = query.n_allowed(batch) > 1
+    some_y = counts(free & query.output, batch.var_ptr) > 0
+    some_h = counts(free & ~query.output, batch.var_ptr) > 0
+    return np.where(some_h, np.where(some_y, MIXED, AT_H), AT_Y)
 
 
 def blocks(instances: Ints, size: int, threads: int) -> list[Ints]:
@@ -109,10 +109,10 @@ class ForestPlan:
         Without a query all variables have one temperature.
         """
         batch, found, out = self.batch, dict[tuple[int, bytes], list[Kinds]](), list[Kinds]()
-        sizes = np.zeros(len(batch.topologies), dtype=np.int64)
+        sizes, topology_of = np.zeros(len(batch.topologies), dtype=np.int64), batch.topology_of[instances]
         sizes[batch.topology_of] = np.diff(batch.var_ptr)
         for g in np.argsort(-sizes, kind="stable").tolist():
-            mine, first = instances[batch.topology_of[instances] == g], b""
+            mine, first = instances[topology_of == g], b""
             if not len(mine) or not sizes[g]:
                 continue
             if query is not None:  # rooted at variables that are outputs somewhere, so that few rows reach a root
@@ -159,10 +159,9 @@ class ForestRoute:
     def _group(self) -> int:
         """What runs side by side, in registers or as matrix products, by the temperatures of the free variables;
         returns how many run in registers."""
-        plan, modes, count = self.plan, np.full(len(self.plan.batch), AT_Y, dtype=np.int64), 0
+        plan, mine, count = self.plan, np.full(len(self.instances), AT_Y), 0
         if self.eps_y != self.eps_h:
-            read_modes(self.instances, plan.batch, self.query.allowed, self.query.output, modes)
-        mine = modes[self.instances]
+            mine = modes_of(plan.batch, self.query)[self.instances]
         for mode, eps in ((AT_Y, self.eps_y), (AT_H, self.eps_h), (MIXED, self.eps_h)):
             some = self.instances[mine == mode]
             if len(some) and (mode != MIXED or eps > 0.0):
