@@ -124,7 +124,7 @@ class LabelVocabulary:
         ``depth`` is the number of axes of one instance's labels: 0 one label, 1 a sequence, 2 a grid.
         """
         if classes is None:
-            return cls(ordered(_labels_of(y, depth, missing_label)), missing_label)
+            return cls(_labels_of(y, depth, missing_label), missing_label)
         given = tuple(map(plain, several(classes, "classes", "labels")))
         kind_of(given, "classes")
         return cls(given, missing_label)
@@ -135,10 +135,11 @@ class LabelVocabulary:
         new = [label for label in _labels_of(y, depth, self.missing_label) if label not in self.table]
         if new and kind_of(new) != kind_of(self.classes[:1]):
             flat = ((b, s, v) for b, item in enumerate(y) for s, v in enumerate(flat_sites(item, depth, b)))
-            b, s = next((b, s) for b, s, v in flat if new[0] in (v if isinstance(v, CANDIDATES) else (v,)))
-            reason = f"label {shown(new[0])} is of another type than the classes {self.shown}; write all as one type."
+            each = ((b, s, c) for b, s, v in flat for c in (v if isinstance(v, CANDIDATES) else (v,)))
+            b, s, label = next((b, s, plain(c)) for b, s, c in each if c in new)
+            reason = f"label {shown(label)} is of another type than the classes {self.shown}; write all as one type."
             raise InputError(reason, what="y", instance=b, site=s)
-        return LabelVocabulary((*self.classes, *ordered(new)), self.missing_label) if new else self
+        return LabelVocabulary((*self.classes, *new), self.missing_label) if new else self
 
     @cached_property
     def array(self) -> AnyArray:
@@ -233,16 +234,8 @@ def is_missing(value: Any, missing_label: Hashable = None) -> bool:
     return missing_label is not None and _hashable(value) and bool(value == missing_label)
 
 
-def ordered(labels: Iterable[Hashable]) -> tuple[Hashable, ...]:
-    """Labels in ascending order, by their repr where they do not compare."""
-    values: list[Any] = list(labels)
-    with suppress(TypeError):
-        return tuple(sorted(values))
-    return tuple(sorted(values, key=repr))
-
-
-def _labels_of(y: Any, depth: int, missing_label: Hashable) -> dict[Hashable, None]:
-    """The different labels of ``y``, candidates included."""
+def _labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, ...]:
+    """The different labels of ``y``, candidates included, in ascending order, or that of their repr."""
     sequence(y, "y", OF_LABELS)
     if not _hashable(missing_label):
         raise InputError(f"missing_label must be hashable, got {shown(missing_label)}.")
@@ -262,7 +255,10 @@ def _labels_of(y: Any, depth: int, missing_label: Hashable) -> dict[Hashable, No
                 check_label(label, "y", missing_label)
                 found.append(label)
     kind_of(found)
-    return dict.fromkeys(found)
+    labels: Any = dict.fromkeys(found)
+    with suppress(TypeError):
+        return tuple(sorted(labels))
+    return tuple(sorted(labels, key=repr))
 
 
 def kind_of(labels: Iterable[Hashable], what: str = "y") -> str:
