@@ -62,7 +62,7 @@ def test_gradients_of_tied_couplings_match_finite_differences() -> None:
     for j, e in enumerate(np.eye(len(w)) * 1e-5):
         change = (problem.difference(w + e).total - problem.difference(w - e).total) / 2e-5
         assert slope[j] == pytest.approx(change, abs=1e-6)
-    bounded = encoder.weight_masks[1]
+    bounded = encoder.weight_masks.nonnegative
     assert np.all(Regulariser(nonnegative=bounded).project(-np.abs(w))[bounded] == 0)
 
 

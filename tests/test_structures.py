@@ -256,9 +256,9 @@ def test_grid_with_associative_edges(neighbours: int, options: dict[str, Any], f
         return total
 
     check_all(batch, theta, by_hand)
-    bounded = compiled(structure, X).weight_masks[1]
+    bounded = compiled(structure, X).weight_masks.nonnegative
     assert bounded.sum() == (1 + features) * neighbours // 4 * (2 if options else 1)
-    assert not compiled(Grid(neighbours=neighbours, **options), X).weight_masks[1].any()
+    assert not compiled(Grid(neighbours=neighbours, **options), X).weight_masks.nonnegative.any()
 
 
 def test_associative_edges_and_features_of_ones_own() -> None:
@@ -451,7 +451,7 @@ def test_hidden_weights_are_those_that_hidden_marginals_reach(case: tuple[Struct
     unary = np.where(hidden[batch.state_var], rng.random(batch.n_states), 0.0)
     mu = Marginals(unary, np.where(near, rng.random(len(near)), 0.0))
     free = LinearModel(encoder.layout.n_weights)
-    assert np.array_equal(encoder.weight_masks[0], free.adjoint(mu, encoded.inputs) != 0)
+    assert np.array_equal(encoder.weight_masks.hidden, free.adjoint(mu, encoded.inputs) != 0)
 
 
 def test_chains_of_one_length_share_one_graph() -> None:

@@ -131,7 +131,7 @@ class Learned:
     def regulariser(self, taken: Callable[[Any], Any]) -> Regulariser:
         """1/2 |w|^2, or with other strengths for the blocks named in ``penalties``, and a share of absolute values;
         bounds are the structure's. ``taken`` leaves out the weights that training does not see."""
-        penalties, ratio, nonnegative = self.plan.penalties, self.plan.l1_ratio, self.encoder.weight_masks[1]
+        penalties, ratio, nonnegative = self.plan.penalties, self.plan.l1_ratio, self.encoder.weight_masks.nonnegative
         bounded = taken(nonnegative) if nonnegative.any() else None
         if penalties is None:
             return Regulariser(1.0 - ratio, bounded, ratio)
@@ -296,7 +296,7 @@ class Training:
     def run(self, warm: Floats | None) -> tuple[Floats, Solution, dict[str, Any]]:
         """Minimise from every start and keep the lowest: all weights, the solution, and figures about the training."""
         plan, data = self.plan, self.data
-        hidden = self.taken(data.encoder.weight_masks[0])
+        hidden = self.taken(data.encoder.weight_masks.hidden)
         self.warm = warm is not None
         init = plan.init if warm is None else warm
         init = init if isinstance(init, str) else self.taken(np.asarray(init))

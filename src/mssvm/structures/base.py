@@ -18,7 +18,7 @@ from itertools import count
 from math import prod
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -199,6 +199,14 @@ class Weight:
     value: float
 
 
+class WeightMasks(NamedTuple):
+    """The weights that touch hidden variables, which a start at zero would leave symmetric; those that must not fall
+    below 0."""
+
+    hidden: Bools
+    nonnegative: Bools
+
+
 @dataclass(frozen=True, eq=False)
 class Encoder:
     """A structure with the features and labels it learned; blocks, constraints and model are made once. Factors of the
@@ -247,14 +255,12 @@ class Encoder:
         return FixedWeights(model, self._known(fixed)) if fixed else model
 
     @cached_property
-    def weight_masks(self) -> tuple[Bools, Bools]:
-        """The weights that touch hidden variables, which a start at zero would leave symmetric, and those that must not
-        fall below 0."""
-        hidden, nonnegative = np.zeros((2, self.layout.n_weights), dtype=bool)
+    def weight_masks(self) -> WeightMasks:
+        masks = WeightMasks(*np.zeros((2, self.layout.n_weights), dtype=bool))
         for block in self.blocks:
             span = self.layout.groups[block.name].span
-            hidden[span], nonnegative[span] = "hidden" in block.axes, block.agree > 0
-        return hidden, nonnegative
+            masks.hidden[span], masks.nonnegative[span] = "hidden" in block.axes, block.agree > 0
+        return masks
 
     @property
     def n_features(self) -> int:
