@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
 
 import numpy as np
@@ -56,6 +57,15 @@ def test_memory_is_handed_out_again_once_nobody_has_it() -> None:
     del one, some
     assert {array.ctypes.data for array in spare.empty(5, 3)} == places
     assert len(spare.empty(4, 3)[0]) == 4
+
+
+def test_every_thread_has_memory_of_its_own() -> None:
+    spare = Spare()
+    here = [[array.ctypes.data for array in spare.empty(5)] for _ in range(3)][-1]
+    with ThreadPoolExecutor(1) as pool:
+        there = [pool.submit(spare.empty, 5).result() for _ in range(3)]
+        assert all(array.ctypes.data not in here for arrays in there for array in arrays)
+    assert [array.ctypes.data for array in spare.empty(5)] == here
 
 
 def test_memory_is_kept_for_sizes_that_come_again_and_for_no_others() -> None:

@@ -196,8 +196,10 @@ class SolverRun:
 
     def objective(self, w: Floats, problem: Problem | None = None) -> tuple[float, Part]:
         """R(w) + loss(w) by one pass over all instances; ``problem`` is this one at other temperatures."""
-        first = self._first if problem is None and np.array_equal(w, self.w0) else None  # known at the start
-        part = self.count(first or (problem or self.problem).difference(w))
+        part = self._first if problem is None else None  # known at the start
+        if part is None or not np.array_equal(w, self.w0):
+            part = (problem or self.problem).difference(w)
+        self.count(part)
         return self.regulariser.value(w) + part.total, part
 
     def gradient_norm(self, w: Floats, loss_gradient: Floats) -> float:
