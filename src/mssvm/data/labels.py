@@ -221,7 +221,7 @@ class LabelVocabulary:
 
 LabelSpace = LabelVocabulary  # its name before
 CANDIDATES = (set, frozenset, list)
-KINDS = (((int, float), "numbers"), (bool, "true and false"), (str, "text"))  # the last that fits
+KINDS = (((int, float), "numbers"), (bool, "true and false"), (str, "text"))  # of those that fit, the last
 OF_LABELS = "with the labels of every instance"
 
 
@@ -235,7 +235,7 @@ def is_missing(value: Any, missing_label: Hashable = None) -> bool:
 
 
 def _labels_of(y: Any, depth: int, missing_label: Hashable) -> tuple[Hashable, ...]:
-    """The different labels of ``y``, candidates included, in ascending order, or that of their repr."""
+    """The different labels of ``y``, candidates included, ascending; by their repr where they do not compare."""
     sequence(y, "y", OF_LABELS)
     if not _hashable(missing_label):
         raise InputError(f"missing_label must be hashable, got {shown(missing_label)}.")
