@@ -219,10 +219,12 @@ class JoinedInference:
         self.missing, needs = np.ones((len(sides), len(batch)), dtype=bool), (0, 0)
         for k, side in enumerate(sides):
             lanes = side.registers
-            self.calls.append([(kernel, rows.copy()) for kernel, rows in lanes.calls])
-            for _, rows in self.calls[k]:
-                rows[:, SIDE], rows[:, NUMBER] = k, rows[:, NUMBER] - 1 + len(sides) + sum(map(len, tails))
-                rows[:, BASE : BASE + 4] += k * TABLE_PARTS * batch.n_table_entries
+            self.calls.append([])
+            for kernel, rows in lanes.calls:
+                own = rows.copy()
+                own[:, SIDE], own[:, NUMBER] = k, own[:, NUMBER] - 1 + len(sides) + sum(map(len, tails))
+                own[:, BASE : BASE + 4] += k * TABLE_PARTS * batch.n_table_entries
+                self.calls[k].append((kernel, own))
             sets.append(lanes.sets)
             heads.append(lanes.numbers[:1])
             tails.append(lanes.numbers[1:])

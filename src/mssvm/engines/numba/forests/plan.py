@@ -26,7 +26,7 @@ from mssvm.engines.numba.forests.lane_groups import (
     read_from_root,
 )
 from mssvm.engines.numba.forests.registers import TABLE_PARTS
-from mssvm.engines.numba.forests.replica_groups import replica_group
+from mssvm.engines.numba.forests.replica_groups import MOST_COPIES, replica_group
 from mssvm.engines.numba.forests.rooting import Rooting, rooting_of
 from mssvm.engines.numba.forests.scaled import BatchPtr, Forest, TableSet
 from mssvm.engines.numba.vector import WIDTH
@@ -160,6 +160,8 @@ class ForestRoute:
         """What runs side by side, in registers or as matrix products, by the temperatures of the free variables;
         returns how many run in registers."""
         plan, mine, count = self.plan, np.full(len(self.instances), AT_Y), 0
+        ratio = self.eps_h / self.eps_y if self.eps_y > 0.0 else 0.0
+        copies = int(ratio) if ratio <= MOST_COPIES and ratio == int(ratio) else 0
         if self.eps_y != self.eps_h:
             mine = modes_of(plan.batch, self.query)[self.instances]
         for mode, eps in ((AT_Y, self.eps_y), (AT_H, self.eps_h), (MIXED, self.eps_h)):
@@ -172,8 +174,8 @@ class ForestRoute:
                         self.dense += [(mode, part) for part in dense_forests(plan.batch, kinds)]
                         continue
                     group = None
-                    if query is not None:
-                        group = replica_group(plan.batch, kinds, query, self.eps_y, self.eps_h)
+                    if query is not None and 1 < copies < card.max():
+                        group = replica_group(plan.batch, kinds, query, copies)
                     group = group or lane_group(plan.batch, kinds, query, eps == 0.0)
                     if group is not None:
                         self.lanes.append((mode, group))

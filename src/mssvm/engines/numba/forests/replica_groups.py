@@ -91,12 +91,12 @@ def _label_first(flip: Bools, label: Bools, table: Ints, count: int) -> Bools | 
     return first if np.array_equal(first[table[below]], found) else None
 
 
-def replica_group(batch: Batch, kinds: Kinds, query: Query, eps_y: float, eps_h: float) -> LaneGroup | None:
-    """The registers of a family of paths whose hidden variables are copied n times, eps_y = eps_h / n; None if there is
-    no such n or they are no such paths, or if there are more counts than labels: rows are as fast then."""
-    lead, ratio = kinds.readings[0], eps_h / eps_y if eps_y > 0.0 else 0.0
-    card, n = kinds.topologies[0].card_array[lead.order], int(ratio) if 2.0 <= ratio <= MOST_COPIES else 0
-    if not n or n != ratio or len(card) < 3 or card[::2].min() < (K := comb(n + int(card[1]) - 1, n)):
+def replica_group(batch: Batch, kinds: Kinds, query: Query, n: int) -> LaneGroup | None:
+    """The registers of a family of paths whose hidden variables are copied n times, eps_y = eps_h / n; None if they are
+    no such paths, or if there are more counts than labels: rows are as fast then."""
+    lead = kinds.readings[0]
+    card = kinds.topologies[0].card_array[lead.order]
+    if len(card) < 3 or card[::2].min() < (K := comb(n + int(card[1]) - 1, n)):
         return None
     states, label, (start, table, shape) = int(card[1]), _turns(batch, kinds, query), slots_of(batch, kinds)
     first = None if label is None else _label_first(lead.flip, label, table, len(start))
