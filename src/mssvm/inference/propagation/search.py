@@ -17,7 +17,7 @@ Convergence is not quality: the argmax messages of mixed-product have poor fixed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -41,16 +41,26 @@ HOT, COLD = 16.0, 200.0
 RANDOM_STREAM = 100
 
 
-@dataclass(frozen=True, eq=False)
 class OutputSearch:
     """What the blocks of one search share: ``group`` makes messages, ``conditional`` judges states, ``merged`` is the
-    model without hidden variables, if there is one."""
+    model without hidden variables, if there is one.
 
-    call: PropagationCall
-    task: MessageTask
-    group: MessageGroup
-    conditional: Conditional
-    merged: MessageModel | None
+    Every block has its own instances in all arrays, and starts the messages of these anew as often as it needs.
+    """
+
+    def __init__(
+        self, call: PropagationCall, task: MessageTask, group: MessageGroup, conditional: Conditional,
+        merged: MessageModel | None,
+    ) -> None:  # fmt: skip
+        assert task.components is not None
+        self.call, self.task, self.group, self.conditional, self.merged = call, task, group, conditional, merged
+        self.messages = group.run(True)
+        loopy = not task.components.forest[group.instances].all()
+        self.held = group.run(False) if loopy else self.messages
+        known, n_vars = call.model.range, len(call.y)
+        self.range = np.where(np.isfinite(known), np.maximum(known, 1e-12), 1.0)
+        self.q, self.y = np.full(len(known), np.nan), np.zeros(n_vars, dtype=np.int64)
+        self.judged, self.held_at = np.full((2, n_vars), -1, dtype=np.int64)
 
     @cached_property
     def sums(self) -> Temperatures:
@@ -74,19 +84,16 @@ class BlockSearch:
         self.call, self.merged, self.merging, self.instances = call, search.merged, task.merging, instances
         self.bound, self.batch, self.model, self.effort = bound, bound.batch, call.model, call.effort
         self.schedule, self.seed = call.effort.schedule, bound.plan.settings.seed
-        self.conditional, self.new_run = search.conditional, search.group.run
+        self.conditional, self.messages, self.held = search.conditional, search.messages, search.held
         self.components, self.t = task.components, task.temperatures
         self.sums, self.maxima = search.sums, search.maxima
-        self.range = np.where(np.isfinite(self.model.range), np.maximum(self.model.range, 1e-12), 1.0)
-        self.q = np.full(len(self.batch), np.nan)
-        self.y = np.zeros(self.batch.n_vars, dtype=np.int64)
-        self.judged, self.held_at = np.full((2, self.batch.n_vars), -1, dtype=np.int64)
-        self.held: MessageRun | None = None
+        self.range, self.q, self.y = search.range, search.q, search.y
+        self.judged, self.held_at = search.judged, search.held_at
         self.rows = self._span(instances)
 
     def run(self) -> None:
         for y in self.call.candidates:
-            self.y[:] = y
+            self._copy(self.instances, y, self.y)
             self._judge(self.instances)
         left = self._solve_merged()
         if len(left):
@@ -145,8 +152,6 @@ class BlockSearch:
     def _sum_given(self, instances: Ints, y: Ints) -> MessageRun:
         """Sum-product over the hidden variables, which have cycles, with the others held at y; converged already where
         y was the last to be judged."""
-        if self.held is None:
-            self.held = self.new_run(False)
         instances = self._changed(instances, y, self.held_at)
         if len(instances):
             self.held.hold(instances, self.components.outside, y)
@@ -180,7 +185,7 @@ class BlockSearch:
     # --- starts ------------------------------------------------------------------------------------------------------
 
     def _warm_run(self, instances: Ints, t: Temperatures) -> MessageRun:
-        run = self.new_run(True)
+        run = self.messages
         run.start(instances, None)
         self.effort.warm(run, instances[~self.bound.forest[instances]], t)
         self.call.sweeps[instances] += run.sweeps[instances]
@@ -212,7 +217,7 @@ class BlockSearch:
         if len(moved):
             if self.effort.judge_moves:
                 self._judge(moved)
-            run = self.new_run(True)
+            run = self.messages
             run.start(moved, messages)
             self._sum_then_mixed(run, moved, "max-marginals by regions", "regions, then mixed-product")
 
@@ -223,7 +228,7 @@ class BlockSearch:
         self._mixed(instances, None, "damped mixed-product", damping=0.5)
 
     def _mixed(self, instances: Ints, messages: Floats | None, name: str, damping: float = 0.0) -> None:
-        run, schedule = self.new_run(True), self.schedule
+        run, schedule = self.messages, self.schedule
         run.start(instances, messages)
         self._follow(run, self.t, instances, name, replace(schedule, damping=max(damping, schedule.damping)))
         self.call.keep(run, instances)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.components import HiddenComponents
 from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.recent import Spare
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, offsets
 from mssvm.engines.messages import SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
@@ -41,6 +43,7 @@ class NumbaMessagePlan:
     table_of: Ints
     one_card: int
     workers: Workers
+    _spare: defaultdict[str, Spare] = field(init=False, repr=False, default_factory=lambda: defaultdict(Spare))
 
     @classmethod
     def of(cls, batch: Batch, workers: Workers) -> NumbaMessagePlan:
@@ -102,9 +105,16 @@ class NumbaMessagePlan:
         count = min(BLOCKS * self.workers.idle, n) if self.workers.idle > 1 else 1
         return [slice(k * n // count, (k + 1) * n // count) for k in range(count)]
 
+    def memory(self, use: str, *sizes: int) -> list[Floats]:
+        """Arrays that may hold anything: those of the last call for this ``use``, if nobody has them any more.
+
+        Threads that fault pages in wait for each other; memory that is there already makes none wait.
+        """
+        return self._spare[use].empty(*sizes)
+
     def load(self, theta: Potentials, query: Query, noise: Floats) -> NumbaMessageModel:
-        batch, unary = self.batch, np.empty(self.batch.n_states)
-        top, least = np.empty((2, batch.n_vars))
+        batch = self.batch
+        unary, top, least = self.memory("scores", batch.n_states, batch.n_vars, batch.n_vars)
 
         def mask(part: slice) -> None:
             ends = part.start, part.stop
@@ -196,8 +206,8 @@ class NumbaMessageModel:
 
     @cached_property
     def _sent(self) -> Floats:
-        """Messages of ``relabel``: one array for all blocks, as the system is slow to give memory."""
-        return np.empty(self.plan.n_messages)
+        """Messages of ``relabel``: one array for all blocks."""
+        return self.plan.memory("sent", self.plan.n_messages)[0]
 
     def given(self, components: HiddenComponents, eps_h: float) -> NumbaConditional:
         return NumbaConditional(self, components, eps_h)

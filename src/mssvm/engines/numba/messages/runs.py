@@ -54,11 +54,9 @@ class _NumbaRun:
     def __init__(self, model: NumbaMessageModel, unary: Floats) -> None:
         self.model, self.w = model, model.plan.wiring
         self.unary = self.open_unary = unary
-        self.field = np.empty(len(unary))
+        self.m, self.field = model.plan.memory("messages", model.plan.n_messages, len(unary))
         self.masked = model.plan.unmasked
         self.held = np.zeros(0, dtype=bool)
-        # Zeros are given out untouched: every thread is the first to write those of its instances.
-        self.m = np.zeros(model.plan.n_messages)
         self.sweeps = np.zeros(len(model.plan.batch), dtype=np.int64)
         self.residual = np.full(len(model.plan.batch), np.inf)
 
@@ -66,9 +64,11 @@ class _NumbaRun:
         _decode(self.w, instances, self.field, self.masked, self.model.allowed, y)
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
+        plan = self.model.plan
         if self.unary is self.open_unary:
-            self.unary = np.empty(len(self.unary))
-        self.held, plan = outside, self.model.plan
+            # One array for all blocks, whichever comes first.
+            self.unary = self.__dict__.setdefault("_clamped", plan.memory("clamped", len(self.unary))[0])
+        self.held = outside
 
         def clamp(some: Ints) -> None:
             _clamp(self.w, some, outside, y, self.open_unary, self.forbidden, self.unary)
@@ -116,8 +116,8 @@ class ScaledTables:
 
 def _exponentials(model: NumbaMessageModel, scores: Floats, unit: float) -> Floats:
     """exp((score - top) / unit) of all states."""
-    plan, ptr, out = model.plan, model.plan.batch.unary_ptr, np.empty(len(scores))
-    cards = plan.batch.cards
+    plan, ptr, cards = model.plan, model.plan.batch.unary_ptr, model.plan.batch.cards
+    out = plan.memory("exponentials", len(scores))[0]
 
     def exponentiate(part: slice) -> None:
         some = out[ptr[part.start] : ptr[part.stop]]
