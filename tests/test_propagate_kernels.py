@@ -118,7 +118,7 @@ def abreast_and_alone(model: NumbaMessageModel) -> tuple[ScaledRun, ScaledRun]:
     tables = ScaledTables.of(model, 0.8)
     abreast, alone = ScaledRun(model, tables), ScaledRun(model, tables)
     assert np.all(abreast.family_of >= 0)
-    alone.family_of = np.full_like(alone.family_of, -1)
+    alone.family_of, alone.one_family = np.full_like(alone.family_of, -1), False
     return abreast, alone
 
 

@@ -113,7 +113,9 @@ class PropagationCall:
         chosen = [instances]
         if self.regions:
             again = self._try_regions(run, runs[1], instances[~forest], t)
-            chosen = [np.setdiff1d(instances, again), again]
+            better = np.zeros(len(self.value), dtype=bool)
+            better[again] = True
+            chosen = [instances[~better[instances]], again]
         for run, some in zip(runs, chosen, strict=True):
             run.beliefs(some, t, self.value, self.mu)
             self.keep(run, some)

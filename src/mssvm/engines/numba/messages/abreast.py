@@ -275,7 +275,7 @@ def _sweep(
         if 2 <= ki <= SQUARES and ki == kj and (damping == 0.0 or damping == 0.5):
             peak = update(
                 ki, whole, tables, step[6], g, g_out, gi, gj, m, m_out, ci, cj, mi, mj, roles[i], roles[j],
-                fixed, damping > 0.0, peak,
+                fixed, damping > 0.0, L, peak,
             )  # fmt: skip
             continue
         _cavity(whole, g, gi, m, ci, ki, room, 0)

@@ -15,11 +15,12 @@ from mssvm.core.recent import Spare
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, offsets
 from mssvm.engines.messages import SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
-from mssvm.engines.numba.messages import conditional, scaled
+from mssvm.engines.numba.messages import conditional, scaled, waves
 from mssvm.engines.numba.messages.abreast import MessageFamily, families
 from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
 from mssvm.engines.numba.messages.vector import LONGEST
+from mssvm.engines.numba.messages.waves import Lattice, lattice
 from mssvm.engines.numba.messages.wiring import MessageWiring, wire
 
 # Max-product is the same at any positive scale; this one keeps both range and precision.
@@ -28,8 +29,8 @@ MAX_PRODUCT_RANGE = 100.0
 CHUNK = 1 << 16
 # Below this many table entries a kernel made for one cardinality is not worth compiling.
 WORTH_COMPILING = 20_000
-# Portions of instances a thread.
-BLOCKS = 4
+# Portions of instances a thread, and the fewest scores of states to be looked at in one.
+BLOCKS, GRAIN = 4, 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +85,17 @@ class NumbaMessagePlan:
         return families(self.batch, self.wiring, self.table_at)
 
     @cached_property
+    def one_family(self) -> bool:
+        """Whether all instances can run abreast."""
+        return len(self.families[0]) == 1 and bool(np.all(self.families[1] == 0))
+
+    @cached_property
+    def lattices(self) -> list[Lattice | None]:
+        """Of every family the grid it is, if it is one whose instances may be spread thinly over threads."""
+        spread = self.workers.threads >= waves.THREADS
+        return [lattice(family) if spread else None for family in self.families[0]]
+
+    @cached_property
     def states(self) -> tuple[int, ...]:
         """As many zeros as every variable has states, if a kernel made for that is worth compiling, else none."""
         alone = self.families[1][self.batch.factor_owner] < 0
@@ -101,8 +113,9 @@ class NumbaMessagePlan:
         return [part for part in np.array_split(instances, count) if len(part)]
 
     def portions(self, n: int) -> list[slice]:
-        """0 to n in portions, a few a thread."""
-        count = min(BLOCKS * self.workers.idle, n) if self.workers.idle > 1 else 1
+        """0 to n in portions, a few a thread where every one is worth waking a thread for."""
+        most = max(1, min(n, self.batch.n_states // GRAIN))
+        count = min(BLOCKS * self.workers.idle, most) if self.workers.idle > 1 else 1
         return [slice(k * n // count, (k + 1) * n // count) for k in range(count)]
 
     def memory(self, use: str, *sizes: int) -> list[Floats]:

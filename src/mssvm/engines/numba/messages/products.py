@@ -133,9 +133,10 @@ sum_product, max_product, both_product = (_product(kind) for kind in ("sum", "ma
 @_intrinsic
 def update(
     typing: Any, n: Any, whole: Any, tables: Any, at: Any, g: Any, g_out: Any, gi: Any, gj: Any, m: Any, m_out: Any,
-    ci: Any, cj: Any, mi: Any, mj: Any, ri: Any, rj: Any, fixed: Any, damped: Any, peak: Any,
+    ci: Any, cj: Any, mi: Any, mj: Any, ri: Any, rj: Any, fixed: Any, damped: Any, stride: Any, peak: Any,
 ) -> Any:  # fmt: skip
-    """Both messages between variables of ``n`` states; ``damped``: by 1/2. Returns the largest change so far.
+    """Both messages between variables of ``n`` states, which lie ``stride`` numbers apart; ``damped``: by 1/2. Returns
+    the largest change so far.
 
     The cavities are g / m if ``whole`` (g: all messages to a variable, kept up to date), g m if not (g: all messages
     but two).
@@ -157,7 +158,7 @@ def update(
         builder.position_at_end(end)
         return builder.load(peak)
 
-    places = (size, size, m, m_out, size, size, size, size, word, word, word, flag, REGISTER)
+    places = (size, size, m, m_out, size, size, size, size, word, word, word, flag, size, REGISTER)
     return REGISTER(size, flag, tables, size, g, g_out, *places), code
 
 
@@ -178,6 +179,7 @@ class _Square:
         _, self.whole, self.tables, self.at, self.g, self.g_out, *self.states, self.m, self.m_out = args[:10]
         self.cavities, self.messages, (ri, rj, self.fixed, self.damped) = args[10:12], args[12:14], args[14:18]
         self.context, self.builder, self.types, self.n, self.peak = context, builder, signature.args, n, peak
+        self.steps = [builder.mul(args[18], ir.Constant(_I64, k)) for k in range(n)]
         self.most = lanes_set(builder, builder.and_(ri, rj))
         self.only_i = lanes_set(builder, builder.and_(ri, builder.not_(rj)))
         self.only_j = lanes_set(builder, builder.and_(rj, builder.not_(ri)))
@@ -305,5 +307,4 @@ class _Square:
         return [read(self.builder, self._place(kind, array, at, k)) for k in range(self.n)]
 
     def _place(self, kind: int, array: Any, at: Any, k: int) -> Any:
-        place = self.builder.add(at, ir.Constant(_I64, WIDTH * k))
-        return pointer(self.context, self.builder, self.types[kind], array, place)
+        return pointer(self.context, self.builder, self.types[kind], array, self.builder.add(at, self.steps[k]))

@@ -12,8 +12,9 @@ from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals
 from mssvm.core.topology import offsets
 from mssvm.engines.messages import Schedule, Temperatures
-from mssvm.engines.numba.messages import abreast, log, scaled
+from mssvm.engines.numba.messages import abreast, log, scaled, waves
 from mssvm.engines.numba.messages.abreast import MessageFamily
+from mssvm.engines.numba.messages.waves import Lattice
 
 if TYPE_CHECKING:
     from mssvm.engines.numba.messages.plan import NumbaMessageModel
@@ -136,6 +137,7 @@ class ScaledRun(_NumbaRun):
         super().__init__(model, tables.noisy_psi if noise else tables.psi)
         self.tables, self.kk = tables, model.plan.states
         self.families, self.family_of = model.plan.families
+        self.one_family = model.plan.one_family
         # Instances whose products await their messages: sweeps abreast begin without them.
         self.stale = np.zeros(len(self.family_of), dtype=bool)
 
@@ -146,8 +148,8 @@ class ScaledRun(_NumbaRun):
             scaled.convert(self.w, instances, messages, 1.0 / self.tables.unit, self.m)
         self.stale[instances] = True
         self._collect(instances[self.family_of[instances] < 0])
-        for family, some in self._by_family(instances)[0]:
-            if not len(family.paths):
+        for k, some in self._by_family(instances)[0]:
+            if not len(self.families[k].paths):
                 self._collect(some)
         self._refresh(instances)
         self._reset(instances)
@@ -183,21 +185,27 @@ class ScaledRun(_NumbaRun):
     def _abreast(self, instances: Ints, maximal: Bools, border: bool, n_sweeps: int, schedule: Schedule) -> Ints:
         """Run the families among the instances; returns the others."""
         members, alone = self._by_family(instances)
-        for family, some in members:
-            abreast.run(
-                family, self.w, some, self.tables.entries, self.unary, self.field, self.m, maximal, self.held, border,
-                schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps, self.residual,
-                self._space(family),
-            )  # fmt: skip
+        for k, some in members:
+            given = (self.w, some, self.tables.entries, self.unary, self.field, self.m, maximal, self.held)
+            limits = (schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps, self.residual)
+            few = len(some) <= waves.MOST and not border and schedule.damping in (0.0, 0.5)
+            grid = self.model.plan.lattices[k] if few else None
+            if grid is None:
+                family = self.families[k]
+                abreast.run(family, *given, border, schedule.damping, *limits, self._space(family))
+            else:
+                waves.run(grid, *given, schedule.damping, *limits, self._space(grid))
             self.stale[some] &= not n_sweeps
         return alone
 
-    def _by_family(self, instances: Ints) -> tuple[list[tuple[MessageFamily, Ints]], Ints]:
-        """The instances that can run abreast, by family, and the others."""
+    def _by_family(self, instances: Ints) -> tuple[list[tuple[int, Ints]], Ints]:
+        """The instances that can run abreast, by the number of their family, and the others."""
+        if self.one_family:
+            return [(0, instances)], instances[:0]
         of = self.family_of[instances]
-        return [(self.families[k], instances[of == k]) for k in sorted({*of.tolist()} - {-1})], instances[of < 0]
+        return [(k, instances[of == k]) for k in sorted({*of.tolist()} - {-1})], instances[of < 0]
 
-    def _space(self, family: MessageFamily) -> Floats:
+    def _space(self, family: MessageFamily | Lattice) -> Floats:
         return self.model.plan.workers.scratch(family.space(), 0)[0]
 
     def scores(self, instances: Ints) -> Floats:
@@ -216,7 +224,8 @@ class ScaledRun(_NumbaRun):
         into, t, plan = mu or _NO_MARGINALS, self.tables, self.model.plan
         mu_at, table_of = plan.batch.mu_at, plan.table_of
         members, alone = self._by_family(instances)
-        for family, some in members:
+        for k, some in members:
+            family = self.families[k]
             abreast.beliefs(
                 family, self.w, some, t.entries, table_of, t.tops, t.unit, self.field, self.m, self.model.unary_top,
                 mu_at, into.unary, into.tables, value, self._space(family),

@@ -57,14 +57,15 @@ def mask(scores, allowed, noise, ptr, first, last, unary, top, least):
     """Scores of the variables from ``first`` to ``last``, -inf at forbidden states, with the largest (with tie-breaking
     noise: at temperatures below it, it is all there is to the range) and the smallest that is allowed."""
     for i in range(first, last):
-        hi, lo = -np.inf, np.inf
-        for e in range(ptr[i], ptr[i + 1]):
-            v = scores[e]
-            kept = allowed[e] and v != -np.inf
-            unary[e] = v if kept else -np.inf
-            noisy = v + NOISE * noise[e] * (1.0 + abs(v))
-            hi = noisy if kept and noisy > hi else hi
-            lo = v if kept and v < lo else lo
+        hi, lo, at, n = -np.inf, np.inf, ptr[i], ptr[i + 1] - ptr[i]
+        given, kind, draw, out = scores[at : at + n], allowed[at : at + n], noise[at : at + n], unary[at : at + n]
+        for e in range(n):
+            # Choices rather than branches: which state is the best is hard to foresee.
+            v = given[e]
+            kept = kind[e] & (v != -np.inf)
+            out[e] = v if kept else -np.inf
+            hi = max(hi, v + NOISE * draw[e] * (1.0 + abs(v)) if kept else -np.inf)
+            lo = min(lo, v if kept else np.inf)
         top[i], least[i] = hi, lo if hi > -np.inf else hi
 
 
