@@ -270,10 +270,13 @@ def test_threads_position_and_repetition_change_no_bit(eps_y: float, eps_h: floa
 
 
 @pytest.mark.parametrize(("eps_y", "eps_h"), [(1.0, 1.0), (0.0, 1.0)])
-def test_threads_change_no_bit_of_instances_abreast(eps_y: float, eps_h: float) -> None:
-    """Blocks of whole registers, of parts of one, and of single instances; some variables are given."""
+@pytest.mark.parametrize("directed", [False, True])
+def test_threads_change_no_bit_of_instances_abreast(eps_y: float, eps_h: float, directed: bool) -> None:
+    """Blocks of whole registers, of parts of one, and of single instances, which run in waves where every direction has
+    its table; some variables are given."""
     rng, scopes = np.random.default_rng(4), tuple(grid_scopes(4, 5))
-    batch = Batch.build([Topology((3,) * 20, scopes)] * 21, [[f % 2 for f in range(len(scopes))]] * 21)
+    tables = [int(b - a > 1) if directed else f % 2 for f, (a, b) in enumerate(scopes)]
+    batch = Batch.build([Topology((3,) * 20, scopes)] * 21, [tables] * 21)
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
     allowed = np.ones(batch.n_states, dtype=bool).reshape(-1, 3)
     allowed[rng.random(batch.n_vars) < 0.2, 1:] = False

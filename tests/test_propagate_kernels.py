@@ -15,6 +15,7 @@ from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.messages import Schedule, Temperatures
+from mssvm.engines.numba.messages import waves
 from mssvm.engines.numba.messages.plan import NumbaMessageModel, NumbaMessagePlan
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
 from mssvm.engines.numba.messages.scaled import exponentiate
@@ -23,9 +24,9 @@ from mssvm.inference.propagation.propagate import Propagate
 from mssvm.uai import read_fg
 
 
-def loaded(batch: Batch, theta: Potentials, query: Query) -> NumbaMessageModel:
+def loaded(batch: Batch, theta: Potentials, query: Query, threads: int = 1) -> NumbaMessageModel:
     noise = np.random.default_rng(0).random(batch.n_states)
-    return NumbaMessagePlan.of(batch, Workers()).load(theta, query, noise)
+    return NumbaMessagePlan.of(batch, Workers(threads)).load(theta, query, noise)
 
 
 def grid_model(cards: tuple[int, ...], seed: int, tied: bool = False) -> tuple[Batch, Query, NumbaMessageModel]:
@@ -176,6 +177,79 @@ def test_beliefs_abreast_equal_beliefs_alone(more: tuple[tuple[int, int], ...], 
         found.append((run.sweeps, run.m, values[0], mu.unary, mu.tables))
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13)
+
+
+def grid_family(
+    shape: tuple[int, int], card: int, orders: tuple[int, int, int], count: int = 4, tables: int = 2
+) -> tuple[Batch, Query, NumbaMessageModel]:
+    """Grids with one table across and one down. ``orders``: whether factors down come first, and which of the two kinds
+    name the later variable first."""
+    rows, columns = shape
+    at, rng = np.arange(rows * columns).reshape(shape), np.random.default_rng(rows * columns + card)
+    ends = ((at[:, :-1], at[:, 1:]), (at[:-1], at[1:]))
+    kinds = [np.stack([one.ravel(), two.ravel()], axis=1) for one, two in ends]
+    pairs = [kind[:, ::-1] if turned else kind for kind, turned in zip(kinds, orders[1:], strict=True)]
+    names = [np.full(len(kind), k) for k, kind in enumerate(kinds)]
+    if orders[0]:
+        pairs, names = pairs[::-1], names[::-1]
+    scopes, which = np.concatenate(pairs).tolist(), np.concatenate(names) % tables
+    batch = Batch.build([Topology((card,) * at.size, tuple(map(tuple, scopes)))] * count, [which.tolist()] * count)
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    allowed = np.ones(batch.n_states, dtype=bool)
+    allowed[batch.unary_ptr[:-1][rng.random(batch.n_vars) < 0.2]] = False
+    query = Query(rng.random(batch.n_vars) < 0.5, allowed)
+    return batch, query, loaded(batch, theta, query, waves.THREADS)
+
+
+GRIDS = [((2, 2), 2), ((2, 9), 3), ((7, 2), 5), ((5, 5), 4), ((12, 4), 5), ((4, 13), 5)]
+
+
+@pytest.mark.parametrize(("shape", "card"), GRIDS)
+@pytest.mark.parametrize("kind", ["sum", "max", "mixed"])
+@pytest.mark.parametrize("held", [False, True])
+def test_waves_send_the_messages_of_sweeps_bit_by_bit(
+    shape: tuple[int, int], card: int, kind: str, held: bool
+) -> None:
+    """One to four instances, that have made even and odd numbers of sweeps, and converge one before the other."""
+    for orders in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 0, 1), (0, 1, 1)):
+        batch, query, model = grid_family(shape, card, orders)
+        mode, y, every = modes(query, 0.8)[kind], np.full(batch.n_vars, 1), np.arange(4)
+        outside = np.random.default_rng(9).random(batch.n_vars) < 0.3
+        # Where they are wider than high, and factors down come first, sweeps begin along the columns.
+        assert (model.plan.lattices[0] is not None) == (not orders[0] or shape[0] >= shape[1])
+        tables = ScaledTables.of(model, 0.8)
+        for schedule in (Schedule(), Schedule(0.5), Schedule(flooding=True), Schedule(0.5, True)):
+            runs = ScaledRun(model, tables), ScaledRun(model, tables)
+            runs[1].lattices = [None]
+            for run in runs:
+                if held:
+                    run.hold(every, outside, y)
+                run.start(every, None)
+                run.advance(np.array([2]), mode, 1, schedule)
+                run.advance(np.array([0, 3]), mode, 2, schedule)
+                run.advance(every, mode, 9, replace(schedule, tolerance=1e-2))
+                run.advance(every[1:], mode, 5, replace(schedule, tolerance=1e-4))
+            for name in ("m", "field", "sweeps", "residual"):
+                np.testing.assert_array_equal(getattr(runs[0], name), getattr(runs[1], name))
+
+
+def test_waves_are_for_grids_with_a_table_a_direction() -> None:
+    def found(scopes: list[tuple[int, ...]], tables: list[int], card: int = 3, threads: int = waves.THREADS) -> bool:
+        batch = Batch.build([Topology((card,) * 12, tuple(scopes))] * 8, [tables] * 8)
+        return NumbaMessagePlan.of(batch, Workers(threads)).lattices[0] is not None
+
+    scopes = grid_scopes(3, 4)
+    down = [int(b - a > 1) for a, b in scopes]
+    assert found(scopes, down) and found(scopes, [0] * 17)
+    assert not found(scopes, [f % 2 for f in range(17)])  # tables that alternate
+    assert not found(scopes, down, card=6)  # more states than registers hold
+    assert not found(scopes[1:], down[1:])  # a factor is missing
+    assert not found([s[::-1] if f % 3 else s for f, s in enumerate(scopes)], down)  # tables lie either way
+    assert not found([(k, k + 1) for k in range(11)], [0] * 11)  # a chain
+    assert not found([*scopes, (0, 5)], [*down, 0])  # a diagonal
+    order = np.random.default_rng(0).permutation(17)
+    assert not found([scopes[k] for k in order], [down[k] for k in order])  # messages lie in no order
+    assert not found(scopes, down, threads=1)  # whole registers are likely
 
 
 @pytest.mark.parametrize("kind", ["sum", "mixed"])

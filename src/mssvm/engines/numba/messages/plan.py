@@ -80,6 +80,11 @@ class NumbaMessagePlan:
         return offsets(self.table_sizes)[self.table_of]
 
     @cached_property
+    def near_table(self) -> Ints:
+        """The tables of the factors at every variable, as ``near`` of the wiring has them."""
+        return self.table_of[self.wiring.slot_factor[self.wiring.near]]
+
+    @cached_property
     def families(self) -> tuple[list[MessageFamily], Ints]:
         """Instances that can run abreast."""
         return families(self.batch, self.wiring, self.table_at)
@@ -182,7 +187,7 @@ class NumbaMessageModel:
 
         def look(part: slice) -> None:
             ends = self.unary_top, self.unary_least
-            scaled.ranges(plan.wiring, part.start, part.stop, plan.table_of, spread, *ends, out)
+            scaled.ranges(plan.wiring, part.start, part.stop, plan.near_table, spread, *ends, out)
 
         plan.workers.each(look, plan.portions(len(out)))
         return out
@@ -191,10 +196,9 @@ class NumbaMessageModel:
         safe, unit = self._safe(instances, temperatures) if scaled else (instances[:0], 1.0)
         out = []
         if len(safe):
-            # Only a search breaks ties, on every thread: what that takes is worked out before.
-            tables = ScaledTables.of(self, unit, temperatures.eps_y == 0.0)
+            tables = ScaledTables.of(self, unit)
             out.append(MessageGroup(safe, unit, lambda noise: ScaledRun(self, tables, noise)))
-        rest = np.setdiff1d(instances, safe)
+        rest = np.setdiff1d(instances, safe) if len(safe) < len(instances) else safe[:0]
         if len(rest):
             scores = (self.unary, self.noisy if temperatures.eps_y == 0.0 else self.unary)
             out.append(MessageGroup(rest, temperatures.eps_h or 1.0, lambda noise: LogRun(self, scores[noise])))

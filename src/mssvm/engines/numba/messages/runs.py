@@ -72,9 +72,13 @@ class _NumbaRun:
         self.held = outside
 
         def clamp(some: Ints) -> None:
+            self._prepare(some)
             _clamp(self.w, some, outside, y, self.open_unary, self.forbidden, self.unary)
 
         plan.workers.each(clamp, plan.blocks(instances))
+
+    def _prepare(self, instances: Ints) -> None:
+        """What has to be there before scores are read."""
 
     def _reset(self, instances: Ints) -> None:
         self.sweeps[instances] = 0
@@ -89,18 +93,20 @@ class _NumbaRun:
 @dataclass(frozen=True, eq=False)
 class ScaledTables:
     """exp((theta - max theta) / unit) of every distinct table, laid out in the order sweeps meet them, and of unaries
-    (``noisy_psi``: with tie-breaking noise, if wanted). ``at``: where the tables of factors begin, ``tops``: maxima of
-    distinct ones."""
+    (``noisy_psi``: with tie-breaking noise). ``at``: where the tables of factors begin, ``tops``: maxima of distinct
+    ones. ``known``: the instances whose unaries are there, without noise and with it."""
 
+    model: NumbaMessageModel
     unit: float
     entries: Floats
     at: Ints
     tops: Floats
     psi: Floats
     noisy_psi: Floats
+    known: Bools
 
     @classmethod
-    def of(cls, model: NumbaMessageModel, unit: float, noise: bool = False) -> ScaledTables:
+    def of(cls, model: NumbaMessageModel, unit: float) -> ScaledTables:
         plan, tops = model.plan, model.tops
         at = offsets(plan.table_sizes)
         entries = np.empty(int(at[-1]))
@@ -110,22 +116,17 @@ class ScaledTables:
             scaled.exponentiate(model.tables, plan.table_starts[part], plan.table_sizes[part], tops[part], unit, out)
 
         plan.workers.each(exponentiate, plan.chunks)
-        psi = _exponentials(model, model.unary, unit)
-        noisy = _exponentials(model, model.noisy, unit) if noise else psi
-        return cls(unit, entries, plan.table_at, tops, psi, noisy)
+        n, known = plan.batch.n_states, np.zeros((2, len(plan.batch)), dtype=bool)
+        psi, noisy = plan.memory("exponentials", n, n)
+        return cls(model, unit, entries, plan.table_at, tops, psi, noisy, known)
 
-
-def _exponentials(model: NumbaMessageModel, scores: Floats, unit: float) -> Floats:
-    """exp((score - top) / unit) of all states."""
-    plan, ptr, cards = model.plan, model.plan.batch.unary_ptr, model.plan.batch.cards
-    out = plan.memory("exponentials", len(scores))[0]
-
-    def exponentiate(part: slice) -> None:
-        some = out[ptr[part.start] : ptr[part.stop]]
-        scaled.exponentiate(scores, ptr[part], cards[part], model.unary_top[part], unit, some)
-
-    plan.workers.each(exponentiate, plan.portions(plan.batch.n_vars))
-    return out
+    def prepare(self, instances: Ints, noise: bool) -> None:
+        """See to it that the unaries of some instances are there; every block does so for its own."""
+        new = instances[~self.known[int(noise)][instances]]
+        if len(new):
+            m, out = self.model, self.noisy_psi if noise else self.psi
+            scaled.exponentials(m.plan.wiring, new, m.unary, m.noise, noise, m.unary_top, self.unit, out)
+            self.known[int(noise)][new] = True
 
 
 class ScaledRun(_NumbaRun):
@@ -135,13 +136,17 @@ class ScaledRun(_NumbaRun):
 
     def __init__(self, model: NumbaMessageModel, tables: ScaledTables, noise: bool = False) -> None:
         super().__init__(model, tables.noisy_psi if noise else tables.psi)
-        self.tables, self.kk = tables, model.plan.states
+        self.tables, self.noise, self.kk = tables, noise, model.plan.states
         self.families, self.family_of = model.plan.families
-        self.one_family = model.plan.one_family
+        self.one_family, self.lattices = model.plan.one_family, model.plan.lattices
         # Instances whose products await their messages: sweeps abreast begin without them.
         self.stale = np.zeros(len(self.family_of), dtype=bool)
 
+    def _prepare(self, instances: Ints) -> None:
+        self.tables.prepare(instances, self.noise)
+
     def start(self, instances: Ints, messages: Floats | None) -> None:
+        self._prepare(instances)
         if messages is None:
             scaled.uniform(self.w, instances, self.m)
         else:
@@ -189,7 +194,7 @@ class ScaledRun(_NumbaRun):
             given = (self.w, some, self.tables.entries, self.unary, self.field, self.m, maximal, self.held)
             limits = (schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps, self.residual)
             few = len(some) <= waves.MOST and not border and schedule.damping in (0.0, 0.5)
-            grid = self.model.plan.lattices[k] if few else None
+            grid = self.lattices[k] if few else None
             if grid is None:
                 family = self.families[k]
                 abreast.run(family, *given, border, schedule.damping, *limits, self._space(family))

@@ -39,6 +39,28 @@ def exponentiate(tables: Floats, starts: Ints, sizes: Ints, tops: Floats, unit: 
         out[e] = exp_neg(out[e])
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def _break_ties(scores, noise, out):
+    """``engines.messages.with_noise``."""
+    for e in range(len(out)):
+        v = scores[e]
+        out[e] = v + NOISE * noise[e] * (1.0 + abs(0.0 if v == -np.inf else v))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def exponentials(w, instances, scores, noise, noisy, tops, unit, out):
+    """exp((score - top) / unit) of the states of the named instances, with tie-breaking noise if ``noisy``."""
+    for b in instances:
+        first, last = w.var_ptr[b], w.var_ptr[b + 1]
+        ptr = w.state_ptr[first : last + 1]
+        part = out[ptr[0] : ptr[-1]]
+        if noisy:
+            _break_ties(scores[ptr[0] : ptr[-1]], noise[ptr[0] : ptr[-1]], part)
+        else:
+            part[:] = scores[ptr[0] : ptr[-1]]
+        exponentiate(part, ptr[:-1] - ptr[0], np.diff(ptr), tops[first:last], unit, part)
+
+
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "nnan"})
 def extremes(values: Floats, starts: Ints, sizes: Ints, top: Floats, low: Floats) -> None:
     """Largest and smallest entry of every block."""
@@ -70,15 +92,15 @@ def mask(scores, allowed, noise, ptr, first, last, unary, top, least):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def ranges(w, first, last, table_of, spread, top, least, out):
+def ranges(w, first, last, near_table, spread, top, least, out):
     """Of every instance from ``first`` to ``last``, the largest range of the scores that meet at a variable; ``spread``
-    is that of tables, ``top`` and ``least`` the ends of scores of variables."""
+    is that of tables, ``near_table`` names those at variables, ``top`` and ``least`` are the ends of their scores."""
     for b in range(first, last):
         most = 0.0
         for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
             around = 0.0
-            for s in w.near[w.near_ptr[i] : w.near_ptr[i + 1]]:
-                around += spread[table_of[w.slot_factor[s]]]
+            for k in near_table[w.near_ptr[i] : w.near_ptr[i + 1]]:
+                around += spread[k]
             around += top[i] - least[i]
             # A NaN is a difference of infinities.
             most = most if around <= most else (around if around == around else np.inf)

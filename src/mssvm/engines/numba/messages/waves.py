@@ -36,9 +36,9 @@ class Lattice(NamedTuple):
     """A family whose graph is a grid numbered row by row, with one table across and one down.
 
     ``scores`` and ``messages``: where those of every variable begin, -1 where it has no message of the four kinds. For
-    0, across, and 1, down: ``tables``, where they begin; ``behind``, whether the first (0) or second (1) variable of a factor is the later one. ``first``:
-    which of the two comes first in products, of messages from before and from behind. ``strides``: numbers from one
-    state of a variable to the next, by how many instances there are.
+    0, across, and 1, down: ``tables``, where they begin; ``behind``, whether the first (0) or second (1) variable of a
+    factor is the later one. ``first``: which of the two comes first in products, of messages from before and from
+    behind. ``strides``: numbers from one state of a variable to the next, by how many instances there are.
     """
 
     rows: int
@@ -75,10 +75,10 @@ def lattice(family: MessageFamily) -> Lattice | None:
     first = [np.unique(order) for order in _orders(messages, columns)]
     if any(len(found) != 1 for found in (*tables, *sides, *first)):
         return None
-    chosen = (np.concatenate(found).astype(np.int64) for found in (tables, sides, first))
+    table, side, turn = (np.concatenate(found).astype(np.int64) for found in (tables, sides, first))
     rows = n // columns
     strides = [(rows * (columns + 1) * width // L + columns + 2 * rows + 4) * L | L for width in range(MOST + 1)]
-    return Lattice(rows, columns, k, k * np.arange(n), messages, *chosen, np.array(strides))
+    return Lattice(rows, columns, k, k * np.arange(n), messages, table, side, turn, np.array(strides))
 
 
 def _in_waves(u: Ints, v: Ints, n: int, columns: int) -> bool:
