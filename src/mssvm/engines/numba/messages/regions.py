@@ -25,12 +25,26 @@ def _around(w, s):
 
 
 @njit(cache=True, nogil=True)
-def _move_sites(w, b, free, unary, tables, z, work):
+def _touch(w, i, lo, mark, settled, busy):
+    """i has moved: it, its neighbours, and the regions they were found in are to be looked at again."""
+    busy[i - lo] = True
+    if mark[i - lo] >= 0:
+        settled[mark[i - lo]] = False
+    for k in range(w.near_ptr[i], w.near_ptr[i + 1]):
+        j = w.scope[_around(w, w.near[k])[0]] - lo
+        busy[j] = True
+        if mark[j] >= 0:
+            settled[mark[j]] = False
+
+
+@njit(cache=True, nogil=True)
+def _move_sites(w, b, free, unary, tables, z, work, mark, settled, busy):
     """One round of moves of single variables; returns whether any moved."""
-    moved = False
-    for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
-        if not free[i]:
+    moved, lo = False, w.var_ptr[b]
+    for i in range(lo, w.var_ptr[b + 1]):
+        if not free[i] or not busy[i - lo]:
             continue
+        busy[i - lo] = False
         at = w.state_ptr[i]
         card = w.state_ptr[i + 1] - at
         for x in range(card):
@@ -45,8 +59,10 @@ def _move_sites(w, b, free, unary, tables, z, work):
         for x in range(card):
             if work[x] > work[best] + LEAST:
                 best = x
-        moved |= best != z[i]
-        z[i] = best
+        if best != z[i]:
+            moved = True
+            z[i] = best
+            _touch(w, i, lo, mark, settled, busy)
     return moved
 
 
@@ -92,24 +108,32 @@ def _gains(w, members, lo, mark, name, unary, tables, z, work):
 
 @njit(cache=True, nogil=True)
 def ascend_regions(w, instances, free, unary, tables, z):
-    """Improve z in place by moves of variables and regions until none gains; returns the instances that changed."""
+    """Improve z in place by moves of variables and regions until none gains; returns the instances that changed.
+
+    What did not gain, and has not moved since nor seen a neighbour move, is not tried again.
+    """
     work = np.empty(w.widest)
     out = np.empty(len(instances), dtype=np.int64)
     count = 0
     most = 0
     for b in instances:
         most = max(most, w.var_ptr[b + 1] - w.var_ptr[b])
-    mark = np.full(most, -1, dtype=np.int64)  # by variable of the instance; names are never used again
-    name = 0
+    mark, busy = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.bool_)
+    members, settled = np.empty(most, dtype=np.int64), np.empty(2 * most, dtype=np.bool_)
     for b in instances:
         lo, hi = w.var_ptr[b], w.var_ptr[b + 1]
-        members = np.empty(hi - lo, dtype=np.int64)
         before = z[lo:hi].copy()
+        mark[:] = -1  # the name of the region a variable was last found in
+        busy[:] = True
+        name = 0
         for _ in range(ROUNDS):
-            moved = _move_sites(w, b, free, unary, tables, z, work)
+            moved = _move_sites(w, b, free, unary, tables, z, work, mark, settled, busy)
             start = name
+            if start + hi - lo > len(settled):
+                settled = np.append(settled, np.empty(max(len(settled), hi - lo), dtype=np.bool_))
             for root in range(lo, hi):
-                if not free[root] or mark[root - lo] >= start:
+                known = mark[root - lo]
+                if not free[root] or known >= start or (known >= 0 and settled[known]):
                     continue
                 n = _region(w, root, lo, free, z, mark, name, members)
                 card = _gains(w, members[:n], lo, mark, name, unary, tables, z, work)
@@ -117,10 +141,12 @@ def ascend_regions(w, instances, free, unary, tables, z):
                 for x in range(card):
                     if work[x] > work[best] + LEAST:
                         best = x
+                settled[name] = best == z[root]
                 if best != z[root]:
                     moved = True
                     for i in members[:n]:
                         z[i] = best
+                        _touch(w, i, lo, mark, settled, busy)
                 name += 1
             if not moved:
                 break
