@@ -17,7 +17,7 @@ from mssvm.core.topology import Batch, offsets
 from mssvm.engines.messages import SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
 from mssvm.engines.numba.messages import conditional, scaled, waves
 from mssvm.engines.numba.messages.abreast import MessageFamily, families
-from mssvm.engines.numba.messages.regions import ascend_regions, messages_at
+from mssvm.engines.numba.messages.regions import ascend_regions
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
 from mssvm.engines.numba.messages.vector import LONGEST
 from mssvm.engines.numba.messages.waves import Lattice, lattice
@@ -217,9 +217,8 @@ class NumbaMessageModel:
         return pairwise[self.range[pairwise] <= limit], unit
 
     def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
-        moved = np.asarray(ascend_regions(self.plan.wiring, instances, free, self.unary, self.tables, z))
-        messages_at(self.plan.wiring, moved, self.tables, z, self._sent)
-        return moved, self._sent
+        moved = ascend_regions(self.plan.wiring, instances, free, self.unary, self.tables, z, self._sent)
+        return np.asarray(moved), self._sent
 
     @cached_property
     def _sent(self) -> Floats:

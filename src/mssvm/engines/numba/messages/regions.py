@@ -107,8 +107,24 @@ def _gains(w, members, lo, mark, name, unary, tables, z, work):
 
 
 @njit(cache=True, nogil=True)
-def ascend_regions(w, instances, free, unary, tables, z):
-    """Improve z in place by moves of variables and regions until none gains; returns the instances that changed.
+def _messages_at(w, instances, tables, z, log_messages):
+    """The messages that variables held at z would send, each with its largest entry 0."""
+    for b in instances:
+        for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
+            other, step, other_step = _around(w, s)
+            entry = w.table_at[w.slot_factor[s]] + other_step * z[w.scope[other]]
+            top = -np.inf
+            for x in range(w.message_at[s + 1] - w.message_at[s]):
+                log_messages[w.message_at[s] + x] = tables[entry + step * x]
+                top = max(top, tables[entry + step * x])
+            for x in range(w.message_at[s + 1] - w.message_at[s]):
+                log_messages[w.message_at[s] + x] -= top
+
+
+@njit(cache=True, nogil=True)
+def ascend_regions(w, instances, free, unary, tables, z, log_messages):
+    """Improve z in place by moves of variables and regions until none gains; returns the instances that changed, whose
+    messages are those of ``_messages_at``.
 
     What did not gain, and has not moved since nor seen a neighbour move, is not tried again.
     """
@@ -153,19 +169,5 @@ def ascend_regions(w, instances, free, unary, tables, z):
         if np.any(z[lo:hi] != before):
             out[count] = b
             count += 1
+    _messages_at(w, out[:count], tables, z, log_messages)
     return out[:count]
-
-
-@njit(cache=True, nogil=True)
-def messages_at(w, instances, tables, z, log_messages):
-    """The messages that variables held at z would send, each with its largest entry 0."""
-    for b in instances:
-        for s in range(w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]):
-            other, step, other_step = _around(w, s)
-            entry = w.table_at[w.slot_factor[s]] + other_step * z[w.scope[other]]
-            top = -np.inf
-            for x in range(w.message_at[s + 1] - w.message_at[s]):
-                log_messages[w.message_at[s] + x] = tables[entry + step * x]
-                top = max(top, tables[entry + step * x])
-            for x in range(w.message_at[s + 1] - w.message_at[s]):
-                log_messages[w.message_at[s] + x] -= top

@@ -19,7 +19,8 @@ from mssvm.engines.numba.messages.waves import Lattice
 if TYPE_CHECKING:
     from mssvm.engines.numba.messages.plan import NumbaMessageModel
 
-_NO_MARGINALS = Marginals(np.zeros(0), np.zeros(0))
+_NONE = np.zeros(0)
+_NO_MARGINALS = Marginals(_NONE, _NONE)
 
 
 @njit(cache=True, nogil=True)
@@ -120,13 +121,14 @@ class ScaledTables:
         psi, noisy = plan.memory("exponentials", n, n)
         return cls(model, unit, entries, plan.table_at, tops, psi, noisy, known)
 
-    def prepare(self, instances: Ints, noise: bool) -> None:
-        """See to it that the unaries of some instances are there; every block does so for its own."""
-        new = instances[~self.known[int(noise)][instances]]
-        if len(new):
-            m, out = self.model, self.noisy_psi if noise else self.psi
-            scaled.exponentials(m.plan.wiring, new, m.unary, m.noise, noise, m.unary_top, self.unit, out)
-            self.known[int(noise)][new] = True
+    def prepare(self, instances: Ints, noise: bool, messages: Floats, m: Floats) -> None:
+        """See to it that the unaries of some instances are there, as every block does for its own, and begin with
+        ``messages``, uniform ones if there are none, in ``m``, if there is room."""
+        of, out = self.model, self.noisy_psi if noise else self.psi
+        scaled.begin(
+            of.plan.wiring, instances, self.known[int(noise)], of.unary, of.noise, noise, of.unary_top, self.unit, out,
+            messages, m,
+        )  # fmt: skip
 
 
 class ScaledRun(_NumbaRun):
@@ -143,14 +145,10 @@ class ScaledRun(_NumbaRun):
         self.stale = np.zeros(len(self.family_of), dtype=bool)
 
     def _prepare(self, instances: Ints) -> None:
-        self.tables.prepare(instances, self.noise)
+        self.tables.prepare(instances, self.noise, _NONE, _NONE)
 
     def start(self, instances: Ints, messages: Floats | None) -> None:
-        self._prepare(instances)
-        if messages is None:
-            scaled.uniform(self.w, instances, self.m)
-        else:
-            scaled.convert(self.w, instances, messages, 1.0 / self.tables.unit, self.m)
+        self.tables.prepare(instances, self.noise, _NONE if messages is None else messages, self.m)
         self.stale[instances] = True
         self._collect(instances[self.family_of[instances] < 0])
         for k, some in self._by_family(instances)[0]:
@@ -205,7 +203,7 @@ class ScaledRun(_NumbaRun):
 
     def _by_family(self, instances: Ints) -> tuple[list[tuple[int, Ints]], Ints]:
         """The instances that can run abreast, by the number of their family, and the others."""
-        if self.one_family:
+        if self.one_family and len(instances):
             return [(0, instances)], instances[:0]
         of = self.family_of[instances]
         return [(k, instances[of == k]) for k in sorted({*of.tolist()} - {-1})], instances[of < 0]

@@ -47,20 +47,6 @@ def _break_ties(scores, noise, out):
         out[e] = v + NOISE * noise[e] * (1.0 + abs(0.0 if v == -np.inf else v))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def exponentials(w, instances, scores, noise, noisy, tops, unit, out):
-    """exp((score - top) / unit) of the states of the named instances, with tie-breaking noise if ``noisy``."""
-    for b in instances:
-        first, last = w.var_ptr[b], w.var_ptr[b + 1]
-        ptr = w.state_ptr[first : last + 1]
-        part = out[ptr[0] : ptr[-1]]
-        if noisy:
-            _break_ties(scores[ptr[0] : ptr[-1]], noise[ptr[0] : ptr[-1]], part)
-        else:
-            part[:] = scores[ptr[0] : ptr[-1]]
-        exponentiate(part, ptr[:-1] - ptr[0], np.diff(ptr), tops[first:last], unit, part)
-
-
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "nnan"})
 def extremes(values: Floats, starts: Ints, sizes: Ints, top: Floats, low: Floats) -> None:
     """Largest and smallest entry of every block."""
@@ -154,6 +140,31 @@ def uniform(w: MessageWiring, instances: Ints, m: Floats) -> None:
             while s < last and w.message_at[s + 1] - w.message_at[s] == size:
                 s += 1
             m[first : w.message_at[s]] = 1.0 / size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def begin(w, instances, known, scores, noise, noisy, tops, unit, psi, messages, m):
+    """exp((score - top) / unit) of the states of the named instances, with tie-breaking noise if ``noisy``, unless it is
+    ``known``; and ``messages``, uniform ones if there are none, out of log space into m, unless that has no room.
+
+    All in one kernel: threads that leave Python and come back wait for each other.
+    """
+    for b in instances:
+        first, last = w.var_ptr[b], w.var_ptr[b + 1]
+        ptr = w.state_ptr[first : last + 1]
+        part = psi[ptr[0] : ptr[-1]]
+        if known[b]:
+            continue
+        if noisy:
+            _break_ties(scores[ptr[0] : ptr[-1]], noise[ptr[0] : ptr[-1]], part)
+        else:
+            part[:] = scores[ptr[0] : ptr[-1]]
+        exponentiate(part, ptr[:-1] - ptr[0], np.diff(ptr), tops[first:last], unit, part)
+        known[b] = True
+    if len(m) and len(messages):
+        convert(w, instances, messages, 1.0 / unit, m)
+    elif len(m):
+        uniform(w, instances, m)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
