@@ -52,12 +52,15 @@ STEP, PATH = 9, 10  # columns of a family's steps and paths
 class MessageFamily(NamedTuple):
     """Factors in the order of a sweep, a row each. ``steps``: variables i and j, where their states and messages and
     the table begin, and how many states they have; all counted within an instance except the place of the table.
+    ``swept``: the same, as sweeps go through them, see ``_in_memory``.
 
     ``paths``, where no variable has more than two factors to variables before it or more than two to those behind it
-    (none elsewhere): the cavities as a product of two vectors each, see ``_paths``. ``mu_at``: where marginals begin.
+    (none elsewhere): the cavities of ``swept`` as a product of two vectors each, see ``_paths``. ``mu_at``: where
+    marginals begin.
     """
 
     steps: Ints
+    swept: Ints
     paths: Ints
     mu_at: Ints
     n_vars: int
@@ -101,12 +104,26 @@ def _family(batch: Batch, w: MessageWiring, table_at: Ints, b: int) -> MessageFa
     n_vars, n_states = int(last - first), int(w.state_ptr[last] - states)
     n_messages = int(w.message_at[w.scope_ptr[w.factor_ptr[b + 1]]] - messages)
     steps, behind = np.stack(columns, axis=1), (w.place[i] < w.place[j]).astype(np.int64)
-    paths = _paths(steps, behind, n_vars, n_states, n_messages)
+    order = _in_memory(steps, behind)
+    swept = np.ascontiguousarray(steps[order])
+    paths = _paths(swept, behind[order], n_vars, n_states, n_messages)
     # The marginals of an instance lie in the order of the first factors with each table.
     mu_at = batch.mu_at[f] - batch.mu_at[w.factor_ptr[b]]
     n_mu = int((mu_at + batch.table_sizes[f]).max())
     widest = int(steps[:, 7:].max())
-    return MessageFamily(steps, paths, mu_at, n_vars, n_states, n_messages, n_mu, widest)
+    return MessageFamily(steps, swept, paths, mu_at, n_vars, n_states, n_messages, n_mu, widest)
+
+
+def _in_memory(steps: Ints, behind: Ints) -> Ints:
+    """The order of factors by the numbers of their later variables, which is that of memory, if it sends the messages
+    of the order given: if factors of the same variable follow each other as before. Else the order given."""
+    row = np.arange(len(steps))
+    later = steps[row, behind]
+    at, number = steps[:, :2].ravel(), np.repeat(later, 2)
+    by_variable = np.argsort(at, kind="stable")
+    at, number = at[by_variable], number[by_variable]
+    same = np.all((number[1:] >= number[:-1]) | (at[1:] != at[:-1]))
+    return np.argsort(later, kind="stable") if same else row
 
 
 def _paths(steps: Ints, behind: Ints, n_vars: int, n_states: int, n_messages: int) -> Ints:
@@ -421,7 +438,7 @@ def run(
                 for e in range(0, len(lanes_m), L):
                     store(lanes_next, e, load(lanes_m, e))
         _sweep(
-            family.steps, paths, reverse, flooding, tables, lanes_psi, lanes_g, spare if flooding else lanes_g, lanes_m,
+            family.swept, paths, reverse, flooding, tables, lanes_psi, lanes_g, spare if flooding else lanes_g, lanes_m,
             lanes_next, roles, fixed, EVERY if border else NONE, idle, damping, room, widest * L, peaks,
         )  # fmt: skip
         if apart:

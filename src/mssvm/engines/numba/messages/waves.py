@@ -58,7 +58,7 @@ class Lattice(NamedTuple):
 
 def lattice(family: MessageFamily) -> Lattice | None:
     """The grid a family consists of, if that is what it is."""
-    steps, n, k = family.steps, family.n_vars, family.widest
+    steps, n, k = family.swept, family.n_vars, family.widest
     u, v = steps[:, :2].min(axis=1), steps[:, :2].max(axis=1)
     columns = int((v - u).max())
     if not 2 <= columns < n or n % columns or not 2 <= k <= SQUARES or (steps[:, 7:] != k).any():
