@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import Lock
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from mssvm.engines.numba.messages.wiring import MessageWiring, wire
 MAX_PRODUCT_RANGE = 100.0
 # Table entries looked at or exponentiated by one thread at a time.
 CHUNK = 1 << 16
+# Held while memory is looked for: it is nobody's until it is handed out.
+_MEMORY = Lock()
 # Below this many table entries a kernel made for one cardinality is not worth compiling.
 WORTH_COMPILING = 20_000
 # Portions of instances a thread, and the fewest scores of states to be looked at in one.
@@ -128,7 +131,8 @@ class NumbaMessagePlan:
 
         Threads that fault pages in wait for each other; memory that is there already makes none wait.
         """
-        return self._spare[use].empty(*sizes)
+        with _MEMORY:
+            return self._spare[use].empty(*sizes)
 
     def load(self, theta: Potentials, query: Query, noise: Floats) -> NumbaMessageModel:
         batch = self.batch

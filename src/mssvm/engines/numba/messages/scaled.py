@@ -144,8 +144,8 @@ def uniform(w: MessageWiring, instances: Ints, m: Floats) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def begin(w, instances, known, scores, noise, noisy, tops, unit, psi, messages, m):
-    """exp((score - top) / unit) of the states of the named instances, with tie-breaking noise if ``noisy``, unless it is
-    ``known``; and ``messages``, uniform ones if there are none, out of log space into m, unless that has no room.
+    """exp((score - top) / unit) of the states of the named instances, with tie-breaking noise if ``noisy``, unless that
+    is ``known``; and ``messages``, uniform ones if there are none, out of log space into m, unless it has no room.
 
     All in one kernel: threads that leave Python and come back wait for each other.
     """
