@@ -71,7 +71,7 @@ class MessageFamily(NamedTuple):
 
     def space(self) -> int:
         """Doubles that ``run`` and ``beliefs`` need to work in."""
-        return L * (2 * self.n_messages + 4 * self.n_states + self.n_mu + 9 * self.widest)
+        return L * (2 * self.n_messages + 4 * self.n_states + self.n_mu + 10 * self.widest)
 
 
 def families(batch: Batch, w: MessageWiring, table_at: Ints) -> tuple[list[MessageFamily], Ints]:
@@ -284,8 +284,8 @@ def _sweep(
         if not whole:
             path = onward(first_path, e * PATH)
             if last < 0 or path[4] != first_path[last + 4]:
-                if last >= 0 and not flooding:
-                    _before(onward(first_path, last), psi, m, g)
+                if last >= 0:
+                    _before(onward(first_path, last), psi, m_out, g_out)
                 _multiply(psi, path[4] * L, path[5], m, path[6] * L, path[7] * L, g, behind)
                 last = e * PATH
             gi, ci, gj, cj = path[0] * L, path[1] * L, path[2] * L, path[3] * L
@@ -301,8 +301,8 @@ def _sweep(
         still, some = mask_of(fixed), fixed != NONE
         peak = _store(room, 2 * size, s_i, ki, m, m_out, mi, 0, whole, g_out, gi, damping, still, some, peak)
         peak = _store(room, 3 * size, s_j, kj, m, m_out, mj, size, whole, g_out, gj, damping, still, some, peak)
-    if last >= 0 and not flooding:
-        _before(onward(first_path, last), psi, m, g)
+    if last >= 0:
+        _before(onward(first_path, last), psi, m_out, g_out)
     store(peaks, 0, peak)
 
 
@@ -379,11 +379,13 @@ def run(
     n_vars, size, n_messages, widest = family.n_vars, family.n_states, family.n_messages, family.widest
     paths = family.paths
     whole, apart = len(paths) == 0 and not flooding, len(paths) > 0 and flooding
-    at_psi, at_room = (n_messages + size + 2 * widest) * L, (n_messages + 3 * size + 2 * widest) * L
+    at_psi, at_room = (n_messages + size + 2 * widest) * L, (n_messages + 3 * size + 3 * widest) * L
     lanes_m, lanes_g = space[: (n_messages + widest) * L], space[(n_messages + widest) * L : at_psi]
     lanes_psi, spare = space[at_psi : at_psi + size * L], space[at_psi + size * L : at_room]
     room, peaks = space[at_room : at_room + 6 * widest * L], np.empty(L)
-    lanes_next = space[at_room + 6 * widest * L :][: len(lanes_m)] if apart else lanes_m
+    at_next = at_room + 6 * widest * L
+    lanes_next = space[at_next:][: len(lanes_m)] if apart else lanes_m
+    whole_g = space[at_next + len(lanes_m) :][: size * L]
     for e in range(n_messages * L, len(lanes_m)):
         lanes_m[e] = 1.0
     roles, fixed = np.zeros(n_vars, np.uint64), np.zeros(n_vars if len(held) else 0, np.uint64)
@@ -437,13 +439,14 @@ def run(
             if apart:
                 for e in range(0, len(lanes_m), L):
                     store(lanes_next, e, load(lanes_m, e))
+                for e in range(0, size * L, L):
+                    store(spare, e, load(lanes_g, e))
         _sweep(
             family.swept, paths, reverse, flooding, tables, lanes_psi, lanes_g, spare if flooding else lanes_g, lanes_m,
             lanes_next, roles, fixed, EVERY if border else NONE, idle, damping, room, widest * L, peaks,
         )  # fmt: skip
         if apart:
-            lanes_m, lanes_next = lanes_next, lanes_m
-            _collect_before(paths, lanes_psi, lanes_m, lanes_g)
+            lanes_m, lanes_next, lanes_g, spare = lanes_next, lanes_m, spare, lanes_g
         elif flooding:
             _collect(family.steps, lanes_psi, lanes_m, lanes_g)
         gone = NONE
@@ -459,8 +462,8 @@ def run(
         if gone != NONE:
             _write(lanes_m, n_messages, m, messages, gone)
             if len(paths):
-                _collect(family.steps, lanes_psi, lanes_m, spare)
-            _write(spare if len(paths) else lanes_g, size, g, states, gone)
+                _collect(family.steps, lanes_psi, lanes_m, whole_g)
+            _write(whole_g if len(paths) else lanes_g, size, g, states, gone)
             for lane in range(L):
                 if (gone >> uint64(8 * lane)) & uint64(1):
                     who[lane] = -1
