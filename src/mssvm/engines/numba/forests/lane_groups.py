@@ -249,7 +249,8 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> L
     place, scratch = scores + first[:-1].reshape(5, n), scores + first[-1]
     if sums:
         place[1] = place[1, 0]
-    marginals = scratch + card.max() * (1 + many.max()) + 2
+    growing = shape.prod(axis=1).max(initial=0)  # marginals of one table
+    marginals = scratch + card.max() * (1 + many.max()) + 2 + growing
     put = offsets(shape.prod(axis=1))
     slot = np.maximum(table, 0)
     places = np.stack([

@@ -42,6 +42,7 @@ TINY = 1e-300
 # multiplied by, do not overflow.
 SMALLEST = 1e-150
 LOG_2 = 0.6931471805599453
+NEAR = 1 << 12  # registers that stay in a near cache
 FULL = -1  # a word of eight lanes, a byte each, all set
 
 # Columns of a row; PAIRS to MARGINALS are sizes and places of a family, from ALLOWED on they are addresses.
@@ -130,52 +131,68 @@ def load_five(x, o):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def add_one(x, at, o, A, a, c):
-    store(x, at + o * L, load(x, at + o * L) + c * A[a + o])
+def sum_at(x, at, o, begun):
+    return load(x, at + o * L) if begun else splat(0.0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def add_five(x, at, o, step, A, a, c0, c1, c2, c3, c4):
-    add_one(x, at, o, A, a, c0)
-    add_one(x, at, o + step, A, a, c1)
-    add_one(x, at, o + 2 * step, A, a, c2)
-    add_one(x, at, o + 3 * step, A, a, c3)
-    add_one(x, at, o + 4 * step, A, a, c4)
+def five_sums_at(x, at, o, step, begun):
+    return (
+        sum_at(x, at, o, begun), sum_at(x, at, o + step, begun), sum_at(x, at, o + 2 * step, begun),
+        sum_at(x, at, o + 3 * step, begun), sum_at(x, at, o + 4 * step, begun),
+    )  # fmt: skip
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def outer(n, m, count, x, pairs, one, two, A, a, at, si, sj):
-    """out[i si + j sj] += A[i si + j sj] sum_e x[pairs[one + 2 e] + i] x[pairs[two + 2 e] + j]."""
+def add_one(x, at, sums, o, A, a, c):
+    """A sum times its entry of the table to the marginals ``at``, or to ``sums`` if that is a place."""
+    store(x, (at if sums < 0 else sums) + o * L, load(x, at + o * L) + c * A[a + o] if sums < 0 else c)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def add_five(x, at, sums, o, step, A, a, c0, c1, c2, c3, c4):
+    add_one(x, at, sums, o, A, a, c0)
+    add_one(x, at, sums, o + step, A, a, c1)
+    add_one(x, at, sums, o + 2 * step, A, a, c2)
+    add_one(x, at, sums, o + 3 * step, A, a, c3)
+    add_one(x, at, sums, o + 4 * step, A, a, c4)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def outer(n, m, first, last, x, pairs, one, two, A, a, at, begun, sums, si, sj):
+    """out[i si + j sj] += A[i si + j sj] sum_e x[pairs[one + 2 e] + i] x[pairs[two + 2 e] + j] over e from ``first`` to
+    before ``last``. Sums have ``begun`` at that place (-1: they have not), or go on and stay at ``sums``."""
     for i in range(0, n, 2):
         h, j = min(i + 1, n - 1), 0
         while j + 5 <= m:
-            c0, c1, c2, c3, c4 = splat(0.0), splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-            d0, d1, d2, d3, d4 = splat(0.0), splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-            for e in range(count):
+            o, q = i * si + j * sj, h * si + j * sj
+            c0, c1, c2, c3, c4 = five_sums_at(x, begun, o, sj, begun >= 0)
+            d0, d1, d2, d3, d4 = five_sums_at(x, begun, q, sj, begun >= 0)
+            for e in range(first, last):
                 z, v = load(x, pairs[one + 2 * e] + i * L), load(x, pairs[one + 2 * e] + h * L)
-                o = pairs[two + 2 * e] + j * L
-                y0, y1, y2, y3, y4 = load_five(x, o)
+                y0, y1, y2, y3, y4 = load_five(x, pairs[two + 2 * e] + j * L)
                 c0, c1, c2, c3, c4 = c0 + z * y0, c1 + z * y1, c2 + z * y2, c3 + z * y3, c4 + z * y4
                 d0, d1, d2, d3, d4 = d0 + v * y0, d1 + v * y1, d2 + v * y2, d3 + v * y3, d4 + v * y4
-            o = i * si + j * sj
-            add_five(x, at, o, sj, A, a, c0, c1, c2, c3, c4)
+            add_five(x, at, sums, o, sj, A, a, c0, c1, c2, c3, c4)
             if h > i:
-                add_five(x, at, o + si, sj, A, a, d0, d1, d2, d3, d4)
+                add_five(x, at, sums, q, sj, A, a, d0, d1, d2, d3, d4)
             j += 5
         while j < m:
             k = min(j + 1, m - 1)
-            c0, c1, d0, d1 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-            for e in range(count):
-                z, v, o = load(x, pairs[one + 2 * e] + i * L), load(x, pairs[one + 2 * e] + h * L), pairs[two + 2 * e]
-                y0, y1 = load(x, o + j * L), load(x, o + k * L)
+            o, p, q, r = i * si + j * sj, i * si + k * sj, h * si + j * sj, h * si + k * sj
+            c0, c1 = sum_at(x, begun, o, begun >= 0), sum_at(x, begun, p, begun >= 0)
+            d0, d1 = sum_at(x, begun, q, begun >= 0), sum_at(x, begun, r, begun >= 0)
+            for e in range(first, last):
+                z, v, y = load(x, pairs[one + 2 * e] + i * L), load(x, pairs[one + 2 * e] + h * L), pairs[two + 2 * e]
+                y0, y1 = load(x, y + j * L), load(x, y + k * L)
                 c0, c1, d0, d1 = c0 + z * y0, c1 + z * y1, d0 + v * y0, d1 + v * y1
-            add_one(x, at, i * si + j * sj, A, a, c0)
+            add_one(x, at, sums, o, A, a, c0)
             if k > j:
-                add_one(x, at, i * si + k * sj, A, a, c1)
+                add_one(x, at, sums, p, A, a, c1)
             if h > i:
-                add_one(x, at, h * si + j * sj, A, a, d0)
+                add_one(x, at, sums, q, A, a, d0)
             if h > i and k > j:
-                add_one(x, at, h * si + k * sj, A, a, d1)
+                add_one(x, at, sums, r, A, a, d1)
             j += 2
 
 
@@ -199,10 +216,15 @@ def add_products(R, r, slot, flip, count, h, tables, x, pairs, at):
     sx, sz = c, 1
     if flip:
         k, c, sx, sz = c, k, 1, c
-    if count and (c >= 5 or k < 5):
-        outer(k, c, count, x, pairs, at, at + 1, tables, a, put, sx, sz)
-    elif count:
-        outer(c, k, count, x, pairs, at + 1, at, tables, a, put, sz, sx)
+    one, two, begun = at, at + 1, -1
+    if c < 5 <= k:
+        one, two, k, c, sx, sz = two, one, c, k, sz, sx
+    step = max(NEAR // (k + c), 1)  # every pair is read once for some entries of the table, then for the next ones
+    for first in range(0, count, step):
+        last, kept = min(first + step, count), R[r + MARGINALS] - k * c * L
+        sums = kept if last < count else -1
+        outer(k, c, first, last, x, pairs, one, two, tables, a, put, begun, sums, sx, sz)
+        begun = sums
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)

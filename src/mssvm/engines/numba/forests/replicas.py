@@ -442,8 +442,8 @@ def add_slot(R, r, D, slot, x):
     s, K, H, share = D[SLOT_AT] + slot * SLOT_PARTS, D[COUNTS], D[STATES], 1.0 / D[COPIES]
     c, at, a = D[s + LABELS], D[s + EXPANDED], D[s + POWERS]
     one, two = D[s + SENDING], D[s + TAKING]
-    outer(c, K, (D[s + SENDING_END] - one) // 2, x, D, one, one + 1, x, a + 2 * c * K, at, K, 1)
-    outer(c, K, (D[s + TAKING_END] - two) // 2, x, D, two + 1, two, x, a, at, K, 1)
+    outer(c, K, 0, (D[s + SENDING_END] - one) // 2, x, D, one, one + 1, x, a + 2 * c * K, at, -1, -1, K, 1)
+    outer(c, K, 0, (D[s + TAKING_END] - two) // 2, x, D, two + 1, two, x, a, at, -1, -1, K, 1)
     for y in range(c):
         for h in range(H):
             v = splat(0.0)
@@ -466,7 +466,7 @@ def add_joint(R, r, D, joint, x):
     """Marginals of the tables on two sides of labels, where those are missing."""
     o, H = D[JOINT_AT] + joint * JOINT_PARTS, D[STATES]
     c, at, one, size = D[o + WIDTH_OF], D[o + JOINED], D[o + PAIRS_AT], H * H
-    outer(size, c, (D[o + PAIRS_END] - one) // 2, x, D, one + 1, one, x, D[o + PRODUCTS], at, 1, size)
+    outer(size, c, 0, (D[o + PAIRS_END] - one) // 2, x, D, one + 1, one, x, D[o + PRODUCTS], at, -1, -1, 1, size)
     for y in range(c):
         for t in range(size):
             v = load(x, at + (y * size + t) * L)
