@@ -115,6 +115,14 @@ def spans(starts: Ints, sizes: Ints) -> Ints:
     return np.repeat(starts - total[:-1], sizes) + np.arange(total[-1])
 
 
+def entries_of(ptr: Ints, segments: Ints) -> slice | Ints:
+    """Where the entries of some segments ``ptr[k] .. ptr[k + 1]`` lie; of consecutive ones as a slice, which makes no
+    copies."""
+    if len(segments) and np.all(np.diff(segments) == 1):
+        return slice(int(ptr[segments[0]]), int(ptr[segments[-1] + 1]))
+    return spans(ptr[segments], np.diff(ptr)[segments])
+
+
 def ranks(ptr: Ints) -> Ints:
     """The place of each entry within its segment ``ptr[k] .. ptr[k + 1]``."""
     return np.arange(ptr[-1]) - np.repeat(ptr[:-1], np.diff(ptr))

@@ -25,7 +25,7 @@ from mssvm.core.checks import temperature
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.registry import LOSSES, MEMBERS
-from mssvm.core.topology import Batch, counts, spans
+from mssvm.core.topology import Batch, counts, entries_of
 from mssvm.engines.base import Pair, Paired, Plan
 from mssvm.inference.base import Planner
 from mssvm.inference.components import Components
@@ -100,14 +100,12 @@ class Sample:
         """The sub-sample of the named instances."""
         chosen = np.asarray(which, dtype=np.int64)
         batch = self.batch
-        variables = spans(batch.var_ptr[chosen], np.diff(batch.var_ptr)[chosen])
-        state_ptr = batch.unary_ptr[batch.var_ptr]
-        states = spans(state_ptr[chosen], np.diff(state_ptr)[chosen])
+        variables, states = entries_of(batch.var_ptr, chosen), entries_of(batch.unary_ptr[batch.var_ptr], chosen)
         query = Query(self.query.output[variables], self.query.allowed[states])
         inputs = self.inputs.select(chosen)
         extra = None if self.extra_loss is None else self.extra_loss[states]
         weight = self.site_weight  # one number for all sites takes no memory
-        weight = weight[variables] if any(weight.strides) else weight[: len(variables)]
+        weight = weight[variables] if any(weight.strides) else weight[: len(query.output)]
         return Sample(inputs, query, self.truth[states], self.weight[chosen], weight, extra)
 
 

@@ -174,14 +174,12 @@ class GivenStates:
 
     def __init__(self, batch: Batch, query: Query, instances: Ints) -> None:
         chosen = spread(instances, len(batch))
-        owner, factor_owner = (
-            np.repeat(np.arange(len(batch), dtype=np.int32), np.diff(ptr)) for ptr in (batch.var_ptr, batch.factor_ptr)
-        )
-        variables, factors = np.flatnonzero(chosen[owner]), np.flatnonzero(chosen[factor_owner])
+        self.sizes = np.diff(batch.var_ptr)[instances], np.diff(batch.factor_ptr)[instances]
+        variables, factors = (np.flatnonzero(np.repeat(chosen, np.diff(p))) for p in (batch.var_ptr, batch.factor_ptr))
         self.instances = instances
-        self.unary, self.unary_owner = np.flatnonzero(query.allowed), owner[variables]
+        self.unary = np.flatnonzero(query.allowed)
         if len(variables) < batch.n_vars:
-            self.unary = self.unary[chosen[owner[batch.state_var[self.unary]]]]
+            self.unary = self.unary[np.repeat(chosen, np.diff(batch.unary_ptr[batch.var_ptr]))[self.unary]]
         state, inside = np.zeros(batch.n_vars, dtype=np.int64), np.zeros(batch.n_factors, dtype=np.int64)
         state[variables] = self.unary - batch.unary_ptr[variables]
         if batch.n_factors:
@@ -193,15 +191,15 @@ class GivenStates:
         short: Any = np.int32 if size <= np.iinfo(np.int32).max else np.int64  # data have many sites
         self.unary = self.unary.astype(short)
         self.tables, self.mu = ((at + inside)[factors].astype(short) for at in (batch.table_at, batch.mu_at))
-        self.table_owner = factor_owner[factors]
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
-        total = sum_by(self.unary_owner, theta.unary[self.unary], len(value))
-        total += sum_by(self.table_owner, theta.tables[self.tables], len(value))
+        owner, table_owner = (np.repeat(self.instances, sizes) for sizes in self.sizes)
+        total = sum_by(owner, theta.unary[self.unary], len(value))
+        total += sum_by(table_owner, theta.tables[self.tables], len(value))
         value[self.instances] = total[self.instances]
         feasible = total > -np.inf
-        mu.unary[self.unary[feasible[self.unary_owner]]] = 1.0
-        np.add.at(mu.tables, self.mu[feasible[self.table_owner]], 1.0)
+        mu.unary[self.unary[feasible[owner]]] = 1.0
+        np.add.at(mu.tables, self.mu[feasible[table_owner]], 1.0)
 
 
 class JoinedInference:
@@ -265,9 +263,8 @@ class JoinedInference:
             self._one_by_one(np.flatnonzero(~np.all(done | self.missing, axis=0)), theta, value, marginals)
         if given is not None:
             subtract_given(
-                given.unary, given.unary_owner, given.tables, given.table_owner, given.mu, unary, raw, value[1],
-                np.zeros(len(batch)), mu, mu_tables,
-            )  # fmt: skip
+                given.instances, *given.sizes, given.unary, given.tables, given.mu, unary, raw, value[1], mu, mu_tables
+            )
         return value[0], value[1], self.features.adjoint(marginals)
 
     def _one_by_one(self, rest: Ints, theta: Potentials, value: Floats, mu: Marginals) -> None:
@@ -285,15 +282,18 @@ class JoinedInference:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def subtract_given(
-    states: Ints, owner: Ints, entries: Ints, table_owner: Ints, places: Ints, unary: Floats, tables: Floats,
-    value: Floats, table_value: Floats, mu: Floats, mu_tables: Floats,
+    instances: Ints, n_vars: Ints, n_factors: Ints, states: Ints, entries: Ints, places: Ints, unary: Floats,
+    tables: Floats, value: Floats, mu: Floats, mu_tables: Floats,
 ) -> None:  # fmt: skip
     """Values of given states, added up as ``sum_by`` does, and their marginals off those of another query."""
-    for i in range(len(states)):
-        value[owner[i]] += unary[states[i]]
-        mu[states[i]] -= 1.0
-    for i in range(len(entries)):
-        table_value[table_owner[i]] += tables[entries[i]]
-        mu_tables[places[i]] -= 1.0
-    for b in range(len(value)):
-        value[b] += table_value[b]
+    first, first_factor = 0, 0
+    for k in range(len(instances)):
+        total, table_total = 0.0, 0.0
+        for i in range(first, first + n_vars[k]):
+            total += unary[states[i]]
+            mu[states[i]] -= 1.0
+        for i in range(first_factor, first_factor + n_factors[k]):
+            table_total += tables[entries[i]]
+            mu_tables[places[i]] -= 1.0
+        value[instances[k]] = total + table_total
+        first, first_factor = first + n_vars[k], first_factor + n_factors[k]
