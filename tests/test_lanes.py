@@ -14,6 +14,7 @@ from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.numba.exact import NumbaBound
 from mssvm.engines.numba.forests import dense, plan
 from mssvm.engines.numba.forests.plan import ForestRoute
+from mssvm.engines.numba.forests.registers import NEAR
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.base import Exact
 
@@ -221,3 +222,20 @@ def test_scores_that_are_no_numbers_are_refused(eps_y: float, wrong: float) -> N
             unary[place] = wrong
             with pytest.raises(InputError, match=r"potentials\.unary holds NaN"):
                 bound(Potentials(unary, theta.tables))
+
+
+@pytest.mark.parametrize("eps", [(1.0, 1.0), (0.5, 0.5), (0.25, 1.0)])
+@pytest.mark.parametrize("cards", [(9, 10), (10, 3), (3, 12)])
+def test_tables_of_more_positions_than_a_near_cache_holds(cards: tuple[int, int], eps: tuple[float, float]) -> None:
+    n = 2 * (NEAR // sum(cards)) + 7
+    chains = [
+        Topology(tuple(cards[t % 2] for t in range(m)), tuple((t + 1, t) for t in range(m - 1))) for m in (n, n, n - 4)
+    ]
+    batch = Batch.build(chains, [[t % 2 for t in range(graph.n_factors)] for graph in chains])
+    theta, query = drawn(batch, 0, np.concatenate([np.arange(graph.n_vars) % 2 == 0 for graph in chains]))
+    bound = Exact().plan(batch).bind(query, *eps)
+    assert side_by_side(bound) == len(chains)
+    found, alone = bound(theta), Exact(methods=("tree recursion",))(batch, theta, query, *eps)
+    np.testing.assert_allclose(found.value, alone.value, rtol=1e-12)
+    np.testing.assert_allclose(found.mu.unary, alone.mu.unary, atol=1e-10)
+    np.testing.assert_allclose(found.mu.tables, alone.mu.tables, rtol=1e-10, atol=1e-10)
