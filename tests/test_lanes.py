@@ -13,6 +13,7 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.numba.exact import NumbaBound
 from mssvm.engines.numba.forests import dense, plan
+from mssvm.engines.numba.forests.lane_groups import LONG
 from mssvm.engines.numba.forests.plan import ForestRoute
 from mssvm.engines.numba.forests.registers import NEAR
 from mssvm.engines.reference import ReferenceEngine
@@ -226,8 +227,9 @@ def test_scores_that_are_no_numbers_are_refused(eps_y: float, wrong: float) -> N
 
 @pytest.mark.parametrize("eps", [(1.0, 1.0), (0.5, 0.5), (0.25, 1.0)])
 @pytest.mark.parametrize("cards", [(9, 10), (10, 3), (3, 12)])
-def test_tables_of_more_positions_than_a_near_cache_holds(cards: tuple[int, int], eps: tuple[float, float]) -> None:
-    n = 2 * (NEAR // sum(cards)) + 7
+@pytest.mark.parametrize("size", [4 * NEAR // 3, LONG + NEAR // 2])
+def test_forests_that_leave_the_near_cache(size: int, cards: tuple[int, int], eps: tuple[float, float]) -> None:
+    n = 2 * size // sum(cards)
     chains = [
         Topology(tuple(cards[t % 2] for t in range(m)), tuple((t + 1, t) for t in range(m - 1))) for m in (n, n, n - 4)
     ]

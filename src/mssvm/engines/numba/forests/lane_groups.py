@@ -16,13 +16,14 @@ from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology, offsets, spans
 from mssvm.engines.numba.forests.forest import AT_H, AT_Y
 from mssvm.engines.numba.forests.lanes import run_lanes
-from mssvm.engines.numba.forests.registers import COLUMNS, FIRST, LAST, SLOT, U
+from mssvm.engines.numba.forests.registers import COLUMNS, FIRST, LAST, NEAR, SLOT, U
 from mssvm.engines.numba.forests.rooting import rooting_of
 from mssvm.engines.numba.forests.scaled import TableSet
 from mssvm.engines.numba.forests.sums import run_sums
 from mssvm.engines.numba.vector import WIDTH
 
 ADDRESS = attrgetter("ctypes.data")
+LONG, FEW_TABLES = 4 * NEAR, 4  # registers of scores and tables of a forest whose way back is in pieces
 FEWEST = 3  # instances that are worth a register of eight
 Kernel = Callable[..., int]
 Calls = list[tuple[Kernel, Ints]]
@@ -72,6 +73,7 @@ class Family(NamedTuple):
     total: int  # entries of the buffer
     scratch: int
     marginals: int  # where the tables' marginals begin
+    span: int  # positions whose beliefs have a place at a time
 
 
 class Members(NamedTuple):
@@ -131,7 +133,7 @@ class BoundLanes:
             n, low, high = batch.n_table_entries, 1 + 2 * (mode == AT_H), 1 + 2 * (mode != AT_Y)
             base = [n * low, n * (low + 1), n * high, n * (high + 1)]
             arrays = [f.places, f.kids, f.pair_ptr, f.by_table, *members, more]
-            sizes = [len(f.places), len(members.start), f.n_pairs, f.size, f.total, f.scratch, f.marginals]
+            sizes = [len(f.places), len(members.start), f.n_pairs, f.size, f.total, f.scratch, f.marginals, f.span]
             head = [0, 0, len(members.ptr) - 1, len(numbers), *base, squarings, *sizes]
             rows.setdefault(run, []).append(np.array([*head, *shared, *map(ADDRESS, arrays)]))
             numbers.append((eps_h if mode == AT_H else eps_y, eps_y if mode == AT_Y else eps_h))
@@ -240,7 +242,10 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> L
     start, table, shape = slots_of(batch, kinds)
     size = -(-int(card.sum()) // WIDTH) * WIDTH
     one = np.where(np.arange(n) == 0, card.max(), 0)
-    b, t, w = rows * card, one if sums else rows * card, one if sums else sent
+    b, t, w, span = rows * card, one if sums else rows * card, one if sums else sent, n
+    if sums and len(start) <= FEW_TABLES and size > LONG:
+        span = max(NEAR // int(card.max()), 1)
+        b = np.where(np.arange(n) < span, card.max(), 0)
     parts = np.stack([b, t, many * sent, w, 0 * card + 2])  # scale last
     if len(chosen) < FEWEST or (rows.max() > 1 and parts.sum() > LARGEST):
         return None
@@ -248,7 +253,7 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> L
     scores, first = size if sums else 2 * size, offsets(parts.ravel())
     place, scratch = scores + first[:-1].reshape(5, n), scores + first[-1]
     if sums:
-        place[1] = place[1, 0]
+        place[0], place[1] = place[0, np.arange(n) % span], place[1, 0]
     growing = shape.prod(axis=1).max(initial=0)  # marginals of one table
     marginals = scratch + card.max() * (1 + many.max()) + 2 + growing
     put = offsets(shape.prod(axis=1))
@@ -263,7 +268,7 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> L
     family = Family(
         np.ascontiguousarray(places, dtype=np.int64), COLUMNS * kids, pair_ptr, COLUMNS * np.argsort(of, kind="stable"),
         int(4 * len(start) + 2 * (many + 1).sum()), size, int(WIDTH * (marginals + put[-1])),
-        int(WIDTH * scratch), int(WIDTH * marginals),
+        int(WIDTH * scratch), int(WIDTH * marginals), span,
     )  # fmt: skip
     # A kernel for each, as either takes long to compile.
     members = members_of(kinds, family, start, shape, roles, chosen)

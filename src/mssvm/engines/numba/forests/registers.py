@@ -45,12 +45,12 @@ LOG_2 = 0.6931471805599453
 NEAR = 1 << 12  # registers that stay in a near cache
 FULL = -1  # a word of eight lanes, a byte each, all set
 
-# Columns of a row; PAIRS to MARGINALS are sizes and places of a family, from ALLOWED on they are addresses.
+# Columns of a row; PAIRS to SPAN are sizes and places of a family, from ALLOWED on they are addresses.
 SIDE, FIRST, LAST, NUMBER, BASE, SQUARINGS, POSITIONS, SLOTS = 0, 1, 2, 3, 4, 8, 9, 10
-PAIRS, SIZE, TOTAL, SCRATCH, MARGINALS = range(11, 16)
-ALLOWED, STATE_AT, FACTOR_AT, MU_AT, PLACES, KID_LIST, PAIR_PTR, BY_TABLE = range(16, 24)
-PTR, INSTANCE, KIND, WORDS, FRESH, SEGMENT_PTR, SEGMENT, FACTOR, TABLE, TABLE_ROWS, TABLE_COLS, PUT_AT = range(24, 36)
-MORE, ROW = 36, 37
+PAIRS, SIZE, TOTAL, SCRATCH, MARGINALS, SPAN = range(11, 17)
+ALLOWED, STATE_AT, FACTOR_AT, MU_AT, PLACES, KID_LIST, PAIR_PTR, BY_TABLE = range(17, 25)
+PTR, INSTANCE, KIND, WORDS, FRESH, SEGMENT_PTR, SEGMENT, FACTOR, TABLE, TABLE_ROWS, TABLE_COLS, PUT_AT = range(25, 37)
+MORE, ROW = 37, 38
 # Tables as they are made, one part after the other: scores, exponentials at eps_y, transposed, at eps_h, transposed,
 # the largest score and the range of each.
 TABLE_PARTS, TOPS = 7, 5

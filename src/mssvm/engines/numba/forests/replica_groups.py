@@ -123,7 +123,9 @@ def replica_group(batch: Batch, kinds: Kinds, query: Query, n: int) -> LaneGroup
     more, total = _more(slots, joints, first, n, states, WIDTH * numbers, WIDTH * (marginals + int(put[-1])))
     if total > WIDTH * LARGEST:
         return None
-    family = Family(places, NOTHING, NOTHING, NOTHING, 0, size, total, WIDTH * scratch, WIDTH * marginals)
+    family = Family(
+        places, NOTHING, NOTHING, NOTHING, 0, size, total, WIDTH * scratch, WIDTH * marginals, len(places)
+    )
     roles = Roles.of(batch, kinds, query, False)
     members = members_of(kinds, family, start, shape, roles, np.arange(len(roles.sent)))
     return LaneGroup(family, members, run_copies, more)

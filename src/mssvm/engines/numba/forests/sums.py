@@ -34,6 +34,7 @@ from mssvm.engines.numba.forests.registers import (
     SCALE,
     SIDE,
     SLOTS,
+    SPAN,
     START,
     TABLE_PARTS,
     TINY,
@@ -172,10 +173,13 @@ def derive(F, kids, p, words, x):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def downward(n, F, kids, words, tables, base, x):
-    """From the roots to the leaves: marginals of the nodes in place of the scores' exponentials."""
-    for p in range(n - COLUMNS, -1, -COLUMNS):
+def downward(first, last, again, F, kids, words, tables, base, x):
+    """From the roots to the leaves: marginals of the nodes in place of the scores' exponentials, of positions ``first``
+    to before ``last``, whose beliefs are made ``again`` if their places were taken since."""
+    for p in range(last - COLUMNS, first - COLUMNS, -COLUMNS):
         q, k, b, t, u = F[p + PARENT], F[p + CARD], F[p + B], F[p + T], F[p + U]
+        if again:
+            believe(F, kids, p, x)
         if q < 0:
             for j in range(k):
                 store(x, t + j * L, load(x, F[p + SCALE]))
@@ -188,13 +192,27 @@ def downward(n, F, kids, words, tables, base, x):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
-def add_pairs(R, r, F, tables, x, pairs):
-    """Marginals of the tables; ``pairs`` gets the places of beliefs and derivatives."""
+def place_of(p, positions, low, high):
+    """The first place from ``low`` on whose position is not before p."""
+    while low < high:
+        middle = (low + high) // 2
+        if positions[middle] < p:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
+def add_pairs(R, r, first, last, F, tables, x, pairs):
+    """Marginals of the tables from positions ``first`` to before ``last``; ``pairs`` gets the places of beliefs and
+    derivatives."""
     ptr, by_table = ints_at(R[r + PAIR_PTR]), ints_at(R[r + BY_TABLE])
     for index in range(2 * R[r + SLOTS]):
-        count = ptr[index + 1] - ptr[index]
+        low = place_of(first, by_table, ptr[index], ptr[index + 1])
+        count = place_of(last, by_table, low, ptr[index + 1]) - low
         for n in range(count):
-            p = by_table[ptr[index] + n]
+            p = by_table[low + n]
             pairs[2 * n], pairs[2 * n + 1] = F[p + B], F[p + S]
         add_products(R, r, index // 2, index % 2, count, 0, tables, x, pairs, 0)
 
@@ -212,11 +230,13 @@ def run_sums(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_un
         r, eps = k * ROW, numbers[rows[k, NUMBER], 0]
         F, kids, n = ints_at(R[r + PLACES]), ints_at(R[r + KID_LIST]), COLUMNS * R[r + POSITIONS]
         base, tops = onward(R, r + BASE), onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
+        span = COLUMNS * R[r + SPAN]
         for g in range(R[r + FIRST], R[r + LAST]):
             words = onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS])
             real, wrong = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
             v, least = upward(n, F, kids, words, A, base, tops, eps, x)
-            downward(n, F, kids, words, A, base, x)
-            add_pairs(R, r, F, A, x, onward(lanes, 3 * L))
+            for p in range((n - 1) // span * span, -1, -span):
+                downward(p, min(p + span, n), span < n, F, kids, words, A, base, x)
+                add_pairs(R, r, p, min(p + span, n), F, A, x, onward(lanes, 3 * L))
             count += write(R, r, real, wrong, v, least, x, lanes, value, done, mu, mu_t)
     return count
