@@ -8,7 +8,7 @@ are plainly summed from left to right.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mssvm.objectives.problem import Part
@@ -55,7 +55,8 @@ def _adjoin(before: Stretch, last: Stretch) -> bool:
     return before.level == last.level and before.leads and before.last == last.first and not last.leads
 
 
-def in_order(parts: Iterable[Part]) -> Part:
+def in_order(parts: Sequence[Part]) -> Part:
     """The sum of all blocks."""
-    every = [Stretch(k, k + 1, part) for k, part in enumerate(parts)]
-    return joined(every, len(every))[0].part
+    while len(parts) > 1:
+        parts = [Part.union(parts[k : k + FAN]) for k in range(0, len(parts), FAN)]
+    return parts[0]
