@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from dask import bag, config, delayed
 from distributed import Client, LocalCluster
+from distributed.comm import CommClosedError
 
 import mssvm as ms
 from mssvm.core.errors import ClusterError, InputError, UnsupportedError
@@ -51,6 +53,17 @@ def many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def dense(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list, list]:
     folder = tmp_path_factory.mktemp("dense")
     return str(folder / "part-*.jsonl"), *write_shards(folder)
+
+
+def _settle(client: Any) -> None:
+    """Waits until two workers answer: one that was killed or let go by the test before may still be leaving."""
+    for _ in range(100):
+        client.wait_for_workers(2)
+        with suppress(CommClosedError):
+            if len(client.run(os.getpid)) == 2:
+                return
+        time.sleep(0.1)
+    pytest.fail("there are not two workers")
 
 
 def _same(found: Any, expected: Any) -> None:
@@ -176,7 +189,7 @@ def test_a_worker_killed_changes_nothing(function: str, calls: int, local: Any, 
     pattern, X, y = dense
     alone, flag = MEMBERS["mssvm"]().fit(X, y), tmp_path / "died"
     with ms.distributed(local):
-        local.wait_for_workers(2)
+        _settle(local)
         local.run(arm, function, str(flag), calls)
         _same(MEMBERS["mssvm"]().fit(ms.ShardedDataset(pattern)), alone)
     assert flag.exists()
