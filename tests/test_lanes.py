@@ -10,6 +10,7 @@ from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.core.topology import Batch, Topology
+from mssvm.engines.base import ExactSettings
 from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.numba.exact import NumbaBound
 from mssvm.engines.numba.forests import dense, plan
@@ -241,3 +242,40 @@ def test_forests_that_leave_the_near_cache(size: int, cards: tuple[int, int], ep
     np.testing.assert_allclose(found.value, alone.value, rtol=1e-12)
     np.testing.assert_allclose(found.mu.unary, alone.mu.unary, atol=1e-10)
     np.testing.assert_allclose(found.mu.tables, alone.mu.tables, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("hidden", [0, 2])
+@pytest.mark.parametrize("states", [4, 70])
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(1.0, 1.0), (0.25, 1.0), (0.03, 1.0), (0.0, 1.0), (1.0, 0.5)])
+def test_what_underflow_takes_is_not_asked_for_later(eps_y: float, eps_h: float, states: int, hidden: int) -> None:
+    """Labels fall into two groups between which nothing is allowed; one is far below at first and above in the end.
+    And a table so wide that a state which is lost beside another would be the better one."""
+    rng, half, sites = np.random.default_rng(0), states // 2, 12
+    cards = [states if hidden == 0 or t % 2 == 0 else hidden for t in range(sites + (sites - 1) * (hidden > 0))]
+    graph = Topology(tuple(cards), tuple((t, t + 1) for t in range(len(cards) - 1)))
+    ids = [[(k % 2 if hidden else 0) + 2 * (b % 2) for k in range(graph.n_factors)] for b in range(8)]
+    batch = Batch.build([graph] * 8, np.unique(ids, return_inverse=True)[1].reshape(8, -1).tolist())
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    labels = np.flatnonzero(batch.cards == states).reshape(8, -1)
+    for b, own in enumerate(labels):
+        for t, v in enumerate(own):
+            upper = theta.unary[batch.unary_ptr[v] + half : batch.unary_ptr[v + 1]]
+            upper += 100.0 if t else -250.0 - 600.0 * (b % 2)
+    first = batch.factor_ptr[:2]
+    for b, f in enumerate(first):
+        for g in range(f, f + (2 if hidden else 1)):
+            rows, columns = batch.pair_cards(np.array([g]))[0]
+            table = theta.tables[batch.table_at[g] :][: rows * columns].reshape(rows, columns)
+            lower, upper = slice(0, rows // 2), slice(rows // 2, rows)
+            if b:
+                table[lower, columns // 2 :] = table[upper, : columns // 2] = -np.inf
+                continue
+            table[lower] -= 400.0
+            table[upper] += 400.0
+    query = Query(batch.cards == states, np.ones(batch.n_states, dtype=bool))
+    found, want = (
+        engine.exact(batch, ExactSettings()).bind(query, eps_y, eps_h)(theta)
+        for engine in (NumbaEngine(), ReferenceEngine())
+    )
+    np.testing.assert_allclose(found.value, want.value, rtol=1e-10)
+    np.testing.assert_allclose(found.mu.unary, want.mu.unary, atol=1e-8)

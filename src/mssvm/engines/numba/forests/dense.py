@@ -12,7 +12,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.topology import Batch
 from mssvm.engines.numba.forests.lane_groups import Kinds
-from mssvm.engines.numba.forests.registers import SMALLEST, TINY
+from mssvm.engines.numba.forests.registers import RANGE, SMALLEST, TINY
 from mssvm.engines.numba.forests.scaled import Tables
 
 AT_ONCE = 64  # instances
@@ -53,14 +53,17 @@ class DenseForests:
         """Write value and marginals; ``done`` is set where sums were safe."""
         size = self.states**2
         E = [tables.e[a : a + size].reshape(self.states, -1) for a in self.start]
-        total, e = self._read(theta.unary, allowed, eps)
+        total, e, lowest = self._read(theta.unary, allowed, eps)
         b, s, scale = e.copy(), np.empty_like(e), np.ones(e.shape[:2])
-        least = self._up(E, b, s, scale)
+        holes, widest = self._holes(tables)
+        least = self._up(E, b, s, scale, holes)
+        if holes:
+            np.minimum(least, np.exp(lowest), out=least)
         edges = [(p, tables.top[self.start[k]]) for p, k in enumerate(self.table) if k >= 0]
         for p, top in edges:
             total[: self.present[p]] += top
         value[self.members] = total - eps * np.log(scale).sum(axis=1)
-        done[self.members] = least > SMALLEST
+        done[self.members] = (least > SMALLEST) & (widest <= RANGE * eps)
         t = self._down(E, e, b, s, scale)
         for i, k, positions, at in self.marginals:
             out = mu.tables[at : at + size].reshape(self.states, -1)
@@ -70,8 +73,16 @@ class DenseForests:
         for i, (order, where) in enumerate(zip(self.orders, self.scores, strict=True)):
             mu.unary[where].reshape(-1, self.states)[order] = b[i, self.first[i] :]
 
-    def _read(self, unary: Floats, allowed: Bools, eps: float) -> tuple[Floats, Floats]:
-        """The sum of every instance's largest scores, and exp((score - largest) / eps) by instance and position."""
+    def _holes(self, tables: Tables) -> tuple[bool, float]:
+        """Whether tables forbid anything, and the widest range of what they allow (``registers.RANGE`` says why)."""
+        size = self.states**2
+        allowed = [scores[scores > -np.inf] for scores in (tables.raw[a : a + size] for a in self.start)]
+        widest = max((float(np.ptp(scores)) for scores in allowed if len(scores)), default=0.0)
+        return sum(map(len, allowed)) < size * len(allowed), widest
+
+    def _read(self, unary: Floats, allowed: Bools, eps: float) -> tuple[Floats, Floats, Floats]:
+        """The sum of every instance's largest scores, exp((score - largest) / eps) by instance and position, and the
+        lowest of these exponents that is allowed."""
         e = np.zeros((len(self.members), len(self.parent), self.states))
         for i, (order, where) in enumerate(zip(self.orders, self.scores, strict=True)):
             scores = np.where(allowed[where], unary[where], -np.inf)
@@ -80,10 +91,12 @@ class DenseForests:
         top[top == -np.inf] = 0.0  # all terms are 0 then
         e -= top[:, :, None]
         e /= eps
-        return top.sum(axis=1), np.exp(e, out=e)
+        lowest = np.min(e, axis=(1, 2), initial=0.0, where=e > -np.inf)
+        return top.sum(axis=1), np.exp(e, out=e), lowest
 
-    def _up(self, E: list[Floats], b: Floats, s: Floats, scale: Floats) -> Floats:
-        """Messages from the leaves to the roots, b divided by its sums; the smallest sum of every instance."""
+    def _up(self, E: list[Floats], b: Floats, s: Floats, scale: Floats, holes: bool) -> Floats:
+        """Messages from the leaves to the roots, b divided by its sums; the smallest sum of every instance, where
+        tables have ``holes`` the smallest share of a state as well."""
         least = np.ones(len(b))
         for p, here in enumerate(self.present):
             x = b[:here, p]
@@ -91,6 +104,8 @@ class DenseForests:
             np.minimum(least[:here], z, out=least[:here])
             scale[:here, p] = 1.0 / np.maximum(z, TINY)
             x *= scale[:here, p, None]
+            if holes:
+                np.minimum(least[:here], np.min(x, axis=1, initial=1.0, where=x > 0.0), out=least[:here])
             if self.parent[p] >= 0:
                 table = E[self.table[p]]
                 np.matmul(x, table.T if self.flip[p] else table, out=s[:here, p])

@@ -63,8 +63,10 @@ from mssvm.engines.numba.forests.registers import (
     lower,
     make_tables,
     mask,
+    near_enough,
     push,
     read,
+    room_for,
     store_five,
     store_four,
     write,
@@ -884,16 +886,19 @@ def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_u
         base, tops = onward(R, r + BASE), onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
         scratch, marginals = R[r + SCRATCH], R[r + MARGINALS]
         G, pairs = onward(lanes, 3 * L), onward(lanes, 3 * L + n)
+        room, wide = room_for(R, r, A, size, eps_y, eps_h)
         for g in range(R[r + FIRST], R[r + LAST]):
+            words = onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS])
             real, wrong = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
             if g == R[r + FIRST] or bytes_at(R[r + FRESH])[g]:
-                read_roles(n, F, kids, onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS]), eps_y, G)
+                read_roles(n, F, kids, words, eps_y, G)
                 list_pairs(R, r, F, G, pairs)
+            safe = near_enough(n, F, words, x, room)
             v, least = upward(n, F, G, kids, A, base, tops, R[r + SQUARINGS], eps_y, eps_h, x, scratch)
             if eps_y > 0.0:
                 downward(n, F, G, A, base, x, scratch, marginals)
                 add_pairs(R, r, A, x, pairs)
             else:
                 walk(n, real, F, G, A, base, x, marginals, scratch)
-            count += write(R, r, real, wrong, v, least, x, lanes, value, done, mu, mu_t)
+            count += write(R, r, real, wrong | wide, v, lower(least, safe), x, lanes, value, done, mu, mu_t)
     return count

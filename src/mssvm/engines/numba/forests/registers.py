@@ -41,6 +41,9 @@ TINY = 1e-300
 # A sum above this is not made of what underflow left over, and the inverses of two of them, which derivatives are
 # multiplied by, do not overflow.
 SMALLEST = 1e-150
+# Of tables whose entries differ by more than this, over eps, underflow might take what a later message asks for. Where
+# entries are forbidden it might even so, and scores are looked at.
+RANGE = 300.0
 LOG_2 = 0.6931471805599453
 NEAR = 1 << 12  # registers that stay in a near cache
 FULL = -1  # a word of eight lanes, a byte each, all set
@@ -272,6 +275,57 @@ def read(R, r, g, unary, cost, costly, x, lanes):
     for j in range(R[r + MARGINALS], R[r + TOTAL]):
         x[j] = 0.0
     return real, wrong
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
+def table_range(R, r, scores):
+    """The widest range of what a row's tables allow, and whether they forbid anything."""
+    widest, holes = 0.0, False
+    for slot in range(R[r + SLOTS]):
+        start, lo, hi = ints_at(R[r + TABLE])[slot], np.inf, -np.inf
+        for j in range(start, start + ints_at(R[r + TABLE_ROWS])[slot] * ints_at(R[r + TABLE_COLS])[slot]):
+            if scores[j] > -np.inf:
+                lo, hi = min(lo, scores[j]), max(hi, scores[j])
+            else:
+                holes = True
+        widest = max(widest, hi - lo)
+    return widest, holes
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def lowest(x, u, k, hi):
+    """The lowest of k scores that are allowed."""
+    lo = hi
+    for j in range(k):
+        v = load(x, u + L * j)
+        lo = lower(lo, where(above(v, splat(NONE / 2)), v, hi))
+    return lo
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def near_enough(n, F, words, x, room):
+    """0 in the lanes whose scores differ by more than ``room`` in all, 1 elsewhere: nothing can underflow there."""
+    if room == np.inf:
+        return splat(1.0)
+    zero, total = splat(0.0), splat(0.0)
+    for p in range(0, n, COLUMNS):
+        hi = load(x, F[p + U])
+        for j in range(1, F[p + CARD]):
+            hi = vmax(hi, load(x, F[p + U] + L * j))
+        apart = hi - lowest(x, F[p + U], F[p + CARD], hi)
+        total = total + where(mask(words[3 * (p // COLUMNS) + 2]), apart, zero)
+    return where(above(total, splat(room)), zero, splat(1.0))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
+def room_for(R, r, made, size, eps_y, eps_h):
+    """How far the scores of an instance may be apart beside tables that forbid something (infinitely, beside others),
+    and whether its tables are too wide for anything."""
+    eps = min(eps_y, eps_h) if eps_y > 0.0 < eps_h else max(eps_y, eps_h)
+    widest, holes = table_range(R, r, onward(made, TABLE_PARTS * R[r + SIDE] * size))
+    if eps == 0.0:  # maxima are of logs
+        return np.inf, False
+    return RANGE * eps - R[r + POSITIONS] * widest if holes else np.inf, widest > RANGE * eps
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)

@@ -60,9 +60,11 @@ from mssvm.engines.numba.forests.registers import (
     lower,
     make_tables,
     mask,
+    near_enough,
     outer,
     push,
     read,
+    room_for,
     store_four,
     write,
 )
@@ -487,14 +489,16 @@ def run_copies(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_
         F, D, N = ints_at(R[r + PLACES]), ints_at(R[r + MORE]), COLUMNS * R[r + POSITIONS]
         tops = onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
         make_powers(R, r, A, D, x)
+        room, wide = room_for(R, r, A, size, eps_y, eps_h)
         for g in range(R[r + FIRST], R[r + LAST]):
             words = onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS])
             real, wrong = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
+            safe = near_enough(N, F, words, x, room)
             v, least = upward(N, F, D, words, tops, eps_y, eps_h, x, R[r + SCRATCH])
             downward(N, F, D, words, x, R[r + SCRATCH])
             for slot in range(R[r + SLOTS]):
                 add_slot(R, r, D, slot, x)
             for joint in range(D[JOINTS]):
                 add_joint(R, r, D, joint, x)
-            count += write(R, r, real, wrong, v, least, x, lanes, value, done, mu, mu_t)
+            count += write(R, r, real, wrong | wide, v, lower(least, safe), x, lanes, value, done, mu, mu_t)
     return count

@@ -30,6 +30,7 @@ from mssvm.engines.numba.forests.registers import (
     PARENT,
     PLACES,
     POSITIONS,
+    RANGE,
     ROW,
     SCALE,
     SIDE,
@@ -49,10 +50,12 @@ from mssvm.engines.numba.forests.registers import (
     add_products,
     exponentials,
     lower,
+    lowest,
     make_tables,
     mask,
     push,
     read,
+    table_range,
     write,
 )
 from mssvm.engines.numba.vector import (
@@ -64,6 +67,7 @@ from mssvm.engines.numba.vector import (
     splat,
     store,
     two_to_minus_exponent,
+    vexp,
     vlog,
     vmax,
     where,
@@ -105,11 +109,35 @@ def tell_two(x, e, got, b, A, a, m):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def upward(n, F, kids, words, tables, base, tops, eps, x):
-    """From the leaves to the roots: the values of the lanes, and the smallest sum that was met."""
+def spread(x, u, k, inverse):
+    """exp of the lowest of k scores, less the highest: zero where that underflows."""
+    hi = load(x, u)
+    for j in range(1, k):
+        hi = vmax(hi, load(x, u + L * j))
+    return vexp((lowest(x, u, k, hi) - hi) * inverse)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def faintest(F, kids, p, x, total):
+    """The smallest share of p's belief among the states that are possible."""
+    out, zero = splat(1.0), splat(0.0)
+    for j in range(F[p + CARD]):
+        v = load(x, F[p + E] + L * j)
+        for n in range(F[p + KIDS], F[p + KIDS_END]):
+            v = where(load(x, F[kids[n] + S] + L * j), v, zero)
+        out = where(v, lower(out, load(x, F[p + B] + L * j) / total), out)
+    return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def upward(n, F, kids, words, tables, base, tops, eps, x, holes):
+    """From the leaves to the roots: the values of the lanes, and the smallest sum that was met; where tables have
+    ``holes`` the smallest share of a state as well, as one that underflow takes may be asked for later."""
     zero, one, inverse = splat(0.0), splat(1.0), splat(1.0 / eps)
     value, least, halvings = zero, one, zero
     for p in range(0, n, COLUMNS):  # by itself: many exponentials are in flight at a time
+        if holes:
+            least = lower(least, spread(x, F[p + U], F[p + CARD], inverse))
         hi = exponentials(x, F[p + U], F[p + E], F[p + CARD], inverse)
         if F[p + PARENT] >= 0:
             hi = hi + tops[F[p + START]]
@@ -127,6 +155,8 @@ def upward(n, F, kids, words, tables, base, tops, eps, x):
             total = where(mask(here), total, one)
         least = lower(least, total)
         total = vmax(total, splat(TINY))
+        if holes:
+            least = lower(least, faintest(F, kids, p, x, total))
         if q < 0:
             store(x, F[p + SCALE], one / total)
             value = value + vlog(total) * eps
@@ -230,13 +260,14 @@ def run_sums(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_un
         r, eps = k * ROW, numbers[rows[k, NUMBER], 0]
         F, kids, n = ints_at(R[r + PLACES]), ints_at(R[r + KID_LIST]), COLUMNS * R[r + POSITIONS]
         base, tops = onward(R, r + BASE), onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
-        span = COLUMNS * R[r + SPAN]
+        span, (widest, holes) = COLUMNS * R[r + SPAN], table_range(R, r, onward(A, TABLE_PARTS * R[r + SIDE] * size))
+        wide = widest > RANGE * eps
         for g in range(R[r + FIRST], R[r + LAST]):
             words = onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS])
             real, wrong = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
-            v, least = upward(n, F, kids, words, A, base, tops, eps, x)
+            v, least = upward(n, F, kids, words, A, base, tops, eps, x, holes)
             for p in range((n - 1) // span * span, -1, -span):
                 downward(p, min(p + span, n), span < n, F, kids, words, A, base, x)
                 add_pairs(R, r, p, min(p + span, n), F, A, x, onward(lanes, 3 * L))
-            count += write(R, r, real, wrong, v, least, x, lanes, value, done, mu, mu_t)
+            count += write(R, r, real, wrong | wide, v, least, x, lanes, value, done, mu, mu_t)
     return count
