@@ -359,8 +359,10 @@ class BlockSearch:
 
 
 def _checkpoints(sweeps: int, first: int) -> Iterator[int]:
-    """first, first, 2 first, 4 first, ... adding up to ``sweeps``."""
+    """first, first, 2 first, 4 first, ... adding up to ``sweeps``; one of none if there are to be none."""
     done, step = 0, first
+    if not sweeps:
+        yield 0
     while done < sweeps:
         n = min(step, sweeps - done)
         yield n
