@@ -33,8 +33,8 @@ from mssvm.core.components import HiddenComponents, hidden_components
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch
 
-# exp(-600) leaves room for products of a table entry, a cavity and a normaliser in double precision.
-SAFE_RANGE = 600.0
+# Ranges, in units of the temperature, up to which probabilities are tried, and that of products in double precision.
+SAFE_RANGE, PRODUCT_RANGE = 600.0, 690.0
 # Tie-breaking noise, relative to a score.
 NOISE = 1e-10
 
@@ -180,6 +180,10 @@ class MessagePlan(Protocol):
 
     def load(self, theta: Potentials, query: Query, noise: Floats) -> MessageModel:
         """Take potentials over into the engine; ``noise``: numbers in (0, 1), one a state, that break ties."""
+
+    def settling(self, free: Bools) -> Ints:
+        """Per instance, the sweeps (sequential, undamped) that settle all sums of a forest of ``free`` variables; any
+        number elsewhere. Zero where residuals tell as much: they are those of log-messages."""
 
 
 def with_noise(unary: Floats, noise: Floats) -> Floats:

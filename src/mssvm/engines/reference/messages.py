@@ -42,6 +42,9 @@ class ReferenceMessagePlan:
         unary = np.where(query.allowed, theta.unary, -np.inf)
         return ReferenceMessageModel(self, unary, with_noise(unary, noise), theta.tables, query.allowed)
 
+    def settling(self, free: Bools) -> Ints:
+        return np.zeros(len(self.batch), dtype=np.int64)
+
     def variables(self, instances: Iterable[int]) -> Iterator[int]:
         for b in instances:
             yield from range(self.batch.var_ptr[b], self.batch.var_ptr[b + 1])

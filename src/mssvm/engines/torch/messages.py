@@ -56,6 +56,9 @@ class TorchMessagePlan:
     def load(self, theta: Potentials, query: Query, noise: Floats) -> TorchMessageModel:
         return TorchMessageModel(self, theta, query, noise)
 
+    def settling(self, free: Bools) -> Ints:
+        return np.zeros(len(self.batch), dtype=np.int64)
+
     @cached_property
     def grid(self) -> GridKernel | None:
         return GridKernel.of(self.batch, self.at)

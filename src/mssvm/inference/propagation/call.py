@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import spans
-from mssvm.engines.messages import Conditional, MessageRun, Temperatures
+from mssvm.engines.messages import Conditional, MessageRun, Schedule, Temperatures
+from mssvm.inference.propagation.effort import Effort
 from mssvm.inference.propagation.search import OutputSearch
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 # Instances need different numbers of sweeps: with so many blocks a thread, none waits long for another.
 BLOCKS = 4
 ABREAST = 8  # instances that a register holds
+# Up to this range, in units of the temperature, no probability is so small that its changes do not count.
+SHOWN = 4.0
 
 
 class PropagationCall:
@@ -109,7 +113,17 @@ class PropagationCall:
         """Sums of a block of instances, by one run or the better of two."""
         run, forest = runs[0], self.bound.forest[instances]
         run.start(instances, self.messages)
-        self._converge(run, instances, instances[~forest & (self.messages is None)], t)
+        loopy, schedule = instances[~forest], self.effort.schedule
+        cold = loopy if self.messages is None else loopy[:0]
+        if not forest.any() or not (schedule.damping or schedule.flooding or self.messages is not None):
+            self._converge(run, instances, cold, t)
+        else:
+            # On forests neither a warm start serves nor damping, and all messages at once take longer.
+            plain = replace(self.effort, schedule=Schedule(tolerance=self.tolerance))
+            self._converge(run, loopy, cold, t)
+            run.start(instances[forest], None)
+            self._converge(run, instances[forest], cold[:0], t, plain)
+        self._settle(run, instances[forest], t)
         chosen = [instances]
         if self.regions:
             again = self._try_regions(run, runs[1], instances[~forest], t)
@@ -122,11 +136,23 @@ class PropagationCall:
         self.method[instances] = "sum-product" if t.eps_y == t.eps_h else "two-temperature propagation"
         self.exact[instances] = forest & self.converged[instances] & (t.eps_y == t.eps_h)
 
-    def _converge(self, run: MessageRun, instances: Ints, loopy: Ints, t: Temperatures) -> None:
-        self.effort.converge(run, instances, loopy, t)
+    def _converge(
+        self, run: MessageRun, instances: Ints, loopy: Ints, t: Temperatures, effort: Effort | None = None
+    ) -> None:
+        (effort or self.effort).converge(run, instances, loopy, t)
         self.sweeps[instances] += run.sweeps[instances]
         self.residual[instances] = run.residual[instances]
         self.converged[instances] = run.residual[instances] <= self.tolerance
+
+    def _settle(self, run: MessageRun, trees: Ints, t: Temperatures) -> None:
+        """The sweeps that settle every message of a forest, where changes may be too small to show in residuals."""
+        short = trees[self.converged[trees]]
+        short = short[run.sweeps[short] < self.bound.settling[short]] if len(short) else short
+        short = short[self.model.range[short] > SHOWN * t.eps_h] if len(short) else short
+        if len(short):
+            made, n = run.sweeps[short], int(self.bound.settling[short].max() - run.sweeps[short].min())
+            run.advance(short, t, n, Schedule(tolerance=-1.0))
+            self.sweeps[short] += run.sweeps[short] - made
 
     def _try_regions(self, run: MessageRun, again: MessageRun, loopy: Ints, t: Temperatures) -> Ints:
         """A second run from the decoded states improved by regions; the instances that have a higher value by it.

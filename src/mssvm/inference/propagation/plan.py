@@ -90,6 +90,11 @@ class PropagationBound:
         """The first allowed state of every variable: the only one where it is not free."""
         return segment_argmax(self.query.allowed.astype(np.float64), self.batch.unary_ptr)
 
+    @cached_property
+    def settling(self) -> Ints:
+        """Sweeps that settle the sums of forests, 0 elsewhere."""
+        return np.where(self.forest, self.plan.messages.settling(self.free), 0)
+
     def __call__(self, theta: Potentials) -> Belief:
         return self.run(theta)
 

@@ -15,9 +15,11 @@ from mssvm.core.arrays import Ints
 from mssvm.core.jit import njit
 from mssvm.core.topology import Batch
 from mssvm.engines.numba.messages.products import SQUARES, both_product, max_product, sum_product, update
+from mssvm.engines.numba.messages.scaled import TINY
 from mssvm.engines.numba.messages.wiring import MessageWiring
 from mssvm.engines.numba.vector import (
     WIDTH,
+    above,
     gather,
     load,
     mask_of,
@@ -38,6 +40,7 @@ from mssvm.engines.numba.vector import (
     vsqrt,
     where,
 )
+from mssvm.engines.numba.vector import total as over_lanes
 
 L = WIDTH
 EVERY = np.uint64(0x0101010101010101)
@@ -494,6 +497,18 @@ def _variable_beliefs(w, first, n_vars, g, unit, mu):
     return total
 
 
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _joint(tables, at, ki, kj, room):
+    """The sum of a table's entries times the cavities of both variables."""
+    z = splat(0.0)
+    for r in range(ki):
+        row = splat(0.0)
+        for c in range(kj):
+            row = plus(row, times(splat(tables[at + r * kj + c]), load(room, (ki + c) * L)))
+        z = plus(z, times(row, load(room, r * L)))
+    return z
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _factor_beliefs(steps, mu_at, tables, unit, g, m, room, mu):
     """As ``_variable_beliefs``, for factors."""
@@ -502,12 +517,17 @@ def _factor_beliefs(steps, mu_at, tables, unit, g, m, room, mu):
         ki, kj, at, to = steps[e, 7], steps[e, 8], steps[e, 6], mu_at[e] * L
         _cavity(True, g, steps[e, 2] * L, m, steps[e, 4] * L, ki, room, 0)
         _cavity(True, g, steps[e, 3] * L, m, steps[e, 5] * L, kj, room, ki * L)
-        z = splat(0.0)
-        for r in range(ki):
-            row = splat(0.0)
+        z = _joint(tables, at, ki, kj, room)
+        low = above(splat(TINY), z)
+        if over_lanes(low) > 0.0:
+            lift = splat(0.0)
             for c in range(kj):
-                row = plus(row, times(splat(tables[at + r * kj + c]), load(room, (ki + c) * L)))
-            z = plus(z, times(row, load(room, r * L)))
+                lift = vmax(lift, load(room, (ki + c) * L))
+            lift = where(low, lift, splat(1.0))
+            for c in range(kj):
+                store(room, (ki + c) * L, over(load(room, (ki + c) * L), lift))
+            total = plus(total, times(splat(unit), where(low, _log(lift), splat(0.0))))
+            z = _joint(tables, at, ki, kj, room)
         total = plus(total, times(splat(unit), _log(z)))
         for r in range(ki if len(mu) else 0):
             # The order of operations is that of z: a point mass comes out as exactly one.

@@ -15,14 +15,14 @@ from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.recent import Spare
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, offsets
-from mssvm.engines.messages import SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
+from mssvm.engines.messages import PRODUCT_RANGE, SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
 from mssvm.engines.numba.messages import conditional, scaled, waves
 from mssvm.engines.numba.messages.abreast import MessageFamily, families
 from mssvm.engines.numba.messages.regions import ascend_regions
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
 from mssvm.engines.numba.messages.vector import LONGEST
 from mssvm.engines.numba.messages.waves import Lattice, lattice
-from mssvm.engines.numba.messages.wiring import MessageWiring, wire
+from mssvm.engines.numba.messages.wiring import MessageWiring, settling, wire
 
 # Max-product is the same at any positive scale; this one keeps both range and precision.
 MAX_PRODUCT_RANGE = 100.0
@@ -88,6 +88,18 @@ class NumbaMessagePlan:
         return self.table_of[self.wiring.slot_factor[self.wiring.near]]
 
     @cached_property
+    def dilution(self) -> Floats:
+        """Per variable, how far a product of its messages may lie below one as they sum to one, in logarithms."""
+        return np.asarray(np.diff(self.wiring.near_ptr) * np.log(self.batch.cards))
+
+    @cached_property
+    def most_diluted(self) -> Floats:
+        """The largest ``dilution`` of every instance."""
+        out = np.zeros(len(self.batch))
+        np.maximum.at(out, self.batch.owner, self.dilution)
+        return out
+
+    @cached_property
     def families(self) -> tuple[list[MessageFamily], Ints]:
         """Instances that can run abreast."""
         return families(self.batch, self.wiring, self.table_at)
@@ -134,6 +146,11 @@ class NumbaMessagePlan:
         with _MEMORY:
             return self._spare[use].empty(*sizes)
 
+    def settling(self, free: Bools) -> Ints:
+        out = np.zeros(len(self.batch), dtype=np.int64)
+        settling(self.wiring, np.flatnonzero(self.batch.pairwise), free, out)
+        return out
+
     def load(self, theta: Potentials, query: Query, noise: Floats) -> NumbaMessageModel:
         batch = self.batch
         unary, top, least = self.memory("scores", batch.n_states, batch.n_vars, batch.n_vars)
@@ -178,19 +195,23 @@ class NumbaMessageModel:
         return self._table_ends[0]
 
     @cached_property
+    def spread(self) -> Floats:
+        """Largest less smallest entry of every distinct table."""
+        top, low = self._table_ends
+        with np.errstate(invalid="ignore"):
+            return top - low
+
+    @cached_property
     def noisy(self) -> Floats:
         """The scores of states with tie-breaking noise."""
         return with_noise(self.unary, self.noise)
 
     @cached_property
     def range(self) -> Floats:
-        plan, (top, low) = self.plan, self._table_ends
+        plan, spread, ends = self.plan, self.spread, (self.unary_top, self.unary_least)
         out = np.empty(len(plan.batch))
-        with np.errstate(invalid="ignore"):
-            spread = top - low
 
         def look(part: slice) -> None:
-            ends = self.unary_top, self.unary_least
             scaled.ranges(plan.wiring, part.start, part.stop, plan.near_table, spread, *ends, out)
 
         plan.workers.each(look, plan.portions(len(out)))
@@ -210,15 +231,29 @@ class NumbaMessageModel:
 
     def _safe(self, instances: Ints, temperatures: Temperatures) -> tuple[Ints, float]:
         """The instances on which scaled probabilities cannot underflow, and the temperature they are scaled by."""
-        unit, limit = temperatures.eps_h, SAFE_RANGE * temperatures.eps_h
-        pairwise = instances[self.plan.batch.pairwise[instances] & np.isfinite(self.range[instances])]
-        if 0.0 < temperatures.eps_y != unit or not len(pairwise):
+        unit, pairwise = temperatures.eps_h, instances[self.plan.batch.pairwise[instances]]
+        known = self.range[pairwise]
+        if 0.0 < temperatures.eps_y != unit or not np.isfinite(known).any():
             return pairwise[:0], 1.0
         if unit == 0.0:
             # Per instance it would not matter; one unit for all keeps one set of tables, unless ranges differ wildly.
-            most = float(self.range[pairwise].max())
-            return pairwise[self.range[pairwise] >= 1e-9 * most], max(most / MAX_PRODUCT_RANGE, 1e-300)
-        return pairwise[self.range[pairwise] <= limit], unit
+            most = float(known[np.isfinite(known)].max())
+            few, unit = known >= 1e-9 * most, max(most / MAX_PRODUCT_RANGE, 1e-300)
+            pairwise, known = pairwise[few], known[few]
+        tried = known <= SAFE_RANGE * unit
+        pairwise, known = pairwise[tried], known[tried]
+        safe = 2.0 * (known / unit + self.plan.most_diluted[pairwise]) <= PRODUCT_RANGE
+        if not safe.all():
+            mixed = temperatures.eps_y < temperatures.eps_h
+            safe[~safe] = self._strain(pairwise[~safe], unit, mixed) <= PRODUCT_RANGE
+        return pairwise[safe], unit
+
+    def _strain(self, instances: Ints, unit: float, mixed: bool) -> Floats:
+        out, plan, ends = np.empty(len(instances)), self.plan, (self.unary_top, self.unary_least)
+        scaled.strain(
+            plan.wiring, instances, plan.table_of, self.spread, self.unary, *ends, plan.dilution, unit, mixed, out
+        )
+        return out
 
     def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
         moved = ascend_regions(self.plan.wiring, instances, free, self.unary, self.tables, z, self._sent)

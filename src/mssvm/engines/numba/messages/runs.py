@@ -127,7 +127,7 @@ class ScaledTables:
         of, out = self.model, self.noisy_psi if noise else self.psi
         scaled.begin(
             of.plan.wiring, instances, self.known[int(noise)], of.unary, of.noise, noise, of.unary_top, self.unit, out,
-            messages, m,
+            messages, m, of.plan.table_of, of.spread, of.range, of.plan.most_diluted,
         )  # fmt: skip
 
 

@@ -4,8 +4,9 @@
     max i to max j       m_j(x_j) ~ max_{x_i} E(x_i, x_j) n_i(x_i)
     max i to sum j       m_j(x_j) ~ E(x_i*, x_j),   x_i* = argmax g_i with the new m_i included
 
-E = exp((theta - max theta) / unit). Messages sum to one, so every g_i is at least exp(-range / unit), where range adds
-up the unary and the tables at i: the caller keeps that from underflowing and no update needs a guard.
+E = exp((theta - max theta) / unit). Messages sum to one, so every g_i is at least exp(-range / unit) / k^degree, where
+range adds up the unary and the tables at i: the caller keeps that, and products of two such (``strain``), from
+underflowing and no update needs a guard.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.jit import njit
-from mssvm.engines.messages import NOISE
+from mssvm.engines.messages import NOISE, PRODUCT_RANGE
 from mssvm.engines.numba.forests.scaled import exp_neg
 from mssvm.engines.numba.messages.lanes import REGISTER
 from mssvm.engines.numba.messages.vector import update
 from mssvm.engines.numba.messages.wiring import MessageWiring
 
+# Products of two variables' messages below this are made again, larger.
+TINY = 1e-250
 FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 
@@ -93,6 +96,39 @@ def ranges(w, first, last, near_table, spread, top, least, out):
         out[b] = most
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def strain(w, instances, table_of, spread, unary, top, least, dilution, unit, mixed, out):
+    """Of every named instance, -log of the smallest numbers that must not underflow, at most: products of all messages
+    to a variable; two messages, in damping; and if ``mixed`` the largest product of a table's entry with the cavities
+    of both variables, by which a maximal one chooses."""
+    total, first, second = np.empty(len(top)), np.empty(len(top)), np.empty(len(top))
+    for n in range(len(instances)):
+        b, worst = instances[n], 0.0
+        for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
+            total[i] = first[i] = top[i] - least[i]
+            second[i] = 0.0
+            masked = False
+            for e in range(w.state_ptr[i], w.state_ptr[i + 1]):
+                masked |= unary[e] == -np.inf
+            for k in range(w.near_ptr[i], w.near_ptr[i + 1]):
+                v = spread[table_of[w.slot_factor[w.near[k]]]]
+                total[i] += v
+                # Of all that meet in a cavity one has its way, unless a mask forbids its best state.
+                second[i] = second[i] if masked else max(second[i], min(first[i], v))
+                first[i] = first[i] if masked else max(first[i], v)
+            worst = max(worst, total[i] / unit + dilution[i])
+        for f in range(w.factor_ptr[b], w.factor_ptr[b + 1]):
+            here = spread[table_of[f]]
+            joint, thin = here / unit, 0.0
+            for s in range(w.scope_ptr[f], w.scope_ptr[f + 1]):
+                i = w.scope[s]
+                rest = total[i] - here - (second[i] if first[i] == here else first[i])
+                joint += rest / unit + dilution[i]
+                thin = max(thin, np.log(float(w.message_at[s + 1] - w.message_at[s])))
+            worst = max(worst, 2.0 * (here / unit + thin), joint if mixed else 0.0)
+        out[n] = worst
+
+
 @njit(cache=True, nogil=True)
 def collect(w: MessageWiring, instances: Ints, psi: Floats, m: Floats, g: Floats) -> None:
     """g_i = psi_i times all messages to i."""
@@ -143,7 +179,28 @@ def uniform(w: MessageWiring, instances: Ints, m: Floats) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def begin(w, instances, known, scores, noise, noisy, tops, unit, psi, messages, m):
+def _bound(w, instances, table_of, spread, around, dilution, unit, m):
+    """Raise what is so small in messages of any origin that products with it might underflow: messages of a sweep stay
+    within the ``spread`` of their table, and what the range ``around`` a variable leaves is shared out among its."""
+    for b in instances:
+        room = max(0.0, 0.5 * PRODUCT_RANGE - around[b] / unit - dilution[b])
+        for f in range(w.factor_ptr[b], w.factor_ptr[b + 1]):
+            for s in range(w.scope_ptr[f], w.scope_ptr[f + 1]):
+                i, part = w.scope[s], m[w.message_at[s] : w.message_at[s + 1]]
+                share = room / (w.near_ptr[i + 1] - w.near_ptr[i])
+                top = np.max(part)
+                if 2.0 * len(part) * top < 1.0:
+                    part[:] = part / top if top > 0.0 else np.ones(len(part))
+                    top = 1.0
+                least = top * np.exp(-spread[table_of[f]] / unit - share)
+                for x in range(len(part)):
+                    part[x] = least if part[x] < least else part[x]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def begin(
+    w, instances, known, scores, noise, noisy, tops, unit, psi, messages, m, table_of, spread, around, dilution
+):  # fmt: skip
     """exp((score - top) / unit) of the states of the named instances, with tie-breaking noise if ``noisy``, unless that
     is ``known``; and ``messages``, uniform ones if there are none, out of log space into m, unless it has no room.
 
@@ -163,6 +220,7 @@ def begin(w, instances, known, scores, noise, noisy, tops, unit, psi, messages, 
         known[b] = True
     if len(m) and len(messages):
         convert(w, instances, messages, 1.0 / unit, m)
+        _bound(w, instances, table_of, spread, around, dilution, unit, m)
     elif len(m):
         uniform(w, instances, m)
 
@@ -312,6 +370,18 @@ def refresh(kk, w, instances, tables, table_at, g, m, held):
         _sweep(kk, w, b, False, tables, table_at, g, g, m, maximal, held, True, 0.0, work, peak)
 
 
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _joint(tables, at, g, gi, m, mi, n, cavity):
+    """The sum of a table's entries times the cavities of both variables."""
+    z = 0.0
+    for r in range(n):
+        row = 0.0
+        for c in range(len(cavity)):
+            row += tables[at + r * len(cavity) + c] * cavity[c]
+        z += row * (g[gi + r] / m[mi + r])
+    return z
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def beliefs(w, instances, tables, table_at, table_of, tops, unit, g, m, unary_top, mu_at, mu_unary, mu_tables, value):
     """Sum-product beliefs and Bethe value sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i); marginals are added to mu."""
@@ -334,12 +404,13 @@ def beliefs(w, instances, tables, table_at, table_of, tops, unit, g, m, unary_to
             ki, kj, at = mj - mi, w.message_at[s + 2] - mj, table_at[f]
             for c in range(kj):
                 cavity[c] = g[gj + c] / m[mj + c]
-            z = 0.0
-            for r in range(ki):
-                row = 0.0
-                for c in range(kj):
-                    row += tables[at + r * kj + c] * cavity[c]
-                z += row * (g[gi + r] / m[mi + r])
+            z = _joint(tables, at, g, gi, m, mi, ki, cavity[:kj])
+            if z < TINY:
+                # Both variables may have only states that all their messages are against.
+                top = np.max(cavity[:kj])
+                cavity[:kj] /= top
+                total += unit * np.log(top)
+                z = _joint(tables, at, g, gi, m, mi, ki, cavity[:kj])
             total += unit * np.log(z) + tops[table_of[f]]
             if want_mu:
                 for r in range(ki):
