@@ -10,6 +10,7 @@ import pytest
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.numba.exact import NumbaBound
+from mssvm.engines.numba.forests import plan
 from mssvm.engines.numba.forests.plan import ForestRoute
 from mssvm.engines.numba.forests.replicas import run_copies
 from test_lanes import assert_by_numpy, drawn
@@ -108,3 +109,65 @@ def test_where_copies_do_not_help_rows_are_used() -> None:
     some = drawn(batch, 1, np.arange(batch.n_vars) % 7 != 4)[1]  # the first hidden variable is one
     for query in (everything, some):
         assert copied(assert_by_numpy(batch, drawn(batch, 1, query.output)[0], query, 0.25, 1.0)) == set()
+
+
+def chains_and_turns(lengths: list[int], labels: int, hidden: int) -> Batch:
+    """Chains of labels, or with hidden variables between them; two tables in turn for chains."""
+    if hidden:
+        return turns(lengths, labels, hidden)
+    graphs = [Topology((labels,) * n, tuple((t, t + 1) for t in range(n - 1))) for n in lengths]
+    return Batch.build(graphs, [[b % 2] * (n - 1) for b, n in enumerate(lengths)])
+
+
+@pytest.mark.parametrize("hidden", [0, 2])
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(1.0, 1.0), (0.25, 1.0), (0.3, 1.0), (0.0, 1.0), (1.0, 0.7)])
+def test_long_chains_with_forbidden_entries_stay_in_registers(
+    alone: set[int], hidden: int, eps_y: float, eps_h: float
+) -> None:
+    rng, lengths = np.random.default_rng(0), [40] * 11
+    batch = chains_and_turns(lengths, 7, hidden)
+    shares = np.where(rng.random(batch.n_vars) < 0.5, batch.cards == 7, False)
+    theta = Potentials(rng.uniform(-15, 15, batch.n_states), rng.uniform(-5, 5, batch.n_table_entries))
+    forbidden = [(0, 1), (2, 0)] if hidden else [(a, b) for a in range(7) for b in range(7) if (b - a) % 7 in (2, 3)]
+    for a, b in forbidden:
+        theta.tables[batch.pair_cards(np.array([0]))[0, 1] * a + b] = -np.inf
+    query = Query(shares, np.ones(batch.n_states, dtype=bool))
+    assert_by_numpy(batch, theta, query, eps_y, eps_h)
+    assert not alone
+
+
+@pytest.mark.parametrize("states", [4, 200])
+@pytest.mark.parametrize("hidden", [0, 2])
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(1.0, 1.0), (0.5, 1.0), (0.3, 1.0), (1.0, 0.7)])
+def test_derivatives_by_what_is_impossible_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, states: int, hidden: int, eps_y: float, eps_h: float
+) -> None:
+    """The upper half of the labels is far better, but one end has none of them and they are not reached from there."""
+    monkeypatch.setattr(plan, "DENSE_STATES", states)
+    rng, lengths, half = np.random.default_rng(1), [30] * 6, 2
+    batch = chains_and_turns(lengths, 4, hidden)
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    labels = np.flatnonzero(batch.cards == 4)
+    for v in labels:
+        theta.unary[batch.unary_ptr[v] + half : batch.unary_ptr[v + 1]] += 50.0
+    allowed = np.ones(batch.n_states, dtype=bool)
+    for b, first in enumerate(batch.var_ptr[:-1]):
+        end = first + (0 if b % 2 == 0 else lengths[b] - 1)
+        allowed[batch.unary_ptr[end] + half : batch.unary_ptr[end] + 4] = False
+    if hidden:
+        sent, taken = (theta.tables[batch.table_at[f] :][:8] for f in (0, lengths[0] - 1))
+        sent.reshape(4, 2)[:half, 1] = sent.reshape(4, 2)[half:, 0] = -np.inf
+        taken.reshape(2, 4)[0, half:] = taken.reshape(2, 4)[1, :half] = -np.inf
+    else:
+        one, two = (theta.tables[batch.table_at[batch.factor_ptr[b]] :][:16].reshape(4, 4) for b in (0, 1))
+        one[:half, half:] = two[half:, :half] = -np.inf
+    output = rng.random(batch.n_vars) < 0.5
+    output[batch.cards != 4] = False
+    assert_by_numpy(batch, theta, Query(output, allowed), eps_y, eps_h)
+
+
+def test_a_small_row_counts_where_hidden_variables_are_colder_than_outputs() -> None:
+    """Rows are raised to the power 1/50: of one that underflows a good part would be left."""
+    rng, batch = np.random.default_rng(0), turns([17] * 10, 5, 3)
+    theta = Potentials(rng.uniform(-60, 60, batch.n_states), rng.uniform(-1, 1, batch.n_table_entries))
+    assert_by_numpy(batch, theta, Query(batch.cards == 5, np.ones(batch.n_states, dtype=bool)), 1.0, 0.02)

@@ -51,6 +51,12 @@ class DenseForests:
         self, theta: Potentials, allowed: Bools, tables: Tables, eps: float, value: Floats, mu: Marginals, done: Bools
     ) -> None:
         """Write value and marginals; ``done`` is set where sums were safe."""
+        with np.errstate(over="ignore", invalid="ignore"):  # of instances that will not be done
+            self._run(theta, allowed, tables, eps, value, mu, done)
+
+    def _run(
+        self, theta: Potentials, allowed: Bools, tables: Tables, eps: float, value: Floats, mu: Marginals, done: Bools
+    ) -> None:
         size = self.states**2
         E = [tables.e[a : a + size].reshape(self.states, -1) for a in self.start]
         total, e, lowest = self._read(theta.unary, allowed, eps)
@@ -64,7 +70,7 @@ class DenseForests:
             total[: self.present[p]] += top
         value[self.members] = total - eps * np.log(scale).sum(axis=1)
         done[self.members] = (least > SMALLEST) & (widest <= RANGE * eps)
-        t = self._down(E, e, b, s, scale)
+        t = self._down(E, e, b, s, scale, holes)
         for i, k, positions, at in self.marginals:
             out = mu.tables[at : at + size].reshape(self.states, -1)
             self._pairs(b[i], s[i], positions, out)
@@ -75,10 +81,7 @@ class DenseForests:
 
     def _holes(self, tables: Tables) -> tuple[bool, float]:
         """Whether tables forbid anything, and the widest range of what they allow (``registers.RANGE`` says why)."""
-        size = self.states**2
-        allowed = [scores[scores > -np.inf] for scores in (tables.raw[a : a + size] for a in self.start)]
-        widest = max((float(np.ptp(scores)) for scores in allowed if len(scores)), default=0.0)
-        return sum(map(len, allowed)) < size * len(allowed), widest
+        return bool(np.isinf(tables.span[self.start]).any()), float(tables.within[self.start].max(initial=0.0))
 
     def _read(self, unary: Floats, allowed: Bools, eps: float) -> tuple[Floats, Floats, Floats]:
         """The sum of every instance's largest scores, exp((score - largest) / eps) by instance and position, and the
@@ -109,11 +112,16 @@ class DenseForests:
             if self.parent[p] >= 0:
                 table = E[self.table[p]]
                 np.matmul(x, table.T if self.flip[p] else table, out=s[:here, p])
-                b[:here, self.parent[p]] *= s[:here, p]
+                above = b[:here, self.parent[p]]
+                possible = (above > 0.0) & (s[:here, p] > 0.0) if holes else None
+                above *= s[:here, p]
+                if possible is not None:
+                    least[:here][(possible & (above == 0.0)).any(axis=1)] = 0.0
         return least
 
-    def _down(self, E: list[Floats], e: Floats, b: Floats, s: Floats, scale: Floats) -> Floats:
-        """Messages back to the leaves; ``s`` becomes the d of every position."""
+    def _down(self, E: list[Floats], e: Floats, b: Floats, s: Floats, scale: Floats, holes: bool) -> Floats:
+        """Messages back to the leaves; ``s`` becomes the d of every position. Derivatives by what is impossible, which
+        may be of any size where tables have ``holes``, are left out."""
         t = np.ones_like(e)
         for p in range(len(self.present) - 1, -1, -1):
             q, here = self.parent[p], self.present[p]
@@ -126,6 +134,8 @@ class DenseForests:
                 np.divide(b[:here, q] * t[:here, q], np.maximum(d, TINY), out=d)
             table = E[self.table[p]]
             np.matmul(d, table if self.flip[p] else table.T, out=t[:here, p])
+            if holes:
+                t[:here, p][b[:here, p] == 0.0] = 0.0
         return t
 
     def _pairs(self, b: Floats, d: Floats, positions: Ints, out: Floats) -> None:

@@ -34,12 +34,14 @@ from mssvm.engines.numba.forests.registers import (
     KIDS_END,
     LAST,
     MARGINALS,
+    NONE,
     NUMBER,
     PAIR_PTR,
     PARENT,
     PLACES,
     POSITIONS,
     PUT,
+    RANGE,
     ROW,
     SCALE,
     SCRATCH,
@@ -60,15 +62,18 @@ from mssvm.engines.numba.forests.registers import (
     W,
     add_products,
     exponentials,
+    forget,
+    highest,
     lower,
     make_tables,
     mask,
-    near_enough,
     push,
     read,
-    room_for,
+    smallest,
+    spread,
     store_five,
     store_four,
+    table_range,
     write,
 )
 from mssvm.engines.numba.vector import (
@@ -189,7 +194,7 @@ def raise_rows(word, R, k, row, c, x, b, A, a, s, inv, ratio, squarings):
         for j in range(1, k):
             z = z + load(x, b + r * row + j * L) * A[a + j * c]
         z = z * inv
-        y = vexp(vlog(vmax(z, splat(TINY))) * (ratio - 1.0))
+        y = where(z, vexp(vlog(vmax(z, splat(TINY))) * (ratio - 1.0)), splat(0.0))
         total = total + z * y
         set_where(word, x, s + r * step, y)
         r += 1
@@ -226,13 +231,31 @@ def push_rows(x, at, R, n, A, a, m, to, scale):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def or_one(s):
+    """s, or one where it is zero."""
+    return where(s, s, splat(1.0))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def add_log(word, x, to, s, eps):
+    """x += eps log s in the lanes of ``word``; where s is zero nothing is possible."""
+    add_where(word, x, to, where(s, vlog(or_one(s)) * eps, splat(NONE)))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def least_of(word, s, least):
+    """The smaller of two in the lanes of ``word``, zero being none."""
+    return where(mask(word), lower(least, where(s, s, least)), least)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def close_best(word, direct, c, x, s, eps_h, to, least):
     """Rows end at eps_y = 0: u(z) += eps_h log s(z), or s is to multiply the belief: one where no rows end."""
     for z in range(c):
         top = load(x, s + z * L)
-        least = where(mask(word), lower(least, top), least)
+        least = least_of(word, top, least)
         if not direct:
-            add_where(word, x, to + z * L, vlog(vmax(top, splat(TINY))) * eps_h)
+            add_log(word, x, to + z * L, top, eps_h)
         elif word != FULL:
             store(x, s + z * L, where(mask(word), top, splat(1.0)))
     return least
@@ -257,13 +280,11 @@ def close(word, pushed, R, k, c, x, b, A, a, m, w, scale, squarings, eps_y, eps_
         push_rows(x, b, R, k, A, a, c, w, scale)
     for z in range(c):
         top = load(x, w + z * L)
-        least = where(mask(word), lower(least, top), least)
-        store(x, w + z * L, vmax(top, splat(TINY)))
+        least = least_of(word, top, least)
+        if R == 1:
+            add_log(word, x, to + z * L, top, eps_h)
+        store(x, w + z * L, splat(1.0) / or_one(top) if R == 1 else or_one(top))
     if R == 1:
-        for z in range(c):
-            top = load(x, w + z * L)
-            store(x, w + z * L, splat(1.0) / top)
-            add_where(word, x, to + z * L, vlog(top) * eps_h)
         return least
     for z in range(c):
         top = load(x, w + z * L)
@@ -280,8 +301,9 @@ def close(word, pushed, R, k, c, x, b, A, a, m, w, scale, squarings, eps_y, eps_
         inv, score = two_to_minus(e), e * (0.6931471805599453 * eps_h)
         if ratio > NARROW:
             inv, score = splat(1.0) / top, vlog(top) * eps_h
-        store(x, w + z * L, inv / total)
-        add_where(word, x, to + z * L, score + vlog(total) * eps_y)
+        store(x, w + z * L, where(total, inv / total, splat(0.0)))
+        score = where(total, score + vlog(or_one(total)) * eps_y, splat(NONE))
+        add_where(word, x, to + z * L, score)
     return least
 
 
@@ -306,12 +328,29 @@ def multiply_all(F, G, kids, p, x):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def exponentiate(F, G, p, x, eps_y, eps_h):
-    """e = exp((u - max) / unit) of position p; the largest score."""
+def inverse_unit(G, p, eps_y, eps_h):
     plain, inverse = G[p + PLAIN], splat(1.0 / eps_h)
     if plain != 0:
         inverse = where(mask(plain), splat(1.0 / eps_y if eps_y > 0.0 else 1.0), inverse)
-    return exponentials(x, F[p + U], F[p + E], F[p + CARD], inverse)
+    return inverse
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def exponentiate(F, G, p, x, eps_y, eps_h):
+    """e = exp((u - max) / unit) of position p; the largest score."""
+    return exponentials(x, F[p + U], F[p + E], F[p + CARD], inverse_unit(G, p, eps_y, eps_h))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def faintest(F, G, p, x, least, widest, eps_y, eps_h):
+    """The smallest belief in a state of p that is possible, or zero if underflow may have taken one: none is less than
+    the least exponential times what children say, and they say no less than the ``least`` so far times the least entry
+    of a table."""
+    v = spread(x, F[p + U], F[p + CARD], inverse_unit(G, p, eps_y, eps_h))
+    said = vexp(splat(-widest / (eps_y if G[p + DIRECT] and eps_y > 0.0 else eps_h))) * least
+    for _ in range(G[p + FACTORS]):
+        v = v * said
+    return where(above(v, splat(TINY)), smallest(x, F[p + B], G[p + ROWS] * F[p + CARD]), splat(0.0))
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
@@ -417,10 +456,9 @@ def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
     for z in range(c):
         v = load(x, scratch + z * L)
         if not G[q + DIRECT]:
-            least = where(mask(plain), lower(least, v), least)
-            v = vmax(v, splat(TINY))
-            add_where(plain, x, up + z * L, vlog(v) * eps_y)
-            v = splat(1.0) / v
+            least = least_of(plain, v, least)
+            add_log(plain, x, up + z * L, v, eps_y)
+            v = splat(1.0) / or_one(v)
         store(x, w + z * L, v if ended == 0 else where(mask(plain), v, load(x, w + z * L)))
     return least
 
@@ -475,8 +513,9 @@ def read_roles(n, F, kids, words, eps_y, G):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratch):
-    """From the leaves to the roots: the values of the lanes, and the smallest sum that was met."""
+def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratch, holes, widest):
+    """From the leaves to the roots: the values of the lanes, and the smallest sum that was met; where tables have
+    ``holes`` the smallest belief in a state as well."""
     zero, one = splat(0.0), splat(1.0)
     value, least = zero, one
     # Sums at eps_h and at eps_y as exponents, at roots also as a product in [1/2, 1) with one logarithm at the end.
@@ -491,10 +530,7 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
         q, here, plain = F[p + PARENT], G[p + HERE], G[p + PLAIN]
         if plain == here and G[p + SENT] == FULL and eps_y == 0.0:
             if q < 0:
-                top = load(x, F[p + U])
-                for j in range(1, F[p + CARD]):
-                    top = vmax(top, load(x, F[p + U] + L * j))
-                value = value + where(mask(here), top, zero)
+                value = value + where(mask(here), highest(x, F[p + U], F[p + CARD]), zero)
             else:
                 least = send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least)
             continue
@@ -504,6 +540,9 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
             total = where(mask(here), total, one)
         least = lower(least, total)
         total = vmax(total, splat(TINY))
+        if holes and q >= 0:
+            faint = faintest(F, G, p, x, least, widest, eps_y, eps_h)
+            least = lower(least, where(mask(here), faint, one))
         if q < 0 and plain != FULL:
             hot = hot * (total if plain == 0 else where(mask(plain), one, total))
             e = exponent(hot)
@@ -530,10 +569,7 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
                 store(x, m + r * L, v)
             store(x, scratch, zero)
             if eps_y == 0.0:
-                top = load(x, m)
-                for r in range(1, G[p + ROWS]):
-                    top = vmax(top, load(x, m + r * L))
-                store(x, scratch + L, top)
+                store(x, scratch + L, highest(x, m, G[p + ROWS]))
                 least = close_best(G[p + ENDED], False, 1, x, scratch + L, eps_h, scratch, least)
             else:
                 # The table has a one, where the sums of its states are the rows.
@@ -636,7 +672,7 @@ def share(F, G, p, x):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def downward(n, F, G, tables, base, x, scratch, marginals):
+def downward(n, F, G, tables, base, x, scratch, marginals, holes):
     """From the roots to the leaves: marginals of the nodes in place of the scores."""
     one = splat(1.0)
     for p in range(n - COLUMNS, -1, -COLUMNS):
@@ -664,6 +700,8 @@ def downward(n, F, G, tables, base, x, scratch, marginals):
                 for j in range(0 if plain == FULL else k):
                     v = load(x, scratch + j * L)
                     store(x, t + j * L, where(mask(plain), v, load(x, t + j * L)))
+        if holes:
+            forget(x, t, to, R * k)
         for j in range(k):
             v = load(x, to + j * L) * load(x, t + j * L)
             for r in range(1, R):
@@ -886,19 +924,22 @@ def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_u
         base, tops = onward(R, r + BASE), onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
         scratch, marginals = R[r + SCRATCH], R[r + MARGINALS]
         G, pairs = onward(lanes, 3 * L), onward(lanes, 3 * L + n)
-        room, wide = room_for(R, r, A, size, eps_y, eps_h)
+        widest, holes = table_range(R, r, A, size)
+        holes |= eps_y > eps_h  # what is small counts more once it is raised to the power eps_h / eps_y
+        wide = 0.0 < RANGE * (min(eps_y, eps_h) if eps_y > 0.0 < eps_h else max(eps_y, eps_h)) < widest
         for g in range(R[r + FIRST], R[r + LAST]):
             words = onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS])
             real, wrong = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
             if g == R[r + FIRST] or bytes_at(R[r + FRESH])[g]:
                 read_roles(n, F, kids, words, eps_y, G)
                 list_pairs(R, r, F, G, pairs)
-            safe = near_enough(n, F, words, x, room)
-            v, least = upward(n, F, G, kids, A, base, tops, R[r + SQUARINGS], eps_y, eps_h, x, scratch)
+            v, least = upward(
+                n, F, G, kids, A, base, tops, R[r + SQUARINGS], eps_y, eps_h, x, scratch, holes, widest
+            )  # fmt: skip
             if eps_y > 0.0:
-                downward(n, F, G, A, base, x, scratch, marginals)
+                downward(n, F, G, A, base, x, scratch, marginals, holes)
                 add_pairs(R, r, A, x, pairs)
             else:
                 walk(n, real, F, G, A, base, x, marginals, scratch)
-            count += write(R, r, real, wrong | wide, v, lower(least, safe), x, lanes, value, done, mu, mu_t)
+            count += write(R, r, real, wrong | wide, v, least, x, lanes, value, done, mu, mu_t)
     return count

@@ -55,8 +55,8 @@ ALLOWED, STATE_AT, FACTOR_AT, MU_AT, PLACES, KID_LIST, PAIR_PTR, BY_TABLE = rang
 PTR, INSTANCE, KIND, WORDS, FRESH, SEGMENT_PTR, SEGMENT, FACTOR, TABLE, TABLE_ROWS, TABLE_COLS, PUT_AT = range(25, 37)
 MORE, ROW = 37, 38
 # Tables as they are made, one part after the other: scores, exponentials at eps_y, transposed, at eps_h, transposed,
-# the largest score and the range of each.
-TABLE_PARTS, TOPS = 7, 5
+# the largest score of each, its range, and that of what it allows.
+TABLE_PARTS, TOPS = 8, 5
 
 # Columns of a family's positions; a position is known by the place of its row in the table. Places of what it owns are
 # entries of the buffer, a register being eight.
@@ -200,11 +200,18 @@ def outer(n, m, first, last, x, pairs, one, two, A, a, at, begun, sums, si, sj):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def exponentials(x, u, e, k, inverse):
-    """e = exp((u - max) * inverse) of k scores; the largest."""
+def highest(x, u, k):
+    """The highest of k scores."""
     hi = load(x, u)
     for j in range(1, k):
         hi = vmax(hi, load(x, u + L * j))
+    return hi
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def exponentials(x, u, e, k, inverse):
+    """e = exp((u - max) * inverse) of k scores; the largest."""
+    hi = highest(x, u, k)
     for j in range(k):
         store(x, e + L * j, vexp((load(x, u + L * j) - hi) * inverse))
     return hi
@@ -278,54 +285,41 @@ def read(R, r, g, unary, cost, costly, x, lanes):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
-def table_range(R, r, scores):
+def table_range(R, r, made, size):
     """The widest range of what a row's tables allow, and whether they forbid anything."""
-    widest, holes = 0.0, False
+    span, widest, holes = onward(made, (TABLE_PARTS * R[r + SIDE] + TOPS + 1) * size), 0.0, False
     for slot in range(R[r + SLOTS]):
-        start, lo, hi = ints_at(R[r + TABLE])[slot], np.inf, -np.inf
-        for j in range(start, start + ints_at(R[r + TABLE_ROWS])[slot] * ints_at(R[r + TABLE_COLS])[slot]):
-            if scores[j] > -np.inf:
-                lo, hi = min(lo, scores[j]), max(hi, scores[j])
-            else:
-                holes = True
-        widest = max(widest, hi - lo)
+        start = ints_at(R[r + TABLE])[slot]
+        widest, holes = max(widest, span[size + start]), holes or span[start] == np.inf
     return widest, holes
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def lowest(x, u, k, hi):
-    """The lowest of k scores that are allowed."""
+def spread(x, u, k, inverse):
+    """exp of the lowest of k scores that are allowed, less the highest: zero where that underflows."""
+    hi = highest(x, u, k)
     lo = hi
     for j in range(k):
         v = load(x, u + L * j)
         lo = lower(lo, where(above(v, splat(NONE / 2)), v, hi))
-    return lo
+    return vexp((lo - hi) * inverse)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def near_enough(n, F, words, x, room):
-    """0 in the lanes whose scores differ by more than ``room`` in all, 1 elsewhere: nothing can underflow there."""
-    if room == np.inf:
-        return splat(1.0)
-    zero, total = splat(0.0), splat(0.0)
-    for p in range(0, n, COLUMNS):
-        hi = load(x, F[p + U])
-        for j in range(1, F[p + CARD]):
-            hi = vmax(hi, load(x, F[p + U] + L * j))
-        apart = hi - lowest(x, F[p + U], F[p + CARD], hi)
-        total = total + where(mask(words[3 * (p // COLUMNS) + 2]), apart, zero)
-    return where(above(total, splat(room)), zero, splat(1.0))
+def forget(x, t, b, n):
+    """n derivatives at t become zero where b is: by what is impossible they may be of any size."""
+    for j in range(n):
+        store(x, t + L * j, where(load(x, b + L * j), load(x, t + L * j), splat(0.0)))
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
-def room_for(R, r, made, size, eps_y, eps_h):
-    """How far the scores of an instance may be apart beside tables that forbid something (infinitely, beside others),
-    and whether its tables are too wide for anything."""
-    eps = min(eps_y, eps_h) if eps_y > 0.0 < eps_h else max(eps_y, eps_h)
-    widest, holes = table_range(R, r, onward(made, TABLE_PARTS * R[r + SIDE] * size))
-    if eps == 0.0:  # maxima are of logs
-        return np.inf, False
-    return RANGE * eps - R[r + POSITIONS] * widest if holes else np.inf, widest > RANGE * eps
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def smallest(x, at, n):
+    """The smallest of n numbers that is not zero."""
+    out = splat(1.0)
+    for j in range(n):
+        v = load(x, at + L * j)
+        out = where(v, lower(out, v), out)
+    return out
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
@@ -388,5 +382,6 @@ def make_tables(sets, numbers, made, raw, cost):
         for h in range(1 if eps_y == eps_h else 2):
             e, et = onward(part, (1 + 2 * h) * size), onward(part, (2 + 2 * h) * size)
             top, span = onward(part, TOPS * size), onward(part, (TOPS + 1) * size)
+            within = onward(span, size)
             for k in range(sets[side, 3]):
-                exp_table(part, starts[k], rows[k], cols[k], eps_h if h else eps_y, e, et, top, span)
+                exp_table(part, starts[k], rows[k], cols[k], eps_h if h else eps_y, e, et, top, span, within)

@@ -37,6 +37,7 @@ from mssvm.engines.numba.forests.registers import (
     PLACES,
     POSITIONS,
     PUT_AT,
+    RANGE,
     ROW,
     SCALE,
     SCRATCH,
@@ -57,18 +58,22 @@ from mssvm.engines.numba.forests.registers import (
     U,
     W,
     exponentials,
+    forget,
+    highest,
     lower,
     make_tables,
     mask,
-    near_enough,
     outer,
     push,
     read,
-    room_for,
+    smallest,
+    spread,
     store_four,
+    table_range,
     write,
 )
 from mssvm.engines.numba.vector import (
+    above,
     exponent,
     ints_at,
     load,
@@ -78,6 +83,7 @@ from mssvm.engines.numba.vector import (
     store,
     two_to_minus,
     two_to_minus_exponent,
+    vexp,
     vlog,
     vmax,
     where,
@@ -257,9 +263,7 @@ def sum_label(F, D, p, opening, x, scratch):
         push(x, F[p + E], 1, F[p + CARD], x, D[joint + PRODUCTS], size, scratch, splat(1.0))
         for j in range(size):
             store(x, t + j * L, where(mask(opening), load(x, scratch + j * L), load(x, t + j * L)))
-    top = load(x, t)
-    for j in range(1, size):
-        top = vmax(top, load(x, t + j * L))
+    top = highest(x, t, size)
     e = exponent(vmax(top, splat(TINY)))
     scale = two_to_minus(e)
     for j in range(size):
@@ -323,17 +327,36 @@ def tell_label(F, D, p, here, x, least, halvings):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def upward(N, F, D, words, tops, eps_y, eps_h, x, scratch):
-    """From one end to the other: the values of the lanes, and the smallest sum that was met."""
-    zero, hot = splat(0.0), splat(1.0 / eps_h)
-    value, least, halvings = zero, splat(1.0), zero
+def faintest(F, D, p, given, x, least, inverse, widest):
+    """The smallest number that a state or count of p has, zero being none, or zero if underflow may have taken one; the
+    ``least`` so far is the least of what is below."""
+    v, entry = spread(x, F[p + U], F[p + CARD], inverse), vexp(inverse * -widest)
+    one = where(mask(given), v * entry, splat(1.0))  # of a message to a label that is an output
+    power = v if F[p + JOINT] < 0 else where(mask(given), splat(1.0), v * entry * entry)
+    for _ in range(D[COPIES]):
+        one = one * power
+    size, to = (D[COUNTS], F[p + S]) if F[p + JOINT] >= 0 else (0, 0)
+    out = lower(smallest(x, F[p + B], F[p + CARD] if size else D[COUNTS]), smallest(x, to, size))
+    return where(above(one * least, splat(TINY)), out, splat(0.0))
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def inverse_unit(F, p, given, eps_y, eps_h):
+    hot = splat(1.0 / eps_h)
+    return where(mask(given), splat(1.0 / eps_y), hot) if F[p + JOINT] >= 0 else hot
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def upward(N, F, D, words, tops, eps_y, eps_h, x, scratch, holes, widest):
+    """From one end to the other: the values of the lanes, and the smallest sum that was met; where tables have
+    ``holes`` the smallest number of a state or count as well."""
+    zero, one = splat(0.0), splat(1.0)
+    value, least, halvings = zero, one, zero
     for p in range(0, N, COLUMNS):  # by itself: many exponentials are in flight at a time
-        at, label, inverse = 3 * (p // COLUMNS), F[p + JOINT] >= 0, hot
-        here = words[at + 2]
-        if label:
-            inverse = where(mask(words[at + 1]), splat(1.0 / eps_y), hot)
+        at = 3 * (p // COLUMNS)
+        here, inverse = words[at + 2], inverse_unit(F, p, words[at + 1], eps_y, eps_h)
         hi = exponentials(x, F[p + U], F[p + E], F[p + CARD], inverse)
-        if not label:
+        if F[p + JOINT] < 0:
             raise_all(D, x, F[p + E], F[p + T], scratch)
         if F[p + PARENT] >= 0:
             hi = hi + tops[F[p + START]]
@@ -343,21 +366,26 @@ def upward(N, F, D, words, tops, eps_y, eps_h, x, scratch):
         closed, here = words[at + 1], words[at + 2]
         if F[p + JOINT] < 0:
             least, halvings = tell_label(F, D, p, here, x, least, halvings)
-            continue
-        opening = here & ~closed & ~words[at - 1] if below >= 0 else 0
-        least, halvings = tell_counts(F, D, p, closed & here, here & ~closed, opening, x, scratch, least, halvings)
+        else:
+            opening, given = here & ~closed & ~words[at - 1] if below >= 0 else 0, closed & here
+            least, halvings = tell_counts(F, D, p, given, here & ~closed, opening, x, scratch, least, halvings)
+        if holes:
+            v = faintest(F, D, p, closed, x, least, inverse_unit(F, p, closed, eps_y, eps_h), widest)
+            least = lower(least, where(mask(here), v, one))
     total = vmax(load(x, F[N - COLUMNS + S]), splat(TINY))  # at the end of all only the first count is possible
     store(x, F[N - COLUMNS + SCALE], splat(1.0) / total)
     return value + (vlog(total) + halvings * LOG_2) * eps_y, lower(least, total)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def derive_given(F, D, p, given, below_here, x, scratch):
+def derive_given(F, D, p, given, below_here, x, scratch, holes):
     """Marginals of a label where it is an output, zero elsewhere, and the derivatives by s(y) and m(k) below it."""
     below, c, K, g, zero, one = F[p + BELOW], F[p + CARD], D[COUNTS], F[p + S], splat(0.0), splat(1.0)
     for k in range(0 if given == FULL else K):
         store(x, g + k * L, where(mask(given), load(x, g + k * L), zero))
     push(x, g, 1, K, x, D[D[SLOT_AT] + F[p + SLOT] * SLOT_PARTS + POWERS] + 3 * c * K, c, scratch, one)
+    if holes:
+        forget(x, scratch, F[p + B], c)
     for y in range(c):
         t = load(x, scratch + y * L)
         store(x, F[p + U] + y * L, t * load(x, F[p + B] + y * L))
@@ -395,12 +423,14 @@ def derive_missing(F, D, p, opening, below_here, x, scratch, slope):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def derive_hidden(F, D, p, x):
+def derive_hidden(F, D, p, x, holes):
     """Marginals of a hidden variable, and the derivatives by g(k) below it."""
     H, u, d, m, zero, share = D[STATES], F[p + U], F[p + W], F[p + B], splat(0.0), 1.0 / D[COPIES]
     for h in range(H):
         store(x, u + h * L, zero)
     g, scale = F[F[p + BELOW] + S], load(x, F[p + SCALE])
+    if holes:
+        forget(x, d, m, D[COUNTS])
     for k in range(D[COUNTS]):
         v = load(x, d + k * L)
         store(x, g + k * L, v * load(x, F[p + T] + k * L) * scale)
@@ -412,7 +442,7 @@ def derive_hidden(F, D, p, x):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def downward(N, F, D, words, x, scratch):
+def downward(N, F, D, words, x, scratch, holes):
     """Back again: marginals of the nodes in place of the scores."""
     K, size, zero = D[COUNTS], D[STATES] * D[STATES], splat(0.0)
     g = F[N - COLUMNS + S]
@@ -422,7 +452,7 @@ def downward(N, F, D, words, x, scratch):
         at, below = 3 * (p // COLUMNS), F[p + BELOW]
         closed, here = words[at + 1], words[at + 2]
         if F[p + JOINT] < 0:
-            derive_hidden(F, D, p, x)
+            derive_hidden(F, D, p, x, holes)
             continue
         below_here = words[at - 1] if below >= 0 else FULL
         missing, slope = here & ~closed, scratch
@@ -431,7 +461,7 @@ def downward(N, F, D, words, x, scratch):
             v = load(x, F[p + S] + k * L)
             store(x, last + k * L, v if missing == FULL else where(mask(missing), v, zero))
         rest = scratch + D[TERMS] * L
-        derive_given(F, D, p, closed & here, below_here, x, rest)
+        derive_given(F, D, p, closed & here, below_here, x, rest, holes)
         if missing != 0:
             derive_missing(F, D, p, missing & ~below_here, below_here, x, rest, slope)
         for j in range(2 * size if missing == 0 else 0):
@@ -489,16 +519,16 @@ def run_copies(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_
         F, D, N = ints_at(R[r + PLACES]), ints_at(R[r + MORE]), COLUMNS * R[r + POSITIONS]
         tops = onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
         make_powers(R, r, A, D, x)
-        room, wide = room_for(R, r, A, size, eps_y, eps_h)
+        widest, holes = table_range(R, r, A, size)
+        wide = widest > RANGE * min(eps_y, eps_h)
         for g in range(R[r + FIRST], R[r + LAST]):
             words = onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS])
             real, wrong = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
-            safe = near_enough(N, F, words, x, room)
-            v, least = upward(N, F, D, words, tops, eps_y, eps_h, x, R[r + SCRATCH])
-            downward(N, F, D, words, x, R[r + SCRATCH])
+            v, least = upward(N, F, D, words, tops, eps_y, eps_h, x, R[r + SCRATCH], holes, widest)
+            downward(N, F, D, words, x, R[r + SCRATCH], holes)
             for slot in range(R[r + SLOTS]):
                 add_slot(R, r, D, slot, x)
             for joint in range(D[JOINTS]):
                 add_joint(R, r, D, joint, x)
-            count += write(R, r, real, wrong | wide, v, lower(least, safe), x, lanes, value, done, mu, mu_t)
+            count += write(R, r, real, wrong | wide, v, least, x, lanes, value, done, mu, mu_t)
     return count

@@ -53,14 +53,15 @@ class BatchPtr(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """Tables at one temperature: E = exp((theta - top) / eps), or theta at eps = 0, its transpose, and top and range at
-    a table's start."""
+    """Tables at one temperature: E = exp((theta - top) / eps), or theta at eps = 0, its transpose, and at a table's
+    start top, range, and the range of what it allows."""
 
     raw: Floats
     e: Floats
     et: Floats
     top: Floats
     span: Floats
+    within: Floats
 
 
 @intrinsic
@@ -104,14 +105,16 @@ def exp_neg(x: float) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def exp_table(raw, a, n, m, eps, e, et, top, span):
+def exp_table(raw, a, n, m, eps, e, et, top, span, within):
     """Fill ``Tables`` for the table at ``a``; ``span`` is infinite where an entry is forbidden."""
-    hi, lo = -np.inf, np.inf
+    hi, lo, least = -np.inf, np.inf, np.inf
     for j in range(a, a + n * m):
         hi = raw[j] if raw[j] > hi else hi
         lo = raw[j] if raw[j] < lo else lo
+        least = raw[j] if -np.inf < raw[j] < least else least
     top[a] = hi
     span[a] = hi - lo if lo > -np.inf else np.inf
+    within[a] = max(hi - least, 0.0)
     shift = hi if hi > -np.inf else 0.0
     for j in range(a, a + n * m):
         e[j] = exp_neg((raw[j] - shift) / eps) if eps > 0.0 else raw[j]
@@ -122,11 +125,12 @@ def exp_table(raw, a, n, m, eps, e, et, top, span):
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def exp_tables(
-    raw: Floats, starts: Ints, rows: Ints, cols: Ints, eps: float, e: Floats, et: Floats, top: Floats, span: Floats
-) -> None:
+    raw: Floats, starts: Ints, rows: Ints, cols: Ints, eps: float,
+    e: Floats, et: Floats, top: Floats, span: Floats, within: Floats,
+) -> None:  # fmt: skip
     """``exp_table`` for the tables at ``starts``."""
     for k in range(len(starts)):
-        exp_table(raw, starts[k], rows[k], cols[k], eps, e, et, top, span)
+        exp_table(raw, starts[k], rows[k], cols[k], eps, e, et, top, span, within)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,9 +143,9 @@ class TableSet:
 
     def at_both(self, raw: Floats, eps_y: float, eps_h: float) -> tuple[Tables, Tables]:
         """The tables at the temperatures of outputs and of hidden variables, one for both if these are equal."""
-        size, made, top, span = len(raw), list[Tables](), np.empty(len(raw)), np.empty(len(raw))
+        size, made, about = len(raw), list[Tables](), np.empty((3, len(raw)))
         for eps in (eps_y,) if eps_h == eps_y else (eps_y, eps_h):
-            made.append(Tables(raw, np.empty(size), np.empty(size), top, span))
+            made.append(Tables(raw, np.empty(size), np.empty(size), *about))
             exp_tables(raw, self.starts, self.rows, self.cols, eps, *made[-1][1:])
         return made[0], made[-1]
 

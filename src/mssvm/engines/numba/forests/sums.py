@@ -49,12 +49,13 @@ from mssvm.engines.numba.forests.registers import (
     U,
     add_products,
     exponentials,
+    forget,
     lower,
-    lowest,
     make_tables,
     mask,
     push,
     read,
+    spread,
     table_range,
     write,
 )
@@ -67,7 +68,6 @@ from mssvm.engines.numba.vector import (
     splat,
     store,
     two_to_minus_exponent,
-    vexp,
     vlog,
     vmax,
     where,
@@ -109,30 +109,21 @@ def tell_two(x, e, got, b, A, a, m):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def spread(x, u, k, inverse):
-    """exp of the lowest of k scores, less the highest: zero where that underflows."""
-    hi = load(x, u)
-    for j in range(1, k):
-        hi = vmax(hi, load(x, u + L * j))
-    return vexp((lowest(x, u, k, hi) - hi) * inverse)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def faintest(F, kids, p, x, total):
-    """The smallest share of p's belief among the states that are possible."""
+def faintest(F, kids, p, x):
+    """The smallest belief in a state of p that is possible."""
     out, zero = splat(1.0), splat(0.0)
     for j in range(F[p + CARD]):
         v = load(x, F[p + E] + L * j)
         for n in range(F[p + KIDS], F[p + KIDS_END]):
             v = where(load(x, F[kids[n] + S] + L * j), v, zero)
-        out = where(v, lower(out, load(x, F[p + B] + L * j) / total), out)
+        out = where(v, lower(out, load(x, F[p + B] + L * j)), out)
     return out
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def upward(n, F, kids, words, tables, base, tops, eps, x, holes):
     """From the leaves to the roots: the values of the lanes, and the smallest sum that was met; where tables have
-    ``holes`` the smallest share of a state as well, as one that underflow takes may be asked for later."""
+    ``holes`` the smallest belief in a state as well, as one that underflow takes may be asked for later."""
     zero, one, inverse = splat(0.0), splat(1.0), splat(1.0 / eps)
     value, least, halvings = zero, one, zero
     for p in range(0, n, COLUMNS):  # by itself: many exponentials are in flight at a time
@@ -155,8 +146,8 @@ def upward(n, F, kids, words, tables, base, tops, eps, x, holes):
             total = where(mask(here), total, one)
         least = lower(least, total)
         total = vmax(total, splat(TINY))
-        if holes:
-            least = lower(least, faintest(F, kids, p, x, total))
+        if holes and q >= 0:
+            least = lower(least, faintest(F, kids, p, x))
         if q < 0:
             store(x, F[p + SCALE], one / total)
             value = value + vlog(total) * eps
@@ -203,7 +194,7 @@ def derive(F, kids, p, words, x):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def downward(first, last, again, F, kids, words, tables, base, x):
+def downward(first, last, again, F, kids, words, tables, base, x, holes):
     """From the roots to the leaves: marginals of the nodes in place of the scores' exponentials, of positions ``first``
     to before ``last``, whose beliefs are made ``again`` if their places were taken since."""
     for p in range(last - COLUMNS, first - COLUMNS, -COLUMNS):
@@ -215,6 +206,8 @@ def downward(first, last, again, F, kids, words, tables, base, x):
                 store(x, t + j * L, load(x, F[p + SCALE]))
         else:
             push(x, F[p + S], 1, F[q + CARD], tables, base[1 - F[p + FLIP]] + F[p + START], k, t, splat(1.0))
+        if holes:
+            forget(x, t, b, k)
         if F[p + KIDS] < F[p + KIDS_END]:
             derive(F, kids, p, words, x)
         for j in range(k):
@@ -260,14 +253,14 @@ def run_sums(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_un
         r, eps = k * ROW, numbers[rows[k, NUMBER], 0]
         F, kids, n = ints_at(R[r + PLACES]), ints_at(R[r + KID_LIST]), COLUMNS * R[r + POSITIONS]
         base, tops = onward(R, r + BASE), onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
-        span, (widest, holes) = COLUMNS * R[r + SPAN], table_range(R, r, onward(A, TABLE_PARTS * R[r + SIDE] * size))
+        span, (widest, holes) = COLUMNS * R[r + SPAN], table_range(R, r, A, size)
         wide = widest > RANGE * eps
         for g in range(R[r + FIRST], R[r + LAST]):
             words = onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS])
             real, wrong = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
             v, least = upward(n, F, kids, words, A, base, tops, eps, x, holes)
             for p in range((n - 1) // span * span, -1, -span):
-                downward(p, min(p + span, n), span < n, F, kids, words, A, base, x)
+                downward(p, min(p + span, n), span < n, F, kids, words, A, base, x, holes)
                 add_pairs(R, r, p, min(p + span, n), F, A, x, onward(lanes, 3 * L))
             count += write(R, r, real, wrong | wide, v, least, x, lanes, value, done, mu, mu_t)
     return count
