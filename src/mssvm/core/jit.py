@@ -24,20 +24,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
 import numba
 import numpy
-from numba.core import sigutils
+from numba.core import cgutils, sigutils
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, NullCache, _CacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core.lowering import Lower
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime.nrt import rtsys
+from numba.core.typed_passes import NativeLowering
 from numba.core.types import unliteral
+from numba.core.untyped_passes import InlineClosureLikes
 from numba.misc.appdirs import AppDirs
 
 from mssvm.core.garbage import uncollected
@@ -102,6 +107,59 @@ class _Flags(Flags):
         return hash(tuple(sorted((name, str(value)) for name, value in self._values.items())))
 
 
+class _Lower(Lower):
+    """Numba's, without what is for debuggers, and references are counted only to what has some."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._counted: dict[int, bool] = {}  # by identity: types live as long as the code
+        super().__init__(*arguments, **options)
+
+    def is_counted(self, kind: Any) -> bool:
+        found = self._counted.get(id(kind))
+        if found is None:
+            found = self._counted[id(kind)] = self.context.data_model_manager[kind].contains_nrt_meminfo()
+        return found
+
+    def incref(self, typ: Any, val: Any) -> None:
+        if self.is_counted(typ):
+            super().incref(typ, val)
+
+    def decref(self, typ: Any, val: Any) -> None:
+        if self.is_counted(typ):
+            super().decref(typ, val)
+
+    def delvar(self, name: str) -> None:
+        if self.is_counted(self.typeof(name)):
+            super().delvar(name)
+
+    def storevar(self, value: Any, name: str, argidx: int | None = None) -> None:
+        super().storevar(value, name, argidx if self.is_counted(self.typeof(name)) else None)
+
+    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
+        return cgutils.alloca_once(self.builder, lltype, name=name, zfill=False)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Lowering(NativeLowering):
+    _name = "kernel_lowering"
+
+    @property
+    def lowering_class(self) -> Any:
+        return _Lower
+
+
+def _shortened(pipeline: Any, plain: bool) -> Any:
+    """The passes of a pipeline with our lowering. Where a kernel is ``plain``, nothing is looked for that it has not,
+    and nothing computed anew that no pass has changed."""
+    out = PassManager(pipeline.pipeline_name)
+    for step, name in pipeline.passes:
+        if not (plain and step is InlineClosureLikes):
+            out.add_pass(_Lowering if step is NativeLowering else step, name)
+    out._ENFORCING = not plain
+    out.finalize()
+    return out
+
+
 class _KernelCompiler(Compiler):
     """Numba's own, with less to do for kernels within kernels."""
 
@@ -115,7 +173,9 @@ class _KernelCompiler(Compiler):
         if _is_within(state.typingctx):
             state.flags.no_cpython_wrapper = state.flags.no_compile = True
             state.library = _Within(state.targetctx.codegen(), state.func_id.func_qualname)
-        return super().define_pipelines()
+        closures = any(isinstance(constant, CodeType) for constant in state.func_id.code.co_consts)
+        plain = bool(state.flags.no_rewrites) and not closures
+        return [_shortened(pipeline, plain) for pipeline in super().define_pipelines()]
 
 
 class _RolledCompiler(_KernelCompiler):

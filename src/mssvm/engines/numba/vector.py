@@ -13,17 +13,41 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, lower_builtin, models, register_model
+from numba.core.extending import _Intrinsic
+from numba.core.typing.templates import AbstractTemplate, infer_global, make_intrinsic_template, signature
+from numba.extending import lower_builtin, models, register_model
 
 WIDTH = 8
-_intrinsic: Any = intrinsic
 # No nnan and no ninf: what is infeasible must show as NaN or infinity, not as anything.
 FAST = ("reassoc", "contract", "nsz", "arcp")
 
 _I32 = ir.IntType(32)
 VECTOR, _BITS = ir.VectorType(ir.DoubleType(), WIDTH), ir.VectorType(ir.IntType(64), WIDTH)
 _INDEX = ir.VectorType(_I32, WIDTH)
+
+
+class _Function(types.Function):
+    """Numba's type of a function, which knows what it gave before: it is asked several times at every call."""
+
+    def __init__(self, template: Any) -> None:
+        self._known: dict[Any, Any] = {}
+        super().__init__(template)
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        key = context, tuple(args), tuple(kws.items())
+        if key not in self._known:
+            self._known[key] = super().get_call_type(context, args, kws)
+        return self._known[key]
+
+
+register_model(_Function)(models.OpaqueModel)
+
+
+def _intrinsic(define: Any) -> Any:
+    """As Numba's ``intrinsic``, with such a type."""
+    out: Any = _Intrinsic(define.__name__, define)
+    infer_global(out, _Function(make_intrinsic_template(out, define, define.__name__)))
+    return out
 
 
 class Register(types.Type):
@@ -102,6 +126,9 @@ def onward(typing: Any, place: Any, count: Any) -> Any:
     return place(place, types.intp), code
 
 
+_KINDS = (types.float64, types.int64, types.int32, types.uint8)
+
+
 def _at(kind: Any) -> Any:
     """Numbers of a kind at an address, to be read and written by index; the array there must outlive them."""
 
@@ -114,7 +141,7 @@ def _at(kind: Any) -> Any:
     return _intrinsic(numbers)
 
 
-floats_at, ints_at, shorts_at, bytes_at = (_at(k) for k in (types.float64, types.int64, types.int32, types.uint8))
+floats_at, ints_at, shorts_at, bytes_at = map(_at, _KINDS)
 
 
 @_intrinsic
@@ -168,9 +195,32 @@ for _names, _known in (
     ("iadd isub imul", _NUMBERS),
     ("floordiv mod and_ or_", {_INT: types.int64}),
     ("lt le gt ge eq ne", dict.fromkeys((_INT, _FLOAT), types.boolean)),
+    ("getitem", {(types.CPointer(kind), types.int64): kind for kind in _KINDS}),
+    ("setitem", {(types.CPointer(kind), types.int64, kind): types.none for kind in _KINDS}),
 ):
     for _name in _names.split():
         infer_global(getattr(operator, _name))(type(f"_{_name}", (_Operator,), {"known": _known}))
+for _function, _known in (
+    (bool, dict.fromkeys(((types.int64,), (types.boolean,)), types.boolean)),
+    (max, _NUMBERS),
+    (min, _NUMBERS),
+):
+    infer_global(_function)(type(f"_{_function.__name__}", (_Operator,), {"known": _known}))
+
+
+def _extreme(function: Any, sign: str) -> None:
+    """Code for ``max`` or ``min`` of two numbers, as Numba's: the first unless the second is beyond it."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        compare = builder.icmp_signed if signature.return_type == types.int64 else builder.fcmp_ordered
+        return builder.select(compare(sign, args[1], args[0]), args[1], args[0])
+
+    for pair in _NUMBERS:
+        lower_builtin(function, *pair)(code)
+
+
+_extreme(max, ">")
+_extreme(min, "<")
 
 
 def _arithmetic(op: Any, name: str) -> None:

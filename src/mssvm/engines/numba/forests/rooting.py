@@ -12,7 +12,7 @@ from mssvm.core.jit import njit
 from mssvm.core.topology import Topology
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=True, unroll=False, nogil=True, error_model="numpy", no_rewrites=True)
 def plan_forest(
     n: int, ends: Ints, order: Ints, parent: Ints, edge: Ints, flip: Bools, degree: Ints, first: Bools, work: Ints
 ) -> bool:

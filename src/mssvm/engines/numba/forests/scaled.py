@@ -80,7 +80,7 @@ def _float(typingctx: Any, x: Any) -> Any:
     return types.float64(types.int64), codegen
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@njit(cache=True, error_model="numpy", inline="always", no_rewrites=True)
 def exp_neg(x: float) -> float:
     """exp(x) for x <= 0 (0 below -700) in plain arithmetic, so that loops over it vectorise."""
     z = x if x > -700.0 else -700.0
@@ -104,7 +104,7 @@ def exp_neg(x: float) -> float:
     return p * scale if x > -700.0 else 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"}, no_rewrites=True)
 def exp_table(raw, a, n, m, eps, e, et, top, span, within):
     """Fill ``Tables`` for the table at ``a``; ``span`` is infinite where an entry is forbidden."""
     hi, lo, least = -np.inf, np.inf, np.inf
