@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +34,45 @@ def test_without_the_libraries_plain_torch_runs(monkeypatch: pytest.MonkeyPatch)
         nvrtc._driver()
     with pytest.raises(UnsupportedError, match="NVRTC"):
         nvrtc._nvrtc()
+
+
+class FakeNVRTC:
+    """A compiler whose machine code says how many times it was asked."""
+
+    asked = 0
+
+    def nvrtcCompileProgram(self, *_: Any) -> int:
+        self.asked += 1
+        return 0
+
+    def nvrtcGetCUBINSize(self, _: Any, size: Any) -> None:
+        size._obj.value = 5
+
+    def nvrtcGetCUBIN(self, _: Any, code: Any) -> None:
+        code.value = b"no %d" % self.asked
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: 0
+
+
+def test_compiled_code_is_kept_until_it_is_damaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = FakeNVRTC()
+    monkeypatch.setattr(nvrtc, "_nvrtc", lambda: fake)
+    monkeypatch.setattr(nvrtc, "directory", lambda versions: tmp_path)
+    nvrtc._version.cache_clear()
+
+    def code(text: str, capability: tuple[int, int] = (9, 0)) -> bytes:
+        return nvrtc._compiled(text, "a.cu", capability).rstrip(b"\0")
+
+    assert code("one") == code("one") == b"no 1"
+    assert code("two") == b"no 2" and code("one", (8, 0)) == b"no 3" and code("one") == b"no 1"
+    assert len(list(tmp_path.iterdir())) == 3
+    for file in tmp_path.iterdir():
+        file.write_bytes(file.read_bytes()[:-1])
+    assert code("one") == code("one") == b"no 4"
+    monkeypatch.setattr(nvrtc, "directory", lambda versions: None)
+    assert code("one") == b"no 5"
+    nvrtc._version.cache_clear()
 
 
 def test_nothing_has_no_turns() -> None:

@@ -50,6 +50,9 @@ from mssvm.core.garbage import uncollected
 _config: Any = numba.config
 PACKAGE = Path(__file__).parents[1]
 KEPT = "kernels"  # how the directories of compiled code begin
+VERSIONS = "-".join(
+    [sys.implementation.cache_tag or "python"] + [f"{m.__name__}{m.__version__}" for m in (numba, llvmlite, numpy)]
+)
 UNUSED = 30 * 86400.0  # seconds after which the directory of other versions is removed
 _IMPORTS = re.compile(r"^\s*(?:from (mssvm[\w.]*) import (\([^)]*\)|[^\n#]*)|import (mssvm[\w.]*))", re.MULTILINE)
 
@@ -327,12 +330,11 @@ def _cache_of(function: Any) -> Any:
 
 
 @cache
-def directory() -> Path | None:
-    """Where compiled kernels are kept: where Numba is told to, in the package, or with the user's files; or nowhere."""
-    parts = (f"{module.__name__}{module.__version__}" for module in (numba, llvmlite, numpy))
-    versions = "-".join([KEPT, sys.implementation.cache_tag or "python", *parts])
+def directory(versions: str = VERSIONS) -> Path | None:
+    """Where kernels compiled by what has these versions are kept: where Numba is told to, in the package, or with the
+    user's files; or nowhere."""
     for place in _places():
-        path = place / versions
+        path = place / f"{KEPT}-{versions}"
         try:
             path.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=path).close()

@@ -1,13 +1,16 @@
 """CUDA source compiled at first use with the libraries that PyTorch brings: no toolkit, no package beside it.
 
-NVRTC turns source into machine code for the present GPU; the driver's interface loads and launches it on PyTorch's own
-context and stream. Where either library is missing ``kernel`` says so, and the plain PyTorch runs instead.
+NVRTC turns source into machine code for the present GPU, which is kept on disk beside the kernels for the CPU; the
+driver's interface loads and launches it on PyTorch's own context and stream. Where either library is missing ``kernel``
+says so, and the plain PyTorch runs instead.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +18,9 @@ from typing import Any
 
 import torch
 
-from mssvm.core.errors import UnsupportedError
+from mssvm.core.errors import InputError, UnsupportedError
+from mssvm.core.files import replacing
+from mssvm.core.jit import directory
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -87,15 +92,31 @@ def available(device: torch.device) -> bool:
 
 
 def _compiled(text: str, name: str, capability: tuple[int, int]) -> bytes:
+    """Machine code for a GPU: what was kept of it, if that is whole, or compiled and kept."""
+    # The last two concern single precision alone: no denormal numbers, divisions that round like other operations.
+    flags = (
+        f"--gpu-architecture=sm_{capability[0]}{capability[1]}".encode(),
+        *(b"--std=c++17", b"--ftz=true", b"--prec-div=false"),
+    )
+    digest = hashlib.sha256(b"\n".join((*flags, text.encode()))).hexdigest()
+    folder = directory(f"cuda{_version()}")
+    kept = None if folder is None else folder / f"{name}-{digest[:32]}"
+    with suppress(OSError):
+        found = b"" if kept is None else kept.read_bytes()
+        if found[:32] == hashlib.sha256(found[32:]).digest():
+            return found[32:]
+    code = _machine_code(text, name, flags)
+    if kept is not None:
+        with suppress(InputError), replacing(kept) as file:  # a full disk: the code is in memory
+            file.write(hashlib.sha256(code).digest() + code)
+    return code
+
+
+def _machine_code(text: str, name: str, flags: Sequence[bytes]) -> bytes:
     library, program = _nvrtc(), ctypes.c_void_p()
     arguments = (ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
     if library.nvrtcCreateProgram(*arguments):
         raise UnsupportedError(f"the CUDA source {name} could not be read by NVRTC.")
-    # The last two concern single precision alone: no denormal numbers, divisions that round like other operations.
-    flags: Sequence[bytes] = (
-        f"--gpu-architecture=sm_{capability[0]}{capability[1]}".encode(),
-        *(b"--std=c++17", b"--ftz=true", b"--prec-div=false"),
-    )
     failed = library.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*flags))
     size = ctypes.c_size_t()
     if failed:
@@ -121,6 +142,13 @@ def _driver() -> Any:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
         raise UnsupportedError("there is no CUDA driver (libcuda.so.1) on this machine.") from None
+
+
+@lru_cache(maxsize=1)
+def _version() -> str:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"{major.value}.{minor.value}"
 
 
 @lru_cache(maxsize=1)
