@@ -309,7 +309,7 @@ def test_products_have_the_same_fixed_points(eps: tuple[float, float], shape: st
         batch = Batch.build([graph] * 4, None if own else [[0] * graph.n_factors] * 4)
     theta = Potentials(2.0 * rng.normal(size=batch.n_states), 0.2 * rng.normal(size=batch.n_table_entries))
     query = Query(rng.random(batch.n_vars) < 0.5, rng.random(batch.n_states) < 0.9)
-    query.allowed[batch.unary_ptr[:-1] + 1] = True
+    query.allowed[batch.unary_ptr[:-1] + (0 if own else 1)] = True  # graphs whose first states are all allowed, or not
     t = Temperatures.one(batch.n_vars, eps[0]) if eps[0] == eps[1] else Temperatures(query.output, *eps)
     every, found = np.arange(4), []
     for engine in (engine_of(), TorchEngine(device)):

@@ -16,19 +16,22 @@ from mssvm.engines.torch.grids import FEW_STATES, MAXIMA, MIXED, finest, product
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_STATES, MOST_SHARED, LOOK = 32, 14 << 10, 8
+LANES, AT_ONCE = 4, 2  # threads that add up the messages to a variable, and how many of them each reads at once
 RECORDED = 8  # so many times LOOK sweeps are worth a recording
 
 
 @dataclass(frozen=True, eq=False)
 class PairKernel:
     """Wiring of a batch whose variables all have as many states: factors sorted by their first end (``order``),
-    ``variables`` by colour, with the rows of their messages; ``in_colour`` are the numbers of variables of each."""
+    ``variables`` by colour, with the rows of their messages to first ends and where those to second ends begin in
+    ``slots``; ``in_colour`` are the numbers of variables of each."""
 
     states: int
     in_colour: tuple[int, int]
     at: Device
     order: torch.Tensor
-    variables: tuple[torch.Tensor, ...]
+    variables: torch.Tensor
+    slots: torch.Tensor
     number: torch.Tensor
     ends: torch.Tensor
     owner: torch.Tensor
@@ -46,12 +49,12 @@ class PairKernel:
         variables = np.argsort(kind, kind="stable")
         own = np.searchsorted(ends[:, 0], np.stack([variables, variables + 1], axis=1))
         slots = np.lexsort((ends[:, 1], kind[ends[:, 1]]))
-        counts = np.bincount(ends[:, 1], minlength=batch.n_vars)[variables]
-
+        behind = offsets(np.bincount(ends[:, 1], minlength=batch.n_vars)[variables])
+        rows = np.concatenate([np.column_stack([variables, own, behind[:-1]]), [[0, 0, 0, behind[-1]]]])
         zeros = int(np.sum(kind == 0))
         return cls(
             int(cards[0]), (zeros, batch.n_vars - zeros), at, at.ints(order),
-            (at.shorts(variables), at.shorts(own), at.shorts(offsets(counts)), at.shorts(slots)),
+            at.shorts(rows), at.shorts(slots),
             number[at.ints(order)].to(torch.int32), at.shorts(ends), at.shorts(batch.factor_owner[order]),
             (4 * at.ints(colour[:, 0]) + 8 * at.ints(colour[:, 1])).to(torch.uint8),
         )  # fmt: skip
@@ -154,22 +157,22 @@ class _Sweeps:
         size, threads = tables.element_size(), 512 // tables.element_size()
         rows = messages.reshape(n, 2, states)[plan.order]
         rows = torch.where(rows > -torch.inf, rows, 0.0)  # such an entry belongs to a forbidden state: any number does
-        wide = states - 1 if states < 4 else -(-(states - 1) // 4) * 4
-        self._rows = messages.new_zeros(2, n, wide)
-        self._rows[..., : states - 1] = ((rows - rows[..., :1]) / unit)[..., 1:].transpose(0, 1)
+        self._rows = _padded(((rows - rows[..., :1]) / unit)[..., 1:].transpose(0, 1))
         self.change = messages.new_zeros(len(active))
-        field = messages.new_empty(len(unary), -(-states // 4) * 4)
+        narrow = bool((unary[:, 0] > -torch.inf).all())
+        scores = _padded((unary - unary[:, :1])[:, 1:] / unit) if narrow else _padded(unary / unit, 1)
+        field = torch.empty_like(scores)
         few = plan.few(tables)
         staged = not few and threads * states**2 * size <= MOST_SHARED
         numbers = constants(
             S=states, THREADS=threads, TABLES=len(tables) if few else 0, STAGED=staged, PRODUCT=product_of(t),
-            COLOURED=not schedule.flooding, ONE=len(active) == 1,
+            COLOURED=not schedule.flooding, ONE=len(active) == 1, NARROW=narrow, LANES=LANES, AT_ONCE=AT_ONCE,
         )  # fmt: skip
         fields, send = (kernel("pairs.cu", k, plan.at.device, plan.at.dtype, numbers) for k in ("fields", "messages"))
 
         def gather(first: int, count: int) -> Callable[[], None]:
-            given = (unary, self._rows, *plan.variables, field, float(unit), first, count, n)
-            return fields.ready(-(-4 * count // threads), threads, *given) if count else _nothing
+            given = (scores, self._rows, plan.variables, plan.slots, field, first, count, n)
+            return fields.ready(-(-LANES * count // threads), threads, *given) if count else _nothing
 
         ratio = t.eps_h / t.eps_y if t.eps_y > 0.0 else 1.0
         given = (
@@ -195,6 +198,14 @@ class _Sweeps:
         rows = torch.cat([torch.zeros_like(ratios[..., :1]), ratios], dim=-1)
         rows = self._unit * (rows - rows.amax(dim=-1, keepdim=True))
         messages.reshape(rows.shape[1], 2, -1)[self._plan.order] = rows.transpose(0, 1)
+
+
+def _padded(rows: torch.Tensor, few: int = 3) -> torch.Tensor:
+    """Rows as the kernel reads them: four numbers at a time where there are as many as ``few``."""
+    n = rows.shape[-1]
+    out = rows.new_zeros(*rows.shape[:-1], n if n < few else -(-n // 4) * 4)
+    out[..., :n] = rows
+    return out
 
 
 def _nothing() -> None:

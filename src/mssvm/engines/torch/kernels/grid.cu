@@ -36,6 +36,12 @@ __device__ __forceinline__ REAL mean(REAL a, REAL b, REAL share) { return a > 0 
 __device__ __forceinline__ int mean(int a, int b, REAL share) { return __float2int_rn((1 - share) * a + share * b); }
 __device__ __forceinline__ void from_log(REAL log, REAL& x) { x = exp_(log); }
 __device__ __forceinline__ void from_log(REAL log, int& x) { x = log > -64 ? __float2int_rn(STEPS * (log < 64 ? log : REAL(64))) : -(1 << 29); }
+// Positive numbers are in the order of their bits, and of three whole numbers one instruction takes the largest.
+__device__ __forceinline__ float largest(float a, float b, float c) {
+  return __int_as_float(__vimax3_s32(__float_as_int(a), __float_as_int(b), __float_as_int(c)));
+}
+__device__ __forceinline__ double largest(double a, double b, double c) { return fmax(fmax(a, b), c); }
+__device__ __forceinline__ int largest(int a, int b, int c) { return __vimax3_s32(a, b, c); }
 template <int HOW> __device__ __forceinline__ void add(M& o, M x, M y) { o = HOW == SUMS ? o + x * y : larger(o, times(x, y)); }
 
 // Position of variable n.
@@ -106,13 +112,22 @@ template <int AXIS> __device__ __forceinline__ M entry(const Tables& all, const 
 // o[t] = sum (or maximum, or power sum) over s of v[s] times the table's (s, t), or (t, s) if BACK.
 template <int AXIS, int HOW, bool BACK> __device__ __forceinline__ void through(
     const Tables& all, const Memory& at, int position, const M* v, M* o) {
+  const auto product = [&](int s, int t) { return times(v[s], entry<AXIS>(all, at, position, BACK ? t * S + s : s * S + t)); };
+  if constexpr (HOW == MAXIMA && PRODUCT == MIXED) {
 #pragma unroll
-  for (int s = 0; s < S; s++)
+    for (int t = 0; t < S; t++) o[t] = S % 2 ? product(0, t) : larger(product(0, t), product(1, t));
 #pragma unroll
-    for (int t = 0; t < S; t++) {
-      const M p = entry<AXIS>(all, at, position, BACK ? t * S + s : s * S + t);
-      if (s) add<HOW>(o[t], v[s], p); else o[t] = times(v[s], p);
-    }
+    for (int s = 2 - S % 2; s < S; s += 2)
+#pragma unroll
+      for (int t = 0; t < S; t++) o[t] = largest(o[t], product(s, t), product(s + 1, t));
+  } else {
+#pragma unroll
+    for (int s = 0; s < S; s++)
+#pragma unroll
+      for (int t = 0; t < S; t++) {
+        if (s) add<HOW>(o[t], v[s], entry<AXIS>(all, at, position, BACK ? t * S + s : s * S + t)); else o[t] = product(s, t);
+      }
+  }
   if constexpr (HOW == TEMPERED) {
 #pragma unroll
     for (int t = 0; t < S; t++) {
@@ -132,10 +147,12 @@ template <int AXIS, bool BACK> __device__ __forceinline__ void tell(
   if constexpr (PRODUCT < MIXED) { through<AXIS, PRODUCT, BACK>(all, at, position, v, o); return; }
   if (mine && theirs) { through<AXIS, PRODUCT == TEMPERED ? TEMPERED : MAXIMA, BACK>(all, at, position, v, o); return; }
   if (mine) {
-    M top = v[0], belief[S]; unsigned int best = 0;  // a bit for every best state
-    belief[0] = v[0];
+    M belief[S]; unsigned int best = 0;  // a bit for every best state
 #pragma unroll
-    for (int s = 1; s < S; s++) { belief[s] = v[s] * said[s - 1]; top = larger(top, belief[s]); }
+    for (int s = 0; s < S; s++) belief[s] = s ? v[s] * said[s ? s - 1 : 0] : v[0];
+    M top = S % 2 ? belief[0] : larger(belief[0], belief[1]);
+#pragma unroll
+    for (int s = 2 - S % 2; s < S; s += 2) top = largest(top, belief[s], belief[s + 1]);
 #pragma unroll
     for (int s = 0; s < S; s++) best |= (belief[s] == top ? 1u : 0u) << s;
     if (PRODUCT == MIXED && (best & (best - 1)) == 0) {

@@ -1,11 +1,14 @@
 // Belief propagation on any pairwise graph: a sweep is one launch for the fields of the variables and one for the messages,
 // both of a factor by one thread, in place. Compiled with S, THREADS, TABLES (different tables, kept in shared memory; 0: too
 // many), STAGED (a block's tables are brought there), PRODUCT (of sums, of maxima, mixed, or mixed with outputs at a
-// temperature of their own), COLOURED (only messages to the variables of one colour) and ONE (instance).
+// temperature of their own), COLOURED (only messages to the variables of one colour), ONE (instance) and NARROW (the first
+// state of every variable is allowed).
 // Factors are sorted by their first end; messages to first ends come first, in that order. Messages and fields are logs over
-// eps; of a message the first entry is 0 and left out. Tables come as exp(theta / eps) and must be positive.
+// eps; of a message the first entry is 0 and left out, of a field if it is NARROW. Tables come as exp(theta / eps) and must be
+// positive.
 constexpr int SUMS = 0, MAXIMA = 1, MIXED = 2, TEMPERED = 3;
-constexpr int R = S - 1, ROW = R < 3 ? R : (R + 3) / 4 * 4, FIELD = (S + 3) / 4 * 4, SS = S * S;
+constexpr int R = S - 1, ROW = R < 3 ? R : (R + 3) / 4 * 4, SS = S * S;
+constexpr int COLUMNS = (S + 3) / 4 * 4, FIELD = NARROW ? ROW : COLUMNS, FIRST = NARROW ? 0 : 1;
 struct alignas(16) Four { REAL x, y, z, w; };
 
 __device__ __forceinline__ void raise(float* at, float x) { atomicMax(reinterpret_cast<int*>(at), __float_as_int(x)); }
@@ -56,45 +59,51 @@ template <int N> __device__ __forceinline__ void store_once(REAL* row, const REA
   } else store<N>(row, x);
 }
 
-// field = unary / eps + all messages to the variable: rows own.x .. own.y - 1 of those to first ends, rows slot[ptr[k]] ..
-// slot[ptr[k + 1] - 1] of those to second ends. Of the n variables variable[first], ...: four lanes each, which are added in a
-// fixed order.
+// field = score + all messages to the variable: of[k] has its number, the rows of those to first ends from .y to .z - 1; those
+// to second ends are rows slot[of[k].w] .. slot[of[k + 1].w - 1]. Of the n variables from the first on: LANES lanes each, which
+// are added in a fixed order.
 extern "C" __global__ void __launch_bounds__(THREADS) fields(
-    const REAL* __restrict__ unary, const REAL* __restrict__ m, const int* __restrict__ variable,
-    const int2* __restrict__ own, const int* __restrict__ ptr, const int* __restrict__ slot, REAL* __restrict__ field,
-    REAL eps, int first, int n, int n_factors) {
-  const int at = (blockIdx.x * THREADS + threadIdx.x) / 4, lane = threadIdx.x % 4, k = first + min(at, n - 1);
-  const int2 mine = own[k]; const REAL* second = m + (long long)n_factors * ROW;
-  const REAL c = REAL(1) / eps; const int i = variable[k], last = ptr[k + 1];
-  const REAL* u = unary + (long long)i * S; REAL total[ROW], out[FIELD];
+    const REAL* __restrict__ scores, const REAL* __restrict__ m, const int4* __restrict__ of, const int* __restrict__ slot,
+    REAL* __restrict__ field, int first, int n, int n_factors) {
+  const int at = (blockIdx.x * THREADS + threadIdx.x) / LANES, lane = threadIdx.x % LANES, k = first + min(at, n - 1);
+  const int4 mine = of[k]; const int last = of[k + 1].w; const REAL* second = m + (long long)n_factors * ROW;
+  REAL total[ROW], out[FIELD], own[AT_ONCE][ROW], other[AT_ONCE][ROW]; int row[AT_ONCE];
 #pragma unroll
   for (int s = 0; s < ROW; s++) total[s] = 0;
-  const auto more = [&](const REAL* row, bool once) {
-    REAL x[ROW]; if (once) load_once<ROW>(row, x); else load<ROW>(row, x);
+  // So many at once are on their way before the first is waited for; what is read too much is not added.
+  for (int i = mine.y + lane, j = mine.w + lane; i < mine.z || j < last; i += AT_ONCE * LANES, j += AT_ONCE * LANES) {
 #pragma unroll
-    for (int s = 0; s < R; s++) total[s] += x[s];
-  };
-  for (int j = mine.x + lane; j < mine.y; j += 4) more(m + (long long)j * ROW, true);
-  for (int j = ptr[k] + lane; j < last; j += 4) more(second + (long long)slot[j] * ROW, false);
+    for (int k = 0; k < AT_ONCE; k++) row[k] = slot[max(min(j + k * LANES, last - 1), 0)];
 #pragma unroll
-  for (int s = 0; s < R; s++) {
-    total[s] += __shfl_xor_sync(0xffffffffu, total[s], 1);
-    total[s] += __shfl_xor_sync(0xffffffffu, total[s], 2);
+    for (int k = 0; k < AT_ONCE; k++) load_once<ROW>(m + (long long)max(min(i + k * LANES, mine.z - 1), 0) * ROW, own[k]);
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) load<ROW>(second + (long long)row[k] * ROW, other[k]);
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++)
+#pragma unroll
+      for (int s = 0; s < R; s++)
+        total[s] += (i + k * LANES < mine.z ? own[k][s] : REAL(0)) + (j + k * LANES < last ? other[k][s] : REAL(0));
   }
+  load<FIELD>(scores + (long long)mine.x * FIELD, out);
+#pragma unroll
+  for (int s = 0; s < R; s++)
+#pragma unroll
+    for (int by = 1; by < LANES; by *= 2) total[s] += __shfl_xor_sync(0xffffffffu, total[s], by);
   if (lane || at >= n) return;
 #pragma unroll
-  for (int s = 0; s < FIELD; s++) out[s] = s < S ? u[s] * c + (s ? total[s ? s - 1 : 0] : REAL(0)) : REAL(0);
-  store<FIELD>(field + (long long)i * FIELD, out);
+  for (int s = 0; s < R; s++) out[FIRST + s] += total[s];
+  store<FIELD>(field + (long long)mine.x * FIELD, out);
 }
 
 // exp(field - message), largest entry 1 (all 1 where nothing is allowed).
 __device__ __forceinline__ void cavity(const REAL* field, const REAL* message, REAL* e) {
-  REAL x[FIELD], top = -infinity();
+  REAL x[FIELD], top = NARROW ? REAL(0) : -infinity();
   load<FIELD>(field, x);
+  e[0] = NARROW ? REAL(0) : x[0]; top = larger(top, e[0]);
 #pragma unroll
-  for (int s = 0; s < S; s++) { e[s] = x[s] - (s ? message[s ? s - 1 : 0] : REAL(0)); top = larger(top, e[s]); }
+  for (int s = 0; s < R; s++) { e[s + 1] = x[FIRST + s] - message[s]; top = larger(top, e[s + 1]); }
 #pragma unroll
-  for (int s = 0; s < S; s++) e[s] = top > -infinity() ? exp_(e[s] - top) : REAL(1);
+  for (int s = 0; s < S; s++) e[s] = NARROW || top > -infinity() ? exp_(e[s] - top) : REAL(1);
 }
 
 // Weights of an output's states for a hidden neighbour: of softmax(eps_y) of its belief e back, over what the neighbour says.
@@ -158,10 +167,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) messages(
     const int2* __restrict__ ends, const int* __restrict__ owner, const unsigned char* __restrict__ kinds,
     const signed char* __restrict__ active, REAL* __restrict__ change, REAL eps, REAL damping, REAL ratio, int colour,
     int look, int n_factors) {
-  __shared__ __align__(16) REAL kept[TABLES ? TABLES * S * FIELD : STAGED ? THREADS * SS : 4];
+  __shared__ __align__(16) REAL kept[TABLES ? TABLES * S * COLUMNS : STAGED ? THREADS * SS : 4];
   __shared__ REAL worst;
   const int first = blockIdx.x * THREADS, n = min(THREADS, n_factors - first), f = first + threadIdx.x;
-  for (int k = threadIdx.x; k < TABLES * S * FIELD; k += THREADS) kept[k] = k % FIELD < S ? tables[k / FIELD * S + k % FIELD] : REAL(0);
+  for (int k = threadIdx.x; k < TABLES * S * COLUMNS; k += THREADS) kept[k] = k % COLUMNS < S ? tables[k / COLUMNS * S + k % COLUMNS] : REAL(0);
   if (STAGED)
     for (int k = threadIdx.x; k < n * SS; k += THREADS) kept[k] = tables[(long long)number[first + k / SS] * SS + k % SS];
   if (threadIdx.x == 0) worst = 0;
@@ -169,8 +178,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) messages(
   __syncthreads();
   REAL moved = 0; const bool on = threadIdx.x < n && active[ONE ? 0 : owner[f]];
   if (on) {
-    constexpr int WIDTH = TABLES ? FIELD : S;
-    const REAL* P = TABLES ? kept + (TABLES > 1 ? number[f] : 0) * S * FIELD
+    constexpr int WIDTH = TABLES ? COLUMNS : S;
+    const REAL* P = TABLES ? kept + (TABLES > 1 ? number[f] : 0) * S * COLUMNS
                            : STAGED ? kept + threadIdx.x * SS : tables + (long long)number[f] * SS;
     const int kind = PRODUCT >= MIXED || COLOURED ? kinds[f] : 0; const int2 end = __ldcs(ends + f);
     REAL m0[ROW], m1[ROW], e0[S], e1[S], o0[S], o1[S]; REAL* at = m + (long long)f * ROW;
