@@ -18,8 +18,10 @@ from mssvm.engines import engine_of
 from mssvm.engines.messages import Schedule, Temperatures
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.engines.torch import TorchEngine
+from mssvm.engines.torch.arrays import DevicePotentials
 from mssvm.inference.enumerate import score
 from mssvm.inference.propagation.propagate import Propagate
+from mssvm.objectives.training import LinearMinus
 from mssvm.torch import StructuredLoss
 from with_torch.models import MODELS
 
@@ -164,6 +166,23 @@ def test_the_layer_gives_the_same_on_every_device(name: str, device: str) -> Non
     for want, double, single in zip(*found, strict=True):
         torch.testing.assert_close(double, want, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(single, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_scores_of_labels_are_added_up_on_the_device(device: str) -> None:
+    """Ragged forests, one without factors and one whose instances share tables."""
+    rng = np.random.default_rng(2)
+    graphs = [random_forest(rng, n, 4) for n in (5, 1, 9, 3)] + [Topology((2, 2, 2), ((0, 1), (1, 2)))] * 3
+    batch = Batch.build(graphs)
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    y = rng.integers(batch.cards)
+    query = Query(np.ones(batch.n_vars, dtype=bool), np.zeros(batch.n_states, dtype=bool))
+    query.allowed[batch.unary_ptr[:-1] + y] = True
+    mu = engine_of().exact(batch, ms.engines.base.ExactSettings()).bind(query, 1.0, 1.0)(theta).mu
+    minus = LinearMinus(batch, mu, np.zeros(0))
+    parts = (torch.from_numpy(part).to(device) for part in (theta.unary, theta.tables))
+    for given in (theta, DevicePotentials(*parts)):
+        np.testing.assert_allclose(minus.value(given, len(batch)), score(batch, theta, y), rtol=1e-12)
 
 
 def same_as_the_cpu_engine(

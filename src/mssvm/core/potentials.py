@@ -21,13 +21,25 @@ from typing import Any, Literal
 import numpy as np
 from scipy import sparse
 
-from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints, sum_by
 from mssvm.core.errors import InputError
 from mssvm.core.topology import Batch, ranks, spans
 
 Target = Literal["unary", "tables"]
 MOST_32 = np.iinfo(np.int32).max
 LARGE = 1 << 14  # multiplications of a term that is not fused with others
+
+
+@dataclass(frozen=True, eq=False)
+class Picked:
+    """Some scores and the instances they belong to, in their order: states of variables, entries of tables with how
+    often each counts."""
+
+    states: Ints
+    owner: Ints
+    tables: Ints
+    table_owner: Ints
+    count: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +56,10 @@ class Potentials:
     def __add__(self, other: Potentials) -> Potentials:
         return Potentials(self.unary + other.unary, self.tables + other.tables)
 
-    def chosen(self, states: Ints, entries: Ints) -> tuple[Floats, Floats]:
-        """Scores of some states, and of some entries of tables."""
-        return self.unary[states], self.tables[entries]
+    def sums(self, picked: Picked, n: int) -> Floats:
+        """For each of ``n`` instances the sum of the scores picked."""
+        tables = picked.count * self.tables[picked.tables]
+        return sum_by(picked.owner, self.unary[picked.states], n) + sum_by(picked.table_owner, tables, n)
 
     def check(self, batch: Batch, unary: bool = True) -> None:
         """Raise unless shapes fit the batch and no entry is NaN or +inf; those of ``unary`` may be looked at later."""

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats, Ints, sum_by
+from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InfeasibleError, InputError
-from mssvm.core.potentials import Marginals, Potentials, Status
+from mssvm.core.potentials import Marginals, Picked, Potentials, Status
 from mssvm.core.topology import Batch, offsets
 from mssvm.engines import engine_of
 from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Plan
@@ -224,16 +224,13 @@ class LinearMinus:
     """U- of single labels with nothing hidden, a linear function: <mu, theta> with constant marginals mu."""
 
     def __init__(self, batch: Batch, mu: Marginals, gradient: Floats) -> None:
-        self.states, entries = np.flatnonzero(mu.unary), np.flatnonzero(mu.tables)
-        self.owner = batch.owner  # a label marks one state of every variable
-        self.tables, self.table_owner = batch.mu_entries(entries)
-        self.count = mu.tables[entries]
+        entries = np.flatnonzero(mu.tables)  # a label marks one state of every variable
+        self.picked = Picked(np.flatnonzero(mu.unary), batch.owner, *batch.mu_entries(entries), mu.tables[entries])
         self.gradient = gradient
 
     def value(self, theta: Potentials, n: int) -> Floats:
         """Of every instance."""
-        unary, tables = theta.chosen(self.states, self.tables)
-        return sum_by(self.owner, unary, n) + sum_by(self.table_owner, self.count * tables, n)
+        return theta.sums(self.picked, n)
 
 
 class Look(NamedTuple):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from mssvm.core.arrays import AnyArray, Floats, Ints
+from mssvm.core.arrays import AnyArray, Floats
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.potentials import Marginals, Picked, Potentials
 from mssvm.core.topology import Batch
 
+T = TypeVar("T")
 Parts = tuple[torch.Tensor, torch.Tensor]
 # exp of numbers up to so much, and products of a few of them with scores, stay in the range of the type.
 SAFE = {torch.float32: 75.0, torch.float64: 600.0}
@@ -78,11 +80,13 @@ class DevicePotentials(_OnDevice, Potentials):
         theirs = other.parts if isinstance(other, DevicePotentials) else _uploaded(other, like)
         return DevicePotentials(self.parts[0] + theirs[0], self.parts[1] + theirs[1])
 
-    def chosen(self, states: Ints, entries: Ints) -> tuple[Floats, Floats]:
-        """Only these are fetched."""
+    def sums(self, picked: Picked, n: int) -> Floats:
+        """What is picked lies in the order of the instances; only their sums are fetched."""
         at = Device(self.parts[0].device, self.parts[0].dtype)
-        unary, tables = (part[at.ints(k)] for part, k in zip(self.parts, (states, entries), strict=True))
-        return fetched(unary), fetched(tables)
+        (states, per_unary), (tables, per_table), count = _kept(picked, at, lambda: _picked(picked, n, at))
+        chosen = (self.parts[0][states], per_unary), (count * self.parts[1][tables], per_table)
+        unary, table = (torch.segment_reduce(x, "sum", lengths=per, unsafe=True) for x, per in chosen)
+        return fetched(unary + table)
 
     def check(self, batch: Batch, unary: bool = True) -> None:
         sizes = ("unary", batch.n_states), ("tables", batch.n_table_entries)
@@ -96,10 +100,20 @@ class DevicePotentials(_OnDevice, Potentials):
 
 
 def _uploaded(theta: Potentials, to: Device) -> Parts:
-    """Host potentials on the device; they remember it, since a loss is added in every iteration."""
-    known: dict[Device, Parts] = theta.__dict__.setdefault("_on_devices", {})
+    return _kept(theta, to, lambda: (to.floats(theta.unary), to.floats(theta.tables)))
+
+
+def _picked(picked: Picked, n: int, to: Device) -> tuple[Parts, Parts, torch.Tensor]:
+    places = ((picked.states, picked.owner), (picked.tables, picked.table_owner))
+    unary, tables = ((to.ints(at), to.ints(np.bincount(owner, minlength=n))) for at, owner in places)
+    return unary, tables, to.floats(picked.count)
+
+
+def _kept(host: Any, to: Device, upload: Callable[[], T]) -> T:
+    """What ``upload`` makes of an object on the host, which remembers it: it is asked for in every iteration."""
+    known: dict[Device, T] = host.__dict__.setdefault("_on_devices", {})
     if to not in known:
-        known[to] = to.floats(theta.unary), to.floats(theta.tables)
+        known[to] = upload()
     return known[to]
 
 

@@ -56,10 +56,9 @@ class TorchFeatures:
             phi = linear(batch, list(map(_used, others)), None, n_weights).phi.tocoo()
             rest = at.ints(phi.coords[0]), at.ints(phi.coords[1]), at.floats(np.array(phi.data))
         base = offset or Potentials.zeros(batch)
-        same = np.array_equal(batch.mu_source, np.arange(batch.n_table_entries))
         return cls(
             batch, at, tuple(_dense(term, at) for term in plain), rest, (at.floats(base.unary), at.floats(base.tables)),
-            None if same else at.ints(batch.mu_source), n_weights,
+            None if batch.whole_copies else at.ints(batch.mu_source), n_weights,
         )  # fmt: skip
 
     def forward(self, w: Floats) -> Potentials:
@@ -76,7 +75,9 @@ class TorchFeatures:
     def adjoint(self, mu: Marginals) -> Floats:
         parts = mu.parts if isinstance(mu, DeviceMarginals) else (self.at.floats(mu.unary), self.at.floats(mu.tables))
         unary, tables = (part.to(self.at.dtype) for part in parts)
-        if self.mu_source is not None:
+        if self.mu_source is None:
+            tables = tables.reshape(-1, self.batch.n_table_entries).sum(0)
+        else:
             tables = tables.new_zeros(self.batch.n_table_entries).index_add_(0, self.mu_source, tables)
         w = unary.new_zeros(self.n_weights)
         for term in self.dense:
