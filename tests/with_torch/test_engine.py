@@ -11,6 +11,7 @@ import torch
 
 import mssvm as ms
 from builders import Case, grid_scopes, random_case, random_forest
+from mssvm.core.components import hidden_components
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology
@@ -183,6 +184,32 @@ def test_scores_of_labels_are_added_up_on_the_device(device: str) -> None:
     parts = (torch.from_numpy(part).to(device) for part in (theta.unary, theta.tables))
     for given in (theta, DevicePotentials(*parts)):
         np.testing.assert_allclose(minus.value(given, len(batch)), score(batch, theta, y), rtol=1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_states_are_judged_on_the_device_where_nothing_is_hidden(device: str) -> None:
+    """Values, point masses and beliefs of some of the instances, of any sizes and with shared tables, as on the CPU."""
+    rng = np.random.default_rng(5)
+    ring = Topology((2, 3, 3, 4), ((0, 1), (1, 2), (2, 3), (0, 3)))
+    batch = Batch.build([random_forest(rng, 6, 4), ring, random_forest(rng, 1, 3), ring], None)
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    query = Query(np.ones(batch.n_vars, dtype=bool), rng.random(batch.n_states) < 0.8)
+    query.allowed[batch.unary_ptr[:-1]] = True
+    components = hidden_components(batch, query.output)
+    y, some, found = rng.integers(batch.cards), np.array([0, 2, 3]), []
+    for engine in (engine_of(), TorchEngine(device)):
+        model = engine.messages(batch).load(theta, query, np.zeros(batch.n_states))
+        value, mu, given = np.zeros(4), model.marginals(), model.given(components, 0.0)
+        given.evaluate(some, y, value)
+        given.marginals(some, y, mu)
+        run, t = model.run(), Temperatures.one(batch.n_vars, 1.0)
+        run.start(some, None)
+        run.advance(some, t, 60, Schedule(0.3, tolerance=1e-12))
+        run.beliefs(some, t, np.zeros(4), mu)
+        mu.clear(batch, np.arange(4) == 3)
+        found.append((value, mu.unary, mu.tables))
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-9)
 
 
 def same_as_the_cpu_engine(

@@ -149,6 +149,11 @@ class Marginals:
         """The marginals of every instance multiplied by its weight."""
         return Marginals(self.unary * weight[batch.owner][batch.state_var], self.tables * weight[batch.mu_owner])
 
+    def clear(self, batch: Batch, instances: Bools) -> None:
+        """Make those of the marked instances zero."""
+        self.unary[instances[batch.owner][batch.state_var]] = 0.0
+        self.tables[instances[batch.mu_owner]] = 0.0
+
 
 @dataclass(frozen=True, eq=False)
 class Status:

@@ -154,10 +154,22 @@ class MessageGroup:
 
 class MessageModel(Protocol):
     """Potentials of a batch with forbidden states at -inf. ``range`` is, per instance, the largest range of the scores
-    that meet at a variable: its unary's allowed states and the tables of its factors (infinite if a score is)."""
+    that meet at a variable: its unary's allowed states and the tables of its factors (infinite if a score is).
+
+    ``relabel(instances, free, z)``, which an engine may have or not, raises theta(z) by moves of single free variables
+    and of whole regions (connected ones of equal state) until none gains, on pairwise factors. It returns the instances
+    that changed, and the log-messages m_j(x_j) = theta_ij(z_i, x_j) that variables at z would send (anything for other
+    instances).
+    """
 
     @property
     def range(self) -> Floats: ...
+
+    @property
+    def relabel(self) -> Callable[[Ints, Bools, Ints], tuple[Ints, Floats]] | None: ...
+
+    def marginals(self) -> Marginals:
+        """Zeros, where runs add their beliefs."""
 
     def run(self) -> MessageRun:
         """Fresh messages for any factors and temperatures, ties as they are."""
@@ -165,12 +177,6 @@ class MessageModel(Protocol):
     def groups(self, instances: Ints, temperatures: Temperatures, scaled: bool) -> list[MessageGroup]:
         """Instances sorted by kernel, for runs at one temperature, or at eps_y = 0 and eps_h. Only log space is used
         unless ``scaled`` probabilities are allowed."""
-
-    def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
-        """Raise theta(z) by moves of single free variables and of whole regions (connected ones of equal state) until
-        none gains. The instances that changed, and the log-messages m_j(x_j) = theta_ij(z_i, x_j) that variables at z
-        would send (anything for other instances). Pairwise factors only; an engine may leave this out and name no
-        instance."""
 
     def given(self, components: HiddenComponents, eps_h: float) -> Conditional: ...
 

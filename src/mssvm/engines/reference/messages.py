@@ -78,6 +78,7 @@ class ReferenceMessageModel:
     noisy: Floats
     tables: Floats
     allowed: Bools
+    relabel = None
 
     @cached_property
     def range(self) -> Floats:
@@ -103,9 +104,8 @@ class ReferenceMessageModel:
         scores = {False: self.unary, True: self.noisy}
         return [MessageGroup(instances, temperatures.eps_h or 1.0, lambda noise: ReferenceRun(self, scores[noise]))]
 
-    def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
-        """No moves of regions here: a search has its other starts."""
-        return instances[:0], np.zeros(int(self.plan.message_at[-1]))
+    def marginals(self) -> Marginals:
+        return Marginals.zeros(self.plan.batch)
 
     def given(self, components: HiddenComponents, eps_h: float) -> ReferenceConditional:
         return ReferenceConditional(self, components, eps_h)

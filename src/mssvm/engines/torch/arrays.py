@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 
-from mssvm.core.arrays import AnyArray, Floats
+from mssvm.core.arrays import AnyArray, Bools, Floats
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Picked, Potentials
 from mssvm.core.topology import Batch
 
 T = TypeVar("T")
 Parts = tuple[torch.Tensor, torch.Tensor]
+Index: TypeAlias = "torch.Tensor | slice"
 # exp of numbers up to so much, and products of a few of them with scores, stay in the range of the type.
 SAFE = {torch.float32: 75.0, torch.float64: 600.0}
 
@@ -83,7 +84,7 @@ class DevicePotentials(_OnDevice, Potentials):
     def sums(self, picked: Picked, n: int) -> Floats:
         """What is picked lies in the order of the instances; only their sums are fetched."""
         at = Device(self.parts[0].device, self.parts[0].dtype)
-        (states, per_unary), (tables, per_table), count = _kept(picked, at, lambda: _picked(picked, n, at))
+        (states, per_unary), (tables, per_table), count = kept(picked, at, lambda: _picked(picked, n, at))
         chosen = (self.parts[0][states], per_unary), (count * self.parts[1][tables], per_table)
         unary, table = (torch.segment_reduce(x, "sum", lengths=per, unsafe=True) for x, per in chosen)
         return fetched(unary + table)
@@ -100,7 +101,7 @@ class DevicePotentials(_OnDevice, Potentials):
 
 
 def _uploaded(theta: Potentials, to: Device) -> Parts:
-    return _kept(theta, to, lambda: (to.floats(theta.unary), to.floats(theta.tables)))
+    return kept(theta, to, lambda: (to.floats(theta.unary), to.floats(theta.tables)))
 
 
 def _picked(picked: Picked, n: int, to: Device) -> tuple[Parts, Parts, torch.Tensor]:
@@ -109,12 +110,12 @@ def _picked(picked: Picked, n: int, to: Device) -> tuple[Parts, Parts, torch.Ten
     return unary, tables, to.floats(picked.count)
 
 
-def _kept(host: Any, to: Device, upload: Callable[[], T]) -> T:
+def kept(host: Any, name: Hashable, upload: Callable[[], T]) -> T:
     """What ``upload`` makes of an object on the host, which remembers it: it is asked for in every iteration."""
-    known: dict[Device, T] = host.__dict__.setdefault("_on_devices", {})
-    if to not in known:
-        known[to] = upload()
-    return known[to]
+    known: dict[Hashable, T] = host.__dict__.setdefault("_on_devices", {})
+    if name not in known:
+        known[name] = upload()
+    return known[name]
 
 
 class DeviceMarginals(_OnDevice, Marginals):
@@ -124,6 +125,11 @@ class DeviceMarginals(_OnDevice, Marginals):
         if not isinstance(other, DeviceMarginals):
             return Marginals(self.unary - other.unary, self.tables - other.tables)
         return DeviceMarginals(self.parts[0] - other.parts[0], self.parts[1] - other.parts[1])
+
+    def clear(self, batch: Batch, instances: Bools) -> None:
+        marked = (instances[batch.owner][batch.state_var], instances[batch.mu_owner])
+        for part, mark in zip(self.parts, marked, strict=True):
+            part.masked_fill_(Device(part.device, part.dtype).bools(mark), 0.0)
 
     def scaled(self, batch: Batch, weight: Floats) -> Marginals:
         at = Device(self.parts[0].device, self.parts[0].dtype)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,16 +22,17 @@ from mssvm.core.components import HiddenComponents, hidden_components
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, spans
 from mssvm.engines.messages import (
+    NOISE,
     Conditional,
     MessageGroup,
     MessageModel,
     MessagePlan,
     Schedule,
     Temperatures,
-    with_noise,
 )
 from mssvm.engines.numba.engine import NumbaEngine
-from mssvm.engines.torch.arrays import Device, fetched
+from mssvm.engines.torch.arrays import Device, DeviceMarginals, Index, fetched, kept
+from mssvm.engines.torch.conditional import NothingHidden
 from mssvm.engines.torch.exact import power_sum
 from mssvm.engines.torch.grids import GridKernel
 from mssvm.engines.torch.pairs import PairKernel
@@ -39,7 +40,6 @@ from mssvm.engines.torch.pairs import PairKernel
 LOOK = 8  # sweeps between two looks at convergence
 INF = torch.inf
 Sweep = Callable[..., torch.Tensor]
-Index: TypeAlias = "torch.Tensor | slice"
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +126,10 @@ class TorchMessagePlan:
         out[self._inside] = flat
         return out
 
+    def flat(self, padded: torch.Tensor) -> torch.Tensor:
+        """And back."""
+        return padded.reshape(-1) if self.uniform else padded[self._inside]
+
     @cached_property
     def _inside(self) -> torch.Tensor:
         return self.at.bools(self.inside)
@@ -143,6 +147,10 @@ class TorchMessagePlan:
 
     def on_device(self, rows: Ints | slice) -> Index:
         return rows if isinstance(rows, slice) else self.at.ints(rows)
+
+    @cached_property
+    def states_at(self) -> torch.Tensor:
+        return self.at.ints(self.batch.unary_ptr[:-1])
 
     @cached_property
     def ends(self) -> torch.Tensor:
@@ -164,12 +172,15 @@ class TorchMessagePlan:
 class TorchMessageModel:
     """Potentials of a batch on the device, and the CPU engine's model for what is its own."""
 
+    relabel = None
+
     def __init__(self, plan: TorchMessagePlan, theta: Potentials, query: Query, noise: Floats) -> None:
         self.plan, self._given = plan, (theta, query, noise)
         batch, at = plan.batch, plan.at
         unary, tables = at.theta(theta, batch)
-        self.unary = plan.padded(unary.masked_fill(at.bools(~query.allowed), -INF), -INF)
-        self.allowed = plan.padded(at.bools(query.allowed), False)
+        allowed = kept(query, at, lambda: at.bools(query.allowed))
+        self.unary = plan.padded(torch.where(allowed, unary, -INF), -INF)
+        self.allowed = plan.padded(allowed, False)
         self.flat_tables = tables
         number, places, there = plan.table_places
         self.tables = (
@@ -178,15 +189,16 @@ class TorchMessageModel:
         self.number = number
 
     @cached_property
-    def _host(self) -> MessageModel:
+    def host(self) -> MessageModel:
         theta, query, noise = self._given
         return NumbaEngine().messages(self.plan.batch).load(Potentials(theta.unary, theta.tables), query, noise)
 
     @cached_property
     def noisy(self) -> torch.Tensor:
-        theta, query, noise = self._given
-        unary = np.where(query.allowed, theta.unary, -np.inf)
-        return self.plan.padded(self.plan.at.floats(with_noise(unary, noise)), -INF)
+        (_, query, drawn), at = self._given, self.plan.at
+        # The same numbers in every call: they keep their identity while they are kept.
+        noise = self.plan.padded(kept(query, (at, id(drawn)), lambda: (drawn, at.floats(drawn)))[1], 0.0)
+        return self.unary + NOISE * noise * (1.0 + torch.where(self.unary > -INF, self.unary, 0.0).abs())
 
     def kernel_for(self, unary: torch.Tensor, t: Temperatures, flooding: bool) -> tuple[Sweep, torch.Tensor] | None:
         """The kernel that may run such sweeps at these temperatures, and the tables as it takes them."""
@@ -200,7 +212,7 @@ class TorchMessageModel:
 
     @property
     def range(self) -> Floats:
-        return self._host.range
+        return self.host.range
 
     def run(self) -> TorchRun:
         return TorchRun(self, self.unary)
@@ -214,12 +226,14 @@ class TorchMessageModel:
 
         return [MessageGroup(instances, temperatures.eps_h or 1.0, run)]
 
-    def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
-        """No moves of regions here, as the protocol allows: a search has its other starts."""
-        return instances[:0], np.zeros(int(self.plan.message_inside.sum()))
+    def marginals(self) -> Marginals:
+        sizes = self.plan.batch.n_states, self.plan.batch.n_mu_entries
+        return DeviceMarginals(*(self.unary.new_zeros(size) for size in sizes))
 
     def given(self, components: HiddenComponents, eps_h: float) -> Conditional:
-        return self._host.given(components, eps_h)
+        if components.outside.all():
+            return NothingHidden(self, components, eps_h)
+        return self.host.given(components, eps_h)
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,10 +392,16 @@ class TorchRun:
         best = field.argmax(dim=1)
         # Where every score is -inf, the first allowed state.
         best = torch.where(field.amax(dim=1) > -INF, best, allowed.to(torch.int8).argmax(dim=1))
-        y[rows] = best.cpu().numpy()
+        y[rows] = best.to(torch.int32).cpu().numpy()
 
     def scores(self, instances: Ints) -> Floats:
         return self._over_states(instances, self._full(self.open_unary))
+
+    def _named(self, instances: Ints) -> torch.Tensor:
+        """Which variables are those of the named instances, as a column."""
+        marked = np.zeros(len(self.plan.batch), dtype=bool)
+        marked[instances] = True
+        return self.at.bools(marked)[self.plan.var_owner][:, None]
 
     def _over_states(self, instances: Ints, table: torch.Tensor) -> Floats:
         """The rows of the named instances' variables as an array over states, zero elsewhere."""
@@ -411,13 +431,15 @@ class TorchRun:
             top, weights = torch.where(output, top_y, top), torch.where(output[:, None], weights_y, weights)
         part = torch.where(top > -INF, (1 - self.plan.degree) * torch.where(top > -INF, top, 0.0), -INF)
         total = self.m.new_zeros(len(batch)).index_add_(0, self.plan.var_owner[mine], part[mine])
-        if mu is not None:
+        if isinstance(mu, DeviceMarginals):
+            mu.parts[0].add_(self.plan.flat(torch.where(self._named(instances), weights, 0.0)))
+        elif mu is not None:
             mu.unary[:] += self._over_states(instances, weights)
         self._factor_beliefs(instances, t, total, mu)
         value[instances] = fetched(total)[instances]
 
     def _factor_beliefs(self, instances: Ints, t: Temperatures, total: torch.Tensor, mu: Marginals | None) -> None:
-        edges = self._edges(instances, t)
+        edges, batch = self._edges(instances, t), self.plan.batch
         cavities = self._cavities(edges)
         least = 1e-300 if self.at.dtype == torch.float64 else 1e-37
         for chosen, *out in edges.kinds:
@@ -428,8 +450,11 @@ class TorchRun:
                 places, there = (part[edges.factors][chosen] for part in self.plan.mu_places)
                 # Where a tie leaves several maximisers the belief is spread over them.
                 belief = torch.where(there, belief / belief.sum(dim=(1, 2), keepdim=True).clamp(min=least), 0.0)
-                added = self.m.new_zeros(len(mu.tables)).index_add_(0, places.reshape(-1), belief.reshape(-1))
-                mu.tables[:] += fetched(added)
+                added = self.m.new_zeros(batch.n_mu_entries).index_add_(0, places.reshape(-1), belief.reshape(-1))
+                if isinstance(mu, DeviceMarginals):
+                    mu.parts[1].add_(added)
+                else:
+                    mu.tables[:] += fetched(added)
 
 
 def _sum_over(scores: torch.Tensor, axis: int, eps: float) -> torch.Tensor:

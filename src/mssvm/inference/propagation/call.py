@@ -40,13 +40,15 @@ class PropagationCall:
         self.bound, self.theta, self.candidates, self.messages = bound, theta, candidates, messages
         self.effort, self.tolerance = bound.effort, bound.effort.schedule.tolerance
         self.model = bound.plan.messages.load(theta, bound.query, bound.noise)
-        self.value, self.mu = np.zeros(n), Marginals.zeros(batch)
+        # What is merged or given others is put together here; all else stays with the engine.
+        plain = all(task.components is None or task.components.outside.all() for task in bound.tasks)
+        self.value, self.mu = np.zeros(n), self.model.marginals() if plain else Marginals.zeros(batch)
         self.y = np.full(batch.n_vars, -1, dtype=np.int64)
         self.exact, self.converged = np.zeros((2, n), dtype=bool)
         self.sweeps, self.residual = np.zeros(n, dtype=np.int64), np.full(n, np.inf)
         self.lower, self.upper = np.full((2, n), np.nan)
         self.method = np.full(n, "", dtype=object)
-        self.regions = messages is None and "regions" in bound.effort.starts
+        self.regions = messages is None and "regions" in bound.effort.starts and self.model.relabel is not None
         self.kept = np.zeros(bound.plan.message_ptr[-1]) if bound.plan.settings.keep_messages else None
 
     def answer(self, task: MessageTask) -> None:
@@ -72,10 +74,9 @@ class PropagationCall:
 
     def belief(self) -> Belief:
         """The result. An instance of value -inf has weight zero everywhere, as with ``power_sum``."""
-        batch, none = self.bound.batch, self.value == -np.inf
+        none = self.value == -np.inf
         if none.any():
-            self.mu.unary[none[batch.owner][batch.state_var]] = 0.0
-            self.mu.tables[none[batch.mu_owner]] = 0.0
+            self.mu.clear(self.bound.batch, none)
         lower, upper = (np.where(self.exact, self.value, end) for end in (self.lower, self.upper))
         method = tuple(str(m) for m in self.method)
         status = Status(method, self.exact, self.converged, self.sweeps, self.residual, lower, upper)
@@ -164,6 +165,7 @@ class PropagationCall:
         if not len(pairwise):
             return pairwise
         run.decode(pairwise, self.y)
+        assert self.model.relabel is not None
         moved, messages = self.model.relabel(pairwise, bound.free, self.y)
         first, second = np.zeros((2, len(self.value)))
         run.beliefs(moved, t, first, None)

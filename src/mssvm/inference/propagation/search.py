@@ -57,10 +57,14 @@ class OutputSearch:
         self.messages = group.run(True)
         loopy = not task.components.forest[group.instances].all()
         self.held = group.run(False) if loopy else self.messages
-        known, n_vars = call.model.range, len(call.y)
-        self.range = np.where(np.isfinite(known), np.maximum(known, 1e-12), 1.0)
-        self.q, self.y = np.full(len(known), np.nan), np.zeros(n_vars, dtype=np.int64)
+        n_vars = len(call.y)
+        self.q, self.y = np.full(len(call.value), np.nan), np.zeros(n_vars, dtype=np.int64)
         self.judged, self.held_at = np.full((2, n_vars), -1, dtype=np.int64)
+
+    @cached_property
+    def range(self) -> Floats:
+        known = self.call.model.range
+        return np.where(np.isfinite(known), np.maximum(known, 1e-12), 1.0)
 
     @cached_property
     def sums(self) -> Temperatures:
@@ -87,7 +91,7 @@ class BlockSearch:
         self.conditional, self.messages, self.held = search.conditional, search.messages, search.held
         self.components, self.t = task.components, task.temperatures
         self.sums, self.maxima = search.sums, search.maxima
-        self.range, self.q, self.y = search.range, search.q, search.y
+        self.search, self.q, self.y = search, search.q, search.y
         self.judged, self.held_at = search.judged, search.held_at
         self.rows = self._span(instances)
 
@@ -192,6 +196,8 @@ class BlockSearch:
         return run
 
     def _movable(self, instances: Ints) -> Ints:
+        if self.model.relabel is None:
+            return instances[:0]
         return instances[~self.bound.forest[instances] & self.batch.pairwise[instances]]
 
     def _marginals(self, instances: Ints) -> None:
@@ -212,6 +218,8 @@ class BlockSearch:
 
     def _regions(self, instances: Ints) -> None:
         loopy = self._movable(instances)
+        if self.model.relabel is None or not len(loopy):
+            return
         self._copy(loopy, self.call.y, self.y)
         moved, messages = self.model.relabel(loopy, self.bound.free, self.y)
         if len(moved):
@@ -258,7 +266,7 @@ class BlockSearch:
         ptr, rows = self.bound.plan.message_ptr, self.call.message_rows(instances)
         counts, messages = np.diff(ptr)[instances], np.zeros(ptr[-1])
         draws = uniforms(rows - np.repeat(ptr[instances], counts), self.seed, RANDOM_STREAM + k)
-        messages[rows] = -np.repeat(0.5 * self.range[instances], counts) * draws
+        messages[rows] = -np.repeat(0.5 * self.search.range[instances], counts) * draws
         self._mixed(instances, messages, "mixed-product from random messages")
 
     def _solve_merged(self) -> Ints:
@@ -296,7 +304,7 @@ class BlockSearch:
         for k in range(effort.gibbs):
             self._copy(instances, call.y, self.y)
             draws = uniforms(np.arange(effort.rounds * most), self.seed, k)
-            hot, cold = self.range / HOT, self.range / COLD
+            hot, cold = self.search.range / HOT, self.search.range / COLD
             self.conditional.anneal(instances, free, self.y, hot, cold, effort.rounds, effort.budget, draws)
             before = call.value[instances].copy()
             self._judge(instances)

@@ -175,6 +175,9 @@ class NumbaMessageModel:
     unary_top: Floats
     unary_least: Floats
 
+    def marginals(self) -> Marginals:
+        return Marginals.zeros(self.plan.batch)
+
     def run(self) -> LogRun:
         return LogRun(self)
 

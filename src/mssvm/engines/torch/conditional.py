@@ -1,0 +1,78 @@
+"""States judged on a device where nothing is hidden, so that Q(y) is theta(y)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.components import HiddenComponents
+from mssvm.core.potentials import Marginals
+from mssvm.engines.messages import Borders, Conditional
+from mssvm.engines.torch.arrays import DeviceMarginals, Index, fetched
+
+if TYPE_CHECKING:
+    from mssvm.engines.torch.messages import TorchMessageModel
+
+
+@dataclass(frozen=True, eq=False)
+class NothingHidden:
+    """Values and point masses of y on the device; local search is the CPU engine's."""
+
+    model: TorchMessageModel
+    components: HiddenComponents
+    eps_h: float
+
+    @cached_property
+    def _host(self) -> Conditional:
+        return self.model.host.given(self.components, self.eps_h)
+
+    def evaluate(self, instances: Ints, y: Ints, value: Floats) -> None:
+        model, plan = self.model, self.model.plan
+        state, factors, first, second = self._states(instances, y)
+        of_states = model.unary[plan.on_device(plan.rows(instances))].gather(1, state[:, None])[:, 0]
+        of_factors = model.tables[model.number[factors], first, second]
+        parts = (of_states, plan.batch.var_ptr), (of_factors, plan.batch.factor_ptr)
+        unary, tables = (
+            torch.segment_reduce(x, "sum", lengths=plan.at.ints(np.diff(ptr)[instances]), unsafe=True)
+            for x, ptr in parts
+        )
+        value[instances] = fetched(unary + tables)
+
+    def marginals(self, instances: Ints, y: Ints, mu: Marginals) -> None:
+        if not isinstance(mu, DeviceMarginals):
+            self._host.marginals(instances, y, mu)
+            return
+        plan, (state, factors, first, second) = self.model.plan, self._states(instances, y)
+        places = plan.states_at[plan.on_device(plan.rows(instances))] + state, plan.mu_places[0][factors, first, second]
+        for part, at in zip(mu.parts, places, strict=True):
+            part.index_add_(0, at, torch.ones_like(at, dtype=part.dtype))
+
+    def _states(self, instances: Ints, y: Ints) -> tuple[torch.Tensor, Index, torch.Tensor, torch.Tensor]:
+        """The states of the instances' variables; their factors, and the states of the ends of these."""
+        plan = self.model.plan
+        rows, factors = plan.on_device(plan.rows(instances)), plan.on_device(plan.factors(instances))
+        state = torch.from_numpy(y[plan.rows(instances)].astype(np.int32)).to(plan.at.device).to(torch.int64)
+        every = torch.zeros(plan.batch.n_vars, dtype=torch.int64, device=plan.at.device)
+        every[rows] = state
+        first, second = every[plan.ends[factors]].unbind(1)
+        return state, factors, first, second
+
+    def ascend(self, instances: Ints, free: Bools, y: Ints) -> None:
+        self._host.ascend(instances, free, y)
+
+    def anneal(
+        self, instances: Ints, free: Bools, y: Ints, hot: Floats, cold: Floats, rounds: int, budget: float,
+        draws: Floats,
+    ) -> None:  # fmt: skip
+        self._host.anneal(instances, free, y, hot, cold, rounds, budget, draws)
+
+    def tabulate(self, borders: Borders, instances: Ints, y: Ints, values: Floats) -> None:
+        self._host.tabulate(borders, instances, y, values)
+
+    def expect(self, borders: Borders, instances: Ints, y: Ints, weights: Floats, mu: Marginals) -> None:
+        self._host.expect(borders, instances, y, weights, mu)
