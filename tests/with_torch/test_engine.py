@@ -187,21 +187,23 @@ def test_scores_of_labels_are_added_up_on_the_device(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_states_are_judged_on_the_device_where_nothing_is_hidden(device: str) -> None:
-    """Values, point masses and beliefs of some of the instances, of any sizes and with shared tables, as on the CPU."""
+@pytest.mark.parametrize("hidden", [0.0, 0.4, 1.0])
+def test_states_are_judged_as_on_the_cpu(hidden: float, device: str) -> None:
+    """Values, marginals given y and beliefs of some of the instances: nothing hidden, trees, cycles."""
     rng = np.random.default_rng(5)
     ring = Topology((2, 3, 3, 4), ((0, 1), (1, 2), (2, 3), (0, 3)))
     batch = Batch.build([random_forest(rng, 6, 4), ring, random_forest(rng, 1, 3), ring], None)
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
     query = Query(np.ones(batch.n_vars, dtype=bool), rng.random(batch.n_states) < 0.8)
     query.allowed[batch.unary_ptr[:-1]] = True
-    components = hidden_components(batch, query.output)
+    components = hidden_components(batch, rng.random(batch.n_vars) >= hidden)
     y, some, found = rng.integers(batch.cards), np.array([0, 2, 3]), []
+    assert components.forest.all() == (hidden < 1.0)
     for engine in (engine_of(), TorchEngine(device)):
         model = engine.messages(batch).load(theta, query, np.zeros(batch.n_states))
-        value, mu, given = np.zeros(4), model.marginals(), model.given(components, 0.0)
+        value, mu, given = np.zeros(4), model.marginals(), model.given(components, 1.0)
         given.evaluate(some, y, value)
-        given.marginals(some, y, mu)
+        given.marginals(some[components.forest[some]], y, mu)
         run, t = model.run(), Temperatures.one(batch.n_vars, 1.0)
         run.start(some, None)
         run.advance(some, t, 60, Schedule(0.3, tolerance=1e-12))

@@ -126,6 +126,12 @@ class DeviceMarginals(_OnDevice, Marginals):
             return Marginals(self.unary - other.unary, self.tables - other.tables)
         return DeviceMarginals(self.parts[0] - other.parts[0], self.parts[1] - other.parts[1])
 
+    def add(self, other: Marginals) -> None:
+        """Add marginals from the host."""
+        at = Device(self.parts[0].device, self.parts[0].dtype)
+        for part, more in zip(self.parts, (other.unary, other.tables), strict=True):
+            part.add_(at.floats(more))
+
     def clear(self, batch: Batch, instances: Bools) -> None:
         marked = (instances[batch.owner][batch.state_var], instances[batch.mu_owner])
         for part, mark in zip(self.parts, marked, strict=True):

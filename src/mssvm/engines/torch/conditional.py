@@ -1,4 +1,4 @@
-"""States judged on a device where nothing is hidden, so that Q(y) is theta(y)."""
+"""States judged on a device where nothing is hidden, so that Q(y) is theta(y); hidden trees are the CPU engine's."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class NothingHidden:
-    """Values and point masses of y on the device; local search is the CPU engine's."""
+class TorchConditional:
+    """Q(y) and marginals given y; local search is the CPU engine's."""
 
     model: TorchMessageModel
     components: HiddenComponents
@@ -31,7 +31,19 @@ class NothingHidden:
     def _host(self) -> Conditional:
         return self.model.host.given(self.components, self.eps_h)
 
+    @cached_property
+    def _nothing_hidden(self) -> bool:
+        return bool(self.components.outside.all())
+
     def evaluate(self, instances: Ints, y: Ints, value: Floats) -> None:
+        value[instances] = np.nan
+        instances = instances[self.components.forest[instances]]
+        if len(instances) and self._nothing_hidden:
+            self._score(instances, y, value)
+        elif len(instances):
+            self._host.evaluate(instances, y, value)
+
+    def _score(self, instances: Ints, y: Ints, value: Floats) -> None:
         model, plan = self.model, self.model.plan
         state, factors, first, second = self._states(instances, y)
         of_states = model.unary[plan.on_device(plan.rows(instances))].gather(1, state[:, None])[:, 0]
@@ -44,8 +56,15 @@ class NothingHidden:
         value[instances] = fetched(unary + tables)
 
     def marginals(self, instances: Ints, y: Ints, mu: Marginals) -> None:
+        if not len(instances):
+            return
         if not isinstance(mu, DeviceMarginals):
             self._host.marginals(instances, y, mu)
+            return
+        if not self._nothing_hidden:
+            found = Marginals.zeros(self.model.plan.batch)
+            self._host.marginals(instances, y, found)
+            mu.add(found)
             return
         plan, (state, factors, first, second) = self.model.plan, self._states(instances, y)
         places = plan.states_at[plan.on_device(plan.rows(instances))] + state, plan.mu_places[0][factors, first, second]

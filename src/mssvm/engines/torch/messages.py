@@ -32,7 +32,7 @@ from mssvm.engines.messages import (
 )
 from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, Index, fetched, kept
-from mssvm.engines.torch.conditional import NothingHidden
+from mssvm.engines.torch.conditional import TorchConditional
 from mssvm.engines.torch.exact import power_sum
 from mssvm.engines.torch.grids import GridKernel
 from mssvm.engines.torch.pairs import PairKernel
@@ -58,6 +58,10 @@ class TorchMessagePlan:
 
     def settling(self, free: Bools) -> Ints:
         return np.zeros(len(self.batch), dtype=np.int64)
+
+    @cached_property
+    def host(self) -> MessagePlan:
+        return NumbaEngine().messages(self.batch)
 
     @cached_property
     def grid(self) -> GridKernel | None:
@@ -191,7 +195,7 @@ class TorchMessageModel:
     @cached_property
     def host(self) -> MessageModel:
         theta, query, noise = self._given
-        return NumbaEngine().messages(self.plan.batch).load(Potentials(theta.unary, theta.tables), query, noise)
+        return self.plan.host.load(Potentials(theta.unary, theta.tables), query, noise)
 
     @cached_property
     def noisy(self) -> torch.Tensor:
@@ -231,9 +235,7 @@ class TorchMessageModel:
         return DeviceMarginals(*(self.unary.new_zeros(size) for size in sizes))
 
     def given(self, components: HiddenComponents, eps_h: float) -> Conditional:
-        if components.outside.all():
-            return NothingHidden(self, components, eps_h)
-        return self.host.given(components, eps_h)
+        return TorchConditional(self, components, eps_h)
 
 
 @dataclass(frozen=True, eq=False)

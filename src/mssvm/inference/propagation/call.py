@@ -40,9 +40,9 @@ class PropagationCall:
         self.bound, self.theta, self.candidates, self.messages = bound, theta, candidates, messages
         self.effort, self.tolerance = bound.effort, bound.effort.schedule.tolerance
         self.model = bound.plan.messages.load(theta, bound.query, bound.noise)
-        # What is merged or given others is put together here; all else stays with the engine.
-        plain = all(task.components is None or task.components.outside.all() for task in bound.tasks)
-        self.value, self.mu = np.zeros(n), self.model.marginals() if plain else Marginals.zeros(batch)
+        # Sums over merged regions are put together here; all else stays with the engine.
+        merged = any(task.merging is not None and task.temperatures.eps_y > 0.0 for task in bound.tasks)
+        self.value, self.mu = np.zeros(n), Marginals.zeros(batch) if merged else self.model.marginals()
         self.y = np.full(batch.n_vars, -1, dtype=np.int64)
         self.exact, self.converged = np.zeros((2, n), dtype=bool)
         self.sweeps, self.residual = np.zeros(n, dtype=np.int64), np.full(n, np.inf)
