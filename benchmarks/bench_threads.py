@@ -2,6 +2,7 @@
 
     python benchmarks/bench_threads.py [--threads 1 2 4 8 16] [--json PATH]
 
+What the machine gives: sums of numbers in the cache of every core, and reading of memory, by kernels that hold no lock.
 Training: an iteration on hidden chains, by the history of a fit. Propagation on batches of grids: a call. Wall time.
 """
 
@@ -14,12 +15,42 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 
 import mssvm as ms
 from mssvm.core.potentials import Potentials, Query
+from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.numba.engine import NumbaEngine
+
+CACHED = 2048  # numbers that are in the first cache of a core
+GIGABYTES = 2  # read from memory in one call
+
+
+@numba.njit(nogil=True, fastmath=True)
+def repeated_sum(numbers: Any, times: int) -> float:
+    """The sum of an array, taken many times."""
+    out = 0.0
+    for _ in range(times):
+        part = 0.0
+        for i in range(len(numbers)):
+            part += numbers[i]
+        out = 0.5 * out + part
+    return out
+
+
+def in_cache(threads: int) -> tuple[float, Any]:
+    """512 portions of about a millisecond: the best speed-up that cores and their clocks allow."""
+    workers, numbers = Workers(threads), np.random.default_rng(2).normal(size=(512, CACHED))
+    return best_of_three(lambda: workers.each(repeated_sum, numbers, [4000] * len(numbers)))
+
+
+def from_memory(threads: int) -> tuple[float, Any]:
+    """128 portions of one large array, each read once."""
+    workers, numbers = Workers(threads), np.empty((128, GIGABYTES * 10**9 // 8 // 128))
+    workers.each(lambda row: row.fill(1.0), numbers)
+    return best_of_three(lambda: workers.each(repeated_sum, numbers, [1] * len(numbers)))
 
 
 def chains(n: int, length: int = 40, k: int = 10, d: int = 50, missing: float = 0.3) -> tuple[list[Any], list[Any]]:
@@ -68,6 +99,8 @@ def rows() -> dict[str, Any]:
 
     small, many, large = grids(32, 20, 40, 5), grids(512, 20, 40, 5), grids(16, 100, 100, 21)
     return {
+        "the machine: sums in the cache": in_cache,
+        "the machine: reading of memory": from_memory,
         "HCRF, 4000 hidden chains, an iteration": lambda t: fit(ms.HCRF, t),
         "MSSVM, 4000 hidden chains, an iteration": lambda t: fit(ms.MSSVM, t),
         "sum-product, 32 grids 20x40": lambda t: propagate(small, (1.0, 1.0), t),
@@ -92,6 +125,9 @@ def main() -> None:
         first = found[args.threads[0]]
         same = all(np.array_equal(first[1], answer) for _, answer in found.values())
         out[name] = {"seconds": {t: round(s, 4) for t, (s, _) in found.items()}, "same bits": same}
+        if "memory" in name:
+            out[name]["GB/s"] = {t: round(GIGABYTES / s, 1) for t, (s, _) in found.items()}
+            print(f"GB/s: {out[name]['GB/s']}", flush=True)
         speed = ", ".join(f"{t}: {first[0] / s:.2f}" for t, (s, _) in found.items())
         print(f"{name}: {first[0]:.3f} s on {args.threads[0]} thread; speed-up {speed}; same bits: {same}", flush=True)
         if args.json:
