@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from threading import get_ident
+from threading import Thread, get_ident
+from threading import enumerate as enumerate_threads
 
 import numpy as np
 import pytest
@@ -44,6 +45,33 @@ def test_work_inside_work_is_done_by_whoever_asks() -> None:
 
     assert all(workers.each(outer, range(12)))
     assert workers.each(lambda k: k, range(4)) == [0, 1, 2, 3]
+
+
+def test_threads_end_with_the_object_that_they_work_for_and_are_not_more_than_work() -> None:
+    def others() -> set[Thread]:
+        return set(enumerate_threads()) - before
+
+    before = set(enumerate_threads())
+    workers = Workers(9)
+    workers.each(lambda k: k, range(3))
+    assert len(others()) == 2
+    assert len(set(workers.each(lambda _: (time.sleep(0.02), get_ident())[1], range(9)))) == 9
+    assert len(others()) == 8
+    ending = others()
+    del workers
+    for thread in ending:
+        thread.join(10.0)
+    assert not others()
+
+
+def test_several_callers_share_threads() -> None:
+    workers = Workers(3)
+
+    def call(n: int) -> list[int]:
+        return [sum(workers.each(lambda k: k, range(n))) for _ in range(200)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [set(one) for one in pool.map(call, range(4, 20))] == [{n * (n - 1) // 2} for n in range(4, 20)]
 
 
 def test_memory_is_handed_out_again_once_nobody_has_it() -> None:

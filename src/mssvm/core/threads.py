@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import starmap
-from threading import Lock, local
+from queue import SimpleQueue
+from threading import Lock, Thread, local
 from typing import Any, Self, TypeVar
+from weakref import finalize
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -20,6 +21,37 @@ from mssvm.core.errors import InputError
 from mssvm.core.recent import Spare
 
 T = TypeVar("T")
+
+
+class _Helpers:
+    """Threads that wait for jobs, as many as were ever wanted at once. Those of ``concurrent.futures`` are told of a
+    job five times as slowly, which fifteen of them wait for."""
+
+    def __init__(self, inside: local) -> None:
+        self._inside, self._jobs, self._lock = inside, SimpleQueue[Callable[[], None] | None](), Lock()
+        self._threads: list[Thread] = []
+        finalize(self, _dismiss, self._jobs, self._threads)
+
+    def tell(self, job: Callable[[], None], count: int) -> None:
+        """Have so many threads do a job, once each."""
+        with self._lock:
+            while len(self._threads) < count:
+                self._threads.append(Thread(target=_serve, args=(self._jobs, self._inside), daemon=True))
+                self._threads[-1].start()
+        for _ in range(count):
+            self._jobs.put(job)
+
+
+def _serve(jobs: SimpleQueue[Callable[[], None] | None], inside: local) -> None:
+    inside.here = True
+    while job := jobs.get():
+        job()
+        del job  # and what it has, while this one waits
+
+
+def _dismiss(jobs: SimpleQueue[Callable[[], None] | None], threads: list[Thread]) -> None:
+    for _ in threads:
+        jobs.put(None)
 
 
 @dataclass(frozen=True)
@@ -39,11 +71,8 @@ class Workers:
         return type(self), tuple(getattr(self, f.name) for f in fields(self) if f.init)
 
     @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(max(self.threads - 1, 1), initializer=self._enter)
-
-    def _enter(self) -> None:
-        self._inside.here = True
+    def _helpers(self) -> _Helpers:
+        return _Helpers(self._inside)
 
     @property
     def idle(self) -> int:
@@ -83,11 +112,20 @@ class Workers:
                     failed[k] = error
                     deque(left, maxlen=0)  # nobody begins another row
 
-        helpers = [self._pool.submit(work) for _ in range(min(self.threads, len(rows)) - 1)]
+        count = min(self.threads, len(rows)) - 1
+        others, all_done = iter(range(count - 1)), Lock()
+        all_done.acquire()
+
+        def help() -> None:
+            work()
+            if next(others, None) is None:
+                all_done.release()
+
+        self._helpers.tell(help, count)
         self._inside.here = True
         try:
             work()
-            wait(helpers)
+            all_done.acquire()
         finally:
             self._inside.here = False
         if failed:
