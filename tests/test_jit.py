@@ -16,6 +16,7 @@ import pytest
 import mssvm
 from mssvm.core import jit
 from mssvm.core.jit import digest_of, njit, sources_of
+from mssvm.engines.numba.calls import call_at, take
 
 ROOTS = """
 import sys
@@ -179,3 +180,33 @@ def test_a_number_written_out_makes_no_kernel_of_its_own() -> None:
         return int(plus(a, 1) + plus(a, b=2) + plus(3, a))
 
     assert calls(5) == 21 and len(plus.overloads) == 1
+
+
+@njit(cache=False, nogil=True)
+def shares(numbers, most):
+    if most < 0:
+        raise ValueError("less than nothing")
+    for k in range(len(numbers)):
+        numbers[k] = min(numbers[k], most)
+
+
+@njit(cache=False, nogil=True)
+def portions(at, numbers, counter, most):
+    n = 0
+    while True:
+        k = take(counter)
+        if k >= len(numbers) // 10:
+            return n
+        call_at(at, numbers[10 * k : 10 * k + 10], most)
+        n += 1
+
+
+def test_kernels_call_kernels_where_they_lie_and_threads_share_the_work() -> None:
+    numbers, counter = np.arange(1000.0), np.zeros(1, dtype=np.int64)
+    at = shares.address(numbers, 1.0)
+    with ThreadPoolExecutor(4) as pool:
+        done = [pool.submit(portions, at, numbers, counter, 500.0) for _ in range(4)]
+        assert sum(one.result() for one in done) == 100
+    assert numbers.tolist() == [min(k, 500.0) for k in range(1000)]
+    with pytest.raises(ValueError, match="less than nothing"):
+        portions(at, numbers, np.zeros(1, dtype=np.int64), -1.0)

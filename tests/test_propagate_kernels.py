@@ -326,6 +326,55 @@ def test_scaled_beliefs_and_value_equal_log_space_ones() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
 
 
+SETTINGS: dict[str, dict] = {
+    "regions": {"effort": "fast", "max_sweeps": 9},
+    "retried": {"effort": "normal", "max_sweeps": 2, "tolerance": 1e-12},
+    "converged": {"effort": "normal", "tolerance": 1e-3},
+    "flooding": {"effort": "fast", "schedule": "flooding", "damping": 0.3},
+}
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_sums_in_one_kernel_are_those_of_its_steps_bit_by_bit(settings: str, held: bool, threads: int) -> None:
+    """Families of grids and of a graph without paths, and instances that are alone, in one batch."""
+    rng = np.random.default_rng(5)
+    star = Topology((3,) * 5, ((0, 4), (1, 4), (2, 4), (3, 4), (0, 1)))
+    grids = [Topology((k,) * 12, tuple(grid_scopes(3, 4))) for k in (3, 4)]
+    topologies = [grids[0]] * 11 + [star] * 4 + [grids[1]] * 3 + [Topology((2,) * 4, tuple(grid_scopes(2, 2)))]
+    batch = Batch.build(topologies, [[25 * t.cards[0]] * len(t.scopes) for t in topologies])
+    theta = Potentials(2.0 * rng.normal(size=batch.n_states), 2.0 * rng.normal(size=batch.n_table_entries))
+    allowed = np.ones(batch.n_states, dtype=bool)
+    for i in np.flatnonzero(rng.random(batch.n_vars) < 0.3 * held):
+        allowed[batch.unary_ptr[i] : batch.unary_ptr[i + 1] - 1] = False
+    query = Query(rng.random(batch.n_vars) < 0.5, allowed)
+    for messages in (None, -rng.random(int(batch.cards[batch.scope_vars].sum()))):
+        answers = []
+        for keep in (False, True):  # messages that are kept come from the steps
+            propagate = Propagate(**SETTINGS[settings], keep_messages=keep, threads=threads)
+            found = propagate(batch, theta, query, 1.0, 1.0, messages=messages)
+            mu, of = found.mu, found.status
+            answers.append([found.value, mu.unary, mu.tables, of.sweeps, of.residual, of.converged, of.exact])
+        for whole, steps in zip(*answers, strict=True):
+            np.testing.assert_array_equal(whole, steps)
+
+
+@pytest.mark.parametrize("effort", ["fast", "normal"])
+def test_states_judged_in_one_kernel_have_the_values_of_its_steps(effort: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search on grids whose hidden variables have cycles, one of them alone."""
+    rng = np.random.default_rng(6)
+    topologies = [Topology((k,) * 16, tuple(grid_scopes(4, 4))) for k in (3, 3, 3, 3, 2)]
+    batch = Batch.build(topologies, [[9 * (k == 2)] * 24 for k in (3, 3, 3, 3, 2)])
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    query = Query.of(batch, rng.random(batch.n_vars) < 0.3)
+    found = [Propagate(effort, max_sweeps=6)(batch, theta, query, 0.0, 1.0)]
+    monkeypatch.setattr(ScaledRun, "sums", lambda self, temperatures, request: request.instances)
+    found.append(Propagate(effort, max_sweeps=6)(batch, theta, query, 0.0, 1.0))
+    for get in (lambda b: b.value, lambda b: b.mu.unary, lambda b: b.mu.tables, lambda b: b.status.residual):
+        np.testing.assert_array_equal(*map(get, found))
+
+
 @pytest.mark.parametrize("strength", [50.0, 150.0, 290.0, 310.0, 650.0, 1e4])
 def test_ranges_around_the_switch_to_log_space(strength: float) -> None:
     """Strong opposed factors at one variable: every message is in range, their product is not."""

@@ -245,6 +245,23 @@ class Kernel(CPUDispatcher):
             with uncollected(), interrupted_later():
                 return super().compile(sig)
 
+    def address(self, *arguments: Any) -> int:
+        """Where the code for arguments of these types begins, for kernels that call it there instead of taking it in
+        (``engines.numba.calls``)."""
+        found = self._for(arguments)
+        return int(found.library.get_pointer_to_function(found.fndesc.llvm_func_name))
+
+    def ready(self, *arguments: Any) -> Callable[..., Any]:
+        """The kernel for arguments of these types, not looked at again: for many arguments and short work."""
+        entry: Callable[..., Any] = self._for(arguments).entry_point
+        return entry
+
+    def _for(self, arguments: tuple[Any, ...]) -> Any:
+        types = tuple(map(self.typeof_pyval, arguments))
+        if types not in self.overloads or _only_within(self.overloads[types]):
+            self.compile(types)
+        return self.overloads[types]
+
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """For a kernel that calls this one: a number written out is an argument like any other."""
         plain = {name: unliteral(value) for name, value in kws.items()}

@@ -77,6 +77,34 @@ class Borders(NamedTuple):
     entry_ptr: Ints
 
 
+@dataclass(frozen=True, eq=False)
+class SumRequest:
+    """Sums at one temperature from the start of messages to beliefs, ``size`` instances at a time.
+
+    Variables that are not ``free`` are held at ``only``. Instances that are ``loopy`` begin with a ``warm_up``; those
+    that do not converge within ``sweeps`` start once more with damping, if ``retry``; those that are ``movable`` are
+    run again from what ``relabel`` makes of their decoded states, and the better of the two runs counts. Arrays are
+    those of ``MessageRun``; ``n_sweeps`` are added up, ``y`` is for the decoded states.
+    """
+
+    instances: Ints
+    size: int
+    free: Bools
+    only: Ints
+    messages: Floats | None
+    loopy: Bools
+    movable: Bools
+    warm_up: int
+    sweeps: int
+    retry: bool
+    schedule: Schedule
+    value: Floats
+    mu: Marginals
+    n_sweeps: Ints
+    residual: Floats
+    y: Ints
+
+
 class MessageRun(Protocol):
     """Messages of a batch in progress; ``sweeps`` made since the start and last ``residual`` (the largest change of a
     message, infinite at the start; set it to infinity to go on at other temperatures), per instance."""
@@ -92,6 +120,10 @@ class MessageRun(Protocol):
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         """From the next start on, forbid every state but y of the variables ``outside``."""
+
+    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
+        """As that of the model, by these messages; the variables held are the same in every request, none is movable
+        and no marginals are wanted."""
 
     def decode(self, instances: Ints, y: Ints) -> None:
         """y_i = argmax over allowed states of theta_i + all messages to i; the first of equals."""
@@ -177,6 +209,10 @@ class MessageModel(Protocol):
     def groups(self, instances: Ints, temperatures: Temperatures, scaled: bool) -> list[MessageGroup]:
         """Instances sorted by kernel, for runs at one temperature, or at eps_y = 0 and eps_h. Only log space is used
         unless ``scaled`` probabilities are allowed."""
+
+    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
+        """Answer a request in one go, where an engine can do more than a step of a run at a time; the instances that
+        are left, those with scores of NaN or +inf among them."""
 
     def given(self, components: HiddenComponents, eps_h: float) -> Conditional: ...
 

@@ -16,7 +16,16 @@ from mssvm.core.components import HiddenComponents
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch, offsets
-from mssvm.engines.messages import Borders, MessageGroup, Schedule, Temperatures, sweep_order, sweep_places, with_noise
+from mssvm.engines.messages import (
+    Borders,
+    MessageGroup,
+    Schedule,
+    SumRequest,
+    Temperatures,
+    sweep_order,
+    sweep_places,
+    with_noise,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +116,9 @@ class ReferenceMessageModel:
     def marginals(self) -> Marginals:
         return Marginals.zeros(self.plan.batch)
 
+    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
+        return request.instances
+
     def given(self, components: HiddenComponents, eps_h: float) -> ReferenceConditional:
         return ReferenceConditional(self, components, eps_h)
 
@@ -132,6 +144,9 @@ class ReferenceRun:
             at = slice(*self.plan.message_at[self.plan.batch.scope_ptr[f : f + 2]])
             self.m[at] = 0.0 if messages is None else messages[at]
         self.sweeps[instances], self.residual[instances] = 0, np.inf
+
+    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
+        return request.instances
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         for i in self.plan.variables(instances):

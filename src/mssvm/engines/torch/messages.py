@@ -28,6 +28,7 @@ from mssvm.engines.messages import (
     MessageModel,
     MessagePlan,
     Schedule,
+    SumRequest,
     Temperatures,
 )
 from mssvm.engines.numba.engine import NumbaEngine
@@ -234,6 +235,9 @@ class TorchMessageModel:
         sizes = self.plan.batch.n_states, self.plan.batch.n_mu_entries
         return DeviceMarginals(*(self.unary.new_zeros(size) for size in sizes))
 
+    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
+        return request.instances
+
     def given(self, components: HiddenComponents, eps_h: float) -> Conditional:
         return TorchConditional(self, components, eps_h)
 
@@ -268,6 +272,9 @@ class TorchRun:
             padded[self.plan.message_inside] = messages
             pairs[mine] = self.at.floats(padded).reshape(pairs.shape)[mine]
         self.sweeps[instances], self.residual[instances] = 0, np.inf
+
+    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
+        return request.instances
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         rows = self.plan.rows(instances)

@@ -12,7 +12,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import spans
-from mssvm.engines.messages import Conditional, MessageRun, Schedule, Temperatures
+from mssvm.engines.messages import Conditional, MessageRun, Schedule, SumRequest, Temperatures
 from mssvm.inference.propagation.effort import Effort
 from mssvm.inference.propagation.search import OutputSearch
 
@@ -64,13 +64,18 @@ class PropagationCall:
         if t.eps_y == 0.0:
             self.value[instances] = -np.inf
             self.method[instances] = "mixed-product"
-        for group in self.model.groups(instances, t, self.bound.plan.settings.scaled):
+        left = instances if t.eps_y == 0.0 else self._sums(instances, t)
+        for group in self.model.groups(left, t, self.bound.plan.settings.scaled) if len(left) else []:
             if conditional is not None and t.eps_y == 0.0:
                 # A search has its own messages for every block, which should not be many.
                 self._blocks(OutputSearch(self, task, group, conditional, merged).run, group.instances, 1)
             else:
                 runs = [self._hold_clamped(group.run(False), group.instances) for _ in range(1 + self.regions)]
                 self._blocks(partial(self._sum, runs, t), group.instances, BLOCKS)
+        if t.eps_y > 0.0:
+            self.converged[instances] = self.residual[instances] <= self.tolerance
+            self.method[instances] = "sum-product" if t.eps_y == t.eps_h else "two-temperature propagation"
+            self.exact[instances] = self.bound.forest[instances] & self.converged[instances] & (t.eps_y == t.eps_h)
 
     def belief(self) -> Belief:
         """The result. An instance of value -inf has weight zero everywhere, as with ``power_sum``."""
@@ -95,14 +100,37 @@ class PropagationCall:
 
     def _blocks(self, work: Callable[[Ints], None], instances: Ints, n_blocks: int) -> None:
         """``work`` on blocks of instances: a few a thread, but none thinner than a register while all have work."""
-        engine, n = self.bound.plan.engine, len(instances)
-        size = max(n, 1)
-        if engine.idle > 1:
-            fair, least = (-(-n // (count * engine.idle)) for count in (n_blocks, 1))
-            size = max(fair if fair <= ABREAST else -(-fair // ABREAST) * ABREAST, min(ABREAST, least), 1)
-        engine.each(work, [instances[i : i + size] for i in range(0, n, size)])
+        size = self._size(len(instances), n_blocks)
+        self.bound.plan.engine.each(work, [instances[i : i + size] for i in range(0, len(instances), size)])
+
+    def _size(self, n: int, n_blocks: int) -> int:
+        idle = self.bound.plan.engine.idle
+        if idle == 1:
+            return max(n, 1)
+        fair, least = (-(-n // (count * idle)) for count in (n_blocks, 1))
+        return max(fair if fair <= ABREAST else -(-fair // ABREAST) * ABREAST, min(ABREAST, least), 1)
 
     # --- eps_y > 0 ---------------------------------------------------------------------------------------------------
+
+    def _sums(self, instances: Ints, t: Temperatures) -> Ints:
+        """Sums that the engine does as a whole; returns the instances that are left for its steps."""
+        wanted = self.bound.plan.settings.scaled and self.kept is None and self.effort.sweeps > 0
+        if wanted and t.eps_y == t.eps_h:
+            forest = self.bound.forest[instances]
+            left = self.model.sums(t, self._request(instances[~forest]))
+            instances = np.sort(np.concatenate([instances[forest], left])) if forest.any() else left
+        if len(instances):
+            self.theta.check(self.bound.batch)
+        return instances
+
+    def _request(self, instances: Ints) -> SumRequest:
+        bound, effort = self.bound, self.effort
+        loopy = ~bound.forest
+        return SumRequest(
+            instances, self._size(len(instances), BLOCKS), bound.free, bound.only_state, self.messages,
+            loopy & (self.messages is None), loopy & bound.has_output & self.regions, effort.warm_up, effort.sweeps,
+            effort.retry, effort.schedule, self.value, self.mu, self.sweeps, self.residual, self.y,
+        )  # fmt: skip
 
     def _hold_clamped(self, run: MessageRun, instances: Ints) -> MessageRun:
         """``run`` told of the variables with one allowed state, as a search is of those whose states it tries."""
@@ -134,8 +162,6 @@ class PropagationCall:
         for run, some in zip(runs, chosen, strict=True):
             run.beliefs(some, t, self.value, self.mu)
             self.keep(run, some)
-        self.method[instances] = "sum-product" if t.eps_y == t.eps_h else "two-temperature propagation"
-        self.exact[instances] = forest & self.converged[instances] & (t.eps_y == t.eps_h)
 
     def _converge(
         self, run: MessageRun, instances: Ints, loopy: Ints, t: Temperatures, effort: Effort | None = None

@@ -100,7 +100,8 @@ class PropagationBound:
 
     def run(self, theta: Potentials, candidates: Sequence[Ints] = (), messages: Floats | None = None) -> Belief:
         """The answer; ``candidates``: assignments whose outputs are judged too; ``messages``: a warm start."""
-        theta.check(self.batch)
+        # Sums look at their scores themselves.
+        theta.check(self.batch, unary=any(task.temperatures.eps_y == 0.0 for task in self.tasks))
         call = PropagationCall(self, theta, candidates, messages)
         for task in self.tasks:
             call.answer(task)

@@ -23,10 +23,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mssvm.core.arrays import Floats, Ints
-from mssvm.core.potentials import segment_argmax
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.potentials import Marginals, segment_argmax
 from mssvm.core.topology import spans
-from mssvm.engines.messages import Conditional, MessageGroup, MessageModel, MessageRun, Schedule, Temperatures
+from mssvm.engines.messages import (
+    Conditional,
+    MessageGroup,
+    MessageModel,
+    MessageRun,
+    Schedule,
+    SumRequest,
+    Temperatures,
+)
 from mssvm.inference.propagation.effort import uniforms
 
 if TYPE_CHECKING:
@@ -39,6 +47,7 @@ COLDEST = 0.02
 HOT, COLD = 16.0, 200.0
 # Restarts use streams of random numbers from this one on.
 RANDOM_STREAM = 100
+NO_MARGINALS = Marginals(np.zeros(0), np.zeros(0))
 
 
 class OutputSearch:
@@ -60,6 +69,22 @@ class OutputSearch:
         n_vars = len(call.y)
         self.q, self.y = np.full(len(call.value), np.nan), np.zeros(n_vars, dtype=np.int64)
         self.judged, self.held_at = np.full((2, n_vars), -1, dtype=np.int64)
+        self.loopy, self.movable = np.ones(len(self.q), dtype=bool), np.zeros(len(self.q), dtype=bool)
+        self.n_sweeps, self.residual = np.zeros(len(self.q), dtype=np.int64), np.zeros(len(self.q))
+
+    @cached_property
+    def free(self) -> Bools:
+        """The variables that are not given when a y is judged."""
+        assert self.task.components is not None
+        return ~self.task.components.outside
+
+    def request(self, instances: Ints) -> SumRequest:
+        """The values of sum-product over hidden variables given y."""
+        effort = self.call.effort
+        return SumRequest(
+            instances, len(instances), self.free, self.y, None, self.loopy, self.movable, effort.warm_up, effort.sweeps,
+            effort.retry, effort.schedule, self.q, NO_MARGINALS, self.n_sweeps, self.residual, self.y,
+        )  # fmt: skip
 
     @cached_property
     def range(self) -> Floats:
@@ -85,7 +110,8 @@ class BlockSearch:
     def __init__(self, search: OutputSearch, instances: Ints) -> None:
         call, task, bound = search.call, search.task, search.call.bound
         assert task.components is not None
-        self.call, self.merged, self.merging, self.instances = call, search.merged, task.merging, instances
+        self.search, self.call, self.merged, self.merging = search, call, search.merged, task.merging
+        self.instances = instances
         self.bound, self.batch, self.model, self.effort = bound, bound.batch, call.model, call.effort
         self.schedule, self.seed = call.effort.schedule, bound.plan.settings.seed
         self.conditional, self.messages, self.held = search.conditional, search.messages, search.held
@@ -150,18 +176,27 @@ class BlockSearch:
         """Q(y): exact where hidden components are trees, else the Bethe value of sum-product given y."""
         self.conditional.evaluate(instances, self.y, self.q)
         loopy = instances[~self.components.forest[instances]]
-        if len(loopy):
-            self._sum_given(loopy, self.y).beliefs(loopy, self.sums, self.q, None)
+        if not len(loopy):
+            return
+        changed = left = self._changed(loopy, self.y, self.held_at)
+        if len(changed) and self.effort.sweeps:
+            left = self.held.sums(self.sums, self.search.request(changed))
+        self._converge_given(left, self.y)
+        if len(left) or len(changed) < len(loopy):
+            rest = np.setdiff1d(loopy, np.setdiff1d(changed, left))
+            self.held.beliefs(rest, self.sums, self.q, None)
 
     def _sum_given(self, instances: Ints, y: Ints) -> MessageRun:
         """Sum-product over the hidden variables, which have cycles, with the others held at y; converged already where
         y was the last to be judged."""
-        instances = self._changed(instances, y, self.held_at)
+        self._converge_given(self._changed(instances, y, self.held_at), y)
+        return self.held
+
+    def _converge_given(self, instances: Ints, y: Ints) -> None:
         if len(instances):
             self.held.hold(instances, self.components.outside, y)
             self.held.start(instances, None)
             self.effort.converge(self.held, instances, instances, self.sums)
-        return self.held
 
     def _follow(
         self, run: MessageRun, t: Temperatures, instances: Ints, name: str, schedule: Schedule | None = None

@@ -15,11 +15,20 @@ from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.recent import Spare
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, offsets
-from mssvm.engines.messages import PRODUCT_RANGE, SAFE_RANGE, Borders, MessageGroup, Temperatures, with_noise
+from mssvm.engines.messages import (
+    PRODUCT_RANGE,
+    SAFE_RANGE,
+    Borders,
+    MessageGroup,
+    SumRequest,
+    Temperatures,
+    with_noise,
+)
 from mssvm.engines.numba.messages import conditional, scaled, waves
 from mssvm.engines.numba.messages.abreast import MessageFamily, families
 from mssvm.engines.numba.messages.regions import ascend_regions
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
+from mssvm.engines.numba.messages.sums import Kernels, Sums, kernels_of, settle, settle_run
 from mssvm.engines.numba.messages.vector import LONGEST
 from mssvm.engines.numba.messages.waves import Lattice, lattice
 from mssvm.engines.numba.messages.wiring import MessageWiring, settling, wire
@@ -48,6 +57,8 @@ class NumbaMessagePlan:
     one_card: int
     workers: Workers
     _spare: defaultdict[str, Spare] = field(init=False, repr=False, default_factory=lambda: defaultdict(Spare))
+
+    _kernels: dict[tuple[bool, ...], Kernels] = field(init=False, repr=False, default_factory=dict)
 
     @classmethod
     def of(cls, batch: Batch, workers: Workers) -> NumbaMessagePlan:
@@ -109,6 +120,13 @@ class NumbaMessagePlan:
         """Whether all instances can run abreast."""
         return len(self.families[0]) == 1 and bool(np.all(self.families[1] == 0))
 
+    def by_family(self, instances: Ints) -> tuple[list[tuple[int, Ints]], Ints]:
+        """The instances that can run abreast, by the number of their family, and the others."""
+        if self.one_family and len(instances):
+            return [(0, instances)], instances[:0]
+        of = self.families[1][instances]
+        return [(k, instances[of == k]) for k in sorted({*of.tolist()} - {-1})], instances[of < 0]
+
     @cached_property
     def lattices(self) -> list[Lattice | None]:
         """Of every family the grid it is, if it is one whose instances may be spread thinly over threads."""
@@ -126,6 +144,12 @@ class NumbaMessagePlan:
     def unmasked(self) -> Ints:
         """Zeros, one a state."""
         return np.zeros(self.batch.n_states, dtype=np.int64)
+
+    def kernels(self, kind: tuple[bool, ...], sums: Sums) -> Kernels:
+        """The kernels of ``settle``; looking for them takes as long as some of them run."""
+        if kind not in self._kernels:
+            self._kernels[kind] = kernels_of(sums)
+        return self._kernels[kind]
 
     def blocks(self, instances: Ints) -> list[Ints]:
         """Instances in portions, a few a thread."""
@@ -152,28 +176,46 @@ class NumbaMessagePlan:
         return out
 
     def load(self, theta: Potentials, query: Query, noise: Floats) -> NumbaMessageModel:
-        batch = self.batch
-        unary, top, least = self.memory("scores", batch.n_states, batch.n_vars, batch.n_vars)
-
-        def mask(part: slice) -> None:
-            ends = part.start, part.stop
-            scaled.mask(theta.unary, query.allowed, noise, batch.unary_ptr, *ends, unary, top, least)
-
-        self.workers.each(mask, self.portions(batch.n_vars))
-        return NumbaMessageModel(self, unary, noise, theta.tables, query.allowed, top, least)
+        # Of exactly these types, as kernels that are called where they lie ask nobody.
+        scores, tables = (np.ascontiguousarray(array, np.float64) for array in (theta.unary, theta.tables))
+        return NumbaMessageModel(self, scores, noise, tables, np.ascontiguousarray(query.allowed, np.bool_))
 
 
 @dataclass(frozen=True, eq=False)
 class NumbaMessageModel:
-    """Potentials with forbidden states at -inf; ``unary_top`` and ``unary_least`` as ``scaled.mask`` has them."""
+    """Potentials as they were given."""
 
     plan: NumbaMessagePlan
-    unary: Floats
+    scores: Floats
     noise: Floats
     tables: Floats
     allowed: Bools
-    unary_top: Floats
-    unary_least: Floats
+
+    @cached_property
+    def room(self) -> list[Floats]:
+        """Memory for what ``scaled.mask`` makes of the scores."""
+        batch = self.plan.batch
+        return self.plan.memory("scores", batch.n_states, batch.n_vars, batch.n_vars)
+
+    @cached_property
+    def _masked(self) -> list[Floats]:
+        plan, ptr = self.plan, self.plan.batch.unary_ptr
+
+        def mask(part: slice) -> None:
+            scaled.mask(self.scores, self.allowed, self.noise, ptr, part.start, part.stop, *self.room)
+
+        plan.workers.each(mask, plan.portions(plan.batch.n_vars))
+        return self.room
+
+    @property
+    def unary(self) -> Floats:
+        """Scores, -inf at forbidden states."""
+        return self._masked[0]
+
+    @property
+    def unary_top(self) -> Floats:
+        """The largest score of every variable, with tie-breaking noise."""
+        return self._masked[1]
 
     def marginals(self) -> Marginals:
         return Marginals.zeros(self.plan.batch)
@@ -211,11 +253,11 @@ class NumbaMessageModel:
 
     @cached_property
     def range(self) -> Floats:
-        plan, spread, ends = self.plan, self.spread, (self.unary_top, self.unary_least)
+        plan, ends = self.plan, self._masked[1:]
         out = np.empty(len(plan.batch))
 
         def look(part: slice) -> None:
-            scaled.ranges(plan.wiring, part.start, part.stop, plan.near_table, spread, *ends, out)
+            scaled.ranges(plan.wiring, part.start, part.stop, plan.near_table, self.spread, *ends, out)
 
         plan.workers.each(look, plan.portions(len(out)))
         return out
@@ -231,6 +273,13 @@ class NumbaMessageModel:
             scores = (self.unary, self.noisy if temperatures.eps_y == 0.0 else self.unary)
             out.append(MessageGroup(rest, temperatures.eps_h or 1.0, lambda noise: LogRun(self, scores[noise])))
         return out
+
+    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
+        return settle(self, temperatures, request)
+
+    def sums_of(self, run: ScaledRun, temperatures: Temperatures, request: SumRequest) -> Ints:
+        """The sums of a run that is there already."""
+        return settle_run(run, temperatures, request)
 
     def _safe(self, instances: Ints, temperatures: Temperatures) -> tuple[Ints, float]:
         """The instances on which scaled probabilities cannot underflow, and the temperature they are scaled by."""
@@ -252,18 +301,19 @@ class NumbaMessageModel:
         return pairwise[safe], unit
 
     def _strain(self, instances: Ints, unit: float, mixed: bool) -> Floats:
-        out, plan, ends = np.empty(len(instances)), self.plan, (self.unary_top, self.unary_least)
+        out, plan, ends = np.empty(len(instances)), self.plan, self._masked[1:]
         scaled.strain(
             plan.wiring, instances, plan.table_of, self.spread, self.unary, *ends, plan.dilution, unit, mixed, out
         )
         return out
 
     def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
-        moved = ascend_regions(self.plan.wiring, instances, free, self.unary, self.tables, z, self._sent)
-        return np.asarray(moved), self._sent
+        moved = np.empty_like(instances)
+        count = ascend_regions(self.plan.wiring, instances, free, self.unary, self.tables, z, self.sent, moved)
+        return moved[:count], self.sent
 
     @cached_property
-    def _sent(self) -> Floats:
+    def sent(self) -> Floats:
         """Messages of ``relabel``: one array for all blocks."""
         return self.plan.memory("sent", self.plan.n_messages)[0]
 

@@ -122,14 +122,13 @@ def _messages_at(w, instances, tables, z, log_messages):
 
 
 @njit(cache=True, nogil=True)
-def ascend_regions(w, instances, free, unary, tables, z, log_messages):
-    """Improve z in place by moves of variables and regions until none gains; returns the instances that changed, whose
-    messages are those of ``_messages_at``.
+def ascend_regions(w, instances, free, unary, tables, z, log_messages, out):
+    """Improve z in place by moves of variables and regions until none gains; the instances that changed, whose messages
+    are those of ``_messages_at``, come into ``out``, their number is returned.
 
     What did not gain, and has not moved since nor seen a neighbour move, is not tried again.
     """
     work = np.empty(w.widest)
-    out = np.empty(len(instances), dtype=np.int64)
     count = 0
     most = 0
     for b in instances:
@@ -170,4 +169,4 @@ def ascend_regions(w, instances, free, unary, tables, z, log_messages):
             out[count] = b
             count += 1
     _messages_at(w, out[:count], tables, z, log_messages)
-    return out[:count]
+    return count

@@ -11,7 +11,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals
 from mssvm.core.topology import offsets
-from mssvm.engines.messages import Schedule, Temperatures
+from mssvm.engines.messages import Schedule, SumRequest, Temperatures
 from mssvm.engines.numba.messages import abreast, log, scaled, waves
 from mssvm.engines.numba.messages.abreast import MessageFamily
 from mssvm.engines.numba.messages.waves import Lattice
@@ -24,7 +24,7 @@ _NO_MARGINALS = Marginals(_NONE, _NONE)
 
 
 @njit(cache=True, nogil=True)
-def _decode(w, instances, score, masked, allowed, y):
+def decode(w, instances, score, masked, allowed, y):
     """First allowed state of the highest score, for every variable of the named instances."""
     for b in instances:
         for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
@@ -39,7 +39,7 @@ def _decode(w, instances, score, masked, allowed, y):
 
 
 @njit(cache=True, nogil=True)
-def _clamp(w, instances, outside, y, source, forbidden, out):
+def clamp(w, instances, outside, y, source, forbidden, out):
     """Copy ``source``, with ``forbidden`` at every state of a variable outside except y."""
     for b in instances:
         for i in range(w.var_ptr[b], w.var_ptr[b + 1]):
@@ -63,20 +63,27 @@ class _NumbaRun:
         self.residual = np.full(len(model.plan.batch), np.inf)
 
     def decode(self, instances: Ints, y: Ints) -> None:
-        _decode(self.w, instances, self.field, self.masked, self.model.allowed, y)
+        decode(self.w, instances, self.field, self.masked, self.model.allowed, y)
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         plan = self.model.plan
+        self.hold_at(outside)
+
+        def hold(some: Ints) -> None:
+            self._prepare(some)
+            clamp(self.w, some, outside, y, self.open_unary, self.forbidden, self.unary)
+
+        plan.workers.each(hold, plan.blocks(instances))
+
+    def hold_at(self, outside: Bools) -> None:
+        """Have memory for scores of which some are forbidden, and know of which variables."""
         if self.unary is self.open_unary:
             # One array for all blocks, whichever comes first.
-            self.unary = self.__dict__.setdefault("_clamped", plan.memory("clamped", len(self.unary))[0])
+            self.unary = self.__dict__.setdefault("_clamped", self.model.plan.memory("clamped", len(self.unary))[0])
         self.held = outside
 
-        def clamp(some: Ints) -> None:
-            self._prepare(some)
-            _clamp(self.w, some, outside, y, self.open_unary, self.forbidden, self.unary)
-
-        plan.workers.each(clamp, plan.blocks(instances))
+    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
+        return request.instances
 
     def _prepare(self, instances: Ints) -> None:
         """What has to be there before scores are read."""
@@ -140,7 +147,7 @@ class ScaledRun(_NumbaRun):
         super().__init__(model, tables.noisy_psi if noise else tables.psi)
         self.tables, self.noise, self.kk = tables, noise, model.plan.states
         self.families, self.family_of = model.plan.families
-        self.one_family, self.lattices = model.plan.one_family, model.plan.lattices
+        self.lattices = model.plan.lattices
         # Instances whose products await their messages: sweeps abreast begin without them.
         self.stale = np.zeros(len(self.family_of), dtype=bool)
 
@@ -151,7 +158,7 @@ class ScaledRun(_NumbaRun):
         self.tables.prepare(instances, self.noise, _NONE if messages is None else messages, self.m)
         self.stale[instances] = True
         self._collect(instances[self.family_of[instances] < 0])
-        for k, some in self._by_family(instances)[0]:
+        for k, some in self.model.plan.by_family(instances)[0]:
             if not len(self.families[k].paths):
                 self._collect(some)
         self._refresh(instances)
@@ -177,6 +184,11 @@ class ScaledRun(_NumbaRun):
                 self.sweeps, self.residual,
             )  # fmt: skip
 
+    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
+        if not len(self.held):
+            self.hold_at(~request.free)
+        return self.model.sums_of(self, temperatures, request)
+
     def _refresh(self, instances: Ints) -> None:
         """Bring messages at held variables up to date; sweeps pass them over."""
         if len(self.held):
@@ -187,7 +199,7 @@ class ScaledRun(_NumbaRun):
 
     def _abreast(self, instances: Ints, maximal: Bools, border: bool, n_sweeps: int, schedule: Schedule) -> Ints:
         """Run the families among the instances; returns the others."""
-        members, alone = self._by_family(instances)
+        members, alone = self.model.plan.by_family(instances)
         for k, some in members:
             given = (self.w, some, self.tables.entries, self.unary, self.field, self.m, maximal, self.held)
             limits = (schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps, self.residual)
@@ -200,13 +212,6 @@ class ScaledRun(_NumbaRun):
                 waves.run(grid, *given, schedule.damping, *limits, self._space(grid))
             self.stale[some] &= not n_sweeps
         return alone
-
-    def _by_family(self, instances: Ints) -> tuple[list[tuple[int, Ints]], Ints]:
-        """The instances that can run abreast, by the number of their family, and the others."""
-        if self.one_family and len(instances):
-            return [(0, instances)], instances[:0]
-        of = self.family_of[instances]
-        return [(k, instances[of == k]) for k in sorted({*of.tolist()} - {-1})], instances[of < 0]
 
     def _space(self, family: MessageFamily | Lattice) -> Floats:
         return self.model.plan.workers.scratch(family.space(), 0)[0]
@@ -226,7 +231,7 @@ class ScaledRun(_NumbaRun):
         self._refresh(instances)
         into, t, plan = mu or _NO_MARGINALS, self.tables, self.model.plan
         mu_at, table_of = plan.batch.mu_at, plan.table_of
-        members, alone = self._by_family(instances)
+        members, alone = self.model.plan.by_family(instances)
         for k, some in members:
             family = self.families[k]
             abreast.beliefs(

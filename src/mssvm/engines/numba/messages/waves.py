@@ -56,6 +56,10 @@ class Lattice(NamedTuple):
         return PARTS * self.states * int(self.strides[MOST])
 
 
+_NONE = np.zeros(0, dtype=np.int64)
+NO_LATTICE = Lattice(0, 0, 0, _NONE, np.zeros((4, 0), np.int64), _NONE, _NONE, _NONE, np.zeros(MOST + 1, np.int64))
+
+
 def lattice(family: MessageFamily) -> Lattice | None:
     """The grid a family consists of, if that is what it is."""
     steps, n, k = family.swept, family.n_vars, family.widest
