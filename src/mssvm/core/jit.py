@@ -40,9 +40,16 @@ from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.lowering import Lower
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime.nrt import rtsys
-from numba.core.typed_passes import NativeLowering
+from numba.core.typed_passes import DumpParforDiagnostics, InlineOverloads, NativeLowering
 from numba.core.types import unliteral
-from numba.core.untyped_passes import InlineClosureLikes
+from numba.core.untyped_passes import (
+    FindLiterallyCalls,
+    InlineClosureLikes,
+    LiteralPropagationSubPipelinePass,
+    LiteralUnroll,
+    MakeFunctionToJitFunction,
+    WithLifting,
+)
 from numba.misc.appdirs import AppDirs
 
 from mssvm.core.garbage import uncollected
@@ -151,12 +158,18 @@ class _Lowering(NativeLowering):
         return _Lower
 
 
+_SELDOM = {
+    DumpParforDiagnostics, FindLiterallyCalls, InlineClosureLikes, InlineOverloads, LiteralPropagationSubPipelinePass,
+    LiteralUnroll, MakeFunctionToJitFunction, WithLifting,
+}  # fmt: skip
+
+
 def _shortened(pipeline: Any, plain: bool) -> Any:
     """The passes of a pipeline with our lowering. Where a kernel is ``plain``, nothing is looked for that it has not,
     and nothing computed anew that no pass has changed."""
     out = PassManager(pipeline.pipeline_name)
     for step, name in pipeline.passes:
-        if not (plain and step is InlineClosureLikes):
+        if not (plain and step in _SELDOM):
             out.add_pass(_Lowering if step is NativeLowering else step, name)
     out._ENFORCING = not plain
     out.finalize()

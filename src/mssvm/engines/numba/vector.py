@@ -280,6 +280,16 @@ def above(typing: Any, a: Any, b: Any) -> Any:
 
 
 @_intrinsic
+def lower(typing: Any, a: Any, b: Any) -> Any:
+    """The lower of two; a where they cannot be compared."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", args[0], args[1]), args[1], args[0])
+
+    return REGISTER(REGISTER, REGISTER), code
+
+
+@_intrinsic
 def vabs(typing: Any, a: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return call(builder, "fabs", args[0])

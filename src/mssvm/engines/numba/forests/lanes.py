@@ -64,9 +64,7 @@ from mssvm.engines.numba.forests.registers import (
     exponentials,
     forget,
     highest,
-    lower,
     make_tables,
-    mask,
     push,
     read,
     smallest,
@@ -82,6 +80,7 @@ from mssvm.engines.numba.vector import (
     exponent,
     ints_at,
     load,
+    lower,
     onward,
     pointer_to,
     same,
@@ -94,6 +93,7 @@ from mssvm.engines.numba.vector import (
     vmax,
     where,
 )
+from mssvm.engines.numba.vector import mask_of as mask
 
 NARROW = 512.0  # (1/2) to this power is still far from underflow
 WIDE = 900.0  # so is (1/2) to this one, and (1/2R)^ratio is above it if ratio (1 + R/2) is below

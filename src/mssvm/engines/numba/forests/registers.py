@@ -22,7 +22,7 @@ from mssvm.engines.numba.vector import (
     gather_allowed,
     ints_at,
     load,
-    mask_of,
+    lower,
     onward,
     pointer_to,
     scatter,
@@ -63,16 +63,6 @@ TABLE_PARTS, TOPS = 8, 5
 COLUMNS = 16
 CARD, PARENT, FLIP, SLOT, START, PUT, CARRIER, KIDS, KIDS_END = range(9)
 U, E, B, T, S, W, SCALE = range(9, 16)  # scores, exponentials, belief, t, message, what belongs to it, scale
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def mask(word):
-    return mask_of(np.uint64(word))
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def lower(a, b):
-    return where(above(a, b), b, a)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)

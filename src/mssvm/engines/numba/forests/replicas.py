@@ -60,9 +60,7 @@ from mssvm.engines.numba.forests.registers import (
     exponentials,
     forget,
     highest,
-    lower,
     make_tables,
-    mask,
     outer,
     push,
     read,
@@ -77,6 +75,7 @@ from mssvm.engines.numba.vector import (
     exponent,
     ints_at,
     load,
+    lower,
     onward,
     pointer_to,
     splat,
@@ -88,6 +87,7 @@ from mssvm.engines.numba.vector import (
     vmax,
     where,
 )
+from mssvm.engines.numba.vector import mask_of as mask
 
 # Columns of a position: who is below it; of a label, the pair of tables on its two sides, and the pair that it has in
 # lanes that begin there. T has the powers of a hidden variable, W its derivatives; of a label W has T twice.

@@ -50,9 +50,7 @@ from mssvm.engines.numba.forests.registers import (
     add_products,
     exponentials,
     forget,
-    lower,
     make_tables,
-    mask,
     push,
     read,
     spread,
@@ -63,6 +61,7 @@ from mssvm.engines.numba.vector import (
     exponent,
     ints_at,
     load,
+    lower,
     onward,
     pointer_to,
     splat,
@@ -72,6 +71,7 @@ from mssvm.engines.numba.vector import (
     vmax,
     where,
 )
+from mssvm.engines.numba.vector import mask_of as mask
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
