@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import pytest
 import mssvm
 from mssvm.core import jit
 from mssvm.core.jit import digest_of, njit, sources_of
+from mssvm.engines.numba import vector
 from mssvm.engines.numba.calls import call_at, take
 
 ROOTS = """
@@ -210,3 +213,33 @@ def test_kernels_call_kernels_where_they_lie_and_threads_share_the_work() -> Non
     assert numbers.tolist() == [min(k, 500.0) for k in range(1000)]
     with pytest.raises(ValueError, match="less than nothing"):
         portions(at, numbers, np.zeros(1, dtype=np.int64), -1.0)
+
+
+def test_max_and_min_are_as_in_python() -> None:
+    assert vector.WIDTH == 8  # imported, which brings the code for both
+
+    @njit(cache=False, no_rewrites=True)
+    def ends(a: Any, b: Any) -> Any:
+        return max(a, b), min(a, b)
+
+    for a, b in product((1.5, -2.0, float("nan"), float("inf"), -0.0, 0.0), repeat=2):
+        assert list(map(str, ends(a, b))) == [str(max(a, b)), str(min(a, b))]
+    assert ends(3, -4) == (3, -4)
+    assert ends(2, 2.5) == (2.5, 2)
+
+
+def test_a_kernel_may_have_a_closure_and_arrays_that_come_and_go() -> None:
+    @njit(cache=False, no_rewrites=True)
+    def kernel(n: int) -> Any:
+        def twice(x: float) -> float:
+            return 2.0 * x
+
+        kept = np.zeros(0)
+        for k in range(n):
+            made = np.full(k, twice(1.0))
+            if k % 2:
+                continue
+            kept = made
+        return kept
+
+    assert kernel(6).tolist() == [2.0] * 4
