@@ -279,3 +279,24 @@ def test_what_underflow_takes_is_not_asked_for_later(eps_y: float, eps_h: float,
     )
     np.testing.assert_allclose(found.value, want.value, rtol=1e-10)
     np.testing.assert_allclose(found.mu.unary, want.mu.unary, atol=1e-8)
+
+
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(1.0, 0.01), (1.0, 0.03), (10.0, 1.0), (1.0, 0.5)])
+def test_what_underflows_at_a_low_hidden_temperature_may_count_at_that_of_outputs(eps_y: float, eps_h: float) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        graph, ids, labels = linked(int(rng.integers(2, 6)), int(rng.integers(2, 6)), 2, seed)
+        batch = Batch.build([graph] * 16, [np.unique(ids, return_inverse=True)[1].tolist()] * 16)
+        scale = eps_h * float(rng.choice([30.0, 100.0]))
+        theta = Potentials(scale * rng.normal(size=batch.n_states), scale * rng.normal(size=batch.n_table_entries))
+        output = np.isin(np.arange(batch.n_vars) % graph.n_vars, labels) & (rng.random(batch.n_vars) < 0.8)
+        query = Query.of(batch, output)
+        query.allowed[:] = rng.random(batch.n_states) < 0.9
+        query.allowed[batch.unary_ptr[:-1]] = True
+        found, want = (
+            engine.exact(batch, ExactSettings()).bind(query, eps_y, eps_h)(theta)
+            for engine in (NumbaEngine(), ReferenceEngine())
+        )
+        np.testing.assert_allclose(found.value, want.value, rtol=1e-10)
+        np.testing.assert_allclose(found.mu.unary, want.mu.unary, atol=1e-8)
+        np.testing.assert_allclose(found.mu.tables, want.mu.tables, atol=1e-7)
