@@ -171,3 +171,14 @@ def test_a_small_row_counts_where_hidden_variables_are_colder_than_outputs() -> 
     rng, batch = np.random.default_rng(0), turns([17] * 10, 5, 3)
     theta = Potentials(rng.uniform(-60, 60, batch.n_states), rng.uniform(-1, 1, batch.n_table_entries))
     assert_by_numpy(batch, theta, Query(batch.cards == 5, np.ones(batch.n_states, dtype=bool)), 1.0, 0.02)
+
+
+@pytest.mark.parametrize("seed", [39, 53, 68, 81])
+def test_trees_of_scores_hundreds_apart_have_finite_marginals(seed: int) -> None:
+    rng, n = np.random.default_rng(seed), 25
+    tree = Topology((2,) * n, tuple((int(rng.integers(max(0, k - 3), k)), k) for k in range(1, n)))
+    batch = Batch.build([tree] * 3, [[0] * (n - 1)] * 3)
+    theta = Potentials(rng.uniform(-200, 200, batch.n_states), np.array([-16.0, -19.0, 14.0, -15.0]))
+    output, allowed = rng.random(batch.n_vars) < 0.4, rng.random(batch.n_states) < 0.7
+    allowed[batch.unary_ptr[:-1]] = True
+    assert_by_numpy(batch, theta, Query(output, allowed), 0.25, 1.0)

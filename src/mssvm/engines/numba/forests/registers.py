@@ -350,8 +350,11 @@ def write(R, r, real, wrong, v, least, x, lanes, value, done, mu_unary, mu_table
                 word |= 255 << (8 * lane)
         at = R[r + MARGINALS] + ints_at(R[r + PUT_AT])[slot]
         put(x, at, size, size - size % L, mu_tables, lanes, 0, word, side)
+    every_one = splat(0.0)  # not finite where a derivative by what has no probability overflowed
+    for j in range(R[r + MARGINALS], R[r + TOTAL], L):
+        every_one = every_one + load(x, j)
     store(x, 0, v)
-    store(x, L, least)
+    store(x, L, where(above(splat(1e300), every_one), least, splat(0.0)))
     for lane in range(real):
         b = lanes[L + lane]
         value[side, b] = x[lane]
