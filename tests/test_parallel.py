@@ -35,7 +35,11 @@ MEMBERS = {
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[Any]:
-    quick = {"distributed.scheduler.allowed-failures": 2, "distributed.worker.profile.enabled": False}
+    quick = {
+        "distributed.scheduler.allowed-failures": 2, "distributed.worker.profile.enabled": False,
+        # Some seconds after a worker was lost Dask looks whether it is there; killed twice, it would not come back.
+        "distributed.deploy.lost-worker-timeout": "1 hour",
+    }  # fmt: skip
     with (
         config.set(quick),
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
