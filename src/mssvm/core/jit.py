@@ -245,7 +245,7 @@ class Kernel(CPUDispatcher):
         self, py_func: Any, locals: Any = None, targetoptions: Any = None, compiler: Any = _KernelCompiler, *,
         kept: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(py_func, locals, targetoptions, compiler)
+        super().__init__(py_func, locals or {}, targetoptions, compiler)
         self._kept = kept
 
     def compile(self, sig: Any) -> Any:
