@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from threading import Thread, get_ident
 from threading import enumerate as enumerate_threads
 
@@ -62,6 +65,18 @@ def test_threads_end_with_the_object_that_they_work_for_and_are_not_more_than_wo
     for thread in ending:
         thread.join(10.0)
     assert not others()
+
+
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    workers = Workers(3)
+    assert workers.each(lambda k: k, range(9)) == list(range(9))
+    child = get_context("fork").Process(target=lambda: sys.exit(sum(workers.each(lambda k: k, range(9)))))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child.start()
+    child.join(30.0)
+    child.kill()
+    assert child.exitcode == 36
 
 
 def test_several_callers_share_threads() -> None:

@@ -3,6 +3,7 @@ kept to one thread beside it."""
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
@@ -28,6 +29,7 @@ class _Helpers:
     job five times as slowly, which fifteen of them wait for."""
 
     def __init__(self, inside: local) -> None:
+        self.process = os.getpid()
         self._inside, self._jobs, self._lock = inside, SimpleQueue[Callable[[], None] | None](), Lock()
         self._threads: list[Thread] = []
         finalize(self, _dismiss, self._jobs, self._threads)
@@ -121,6 +123,8 @@ class Workers:
             if next(others, None) is None:
                 all_done.release()
 
+        if self._helpers.process != os.getpid():  # a fork leaves threads behind
+            self.__dict__["_helpers"] = _Helpers(self._inside)
         self._helpers.tell(help, count)
         self._inside.here = True
         try:
