@@ -461,10 +461,11 @@ def memory(hidden: int) -> Here:
         train = partial(command, env=env)
 
         def run() -> Outcome:
-            train(fit_command(folder / "small.jsonl", *options))  # compiles
-            base = train(fit_command(folder / "small.jsonl", *options)).peak
-            done = train(fit_command(folder / "large.jsonl", *options))
-            answer = {"accuracy": said_accuracy(done.output), "peak_gigabytes": done.peak / 1e9, "folder": kept.name}
+            small, large = (Path(kept.name, name) for name in ("small.jsonl", "large.jsonl"))  # as long as this runs
+            train(fit_command(small, *options))  # compiles
+            base = train(fit_command(small, *options)).peak
+            done = train(fit_command(large, *options))
+            answer = {"accuracy": said_accuracy(done.output), "peak_gigabytes": done.peak / 1e9}
             return Outcome(answer, (done.peak - base) / (sites * 20 * 8), done.wall, done.cpu)
 
         return run
