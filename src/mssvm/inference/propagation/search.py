@@ -117,7 +117,7 @@ class BlockSearch:
         self.conditional, self.messages, self.held = search.conditional, search.messages, search.held
         self.components, self.t = task.components, task.temperatures
         self.sums, self.maxima = search.sums, search.maxima
-        self.search, self.q, self.y = search, search.q, search.y
+        self.q, self.y = search.q, search.y
         self.judged, self.held_at = search.judged, search.held_at
         self.rows = self._span(instances)
 
