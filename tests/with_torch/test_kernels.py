@@ -19,7 +19,7 @@ from mssvm.engines.torch.trees import Turns
 
 def test_sources_travel_with_the_package() -> None:
     found = {f.name for f in files("mssvm.engines.torch").joinpath("kernels").iterdir()}
-    assert {"common.cu", "chain.cu", "grid.cu", "pairs.cu", "tree.cu"} <= found
+    assert {"common.cu", "chain.cu", "grid.cu", "nested.cu", "pairs.cu", "tree.cu"} <= found
 
 
 def test_without_the_libraries_plain_torch_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -24,9 +25,11 @@ from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls
 from mssvm.engines.numba.exact import NumbaBound, NumbaPlan
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, Parts, fetched
 from mssvm.engines.torch.chains import ChainRoute, able_chains
-from mssvm.engines.torch.trees import TreeRoute, Turns, able_trees, all_turns
+from mssvm.engines.torch.trees import NestedRoute, TreeRoute, Turns, able_trees, all_turns
 
 CHUNK = 1 << 30  # bytes of weights that the instances of one call may keep
+
+Route: TypeAlias = "ChainRoute | TreeRoute | NestedRoute"
 
 Table = tuple[tuple[int, ...], torch.Tensor]
 """Scores over the variables of a scope, one axis each, behind an axis of instances."""
@@ -124,8 +127,8 @@ class TorchPlan:
     def _turns(self) -> tuple[Turns | None, ...]:
         return all_turns(self.batch, self.at)
 
-    def _by_kernel(self, query: Query, eps_y: float, eps_h: float, chosen: Bools) -> list[ChainRoute | TreeRoute]:
-        """Chains and forests whose variables that can vary have one temperature, where there are kernels."""
+    def _by_kernel(self, query: Query, eps_y: float, eps_h: float, chosen: Bools) -> list[Route]:
+        """Chains and forests, by the temperatures of the variables that can vary, where there are kernels."""
         batch, free = self.batch, query.n_allowed(self.batch) > 1
         chains = chosen & able_chains(batch, self.at)
         trees = chosen & able_trees(batch, self._turns) & ~chains
@@ -133,11 +136,16 @@ class TorchPlan:
             np.bincount(batch.owner[free & which], minlength=len(batch)) > 0 for which in (query.output, ~query.output)
         )
         hidden_only = ~has_output if eps_y != eps_h else np.ones(len(batch), dtype=bool)
-        out: list[ChainRoute | TreeRoute] = []
+        out: list[Route] = []
         for eps, mine in ((eps_h, hidden_only), (eps_y, ~hidden_only & ~has_hidden)):
             out += ChainRoute.all_of(batch, np.flatnonzero(chains & mine), eps, self.at)
             out += TreeRoute.all_of(batch, np.flatnonzero(trees & mine), eps, self.at, self._turns)
-        return out
+        mixed = np.flatnonzero((chains | trees) & ~hidden_only & has_hidden)
+        return out + self.nested(mixed, query, eps_y, eps_h)
+
+    def nested(self, instances: Ints, query: Query, eps_y: float, eps_h: float) -> list[NestedRoute]:
+        """Forests in logs, at any temperatures."""
+        return NestedRoute.all_of(self.batch, instances, query, (eps_y, eps_h), self.at, self._turns)
 
     def _groups(self, query: Query, eps_y: float, eps_h: float, chosen: Ints) -> Iterator[Group]:
         batch, found = self.batch, dict[tuple[int, bytes], list[int]]()
@@ -162,7 +170,7 @@ class TorchBound:
     query: Query
     temperatures: tuple[float, float]
     groups: tuple[Group, ...]
-    routes: tuple[ChainRoute | TreeRoute, ...]
+    routes: tuple[Route, ...]
     host: NumbaBound | None = None
 
     @property
@@ -247,12 +255,12 @@ class TorchBound:
         return Repeated(self._run) if on_gpu and self.groups else None
 
     def _again(self, instances: Ints, theta: Parts, mu: Parts, values: Floats) -> None:
-        """Chains that left the kernel's safe range, in log space."""
+        """Forests that left a kernel's safe range, in log space."""
         batch, unsafe = self.batch, spread(instances, len(self.batch))
         mu[0][self.at.bools(unsafe[batch.owner][batch.state_var])] = 0.0
         mu[1][self.at.bools(unsafe[batch.mu_owner])] = 0.0
-        for chunk in self._cut(self.plan._groups(self.query, *self.temperatures, instances)):
-            values[chunk.instances.cpu().numpy()] = fetched(chunk.infer_into(*theta, mu))
+        for route in self.plan.nested(instances, self.query, *self.temperatures):
+            values[route.instances] = fetched(route.infer_into(*theta, mu))
 
 
 class Repeated:

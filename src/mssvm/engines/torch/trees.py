@@ -1,9 +1,13 @@
-"""Forests on a GPU: pairwise factors of any tables without cycles, by one kernel (``kernels/tree.cu``)."""
+"""Forests on a GPU: pairwise factors of any tables without cycles, in one launch at one temperature
+(``kernels/tree.cu``) and in one at two, in logs (``kernels/nested.cu``)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,25 +15,30 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, depth_first_order
 
 from mssvm.core.arrays import Bools, Ints
-from mssvm.core.topology import Batch, Topology, offsets
+from mssvm.core.potentials import Query
+from mssvm.core.topology import Batch, Topology, offsets, spans
 from mssvm.engines.torch.arrays import SAFE, Device, Parts
 from mssvm.engines.torch.chains import longest_first
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_STATES, THREADS = 32, 128
+OUTPUT, FREE = 1, 2  # roles of variables: those that may vary are free
+MOST_WORK = 1 << 30  # bytes that one launch may keep of what variables know
 
 
 @dataclass(frozen=True, eq=False)
 class Turns:
-    """The order in which the kernel takes the variables of a topology, children first: ``rows`` as its struct has them
-    (states, the parent's states, the parent's turn, numbers), and of each its factor towards the parent."""
+    """The order in which a kernel takes the ``variables`` of a topology, children first: ``rows`` as its struct has
+    them (states, the parent's states, the parent's turn, numbers), and of each its factor towards the parent."""
 
     rows: Ints
     factors: Ints
+    variables: Ints
 
     @classmethod
-    def of(cls, g: Topology) -> Turns | None:
-        """None where there is a cycle, or a factor of one or three variables."""
+    def of(cls, g: Topology, first: bytes = b"") -> Turns | None:
+        """Rooted at the first variable of each component that ``first`` marks, or at a leaf; None where there is a
+        cycle, or a factor of one or three variables."""
         n, most = g.n_vars, int(g.card_array.max(initial=0))
         if most > MOST_STATES or np.any(g.scope_sizes != 2) or np.any(g.scope_flat[::2] == g.scope_flat[1::2]):
             return None
@@ -39,7 +48,10 @@ class Turns:
         if g.n_factors != n - count:
             return None
         order, parent = [np.zeros(0, dtype=np.int64)], np.full(n, -1)
-        for root in np.unique(component, return_index=True)[1].tolist():
+        late = np.bincount(g.scope_flat, minlength=n) > 1
+        late = late + np.where(np.frombuffer(first, dtype=bool), -2, 0) if first else late
+        by_rank = np.lexsort((late, component))
+        for root in by_rank[np.unique(component[by_rank], return_index=True)[1]].tolist():
             visited, before = depth_first_order(near, root, directed=False)
             order.append(visited)
             parent[visited[1:]] = before[visited[1:]]
@@ -57,7 +69,27 @@ class Turns:
         cards |= (has & (earliest[above] == turn_of)).astype(np.int64) << 17
         cards[b[child == b]] |= 1 << 18
         rows = np.stack([g.unary_ptr[:-1], np.where(has, g.unary_ptr[above], -1), turn_of[above], cards], axis=1)
-        return cls(rows[visit], np.maximum(factor[visit], 0))
+        return cls(rows[visit], np.maximum(factor[visit], 0), visit)
+
+    @cached_property
+    def is_path(self) -> bool:
+        """Whether no variable has two children."""
+        above = self.rows[self.rows[:, 1] >= 0, 2]
+        return len(np.unique(above)) == len(above)
+
+    def carries_one(self, roles: Ints) -> bool:
+        """Whether no hidden variable that may vary has two free outputs below it that others do not shield."""
+        mine, above = roles[self.variables].tolist(), np.where(self.rows[:, 1] >= 0, self.rows[:, 2], -1).tolist()
+        carried = [0] * len(mine)
+        for role, parent, open_ in zip(mine, above, carried, strict=True):  # what is added comes later in the list
+            if parent >= 0 and mine[parent] == FREE:
+                carried[parent] += 1 if role == OUTPUT | FREE else open_
+                if carried[parent] > 1:
+                    return False
+        return True
+
+
+NO_TURNS = Turns(np.zeros((0, 4), dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 def all_turns(batch: Batch, at: Device) -> tuple[Turns | None, ...]:
@@ -74,53 +106,157 @@ def able_trees(batch: Batch, turns: Sequence[Turns | None]) -> Bools:
 
 
 @dataclass(frozen=True, eq=False)
-class TreeRoute:
-    """Forests at one temperature; ``wide`` lanes have room for the states of each of their variables."""
+class Forests:
+    """Instances whose variables have at most ``wide`` states, longest first, and what both kernels read of them."""
 
     instances: Ints
-    at: Device
     wide: int
-    eps: float
-    arguments: tuple[torch.Tensor, ...]
+    turns: tuple[torch.Tensor, ...]
+    places: tuple[torch.Tensor, ...]
+    factors: tuple[torch.Tensor, ...]
     n_turns: int
     where: torch.Tensor
+
+    @classmethod
+    def of(cls, batch: Batch, instances: Ints, wide: int, kinds: Sequence[Turns], kind_of: Ints, at: Device) -> Forests:
+        """``kind_of``, of all instances of the batch, are numbers of ``kinds``."""
+        instances, length = longest_first(batch, instances)
+        begin, work = offsets(np.array([len(t.factors) for t in kinds])), offsets(length)
+        turns = (np.concatenate(part) for part in zip(*((t.rows, t.factors, t.variables) for t in kinds), strict=True))
+        places = (
+            at.ints(batch.unary_ptr[batch.var_ptr[instances]]), at.shorts(length),
+            at.shorts(begin[kind_of[instances]]), at.ints(batch.factor_ptr[instances]),
+            at.ints(batch.var_ptr[instances]), at.ints(work[:-1]),
+        )  # fmt: skip
+        factors = at.ints(batch.table_at), at.ints(batch.mu_at)
+        return cls(instances, wide, tuple(map(at.shorts, turns)), places, factors, int(work[-1]), at.ints(instances))
+
+    @property
+    def blocks(self) -> int:
+        return -(-len(self.instances) * self.wide // THREADS)
+
+    @property
+    def as_struct(self) -> Any:
+        """As kernels take it."""
+        pointers = [tensor.data_ptr() for tensor in (*self.turns, *self.places, *self.factors)]
+        return (ctypes.c_void_p * len(pointers))(*pointers)
+
+
+def by_width(batch: Batch, instances: Ints) -> Iterator[tuple[int, Ints]]:
+    """Instances by the lanes (a power of two) that have room for the states of each of their variables."""
+    most = np.array([g.card_array.max(initial=2) for g in batch.topologies])[batch.topology_of[instances]]
+    wide = 2 ** np.ceil(np.log2(np.maximum(most, 2))).astype(np.int64)
+    for w in np.unique(wide).tolist():
+        yield w, instances[wide == w]
+
+
+@dataclass(frozen=True, eq=False)
+class TreeRoute:
+    """Forests at one temperature."""
+
+    forests: Forests
+    eps: float
     method = "tree kernel"
 
     @classmethod
     def all_of(
         cls, batch: Batch, instances: Ints, eps: float, at: Device, turns: Sequence[Turns | None]
     ) -> list[TreeRoute]:
-        kinds = batch.topology_of[instances]
-        most = np.array([g.card_array.max(initial=2) for g in batch.topologies])[kinds]
-        wide = 2 ** np.ceil(np.log2(np.maximum(most, 2))).astype(np.int64)
-        return [cls.of(batch, instances[wide == w], int(w), eps, at, turns) for w in np.unique(wide)]
+        kinds = [t or NO_TURNS for t in turns]
+        return [cls(Forests.of(batch, some, wide, kinds, batch.topology_of, at), eps)
+                for wide, some in by_width(batch, instances)]  # fmt: skip
 
-    @classmethod
-    def of(
-        cls, batch: Batch, instances: Ints, wide: int, eps: float, at: Device, turns: Sequence[Turns | None]
-    ) -> TreeRoute:
-        instances, length = longest_first(batch, instances)
-        mine = [t or Turns(np.zeros((0, 4), dtype=np.int64), np.zeros(0, dtype=np.int64)) for t in turns]
-        begin, work = offsets(np.array([len(t.factors) for t in mine])), offsets(length)
-        arguments = (
-            at.shorts(np.concatenate([t.rows for t in mine])), at.shorts(np.concatenate([t.factors for t in mine])),
-            at.ints(batch.unary_ptr[batch.var_ptr[instances]]), at.shorts(length),
-            at.shorts(begin[batch.topology_of[instances]]), at.ints(batch.factor_ptr[instances]), at.ints(work[:-1]),
-            at.ints(batch.table_at), at.ints(batch.mu_at),
-        )  # fmt: skip
-        return cls(instances, at, wide, eps, arguments, int(work[-1]), at.ints(instances))
+    @property
+    def instances(self) -> Ints:
+        return self.forests.instances
+
+    @property
+    def where(self) -> torch.Tensor:
+        return self.forests.where
 
     def infer_into(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> torch.Tensor:
         """Values of the instances (NaN where they need log space); their marginals are written."""
-        n, sums, dtype = len(self.instances), self.eps > 0.0, unary.dtype
-        value = unary.new_empty(n)
-        work = unary.new_empty(self.n_turns * 2 * self.wide)
+        mine, sums, dtype = self.forests, self.eps > 0.0, unary.dtype
+        value, work = unary.new_empty(len(mine.instances)), unary.new_empty(mine.n_turns * 2 * mine.wide)
         if sums:
             scaled = tables / self.eps
             outside = (scaled.abs() > SAFE[dtype] / 4) & (scaled > -torch.inf)
             tables = torch.exp(scaled).masked_fill(outside, torch.nan)
-        numbers = constants(WIDE=self.wide, THREADS=THREADS)
+        numbers = constants(WIDE=mine.wide, THREADS=THREADS)
         run = kernel("tree.cu", "sums" if sums else "maxima", unary.device, dtype, numbers)
-        blocks = -(-n * self.wide // THREADS)
-        run(blocks, THREADS, unary, tables, *self.arguments, work, value, *mu, float(self.eps), n)
+        run(mine.blocks, THREADS, mine.as_struct, unary, tables, work, value, *mu, float(self.eps), len(value))
         return value
+
+
+@dataclass(frozen=True, eq=False)
+class NestedRoute:
+    """Forests at any two temperatures in which a hidden component touches two free outputs at most."""
+
+    forests: Forests
+    eps: tuple[float, float]
+    most: int
+    roles: torch.Tensor
+    method = "nested tree kernel"
+
+    @classmethod
+    def all_of(
+        cls, batch: Batch, instances: Ints, query: Query, eps: tuple[float, float], at: Device,
+        turns: Sequence[Turns | None],
+    ) -> list[NestedRoute]:  # fmt: skip
+        """Those of the named forests for which there is an order; at one temperature, any."""
+        if not len(instances):
+            return []
+        free, output = query.n_allowed(batch) > 1, query.output | (eps[0] == eps[1])
+        roles = OUTPUT * output + FREE * free
+        kinds, kind_of = rooted_for(batch, instances, roles, turns)
+        on_device, out = at.ints(roles).to(torch.uint8), []
+        for wide, some in by_width(batch, instances[kind_of[instances] >= 0]):
+            most = int(batch.cards[spans(batch.var_ptr[some], np.diff(batch.var_ptr)[some])].max(initial=2))
+            for part in _parts(batch, some, MOST_WORK // (at.dtype.itemsize * 2 * most * (most + 1))):
+                out.append(cls(Forests.of(batch, part, wide, kinds, kind_of, at), eps, most, on_device))
+        return out
+
+    @property
+    def instances(self) -> Ints:
+        return self.forests.instances
+
+    @property
+    def where(self) -> torch.Tensor:
+        return self.forests.where
+
+    def infer_into(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> torch.Tensor:
+        """Values of the instances; their marginals are written, those of pairs added."""
+        mine, most = self.forests, self.most
+        value, work = unary.new_empty(len(mine.instances)), unary.new_empty(mine.n_turns * (most + 2 * most * most))
+        rows = torch.empty(mine.n_turns, dtype=torch.int32, device=unary.device)
+        run = kernel("nested.cu", "nested", unary.device, unary.dtype, constants(WIDE=mine.wide, THREADS=THREADS))
+        given = (self.roles, work, rows, value, *mu, *map(float, self.eps), most, len(value))
+        run(mine.blocks, THREADS, mine.as_struct, unary, tables, *given)
+        return value
+
+
+def rooted_for(
+    batch: Batch, instances: Ints, roles: Ints, turns: Sequence[Turns | None]
+) -> tuple[list[Turns], Ints]:
+    """Turns in which a hidden variable carries one free output at most, by instance (-1: there are none). Paths do from
+    any of their ends; others are rooted at free outputs if need be."""
+    kinds, kind_of = [t or NO_TURNS for t in turns], batch.topology_of.copy()
+    known: dict[tuple[int, bytes], int] = {}
+    paths = np.array([t.is_path for t in kinds])
+    for b in instances[~paths[kind_of[instances]]].tolist():
+        g, mine = int(batch.topology_of[b]), roles[batch.var_ptr[b] : batch.var_ptr[b + 1]]
+        key = g, mine.astype(np.uint8).tobytes()
+        if key not in known and kinds[g].carries_one(mine):
+            known[key] = g
+        elif key not in known:
+            other = Turns.of(batch.topologies[g], bytes(mine == OUTPUT | FREE)) or NO_TURNS
+            known[key] = len(kinds) if other.carries_one(mine) else -1
+            kinds += [other] if known[key] >= 0 else []
+        kind_of[b] = known[key]
+    return kinds, kind_of
+
+
+def _parts(batch: Batch, instances: Ints, most_turns: int) -> list[Ints]:
+    """Instances in parts of so many variables (or of one instance)."""
+    before = offsets(np.diff(batch.var_ptr)[instances])[:-1]
+    return np.split(instances, np.flatnonzero(np.diff(before // max(most_turns, 1))) + 1)

@@ -6,19 +6,6 @@
 #define FULL 0xffffffffu
 constexpr REAL FLOOR = sizeof(REAL) == 4 ? REAL(1e-24) : REAL(1e-220);
 
-// A variable's turn, children before their parents and the last child right before: where its states and its parent's begin
-// (the latter -1 for a root), the parent's turn, and its numbers.
-struct alignas(16) Turn {
-  int v, p, parent, cards;
-  __device__ __forceinline__ int own() const { return cards & 255; }
-  __device__ __forceinline__ int up() const { return (cards >> 8) & 255; }
-  __device__ __forceinline__ bool leaf() const { return cards >> 16 & 1; }
-  __device__ __forceinline__ bool first() const { return cards >> 17 & 1; }   // child of its parent
-  __device__ __forceinline__ bool second() const { return cards >> 18 & 1; }  // variable of its factor
-  // Entry of the table for the variable's state s and its parent's p.
-  __device__ __forceinline__ int at(int s, int q) const { return second() ? q * own() + s : s * up() + q; }
-};
-
 __device__ __forceinline__ REAL of(REAL x, int lane) { return __shfl_sync(FULL, x, lane, WIDE); }
 __device__ __forceinline__ REAL most_of(REAL x) {
 #pragma unroll
@@ -33,15 +20,14 @@ __device__ __forceinline__ REAL sum_of(REAL x) {
 
 // work: two rows of WIDE numbers a turn: the variable's scores with all from below, and its message to the parent.
 extern "C" __global__ void __launch_bounds__(THREADS) sums(
-    const REAL* __restrict__ theta, const REAL* __restrict__ tables, const Turn* __restrict__ turns,
-    const int* __restrict__ factors, const long long* __restrict__ first, const int* __restrict__ length,
-    const int* __restrict__ turns_at, const long long* __restrict__ factor_at, const long long* __restrict__ work_at,
-    const long long* __restrict__ table_at, const long long* __restrict__ mu_at, REAL* __restrict__ work,
-    REAL* __restrict__ value, REAL* __restrict__ mu, REAL* __restrict__ mu_tables, REAL eps, int n_instances) {
+    const __grid_constant__ Forests in, const REAL* __restrict__ theta, const REAL* __restrict__ tables,
+    REAL* __restrict__ work, REAL* __restrict__ value, REAL* __restrict__ mu, REAL* __restrict__ mu_tables, REAL eps, int n_instances) {
   const int b = (blockIdx.x * THREADS + threadIdx.x) / WIDE, k = threadIdx.x % WIDE; const bool there = b < n_instances;
-  const int i = there ? b : 0, n = there ? length[i] : 0, longest = __reduce_max_sync(FULL, n);
-  const REAL c = REAL(1) / eps, none = -infinity(); const Turn* turn = turns + turns_at[i]; const int* factor = factors + turns_at[i];
-  const REAL* u = theta + first[i]; REAL* p = mu + first[i]; REAL* rows = work + work_at[i] * 2 * WIDE + k; const long long f0 = factor_at[i];
+  const int i = there ? b : 0, n = there ? in.length[i] : 0, longest = __reduce_max_sync(FULL, n);
+  const REAL c = REAL(1) / eps, none = -infinity(); const Turn* __restrict__ turn = in.turns + in.turns_at[i];
+  const int* __restrict__ factor = in.factors + in.turns_at[i]; const long long *__restrict__ table_at = in.table_at, *__restrict__ mu_at = in.mu_at;
+  const REAL* u = theta + in.first[i]; REAL* p = mu + in.first[i]; REAL* rows = work + in.work_at[i] * 2 * WIDE + k;
+  const long long f0 = in.factor_at[i];
   const unsigned int group = (WIDE < 32 ? (1u << WIDE % 32) - 1 : FULL) << threadIdx.x % 32 / WIDE * WIDE;
   REAL carried = none, logz = 0; bool safe = true;
   for (int t = 0; t < longest; t++) {
@@ -102,15 +88,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) sums(
 
 // The best states. work: the best state of each variable for every state of its parent; ties go to the first state.
 extern "C" __global__ void __launch_bounds__(THREADS) maxima(
-    const REAL* __restrict__ theta, const REAL* __restrict__ tables, const Turn* __restrict__ turns,
-    const int* __restrict__ factors, const long long* __restrict__ first, const int* __restrict__ length,
-    const int* __restrict__ turns_at, const long long* __restrict__ factor_at, const long long* __restrict__ work_at,
-    const long long* __restrict__ table_at, const long long* __restrict__ mu_at, REAL* __restrict__ work,
-    REAL* __restrict__ value, REAL* __restrict__ mu, REAL* __restrict__ mu_tables, REAL eps, int n_instances) {
+    const __grid_constant__ Forests in, const REAL* __restrict__ theta, const REAL* __restrict__ tables,
+    REAL* __restrict__ work, REAL* __restrict__ value, REAL* __restrict__ mu, REAL* __restrict__ mu_tables, REAL eps, int n_instances) {
   const int b = (blockIdx.x * THREADS + threadIdx.x) / WIDE, k = threadIdx.x % WIDE; const bool there = b < n_instances;
-  const int i = there ? b : 0, n = there ? length[i] : 0, longest = __reduce_max_sync(FULL, n);
-  const REAL none = -infinity(); const Turn* turn = turns + turns_at[i]; const int* factor = factors + turns_at[i];
-  const REAL* u = theta + first[i]; REAL* p = mu + first[i]; REAL* rows = work + work_at[i] * 2 * WIDE + k; const long long f0 = factor_at[i];
+  const int i = there ? b : 0, n = there ? in.length[i] : 0, longest = __reduce_max_sync(FULL, n);
+  const REAL none = -infinity(); const Turn* __restrict__ turn = in.turns + in.turns_at[i];
+  const int* __restrict__ factor = in.factors + in.turns_at[i]; const long long *__restrict__ table_at = in.table_at, *__restrict__ mu_at = in.mu_at;
+  const REAL* u = theta + in.first[i]; REAL* p = mu + in.first[i]; REAL* rows = work + in.work_at[i] * 2 * WIDE + k;
+  const long long f0 = in.factor_at[i];
   REAL carried = none, value_of = 0;
   for (int t = 0; t < longest; t++) {
     const bool on = t < n; const Turn me = turn[on ? t : 0]; const bool root = me.p < 0;

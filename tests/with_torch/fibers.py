@@ -1,0 +1,71 @@
+"""CUDA kernels of forests compiled for the CPU, every lane of a warp a fiber: they can be tested without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mssvm.engines.torch import trees
+from mssvm.engines.torch.nvrtc import CudaKernel
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let CPU tensors go through the kernels of forests."""
+    if compiler() is None:
+        pytest.skip("there is no C++ compiler")
+    monkeypatch.setattr(trees, "kernel", kernel)
+    monkeypatch.setattr(trees, "available", lambda device: True)
+
+
+def compiler() -> str | None:
+    return shutil.which("g++") or shutil.which("clang++")
+
+
+class FiberKernel(CudaKernel):
+    def __init__(self, library: Any, real: type[Any]) -> None:
+        super().__init__(ctypes.c_void_p(), 0, real)
+        self._library = library
+
+    def __call__(self, blocks: int, threads: int, *arguments: Any) -> None:
+        values = [self._value(argument) for argument in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values))
+        self._library.run(blocks, threads, pointers)
+
+
+def kernel(source: str, name: str, device: torch.device, real: torch.dtype, numbers: str) -> FiberKernel:
+    kind = "double" if real == torch.float64 else "float"
+    return FiberKernel(_library(source, name, kind, numbers), ctypes.c_double if kind == "double" else ctypes.c_float)
+
+
+@lru_cache(maxsize=64)
+def _library(source: str, name: str, kind: str, numbers: str) -> ctypes.CDLL:
+    folder = files("mssvm.engines.torch").joinpath("kernels")
+    structs = folder.joinpath("common.cu").read_text().partition("\n\n")[2]
+    text = folder.joinpath(source).read_text().replace('extern "C" __global__', "static")
+    found = re.search(rf"\b{name}\(\n(.*?)\) {{", text, re.DOTALL)
+    assert found is not None
+    declared = [" ".join(p.split()) for p in re.sub("const __grid_constant__|__restrict__", "", found[1]).split(",")]
+    names = [re.findall(r"\w+", p)[-1] for p in declared]
+    shim = Path(__file__).with_name("fibers.h").read_text()
+    code = [f"typedef {kind} REAL;", numbers, shim, structs, text]
+    code += [f"static {p.removesuffix(n)}given_{n};" for p, n in zip(declared, names, strict=True)]
+    code += [f"static void call() {{ {name}({', '.join('given_' + n for n in names)}); }}"]
+    copies = [f"memcpy((void*)&given_{n}, arguments[{k}], sizeof(given_{n}));" for k, n in enumerate(names)]
+    code += ['extern "C" void run(int blocks, int threads, void** arguments) {', *copies]
+    code += ["body = call; launch(blocks, threads); }"]
+    with tempfile.TemporaryDirectory() as place:
+        built = Path(place) / "kernel.so"
+        flags = ("-x", "c++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", "-ffp-contract=off")
+        command = [str(compiler()), *flags, "-o", str(built), "-"]
+        subprocess.run(command, input="\n".join(code), text=True, check=True)
+        return ctypes.CDLL(str(built))
