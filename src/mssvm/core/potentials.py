@@ -145,6 +145,10 @@ class Marginals:
     def __sub__(self, other: Marginals) -> Marginals:
         return Marginals(self.unary - other.unary, self.tables - other.tables)
 
+    def best(self, batch: Batch) -> Ints:
+        """The most probable state of each variable, the first of them where several are."""
+        return segment_argmax(self.unary, batch.unary_ptr)
+
     def scaled(self, batch: Batch, weight: Floats) -> Marginals:
         """The marginals of every instance multiplied by its weight."""
         return Marginals(self.unary * weight[batch.owner][batch.state_var], self.tables * weight[batch.mu_owner])
@@ -189,7 +193,7 @@ class Belief:
 
     def decode(self, batch: Batch) -> Ints:
         """Most probable state of each variable under ``mu`` (at eps_y = 0: the maximising outputs)."""
-        return segment_argmax(self.mu.unary, batch.unary_ptr)
+        return self.mu.best(batch)
 
 
 def segment_argmax(values: Floats, ptr: Ints) -> Ints:

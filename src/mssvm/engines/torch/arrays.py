@@ -1,4 +1,4 @@
-"""Potentials and marginals that stay on a device; as NumPy arrays they are fetched when somebody looks."""
+"""Potentials, marginals and queries that stay on a device; as NumPy arrays they are fetched when somebody looks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from mssvm.core.arrays import AnyArray, Bools, Floats
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Picked, Potentials
+from mssvm.core.potentials import Marginals, Picked, Potentials, Query
+from mssvm.core.recent import Recent
 from mssvm.core.topology import Batch
 
 T = TypeVar("T")
 Parts = tuple[torch.Tensor, torch.Tensor]
 Index: TypeAlias = "torch.Tensor | slice"
+KNOWN = 8  # sets of instances of a batch of which it is kept where they lie
 # exp of numbers up to so much, and products of a few of them with scores, stay in the range of the type.
 SAFE = {torch.float32: 75.0, torch.float64: 600.0}
 
@@ -58,18 +60,25 @@ def fetched(tensor: torch.Tensor) -> Floats:
     return np.asarray(tensor.detach().to("cpu", torch.float64).numpy())
 
 
+def as_it_is(tensor: torch.Tensor) -> Any:
+    """Masks and whole numbers as an array of their type."""
+    return tensor.cpu().numpy()
+
+
 class _OnDevice:
-    """``parts`` on the device; the fields of the same arrays in NumPy are made when they are read."""
+    """``parts`` on the device; the ``fields`` of the same arrays in NumPy are made when they are read."""
 
     parts: Parts
+    fields = ("unary", "tables")
 
-    def __init__(self, unary: torch.Tensor, tables: torch.Tensor) -> None:
-        object.__setattr__(self, "parts", (unary, tables))
+    def __init__(self, first: torch.Tensor, second: torch.Tensor) -> None:
+        object.__setattr__(self, "parts", (first, second))
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("unary", "tables"):
+        if name not in type(self).fields:
             raise AttributeError(name)
-        object.__setattr__(self, name, fetched(self.parts[name == "tables"]))
+        part = self.parts[type(self).fields.index(name)]
+        object.__setattr__(self, name, as_it_is(part) if part.dtype == torch.bool else fetched(part))
         return self.__dict__[name]
 
 
@@ -118,6 +127,12 @@ def kept(host: Any, name: Hashable, upload: Callable[[], T]) -> T:
     return known[name]
 
 
+def known(batch: Batch, name: Hashable, instances: Ints, make: Callable[[], T]) -> T:
+    """What ``make`` finds about some instances of a batch; of the last few sets of them it is kept."""
+    recent: Recent[bytes, T] = kept(batch, ("known", name), lambda: Recent(KNOWN, lambda _: 1))
+    return recent.get(instances.tobytes(), lambda _: make())
+
+
 class DeviceMarginals(_OnDevice, Marginals):
     """mu on a device."""
 
@@ -142,3 +157,61 @@ class DeviceMarginals(_OnDevice, Marginals):
         weights = at.floats(weight)
         owners = at.ints(batch.owner[batch.state_var]), at.ints(batch.mu_owner)
         return DeviceMarginals(*(part * weights[owner] for part, owner in zip(self.parts, owners, strict=True)))
+
+    def best(self, batch: Batch) -> Ints:
+        cards = batch.cards
+        if len(cards) < 2 or np.any(cards != cards[0]):
+            return super().best(batch)
+        found: Ints = as_it_is(self.parts[0].reshape(-1, int(cards[0])).argmax(dim=1))
+        return found
+
+
+class DeviceQuery(_OnDevice, Query):
+    """Roles and masks on a device."""
+
+    fields = ("output", "allowed")
+
+    @classmethod
+    def on(cls, to: Device, query: Query) -> DeviceQuery:
+        """A query on this device, which remembers the arrays that it was made of."""
+        if isinstance(query, DeviceQuery) and query.parts[0].device == to.device:
+            return query
+        found = cls(to.bools(query.output), to.bools(query.allowed))
+        found.__dict__.update(output=query.output, allowed=query.allowed)
+        return found
+
+    def restrict(self, mask: Any) -> DeviceQuery:
+        output, allowed = self.parts
+        return DeviceQuery(output, allowed & (mask if torch.is_tensor(mask) else torch.from_numpy(mask).to(allowed)))
+
+    def counts(self, batch: Batch) -> torch.Tensor:
+        """Number of allowed states of each variable, on the device."""
+        if "_counts" not in self.__dict__:
+            allowed, n = self.parts[1], batch.n_vars
+            if n and batch.n_states == n * int(batch.cards[0]) and np.all(batch.cards == batch.cards[0]):
+                found = allowed.reshape(n, -1).sum(dim=1, dtype=torch.int32)
+            else:
+                at = Device(allowed.device, torch.float64)
+                of = kept(batch, ("state_var", allowed.device), lambda: at.ints(batch.state_var))
+                found = torch.zeros(n, dtype=torch.int32, device=of.device).index_add_(0, of, allowed.to(torch.int32))
+            self.__dict__["_counts"] = found
+        counts: torch.Tensor = self.__dict__["_counts"]
+        return counts
+
+    def n_allowed(self, batch: Batch) -> Ints:
+        return np.asarray(as_it_is(self.counts(batch)), dtype=np.int64)
+
+    def check(self, batch: Batch) -> None:
+        shapes = tuple(len(part) for part in self.parts)
+        if shapes != (batch.n_vars, batch.n_states) or bool((self.counts(batch) == 0).any()):
+            super().check(batch)
+
+    def has_free(self, batch: Batch) -> tuple[Bools, Bools]:
+        """Per instance: has it outputs, has it hidden variables, that may vary?"""
+        free, output = self.counts(batch) > 1, self.parts[0]
+        at = Device(output.device, torch.float64)
+        owner = kept(batch, ("owner", output.device), lambda: at.ints(batch.owner))
+        both = torch.stack([free & output, free & ~output], dim=1).to(torch.int32)
+        found = torch.zeros((len(batch), 2), dtype=torch.int32, device=output.device).index_add_(0, owner, both)
+        has: Bools = as_it_is(found > 0)
+        return has[:, 0], has[:, 1]

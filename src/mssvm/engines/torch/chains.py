@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from mssvm.core.arrays import Bools, Ints
 from mssvm.core.topology import Batch, Topology, offsets
-from mssvm.engines.torch.arrays import Device, Parts
+from mssvm.engines.torch.arrays import Device, Parts, known
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_STATES = 32
@@ -44,6 +45,16 @@ def longest_first(batch: Batch, instances: Ints) -> tuple[Ints, Ints]:
     length = np.diff(batch.var_ptr)[instances]
     order = np.argsort(-length, kind="stable")
     return instances[order], length[order]
+
+
+def _places(batch: Batch, instances: Ints, at: Device) -> dict[str, Any]:
+    instances, length = longest_first(batch, instances)
+    f, work = batch.factor_ptr[instances], offsets(length)
+    arguments = (
+        at.ints(batch.unary_ptr[batch.var_ptr[instances]]), at.shorts(length),
+        at.ints(batch.table_at[f]), at.ints(batch.mu_at[f]), at.ints(work[:-1]),
+    )  # fmt: skip
+    return {"instances": instances, "arguments": arguments, "n_sites": int(work[-1]), "where": at.ints(instances)}
 
 
 @dataclass(frozen=True)
@@ -101,14 +112,9 @@ class ChainRoute:
 
     @classmethod
     def of(cls, batch: Batch, instances: Ints, states: int, eps: float, at: Device) -> ChainRoute:
-        instances, length = longest_first(batch, instances)
-        f = batch.factor_ptr[instances]
-        work = offsets(length)
-        arguments = (
-            at.ints(batch.unary_ptr[batch.var_ptr[instances]]), at.shorts(length),
-            at.ints(batch.table_at[f]), at.ints(batch.mu_at[f]), at.ints(work[:-1]),
-        )  # fmt: skip
-        return cls(instances, at, states, eps, arguments, int(work[-1]), at.ints(instances))
+        """Where chains lie is known from the last time that these were asked for."""
+        found = known(batch, ("chains", at.device), instances, lambda: _places(batch, instances, at))
+        return cls(at=at, states=states, eps=eps, **found)
 
     def infer_into(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> torch.Tensor:
         """Values of the instances (NaN where they need log space); their marginals are written."""

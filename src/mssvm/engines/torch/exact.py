@@ -23,7 +23,7 @@ from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology, spread
 from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls
 from mssvm.engines.numba.exact import NumbaBound, NumbaPlan
-from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, Parts, fetched
+from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, DeviceQuery, Parts, fetched
 from mssvm.engines.torch.chains import ChainRoute, able_chains
 from mssvm.engines.torch.trees import NestedRoute, TreeRoute, Turns, able_trees, all_turns
 
@@ -98,6 +98,7 @@ class TorchPlan:
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
     ) -> TorchBound:
         eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
+        query = DeviceQuery.on(self.at, query)
         query.check(self.batch)
         chosen = spread(instances, len(self.batch))
         routes = self._by_kernel(query, eps_y, eps_h, chosen)
@@ -120,35 +121,47 @@ class TorchPlan:
         return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
 
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
-        """As the CPU engine works them out, which bounds them before it searches for orders."""
+        """Nothing worth counting where a kernel surely runs; else as the CPU engine works them out, which bounds them
+        before it searches for orders."""
+        n, paths = len(self.batch), np.array([t is not None and t.is_path for t in self._turns], dtype=bool)
+        if np.all((self._trees if eps_y == eps_h else paths[self.batch.topology_of]) | self._chains):
+            return Costs(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n))
         return self._host.costs(query, eps_y, eps_h, marginals)
 
     @cached_property
     def _turns(self) -> tuple[Turns | None, ...]:
         return all_turns(self.batch, self.at)
 
-    def _by_kernel(self, query: Query, eps_y: float, eps_h: float, chosen: Bools) -> list[Route]:
-        """Chains and forests, by the temperatures of the variables that can vary, where there are kernels."""
-        batch, free = self.batch, query.n_allowed(self.batch) > 1
-        chains = chosen & able_chains(batch, self.at)
-        trees = chosen & able_trees(batch, self._turns) & ~chains
-        has_output, has_hidden = (
-            np.bincount(batch.owner[free & which], minlength=len(batch)) > 0 for which in (query.output, ~query.output)
-        )
-        hidden_only = ~has_output if eps_y != eps_h else np.ones(len(batch), dtype=bool)
-        out: list[Route] = []
-        for eps, mine in ((eps_h, hidden_only), (eps_y, ~hidden_only & ~has_hidden)):
-            out += ChainRoute.all_of(batch, np.flatnonzero(chains & mine), eps, self.at)
-            out += TreeRoute.all_of(batch, np.flatnonzero(trees & mine), eps, self.at, self._turns)
-        mixed = np.flatnonzero((chains | trees) & ~hidden_only & has_hidden)
-        return out + self.nested(mixed, query, eps_y, eps_h)
+    @cached_property
+    def _chains(self) -> Bools:
+        return able_chains(self.batch, self.at)
 
-    def nested(self, instances: Ints, query: Query, eps_y: float, eps_h: float) -> list[NestedRoute]:
+    @cached_property
+    def _trees(self) -> Bools:
+        return able_trees(self.batch, self._turns) & ~self._chains
+
+    def _by_kernel(self, query: DeviceQuery, eps_y: float, eps_h: float, chosen: Bools) -> list[Route]:
+        """Chains and forests, by the temperatures of the variables that can vary, where there are kernels."""
+        chains, trees, n = chosen & self._chains, chosen & self._trees, len(self.batch)
+        if not (chains.any() or trees.any()):
+            return []
+        has_output, has_hidden = np.zeros(n, dtype=bool), np.ones(n, dtype=bool)
+        if eps_y != eps_h:
+            has_output, has_hidden = query.has_free(self.batch)
+        out: list[Route] = []
+        for eps, mine in ((eps_h, ~has_output), (eps_y, has_output & ~has_hidden)):
+            out += ChainRoute.all_of(self.batch, np.flatnonzero(chains & mine), eps, self.at)
+            out += TreeRoute.all_of(self.batch, np.flatnonzero(trees & mine), eps, self.at, self._turns)
+        return out + self.nested(np.flatnonzero((chains | trees) & has_output & has_hidden), query, eps_y, eps_h)
+
+    def nested(self, instances: Ints, query: DeviceQuery, eps_y: float, eps_h: float) -> list[NestedRoute]:
         """Forests in logs, at any temperatures."""
         return NestedRoute.all_of(self.batch, instances, query, (eps_y, eps_h), self.at, self._turns)
 
     def _groups(self, query: Query, eps_y: float, eps_h: float, chosen: Ints) -> Iterator[Group]:
         batch, found = self.batch, dict[tuple[int, bytes], list[int]]()
+        if not len(chosen):
+            return
         # Variables with one allowed state have no temperature, so labels make no groups.
         output = query.output & (query.n_allowed(batch) > 1)
         one = eps_y == eps_h
@@ -167,7 +180,7 @@ class TorchBound:
     """The groups of a query at a pair of temperatures, and the chains that have a kernel."""
 
     plan: TorchPlan
-    query: Query
+    query: DeviceQuery
     temperatures: tuple[float, float]
     groups: tuple[Group, ...]
     routes: tuple[Route, ...]
@@ -208,7 +221,7 @@ class TorchBound:
 
     @cached_property
     def _forbidden(self) -> torch.Tensor:
-        return self.at.bools(~self.query.allowed)
+        return ~self.query.parts[1]
 
     @cached_property
     def _chunks(self) -> list[Chunk]:

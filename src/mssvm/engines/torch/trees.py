@@ -15,9 +15,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, depth_first_order
 
 from mssvm.core.arrays import Bools, Ints
-from mssvm.core.potentials import Query
-from mssvm.core.topology import Batch, Topology, offsets, spans
-from mssvm.engines.torch.arrays import SAFE, Device, Parts
+from mssvm.core.topology import Batch, Topology, offsets
+from mssvm.engines.torch.arrays import SAFE, Device, DeviceQuery, Parts, as_it_is, kept, known
 from mssvm.engines.torch.chains import longest_first
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
@@ -128,8 +127,17 @@ class Forests:
             at.shorts(begin[kind_of[instances]]), at.ints(batch.factor_ptr[instances]),
             at.ints(batch.var_ptr[instances]), at.ints(work[:-1]),
         )  # fmt: skip
-        factors = at.ints(batch.table_at), at.ints(batch.mu_at)
+        factors = kept(batch, ("factors", at.device), lambda: (at.ints(batch.table_at), at.ints(batch.mu_at)))
         return cls(instances, wide, tuple(map(at.shorts, turns)), places, factors, int(work[-1]), at.ints(instances))
+
+    @classmethod
+    def planned(cls, batch: Batch, instances: Ints, wide: int, turns: Sequence[Turns | None], at: Device) -> Forests:
+        """In the turns of their topologies; what is known from the last time serves again."""
+        kinds = [t or NO_TURNS for t in turns]
+        return known(
+            batch, ("forests", at.device), instances,
+            lambda: cls.of(batch, instances, wide, kinds, batch.topology_of, at),
+        )  # fmt: skip
 
     @property
     def blocks(self) -> int:
@@ -162,9 +170,7 @@ class TreeRoute:
     def all_of(
         cls, batch: Batch, instances: Ints, eps: float, at: Device, turns: Sequence[Turns | None]
     ) -> list[TreeRoute]:
-        kinds = [t or NO_TURNS for t in turns]
-        return [cls(Forests.of(batch, some, wide, kinds, batch.topology_of, at), eps)
-                for wide, some in by_width(batch, instances)]  # fmt: skip
+        return [cls(Forests.planned(batch, some, wide, turns, at), eps) for wide, some in by_width(batch, instances)]
 
     @property
     def instances(self) -> Ints:
@@ -200,20 +206,22 @@ class NestedRoute:
 
     @classmethod
     def all_of(
-        cls, batch: Batch, instances: Ints, query: Query, eps: tuple[float, float], at: Device,
+        cls, batch: Batch, instances: Ints, query: DeviceQuery, eps: tuple[float, float], at: Device,
         turns: Sequence[Turns | None],
     ) -> list[NestedRoute]:  # fmt: skip
         """Those of the named forests for which there is an order; at one temperature, any."""
         if not len(instances):
             return []
-        free, output = query.n_allowed(batch) > 1, query.output | (eps[0] == eps[1])
-        roles = OUTPUT * output + FREE * free
+        free, output = query.counts(batch) > 1, query.parts[0] | (eps[0] == eps[1])
+        roles, out = OUTPUT * output.to(torch.uint8) + FREE * free.to(torch.uint8), list[NestedRoute]()
         kinds, kind_of = rooted_for(batch, instances, roles, turns)
-        on_device, out = at.ints(roles).to(torch.uint8), []
         for wide, some in by_width(batch, instances[kind_of[instances] >= 0]):
-            most = int(batch.cards[spans(batch.var_ptr[some], np.diff(batch.var_ptr)[some])].max(initial=2))
+            most = max(int(batch.topologies[g].card_array.max(initial=2)) for g in np.unique(batch.topology_of[some]))
             for part in _parts(batch, some, MOST_WORK // (at.dtype.itemsize * 2 * most * (most + 1))):
-                out.append(cls(Forests.of(batch, part, wide, kinds, kind_of, at), eps, most, on_device))
+                if kind_of is batch.topology_of:
+                    out.append(cls(Forests.planned(batch, part, wide, turns, at), eps, most, roles))
+                else:
+                    out.append(cls(Forests.of(batch, part, wide, kinds, kind_of, at), eps, most, roles))
         return out
 
     @property
@@ -236,23 +244,25 @@ class NestedRoute:
 
 
 def rooted_for(
-    batch: Batch, instances: Ints, roles: Ints, turns: Sequence[Turns | None]
+    batch: Batch, instances: Ints, roles: torch.Tensor, turns: Sequence[Turns | None]
 ) -> tuple[list[Turns], Ints]:
     """Turns in which a hidden variable carries one free output at most, by instance (-1: there are none). Paths do from
     any of their ends; others are rooted at free outputs if need be."""
-    kinds, kind_of = [t or NO_TURNS for t in turns], batch.topology_of.copy()
-    known: dict[tuple[int, bytes], int] = {}
-    paths = np.array([t.is_path for t in kinds])
-    for b in instances[~paths[kind_of[instances]]].tolist():
-        g, mine = int(batch.topology_of[b]), roles[batch.var_ptr[b] : batch.var_ptr[b + 1]]
-        key = g, mine.astype(np.uint8).tobytes()
-        if key not in known and kinds[g].carries_one(mine):
-            known[key] = g
-        elif key not in known:
+    kinds, kind_of = [t or NO_TURNS for t in turns], batch.topology_of
+    others = instances[~np.array([t.is_path for t in kinds])[kind_of[instances]]]
+    if not len(others):
+        return kinds, kind_of
+    kind_of, on_host, known_as = kind_of.copy(), as_it_is(roles), dict[tuple[int, bytes], int]()
+    for b in others.tolist():
+        g, mine = int(batch.topology_of[b]), on_host[batch.var_ptr[b] : batch.var_ptr[b + 1]]
+        key = g, mine.tobytes()
+        if key not in known_as and kinds[g].carries_one(mine):
+            known_as[key] = g
+        elif key not in known_as:
             other = Turns.of(batch.topologies[g], bytes(mine == OUTPUT | FREE)) or NO_TURNS
-            known[key] = len(kinds) if other.carries_one(mine) else -1
-            kinds += [other] if known[key] >= 0 else []
-        kind_of[b] = known[key]
+            known_as[key] = len(kinds) if other.carries_one(mine) else -1
+            kinds += [other] if known_as[key] >= 0 else []
+        kind_of[b] = known_as[key]
     return kinds, kind_of
 
 
