@@ -20,7 +20,7 @@ from mssvm.engines.messages import Schedule, Temperatures
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.engines.torch import TorchEngine
 from mssvm.engines.torch.arrays import DevicePotentials
-from mssvm.inference.enumerate import score
+from mssvm.inference.enumerate import Enumerate, score
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.objectives.training import LinearMinus
 from mssvm.torch import StructuredLoss
@@ -370,3 +370,21 @@ def test_products_have_the_same_fixed_points(eps: tuple[float, float], shape: st
         found.append((value, mu.unary, mu.tables))
     for one, two in zip(*found, strict=True):
         np.testing.assert_allclose(two, one, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
+def test_all_instances_at_once_with_scores_on_the_device(eps_y: float, eps_h: float, device: str) -> None:
+    """Outputs alone, and graphs without a factor: the states found are counted on the device."""
+    rng = np.random.default_rng(8)
+    path = Topology((2, 3, 3), ((0, 1), (2, 1)))
+    for graphs in ([path, path, Topology((3,), ())], [Topology((3, 2), ())] * 2):
+        batch = Batch.build(graphs)
+        theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+        parts = (torch.from_numpy(part).to(device) for part in (theta.unary, theta.tables))
+        query, method = Query.all_outputs(batch), Propagate("fast")
+        one = Enumerate()(batch, theta, query, eps_y, eps_h)
+        two = method.plan(batch, TorchEngine(device)).bind(query, eps_y, eps_h)(DevicePotentials(*parts))
+        np.testing.assert_allclose(two.value, one.value, atol=1e-8)
+        np.testing.assert_allclose(two.mu.unary, one.mu.unary, atol=1e-8)
+        np.testing.assert_allclose(two.mu.tables, one.mu.tables, atol=1e-8)

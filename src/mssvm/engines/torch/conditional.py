@@ -67,7 +67,8 @@ class TorchConditional:
             mu.add(found)
             return
         plan, (state, factors, first, second) = self.model.plan, self._states(instances, y)
-        places = plan.states_at[plan.on_device(plan.rows(instances))] + state, plan.mu_places[0][factors, first, second]
+        which = torch.arange(len(plan.ends), device=first.device)[factors]
+        places = plan.states_at[plan.on_device(plan.rows(instances))] + state, plan.mu_places[0][which, first, second]
         for part, at in zip(mu.parts, places, strict=True):
             part.index_add_(0, at, torch.ones_like(at, dtype=part.dtype))
 

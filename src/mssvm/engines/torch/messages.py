@@ -494,9 +494,8 @@ def _marginal(scores: torch.Tensor, k: int, out: list[bool], t: Temperatures) ->
 
 def _belief(scores: torch.Tensor, out: list[bool], t: Temperatures) -> tuple[torch.Tensor, torch.Tensor]:
     """PS(S_a) and b_a, not yet normalised where maximisers tie."""
-    n = len(scores)
     if out[0] == out[1]:
-        eps, flat = t.eps_y if out[0] else t.eps_h, scores.reshape(n, -1)
+        eps, flat = t.eps_y if out[0] else t.eps_h, scores.flatten(1)
         top, weights = power_sum(flat, eps)
         if eps == 0.0:
             weights = ((flat == top[:, None]) & (flat > -INF)).to(scores.dtype)
