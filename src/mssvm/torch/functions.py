@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.function import once_differentiable
 
 from mssvm.core.arrays import Floats
-from mssvm.core.errors import InfeasibleError
+from mssvm.core.errors import InfeasibleError, UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials
-from mssvm.engines.torch.arrays import DeviceMarginals, DevicePotentials
+from mssvm.engines.torch.arrays import DeviceMarginals, DevicePotentials, Parts
 from mssvm.torch.scores import LaidOut, ScoreLayout
 
 Question = Callable[[Potentials], tuple[Floats, Marginals]]
@@ -41,12 +40,12 @@ def marginals_on(like: torch.Tensor, mu: Marginals) -> tuple[torch.Tensor, torch
 
 def evaluate(question: Question, laid: LaidOut) -> torch.Tensor:
     """The values of every instance, differentiable in the scores."""
-    value: torch.Tensor = _Value.apply(laid.unary, laid.tables, question, laid.layout)
+    value: torch.Tensor = _Value.apply(laid.unary, laid.tables, question, laid.layout)[0]
     return value
 
 
 def entropy(question: Question, laid: LaidOut) -> torch.Tensor:
-    """log Z - <theta, mu> of every instance, for a question at temperature one."""
+    """log Z - <theta, mu> of every instance, for a question at temperature one in double precision."""
     value: torch.Tensor = _Entropy.apply(laid.unary, laid.tables, question, laid.layout)
     return value
 
@@ -60,7 +59,7 @@ def checked(value: Floats) -> Floats:
     return value
 
 
-def _weighted(layout: ScoreLayout, weight: torch.Tensor, mu: tuple[torch.Tensor, torch.Tensor]) -> Any:
+def _weighted(layout: ScoreLayout, weight: torch.Tensor, mu: Parts) -> Parts:
     """Marginals times the weight of their instance, tables of the same entries summed."""
     unary = mu[0] * weight[layout.index("owner", weight.device)]
     tables = mu[1] * weight[layout.index("mu_owner", weight.device)]
@@ -70,46 +69,74 @@ def _weighted(layout: ScoreLayout, weight: torch.Tensor, mu: tuple[torch.Tensor,
     return unary, tables
 
 
-class _Value(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, unary: torch.Tensor, tables: torch.Tensor, question: Question, layout: ScoreLayout) -> Any:
-        value, mu = question(potentials(unary, tables))
-        ctx.layout = layout
-        ctx.save_for_backward(*marginals_on(unary, mu))
-        return on(unary, checked(value))
+class _Once(torch.autograd.Function):
+    """Gradients as they are, which depend on the scores in a way that is not differentiable here."""
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return *_weighted(ctx.layout, grad, ctx.saved_tensors), None, None
+    def forward(unary: torch.Tensor, tables: torch.Tensor, *scores: torch.Tensor) -> Any:
+        return unary.clone(), tables.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        raise UnsupportedError("the gradient of this layer is made of marginals and cannot be differentiated again.")
+
+
+def _gradient(found: Parts, *scores: torch.Tensor) -> Any:
+    """What a backward pass gives; one that is recorded (``create_graph=True``) may not be gone through again."""
+    gradient = _Once.apply(*found, *scores) if torch.is_grad_enabled() else found
+    return *gradient, None, None
+
+
+class _Value(torch.autograd.Function):
+    @staticmethod
+    def forward(unary: torch.Tensor, tables: torch.Tensor, question: Question, layout: ScoreLayout) -> Any:
+        value, mu = question(potentials(unary, tables))
+        return on(unary, checked(value)), *marginals_on(unary, mu)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.layout = inputs[3]
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*inputs[:2], *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> Any:
+        *scores, unary, tables = ctx.saved_tensors
+        with torch.no_grad():
+            found = _weighted(ctx.layout, grad, (unary, tables))
+        return _gradient(found, *scores, grad)
 
 
 class _Entropy(torch.autograd.Function):
     """d/dtheta (log Z - <theta, mu>) = -(d mu / d theta) theta, a derivative of mu along theta itself."""
 
     @staticmethod
-    def forward(ctx: Any, unary: torch.Tensor, tables: torch.Tensor, question: Question, layout: ScoreLayout) -> Any:
-        theta, batch = potentials(unary, tables), layout.batch
-        value, mu = question(theta)
-        checked(value)
-        parts = (
-            (mu.unary, theta.unary, batch.owner[batch.state_var]),
-            (mu.tables, theta.tables[batch.mu_source], batch.mu_owner),
-        )
-        for p, score, owner in parts:
-            value = value - np.bincount(owner, p * np.where(p > 0.0, score, 0.0), minlength=len(value))
-        ctx.layout, ctx.question = layout, question
-        ctx.save_for_backward(unary, tables)
-        return on(unary, np.maximum(value, 0.0))
+    def forward(unary: torch.Tensor, tables: torch.Tensor, question: Question, layout: ScoreLayout) -> Any:
+        theta = unary.to(torch.float64), tables.to(torch.float64)
+        found, mu = question(potentials(*theta))
+        value = on(theta[0], checked(found))
+        source, owners = layout.index("mu_source", unary.device), ("owner", "mu_owner")
+        for p, score, owner in zip(marginals_on(theta[0], mu), (theta[0], theta[1][source]), owners, strict=True):
+            expected = p * torch.where(p > 0.0, score, 0.0)
+            value = value.index_add(0, layout.index(owner, unary.device), expected, alpha=-1)
+        return value.clamp(min=0.0).to(unary.dtype)
 
     @staticmethod
-    @once_differentiable
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.question, ctx.layout = inputs[2:]
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        theta = potentials(*ctx.saved_tensors)
-        above, below = (ctx.question(Potentials(s * theta.unary, s * theta.tables))[1] for s in (1 + STEP, 1 - STEP))
-        unary, tables = ((b - a) / (2 * STEP) for a, b in zip(_arrays(above), _arrays(below), strict=True))
-        return *_weighted(ctx.layout, grad, (on(grad, unary), on(grad, tables))), None, None
-
-
-def _arrays(mu: Marginals) -> tuple[Floats, Floats]:
-    return mu.unary, mu.tables
+        scores = ctx.saved_tensors
+        with torch.no_grad():
+            theta = tuple(part.to(torch.float64) for part in scores)
+            moved = (potentials(*(s * part for part in theta)) for s in (1 + STEP, 1 - STEP))
+            above, below = (marginals_on(theta[0], ctx.question(at)[1]) for at in moved)
+            change = ((b - a) / (2 * STEP) for a, b in zip(above, below, strict=True))
+            unary, tables = _weighted(ctx.layout, grad.to(torch.float64), (next(change), next(change)))
+        return _gradient((unary.to(grad), tables.to(grad)), *scores, grad)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from mssvm.core.arrays import Bools, Floats
-from mssvm.core.checks import temperature
-from mssvm.core.errors import InputError
+from mssvm.core.arrays import AnyArray, Bools, Floats
+from mssvm.core.checks import count, temperature
+from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.data.labels import Labels
 from mssvm.engines import engine_of
@@ -91,10 +91,14 @@ class StructuredLoss(torch.nn.Module):
         laid = self._lay_out(scores, lengths, graphs)
         per_site = None
         if site_weight is not None:
-            per_site = _sites(laid, site_weight).to(torch.float64).cpu().numpy()
+            per_site = _sites(laid, site_weight, "site_weight").astype(np.float64)
         value = evaluate(self._objective(laid, self._labels(laid, y, "y"), per_site), laid)
         if weight is not None:
-            value = value * torch.as_tensor(weight).to(value)
+            weights = torch.as_tensor(weight, dtype=value.dtype, device=value.device)
+            if weights.ndim and weights.shape != value.shape:
+                shape = tuple(weights.shape)
+                raise InputError(f"weight needs one number for each of the {len(value)} instances, got shape {shape}.")
+            value = value * weights
         return REDUCTIONS[self.reduction](value)
 
     def _objective(self, laid: LaidOut, labels: Labels, site_weight: Floats | None) -> Question:
@@ -113,6 +117,7 @@ class StructuredLoss(torch.nn.Module):
 
     # ------------------------------------------------------------------------------------- questions
 
+    @torch.compiler.disable
     def log_partition(self, scores: Scores, *, given: Any = None, **shape: Any) -> torch.Tensor:
         """log sum exp theta of every instance, over what ``given`` labels leave open; its gradient: the marginals.
 
@@ -122,15 +127,17 @@ class StructuredLoss(torch.nn.Module):
         laid, question = self._at_one(scores, given, shape)
         return evaluate(question, laid)
 
+    @torch.compiler.disable
     def entropy(self, scores: Scores, *, given: Any = None, **shape: Any) -> torch.Tensor:
         """Entropy of p ~ exp theta of every instance, differentiable.
 
         >>> bool(layer.entropy(scores) > 0)
         True
         """
-        laid, question = self._at_one(scores, given, shape)
+        laid, question = self._at_one(scores, given, shape, precision="double")
         return entropy(question, laid)
 
+    @torch.compiler.disable
     @torch.no_grad()
     def marginals(self, scores: Scores, *, given: Any = None, **shape: Any) -> Any:
         """Probability of every class at every site under p ~ exp theta, in the shape of the sites.
@@ -143,6 +150,7 @@ class StructuredLoss(torch.nn.Module):
         checked(value)
         return laid.back(on(laid.unary, laid.layout.encoded.over_sites(mu.unary)), 0.0)
 
+    @torch.compiler.disable
     @torch.no_grad()
     def decode(self, scores: Scores, *, given: Any = None, **shape: Any) -> Any:
         """argmax_y PS_h[eps_h] theta, the decoder that the objective bounds; padding gets -100.
@@ -155,6 +163,7 @@ class StructuredLoss(torch.nn.Module):
         states = torch.from_numpy(request.states(request.map(), request.encoded.labels)).to(laid.device)
         return laid.back(states, MISSING_LABEL)
 
+    @torch.compiler.disable
     @torch.no_grad()
     def topk(
         self, scores: Scores, k: int, *, given: Any = None, **shape: Any
@@ -169,12 +178,15 @@ class StructuredLoss(torch.nn.Module):
         request = self._request(laid, given)
         sites, first, out = request.encoded.labels, request.encoded.batch.var_ptr, []
         for b, found in enumerate(k_best(request, check_k(k))):
+            if not found:
+                raise InfeasibleError("no labelling satisfies given labels and constraints.", instance=b)
             mine = sites.vars[sites.ptr[b] : sites.ptr[b + 1]] - first[b]
             states = np.stack([states[mine] for _, states in found]).reshape(len(found), *sites.shapes[b])
-            values = torch.tensor([value for value, _ in found], dtype=torch.float64).to(laid.unary)
+            values = laid.unary.new_tensor([value for value, _ in found])
             out.append((torch.from_numpy(states).to(laid.device), values))
         return out
 
+    @torch.compiler.disable
     @torch.no_grad()
     def sample(
         self, scores: Scores, n: int = 1, *, given: Any = None, generator: torch.Generator | None = None, **shape: Any
@@ -189,7 +201,8 @@ class StructuredLoss(torch.nn.Module):
         laid = self._lay_out(scores, **shape)
         query = self._query(laid, given)
         batch, theta = laid.layout.batch, potentials(laid.unary, laid.tables)
-        uniform = torch.rand((check_k(n), batch.n_vars), dtype=torch.float64, generator=generator).numpy()
+        size, device = (count(n, "n", 1), batch.n_vars), generator.device if generator is not None else "cpu"
+        uniform = torch.rand(size, dtype=torch.float64, generator=generator, device=device).cpu().numpy()
         drawn = draw(self._planner(laid), batch, theta, query, uniform)
         vars_ = laid.layout.encoded.labels.vars
         return [laid.back(torch.from_numpy(z[vars_]).to(laid.device), MISSING_LABEL) for z in drawn]
@@ -199,13 +212,13 @@ class StructuredLoss(torch.nn.Module):
     def _lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None) -> LaidOut:
         return scores if isinstance(scores, LaidOut) else self._layouts.lay_out(scores, lengths, graphs)
 
-    def _planner(self, laid: LaidOut, training: bool = False) -> Planner:
+    def _planner(self, laid: LaidOut, training: bool = False, precision: str | None = None) -> Planner:
         n = len(laid.layout.batch) if training else 0
         inference = plans.inference_of(self.inference, self.memory_limit, self.threads, n)
         if laid.device.type == "cpu":
             return Planner(inference, engine_of("auto", self.threads))
-        precision = "double" if laid.unary.dtype == torch.float64 else "single"
-        return Planner(inference, TorchEngine(str(laid.device), precision))
+        own = "double" if laid.unary.dtype == torch.float64 else "single"
+        return Planner(inference, TorchEngine(str(laid.device), precision or own))
 
     def _plan(self, laid: LaidOut, planner: Planner, what: str) -> Plan:
         """The plan of a layout's batch, made once."""
@@ -218,10 +231,13 @@ class StructuredLoss(torch.nn.Module):
     def _query(self, laid: LaidOut, given: Any) -> Query:
         return to_query(laid.layout.encoded, None, None if given is None else self._labels(laid, given, "given"))
 
-    def _at_one(self, scores: Scores, given: Any, shape: Any) -> tuple[LaidOut, Question]:
+    def _at_one(
+        self, scores: Scores, given: Any, shape: Any, precision: str | None = None
+    ) -> tuple[LaidOut, Question]:
         """Inference at temperature one."""
         laid = self._lay_out(scores, **shape)
-        bound = self._plan(laid, self._planner(laid), "asking").bind(self._query(laid, given), 1.0, 1.0)
+        planner = self._planner(laid, precision=precision)
+        bound = self._plan(laid, planner, "asking").bind(self._query(laid, given), 1.0, 1.0)
 
         def question(theta: Potentials) -> tuple[Floats, Marginals]:
             belief = bound(theta)
@@ -244,13 +260,18 @@ class StructuredLoss(torch.nn.Module):
     def _labels(self, laid: LaidOut, y: Any, what: str) -> Labels:
         """Labels of all sites, from tensors or from what estimators take."""
         encoded, sites = laid.layout.encoded, laid.layout.encoded.labels
-        is_tensors = torch.is_tensor(y) or (isinstance(y, (list, tuple)) and len(y) and torch.is_tensor(y[0]))
-        if not is_tensors:
+        listed = isinstance(y, (list, tuple)) and len(y) > 0 and all(map(torch.is_tensor, y))
+        if not torch.is_tensor(y) and not listed:
             return laid.layout.vocabulary.encode(y, sites.shapes, what)
-        flat = _sites(laid, y).cpu().numpy()
-        if flat.dtype == np.bool_:
-            observed = flat.any(axis=1)
+        flat = _sites(laid, y, what)
+        if flat.dtype == np.bool_ and flat.ndim == 2:
+            observed: Bools = np.asarray(flat.any(axis=1))
             return Labels(observed, flat | ~observed[:, None], sites.ptr)
+        if flat.dtype.kind not in "iu" or flat.ndim != 1:
+            raise InputError(
+                f"{what} must be whole numbers in the shape of the sites, or booleans with one more axis, of classes; "
+                f"got {flat.dtype} with {flat.ndim - 1} more axes."
+            )
         bad = np.flatnonzero(flat >= encoded.n_classes)
         if len(bad):
             reason = f"label {int(flat[bad[0]])} is not among the classes 0 to {encoded.n_classes - 1}."
@@ -261,19 +282,42 @@ class StructuredLoss(torch.nn.Module):
         return Labels(observed, mask, sites.ptr)
 
 
-def _sites(laid: LaidOut, given: Any) -> torch.Tensor:
+def _array(given: Any) -> AnyArray:
+    """A tensor, on whichever device, or what else NumPy can read."""
+    if not torch.is_tensor(given):
+        return np.asarray(given)
+    given = given.detach() if given.requires_grad else given
+    given = given.float() if given.dtype in (torch.bfloat16, torch.float16) else given
+    return np.asarray((given.cpu() if given.device.type != "cpu" else given).numpy())
+
+
+def _sites(laid: LaidOut, given: Any, what: str) -> AnyArray:
     """One row per label site of a tensor in the shape of the sites, or of a list of them; padding left out."""
     sites = laid.layout.encoded.labels
-    if not torch.is_tensor(given):
-        axes = len(sites.shapes[0])
-        flat = torch.cat([torch.as_tensor(part).reshape(-1, *part.shape[axes:]) for part in given])
-    elif sites.scalar or laid.padded is None:
-        flat = given
-    else:
-        lead = tuple(given.shape[: len(laid.padded)])
-        rows = laid.layout.members("node", lead, given.device)
-        flat = given.reshape(-1, *given.shape[len(lead) :])
-        flat = flat if rows is None else flat[rows]
+    if isinstance(given, (list, tuple)):
+        return _listed(laid, [_array(part) for part in given], what)
+    flat = _array(given)
+    if not sites.scalar and laid.padded is not None:
+        lead = flat.shape[: len(laid.padded)]
+        if lead != laid.padded and flat.shape[:1] != sites.vars.shape:
+            raise InputError(f"{what} has leading axes {lead}; those of the sites are {laid.padded}.")
+        if lead == laid.padded:
+            rows = laid.layout.rows("node", lead)
+            flat = flat.reshape(-1, *flat.shape[len(lead) :])
+            flat = flat if rows is None else flat[rows]
     if len(flat) != len(sites.vars):
         raise InputError(f"there are {len(sites.vars)} sites to label, but labels or weights for {len(flat)}.")
     return flat
+
+
+def _listed(laid: LaidOut, parts: list[AnyArray], what: str) -> AnyArray:
+    """The rows of a list with the sites of every instance."""
+    sites = laid.layout.encoded.labels
+    if len(parts) != len(sites.shapes):
+        raise InputError(f"{what} is a list of {len(parts)} for {len(sites.shapes)} instances.")
+    flat = []
+    for b, (part, shape) in enumerate(zip(parts, sites.shapes, strict=True)):
+        if part.shape[: len(shape)] != shape:
+            raise InputError(f"the shape is {part.shape}; the sites have {shape}.", what=what, instance=b)
+        flat.append(part.reshape(-1, *part.shape[len(shape) :]))
+    return np.concatenate(flat) if flat else np.zeros(0, dtype=np.int64)

@@ -13,7 +13,7 @@ A name without its type ("edge") stands for the links of every type, in the orde
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from mssvm.core.arrays import Ints
+from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Target
 from mssvm.core.recent import Recent
@@ -30,7 +31,7 @@ from mssvm.core.topology import Batch, gather
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import LabelVocabulary
 from mssvm.models.linear import LinearInputs
-from mssvm.structures import Grid, SequenceClass, Structure
+from mssvm.structures import GraphModel, Grid, SequenceClass, Structure
 from mssvm.structures.base import Encoder, Schema
 from mssvm.structures.encoded import Encoded, Frames, GroupedTopology
 
@@ -66,14 +67,22 @@ class ScoreLayout:
     def batch(self) -> Batch:
         return self.encoded.batch
 
+    def _keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What ``make`` makes, once; autograd may save it, in whichever mode the first call was."""
+        if key not in self._kept:
+            with torch.inference_mode(False):
+                self._kept[key] = make()
+        return self._kept[key]
+
     def index(self, name: str, device: torch.device) -> torch.Tensor:
         """``owner``: instance of every state; ``mu_owner``, ``mu_source``: of every entry of table marginals."""
-        key = (name, device)
-        if key not in self._kept:
+
+        def make() -> torch.Tensor:
             batch = self.batch
-            found = batch.owner[batch.state_var] if name == "owner" else getattr(batch, name)
-            self._kept[key] = torch.from_numpy(np.ascontiguousarray(found, dtype=np.int64)).to(device)
-        return self._kept[key]
+            return _ints(batch.owner[batch.state_var] if name == "owner" else getattr(batch, name), device)
+
+        found: torch.Tensor = self._keep((name, device), make)
+        return found
 
     @cached_property
     def tables_as_marginals(self) -> bool:
@@ -83,28 +92,42 @@ class ScoreLayout:
 
     def places(self, group: str, card: int, device: torch.device) -> tuple[Target, torch.Tensor]:
         """Entries of the unary scores or tables that the members of a group fill, one after the other."""
-        key = ("places", group, device)
-        if key not in self._kept:
+
+        def make() -> tuple[Target, torch.Tensor]:
             target, at = self.frames.locate(group)
-            entries = (at[:, None] + np.arange(card)).ravel()
-            self._kept[key] = target, torch.from_numpy(np.ascontiguousarray(entries, dtype=np.int64)).to(device)
-        found: tuple[Target, torch.Tensor] = self._kept[key]
+            return target, _ints((at[:, None] + np.arange(card)).ravel(), device)
+
+        found: tuple[Target, torch.Tensor] = self._keep(("places", group, device), make)
         return found
 
     def members(self, name: str, lead: tuple[int, ...], device: torch.device) -> torch.Tensor | None:
         """Rows of a tensor with the leading axes ``lead`` (one axis: of all members in a row) that are no padding;
         None: all of them."""
-        key = ("members", name, lead, device)
-        if key not in self._kept:
-            rows = self._rows(name, lead)
-            self._kept[key] = None if len(rows) == int(np.prod(lead)) else torch.from_numpy(rows).to(device)
-        return self._kept[key]
 
-    def _rows(self, name: str, lead: tuple[int, ...]) -> Ints:
+        def make() -> torch.Tensor | None:
+            rows = self.rows(name, lead)
+            return None if rows is None else _ints(rows, device)
+
+        found: torch.Tensor | None = self._keep(("members", name, lead, device), make)
+        return found
+
+    def rows(self, name: str, lead: tuple[int, ...]) -> Ints | None:
+        """The same as an array."""
+
+        def make() -> Ints | None:
+            rows = self._inside(name, lead)
+            return None if len(rows) == int(np.prod(lead)) else rows
+
+        found: Ints | None = self._keep(("rows", name, lead), make)
+        return found
+
+    def _inside(self, name: str, lead: tuple[int, ...]) -> Ints:
         """Rows that lie in the extent of their instance."""
         if len(lead) == 1:
             return np.arange(lead[0])
-        extents = np.array([_extent(kind, name, len(lead) - 1) for kind in self.frames.kinds])[self.frames.kind_of]
+        kinds, kind_of = self.frames.kinds, self.frames.kind_of
+        extents = np.array([_extent(kind, name, len(lead) - 1) for kind in kinds], dtype=np.int64)
+        extents = extents.reshape(len(kinds), len(lead) - 1)[kind_of]
         if lead[0] != len(extents) or np.any(extents > lead[1:]):
             raise InputError(f"scores of {name!r} have leading axes {lead}; the batch needs {_need(extents)}.")
         inside = np.ones(lead, dtype=bool)
@@ -113,17 +136,27 @@ class ScoreLayout:
             inside &= here.reshape([len(extents)] + [size if a == axis else 1 for a in range(len(lead) - 1)])
         return np.flatnonzero(inside)
 
+    def sizes(self, name: str) -> Ints:
+        """Members that every instance has of a group."""
+        of_kind = np.array([_size(kind, name) for kind in self.frames.kinds], dtype=np.int64)
+        return of_kind[self.frames.kind_of]
+
     def of_type(self, group: str, name: str, device: torch.device) -> torch.Tensor:
         """The rows of ``name`` (all types) that belong to a group of one type."""
-        key = ("type", group, device)
-        if key not in self._kept:
+
+        def make() -> torch.Tensor:
             base, _, kind_name = group.partition(":")
             rows = ("node" if base in NODES else "edge") + (f":{kind_name}" if kind_name else "")
-            kinds, kind_of = self.frames.kinds, self.frames.kind_of
-            sizes = np.array([_size(kind, name) for kind in kinds], dtype=np.int64)[kind_of]
-            found = gather([kind.rows[rows] for kind in kinds], kind_of, np.cumsum(sizes) - sizes)
-            self._kept[key] = torch.from_numpy(found).to(device)
-        return self._kept[key]
+            kinds, sizes = self.frames.kinds, self.sizes(name)
+            found = gather([kind.rows[rows] for kind in kinds], self.frames.kind_of, np.cumsum(sizes) - sizes)
+            return _ints(found, device)
+
+        chosen: torch.Tensor = self._keep(("type", group, device), make)
+        return chosen
+
+
+def _ints(found: Any, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(found, dtype=np.int64)).to(device)
 
 
 def _size(kind: GroupedTopology, name: str) -> int:
@@ -136,12 +169,18 @@ def _extent(kind: GroupedTopology, name: str, axes: int) -> tuple[int, ...]:
     """Sizes of the leading axes of a group's scores: the grid's for grids, otherwise the number of members."""
     if axes == 1:
         return (_size(kind, name),)
-    less = BY_DIRECTION.get(name.partition(":")[2], (0, 0))
+    base, _, direction = name.partition(":")
+    if direction not in BY_DIRECTION and base not in NODES:
+        raise InputError(
+            f"scores of {name!r} are those of all directions: give a row for every edge, or padded scores for each of "
+            f"{', '.join(f'{base}:{way}' for way in BY_DIRECTION)} that the grid has."
+        )
+    less = BY_DIRECTION.get(direction, (0, 0))
     return tuple(n - k for n, k in zip(kind.shape, less, strict=True))
 
 
 def _need(extents: Ints) -> str:
-    return f"({', '.join(map(str, (len(extents), *extents.max(axis=0))))})"
+    return f"({', '.join(map(str, (len(extents), *extents.max(axis=0, initial=0))))})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,11 +228,16 @@ class Layouts:
             raise InputError(f"scores lack the group {main!r}, one row for every site.")
         keys, types = self._keys(given[main], main, lengths, graphs)
         layout = self._kept.get(LayoutKey(self._n_classes(given), keys, types, self._own(given)), self._make)
-        unary, tables = _fill(layout, given)
+        unary, tables = _fill(layout, given) if keys else _nothing(given)
         padded = None
         if torch.is_tensor(given[main]):
-            padded = tuple(given[main].shape[: 1 + (2 if isinstance(self.structure, Grid) else 1)])
+            padded = tuple(given[main].shape[: 1 + self._site_axes])
         return LaidOut(layout, unary, tables, padded)
+
+    @property
+    def _site_axes(self) -> int:
+        """Axes of the labels behind that of instances."""
+        return 0 if isinstance(self.structure, SequenceClass) else 2 if isinstance(self.structure, Grid) else 1
 
     def _main(self, given: Mapping[str, Any]) -> str:
         """The group whose rows are the sites."""
@@ -202,10 +246,11 @@ class Layouts:
         return "state" if "state" in given else "label_state"
 
     def _n_classes(self, given: Mapping[str, Any]) -> int:
+        name, axis = "node", -1
         if isinstance(self.structure, SequenceClass):
             name, axis = ("label", -1) if "label" in given else ("label_state", -2)
-        else:
-            name, axis = "node", -1
+        if name not in given or _first(given[name]).ndim < -axis:
+            raise InputError(f"scores of {name!r} have to say how many classes there are, by their last axes.")
         return int(_first(given[name]).shape[axis])
 
     def _axes(self, group: str) -> int:
@@ -227,13 +272,18 @@ class Layouts:
         if torch.is_tensor(main):
             if main.ndim < 1 + axes + self._axes(name):
                 raise InputError(f"scores of {name!r} have shape {tuple(main.shape)}; a batch axis is missing.")
-            sizes = np.tile(main.shape[1 : 1 + axes], (main.shape[0], 1))
-            if lengths is not None:
-                sizes = np.asarray(torch.as_tensor(lengths).cpu(), dtype=np.int64).reshape(len(sizes), axes)
+            most = tuple(main.shape[1 : 1 + axes])
+            sizes = np.tile(most, (main.shape[0], 1)) if lengths is None else _lengths(lengths, len(main), most)
+        elif lengths is not None:
+            raise InputError("lengths are those of padded scores; a list of tensors says how long each is.")
         else:
             sizes = np.array([part.shape[:axes] for part in main], dtype=np.int64)
         items: list[Any] = [np.broadcast_to(0.0, (*size, 1)) for size in sizes.tolist()]
+        if (graphs is None) == isinstance(self.structure, GraphModel):
+            raise InputError("GraphModel, and no other structure, needs graphs=, one for every instance.")
         if graphs is not None:
+            if len(graphs) != len(items):
+                raise InputError(f"there are {len(graphs)} graphs for {len(items)} instances.")
             items = [_graph(g, x, b) for b, (g, x) in enumerate(zip(graphs, items, strict=True))]
         raw = self.structure.read(items)
         keys = sizes[:, 0].tolist() if raw.keys is None else raw.keys
@@ -265,28 +315,56 @@ def _graph(given: Any, nodes: Any, b: int) -> Graph:
     return Graph(nodes, edges.reshape(-1, 2))
 
 
+def _lengths(given: Any, n: int, most: tuple[int, ...]) -> Ints:
+    """Checked sizes of padded instances."""
+    try:
+        found = torch.as_tensor(given, device="cpu").numpy()
+    except (TypeError, ValueError, RuntimeError):
+        found = np.zeros(())
+    shape = (n,) if len(most) == 1 else (n, len(most))
+    if found.shape not in (shape, (n, len(most))) or found.dtype.kind not in "iu":
+        raise InputError(f"lengths must be whole numbers in the shape {shape}, got {shown(given)}.")
+    sizes: Ints = found.reshape(n, len(most)).astype(np.int64)
+    if np.any(sizes < 0) or np.any(sizes > most):
+        raise InputError(f"lengths must lie between 0 and the axes {most} of padded scores, got {shown(given)}.")
+    return sizes
+
+
 def _tensors(name: str, value: Any) -> Any:
-    if torch.is_tensor(value):
-        return value
-    if isinstance(value, Sequence) and len(value) and all(torch.is_tensor(part) for part in value):
-        return list(value)
-    raise InputError(f"scores of {name!r} must be a tensor or a list of tensors, got {type(value).__name__}.")
+    parts = [value] if torch.is_tensor(value) else value
+    if not isinstance(parts, Sequence) or not len(parts) or not all(torch.is_tensor(part) for part in parts):
+        raise InputError(f"scores of {name!r} must be a tensor or a list of tensors, got {type(value).__name__}.")
+    if any(part.is_complex() or part.layout != torch.strided for part in parts):
+        raise InputError(f"scores of {name!r} must be real numbers in a dense tensor.")
+    return value if torch.is_tensor(value) else list(value)
 
 
 def _first(value: Any) -> torch.Tensor:
     return value if torch.is_tensor(value) else value[0]
 
 
+def _kind(given: Mapping[str, Any]) -> tuple[torch.device, torch.dtype]:
+    """Device and type of the potentials: the widest of the given types, at least single precision."""
+    dtype = torch.float64 if any(_first(v).dtype == torch.float64 for v in given.values()) else torch.float32
+    return _first(next(iter(given.values()))).device, dtype
+
+
+def _nothing(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The potentials of a batch without instances; every score that there is has the gradient zero."""
+    device, dtype = _kind(given)
+    none = torch.cat([_first(value).reshape(-1)[:0].to(device, dtype) for value in given.values()])
+    return none, none
+
+
 def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unary scores and tables of the batch, in the widest of the given types (at least single precision)."""
+    """Unary scores and tables of the batch."""
     batch, frames = layout.batch, layout.frames
     known = {name for kind in frames.kinds for name in kind.groups}
     for name in given:
         if name not in known and not any(group.partition(":")[0] == name for group in known):
             listed = ", ".join(map(repr, sorted(known)))
             raise InputError(f"scores name the group {name!r}; the structure has {listed}.")
-    dtype = torch.float64 if any(_first(v).dtype == torch.float64 for v in given.values()) else torch.float32
-    device = _first(next(iter(given.values()))).device
+    device, dtype = _kind(given)
     out: dict[Target, torch.Tensor | None] = {"unary": None, "tables": None}
     sizes: dict[Target, int] = {"unary": batch.n_states, "tables": batch.n_table_entries}
     for group in sorted(known, key=_order):
@@ -316,10 +394,10 @@ def _order(group: str) -> tuple[bool, str]:
 
 
 def _in_order(layout: ScoreLayout, group: str, places: torch.Tensor) -> bool:
-    key = ("in order", group)
-    if key not in layout._kept:
-        layout._kept[key] = bool((places == torch.arange(len(places), device=places.device)).all())
-    return bool(layout._kept[key])
+    def make() -> bool:
+        return bool((places == torch.arange(len(places), device=places.device)).all())
+
+    return bool(layout._keep(("in order", group), make))
 
 
 def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Target, torch.Tensor, torch.Tensor]:
@@ -340,6 +418,7 @@ def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Tar
         rows = layout.members(name, lead, device)
         flat = given.reshape(-1, size)
     else:
+        _check_parts(layout, name, given, cards)
         rows, flat = None, torch.cat([part.reshape(-1, size) for part in given])
     flat = flat if rows is None else flat[rows]
     if name != group:
@@ -347,3 +426,14 @@ def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Tar
     if flat.numel() != len(places):
         raise InputError(f"scores of {name!r} have {len(flat)} rows; the batch has {len(places) // size} members.")
     return target, flat.reshape(-1), places
+
+
+def _check_parts(layout: ScoreLayout, name: str, given: Sequence[torch.Tensor], cards: tuple[int, ...]) -> None:
+    """Raise unless a list has the rows of every instance."""
+    sizes, size = layout.sizes(name).tolist(), int(np.prod(cards))
+    if len(given) != len(sizes):
+        raise InputError(f"scores of {name!r} are a list of {len(given)}; the batch has {len(sizes)} instances.")
+    for b, (part, n) in enumerate(zip(given, sizes, strict=True)):
+        if tuple(part.shape[-len(cards) :]) != cards or part.numel() != n * size:
+            reason = f"scores of {name!r} have shape {tuple(part.shape)}; {n} rows of {cards} are needed."
+            raise InputError(reason, what="scores", instance=b)
