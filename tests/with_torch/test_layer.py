@@ -15,7 +15,9 @@ import torch
 import mssvm as ms
 from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.inference.enumerate import Enumerate
+from mssvm.losses import Hamming, WeightedHamming, Zero
 from mssvm.torch import StructuredLinear, StructuredLoss
+from mssvm.torch.labels import sample_on_device
 from with_torch.models import MODELS, PAIRS, K, Model, labels, scores
 
 
@@ -312,3 +314,36 @@ def test_the_page_about_deep_models_runs() -> None:
     page = Path(__file__).parents[2] / "docs" / "deep.md"
     found = doctest.testfile(str(page), module_relative=False)
     assert found.attempted > 5 and not found.failed
+
+
+@pytest.mark.parametrize("loss", [Zero(), Hamming(), Hamming(normalize=True, scale=2.0)])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("sequences", "trees")])
+def test_labels_on_a_device_become_what_the_host_makes_of_them(name: str, loss: Any) -> None:
+    model: Model = MODELS[name]()
+    ours = layer(model, loss=loss)
+    laid = ours._lay_out(model.scores, **model.shape)
+    if not torch.is_tensor(model.y):
+        assert sample_on_device(laid, model.y, None, loss) is None  # lists go through the host
+        return
+    weight = torch.rand(model.y.shape[: len(laid.padded or ())], dtype=torch.float64)
+    for weights in (None, weight):
+        want, delta = ours._sample(laid, model.y, weights)
+        found = sample_on_device(laid, model.y, weights, loss)
+        assert found is not None
+        sample, own = found
+        np.testing.assert_array_equal(sample.query.output, want.query.output)
+        for one, two in ((sample.query, want.query), (sample.truth_query, want.truth_query)):
+            np.testing.assert_array_equal(one.allowed, two.allowed)
+            np.testing.assert_array_equal(one.n_allowed(sample.batch), two.n_allowed(want.batch))
+        np.testing.assert_allclose(own.unary, delta.unary, rtol=1e-12)
+        np.testing.assert_array_equal(own.tables, delta.tables)
+
+
+def test_bad_labels_on_a_device_are_left_to_the_host_to_name() -> None:
+    model: Model = MODELS["chains with ends and candidates"]()
+    laid = layer(model)._lay_out(model.scores, **model.shape)
+    bad = [torch.full((2, 3), K), model.y.double(), model.y[:1], model.y[..., None], model.y > 0]
+    assert all(sample_on_device(laid, y, None, Hamming()) is None for y in bad)
+    for weight in (-torch.ones(2, 3), torch.full((2, 3), torch.nan), torch.ones(2)):
+        assert sample_on_device(laid, model.y, weight, Hamming()) is None
+    assert sample_on_device(laid, model.y, None, WeightedHamming([1.0, 2.0, 3.0])) is None

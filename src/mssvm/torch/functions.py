@@ -61,7 +61,7 @@ def checked(value: Floats) -> Floats:
 
 def _weighted(layout: ScoreLayout, weight: torch.Tensor, mu: Parts) -> Parts:
     """Marginals times the weight of their instance, tables of the same entries summed."""
-    unary = mu[0] * weight[layout.index("owner", weight.device)]
+    unary = mu[0] * weight[layout.index("state_owner", weight.device)]
     tables = mu[1] * weight[layout.index("mu_owner", weight.device)]
     if not layout.tables_as_marginals:
         into = tables.new_zeros(layout.batch.n_table_entries)
@@ -119,7 +119,7 @@ class _Entropy(torch.autograd.Function):
         theta = unary.to(torch.float64), tables.to(torch.float64)
         found, mu = question(potentials(*theta))
         value = on(theta[0], checked(found))
-        source, owners = layout.index("mu_source", unary.device), ("owner", "mu_owner")
+        source, owners = layout.index("mu_source", unary.device), ("state_owner", "mu_owner")
         for p, score, owner in zip(marginals_on(theta[0], mu), (theta[0], theta[1][source]), owners, strict=True):
             expected = p * torch.where(p > 0.0, score, 0.0)
             value = value.index_add(0, layout.index(owner, unary.device), expected, alpha=-1)

@@ -16,15 +16,17 @@ from mssvm.data.labels import Labels
 from mssvm.engines import engine_of
 from mssvm.engines.base import Bound, Plan
 from mssvm.engines.torch import TorchEngine
+from mssvm.engines.torch.arrays import DeviceMarginals
 from mssvm.estimators import plan as plans
 from mssvm.estimators.prediction import PredictionRequest, check_k, k_best
 from mssvm.inference.base import Planner
 from mssvm.models.base import Inputs
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.objectives.unified import Unified
+from mssvm.objectives.unified import Sample, Unified
 from mssvm.structures import Structure
 from mssvm.structures.encoded import Encoded, to_query, to_sample
 from mssvm.torch.functions import Question, checked, entropy, evaluate, on, potentials
+from mssvm.torch.labels import sample_on_device
 from mssvm.torch.sampling import draw
 from mssvm.torch.scores import LaidOut, Layouts, Scores
 
@@ -89,10 +91,7 @@ class StructuredLoss(torch.nn.Module):
     ) -> torch.Tensor:  # fmt: skip
         """The objective, reduced over instances of the given ``weight``; ``site_weight`` scales the loss of a site."""
         laid = self._lay_out(scores, lengths, graphs)
-        per_site = None
-        if site_weight is not None:
-            per_site = _sites(laid, site_weight, "site_weight").astype(np.float64)
-        value = evaluate(self._objective(laid, self._labels(laid, y, "y"), per_site), laid)
+        value = evaluate(self._objective(laid, y, site_weight), laid)
         if weight is not None:
             weights = torch.as_tensor(weight, dtype=value.dtype, device=value.device)
             if weights.ndim and weights.shape != value.shape:
@@ -101,11 +100,10 @@ class StructuredLoss(torch.nn.Module):
             value = value * weights
         return REDUCTIONS[self.reduction](value)
 
-    def _objective(self, laid: LaidOut, labels: Labels, site_weight: Floats | None) -> Question:
-        layout, planner = laid.layout, self._planner(laid, training=True)
-        sample = to_sample(layout.encoded, labels, site_weight=site_weight)
-        delta = self.loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
-        unified = Unified(self.eps_y, self.eps_h, self.loss)
+    def _objective(self, laid: LaidOut, y: Any, site_weight: Any) -> Question:
+        planner, unified = self._planner(laid, training=True), Unified(self.eps_y, self.eps_h, self.loss)
+        found = None if laid.device.type == "cpu" else sample_on_device(laid, y, site_weight, self.loss)
+        sample, delta = found or self._sample(laid, y, site_weight)
         parts = unified.bind(sample, delta, self._plan(laid, planner, "training"), planner)
 
         def question(theta: Potentials) -> tuple[Floats, Marginals]:
@@ -114,6 +112,13 @@ class StructuredLoss(torch.nn.Module):
             return found.plus - found.minus, found.mu
 
         return question
+
+    def _sample(self, laid: LaidOut, y: Any, site_weight: Any) -> tuple[Sample, Potentials]:
+        labels, per_site = self._labels(laid, y, "y"), None
+        if site_weight is not None:
+            per_site = _sites(laid, site_weight, "site_weight").astype(np.float64)
+        sample = to_sample(laid.layout.encoded, labels, site_weight=per_site)
+        return sample, self.loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
 
     # ------------------------------------------------------------------------------------- questions
 
@@ -159,9 +164,11 @@ class StructuredLoss(torch.nn.Module):
         [[0, 1]]
         """
         laid = self._lay_out(scores, **shape)
-        request = self._request(laid, given)
-        states = torch.from_numpy(request.states(request.map(), request.encoded.labels)).to(laid.device)
-        return laid.back(states, MISSING_LABEL)
+        request, sites = self._request(laid, given), laid.layout.encoded.labels
+        belief = request.map()
+        on_gpu = isinstance(belief.mu, DeviceMarginals)
+        states = belief.decode(laid.layout.batch)[sites.vars] if on_gpu else request.states(belief, sites)
+        return laid.back(torch.from_numpy(states).to(laid.device), MISSING_LABEL)
 
     @torch.compiler.disable
     @torch.no_grad()
@@ -229,7 +236,10 @@ class StructuredLoss(torch.nn.Module):
         return plan
 
     def _query(self, laid: LaidOut, given: Any) -> Query:
-        return to_query(laid.layout.encoded, None, None if given is None else self._labels(laid, given, "given"))
+        if given is not None:
+            return to_query(laid.layout.encoded, None, self._labels(laid, given, "given"))
+        query: Query = laid.layout.keep("query", lambda: to_query(laid.layout.encoded))
+        return query
 
     def _at_one(
         self, scores: Scores, given: Any, shape: Any, precision: str | None = None
@@ -250,12 +260,14 @@ class StructuredLoss(torch.nn.Module):
         known, theta = laid.layout.encoded, potentials(laid.unary, laid.tables)
         inputs = LinearInputs(known.batch, (), theta)
         encoded = Encoded(inputs, known.labels, known.hidden, known.n_classes, known.allowed)
-        return PredictionRequest(
-            encoded, self._query(laid, given), LinearModel(0), np.zeros(0), self._planner(laid), self._predictor
-        )
 
-    def _predictor(self, planner: Planner, inputs: Inputs, query: Query) -> Bound:
-        return planner(inputs.batch).bind(query, 0.0, self.eps_h)
+        def predictor(planner: Planner, inputs: Inputs, query: Query) -> Bound:
+            same = inputs.batch is laid.layout.batch
+            plan = self._plan(laid, planner, "asking") if same else planner(inputs.batch)
+            return plan.bind(query, 0.0, self.eps_h)
+
+        query = self._query(laid, given)
+        return PredictionRequest(encoded, query, LinearModel(0), np.zeros(0), self._planner(laid), predictor)
 
     def _labels(self, laid: LaidOut, y: Any, what: str) -> Labels:
         """Labels of all sites, from tensors or from what estimators take."""

@@ -67,7 +67,7 @@ class ScoreLayout:
     def batch(self) -> Batch:
         return self.encoded.batch
 
-    def _keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What ``make`` makes, once; autograd may save it, in whichever mode the first call was."""
         if key not in self._kept:
             with torch.inference_mode(False):
@@ -75,14 +75,27 @@ class ScoreLayout:
         return self._kept[key]
 
     def index(self, name: str, device: torch.device) -> torch.Tensor:
-        """``owner``: instance of every state; ``mu_owner``, ``mu_source``: of every entry of table marginals."""
+        """``state_var``, ``state_owner``: variable and instance of every state; ``owner``: instance of every variable;
+        ``mu_owner``, ``mu_source``: of every entry of table marginals; ``sites``: variables with labels."""
 
         def make() -> torch.Tensor:
             batch = self.batch
-            return _ints(batch.owner[batch.state_var] if name == "owner" else getattr(batch, name), device)
+            if name == "sites":
+                return _ints(self.encoded.labels.vars, device)
+            return _ints(batch.owner[batch.state_var] if name == "state_owner" else getattr(batch, name), device)
 
-        found: torch.Tensor = self._keep((name, device), make)
+        found: torch.Tensor = self.keep((name, device), make)
         return found
+
+    def states_of_sites(self, device: torch.device) -> slice | torch.Tensor:
+        """Where the classes of the label sites lie among all states."""
+
+        def make() -> slice | torch.Tensor:
+            found = self.encoded.states_at
+            return found if isinstance(found, slice) else _ints(found, device)
+
+        at: slice | torch.Tensor = self.keep(("states of sites", device), make)
+        return at
 
     @cached_property
     def tables_as_marginals(self) -> bool:
@@ -97,7 +110,7 @@ class ScoreLayout:
             target, at = self.frames.locate(group)
             return target, _ints((at[:, None] + np.arange(card)).ravel(), device)
 
-        found: tuple[Target, torch.Tensor] = self._keep(("places", group, device), make)
+        found: tuple[Target, torch.Tensor] = self.keep(("places", group, device), make)
         return found
 
     def members(self, name: str, lead: tuple[int, ...], device: torch.device) -> torch.Tensor | None:
@@ -108,7 +121,7 @@ class ScoreLayout:
             rows = self.rows(name, lead)
             return None if rows is None else _ints(rows, device)
 
-        found: torch.Tensor | None = self._keep(("members", name, lead, device), make)
+        found: torch.Tensor | None = self.keep(("members", name, lead, device), make)
         return found
 
     def rows(self, name: str, lead: tuple[int, ...]) -> Ints | None:
@@ -118,7 +131,7 @@ class ScoreLayout:
             rows = self._inside(name, lead)
             return None if len(rows) == int(np.prod(lead)) else rows
 
-        found: Ints | None = self._keep(("rows", name, lead), make)
+        found: Ints | None = self.keep(("rows", name, lead), make)
         return found
 
     def _inside(self, name: str, lead: tuple[int, ...]) -> Ints:
@@ -151,7 +164,7 @@ class ScoreLayout:
             found = gather([kind.rows[rows] for kind in kinds], self.frames.kind_of, np.cumsum(sizes) - sizes)
             return _ints(found, device)
 
-        chosen: torch.Tensor = self._keep(("type", group, device), make)
+        chosen: torch.Tensor = self.keep(("type", group, device), make)
         return chosen
 
 
@@ -278,15 +291,20 @@ class Layouts:
             raise InputError("lengths are those of padded scores; a list of tensors says how long each is.")
         else:
             sizes = np.array([part.shape[:axes] for part in main], dtype=np.int64)
-        items: list[Any] = [np.broadcast_to(0.0, (*size, 1)) for size in sizes.tolist()]
         if (graphs is None) == isinstance(self.structure, GraphModel):
             raise InputError("GraphModel, and no other structure, needs graphs=, one for every instance.")
+        # Without graphs the sizes are all there is to read, each of them once.
+        first = of = np.arange(len(sizes))
+        if graphs is None and np.all(sizes > 0):
+            numbers = sizes[:, 0] * (sizes[:, -1].max(initial=0) + 1) + sizes[:, -1]
+            _, first, of = np.unique(numbers, return_index=True, return_inverse=True)
+        items: list[Any] = [np.broadcast_to(0.0, (*size, 1)) for size in sizes[first].tolist()]
         if graphs is not None:
             if len(graphs) != len(items):
                 raise InputError(f"there are {len(graphs)} graphs for {len(items)} instances.")
             items = [_graph(g, x, b) for b, (g, x) in enumerate(zip(graphs, items, strict=True))]
         raw = self.structure.read(items)
-        keys = sizes[:, 0].tolist() if raw.keys is None else raw.keys
+        keys = sizes[:, 0].tolist() if raw.keys is None else [raw.keys[k] for k in of.tolist()]
         return tuple(keys), tuple(sorted(raw.types.items()))
 
     def _make(self, key: LayoutKey) -> ScoreLayout:
@@ -397,7 +415,7 @@ def _in_order(layout: ScoreLayout, group: str, places: torch.Tensor) -> bool:
     def make() -> bool:
         return bool((places == torch.arange(len(places), device=places.device)).all())
 
-    return bool(layout._keep(("in order", group), make))
+    return bool(layout.keep(("in order", group), make))
 
 
 def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Target, torch.Tensor, torch.Tensor]:

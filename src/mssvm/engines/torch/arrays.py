@@ -176,9 +176,13 @@ class DeviceQuery(_OnDevice, Query):
         """A query on this device, which remembers the arrays that it was made of."""
         if isinstance(query, DeviceQuery) and query.parts[0].device == to.device:
             return query
-        found = cls(to.bools(query.output), to.bools(query.allowed))
-        found.__dict__.update(output=query.output, allowed=query.allowed)
-        return found
+
+        def upload() -> DeviceQuery:
+            found = cls(to.bools(query.output), to.bools(query.allowed))
+            found.__dict__.update(output=query.output, allowed=query.allowed)
+            return found
+
+        return kept(query, to.device, upload)
 
     def restrict(self, mask: Any) -> DeviceQuery:
         output, allowed = self.parts

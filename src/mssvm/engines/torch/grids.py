@@ -134,7 +134,7 @@ class GridKernel:
 
     def able(self, t: Temperatures, flooding: bool) -> bool:
         """Whether such sweeps have a kernel."""
-        return self.fits(flooding) and (self.states <= FEW_STATES or product_of(t) < MIXED)
+        return self.fits(flooding) and (self.states <= FEW_STATES or product_of(t) <= MIXED)
 
     def fits(self, flooding: bool) -> bool:
         """Whether a multiprocessor has room for a grid's messages and its tables."""

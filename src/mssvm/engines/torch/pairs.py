@@ -64,8 +64,10 @@ class PairKernel:
         return len(tables) * self.states * (self.states + 3) * int(self.at.dtype.itemsize) <= MOST_SHARED
 
     def able(self, t: Temperatures, tables: torch.Tensor) -> bool:
-        """Whether a thread has room for such sweeps."""
+        """Whether a thread has room for such sweeps, and numbers scaled by eps_h have all that outputs tell apart."""
         product = product_of(t)
+        if product > MIXED and t.eps_y > t.eps_h:
+            return False
         return self.states <= FEW_STATES or product < MIXED or (product == MIXED and self.few(tables))
 
     def safe(self, tables: torch.Tensor, eps: float) -> bool:

@@ -42,6 +42,7 @@ __device__ __forceinline__ float largest(float a, float b, float c) {
 }
 __device__ __forceinline__ double largest(double a, double b, double c) { return fmax(fmax(a, b), c); }
 __device__ __forceinline__ int largest(int a, int b, int c) { return __vimax3_s32(a, b, c); }
+template <int N> struct Is { static constexpr int value = N; };
 template <int HOW> __device__ __forceinline__ void add(M& o, M x, M y) { o = HOW == SUMS ? o + x * y : larger(o, times(x, y)); }
 
 // Position of variable n.
@@ -202,25 +203,57 @@ template <int AXIS> __device__ __forceinline__ void send(
       const int e = (s - 1) * PLACES;
       return s ? times(times(times(u[s * PLACES], m[CROSS + e]), m[CROSS + SLOT + e]), m[side + e]) : u[0];
     };
-    M behind[COLUMNS], sum[COLUMNS], here = UNIT;
+    M behind[COLUMNS], sum[COLUMNS], top = NONE; int best = 0; bool tied = false;
 #pragma unroll
     for (int s = 0; s < COLUMNS; s++) { sum[s] = NONE; behind[s] = s < S ? field(s, AFTER) : NONE; }
-    const Four* rows = reinterpret_cast<const Four*>(at.tables + AXIS * S * COLUMNS);
+    const M* table = at.tables + AXIS * S * COLUMNS; const Four* rows = reinterpret_cast<const Four*>(table);
+    const auto both_ways = [&](auto how) {
+      constexpr int HOW = decltype(how)::value;
 #pragma unroll
-    for (int s = 0; s < S; s++) {
-      M o0 = NONE, o1 = NONE; const M c = field(s, BEFORE);
+      for (int s = 0; s < S; s++) {
+        M o0 = NONE, o1 = NONE; const M c = field(s, BEFORE);
 #pragma unroll
-      for (int t = 0; t < COLUMNS; t += 4) {
-        const Four p = rows[(s * COLUMNS + t) / 4];
-        add<PRODUCT>(sum[t], c, p.x); add<PRODUCT>(sum[t + 1], c, p.y);
-        add<PRODUCT>(sum[t + 2], c, p.z); add<PRODUCT>(sum[t + 3], c, p.w);
-        add<PRODUCT>(o0, behind[t], p.x); add<PRODUCT>(o1, behind[t + 1], p.y);
-        add<PRODUCT>(o0, behind[t + 2], p.z); add<PRODUCT>(o1, behind[t + 3], p.w);
+        for (int t = 0; t < COLUMNS; t += 4) {
+          const Four p = rows[(s * COLUMNS + t) / 4];
+          add<HOW>(sum[t], c, p.x); add<HOW>(sum[t + 1], c, p.y);
+          add<HOW>(sum[t + 2], c, p.z); add<HOW>(sum[t + 3], c, p.w);
+          add<HOW>(o0, behind[t], p.x); add<HOW>(o1, behind[t + 1], p.y);
+          add<HOW>(o0, behind[t + 2], p.z); add<HOW>(o1, behind[t + 3], p.w);
+        }
+        add<HOW>(o0, o1, UNIT);
+        back[s] = o0;
+        if constexpr (PRODUCT == MIXED && HOW == MAXIMA) {
+          const M belief = s ? times(c, m[AFTER + (s - 1) * PLACES]) : c;
+          tied = belief > top ? false : tied || belief == top;
+          if (belief > top) { top = belief; best = s; }
+        }
       }
-      add<PRODUCT>(o0, o1, UNIT);
-      if (s == 0) here = inverse(o0);
-      back[s] = times(o0, here);
+    };
+    if constexpr (PRODUCT != MIXED) both_ways(Is<PRODUCT>());
+    else if (!(roles & 1)) both_ways(Is<SUMS>());
+    else {
+      both_ways(Is<MAXIMA>());
+      // To hidden neighbours, as in tell: of each best state its row (or column), over what the neighbour said.
+      const bool ahead = !(roles & (2 << 2 * AXIS)), behind_too = !(roles & (4 << 2 * AXIS));
+#pragma unroll
+      for (int t = 0; t < S; t++) {
+        if (ahead) sum[t] = tied ? NONE : table[best * COLUMNS + t];
+        if (behind_too) back[t] = tied ? NONE : table[t * COLUMNS + best];
+      }
+#pragma unroll 1
+      for (int s = 0; tied && s < S; s++) {
+        const M right = s ? m[AFTER + (s - 1) * PLACES] : UNIT, left = s ? m[BEFORE + (s - 1) * PLACES] : UNIT;
+        if (!(times(field(s, BEFORE), right) == top)) continue;
+#pragma unroll
+        for (int t = 0; t < S; t++) {
+          if (ahead) sum[t] += inverse(right) * table[s * COLUMNS + t];
+          if (behind_too) back[t] += inverse(left) * table[t * COLUMNS + s];
+        }
+      }
     }
+    const M here = inverse(back[0]);
+#pragma unroll
+    for (int s = 0; s < S; s++) back[s] = times(back[s], here);
     const M there = inverse(sum[0]);
 #pragma unroll
     for (int s = 0; s < S; s++) on[s] = times(sum[s], there);
