@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 import mssvm as ms
+import mssvm.torch
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import ExactSettings
@@ -282,6 +283,57 @@ def random_graph(n_vars: int, n_edges: int, states: int) -> dict[str, Any]:
     return row
 
 
+# ----------------------------------------------------------------------------------------- the layer
+
+
+def crf_loop(u: torch.Tensor, e: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The likelihood of a chain as one would write it in PyTorch."""
+    a = u[:, 0]
+    for t in range(1, u.shape[1]):
+        a = torch.logsumexp(a[:, :, None] + e, 1) + u[:, t]
+    labels = u.gather(2, y[..., None]).sum((1, 2)) + e[y[:, :-1], y[:, 1:]].sum(1)
+    return (torch.logsumexp(a, 1) - labels).mean()
+
+
+def layer(
+    structure: Any, scores: dict[str, torch.Tensor], y: torch.Tensor, crf: bool, **settings: Any
+) -> dict[str, Any]:
+    """Milliseconds of forward and backward through ``StructuredLoss`` and of its decoder, as a network calls them."""
+    settings |= {"eps_y": 1.0, "eps_h": 1.0, "loss": "zero"} if crf else {"eps_y": 0.0, "eps_h": 1.0}
+    loss, parts = mssvm.torch.StructuredLoss(structure, **settings), [s.requires_grad_() for s in scores.values()]
+
+    def step(value: Callable[[], torch.Tensor]) -> None:
+        for part in parts:
+            part.grad = None
+        value().backward()
+
+    row = {"forward and backward, ms": 1e3 * clocked(lambda: step(lambda: loss(scores, y)), 9)}
+    row["decode, ms"] = 1e3 * clocked(lambda: loss.decode(scores), 5)
+    if crf and set(scores) == {"node", "edge"} and bool((y >= 0).all()):
+        row["torch loop + autograd, ms"] = 1e3 * clocked(lambda: step(lambda: crf_loop(*parts, y)), 5)
+    return row
+
+
+def chain_layer(n: int, length: int, states: int, hidden: int, crf: bool) -> dict[str, Any]:
+    y = torch.randint(0, states, (n, length), device=DEVICE)
+    if not crf:
+        y = torch.where(torch.rand(n, length, device=DEVICE) < 0.5, -100, y)
+    shapes = {"node": (n, length, states)} | (
+        {"left": (states, hidden), "right": (hidden, states), "between": (n, length - 1, hidden)}
+        if hidden else {"edge": (states, states)}
+    )  # fmt: skip
+    scores = {name: torch.randn(*shape, device=DEVICE) for name, shape in shapes.items()}
+    return layer(ms.Chain(hidden=hidden), scores, y, crf)
+
+
+def grid_layer(n: int, crf: bool) -> dict[str, Any]:
+    y = torch.randint(0, 5, (n, 20, 40), device=DEVICE)
+    y = torch.where(torch.rand(n, 20, 40, device=DEVICE) < 0.8, -100, y)
+    scores = {"node": torch.randn(n, 20, 40, 5, device=DEVICE)}
+    scores |= {f"edge:{way}": 0.5 * torch.randn(5, 5, device=DEVICE) for way in ("right", "down")}
+    return layer(ms.Grid(), scores, y, crf, inference=ms.inference.Propagate("fast"))
+
+
 # ----------------------------------------------------------------------------------------- training
 
 
@@ -321,6 +373,11 @@ ROWS: dict[str, Callable[[], dict[str, Any]]] = {
     "grids 4096, 20x40, 5 states, own tables, each grid its own": lambda: grids(4096, 20, 40, 5, "each grid"),
     "grids 1024, 20x31, 21 states": lambda: grids(1024, 20, 31, 21),
     "random graph, 200000 nodes, 1e6 edges, 5 states": lambda: random_graph(200_000, 1_000_000, 5),
+    **{f"layer, {name}, {n} chains of 50, 20 states": partial(chain_layer, n, 50, 20, hidden, name == "CRF")
+       for n in (32, 256, 4096)
+       for name, hidden in (("CRF", 0), ("half missing", 0), ("half missing, 2 hidden states", 2))},
+    **{f"layer, {name}, {n} grids 20x40, 5 states, a fifth labelled": partial(grid_layer, n, name == "HCRF")
+       for n in (8, 64) for name in ("HCRF", "MSSVM")},
     "training, CRF, 20000 chains of 40, 10 labels": lambda: training("chains", "CRF", 20_000),
     **{f"training, HCRF, {n} hidden chains of 40, 10 labels": partial(training, "chains", "HCRF", n)
        for n in (20_000, 4000, 1000, 250)},

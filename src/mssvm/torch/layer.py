@@ -266,8 +266,10 @@ class StructuredLoss(torch.nn.Module):
             plan = self._plan(laid, planner, "asking") if same else planner(inputs.batch)
             return plan.bind(query, 0.0, self.eps_h)
 
-        query = self._query(laid, given)
-        return PredictionRequest(encoded, query, LinearModel(0), np.zeros(0), self._planner(laid), predictor)
+        query, planner = self._query(laid, given), self._planner(laid)
+        request = PredictionRequest(encoded, query, LinearModel(0), np.zeros(0), planner, predictor)
+        request.__dict__["theta"] = theta  # where it is
+        return request
 
     def _labels(self, laid: LaidOut, y: Any, what: str) -> Labels:
         """Labels of all sites, from tensors or from what estimators take."""

@@ -127,6 +127,11 @@ def kept(host: Any, name: Hashable, upload: Callable[[], T]) -> T:
     return known[name]
 
 
+def one_size(batch: Batch) -> bool:
+    """Whether all variables, of which there are some, have as many states."""
+    return kept(batch, "one size", lambda: bool(batch.n_states and np.all(batch.cards == batch.cards[0])))
+
+
 def known(batch: Batch, name: Hashable, instances: Ints, make: Callable[[], T]) -> T:
     """What ``make`` finds about some instances of a batch; of the last few sets of them it is kept."""
     recent: Recent[bytes, T] = kept(batch, ("known", name), lambda: Recent(KNOWN, lambda _: 1))
@@ -159,10 +164,9 @@ class DeviceMarginals(_OnDevice, Marginals):
         return DeviceMarginals(*(part * weights[owner] for part, owner in zip(self.parts, owners, strict=True)))
 
     def best(self, batch: Batch) -> Ints:
-        cards = batch.cards
-        if len(cards) < 2 or np.any(cards != cards[0]):
+        if not one_size(batch):
             return super().best(batch)
-        found: Ints = as_it_is(self.parts[0].reshape(-1, int(cards[0])).argmax(dim=1))
+        found: Ints = as_it_is(self.parts[0].reshape(batch.n_vars, -1).argmax(dim=1))
         return found
 
 
@@ -192,7 +196,7 @@ class DeviceQuery(_OnDevice, Query):
         """Number of allowed states of each variable, on the device."""
         if "_counts" not in self.__dict__:
             allowed, n = self.parts[1], batch.n_vars
-            if n and batch.n_states == n * int(batch.cards[0]) and np.all(batch.cards == batch.cards[0]):
+            if one_size(batch):
                 found = allowed.reshape(n, -1).sum(dim=1, dtype=torch.int32)
             else:
                 at = Device(allowed.device, torch.float64)

@@ -18,6 +18,7 @@ import torch
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import temperature
 from mssvm.core.errors import UnsupportedError
+from mssvm.core.garbage import uncollected
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology, spread
@@ -288,7 +289,8 @@ class Repeated:
             return self._function(*inputs)
         if self._calls == 2:
             self._graph, self._inputs = torch.cuda.CUDAGraph(), [x.clone() for x in inputs]
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            # Meanwhile no other recording may be thrown away, which would spoil this one.
+            with uncollected(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._outputs = self._function(*self._inputs)
         for kept, x in zip(self._inputs, inputs, strict=True):
             kept.copy_(x)

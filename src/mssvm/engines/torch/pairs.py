@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from mssvm.core.arrays import Ints
+from mssvm.core.garbage import uncollected
 from mssvm.core.topology import Batch, offsets
 from mssvm.engines.messages import Schedule, Temperatures
 from mssvm.engines.torch.arrays import SAFE, Device
@@ -123,7 +124,8 @@ def _recorded(part: Callable[[int], None]) -> Callable[[int], None]:
     """The same ``LOOK`` sweeps, launched by the device: the host needs as long for a launch as small graphs do."""
     graph, aside = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):  # torch.cuda.graph would empty the cache of memory
+    # No other recording may be thrown away meanwhile; and torch.cuda.graph would empty the cache of memory.
+    with uncollected(), torch.cuda.stream(aside):
         graph.capture_begin(capture_error_mode="thread_local")
         part(LOOK)
         graph.capture_end()

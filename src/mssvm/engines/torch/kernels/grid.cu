@@ -42,7 +42,6 @@ __device__ __forceinline__ float largest(float a, float b, float c) {
 }
 __device__ __forceinline__ double largest(double a, double b, double c) { return fmax(fmax(a, b), c); }
 __device__ __forceinline__ int largest(int a, int b, int c) { return __vimax3_s32(a, b, c); }
-template <int N> struct Is { static constexpr int value = N; };
 template <int HOW> __device__ __forceinline__ void add(M& o, M x, M y) { o = HOW == SUMS ? o + x * y : larger(o, times(x, y)); }
 
 // Position of variable n.
@@ -177,6 +176,36 @@ __device__ __forceinline__ void hear(const Memory& at, const Node& node, M in[4]
   for (int k = 0; k < 4 * R; k++) in[k / R][k % R] = at.was[k / R * SLOT + k % R * PLACES + node.at];
 }
 
+// Of many states: sum[t] of ahead(s) times the table's (s, t), and back[s] of behind[t] times the same, for which the table is
+// read once.
+template <int HOW, class Field> __device__ __forceinline__ void both_ways(
+    const M* table, const Field& ahead, const M* behind, M* sum, M* back) {
+  constexpr M NONE = WHOLE ? -(1 << 29) : 0; const Four* rows = reinterpret_cast<const Four*>(table);
+#pragma unroll
+  for (int s = 0; s < S; s++) {
+    M o0 = NONE, o1 = NONE; const M c = ahead(s);
+#pragma unroll
+    for (int t = 0; t < COLUMNS; t += 4) {
+      const Four p = rows[(s * COLUMNS + t) / 4];
+      add<HOW>(sum[t], c, p.x); add<HOW>(sum[t + 1], c, p.y);
+      add<HOW>(sum[t + 2], c, p.z); add<HOW>(sum[t + 3], c, p.w);
+      add<HOW>(o0, behind[t], p.x); add<HOW>(o1, behind[t + 1], p.y);
+      add<HOW>(o0, behind[t + 2], p.z); add<HOW>(o1, behind[t + 3], p.w);
+    }
+    add<HOW>(o0, o1, UNIT);
+    back[s] = o0;
+  }
+}
+
+// The best of states that are seen one after the other, and whether another is as good.
+struct Best {
+  M top = 0; int state = 0; bool tied = false;
+  __device__ __forceinline__ void see(int s, M belief) {
+    tied = belief > top ? false : tied || belief == top;
+    if (belief > top) { top = belief; state = s; }
+  }
+};
+
 // What a node sends along an axis, both ways: sums of the field without one of the two through the tables.
 template <int AXIS> __device__ __forceinline__ void send(
     const Tables& all, const Memory& at, const Node& node, const M* U, M in[4][R], int roles, bool look, REAL damping, REAL& change) {
@@ -203,51 +232,33 @@ template <int AXIS> __device__ __forceinline__ void send(
       const int e = (s - 1) * PLACES;
       return s ? times(times(times(u[s * PLACES], m[CROSS + e]), m[CROSS + SLOT + e]), m[side + e]) : u[0];
     };
-    M behind[COLUMNS], sum[COLUMNS], top = NONE; int best = 0; bool tied = false;
+    M behind[COLUMNS], sum[COLUMNS]; Best best;
 #pragma unroll
     for (int s = 0; s < COLUMNS; s++) { sum[s] = NONE; behind[s] = s < S ? field(s, AFTER) : NONE; }
-    const M* table = at.tables + AXIS * S * COLUMNS; const Four* rows = reinterpret_cast<const Four*>(table);
-    const auto both_ways = [&](auto how) {
-      constexpr int HOW = decltype(how)::value;
-#pragma unroll
-      for (int s = 0; s < S; s++) {
-        M o0 = NONE, o1 = NONE; const M c = field(s, BEFORE);
-#pragma unroll
-        for (int t = 0; t < COLUMNS; t += 4) {
-          const Four p = rows[(s * COLUMNS + t) / 4];
-          add<HOW>(sum[t], c, p.x); add<HOW>(sum[t + 1], c, p.y);
-          add<HOW>(sum[t + 2], c, p.z); add<HOW>(sum[t + 3], c, p.w);
-          add<HOW>(o0, behind[t], p.x); add<HOW>(o1, behind[t + 1], p.y);
-          add<HOW>(o0, behind[t + 2], p.z); add<HOW>(o1, behind[t + 3], p.w);
-        }
-        add<HOW>(o0, o1, UNIT);
-        back[s] = o0;
-        if constexpr (PRODUCT == MIXED && HOW == MAXIMA) {
-          const M belief = s ? times(c, m[AFTER + (s - 1) * PLACES]) : c;
-          tied = belief > top ? false : tied || belief == top;
-          if (belief > top) { top = belief; best = s; }
-        }
-      }
-    };
-    if constexpr (PRODUCT != MIXED) both_ways(Is<PRODUCT>());
-    else if (!(roles & 1)) both_ways(Is<SUMS>());
+    const M* table = at.tables + AXIS * S * COLUMNS;
+    const auto ahead = [&](int s) { return field(s, BEFORE); };
+    const auto said = [&](int s, int side) { return s ? m[side + (s - 1) * PLACES] : UNIT; };
+    if constexpr (PRODUCT != MIXED) both_ways<PRODUCT>(table, ahead, behind, sum, back);
+    else if (!(roles & 1)) both_ways<SUMS>(table, ahead, behind, sum, back);
     else {
-      both_ways(Is<MAXIMA>());
+      both_ways<MAXIMA>(table, ahead, behind, sum, back);
+#pragma unroll 1
+      for (int s = 0; s < S; s++) best.see(s, times(ahead(s), said(s, AFTER)));
       // To hidden neighbours, as in tell: of each best state its row (or column), over what the neighbour said.
-      const bool ahead = !(roles & (2 << 2 * AXIS)), behind_too = !(roles & (4 << 2 * AXIS));
+      const bool on_hidden = !(roles & (2 << 2 * AXIS)), back_hidden = !(roles & (4 << 2 * AXIS));
 #pragma unroll
       for (int t = 0; t < S; t++) {
-        if (ahead) sum[t] = tied ? NONE : table[best * COLUMNS + t];
-        if (behind_too) back[t] = tied ? NONE : table[t * COLUMNS + best];
+        if (on_hidden) sum[t] = best.tied ? NONE : table[best.state * COLUMNS + t];
+        if (back_hidden) back[t] = best.tied ? NONE : table[t * COLUMNS + best.state];
       }
 #pragma unroll 1
-      for (int s = 0; tied && s < S; s++) {
-        const M right = s ? m[AFTER + (s - 1) * PLACES] : UNIT, left = s ? m[BEFORE + (s - 1) * PLACES] : UNIT;
-        if (!(times(field(s, BEFORE), right) == top)) continue;
+      for (int s = 0; best.tied && s < S; s++) {
+        const M right = said(s, AFTER), left = said(s, BEFORE);
+        if (!(times(ahead(s), right) == best.top)) continue;
 #pragma unroll
         for (int t = 0; t < S; t++) {
-          if (ahead) sum[t] += inverse(right) * table[s * COLUMNS + t];
-          if (behind_too) back[t] += inverse(left) * table[t * COLUMNS + s];
+          if (on_hidden) sum[t] += inverse(right) * table[s * COLUMNS + t];
+          if (back_hidden) back[t] += inverse(left) * table[t * COLUMNS + s];
         }
       }
     }
