@@ -178,3 +178,34 @@ def test_the_number_of_draws_is_named() -> None:
         loss.sample(given, 0)
     one, two = (loss.sample(given, 2, generator=torch.Generator("cpu").manual_seed(3)) for _ in range(2))
     np.testing.assert_array_equal(torch.stack(one).numpy(), torch.stack(two).numpy())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_kept_between_calls_changes_no_answer(name: str) -> None:
+    """Other scores, other temperatures and a part of the labels given, on a layout that was used before."""
+    model: Model = MODELS[name]()
+    used = StructuredLoss(model.structure, 1.0, 1.0, reduction="none")
+    for factor, eps_h, given in ((1.0, 1.0, None), (-0.7, 0.5, None), (0.4, 0.5, model.y), (2.0, 1.0, None)):
+        tensors = {n: [factor * t for t in v] if isinstance(v, list) else factor * v for n, v in model.scores.items()}
+        used.eps_h, found = eps_h, []
+        for loss in (used, StructuredLoss(model.structure, 1.0, eps_h, reduction="none")):
+            more = {"given": given, **model.shape}
+            answers = [loss(tensors, model.y, **model.shape), loss.log_partition(tensors, **more)]
+            answers += [*loss.marginals(tensors, **more), *loss.decode(tensors, **more), loss.entropy(tensors, **more)]
+            found.append(answers)
+        for one, two in zip(*found, strict=True):
+            assert torch.equal(one, two)
+
+
+def test_topologies_are_made_once_for_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, original = list[Any](), ms.Chain.topology
+
+    def topology(self: Any, key: Any, encoder: Any) -> Any:
+        made.append(key)
+        return original(self, key, encoder)
+
+    monkeypatch.setattr(ms.Chain, "topology", topology)
+    loss, given = chain()
+    for lengths in ([4, 3], [3, 2], [2, 4], [4, 4]):
+        loss(given, labels(2, 4), lengths=lengths)
+    assert sorted(made) == [2, 3, 4]

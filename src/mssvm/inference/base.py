@@ -145,7 +145,10 @@ class AutoPlan:
 
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Bound:
         query.check(self.batch)
-        asked, fits = spread(instances, len(self.batch)), self.fits(query, eps_y, eps_h)
+        return self._bound(query, eps_y, eps_h, self.fits(query, eps_y, eps_h), instances)
+
+    def _bound(self, query: Query, eps_y: float, eps_h: float, fits: Bools, instances: Ints | None = None) -> Bound:
+        asked = spread(instances, len(self.batch))
         exact, others = np.flatnonzero(asked & fits), np.flatnonzero(asked & ~fits)
         if not len(others):
             return self.exact.bind(query, eps_y, eps_h, instances)
@@ -153,9 +156,12 @@ class AutoPlan:
         return Merged(fits, self.exact.bind(query, eps_y, eps_h, exact), messages) if len(exact) else messages
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
-        if self.fits(query, eps_y, eps_h).all() and self.fits(narrower, eps_y, eps_h).all():
+        both = [(asked, eps_y, eps_h, self.fits(asked, eps_y, eps_h)) for asked in (query, narrower)]
+        if all(fits.all() for *_, fits in both):
             return self.exact.pair(query, narrower, eps_y, eps_h)
-        return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
+        for asked, *_ in both:
+            asked.check(self.batch)
+        return TwoCalls(*(self._bound(*asked) for asked in both))
 
     def _propagation(self) -> Plan:
         from mssvm.inference.propagation import Propagate  # its kernels are loaded only when used

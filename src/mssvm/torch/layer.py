@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from mssvm.core.arrays import AnyArray, Bools, Floats
 from mssvm.core.checks import count, temperature
 from mssvm.core.errors import InfeasibleError, InputError
+from mssvm.core.params import Settings
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.data.labels import Labels
 from mssvm.engines import engine_of
@@ -236,18 +238,25 @@ class StructuredLoss(torch.nn.Module):
         return plan
 
     def _query(self, laid: LaidOut, given: Any) -> Query:
-        if given is not None:
-            return to_query(laid.layout.encoded, None, self._labels(laid, given, "given"))
-        query: Query = laid.layout.keep("query", lambda: to_query(laid.layout.encoded))
-        return query
+        if given is None:
+            return laid.layout.query
+        return to_query(laid.layout.encoded, None, self._labels(laid, given, "given"))
+
+    def _bound(self, laid: LaidOut, planner: Planner, query: Query, eps_y: float, eps_h: float) -> Bound:
+        """Inference for a query; without labels it is the same in every call on the layout, and on the CPU kept."""
+        plan, layout = self._plan(laid, planner, "asking"), laid.layout
+        by_value = isinstance(planner.inference, Settings) and laid.device.type == "cpu"
+        if query is not layout.query or not by_value:
+            return plan.bind(query, eps_y, eps_h)
+        key = planner.inference, planner.engine, eps_y, eps_h
+        return layout.bounds.get(key, lambda _: plan.bind(query, eps_y, eps_h))
 
     def _at_one(
         self, scores: Scores, given: Any, shape: Any, precision: str | None = None
     ) -> tuple[LaidOut, Question]:
         """Inference at temperature one."""
         laid = self._lay_out(scores, **shape)
-        planner = self._planner(laid, precision=precision)
-        bound = self._plan(laid, planner, "asking").bind(self._query(laid, given), 1.0, 1.0)
+        bound = self._bound(laid, self._planner(laid, precision=precision), self._query(laid, given), 1.0, 1.0)
 
         def question(theta: Potentials) -> tuple[Floats, Marginals]:
             belief = bound(theta)
@@ -260,16 +269,17 @@ class StructuredLoss(torch.nn.Module):
         known, theta = laid.layout.encoded, potentials(laid.unary, laid.tables)
         inputs = LinearInputs(known.batch, (), theta)
         encoded = Encoded(inputs, known.labels, known.hidden, known.n_classes, known.allowed)
-
-        def predictor(planner: Planner, inputs: Inputs, query: Query) -> Bound:
-            same = inputs.batch is laid.layout.batch
-            plan = self._plan(laid, planner, "asking") if same else planner(inputs.batch)
-            return plan.bind(query, 0.0, self.eps_h)
-
-        query, planner = self._query(laid, given), self._planner(laid)
-        request = PredictionRequest(encoded, query, LinearModel(0), np.zeros(0), planner, predictor)
-        request.__dict__["theta"] = theta  # where it is
+        planner, predictor = self._planner(laid), partial(self._predictor, laid)
+        request = PredictionRequest(
+            encoded, self._query(laid, given), LinearModel(0), np.zeros(0), planner, predictor
+        )
+        request.__dict__["theta"] = theta  # as it is, on its device
         return request
+
+    def _predictor(self, laid: LaidOut, planner: Planner, inputs: Inputs, query: Query) -> Bound:
+        if inputs.batch is laid.layout.batch:
+            return self._bound(laid, planner, query, 0.0, self.eps_h)
+        return planner(inputs.batch).bind(query, 0.0, self.eps_h)
 
     def _labels(self, laid: LaidOut, y: Any, what: str) -> Labels:
         """Labels of all sites, from tensors or from what estimators take."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
 
@@ -25,7 +25,7 @@ import torch
 from mssvm.core.arrays import Ints
 from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Target
+from mssvm.core.potentials import Query, Target
 from mssvm.core.recent import Recent
 from mssvm.core.topology import Batch, gather
 from mssvm.data.graphs import Graph
@@ -33,13 +33,18 @@ from mssvm.data.labels import LabelVocabulary
 from mssvm.models.linear import LinearInputs
 from mssvm.structures import GraphModel, Grid, SequenceClass, Structure
 from mssvm.structures.base import Encoder, Schema
-from mssvm.structures.encoded import Encoded, Frames, GroupedTopology
+from mssvm.structures.encoded import BOUNDS, Bounds, Encoded, Frames, GroupedTopology, to_query
 
 Scores = Any
 """A tensor (the labels' scores alone), or a mapping from names of groups to tensors or lists of tensors."""
 KEPT = 1 << 22  # states of layouts that are kept
+ENCODERS = 8
 NODES = ("node", "hidden", "attach")  # groups with a member for every node; the others have one for every edge
 BY_DIRECTION = {"right": (0, 1), "down": (1, 0), "down_right": (1, 1), "down_left": (1, 1)}
+
+
+Types = tuple[tuple[str, tuple[str, ...]], ...]
+EncoderKey = tuple[int, Types]
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class LayoutKey:
 
     n_classes: int
     keys: tuple[Hashable, ...]
-    types: tuple[tuple[str, tuple[str, ...]], ...]
+    types: Types
     own: frozenset[str]
 
 
@@ -61,11 +66,17 @@ class ScoreLayout:
     vocabulary: LabelVocabulary
     constrained: frozenset[str] = frozenset()
     plans: dict[Any, Any] = field(default_factory=dict)  # what was planned for the batch, by what it is for
+    bounds: Bounds = field(default_factory=partial(Bounds, BOUNDS, bool))  # that of ``query``, by what they depend on
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def batch(self) -> Batch:
         return self.encoded.batch
+
+    @cached_property
+    def query(self) -> Query:
+        """That for all labels, none known."""
+        return to_query(self.encoded)
 
     def keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What ``make`` makes, once; autograd may save it, in whichever mode the first call was."""
@@ -231,6 +242,7 @@ class Layouts:
         structure.check()
         self.structure, self.all_own = structure, all_own
         self._kept: Recent[LayoutKey, ScoreLayout] = Recent(KEPT, attrgetter("batch.n_states"))
+        self._encoders: Recent[EncoderKey, Encoder] = Recent(ENCODERS, bool)
 
     def lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None) -> LaidOut:
         """Scores as potentials of a batch."""
@@ -279,7 +291,7 @@ class Layouts:
             if self._axes(name) > 1 and (self.all_own or not torch.is_tensor(value) or value.ndim > self._axes(name))
         )  # fmt: skip
 
-    def _keys(self, main: Any, name: str, lengths: Any, graphs: Any) -> tuple[tuple[Hashable, ...], Any]:
+    def _keys(self, main: Any, name: str, lengths: Any, graphs: Any) -> tuple[tuple[Hashable, ...], Types]:
         """What the topology of every instance depends on, and the types of nodes and edges."""
         axes = 2 if isinstance(self.structure, Grid) else 1
         if torch.is_tensor(main):
@@ -293,26 +305,25 @@ class Layouts:
             sizes = np.array([part.shape[:axes] for part in main], dtype=np.int64)
         if (graphs is None) == isinstance(self.structure, GraphModel):
             raise InputError("GraphModel, and no other structure, needs graphs=, one for every instance.")
-        # Without graphs the sizes are all there is to read, each of them once.
-        first = of = np.arange(len(sizes))
-        if graphs is None and np.all(sizes > 0):
-            numbers = sizes[:, 0] * (sizes[:, -1].max(initial=0) + 1) + sizes[:, -1]
-            _, first, of = np.unique(numbers, return_index=True, return_inverse=True)
-        items: list[Any] = [np.broadcast_to(0.0, (*size, 1)) for size in sizes[first].tolist()]
-        if graphs is not None:
-            if len(graphs) != len(items):
-                raise InputError(f"there are {len(graphs)} graphs for {len(items)} instances.")
-            items = [_graph(g, x, b) for b, (g, x) in enumerate(zip(graphs, items, strict=True))]
-        raw = self.structure.read(items)
-        keys = sizes[:, 0].tolist() if raw.keys is None else [raw.keys[k] for k in of.tolist()]
+        if graphs is None:  # instances of one size are alike
+            every = list(map(tuple, sizes.tolist()))
+            different = dict.fromkeys(every)
+            raw = self.structure.read([np.broadcast_to(0.0, (*size, 1)) for size in different])
+            of_size = dict(zip(different, raw.keys or [size[0] for size in different], strict=True))
+            keys = [of_size[size] for size in every]
+        else:
+            if len(graphs) != len(sizes):
+                raise InputError(f"there are {len(graphs)} graphs for {len(sizes)} instances.")
+            nodes = [np.broadcast_to(0.0, (*size, 1)) for size in sizes.tolist()]
+            raw = self.structure.read([_graph(g, x, b) for b, (g, x) in enumerate(zip(graphs, nodes, strict=True))])
+            keys = list(raw.keys or ())
         return tuple(keys), tuple(sorted(raw.types.items()))
 
     def _make(self, key: LayoutKey) -> ScoreLayout:
-        vocabulary = LabelVocabulary(tuple(range(key.n_classes)))
-        encoder = Encoder(self.structure, Schema({}, dict(key.types)), vocabulary)
+        encoder = self._encoders.get((key.n_classes, key.types), self._encoder)
         numbers: dict[Hashable, int] = {}
         kind_of = np.array([numbers.setdefault(k, len(numbers)) for k in key.keys], dtype=np.int64)
-        kinds = tuple(self.structure.topology(k, encoder) for k in numbers)
+        kinds = tuple(map(encoder.kind, numbers))
         groups = {group for kind in kinds for group in kind.factors}
         own = {g for g in groups if g in key.own or g.partition(":")[0] in key.own or self.all_own}
         frames = Frames(kinds, kind_of, own)
@@ -320,7 +331,13 @@ class Layouts:
         labels, hidden = frames.sites(), frames.sites(hidden=True)
         inputs = LinearInputs(frames.batch, (), offset)
         constrained = frozenset(constraint.group for constraint in encoder.constraints)
-        return ScoreLayout(frames, Encoded(inputs, labels, hidden, key.n_classes, allowed), vocabulary, constrained)
+        encoded = Encoded(inputs, labels, hidden, key.n_classes, allowed)
+        return ScoreLayout(frames, encoded, encoder.vocabulary, constrained)
+
+    def _encoder(self, key: EncoderKey) -> Encoder:
+        """It keeps the topologies of instances, which batches of other lengths share."""
+        n_classes, types = key
+        return Encoder(self.structure, Schema({}, dict(types)), LabelVocabulary(tuple(range(n_classes))))
 
 
 def _graph(given: Any, nodes: Any, b: int) -> Graph:
