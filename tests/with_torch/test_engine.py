@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 
 import mssvm as ms
 from builders import Case, grid_scopes, random_case, random_forest
 from mssvm.core.components import hidden_components
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.potentials import Marginals, Potentials, Query, Term
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
 from mssvm.engines.messages import Schedule, Temperatures
@@ -388,3 +389,19 @@ def test_all_instances_at_once_with_scores_on_the_device(eps_y: float, eps_h: fl
         np.testing.assert_allclose(two.value, one.value, atol=1e-8)
         np.testing.assert_allclose(two.mu.unary, one.mu.unary, atol=1e-8)
         np.testing.assert_allclose(two.mu.tables, one.mu.tables, atol=1e-8)
+
+
+@pytest.mark.parametrize("form", [np.asarray, csr_array])
+def test_features_of_rows_that_add_nothing(form: Any) -> None:
+    """Places of -1, dense and sparse, in the reference and on the engine."""
+    rng = np.random.default_rng(9)
+    batch = Batch.build([Topology((2,) * 4, ((0, 1),))])
+    rows, at, w = rng.normal(size=(4, 3)), np.array([-1, 4, -1, 0]), rng.normal(size=6)
+    term = Term("unary", form(rows), at, 2, np.zeros(4, dtype=np.int64))
+    want = np.zeros(8)
+    want[4:6], want[0:2] = rows[1] @ w.reshape(3, 2), rows[3] @ w.reshape(3, 2)
+    mu = Marginals(rng.normal(size=8), np.zeros(4))
+    for engine in (ReferenceEngine(), TorchEngine()):
+        features = engine.linear(batch, [term], None, 6)
+        np.testing.assert_allclose(features.forward(w).unary, want, atol=1e-12)
+        assert features.adjoint(mu) @ w == pytest.approx(mu.unary @ want, rel=1e-12)

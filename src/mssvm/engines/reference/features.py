@@ -35,6 +35,7 @@ def linear(batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_wei
     phi: Any = sparse.csr_array((batch.n_states + batch.n_table_entries, n_weights))
     for term in terms:
         x = sparse.coo_array(term.features * (term.at >= 0)[:, None])
+        x.eliminate_zeros()
         r, j = x.coords
         first, states = np.arange(x.shape[1] + 1) * term.width, np.tile(np.arange(term.width), x.shape[1])
         if term.active is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -30,6 +31,11 @@ class Device:
     device: torch.device
     dtype: torch.dtype
     plain: bool = False
+
+    @property
+    def current(self) -> AbstractContextManager[Any]:
+        """Makes this GPU the current one, on which kernels of our own are loaded and launched."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def floats(self, array: AnyArray) -> torch.Tensor:
         # Broadcast arrays (a loss of zero) and arrays that may not be written have to be copied first.

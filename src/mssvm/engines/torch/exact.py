@@ -239,7 +239,8 @@ class TorchBound:
     def _infer(self, theta: Potentials) -> tuple[Floats, Marginals]:
         unary, tables = self.at.theta(theta, self.batch)
         unary = unary.masked_fill(self._forbidden, -torch.inf)
-        value, *mu = self._repeated(unary, tables) if self._repeated else self._run(unary, tables)
+        with self.at.current:
+            value, *mu = self._repeated(unary, tables) if self._repeated else self._run(unary, tables)
         values = fetched(value)
         if self.host is not None:
             found = self.host(Potentials(theta.unary, theta.tables))

@@ -53,7 +53,7 @@ class TorchFeatures:
         others = [term for term in terms if term not in plain]
         rest = None
         if others:
-            phi = linear(batch, list(map(_used, others)), None, n_weights).phi.tocoo()
+            phi = linear(batch, others, None, n_weights).phi.tocoo()
             rest = at.ints(phi.coords[0]), at.ints(phi.coords[1]), at.floats(np.array(phi.data))
         base = offset or Potentials.zeros(batch)
         return cls(
@@ -86,12 +86,6 @@ class TorchFeatures:
             rows, columns, entries = self.rest
             w.index_add_(0, columns, entries * torch.cat([unary, tables])[rows])
         return fetched(w)
-
-
-def _used(term: Term) -> Term:
-    """The rows of a term that add to something."""
-    rows = np.flatnonzero(term.at >= 0)
-    return Term(term.target, term.features[rows], term.at[rows], term.width, term.block[rows], term.active)
 
 
 def _dense(term: Term, at: Device) -> DenseTerm:

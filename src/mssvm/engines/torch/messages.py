@@ -292,7 +292,8 @@ class TorchRun:
             residual, mine = self.at.floats(self.residual), self.at.ints(active)
             residual[mine] = INF
             sweep, tables = kernel
-            swept = sweep(self.unary, tables, mine, self.m, temperatures, n_sweeps, schedule, residual)
+            with self.at.current:
+                swept = sweep(self.unary, tables, mine, self.m, temperatures, n_sweeps, schedule, residual)
             self.residual[active] = fetched(residual)[active]
             self.sweeps[active] += swept.cpu().numpy()[active]
             return
