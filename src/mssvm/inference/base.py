@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -152,7 +152,7 @@ class AutoPlan:
         exact, others = np.flatnonzero(asked & fits), np.flatnonzero(asked & ~fits)
         if not len(others):
             return self.exact.bind(query, eps_y, eps_h, instances)
-        messages = self._propagation().bind(query, eps_y, eps_h, others)
+        messages = self._propagation.bind(query, eps_y, eps_h, others)
         return Merged(fits, self.exact.bind(query, eps_y, eps_h, exact), messages) if len(exact) else messages
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
@@ -163,6 +163,7 @@ class AutoPlan:
             asked.check(self.batch)
         return TwoCalls(*(self._bound(*asked) for asked in both))
 
+    @cached_property
     def _propagation(self) -> Plan:
         from mssvm.inference.propagation import Propagate  # its kernels are loaded only when used
 

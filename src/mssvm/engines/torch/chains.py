@@ -34,10 +34,10 @@ def able_chains(batch: Batch, at: Device) -> Bools:
 
 
 def _is_path(g: Topology) -> bool:
-    card = g.cards[0] if g.n_vars else 0
-    return 1 < card <= MOST_STATES and g.n_factors == g.n_vars - 1 > 0 and set(g.cards) == {card} and all(
-        scope == (t, t + 1) for t, scope in enumerate(g.scopes)
-    )  # fmt: skip
+    cards, n = g.card_array, g.n_vars
+    if g.n_factors != n - 1 or n < 2 or not 1 < cards[0] <= MOST_STATES or np.any(cards != cards[0]):
+        return False
+    return np.array_equal(g.scope_flat, np.repeat(np.arange(n), 2)[1:-1])
 
 
 def longest_first(batch: Batch, instances: Ints) -> tuple[Ints, Ints]:

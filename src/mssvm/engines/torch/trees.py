@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from mssvm.engines.torch.nvrtc import available, constants, kernel
 MOST_STATES, THREADS = 32, 128
 OUTPUT, FREE = 1, 2  # roles of variables: those that may vary are free
 MOST_WORK = 1 << 30  # bytes that one launch may keep of what variables know
+KEPT = 1 << 10  # topologies whose turns are kept: batches share them
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +92,14 @@ class Turns:
 NO_TURNS = Turns(np.zeros((0, 4), dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
+turns_of = lru_cache(maxsize=KEPT)(Turns.of)
+
+
 def all_turns(batch: Batch, at: Device) -> tuple[Turns | None, ...]:
     """Of every topology of a batch, where kernels run at all."""
     if at.plain or not available(at.device):
         return (None,) * len(batch.topologies)
-    return tuple(map(Turns.of, batch.topologies))
+    return tuple(map(turns_of, batch.topologies))
 
 
 def able_trees(batch: Batch, turns: Sequence[Turns | None]) -> Bools:
