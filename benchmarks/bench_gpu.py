@@ -381,6 +381,8 @@ ROWS: dict[str, Callable[[], dict[str, Any]]] = {
     "training, CRF, 20000 chains of 40, 10 labels": lambda: training("chains", "CRF", 20_000),
     **{f"training, HCRF, {n} hidden chains of 40, 10 labels": partial(training, "chains", "HCRF", n)
        for n in (20_000, 4000, 1000, 250)},
+    **{f"training, MSSVM, {n} hidden chains of 40, 10 labels": partial(training, "chains", "MSSVM", n)
+       for n in (20_000, 1000)},
     **{f"training, {member}, {n} weakly labelled grids 20x40": partial(training, "grids", member, n)
        for member in ("HCRF", "MSSVM") for n in (2000, 200, 50)},
 }  # fmt: skip
