@@ -50,12 +50,19 @@ def _joined(batch: Batch, slots: Bools, roots: Ints) -> csr_array:
 
 def acyclic(batch: Batch, free: Bools) -> Bools:
     """Per instance: do its factors and the variables that can still vary form a graph without cycles?"""
-    slots = free[batch.scope_vars]
+    slots, n = free[batch.scope_vars], len(batch)
+    touched = np.zeros(batch.n_factors, dtype=bool)
+    touched[batch.slot_factor[slots]] = True
+    edges = np.bincount(batch.factor_owner[batch.slot_factor[slots]], minlength=n)
+    vertices = np.bincount(batch.owner[free], minlength=n) + np.bincount(batch.factor_owner[touched], minlength=n)
+    few: Bools = (edges < vertices) | (edges == 0)  # more than these are a cycle, whatever they join
+    if not few.any():
+        return few
+    slots &= few[batch.factor_owner[batch.slot_factor]]
     _, label = connected_components(_joined(batch, slots, np.zeros(0, dtype=np.int64)), directed=False)
     owner = np.append(batch.owner, batch.factor_owner)
-    n_parts = np.bincount(owner[np.unique(label[:-1], return_index=True)[1]], minlength=len(batch))
-    n_edges = np.bincount(batch.factor_owner[batch.slot_factor[slots]], minlength=len(batch))
-    found: Bools = n_edges == np.bincount(owner, minlength=len(batch)) - n_parts
+    n_parts = np.bincount(owner[np.unique(label[:-1], return_index=True)[1]], minlength=n)
+    found: Bools = few & (edges == np.bincount(owner, minlength=n) - n_parts)
     return found
 
 

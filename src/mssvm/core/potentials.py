@@ -200,7 +200,10 @@ def segment_argmax(values: Floats, ptr: Ints) -> Ints:
     """Index, within its segment, of the first maximum of each segment ``ptr[i] : ptr[i+1]``."""
     if len(ptr) < 2:
         return np.zeros(0, dtype=np.int64)
-    top = np.repeat(np.maximum.reduceat(values, ptr[:-1]), np.diff(ptr))
+    sizes = np.diff(ptr)
+    if np.all(sizes == sizes[0]):
+        return np.asarray(values.reshape(len(sizes), -1).argmax(axis=1))
+    top = np.repeat(np.maximum.reduceat(values, ptr[:-1]), sizes)
     index = ranks(ptr)
     return np.minimum.reduceat(np.where(values == top, index, len(values)), ptr[:-1])
 

@@ -168,9 +168,10 @@ class StructuredLoss(torch.nn.Module):
         laid = self._lay_out(scores, **shape)
         request, sites = self._request(laid, given), laid.layout.encoded.labels
         belief = request.map()
-        on_gpu = isinstance(belief.mu, DeviceMarginals)
-        states = belief.decode(laid.layout.batch)[sites.vars] if on_gpu else request.states(belief, sites)
-        return laid.back(torch.from_numpy(states).to(laid.device), MISSING_LABEL)
+        if isinstance(belief.mu, DeviceMarginals):
+            mine = belief.mu.parts[0][laid.layout.states_of_sites(laid.device)]
+            return laid.back(mine.reshape(len(sites.vars), -1).argmax(dim=1), MISSING_LABEL)
+        return laid.back(torch.from_numpy(request.states(belief, sites)).to(laid.device), MISSING_LABEL)
 
     @torch.compiler.disable
     @torch.no_grad()

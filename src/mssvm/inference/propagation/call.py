@@ -39,7 +39,7 @@ class PropagationCall:
         batch, n = bound.batch, len(bound.batch)
         self.bound, self.theta, self.candidates, self.messages = bound, theta, candidates, messages
         self.effort, self.tolerance = bound.effort, bound.effort.schedule.tolerance
-        self.model = bound.plan.messages.load(theta, bound.query, bound.noise)
+        self.model = bound.plan.messages.load(theta, bound.query, bound.plan.noise)
         # Sums over merged regions are put together here; all else stays with the engine.
         merged = any(task.merging is not None and task.temperatures.eps_y > 0.0 for task in bound.tasks)
         self.value, self.mu = np.zeros(n), Marginals.zeros(batch) if merged else self.model.marginals()

@@ -58,6 +58,12 @@ class PropagationPlan:
         """Where the log-messages of every instance lie."""
         return offsets(self.batch.cards[self.batch.scope_vars])[self.batch.scope_ptr[self.batch.factor_ptr]]
 
+    @cached_property
+    def noise(self) -> Floats:
+        """What breaks ties, by the place of a state in its instance."""
+        place = ranks(self.batch.unary_ptr[self.batch.var_ptr])
+        return uniforms(place, self.settings.seed, NOISE_STREAM)
+
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> PropagationBound:
         """Resolve a query at a pair of temperatures, for some instances (default all)."""
         query.check(self.batch)
@@ -80,9 +86,6 @@ class PropagationBound:
         self.free: Bools = query.n_allowed(batch) > 1
         self.forest = acyclic(batch, self.free)
         self.has_output = np.bincount(batch.owner[self.free & query.output], minlength=len(batch)) > 0
-        state_ptr = batch.unary_ptr[batch.var_ptr]
-        place = ranks(state_ptr)
-        self.noise = uniforms(place, plan.settings.seed, NOISE_STREAM)
         self.tasks = self._tasks(eps_y, eps_h)
 
     @cached_property

@@ -197,12 +197,32 @@ template <int HOW, class Field> __device__ __forceinline__ void both_ways(
   }
 }
 
-// The best of states that are seen one after the other, and whether another is as good.
+// The same for the maxima of products, two rows at a time: one instruction takes the largest of three.
+template <class Field> __device__ __forceinline__ void both_maxima(
+    const M* table, const Field& ahead, const M* behind, M* sum, M* back) {
+  const Four* rows = reinterpret_cast<const Four*>(table);
+#pragma unroll
+  for (int s = 0; s < S; s += 2) {
+    const bool two = s + 1 < S; const M c = ahead(s), d = two ? ahead(two ? s + 1 : s) : M(0); M o = 0, q = 0;
+#pragma unroll
+    for (int t = 0; t < COLUMNS; t += 4) {
+      const Four p = rows[(s * COLUMNS + t) / 4], r = rows[((two ? s + 1 : s) * COLUMNS + t) / 4];
+      sum[t] = largest(sum[t], c * p.x, d * r.x); sum[t + 1] = largest(sum[t + 1], c * p.y, d * r.y);
+      sum[t + 2] = largest(sum[t + 2], c * p.z, d * r.z); sum[t + 3] = largest(sum[t + 3], c * p.w, d * r.w);
+      o = largest(o, behind[t] * p.x, behind[t + 1] * p.y); o = largest(o, behind[t + 2] * p.z, behind[t + 3] * p.w);
+      q = largest(q, behind[t] * r.x, behind[t + 1] * r.y); q = largest(q, behind[t + 2] * r.z, behind[t + 3] * r.w);
+    }
+    back[s] = o;
+    if (two) back[two ? s + 1 : s] = q;
+  }
+}
+
+// The best of states that are seen one after the other, a bit for each that is as good.
 struct Best {
-  M top = 0; int state = 0; bool tied = false;
+  M top = 0; unsigned int states = 0;
   __device__ __forceinline__ void see(int s, M belief) {
-    tied = belief > top ? false : tied || belief == top;
-    if (belief > top) { top = belief; state = s; }
+    states = belief > top ? 1u << s : states | (belief == top ? 1u << s : 0u);
+    top = larger(top, belief);
   }
 };
 
@@ -241,24 +261,23 @@ template <int AXIS> __device__ __forceinline__ void send(
     if constexpr (PRODUCT != MIXED) both_ways<PRODUCT>(table, ahead, behind, sum, back);
     else if (!(roles & 1)) both_ways<SUMS>(table, ahead, behind, sum, back);
     else {
-      both_ways<MAXIMA>(table, ahead, behind, sum, back);
-#pragma unroll 1
-      for (int s = 0; s < S; s++) best.see(s, times(ahead(s), said(s, AFTER)));
+      both_maxima(table, ahead, behind, sum, back);
+#pragma unroll
+      for (int s = 0; s < S; s++) best.see(s, times(behind[s], said(s, BEFORE)));
       // To hidden neighbours, as in tell: of each best state its row (or column), over what the neighbour said.
       const bool on_hidden = !(roles & (2 << 2 * AXIS)), back_hidden = !(roles & (4 << 2 * AXIS));
+      const bool tied = best.states & (best.states - 1); const int state = __ffs(best.states) - 1;
 #pragma unroll
       for (int t = 0; t < S; t++) {
-        if (on_hidden) sum[t] = best.tied ? NONE : table[best.state * COLUMNS + t];
-        if (back_hidden) back[t] = best.tied ? NONE : table[t * COLUMNS + best.state];
+        if (on_hidden) sum[t] = tied ? NONE : table[state * COLUMNS + t];
+        if (back_hidden) back[t] = tied ? NONE : table[t * COLUMNS + state];
       }
-#pragma unroll 1
-      for (int s = 0; best.tied && s < S; s++) {
-        const M right = said(s, AFTER), left = said(s, BEFORE);
-        if (!(times(ahead(s), right) == best.top)) continue;
+      for (unsigned int left_over = tied ? best.states : 0u; left_over; left_over &= left_over - 1) {
+        const int s = __ffs(left_over) - 1; const M right = inverse(said(s, AFTER)), left = inverse(said(s, BEFORE));
 #pragma unroll
         for (int t = 0; t < S; t++) {
-          if (on_hidden) sum[t] += inverse(right) * table[s * COLUMNS + t];
-          if (back_hidden) back[t] += inverse(left) * table[t * COLUMNS + s];
+          if (on_hidden) sum[t] += right * table[s * COLUMNS + t];
+          if (back_hidden) back[t] += left * table[t * COLUMNS + s];
         }
       }
     }
