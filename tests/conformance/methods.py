@@ -20,6 +20,9 @@ METHODS: dict[str, Callable[[int], Inference]] = {
     "numba": lambda threads: On(Exact(), NumbaEngine(threads)),
     "numba, one by one": lambda threads: On(Exact(methods=("given states", *ROUTES[2:])), NumbaEngine(threads)),
     "numba, conditioning": lambda threads: On(Exact(methods=("conditioning", "elimination")), NumbaEngine(threads)),
+    "numba, clustering": lambda threads: On(
+        Exact(methods=("side by side", "clustering", "elimination")), NumbaEngine(threads)
+    ),
     "numba, elimination": lambda threads: On(ELIMINATION, NumbaEngine(threads)),
     "numba, elimination in log space": lambda threads: On(ELIMINATION, NumbaEngine(threads, log_space=True)),
     "reference": lambda threads: On(Exact(), ReferenceEngine(threads)),

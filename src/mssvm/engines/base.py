@@ -85,7 +85,7 @@ class Plan(Protocol):
         ...
 
 
-METHODS = ("given states", "side by side", "tree recursion", "conditioning", "elimination")
+METHODS = ("given states", "side by side", "tree recursion", "conditioning", "clustering", "elimination")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ every variable has one allowed state             given states
 pairwise forest, order of elimination legal      tree recursion   (kernels with run-time roles and masks), eight
                                                                   instances side by side where they are alike
 one variable away from such a forest             conditioning
+such a forest if some variables are joined       clustering
 anything else                                    elimination      (compiled per topology and role pattern)
 
 ``JoinedInference`` goes from weights to U+ - U- and its gradient in a few compiled calls, in memory that threads keep.
@@ -28,6 +29,7 @@ from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, counts, gather, offsets, spread
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls
 from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
+from mssvm.engines.numba.forests.clustering import ClusterPlan, ClusterRoute
 from mssvm.engines.numba.forests.cutset import CutsetPair, CutsetPlan, CutsetRoute
 from mssvm.engines.numba.forests.lane_groups import Calls, Kernel, parts_of
 from mssvm.engines.numba.forests.plan import BLOCK, NO_COST, NO_SETS, ForestPlan, ForestRoute
@@ -67,6 +69,10 @@ class NumbaPlan:
         return CutsetPlan(self.batch)
 
     @cached_property
+    def _clusters(self) -> ClusterPlan:
+        return ClusterPlan(self.batch, "side by side" in self.settings.methods)
+
+    @cached_property
     def _eliminations(self) -> EliminationPlanner:
         return EliminationPlanner(self.batch, self.settings, self.workers, self.log_space)
 
@@ -85,6 +91,8 @@ class NumbaPlan:
                 routes.append(self._eliminations.bind(query, eps_y, eps_h, mine, marginals))
             elif name == "tree recursion":
                 routes.append(ForestRoute(self._forests, query, eps_y, eps_h, mine, self.workers))
+            elif name == "clustering":
+                routes.append(ClusterRoute(self._clusters, query, eps_y, eps_h, mine, self.workers))
             else:
                 routes.append(CutsetRoute(self._cutsets, query, eps_y, eps_h, mine, self.workers))
         return NumbaBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods), self.workers)
@@ -115,8 +123,8 @@ class NumbaPlan:
             if name == "given states":
                 able = counts(query.n_allowed(self.batch) > 1, self.batch.var_ptr) == 0
             elif name != "elimination":
-                plan = self._forests if name == "tree recursion" else self._cutsets
-                able = plan.supports(query, eps_y, eps_h)
+                plans = {"tree recursion": "_forests", "conditioning": "_cutsets", "clustering": "_clusters"}
+                able = getattr(self, plans[name]).supports(query, eps_y, eps_h)
             mine = np.flatnonzero(left & able)
             if len(mine):
                 yield name, mine
