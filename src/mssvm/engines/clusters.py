@@ -6,11 +6,14 @@ y' = y and has theta(y, h), the second has theta(h, z) + theta(y', z). Given y a
 this holds at any temperatures. Other thin graphs, as two chains side by side, are paths of their breadth-first layers;
 the variables of a layer need one temperature.
 
+Where labels are given, an edge between two of them is a number, and what is left may be a forest by itself.
+
 theta of the forest is a sum of entries of theta of the graph, so that marginals go the way back, transposed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -66,11 +69,26 @@ def clusters_of(topology: Topology) -> Clusters | None:
         graph[a].add(b)
         graph[b].add(a)
     found = _triangles(topology, graph) or _layers(topology, graph)
-    return None if found is None else _cluster(topology, found)
+    return None if found is None else _cluster(topology, found, np.zeros(factors, dtype=bool))
 
 
-def _is_forest(n: int, edges: list[tuple[int, int]]) -> bool:
-    root = list(range(n))
+@lru_cache(1024)
+def spanning_forest(topology: Topology, last: bytes) -> tuple[Clusters, Bools]:
+    """The variables as clusters of one, with a forest of the factors, of those marked in ``last`` as few as can be; and
+    which factors are left over."""
+    marked = np.frombuffer(last, dtype=bool)
+    order = np.argsort(marked, kind="stable").tolist()
+    kept = _acyclic(topology.n_vars, [topology.scopes[f] for f in order])
+    left = np.ones(topology.n_factors, dtype=bool)
+    left[[f for f, is_kept in zip(order, kept, strict=True) if is_kept]] = False
+    singles: list[Variables] = [(v,) for v in range(topology.n_vars)]
+    edges = [(a, b) for (a, b), out in zip(topology.scopes, left, strict=True) if not out]
+    return _cluster(topology, (singles, {v: v for v in range(topology.n_vars)}, edges), left), left
+
+
+def _acyclic(n: int, edges: Sequence[Variables]) -> list[bool]:
+    """Which edges, added one after the other, close no cycle with those before."""
+    root, out = list(range(n)), []
 
     def find(v: int) -> int:
         while root[v] != v:
@@ -80,10 +98,9 @@ def _is_forest(n: int, edges: list[tuple[int, int]]) -> bool:
 
     for a, b in edges:
         a, b = find(a), find(b)
-        if a == b:
-            return False
+        out.append(a != b)
         root[a] = b
-    return True
+    return out
 
 
 def _triangles(topology: Topology, graph: Graph) -> Found | None:
@@ -99,7 +116,7 @@ def _triangles(topology: Topology, graph: Graph) -> Found | None:
                 graph[b].discard(a)
                 clusters[v] = (a, v)
     edges = [(a, b) for a, near in enumerate(graph) for b in sorted(near) if a < b]
-    return (clusters, {v: v for v in range(len(cards))}, edges) if _is_forest(len(cards), edges) else None
+    return (clusters, {v: v for v in range(len(cards))}, edges) if all(_acyclic(len(cards), edges)) else None
 
 
 def _layers(topology: Topology, graph: Graph) -> Found | None:
@@ -120,8 +137,8 @@ def _layers(topology: Topology, graph: Graph) -> Found | None:
     return clusters, {v: k for k, cluster in enumerate(clusters) for v in cluster}, edges
 
 
-def _places(topology: Topology, found: Found) -> tuple[list[list[int]], list[list[int]]]:
-    """Factors inside every cluster, and those on every edge."""
+def _places(topology: Topology, found: Found, left: Bools) -> tuple[list[list[int]], list[list[int]]]:
+    """Factors inside every cluster, and those on every edge, but for those ``left`` out."""
     clusters, home, edges = found
     inside, across = [list[int]() for _ in clusters], [list[int]() for _ in edges]
     number = {frozenset(edge): e for e, edge in enumerate(edges)}
@@ -130,7 +147,8 @@ def _places(topology: Topology, found: Found) -> tuple[list[list[int]], list[lis
         for v in cluster:
             if home[v] != k:
                 holders[v].append(k)
-    for f, (a, b) in enumerate(topology.scopes):
+    for f in np.flatnonzero(~left).tolist():
+        a, b = topology.scopes[f]
         pairs = [frozenset((i, j)) for i in holders[a] for j in holders[b]]
         edge = next((number[pair] for pair in pairs if pair in number), -1)
         if edge >= 0:
@@ -140,10 +158,10 @@ def _places(topology: Topology, found: Found) -> tuple[list[list[int]], list[lis
     return inside, across
 
 
-def _cluster(topology: Topology, found: Found) -> Clusters:
-    """The maps of given clusters."""
+def _cluster(topology: Topology, found: Found, left: Bools) -> Clusters:
+    """The maps of given clusters, without the factors ``left`` out."""
     cards, (clusters, home, edges) = topology.cards, found
-    inside, across = _places(topology, found)
+    inside, across = _places(topology, found, left)
     starts, to = offsets(topology.card_array), 0
     members, lifted = list[tuple[int, ...]](), [np.zeros((0, 3), dtype=np.int64)]
     for k, cluster in enumerate(clusters):

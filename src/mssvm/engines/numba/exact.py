@@ -28,8 +28,9 @@ from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, 
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, counts, gather, offsets, spread
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls
+from mssvm.engines.clusters import clusters_of
 from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
-from mssvm.engines.numba.forests.clustering import ClusterPlan, ClusterRoute
+from mssvm.engines.numba.forests.clustering import ClusterPlan, cluster_routes
 from mssvm.engines.numba.forests.cutset import CutsetPair, CutsetPlan, CutsetRoute
 from mssvm.engines.numba.forests.lane_groups import Calls, Kernel, parts_of
 from mssvm.engines.numba.forests.plan import BLOCK, NO_COST, NO_SETS, ForestPlan, ForestRoute
@@ -70,7 +71,8 @@ class NumbaPlan:
 
     @cached_property
     def _clusters(self) -> ClusterPlan:
-        return ClusterPlan(self.batch, "side by side" in self.settings.methods)
+        found = list(map(clusters_of, self.batch.topologies))
+        return ClusterPlan(self.batch, "side by side" in self.settings.methods, found)
 
     @cached_property
     def _eliminations(self) -> EliminationPlanner:
@@ -92,7 +94,7 @@ class NumbaPlan:
             elif name == "tree recursion":
                 routes.append(ForestRoute(self._forests, query, eps_y, eps_h, mine, self.workers))
             elif name == "clustering":
-                routes.append(ClusterRoute(self._clusters, query, eps_y, eps_h, mine, self.workers))
+                routes += cluster_routes(self._clusters, query, eps_y, eps_h, mine, self.workers)
             else:
                 routes.append(CutsetRoute(self._cutsets, query, eps_y, eps_h, mine, self.workers))
         return NumbaBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods), self.workers)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.jit import njit
-from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch, by_first_use, gather, offsets, spread
-from mssvm.engines.clusters import COPY, FIRST, OTHER, clusters_of
+from mssvm.core.topology import NONE, Batch, by_first_use, gather, offsets, spread
+from mssvm.engines.clusters import COPY, FIRST, OTHER, Clusters, spanning_forest
 from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
 from mssvm.engines.numba.vector import pointer_to
 
@@ -52,10 +52,9 @@ class Entries(NamedTuple):
 
 
 class ClusterPlan:
-    """The instances of a batch that are forests of clusters, as a batch of these."""
+    """The instances of a batch that are forests of clusters (``found`` by topology), as a batch of these."""
 
-    def __init__(self, batch: Batch, side_by_side: bool) -> None:
-        found = list(map(clusters_of, batch.topologies))
+    def __init__(self, batch: Batch, side_by_side: bool, found: Sequence[Clusters | None]) -> None:
         able = np.array([one is not None for one in found], dtype=bool)
         self.batch, self.side_by_side, self.able = batch, side_by_side, able[batch.topology_of]
         self.kinds, self.instances = [one for one in found if one is not None], np.flatnonzero(self.able)
@@ -164,12 +163,61 @@ class ClusterPlan:
         return Query(self._roles(query)[0], masked == 0.0)
 
 
+def cluster_routes(
+    plan: ClusterPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers
+) -> list[ClusterRoute]:
+    """Forests of what is left without the edges between given variables, where it is one, else of clusters."""
+    batch, out, given = plan.batch, list[ClusterRoute](), query.n_allowed(plan.batch) == 1
+    found, mine, left_out = list[Clusters | None](), [NONE], [NONE]
+    for g, topology in enumerate(batch.topologies):
+        found.append(None)
+        some = instances[batch.topology_of[instances] == g]
+        ends = given[batch.var_ptr[some][:, None] + topology.scope_flat[: 2 * topology.n_factors]]
+        ends = ends.reshape(len(some), topology.n_factors, 2).all(axis=2)
+        if ends.any():
+            found[g], left = spanning_forest(topology, (2 * ends.sum(axis=0) > len(some)).tobytes())
+            mine.append(some[ends[:, left].all(axis=1)])
+            left_out.append((batch.factor_ptr[mine[-1]][:, None] + np.flatnonzero(left)).ravel())
+    some, factors, own = np.sort(np.concatenate(mine)), np.concatenate(left_out), None
+    if len(some):
+        own = ClusterPlan(batch, plan.side_by_side, found)
+        able = own.supports(query, eps_y, eps_h)
+        some, factors = some[able[some]], factors[able[batch.factor_owner[factors]]]
+    if own is not None and len(some):
+        out.append(ClusterRoute(own, query, eps_y, eps_h, some, workers, GivenFactors(batch, query, factors)))
+    rest = np.setdiff1d(instances, some)
+    return out if not len(rest) else [*out, ClusterRoute(plan, query, eps_y, eps_h, rest, workers)]
+
+
+class GivenFactors:
+    """Factors between variables with one allowed state, some of every instance."""
+
+    def __init__(self, batch: Batch, query: Query, factors: Ints) -> None:
+        only, self.batch = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr), batch
+        a, b = batch.scope_vars[batch.scope_ptr[factors] + np.arange(2)[:, None]]
+        entry = only[a] * batch.cards[b] + only[b]
+        self.owner, self.tables, self.mu = batch.factor_owner[factors], batch.table_at[factors], batch.mu_at[factors]
+        self.tables, self.mu = self.tables + entry, self.mu + entry
+
+    def add_to(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
+        """Add what is given; what it makes impossible has no marginals."""
+        batch, total = self.batch, sum_by(self.owner, theta.tables[self.tables], len(value))
+        mine = spread(self.owner, len(value))
+        value += total
+        np.add.at(mu.tables, self.mu, np.where(value[self.owner] > -np.inf, 1.0, 0.0))
+        for b in np.flatnonzero(mine & (total == -np.inf)).tolist():
+            mu.unary[batch.state_span(b)] = 0.0
+            mu.tables[batch.mu_owner == b] = 0.0
+
+
 class ClusterRoute:
-    """Forests of clusters at given roles, masks and temperatures."""
+    """Forests of clusters at given roles, masks and temperatures, and with factors that are ``given``."""
 
     def __init__(
-        self, plan: ClusterPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers
-    ) -> None:
+        self, plan: ClusterPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers,
+        given: GivenFactors | None = None,
+    ) -> None:  # fmt: skip
+        self.given = given
         self.plan, self.instances, self.mine = plan, instances, plan.number[instances]
         self.route = ForestRoute(plan.forests, plan.query(query), eps_y, eps_h, self.mine, workers)
         batch, new, chosen = plan.batch, plan.forests.batch, spread(self.mine, len(plan.instances))
@@ -199,6 +247,8 @@ class ClusterRoute:
         contract(*self.states, found.unary, mu.unary)
         give(*self.lifted[1], found.unary, mu.tables)
         give(*self.edges, found.tables, mu.tables)
+        if self.given is not None:
+            self.given.add_to(theta, value, mu)
         self._spare.append(room)
 
 
