@@ -14,6 +14,7 @@ from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import NONE, Batch, by_first_use, gather, offsets, spread
 from mssvm.engines.clusters import COPY, FIRST, OTHER, Clusters, spanning_forest
+from mssvm.engines.numba.forests.lane_groups import FEWEST
 from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
 from mssvm.engines.numba.vector import pointer_to
 
@@ -130,15 +131,16 @@ class ClusterPlan:
         return base, self.edges(first, new.table_at[first], self.batch.table_at)
 
     def supports(self, query: Query, eps_y: float, eps_h: float) -> Bools:
-        """Per instance: has it clusters of one temperature each, which are exact at these?"""
+        """Per instance: has it clusters of one temperature each, which are exact at these? None where tables are not
+        shared, so that few instances run side by side: elimination is as fast then."""
         ok = self.able.copy()
-        if not ok.any():
-            return ok
+        if not ok.any() or self.forests.batch.n_mu_entries < FEWEST * self.forests.batch.n_table_entries:
+            return np.zeros_like(ok)
         if eps_y != eps_h:
             ok[self.instances] = self._roles(query)[1]
-        own = np.zeros(len(ok), dtype=bool)
-        own[self.instances] = self.forests.supports(self.query(query), eps_y, eps_h)
-        return ok & own
+            if not self.forests.paths.all():
+                ok[self.instances] &= self.forests.supports(self.query(query), eps_y, eps_h)
+        return ok
 
     def _roles(self, query: Query) -> tuple[Bools, Bools]:
         """Which clusters are outputs, and which instances may be asked at two temperatures: free variables of a cluster
