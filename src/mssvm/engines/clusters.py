@@ -32,11 +32,15 @@ Found = tuple[list[Variables], dict[int, int], list[tuple[int, int]]]
 """Clusters, the one that each variable belongs to (in others it is a copy), and the edges between clusters."""
 
 
+FormKey = tuple[tuple[Any, ...], ...]
+"""Cards of the variables of an edge, those of its two clusters, and the scopes of its factors."""
+
+
 class EdgeForm(NamedTuple):
     """How the table of two clusters comes from those of factors: ``pairs`` (entry, which factor, its entry), and
     whether entries contradict each other in a variable of both. Equal keys have equal forms."""
 
-    key: tuple[tuple[Any, ...], ...]
+    key: FormKey
     pairs: Ints
     holes: Bools
 
@@ -202,3 +206,11 @@ def _form(cards: Variables, one: Variables, two: Variables, scopes: tuple[Variab
     for k, (a, b) in enumerate(scopes):
         pairs.append(np.stack([np.arange(n), np.full(n, k), place[a] * cards[b] + place[b]], axis=1)[kept])
     return EdgeForm((cards, one, two, scopes), np.concatenate(pairs), holes)
+
+
+def block_width(key: FormKey) -> int:
+    """How many states of a cluster go with every state of a variable that it has a copy of, one after the other, across
+    an edge between the two; 0 if it is no such edge."""
+    cards, *ends, _ = key
+    one, two = sorted(ends, key=len)
+    return prod(cards[v] for v in two[1:]) if len(one) == 1 and two[:1] == one else 0

@@ -13,7 +13,7 @@ from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import NONE, Batch, by_first_use, gather, offsets, spread
-from mssvm.engines.clusters import COPY, FIRST, OTHER, Clusters, spanning_forest
+from mssvm.engines.clusters import COPY, FIRST, OTHER, Clusters, FormKey, block_width, spanning_forest
 from mssvm.engines.numba.forests.lane_groups import FEWEST
 from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
 from mssvm.engines.numba.vector import pointer_to
@@ -73,10 +73,13 @@ class ClusterPlan:
         for k in range(int(sizes.max(initial=0))):
             own = np.where(k < sizes, table[np.where(k < sizes, self._factor_ptr[:-1] + k, -1)], 0)
             ids = by_first_use(ids * (int(number.max()) + 2) + own)[1]
-        return ForestPlan(Batch.of_kinds(tuple(unique), numbers[self.of], ids), self.side_by_side)
+        batch, widths = Batch.of_kinds(tuple(unique), numbers[self.of], ids), np.array([*map(block_width, self._forms)])
+        first = by_first_use(batch.table_at)[0]
+        blocks = zip(batch.table_at[first].tolist(), widths[self._form[first]].tolist(), strict=True)
+        return ForestPlan(batch, self.side_by_side, {at: width for at, width in blocks if width})
 
     @cached_property
-    def _forms(self) -> dict[object, Ints]:
+    def _forms(self) -> dict[FormKey, Ints]:
         """The pairs of all forms of edges by key, numbered in this order."""
         return {form.key: form.pairs for kind in self.kinds for form in kind.forms}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log2
@@ -222,8 +222,11 @@ def slots_of(batch: Batch, kinds: Kinds) -> tuple[Ints, Ints, Ints]:
     return start, table, batch.pair_cards(batch.factor_ptr[kinds.instances[0][0]] + factor)
 
 
-def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> LaneGroup | None:
-    """The registers of a family; None if too few of its instances can run in it, or it would be too large.
+def lane_group(
+    batch: Batch, kinds: Kinds, query: Query | None, cold: bool, blocks: Mapping[int, int]
+) -> LaneGroup | None:
+    """The registers of a family; None if too few of its instances can run in it, or it would be too large. ``blocks``
+    are those of tables, by their starts.
 
     For ``run_sums`` exponentials take the place of the scores, and t is of one position at a time: what is left of a
     long forest is read from memory.
@@ -267,12 +270,13 @@ def lane_group(batch: Batch, kinds: Kinds, query: Query | None, cold: bool) -> L
     pair_ptr = offsets(np.bincount(of, minlength=2 * len(start) + 1)[:-1])
     family = Family(
         np.ascontiguousarray(places, dtype=np.int64), COLUMNS * kids, pair_ptr, COLUMNS * np.argsort(of, kind="stable"),
-        int(4 * len(start) + 2 * (many + 1).sum()), size, int(WIDTH * (marginals + put[-1])),
+        int(12 * len(start) + 2 * (many + 1).sum()), size, int(WIDTH * (marginals + put[-1])),
         int(WIDTH * scratch), int(WIDTH * marginals), span,
     )  # fmt: skip
     # A kernel for each, as either takes long to compile.
     members = members_of(kinds, family, start, shape, roles, chosen)
-    return LaneGroup(family, members, run_sums if sums else run_lanes, NOTHING)
+    widths = np.array([blocks.get(at, 0) for at in start.tolist()], dtype=np.int64)
+    return LaneGroup(family, members, run_sums if sums else run_lanes, widths)
 
 
 def members_of(kinds: Kinds, family: Family, start: Ints, shape: Ints, roles: Roles, chosen: Ints) -> Members:

@@ -13,6 +13,10 @@ row r for every state of the last output below a hidden position. What child i t
 The way back is the chain rule: d(r, z), the derivative by s(r, z), is p's marginal over s, and i's marginals are
 q(r, x) = b(r, x) t(r, x), t = E d. Those of tied factors are sums of outer products b (x) d over positions, times E.
 At eps_y = 0 one walks back from the roots instead. A variable with one allowed state ends rows and begins none.
+
+A hidden variable may know the output below it, its states being blocks, one for every state of that (MORE has how many
+each, by table): then no rows begin where all lanes are of this kind, and what it tells the output above has a row for
+every block.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from mssvm.engines.numba.forests.registers import (
     KIDS_END,
     LAST,
     MARGINALS,
+    MORE,
     NONE,
     NUMBER,
     PAIR_PTR,
@@ -41,15 +46,20 @@ from mssvm.engines.numba.forests.registers import (
     PLACES,
     POSITIONS,
     PUT,
+    PUT_AT,
     RANGE,
     ROW,
     SCALE,
     SCRATCH,
     SIDE,
+    SLOT,
     SLOTS,
     SQUARINGS,
     START,
+    TABLE,
+    TABLE_COLS,
     TABLE_PARTS,
+    TABLE_ROWS,
     TINY,
     TOPS,
     WORDS,
@@ -65,6 +75,7 @@ from mssvm.engines.numba.forests.registers import (
     forget,
     highest,
     make_tables,
+    outer,
     push,
     read,
     smallest,
@@ -98,7 +109,7 @@ from mssvm.engines.numba.vector import mask_of as mask
 NARROW = 512.0  # (1/2) to this power is still far from underflow
 WIDE = 900.0  # so is (1/2) to this one, and (1/2R)^ratio is above it if ratio (1 + R/2) is below
 # Columns of a group's positions: words of lanes, then numbers.
-SENT, HERE, OPENED, PLAIN, ENDED, TIMES, DIRECT, ROWS, MANY, FACTORS, SIMPLE, ONE, TWO, READY, CLOSED = range(15)
+SENT, HERE, OPENED, PLAIN, ENDED, TIMES, DIRECT, ROWS, MANY, FACTORS, SIMPLE, ONE, TWO, READY, CLOSED, BLOCK = range(16)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
@@ -202,13 +213,13 @@ def raise_rows(word, R, k, row, c, x, b, A, a, s, inv, ratio, squarings):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def push_rows(x, at, R, n, A, a, m, to, scale):
-    """y(k) = scale max_r sum_j x(r, j) A[a + j m + k]: the best of R rows."""
+def push_rows(x, at, R, n, A, a, m, to, scale, step):
+    """y(k) = scale max_r sum_j x(r, j) A[a + r step + j m + k]: the best of R rows."""
     k = 0
     while k + 5 <= m:
         t0, t1, t2, t3, t4, o = splat(-1.0), splat(-1.0), splat(-1.0), splat(-1.0), splat(-1.0), at
-        for _ in range(R):
-            q, r = load(x, o), a + k
+        for row in range(R):
+            q, r = load(x, o), a + row * step + k
             s0, s1, s2, s3, s4 = q * A[r], q * A[r + 1], q * A[r + 2], q * A[r + 3], q * A[r + 4]
             for j in range(1, n):
                 q, r = load(x, o + j * L), r + m
@@ -220,10 +231,10 @@ def push_rows(x, at, R, n, A, a, m, to, scale):
         k += 5
     while k < m:
         top, o = splat(-1.0), at
-        for _ in range(R):
-            v = load(x, o) * A[a + k]
+        for row in range(R):
+            v = load(x, o) * A[a + row * step + k]
             for j in range(1, n):
-                v = v + load(x, o + j * L) * A[a + j * m + k]
+                v = v + load(x, o + j * L) * A[a + row * step + j * m + k]
             top = vmax(v, top)
             o += n * L
         store(x, to + k * L, top * scale)
@@ -262,13 +273,15 @@ def close_best(word, direct, c, x, s, eps_h, to, least):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def close(word, pushed, R, k, c, x, b, A, a, m, w, scale, squarings, eps_y, eps_h, to, scratch, least):
-    """Rows end: u(z) += eps_y log sum_r s(r, z)^ratio, s(r, z) = scale sum_x b(r, x) A[a + x c + z]. Left in s, at m,
-    and in w: what makes d(r, z) = q(z) w(z) s(r, z). ``pushed``: s is at m already."""
+def close(word, pushed, R, k, c, x, b, A, a, step, m, w, scale, squarings, eps_y, eps_h, to, scratch, least):
+    """Rows end: u(z) += eps_y log sum_r s(r, z)^ratio, s(r, z) = scale sum_x b(r, x) A[a + r step + x c + z]. Left in
+    s, at m, and in w: what makes d(r, z) = q(z) w(z) s(r, z). ``pushed``: s is at m already."""
     ratio, ones = eps_h / eps_y, scratch + max(k, c) * L
     store(x, ones, splat(1.0))
     if R == 1:
         push(x, b, 1, k, A, a, c, w, scale)
+    elif step > 0 and ratio * (1.0 + 0.5 * R) < WIDE:
+        push(x, b, 1, R * k, A, a, c, w, scale)
     elif ratio * (1.0 + 0.5 * R) < WIDE:  # the sum is near enough to the largest, and sooner told
         for j in range(k):
             total = load(x, b + j * L)
@@ -277,7 +290,7 @@ def close(word, pushed, R, k, c, x, b, A, a, m, w, scale, squarings, eps_y, eps_
             store(x, scratch + j * L, total)
         push(x, scratch, 1, k, A, a, c, w, scale)
     else:
-        push_rows(x, b, R, k, A, a, c, w, scale)
+        push_rows(x, b, R, k, A, a, c, w, scale, step)
     for z in range(c):
         top = load(x, w + z * L)
         least = least_of(word, top, least)
@@ -422,27 +435,56 @@ def open_rows(F, G, p, c, A, a, x):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def push_blocks(x, at, R, n, A, a, m, to, scale):
+    """y(r, k) = scale sum_j x(r, j) A[a + (r n + j) m + k]: a row of m numbers from every block of n."""
+    for r in range(R):
+        push(x, at + r * n * L, 1, n, A, a + r * n * m, m, to + r * m * L, scale)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def pull_blocks(x, at, R, n, A, a, m, to):
+    """y(r, j) = sum_k x(r, k) A[a + (r n + j) m + k]: the way back, two rows and two numbers of each at a time."""
+    for r in range(0, R, 2):
+        one, two = r, min(r + 1, R - 1)
+        for j in range(0, n, 2):
+            h = min(j + 1, n - 1)
+            s0, s1, s2, s3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
+            a0, a1, a2, a3 = (one * n + j) * m, (one * n + h) * m, (two * n + j) * m, (two * n + h) * m
+            for k in range(m):
+                v, w, o = load(x, at + (one * m + k) * L), load(x, at + (two * m + k) * L), a + k
+                s0, s1, s2, s3 = s0 + v * A[o + a0], s1 + v * A[o + a1], s2 + w * A[o + a2], s3 + w * A[o + a3]
+            store(x, to + (one * n + j) * L, s0)
+            store(x, to + (one * n + h) * L, s1)
+            store(x, to + (two * n + j) * L, s2)
+            store(x, to + (two * n + h) * L, s3)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
     """The message of position p to its parent, once its belief is known; the smallest sum that was met."""
     q = F[p + PARENT]
     k, c, to, m, w, R, up = F[p + CARD], F[q + CARD], F[p + B], F[p + S], F[p + W], G[p + ROWS], F[q + U]
     a, plain, ended = base[2 + F[p + FLIP]] + F[p + START], G[p + PLAIN], G[p + ENDED]
-    scale = load(x, F[p + SCALE])
+    scale, step, block = load(x, F[p + SCALE]), 0, G[p + BLOCK]
     if G[p + SENT] != FULL and G[p + TIMES] != 0:
         push(x, to, R, k, tables, a, c, m, scale)
+    if block > 0:
+        R, k, step = G[p + MANY], block, block * c
+        if eps_y > 0.0:
+            push_blocks(x, to, R, k, tables, a, c, m, scale)
     if G[p + OPENED] != 0 and not begins(F, G, q):
         open_rows(F, G, p, c, tables, a, x)
     if ended != 0 and eps_y == 0.0:
         s = m if G[q + DIRECT] else scratch
         if R > 1:
-            push_rows(x, to, R, k, tables, a, c, s, scale)
+            push_rows(x, to, R, k, tables, a, c, s, scale, step)
         else:
             push(x, to, 1, k, tables, a, c, s, scale)
         least = close_best(ended, G[q + DIRECT], c, x, s, eps_h, up, least)
     elif ended != 0:
-        pushed = G[p + TIMES] != 0
+        pushed = G[p + TIMES] != 0 or block > 0
         least = close(
-            ended, pushed, R, k, c, x, to, tables, a, m, w, scale, squarings, eps_y, eps_h, up, scratch, least
+            ended, pushed, R, k, c, x, to, tables, a, step, m, w, scale, squarings, eps_y, eps_h, up, scratch, least
         )
     if plain == 0:
         return least
@@ -487,7 +529,20 @@ def find_factors(F, G, kids, p, eps_y):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
-def read_roles(n, F, kids, words, eps_y, G):
+def find_blocks(n, F, kids, widths, eps_y, G):
+    """Hidden positions that know the output below them, in all lanes: it is as a hidden one, and begins no rows."""
+    for p in range(0, n, COLUMNS):
+        q, only = F[p + PARENT], G[p + OPENED] == FULL and G[p + SENT] == FULL and G[p + ROWS] == 1
+        width = widths[F[p + SLOT]] if q >= 0 and only else 0
+        ends = width > 0 and F[q + PARENT] >= 0 and G[q + ENDED] == FULL and F[q + KIDS_END] - F[q + KIDS] == 1
+        if ends and F[q + CARD] == width * F[p + CARD]:
+            G[p + SENT], G[p + OPENED], G[p + MANY] = 0, 0, 1
+            find_factors(F, G, kids, q, eps_y)
+            G[q + BLOCK], G[q + MANY] = width, F[p + CARD]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
+def read_roles(n, F, kids, words, widths, eps_y, G):
     """What every position of a group does, by lanes, and the rows that follow from it."""
     for p in range(0, n, COLUMNS):
         q, sent, here = F[p + PARENT], words[3 * (p // COLUMNS)], words[3 * (p // COLUMNS) + 2]
@@ -510,6 +565,8 @@ def read_roles(n, F, kids, words, eps_y, G):
         for i in range(F[p + KIDS], F[p + KIDS_END]):
             G[p + READY] &= G[kids[i] + ENDED] == 0 or (G[p + DIRECT] and eps_y == 0.0)
             G[p + READY] &= G[kids[i] + PLAIN] == 0 or G[p + DIRECT]
+        G[p + BLOCK] = 0
+    find_blocks(n, F, kids, widths, eps_y, G)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
@@ -574,8 +631,8 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
             else:
                 # The table has a one, where the sums of its states are the rows.
                 least = close(
-                    G[p + ENDED], True, G[p + ROWS], 1, 1, x, m, x, scratch + 2 * L, m, F[p + W], one, squarings, eps_y,
-                    eps_h, scratch, scratch + L, least,
+                    G[p + ENDED], True, G[p + ROWS], 1, 1, x, m, x, scratch + 2 * L, 0, m, F[p + W], one, squarings,
+                    eps_y, eps_h, scratch, scratch + L, least,
                 )  # fmt: skip
             gain = gain + load(x, scratch)
         value = value + (gain if here == FULL else where(mask(here), gain, zero))
@@ -612,7 +669,7 @@ def derive_some(F, G, p, x, scale, ended):
 def derive(F, G, p, x, scratch):
     """The derivatives d(r, z) by the message of p to its parent, in its place, times p's scale."""
     q, R, m, ended, scale = F[p + PARENT], G[p + ROWS], F[p + S], G[p + ENDED], load(x, F[p + SCALE])
-    c = F[q + CARD]
+    c, R = F[q + CARD], G[p + MANY] if G[p + BLOCK] > 0 else R
     for z in range(c if ended != 0 else 0):
         store(x, scratch + z * L, load(x, F[q + U] + z * L) * load(x, F[p + W] + z * L) * scale)
     if ended != FULL:
@@ -689,7 +746,9 @@ def downward(n, F, G, tables, base, x, scratch, marginals, holes):
             a, c, w = base[3 - F[p + FLIP]] + F[p + START], F[q + CARD], F[p + W]
             if (others or G[p + OPENED] != 0) and not (G[p + TIMES] != 0 and G[q + SIMPLE]):
                 derive(F, G, p, x, scratch)
-            if others:
+            if G[p + BLOCK] > 0:
+                pull_blocks(x, m, G[p + MANY], G[p + BLOCK], tables, base[2 + F[p + FLIP]] + F[p + START], c, t)
+            elif others:
                 push(x, m, R, c, tables, a, k, t, one)
             if G[p + OPENED] != 0:
                 begin_rows(F, G, p, c, tables, a, marginals, x)
@@ -713,30 +772,56 @@ def downward(n, F, G, tables, base, x, scratch, marginals, holes):
 
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def list_pairs(R, r, F, G, pairs):
-    """Places of beliefs and derivatives whose outer products are wanted, by table, flip and kind; the counts first."""
+    """Places of beliefs and derivatives whose outer products are wanted, by table, flip and kind: of all states, then
+    of every block; the counts first, and how many blocks there are."""
     ptr, by_table = ints_at(R[r + PAIR_PTR]), ints_at(R[r + BY_TABLE])
     lists = 4 * R[r + SLOTS]
-    at = lists
+    at = 3 * lists
     for index in range(lists):
-        kind, first = index % 2, at
+        kind, first, blocks, p = index % 2, at, 0, 0
         for n in range(ptr[index // 2], ptr[index // 2 + 1]):
             p = by_table[n]
-            count = G[p + PLAIN] != 0 if kind else G[p + ROWS] * (G[p + SENT] != FULL)
+            blocks = max(blocks, 0 if kind else G[p + MANY] * (G[p + BLOCK] > 0))
+            count = G[p + PLAIN] != 0 if kind else G[p + ROWS] * (G[p + SENT] != FULL and G[p + BLOCK] == 0)
             for i in range(count):
                 pairs[at] = F[p + B] + i * F[p + CARD] * L
                 pairs[at + 1] = F[p + (W if kind else S)] + i * F[F[p + PARENT] + CARD] * L
                 at += 2
-        pairs[index] = (at - first) // 2
+        pairs[index], first = (at - first) // 2, at
+        for i in range(blocks):
+            for n in range(ptr[index // 2], ptr[index // 2 + 1]):
+                p = by_table[n]
+                if G[p + BLOCK] > 0:
+                    pairs[at] = F[p + B] + i * G[p + BLOCK] * L
+                    pairs[at + 1] = F[p + S] + i * F[F[p + PARENT] + CARD] * L
+                    at += 2
+        pairs[lists + index], pairs[2 * lists + index] = (at - first) // 2, blocks
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
+def add_blocks(R, r, slot, flip, count, blocks, tables, x, pairs, at):
+    """Marginals of a table from ``count`` outer products of blocks and rows, those of one block after another."""
+    k, c = ints_at(R[r + TABLE_ROWS])[slot], ints_at(R[r + TABLE_COLS])[slot]
+    a, put = R[r + BASE + 2] + ints_at(R[r + TABLE])[slot], R[r + MARGINALS] + ints_at(R[r + PUT_AT])[slot]
+    width, others, si, sj = (c // blocks, k, 1, c) if flip else (k // blocks, c, c, 1)
+    each = count // blocks
+    for first in range(0, count, each):
+        outer(width, others, first, first + each, x, pairs, at, at + 1, tables, a, put, -1, -1, si, sj)
+        a, put = a + width * si, put + width * si * L
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def add_pairs(R, r, tables, x, pairs):
     """Marginals of the tables from those lists."""
     lists = 4 * R[r + SLOTS]
-    at = lists
+    at = 3 * lists
     for index in range(lists):
         add_products(R, r, index // 4, index // 2 % 2, pairs[index], 1 - index % 2, tables, x, pairs, at)
         at += 2 * pairs[index]
+        if pairs[lists + index] > 0:
+            count, blocks = pairs[lists + index], pairs[2 * lists + index]
+            add_blocks(R, r, index // 4, index // 2 % 2, count, blocks, tables, x, pairs, at)
+            at += 2 * count
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
@@ -772,7 +857,7 @@ def walk_output(real, F, G, p, x, put, sx, sz):
     best = splat(0.0)
     if q < 0:
         best = first_largest(x, o, k)
-    elif G[p + OPENED] != 0:
+    elif G[p + OPENED] != 0 or G[q + BLOCK] > 0:
         best = load(x, F[q + SCALE] + L)
     else:
         for z in range(F[q + CARD]):
@@ -781,7 +866,7 @@ def walk_output(real, F, G, p, x, put, sx, sz):
     for j in range(k):
         store(x, o + j * L, same(best, splat(float(j))))
     for lane in range(real if q >= 0 else 0):
-        add_state(F, G, p, lane, G[p + OPENED] == 0, x, put, sx, sz)
+        add_state(F, G, p, lane, G[p + OPENED] == 0 and G[q + BLOCK] == 0, x, put, sx, sz)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
@@ -789,7 +874,12 @@ def walk_hidden(real, F, G, p, tables, a, x, put, sx, sz):
     """A hidden variable given the best state of its parent, an output, in all lanes: its row, its distribution."""
     q, k, R, b, o, t, row = F[p + PARENT], F[p + CARD], G[p + ROWS], F[p + B], F[p + U], F[p + T], splat(0.0)
     push(x, F[q + U], 1, F[q + CARD], tables, a, k, t, splat(1.0))  # E at the parent's state, a point mass
-    top, total = splat(-1.0), splat(0.0)
+    top, total, width = splat(-1.0), splat(0.0), G[p + BLOCK]
+    for r in range(k // width if width > 0 else 0):
+        v = load(x, b + r * width * L) * load(x, t + r * width * L)
+        for j in range(r * width + 1, (r + 1) * width):
+            v = v + load(x, b + j * L) * load(x, t + j * L)
+        top, row = larger(v, top, splat(float(r)), row)
     for r in range(R if R > 1 else 0):
         v = load(x, b + r * k * L) * load(x, t)
         for j in range(1, k):
@@ -801,6 +891,8 @@ def walk_hidden(real, F, G, p, tables, a, x, put, sx, sz):
         for r in range(1, R):
             v = where(same(row, splat(float(r))), load(x, b + (r * k + j) * L), v)
         v = v * load(x, t + j * L)
+        if width > 0:
+            v = where(same(row, splat(float(j // width))), v, splat(0.0))
         store(x, o + j * L, v)
         total = total + v
     inv = splat(1.0) / total
@@ -904,7 +996,8 @@ def walk(n, real, F, G, tables, base, x, marginals, scratch):
     for p in range(n - COLUMNS, -1, -COLUMNS):
         k, root, c = F[p + CARD], F[p + PARENT] < 0, F[max(F[p + PARENT], 0) + CARD]
         sx, sz, put = (1 if F[p + FLIP] else c), (k if F[p + FLIP] else 1), marginals + F[p + PUT]
-        if G[p + SENT] == FULL and G[p + HERE] == FULL and (G[p + PLAIN] == FULL or G[p + OPENED] == FULL):
+        known = not root and G[max(F[p + PARENT], 0) + BLOCK] > 0
+        if known or (G[p + SENT] & G[p + HERE] == FULL and (G[p + PLAIN] == FULL or G[p + OPENED] == FULL)):
             walk_output(real, F, G, p, x, put, sx, sz)
         elif G[p + SENT] == 0 and G[p + TIMES] == 0 and G[p + HERE] == FULL and G[p + CLOSED] == 0 and not root:
             walk_hidden(real, F, G, p, tables, base[3 - F[p + FLIP]] + F[p + START], x, put, sx, sz)
@@ -923,7 +1016,7 @@ def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_u
         F, kids, n = ints_at(R[r + PLACES]), ints_at(R[r + KID_LIST]), COLUMNS * R[r + POSITIONS]
         base, tops = onward(R, r + BASE), onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
         scratch, marginals = R[r + SCRATCH], R[r + MARGINALS]
-        G, pairs = onward(lanes, 3 * L), onward(lanes, 3 * L + n)
+        G, pairs, widths = onward(lanes, 3 * L), onward(lanes, 3 * L + n), ints_at(R[r + MORE])
         widest, holes = table_range(R, r, A, size)
         holes |= eps_y > eps_h  # what is small counts more once it is raised to the power eps_h / eps_y
         wide = 0.0 < RANGE * (min(eps_y, eps_h) if eps_y > 0.0 < eps_h else max(eps_y, eps_h)) < widest
@@ -931,7 +1024,7 @@ def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_u
             words = onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS])
             real, wrong = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
             if g == R[r + FIRST] or bytes_at(R[r + FRESH])[g]:
-                read_roles(n, F, kids, words, eps_y, G)
+                read_roles(n, F, kids, words, widths, eps_y, G)
                 list_pairs(R, r, F, G, pairs)
             v, least = upward(
                 n, F, G, kids, A, base, tops, R[r + SQUARINGS], eps_y, eps_h, x, scratch, holes, widest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import chain
 
@@ -34,6 +35,7 @@ from mssvm.engines.numba.vector import WIDTH
 DENSE_STATES = 160  # of all variables of a family; with fewer, registers are as fast as matrix products
 BLOCK = 64  # instances handed to a thread at a time
 NO_COST, NO_SETS = np.zeros(0), np.zeros((0, 4), dtype=np.int64)
+NO_BLOCKS: Mapping[int, int] = {}
 
 
 def stack_forests(topologies: tuple[Topology, ...]) -> Forest:
@@ -76,11 +78,12 @@ def blocks(instances: Ints, size: int, threads: int) -> list[Ints]:
 class ForestPlan:
     """Exact inference on pairwise forests in which every hidden component touches at most two free outputs.
 
-    Roles and masks are free where eps_y = eps_h, and where all free variables have one role.
+    Roles and masks are free where eps_y = eps_h, and where all free variables have one role. ``blocks`` names tables by
+    their starts that allow a state of one variable only with so many of the other, one after the other.
     """
 
-    def __init__(self, batch: Batch, side_by_side: bool = True) -> None:
-        self.batch, self.side_by_side = batch, side_by_side
+    def __init__(self, batch: Batch, side_by_side: bool = True, blocks: Mapping[int, int] = NO_BLOCKS) -> None:
+        self.batch, self.side_by_side, self.blocks = batch, side_by_side, blocks
         ok = np.zeros((2, len(batch.topologies)), dtype=bool)
         for g, topology in enumerate(batch.topologies):
             root = rooting_of(topology)
@@ -176,7 +179,7 @@ class ForestRoute:
                     group = None
                     if query is not None and 1 < copies < card.max():
                         group = replica_group(plan.batch, kinds, query, copies)
-                    group = group or lane_group(plan.batch, kinds, query, eps == 0.0)
+                    group = group or lane_group(plan.batch, kinds, query, eps == 0.0, plan.blocks)
                     if group is not None:
                         self.lanes.append((mode, group))
                         count += len(group.members.instance)
