@@ -276,6 +276,7 @@ def lane_group(
     # A kernel for each, as either takes long to compile.
     members = members_of(kinds, family, start, shape, roles, chosen)
     widths = np.array([blocks.get(at, 0) for at in start.tolist()], dtype=np.int64)
+    widths = np.append(widths.max(initial=0), widths)
     return LaneGroup(family, members, run_sums if sums else run_lanes, widths)
 
 

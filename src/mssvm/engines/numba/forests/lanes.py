@@ -14,9 +14,9 @@ The way back is the chain rule: d(r, z), the derivative by s(r, z), is p's margi
 q(r, x) = b(r, x) t(r, x), t = E d. Those of tied factors are sums of outer products b (x) d over positions, times E.
 At eps_y = 0 one walks back from the roots instead. A variable with one allowed state ends rows and begins none.
 
-A hidden variable may know the output below it, its states being blocks, one for every state of that (MORE has how many
-each, by table): then no rows begin where all lanes are of this kind, and what it tells the output above has a row for
-every block.
+A hidden variable may know the output below it, its states being blocks, one for every state of that (MORE has the
+largest number of states of a block, then that of every table, 0 if it has no blocks). Where that is so in all lanes no
+rows begin, and what it tells the output above has a row for every block.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ from mssvm.engines.numba.forests.registers import (
     make_tables,
     outer,
     push,
+    push_sparse,
     read,
     smallest,
     spread,
@@ -460,14 +461,17 @@ def pull_blocks(x, at, R, n, A, a, m, to):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least):
+def send(F, G, p, widths, tables, base, squarings, eps_y, eps_h, x, scratch, least):
     """The message of position p to its parent, once its belief is known; the smallest sum that was met."""
     q = F[p + PARENT]
     k, c, to, m, w, R, up = F[p + CARD], F[q + CARD], F[p + B], F[p + S], F[p + W], G[p + ROWS], F[q + U]
     a, plain, ended = base[2 + F[p + FLIP]] + F[p + START], G[p + PLAIN], G[p + ENDED]
     scale, step, block = load(x, F[p + SCALE]), 0, G[p + BLOCK]
     if G[p + SENT] != FULL and G[p + TIMES] != 0:
-        push(x, to, R, k, tables, a, c, m, scale)
+        if widths[0] > 0 and widths[1 + F[p + SLOT]] > 0:
+            push_sparse(x, to, R, k, tables, a, c, m, scale, widths[1 + F[p + SLOT]])
+        else:
+            push(x, to, R, k, tables, a, c, m, scale)
     if block > 0:
         R, k, step = G[p + MANY], block, block * c
         if eps_y > 0.0:
@@ -533,7 +537,7 @@ def find_blocks(n, F, kids, widths, eps_y, G):
     """Hidden positions that know the output below them, in all lanes: it is as a hidden one, and begins no rows."""
     for p in range(0, n, COLUMNS):
         q, only = F[p + PARENT], G[p + OPENED] == FULL and G[p + SENT] == FULL and G[p + ROWS] == 1
-        width = widths[F[p + SLOT]] if q >= 0 and only else 0
+        width = widths[1 + F[p + SLOT]] if q >= 0 and only else 0
         ends = width > 0 and F[q + PARENT] >= 0 and G[q + ENDED] == FULL and F[q + KIDS_END] - F[q + KIDS] == 1
         if ends and F[q + CARD] == width * F[p + CARD]:
             G[p + SENT], G[p + OPENED], G[p + MANY] = 0, 0, 1
@@ -570,7 +574,7 @@ def read_roles(n, F, kids, words, widths, eps_y, G):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratch, holes, widest):
+def upward(n, F, G, kids, widths, tables, base, tops, squarings, eps_y, eps_h, x, scratch, holes, widest):
     """From the leaves to the roots: the values of the lanes, and the smallest sum that was met; where tables have
     ``holes`` the smallest belief in a state as well."""
     zero, one = splat(0.0), splat(1.0)
@@ -589,7 +593,7 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
             if q < 0:
                 value = value + where(mask(here), highest(x, F[p + U], F[p + CARD]), zero)
             else:
-                least = send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least)
+                least = send(F, G, p, widths, tables, base, squarings, eps_y, eps_h, x, scratch, least)
             continue
         gain = zero if G[p + READY] else exponentiate(F, G, p, x, eps_y, eps_h)
         total = believe(F, G, kids, p, tables, base, x)
@@ -614,7 +618,7 @@ def upward(n, F, G, kids, tables, base, tops, squarings, eps_y, eps_h, x, scratc
             cold_e = cold_e + (e if plain == FULL else where(mask(plain), e, zero))
         if q >= 0:
             gain = gain + tops[F[p + START]]
-            least = send(F, G, p, tables, base, squarings, eps_y, eps_h, x, scratch, least)
+            least = send(F, G, p, widths, tables, base, squarings, eps_y, eps_h, x, scratch, least)
             if eps_y == 0.0:
                 gain = where(mask(plain), zero, gain)
         elif G[p + ROWS] > 1:
@@ -729,9 +733,9 @@ def share(F, G, p, x):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def downward(n, F, G, tables, base, x, scratch, marginals, holes):
+def downward(n, F, G, widths, tables, base, x, scratch, marginals, holes):
     """From the roots to the leaves: marginals of the nodes in place of the scores."""
-    one = splat(1.0)
+    one, sparse = splat(1.0), widths[0] > 0
     for p in range(n - COLUMNS, -1, -COLUMNS):
         q, k, R, to, t, m = F[p + PARENT], F[p + CARD], G[p + ROWS], F[p + B], F[p + T], F[p + S]
         others, plain = G[p + SENT] != FULL, G[p + PLAIN]
@@ -748,6 +752,8 @@ def downward(n, F, G, tables, base, x, scratch, marginals, holes):
                 derive(F, G, p, x, scratch)
             if G[p + BLOCK] > 0:
                 pull_blocks(x, m, G[p + MANY], G[p + BLOCK], tables, base[2 + F[p + FLIP]] + F[p + START], c, t)
+            elif others and sparse and widths[1 + F[p + SLOT]] > 0:
+                push_sparse(x, m, R, c, tables, a, k, t, one, widths[1 + F[p + SLOT]])
             elif others:
                 push(x, m, R, c, tables, a, k, t, one)
             if G[p + OPENED] != 0:
@@ -1027,10 +1033,10 @@ def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_u
                 read_roles(n, F, kids, words, widths, eps_y, G)
                 list_pairs(R, r, F, G, pairs)
             v, least = upward(
-                n, F, G, kids, A, base, tops, R[r + SQUARINGS], eps_y, eps_h, x, scratch, holes, widest
+                n, F, G, kids, widths, A, base, tops, R[r + SQUARINGS], eps_y, eps_h, x, scratch, holes, widest
             )  # fmt: skip
             if eps_y > 0.0:
-                downward(n, F, G, A, base, x, scratch, marginals, holes)
+                downward(n, F, G, widths, A, base, x, scratch, marginals, holes)
                 add_pairs(R, r, A, x, pairs)
             else:
                 walk(n, real, F, G, A, base, x, marginals, scratch)

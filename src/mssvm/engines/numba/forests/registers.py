@@ -119,6 +119,24 @@ def push(x, at, R, n, A, a, m, to, scale):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def push_sparse(x, at, R, n, A, a, m, to, scale, width):
+    """``push`` by a table of which only blocks are not zero: ``width`` numbers of one side go with one of the other."""
+    if n < m:
+        for r in range(R):
+            for j in range(n):
+                v, o = load(x, at + (r * n + j) * L) * scale, j * width
+                for i in range(o, o + width):
+                    store(x, to + (r * m + i) * L, v * A[a + j * m + i])
+    else:
+        for r in range(R):
+            for k in range(m):
+                s, o = splat(0.0), k * width
+                for j in range(o, o + width):
+                    s = s + load(x, at + (r * n + j) * L) * A[a + j * m + k]
+                store(x, to + (r * m + k) * L, s * scale)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
 def load_five(x, o):
     return load(x, o), load(x, o + L), load(x, o + 2 * L), load(x, o + 3 * L), load(x, o + 4 * L)
 
@@ -207,6 +225,21 @@ def exponentials(x, u, e, k, inverse):
     return hi
 
 
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
+def outer_blocks(n, width, count, x, pairs, one, two, A, a, at, si, sj):
+    """``outer`` of n numbers and n blocks of ``width``, each with its block only."""
+    for i in range(n):
+        for j in range(i * width, (i + 1) * width, 2):
+            h = min(j + 1, (i + 1) * width - 1)
+            c, d = splat(0.0), splat(0.0)
+            for e in range(count):
+                z, y = load(x, pairs[one + 2 * e] + i * L), pairs[two + 2 * e]
+                c, d = c + z * load(x, y + j * L), d + z * load(x, y + h * L)
+            add_one(x, at, -1, i * si + j * sj, A, a, c)
+            if h > j:
+                add_one(x, at, -1, i * si + h * sj, A, a, d)
+
+
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def add_products(R, r, slot, flip, count, h, tables, x, pairs, at):
     """Marginals of a table: the sum of ``count`` outer products of beliefs and derivatives, times the table at the
@@ -216,7 +249,13 @@ def add_products(R, r, slot, flip, count, h, tables, x, pairs, at):
     sx, sz = c, 1
     if flip:
         k, c, sx, sz = c, k, 1, c
-    one, two, begun = at, at + 1, -1
+    one, two, begun, width = at, at + 1, -1, ints_at(R[r + MORE])[1 + slot]
+    if width > 0 and k < c:
+        outer_blocks(k, width, count, x, pairs, one, two, tables, a, put, sx, sz)
+        return
+    if width > 0:
+        outer_blocks(c, width, count, x, pairs, two, one, tables, a, put, sz, sx)
+        return
     if c < 5 <= k:
         one, two, k, c, sx, sz = two, one, c, k, sz, sx
     step = max(NEAR // (k + c), 1)  # every pair is read once for some entries of the table, then for the next ones

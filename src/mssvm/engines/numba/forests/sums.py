@@ -25,6 +25,7 @@ from mssvm.engines.numba.forests.registers import (
     KIDS_END,
     LAST,
     LOG_2,
+    MORE,
     NUMBER,
     PAIR_PTR,
     PARENT,
@@ -34,6 +35,7 @@ from mssvm.engines.numba.forests.registers import (
     ROW,
     SCALE,
     SIDE,
+    SLOT,
     SLOTS,
     SPAN,
     START,
@@ -52,6 +54,7 @@ from mssvm.engines.numba.forests.registers import (
     forget,
     make_tables,
     push,
+    push_sparse,
     read,
     spread,
     table_range,
@@ -121,11 +124,11 @@ def faintest(F, kids, p, x):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def upward(n, F, kids, words, tables, base, tops, eps, x, holes):
+def upward(n, F, kids, words, widths, tables, base, tops, eps, x, holes):
     """From the leaves to the roots: the values of the lanes, and the smallest sum that was met; where tables have
     ``holes`` the smallest belief in a state as well, as one that underflow takes may be asked for later."""
     zero, one, inverse = splat(0.0), splat(1.0), splat(1.0 / eps)
-    value, least, halvings = zero, one, zero
+    value, least, halvings, sparse = zero, one, zero, widths[0] > 0
     for p in range(0, n, COLUMNS):  # by itself: many exponentials are in flight at a time
         if holes:
             least = lower(least, spread(x, F[p + U], F[p + CARD], inverse))
@@ -154,7 +157,9 @@ def upward(n, F, kids, words, tables, base, tops, eps, x, holes):
             continue
         scale, e = two_to_minus_exponent(total), exponent(total)
         store(x, F[p + SCALE], scale)
-        if not two:
+        if sparse and widths[1 + F[p + SLOT]] > 0:
+            push_sparse(x, F[p + B], 1, k, tables, a, c, m, scale, widths[1 + F[p + SLOT]])
+        elif not two:
             push(x, F[p + B], 1, k, tables, a, c, m, scale)
         if here != FULL:
             e = where(mask(here), e, zero)
@@ -194,9 +199,10 @@ def derive(F, kids, p, words, x):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def downward(first, last, again, F, kids, words, tables, base, x, holes):
+def downward(first, last, again, F, kids, words, widths, tables, base, x, holes):
     """From the roots to the leaves: marginals of the nodes in place of the scores' exponentials, of positions ``first``
     to before ``last``, whose beliefs are made ``again`` if their places were taken since."""
+    sparse = widths[0] > 0
     for p in range(last - COLUMNS, first - COLUMNS, -COLUMNS):
         q, k, b, t, u = F[p + PARENT], F[p + CARD], F[p + B], F[p + T], F[p + U]
         if again:
@@ -205,7 +211,11 @@ def downward(first, last, again, F, kids, words, tables, base, x, holes):
             for j in range(k):
                 store(x, t + j * L, load(x, F[p + SCALE]))
         else:
-            push(x, F[p + S], 1, F[q + CARD], tables, base[1 - F[p + FLIP]] + F[p + START], k, t, splat(1.0))
+            a = base[1 - F[p + FLIP]] + F[p + START]
+            if sparse and widths[1 + F[p + SLOT]] > 0:
+                push_sparse(x, F[p + S], 1, F[q + CARD], tables, a, k, t, splat(1.0), widths[1 + F[p + SLOT]])
+            else:
+                push(x, F[p + S], 1, F[q + CARD], tables, a, k, t, splat(1.0))
         if holes:
             forget(x, t, b, k)
         if F[p + KIDS] < F[p + KIDS_END]:
@@ -253,14 +263,14 @@ def run_sums(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_un
         r, eps = k * ROW, numbers[rows[k, NUMBER], 0]
         F, kids, n = ints_at(R[r + PLACES]), ints_at(R[r + KID_LIST]), COLUMNS * R[r + POSITIONS]
         base, tops = onward(R, r + BASE), onward(A, (TABLE_PARTS * R[r + SIDE] + TOPS) * size)
-        span, (widest, holes) = COLUMNS * R[r + SPAN], table_range(R, r, A, size)
+        span, (widest, holes), widths = COLUMNS * R[r + SPAN], table_range(R, r, A, size), ints_at(R[r + MORE])
         wide = widest > RANGE * eps
         for g in range(R[r + FIRST], R[r + LAST]):
             words = onward(ints_at(R[r + WORDS]), 3 * g * R[r + POSITIONS])
             real, wrong = read(R, r, g, scores, costs, R[r + SIDE] == 0 and len(cost) > 0, x, lanes)
-            v, least = upward(n, F, kids, words, A, base, tops, eps, x, holes)
+            v, least = upward(n, F, kids, words, widths, A, base, tops, eps, x, holes)
             for p in range((n - 1) // span * span, -1, -span):
-                downward(p, min(p + span, n), span < n, F, kids, words, A, base, x, holes)
+                downward(p, min(p + span, n), span < n, F, kids, words, widths, A, base, x, holes)
                 add_pairs(R, r, p, min(p + span, n), F, A, x, onward(lanes, 3 * L))
             count += write(R, r, real, wrong | wide, v, least, x, lanes, value, done, mu, mu_t)
     return count
