@@ -71,6 +71,7 @@ from mssvm.engines.numba.forests.registers import (
     U,
     W,
     add_products,
+    add_sparse,
     exponentials,
     forget,
     highest,
@@ -819,10 +820,13 @@ def add_blocks(R, r, slot, flip, count, blocks, tables, x, pairs, at):
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def add_pairs(R, r, tables, x, pairs):
     """Marginals of the tables from those lists."""
-    lists = 4 * R[r + SLOTS]
+    lists, widths = 4 * R[r + SLOTS], ints_at(R[r + MORE])
     at = 3 * lists
     for index in range(lists):
-        add_products(R, r, index // 4, index // 2 % 2, pairs[index], 1 - index % 2, tables, x, pairs, at)
+        if widths[0] > 0 and widths[1 + index // 4] > 0:
+            add_sparse(R, r, index // 4, index // 2 % 2, pairs[index], 1 - index % 2, tables, x, pairs, at)
+        else:
+            add_products(R, r, index // 4, index // 2 % 2, pairs[index], 1 - index % 2, tables, x, pairs, at)
         at += 2 * pairs[index]
         if pairs[lists + index] > 0:
             count, blocks = pairs[lists + index], pairs[2 * lists + index]
@@ -857,13 +861,14 @@ def add_state(F, G, p, lane, plain, x, put, sx, sz):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def walk_output(real, F, G, p, x, put, sx, sz):
-    """The best state of an output in all lanes, given that of its parent, or its parent's row; a point mass."""
+def walk_output(real, F, G, p, known, x, put, sx, sz):
+    """The best state of an output in all lanes, given that of its parent, or its parent's row or block if it is
+    ``known`` from that; a point mass."""
     q, k, o, at = F[p + PARENT], F[p + CARD], F[p + U], F[p + SCALE]
     best = splat(0.0)
     if q < 0:
         best = first_largest(x, o, k)
-    elif G[p + OPENED] != 0 or G[q + BLOCK] > 0:
+    elif G[p + OPENED] != 0 or known:
         best = load(x, F[q + SCALE] + L)
     else:
         for z in range(F[q + CARD]):
@@ -872,7 +877,7 @@ def walk_output(real, F, G, p, x, put, sx, sz):
     for j in range(k):
         store(x, o + j * L, same(best, splat(float(j))))
     for lane in range(real if q >= 0 else 0):
-        add_state(F, G, p, lane, G[p + OPENED] == 0 and G[q + BLOCK] == 0, x, put, sx, sz)
+        add_state(F, G, p, lane, G[p + OPENED] == 0 and not known, x, put, sx, sz)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
@@ -994,7 +999,7 @@ def walk_mixed(real, F, G, p, tables, base, x, put, sx, sz, scratch):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST, no_rewrites=True)
-def walk(n, real, F, G, tables, base, x, marginals, scratch):
+def walk(n, real, F, G, sparse, tables, base, x, marginals, scratch):
     """The best outputs of the lanes as point masses, and hidden variables given them.
 
     The states of outputs and the rows of hidden variables take the places of the scales.
@@ -1002,9 +1007,10 @@ def walk(n, real, F, G, tables, base, x, marginals, scratch):
     for p in range(n - COLUMNS, -1, -COLUMNS):
         k, root, c = F[p + CARD], F[p + PARENT] < 0, F[max(F[p + PARENT], 0) + CARD]
         sx, sz, put = (1 if F[p + FLIP] else c), (k if F[p + FLIP] else 1), marginals + F[p + PUT]
-        known = not root and G[max(F[p + PARENT], 0) + BLOCK] > 0
-        if known or (G[p + SENT] & G[p + HERE] == FULL and (G[p + PLAIN] == FULL or G[p + OPENED] == FULL)):
-            walk_output(real, F, G, p, x, put, sx, sz)
+        known = sparse and not root and G[max(F[p + PARENT], 0) + BLOCK] > 0
+        sent = G[p + SENT] == FULL and G[p + HERE] == FULL and (G[p + PLAIN] == FULL or G[p + OPENED] == FULL)
+        if sent or known:
+            walk_output(real, F, G, p, known, x, put, sx, sz)
         elif G[p + SENT] == 0 and G[p + TIMES] == 0 and G[p + HERE] == FULL and G[p + CLOSED] == 0 and not root:
             walk_hidden(real, F, G, p, tables, base[3 - F[p + FLIP]] + F[p + START], x, put, sx, sz)
         else:
@@ -1039,6 +1045,6 @@ def run_lanes(rows, numbers, sets, made, raw, raw_cost, unary, cost, value, mu_u
                 downward(n, F, G, widths, A, base, x, scratch, marginals, holes)
                 add_pairs(R, r, A, x, pairs)
             else:
-                walk(n, real, F, G, A, base, x, marginals, scratch)
+                walk(n, real, F, G, widths[0] > 0, A, base, x, marginals, scratch)
             count += write(R, r, real, wrong | wide, v, least, x, lanes, value, done, mu, mu_t)
     return count

@@ -241,6 +241,18 @@ def outer_blocks(n, width, count, x, pairs, one, two, A, a, at, si, sj):
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
+def add_sparse(R, r, slot, flip, count, h, tables, x, pairs, at):
+    """``add_products`` for a table of which only blocks are not zero."""
+    rows, cols = ints_at(R[r + TABLE_ROWS])[slot], ints_at(R[r + TABLE_COLS])[slot]
+    a, put = R[r + BASE + 2 * h] + ints_at(R[r + TABLE])[slot], R[r + MARGINALS] + ints_at(R[r + PUT_AT])[slot]
+    one, two = at + flip, at + 1 - flip  # of rows, of columns
+    if rows < cols:
+        outer_blocks(rows, cols // rows, count, x, pairs, one, two, tables, a, put, cols, 1)
+    else:
+        outer_blocks(cols, rows // cols, count, x, pairs, two, one, tables, a, put, 1, cols)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
 def add_products(R, r, slot, flip, count, h, tables, x, pairs, at):
     """Marginals of a table: the sum of ``count`` outer products of beliefs and derivatives, times the table at the
     temperature of hidden variables if ``h``."""
@@ -249,13 +261,7 @@ def add_products(R, r, slot, flip, count, h, tables, x, pairs, at):
     sx, sz = c, 1
     if flip:
         k, c, sx, sz = c, k, 1, c
-    one, two, begun, width = at, at + 1, -1, ints_at(R[r + MORE])[1 + slot]
-    if width > 0 and k < c:
-        outer_blocks(k, width, count, x, pairs, one, two, tables, a, put, sx, sz)
-        return
-    if width > 0:
-        outer_blocks(c, width, count, x, pairs, two, one, tables, a, put, sz, sx)
-        return
+    one, two, begun = at, at + 1, -1
     if c < 5 <= k:
         one, two, k, c, sx, sz = two, one, c, k, sz, sx
     step = max(NEAR // (k + c), 1)  # every pair is read once for some entries of the table, then for the next ones

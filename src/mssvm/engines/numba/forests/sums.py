@@ -50,6 +50,7 @@ from mssvm.engines.numba.forests.registers import (
     T,
     U,
     add_products,
+    add_sparse,
     exponentials,
     forget,
     make_tables,
@@ -240,14 +241,17 @@ def place_of(p, positions, low, high):
 def add_pairs(R, r, first, last, F, tables, x, pairs):
     """Marginals of the tables from positions ``first`` to before ``last``; ``pairs`` gets the places of beliefs and
     derivatives."""
-    ptr, by_table = ints_at(R[r + PAIR_PTR]), ints_at(R[r + BY_TABLE])
+    ptr, by_table, widths = ints_at(R[r + PAIR_PTR]), ints_at(R[r + BY_TABLE]), ints_at(R[r + MORE])
     for index in range(2 * R[r + SLOTS]):
         low = place_of(first, by_table, ptr[index], ptr[index + 1])
         count = place_of(last, by_table, low, ptr[index + 1]) - low
         for n in range(count):
             p = by_table[low + n]
             pairs[2 * n], pairs[2 * n + 1] = F[p + B], F[p + S]
-        add_products(R, r, index // 2, index % 2, count, 0, tables, x, pairs, 0)
+        if widths[0] > 0 and widths[1 + index // 2] > 0:
+            add_sparse(R, r, index // 2, index % 2, count, 0, tables, x, pairs, 0)
+        else:
+            add_products(R, r, index // 2, index % 2, count, 0, tables, x, pairs, 0)
 
 
 @njit(cache=True, unroll=False, nogil=True, error_model="numpy", no_rewrites=True)
