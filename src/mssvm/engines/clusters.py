@@ -25,6 +25,7 @@ from mssvm.core.arrays import Bools, Ints
 from mssvm.core.topology import Topology, offsets
 
 LARGEST_EDGE = 1 << 10  # entries of a table between layers
+LARGEST_TRIANGLE = 1 << 17  # states of a triangle, which are entries of a table with a copy
 Variables = tuple[int, ...]
 Graph = list[set[int]]
 FIRST, OTHER, COPY = range(3)
@@ -119,6 +120,8 @@ def _triangles(topology: Topology, graph: Graph) -> Found | None:
                 graph[a].discard(b)
                 graph[b].discard(a)
                 clusters[v] = (a, v)
+                if cards[a] * cards[b] * cards[v] > LARGEST_TRIANGLE:
+                    return None
     edges = [(a, b) for a, near in enumerate(graph) for b in sorted(near) if a < b]
     return (clusters, {v: v for v in range(len(cards))}, edges) if all(_acyclic(len(cards), edges)) else None
 

@@ -14,7 +14,7 @@ from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import NONE, Batch, by_first_use, gather, offsets, spread
 from mssvm.engines.clusters import COPY, FIRST, OTHER, Clusters, FormKey, block_width, spanning_forest
-from mssvm.engines.numba.forests.lane_groups import FEWEST
+from mssvm.engines.numba.forests.lane_groups import FEWEST, LARGEST
 from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
 from mssvm.engines.numba.vector import pointer_to
 
@@ -140,7 +140,8 @@ class ClusterPlan:
         if not ok.any() or self.forests.batch.n_mu_entries < FEWEST * self.forests.batch.n_table_entries:
             return np.zeros_like(ok)
         if eps_y != eps_h:
-            ok[self.instances] = self._roles(query)[1]
+            small = np.array([2 * kind.forest.table_sizes.sum() <= LARGEST for kind in self.kinds], dtype=bool)
+            ok[self.instances] = self._roles(query)[1] & small[self.of]  # larger ones do not run side by side
             if not self.forests.paths.all():
                 ok[self.instances] &= self.forests.supports(self.query(query), eps_y, eps_h)
         return ok
