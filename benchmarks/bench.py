@@ -144,6 +144,10 @@ def _training() -> list[Row]:
             {"HCRF": hcrf, "CRF": crf}, at_least("accuracy", 0.45), (Wanted("slower", 2, "CRF"),), 3),
         Row("mssvm-iteration", "`MSSVM(Chain(hidden=2))`, the same: an iteration", MILLISECONDS,
             {"MSSVM": mssvm, "HCRF": hcrf}, at_least("accuracy", 0.45), (Wanted("slower", 1.5, "HCRF"),), 3),
+        *(Row(f"{member.lower()}-direct", f"`{member}(Chain(hidden=2, direct=True))`, the same: an iteration",
+              MILLISECONDS, {"direct": ours.iteration(member, 2, direct=True), "without": without},
+              at_least("accuracy", 0.45), (Wanted("slower", 5, "without"),), 3)
+          for member, without in (("HCRF", hcrf), ("MSSVM", mssvm))),
         Row("mssvm-fit", "the same: a whole fit", SECONDS, {"MSSVM": fits["MSSVM"], "HCRF": fits["HCRF"]},
             no_worse("accuracy", points=0.02), (Wanted("slower", 3, "HCRF"),), 2),
         Row("ssvm-epoch", "`SSVM(Chain(), solver=\"subgradient\")`, the same data: an epoch", MILLISECONDS, epochs,

@@ -98,15 +98,16 @@ def _judged(model: Any, quick: bool) -> float:
     return accuracy(model.predict(X[some]), y[some])
 
 
-def iteration(member: str, hidden: int, **settings: Any) -> Here:
-    """An iteration of training on dense chains with missing labels."""
+def iteration(member: str, hidden: int, direct: bool = False, **settings: Any) -> Here:
+    """An iteration of training on dense chains with missing labels, which may have edges of their own."""
 
     def make(quick: bool) -> Run:
         X, y, _ = _dense(quick)
 
         def run() -> Outcome:
             ticks = Ticks()
-            made = getattr(ms, member)(ms.Chain(hidden=hidden), random_state=0, **{"max_iter": 10, **settings})
+            chain = ms.Chain(hidden=hidden, direct=direct)
+            made = getattr(ms, member)(chain, random_state=0, **{"max_iter": 10, **settings})
             model = made.fit(X, y, callback=ticks)
             return ticks.outcome(accuracy=_judged(model, quick))
 
