@@ -163,3 +163,18 @@ def test_gradients_of_constrained_chains_match_finite_differences(given: Any, ep
     for j, e in enumerate(np.eye(len(w)) * 1e-5):
         change = (problem.difference(w + e).total - problem.difference(w - e).total) / 2e-5
         assert slope[j] == pytest.approx(change, abs=1e-5)
+
+
+def test_elimination_stays_where_clusters_would_not_run_side_by_side() -> None:
+    rng = np.random.default_rng(9)
+    for lengths, labels, tied, pair, able in [
+        ([30] * 3, 60, True, (0.0, 1.0), True),
+        ([300] * 3, 60, True, (0.0, 1.0), False),  # rows of too many registers
+        ([300] * 3, 60, True, (1.0, 1.0), True),
+        ([30] * 3, 10, False, (1.0, 1.0), False),  # tables of their own
+        ([30] * 2, 10, True, (1.0, 1.0), False),
+    ]:
+        batch, _, query = case(rng, lengths, labels, False, tied, 1.0)
+        plan = ClusterPlan(batch, True, [clusters_of(topology) for topology in batch.topologies])
+        assert plan.supports(query, *pair).tolist() == [able] * len(lengths)
+    assert clusters_of(constrained(2, 300, 2, False)) is None

@@ -245,9 +245,10 @@ class ClusterRoute:
             room[:] = 0.0
         unary, mu_unary, mu_tables = np.split(room, [new.n_states, 2 * new.n_states])
         inner, found, own = Potentials(unary, base.copy()), Marginals(mu_unary, mu_tables), np.zeros(len(new))
-        expand(*self.states, OTHER, theta.unary, inner.unary)
-        take(*self.lifted[0], theta.tables, inner.unary)
-        take(*tables, theta.tables, inner.tables)
+        scores, entries = np.ascontiguousarray(theta.unary), np.ascontiguousarray(theta.tables)
+        expand(*self.states, OTHER, scores, inner.unary)
+        take(*self.lifted[0], entries, inner.unary)
+        take(*tables, entries, inner.tables)
         self.route.infer_into(inner, own, found)
         value[self.instances] = own[self.mine]
         contract(*self.states, found.unary, mu.unary)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from math import log2
 from operator import attrgetter
 from typing import NamedTuple
@@ -275,7 +276,7 @@ def lane_group(
     )  # fmt: skip
     # A kernel for each, as either takes long to compile.
     members = members_of(kinds, family, start, shape, roles, chosen)
-    widths = np.array([blocks.get(at, 0) for at in start.tolist()], dtype=np.int64)
+    widths = np.fromiter(map(blocks.get, start.tolist(), repeat(0)), np.int64, len(start))
     widths = np.append(widths.max(initial=0), widths)
     return LaneGroup(family, members, run_sums if sums else run_lanes, widths)
 
