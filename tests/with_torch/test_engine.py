@@ -405,3 +405,22 @@ def test_features_of_rows_that_add_nothing(form: Any) -> None:
         features = engine.linear(batch, [term], None, 6)
         np.testing.assert_allclose(features.forward(w).unary, want, atol=1e-12)
         assert features.adjoint(mu) @ w == pytest.approx(mu.unary @ want, rel=1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+@pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)])
+def test_single_precision_knows_when_it_has_converged(eps_y: float, eps_h: float, scale: float, device: str) -> None:
+    """Rounding moves messages by more than the tolerance for ever: instances would all be run again, damped."""
+    rng = np.random.default_rng(0)
+    for cards in ((3,) * 12, tuple(2 + v % 2 for v in range(12))):
+        batch = Batch.build([Topology(cards, tuple(grid_scopes(3, 4)))] * 5)
+        unary, tables = scale * rng.normal(size=batch.n_states), 0.2 * scale * rng.normal(size=batch.n_table_entries)
+        theta, query = Potentials(unary, tables), Query.of(batch, np.arange(batch.n_vars) % 2 == 0)
+        one, two = (
+            Propagate("fast", merging=False).plan(batch, TorchEngine(device, p)).bind(query, eps_y, eps_h)(theta)
+            for p in ("double", "single")
+        )
+        assert one.status.converged.all() and two.status.converged.all()
+        assert np.all(two.status.sweeps <= one.status.sweeps + 16)  # kernels look every so many
+        np.testing.assert_allclose(two.value, one.value, rtol=1e-5)

@@ -10,7 +10,7 @@ given outputs) is the CPU engine's, and so are factors of three or more variable
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,10 +35,11 @@ from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, Index, fetched, kept
 from mssvm.engines.torch.conditional import TorchConditional
 from mssvm.engines.torch.exact import power_sum
-from mssvm.engines.torch.grids import GridKernel
+from mssvm.engines.torch.grids import GridKernel, finest
 from mssvm.engines.torch.pairs import PairKernel
 
 LOOK = 8  # sweeps between two looks at convergence
+ROUNDINGS = 8.0  # of a field, up to which a change of a message is none
 INF = torch.inf
 Sweep = Callable[..., torch.Tensor]
 
@@ -215,6 +216,20 @@ class TorchMessageModel:
         able = pairs and pairs.able(t, self.tables) and pairs.safe(self.tables, t.eps_h)
         return (pairs.sweep, self.tables) if pairs and able else None
 
+    @cached_property
+    def _largest(self) -> float:
+        """About how large fields get: a score, and messages from a few tables."""
+        parts = ((1.0, self.unary), (4.0, self.tables))
+        sizes = (k * torch.where(x > -INF, x, 0.0).abs().amax() for k, x in parts if x.numel())
+        return float(sum(sizes, self.unary.new_zeros(())))
+
+    def attainable(self, t: Temperatures, schedule: Schedule) -> Schedule:
+        """The schedule with a tolerance that single precision can attain: a change by rounding is none."""
+        if schedule.tolerance < 0.0 or self.plan.at.dtype == torch.float64:
+            return schedule
+        rounding = ROUNDINGS * torch.finfo(torch.float32).eps * self._largest
+        return replace(schedule, tolerance=max(finest(schedule.tolerance, t.eps_h, torch.float32), rounding))
+
     @property
     def range(self) -> Floats:
         return self.host.range
@@ -253,7 +268,7 @@ class Edges:
 
 
 class TorchRun:
-    """Messages in log space, the largest entry of each 0."""
+    """Messages in log space, the largest entry of each 0; in single precision a residual of rounding is given as 0."""
 
     def __init__(self, model: TorchMessageModel, unary: torch.Tensor) -> None:
         plan = model.plan
@@ -287,21 +302,29 @@ class TorchRun:
 
     def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
         active = instances[~(self.residual[instances] <= schedule.tolerance)]
-        kernel = self.model.kernel_for(self.unary, temperatures, schedule.flooding) if len(active) else None
-        if kernel is not None:
-            residual, mine = self.at.floats(self.residual), self.at.ints(active)
+        if not len(active):
+            return
+        kernel = self.model.kernel_for(self.unary, temperatures, schedule.flooding)
+        wanted, schedule = schedule.tolerance, self.model.attainable(temperatures, schedule)
+        residual, mine = self.at.floats(self.residual), self.at.ints(active)
+        if kernel is None:
+            swept = self._sweeps(active, temperatures, n_sweeps, schedule, residual)
+        else:
             residual[mine] = INF
             sweep, tables = kernel
             with self.at.current:
                 swept = sweep(self.unary, tables, mine, self.m, temperatures, n_sweeps, schedule, residual)
-            self.residual[active] = fetched(residual)[active]
-            self.sweeps[active] += swept.cpu().numpy()[active]
-            return
-        edges = self._edges(active, temperatures)
+        last = fetched(residual)[active]
+        self.residual[active] = np.where((wanted < last) & (last <= schedule.tolerance), 0.0, last)
+        self.sweeps[active] += swept.cpu().numpy()[active]
+
+    def _sweeps(
+        self, active: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule, residual: torch.Tensor
+    ) -> torch.Tensor:
+        """Sweeps of the named instances, each until it converges; returns how many of each."""
+        edges, mine = self._edges(active, temperatures), self.at.ints(active)
         n = len(self.plan.batch)
-        residual = self.at.floats(self.residual)
         count = torch.zeros(n, dtype=torch.int64, device=self.at.device)
-        mine = self.at.ints(active)
         colours = [None] if schedule.flooding else self._colours(edges)
         for k in range(n_sweeps):
             going = ~(residual[mine] <= schedule.tolerance)
@@ -313,8 +336,7 @@ class TorchRun:
             for colour in colours:
                 self._update(edges, temperatures, schedule.damping, moving, colour, change)
             residual[mine] = torch.where(going, change[mine], residual[mine])
-        self.residual[active] = fetched(residual)[active]
-        self.sweeps[active] += count.cpu().numpy()[active]
+        return count
 
     def _edges(self, instances: Ints, t: Temperatures) -> Edges:
         rows = self.plan.factors(instances)
