@@ -424,3 +424,21 @@ def test_single_precision_knows_when_it_has_converged(eps_y: float, eps_h: float
         assert one.status.converged.all() and two.status.converged.all()
         assert np.all(two.status.sweeps <= one.status.sweeps + 16)  # kernels look every so many
         np.testing.assert_allclose(two.value, one.value, rtol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [0, 2])
+def test_a_known_hub_links_nothing(hidden: int) -> None:
+    """A label at the middle of a star, its leaves outputs (and two hidden): no table over all leaves, which would take
+    gigabytes, and the same values as at any other order."""
+    rng = np.random.default_rng(7)
+    star = Topology((4,) * 7, tuple((0, v) for v in range(1, 7)))
+    batch = Batch.build([star] * 3)
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    place = np.arange(batch.n_vars) % 7
+    query = Query.of(batch, place < 7 - hidden).clamp(batch, np.flatnonzero(place == 0), np.array([1, 3, 0]))
+    bound = TorchEngine(plain=True).exact(batch, ms.engines.base.ExactSettings()).bind(query, 1.0, 0.5)
+    assert [group.width for group in bound.groups] == [1]
+    one, two = bound(theta), Enumerate()(batch, theta, query, 1.0, 0.5)
+    np.testing.assert_allclose(one.value, two.value, rtol=1e-12)
+    np.testing.assert_allclose(one.mu.unary, two.mu.unary, atol=1e-12)
+    np.testing.assert_allclose(one.mu.tables, two.mu.tables, atol=1e-12)

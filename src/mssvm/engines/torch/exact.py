@@ -69,13 +69,22 @@ class Group:
         return max((len(clique) - 1 for _, clique in self.order), default=0)
 
 
-def elimination_order(topology: Topology, late: tuple[bool, ...]) -> tuple[tuple[int, frozenset[int]], ...]:
-    """Variables with their cliques: smallest clique first, those that are ``late`` after all others."""
+def elimination_order(
+    topology: Topology, late: tuple[bool, ...], fixed: tuple[bool, ...]
+) -> tuple[tuple[int, frozenset[int]], ...]:
+    """Variables with their cliques: those whose neighbours are all linked first (in forests the leaves: nothing grows),
+    then the smallest clique; those that are ``late`` after all others. Variables ``fixed`` at a state may come at any
+    time: among the late ones where something would grow."""
     near = [{v} for v in range(topology.n_vars)]
     for scope in topology.scopes:
         for v in scope:
             near[v] |= set(scope)
-    cost = {v: (late[v], prod(topology.cards[a] for a in near[v]), v) for v in range(topology.n_vars)}
+
+    def rank(v: int) -> tuple[bool, bool, int, int]:
+        grows = any(not near[v] <= near[u] for u in near[v] if u != v)
+        return late[v] or (fixed[v] and grows), grows, prod(topology.cards[a] for a in near[v]), v
+
+    cost = {v: rank(v) for v in range(topology.n_vars)}
     out = []
     while cost:
         v = min(cost, key=cost.__getitem__)
@@ -83,7 +92,8 @@ def elimination_order(topology: Topology, late: tuple[bool, ...]) -> tuple[tuple
         out.append((v, frozenset(near[v])))
         for u in near[v] - {v}:
             near[u] = (near[u] | near[v]) - {v}
-            cost[u] = (late[u], prod(topology.cards[a] for a in near[u]), u)
+        for u in near[v] - {v}:
+            cost[u] = rank(u)
     return tuple(out)
 
 
@@ -164,16 +174,20 @@ class TorchPlan:
         if not len(chosen):
             return
         # Variables with one allowed state have no temperature, so labels make no groups.
-        output = query.output & (query.n_allowed(batch) > 1)
-        one = eps_y == eps_h
+        free = query.n_allowed(batch) > 1
+        output, one = query.output & free, eps_y == eps_h
+        hides = np.bincount(batch.owner[free & ~query.output], minlength=len(batch)) > 0
         for b in chosen.tolist():
-            roles = b"" if one else output[batch.var_ptr[b] : batch.var_ptr[b + 1]].tobytes()
+            mine = slice(batch.var_ptr[b], batch.var_ptr[b + 1])
+            roles = b"" if one else (output[mine] | (not hides[b])).tobytes()
             found.setdefault((int(batch.topology_of[b]), roles), []).append(b)
         for (kind, roles), members in found.items():
-            topology = batch.topologies[kind]
+            topology, instances = batch.topologies[kind], np.array(members, dtype=np.int64)
             outputs = tuple(map(bool, np.frombuffer(roles, dtype=bool))) or (False,) * topology.n_vars
+            fixed = ~free[batch.var_ptr[instances][:, None] + np.arange(topology.n_vars)].any(axis=0)
             eps = tuple(eps_y if output else eps_h for output in outputs)
-            yield Group(topology, np.array(members, dtype=np.int64), elimination_order(topology, outputs), eps)
+            order = elimination_order(topology, outputs, tuple(map(bool, fixed)))
+            yield Group(topology, instances, order, eps)
 
 
 @dataclass(frozen=True, eq=False)
