@@ -156,12 +156,13 @@ class AutoPlan:
         return Merged(fits, self.exact.bind(query, eps_y, eps_h, exact), messages) if len(exact) else messages
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
-        both = [(asked, eps_y, eps_h, self.fits(asked, eps_y, eps_h)) for asked in (query, narrower)]
-        if all(fits.all() for *_, fits in both):
+        fits, narrower_fits = self.fits(query, eps_y, eps_h), self.fits(narrower, eps_y, eps_h)
+        if fits.all() and narrower_fits.all():
             return self.exact.pair(query, narrower, eps_y, eps_h)
-        for asked, *_ in both:
-            asked.check(self.batch)
-        return TwoCalls(*(self._bound(*asked) for asked in both))
+        query.check(self.batch)
+        narrower.check(self.batch)
+        plus = self._bound(query, eps_y, eps_h, fits)
+        return TwoCalls(plus, self._bound(narrower, eps_y, eps_h, narrower_fits))
 
     @cached_property
     def _propagation(self) -> Plan:

@@ -163,18 +163,10 @@ def by_width(batch: Batch, instances: Ints) -> Iterator[tuple[int, Ints]]:
 
 
 @dataclass(frozen=True, eq=False)
-class TreeRoute:
-    """Forests at one temperature."""
+class OnForests:
+    """What a kernel of forests does."""
 
     forests: Forests
-    eps: float
-    method = "tree kernel"
-
-    @classmethod
-    def all_of(
-        cls, batch: Batch, instances: Ints, eps: float, at: Device, turns: Sequence[Turns | None]
-    ) -> list[TreeRoute]:
-        return [cls(Forests.planned(batch, some, wide, turns, at), eps) for wide, some in by_width(batch, instances)]
 
     @property
     def instances(self) -> Ints:
@@ -183,6 +175,20 @@ class TreeRoute:
     @property
     def where(self) -> torch.Tensor:
         return self.forests.where
+
+
+@dataclass(frozen=True, eq=False)
+class TreeRoute(OnForests):
+    """Forests at one temperature."""
+
+    eps: float
+    method = "tree kernel"
+
+    @classmethod
+    def all_of(
+        cls, batch: Batch, instances: Ints, eps: float, at: Device, turns: Sequence[Turns | None]
+    ) -> list[TreeRoute]:
+        return [cls(Forests.planned(batch, some, wide, turns, at), eps) for wide, some in by_width(batch, instances)]
 
     def infer_into(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> torch.Tensor:
         """Values of the instances (NaN where they need log space); their marginals are written."""
@@ -199,10 +205,9 @@ class TreeRoute:
 
 
 @dataclass(frozen=True, eq=False)
-class NestedRoute:
+class NestedRoute(OnForests):
     """Forests at any two temperatures in which a hidden component touches two free outputs at most."""
 
-    forests: Forests
     eps: tuple[float, float]
     most: int
     roles: torch.Tensor
@@ -227,14 +232,6 @@ class NestedRoute:
                 else:
                     out.append(cls(Forests.of(batch, part, wide, kinds, kind_of, at), eps, most, roles))
         return out
-
-    @property
-    def instances(self) -> Ints:
-        return self.forests.instances
-
-    @property
-    def where(self) -> torch.Tensor:
-        return self.forests.where
 
     def infer_into(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> torch.Tensor:
         """Values of the instances; their marginals are written, those of pairs added."""
