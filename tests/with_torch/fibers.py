@@ -1,4 +1,4 @@
-"""CUDA kernels of forests compiled for the CPU, every lane of a warp a fiber: they can be tested without a GPU."""
+"""CUDA kernels compiled for the CPU, every thread of a block a fiber: they can be tested without a GPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,16 +16,28 @@ from typing import Any
 import pytest
 import torch
 
-from mssvm.engines.torch import trees
+from mssvm.engines.torch import chains, grids, pairs, trees
 from mssvm.engines.torch.nvrtc import CudaKernel
+
+SHARED = "extern __shared__ __align__(16) unsigned char raw[];"  # as much as a multiprocessor has
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let CPU tensors go through the kernels of forests."""
+    """Let CPU tensors go through the kernels."""
     if compiler() is None:
         pytest.skip("there is no C++ compiler")
-    monkeypatch.setattr(trees, "kernel", kernel)
-    monkeypatch.setattr(trees, "available", lambda device: True)
+    for room in (chains, grids, pairs, trees):
+        monkeypatch.setattr(room, "kernel", kernel)
+        monkeypatch.setattr(room, "available", lambda device: True)
+    monkeypatch.setattr(pairs, "_recorded", lambda part: part)
+    monkeypatch.setattr(pairs, "_Late", Now)
+
+
+class Now:
+    """Whether nothing is active, at once."""
+
+    def none(self, active: torch.Tensor) -> bool:
+        return not bool(active.any())
 
 
 def compiler() -> str | None:
@@ -36,13 +49,16 @@ class FiberKernel(CudaKernel):
         super().__init__(ctypes.c_void_p(), 0, real)
         self._library = library
 
-    def __call__(self, blocks: int, threads: int, *arguments: Any) -> None:
+    def ready(self, blocks: int, threads: int, *arguments: Any) -> Callable[[], None]:
         values = [self._value(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values))
-        self._library.run(blocks, threads, pointers)
+        kept = (values, arguments)
+        return lambda _=kept: self._library.run(blocks, threads, pointers)
 
 
-def kernel(source: str, name: str, device: torch.device, real: torch.dtype, numbers: str) -> FiberKernel:
+def kernel(
+    source: str, name: str, device: torch.device, real: torch.dtype, numbers: str, shared: int = 0
+) -> FiberKernel:
     kind = "double" if real == torch.float64 else "float"
     return FiberKernel(_library(source, name, kind, numbers), ctypes.c_double if kind == "double" else ctypes.c_float)
 
@@ -52,7 +68,8 @@ def _library(source: str, name: str, kind: str, numbers: str) -> ctypes.CDLL:
     folder = files("mssvm.engines.torch").joinpath("kernels")
     structs = folder.joinpath("common.cu").read_text().partition("\n\n")[2]
     text = folder.joinpath(source).read_text().replace('extern "C" __global__', "static")
-    found = re.search(rf"\b{name}\(\n(.*?)\) {{", text, re.DOTALL)
+    text = text.replace(SHARED, "static __align__(16) unsigned char raw[240000];")
+    found = re.search(rf"__launch_bounds__\([^)]*\) {name}\(\n(.*?)\) {{", text, re.DOTALL)
     assert found is not None
     declared = [" ".join(p.split()) for p in re.sub("const __grid_constant__|__restrict__", "", found[1]).split(",")]
     names = [re.findall(r"\w+", p)[-1] for p in declared]
