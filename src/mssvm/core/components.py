@@ -38,14 +38,20 @@ class HiddenComponents(NamedTuple):
     forest: Bools
 
 
-def _joined(batch: Batch, slots: Bools, roots: Ints) -> csr_array:
-    """Adjacency of variables, then factors, by the chosen slots and in their order; a last node leads to ``roots``."""
-    n, size = batch.n_vars, batch.n_vars + batch.n_factors + 1
-    var, factor = batch.scope_vars[slots], n + batch.slot_factor[slots]
-    rows, columns = np.concatenate([var, factor, np.full(len(roots), size - 1)]), np.concatenate([factor, var, roots])
-    order = np.argsort(rows, kind="stable")
-    ptr = offsets(np.bincount(rows, minlength=size))
-    return csr_array((np.ones(len(rows)), columns[order], ptr), shape=(size, size))
+def _joined(batch: Batch, slots: Bools) -> csr_array:
+    """Adjacency of variables, then factors, by the chosen slots and in their order; a last node has no neighbours."""
+    n, m, by_variable = batch.n_vars, batch.n_factors, batch.slots_by_variable
+    var, factor = batch.scope_vars[slots], batch.slot_factor[slots]
+    columns = np.concatenate([n + batch.slot_factor[by_variable[slots[by_variable]]], var])
+    sizes = np.concatenate([np.bincount(var, minlength=n), np.bincount(factor, minlength=m), [0]])
+    return csr_array((np.ones(len(columns)), columns, offsets(sizes)), shape=(n + m + 1, n + m + 1))
+
+
+def _from(roots: Ints, joined: csr_array) -> csr_array:
+    """The same graph with the ``roots`` as neighbours of its last node."""
+    columns, ptr = np.concatenate([joined.indices, roots]), joined.indptr.copy()
+    ptr[-1] += len(roots)
+    return csr_array((np.ones(len(columns)), columns, ptr), shape=joined.shape)
 
 
 def acyclic(batch: Batch, free: Bools) -> Bools:
@@ -59,7 +65,7 @@ def acyclic(batch: Batch, free: Bools) -> Bools:
     if not few.any():
         return few
     slots &= few[batch.factor_owner[batch.slot_factor]]
-    _, label = connected_components(_joined(batch, slots, np.zeros(0, dtype=np.int64)), directed=False)
+    _, label = connected_components(_joined(batch, slots), directed=False)
     owner = np.append(batch.owner, batch.factor_owner)
     n_parts = np.bincount(owner[np.unique(label[:-1], return_index=True)[1]], minlength=n)
     found: Bools = few & (edges == np.bincount(owner, minlength=n) - n_parts)
@@ -73,12 +79,13 @@ def hidden_components(batch: Batch, outside: Bools) -> HiddenComponents:
     inside = np.bincount(batch.slot_factor[inner], minlength=m).astype(np.int64)
     joins = inner & (inside[batch.slot_factor] > 1)
     hidden = np.flatnonzero(~outside)
-    _, label = connected_components(_joined(batch, joins, np.zeros(0, dtype=np.int64)), directed=False)
+    joined = _joined(batch, joins)
+    _, label = connected_components(joined, directed=False)
     _, first, number = np.unique(label[hidden], return_index=True, return_inverse=True)
     component, factor_component = np.full(n, -1, dtype=np.int64), np.full(m, -1, dtype=np.int64)
     component[hidden] = number
     factor_component[batch.slot_factor[inner]] = component[batch.scope_vars[inner]]
-    order, before = breadth_first_order(_joined(batch, joins, hidden[first]), n + m)
+    order, before = breadth_first_order(_from(hidden[first], joined), n + m)
     visit = order[order < n].astype(np.int64)
     visit = visit[np.argsort(component[visit], kind="stable")]
     above = before[:n].astype(np.int64)

@@ -280,6 +280,11 @@ class Batch:
         return np.repeat(np.arange(self.n_factors), np.diff(self.scope_ptr))
 
     @cached_property
+    def slots_by_variable(self) -> Ints:
+        """The slots of the first variable, those of the second, and so on."""
+        return np.argsort(self.scope_vars, kind="stable")
+
+    @cached_property
     def pairwise(self) -> Bools:
         """Which instances have factors of order two only."""
         wide = np.diff(self.scope_ptr) != 2
