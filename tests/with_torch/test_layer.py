@@ -344,6 +344,6 @@ def test_bad_labels_on_a_device_are_left_to_the_host_to_name() -> None:
     laid = layer(model)._lay_out(model.scores, **model.shape)
     bad = [torch.full((2, 3), K), model.y.double(), model.y[:1], model.y[..., None], model.y > 0]
     assert all(sample_on_device(laid, y, None, Hamming()) is None for y in bad)
-    for weight in (-torch.ones(2, 3), torch.full((2, 3), torch.nan), torch.ones(2)):
+    for weight in (-torch.ones(2, 3), torch.full((2, 3), torch.nan), torch.ones(2), torch.ones(2, 3, 2)):
         assert sample_on_device(laid, model.y, weight, Hamming()) is None
     assert sample_on_device(laid, model.y, None, WeightedHamming([1.0, 2.0, 3.0])) is None

@@ -94,6 +94,14 @@ class Workers:
             kept["ints"] = np.empty(ints, dtype=np.int64)
         return kept["floats"], kept["ints"]
 
+    def room(self, floats: int) -> Floats:
+        """So many doubles beside ``scratch``, for those who call work that asks for that: this thread's until it asks
+        again, one room for all blocks of data."""
+        kept: dict[str, AnyArray] = self._inside.__dict__
+        if "room" not in kept or len(kept["room"]) < floats:
+            kept["room"] = np.empty(floats)
+        return kept["room"][:floats]
+
     def each(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
         """``function`` of every row of ``columns``, on any thread; results in order, the first error raised.
 

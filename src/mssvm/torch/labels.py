@@ -21,7 +21,7 @@ def sample_on_device(laid: LaidOut, y: Any, site_weight: Any, loss: Loss) -> tup
     rows = _site_rows(laid, y)
     weight = None if site_weight is None else _site_rows(laid, site_weight)
     known = type(loss) in (Hamming, Zero) and len(batch) and bool(np.all(np.diff(layout.encoded.labels.ptr) > 0))
-    if not known or rows is None or (weight is None) != (site_weight is None):
+    if not known or rows is None or (site_weight is not None and (weight is None or weight.ndim != 1)):
         return None
     found = _masks(rows, layout.encoded.n_classes)
     if found is None:

@@ -232,15 +232,11 @@ class ClusterRoute:
         self.lifted = [plan.lifted(place).some(chosen) for place in (batch.table_at, batch.mu_at)]
         owner = np.searchsorted(new.factor_ptr, new.mu_first, side="right") - 1
         self.edges = plan.edges(new.mu_first, new.mu_at[new.mu_first], batch.mu_at).some(chosen[owner])
-        self._spare = list[Floats]()  # memory of runs before, as the system takes long to give it anew
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances, the latter into zeros."""
         new, (base, tables) = self.plan.forests.batch, self.plan.tables
-        try:
-            room = self._spare.pop()
-        except IndexError:
-            room = np.empty(2 * new.n_states + new.n_mu_entries)
+        room = self.route.workers.room(2 * new.n_states + new.n_mu_entries)
         if self.route.dense or len(self.mine) < len(new):  # of which not every entry is written
             room[:] = 0.0
         unary, mu_unary, mu_tables = np.split(room, [new.n_states, 2 * new.n_states])
@@ -256,7 +252,6 @@ class ClusterRoute:
         give(*self.edges, found.tables, mu.tables)
         if self.given is not None:
             self.given.add_to(theta, value, mu)
-        self._spare.append(room)
 
 
 @njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)

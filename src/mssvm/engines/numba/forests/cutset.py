@@ -232,9 +232,6 @@ class CutsetRoute:
             some = np.flatnonzero(chosen[part.of] & query.allowed[part.cut_state])
             if len(some):
                 self.parts.append(BoundForests(part, query, eps_y, eps_h, some, workers))
-        self._spare = list[Floats]()  # memory of runs before, as the system takes long to give it anew
-        sizes = (2 * part.forests.batch.n_states + part.forests.batch.n_mu_entries for part in self.parts)
-        self._needed = max(sizes, default=0)
 
     def infer_into(
         self,
@@ -255,13 +252,9 @@ class CutsetRoute:
         def run(bound: BoundForests) -> None:
             part, route = bound.forests, bound.route
             own, given = part.batch, (part.ptr, part.attached_ptr, part.attached, part.rows)
-            try:
-                room = self._spare.pop()
-            except IndexError:
-                room = np.empty(self._needed)
-            n, end = own.n_states, 2 * own.n_states + own.n_mu_entries
-            scores = Potentials(room[:n], tables[part.table_source])
-            found = Marginals(room[n : 2 * n], room[2 * n : end])
+            n = own.n_states
+            room = self.workers.room(2 * n + own.n_mu_entries)
+            scores, found = Potentials(room[:n], tables[part.table_source]), Marginals(room[n : 2 * n], room[2 * n :])
             if route.dense:  # of which not every entry is written
                 found.unary[:], found.tables[:] = 0.0, 0.0
             place(bound.wanted, *given, self.plan.batch.table_at, unary, tables, scores.unary)
@@ -280,7 +273,6 @@ class CutsetRoute:
                 *given, part.blocks, self.plan.batch.mu_at, share, found.unary, found.tables, mu.unary,
                 mu.tables,
             )  # fmt: skip
-            self._spare.append(room)
 
         self.workers.each(run, self.parts)
 
