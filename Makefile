@@ -2,10 +2,14 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+# The compiled kernels; an install builds them, and so does the next target after a change of their sources.
+NATIVE := src/mssvm/engines/native
+LIBRARY := $(NATIVE)/lib/.built
+READY := $(STAMP) $(LIBRARY)
 
 .PHONY: install demo test test-torch test-gpu lint bench bench-sweeps attack docs gallery test-docs wheel
 
-install: $(STAMP)
+install: $(READY)
 
 $(STAMP): pyproject.toml
 	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
@@ -24,10 +28,13 @@ $(STAMP): pyproject.toml
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $@
 
-demo: $(STAMP)
+$(LIBRARY): $(wildcard $(NATIVE)/cpp/*.?pp) tools/native.py | $(STAMP)
+	@$(PY) tools/native.py
+
+demo: $(READY)
 	$(PY) -m mssvm.experiments.demo
 
-lint: $(STAMP)
+lint: $(READY)
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
@@ -50,7 +57,7 @@ $(TORCH_STAMP): $(STAMP) Makefile
 	@$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	@touch $@
 
-test-torch: $(TORCH_STAMP)
+test-torch: $(TORCH_STAMP) $(LIBRARY)
 	$(TORCH_VENV)/bin/python -m pytest -q -n auto tests/with_torch
 
 # On a machine with a GPU, where nothing is installed: whatever python3 there has PyTorch for it.
@@ -58,26 +65,26 @@ test-gpu:
 	PYTHONPATH=src python3 -m pytest -q --noconftest -p no:cacheprovider tests/with_torch
 
 # On a quiet machine. Options: make bench BENCH="--rows crf-fit hcrf-iteration --repeats 3", or BENCH=--quick.
-bench: $(STAMP)
+bench: $(READY)
 	$(PY) benchmarks/bench.py $(BENCH)
 	@case "$(BENCH)" in *--quick*|*--output*|*--list*) ;; *) $(PY) benchmarks/bench_table.py ;; esac
 
-bench-sweeps: $(STAMP)
+bench-sweeps: $(READY)
 	$(PY) benchmarks/bench_sweeps.py $(BENCH)
 
 # Every public entry point with every bad input, damaged files of every format, kills and full disks, a soak: under an
 # hour. Options: make attack ATTACK="--parts faults soak"; counts are kept in benchmarks/results/attack.json.
-attack: $(STAMP)
+attack: $(READY)
 	$(PY) tools/attack.py $(ATTACK)
 
 # The documentation as a site under docs/_build/html; warnings are errors, and nothing is fetched but the tools.
-docs: $(STAMP)
+docs: $(READY)
 	@$(PY) -c "import sphinx, myst_parser, furo" 2>/dev/null || $(PY) -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
 	$(PY) -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 # The pictures of the gallery, drawn again by its scripts (the deep one in the environment with PyTorch).
-gallery: $(STAMP) $(TORCH_STAMP)
+gallery: $(READY) $(TORCH_STAMP)
 	@for script in docs/gallery/*.py; do \
 	  case $$script in *deep*) python=$(TORCH_VENV)/bin/python ;; *) python=$(PY) ;; esac; \
 	  echo $$script; MPLBACKEND=Agg $$python $$script docs/gallery || exit 1; \
@@ -89,5 +96,5 @@ test-docs: docs
 	$(PY) -m pytest -q tests/with_site
 
 # Wheel and sdist, and the wheel in an empty environment (minutes); WHEEL="python3.12 python3.13" names other interpreters.
-wheel: $(STAMP)
+wheel: $(READY)
 	$(PY) tools/wheel.py $(WHEEL)

@@ -1,0 +1,127 @@
+// A pool of threads for one call at a time: fixed blocks, taken in order by an atomic counter.
+//
+// Which thread runs a block never changes what the block computes, so results have the same bits on any number of
+// threads. A forked child starts a pool of its own: threads do not survive a fork.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+#if !defined(_WIN32)
+#include <unistd.h>
+#endif
+
+namespace mssvm {
+
+class Pool {
+public:
+    // Runs work(block) for block = 0 .. blocks - 1 on up to `threads` threads, the caller's among them. The error of the
+    // lowest failed block is thrown when all threads have come to rest.
+    void run(int64_t blocks, int threads, const std::function<void(int64_t)> &work) {
+        std::unique_lock<std::mutex> busy(exclusive_, std::try_to_lock);
+        if (threads <= 1 || blocks <= 1 || !busy.owns_lock()) {  // a pool at work: the caller's thread does it all
+            for (int64_t block = 0; block < blocks; ++block) work(block);
+            return;
+        }
+        int helpers = int(std::min<int64_t>(threads, blocks)) - 1;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            while (int(threads_.size()) < helpers) threads_.emplace_back([this, id = int(threads_.size())] { serve(id); });
+            work_ = &work;
+            blocks_ = blocks;
+            next_ = 0;
+            failed_ = blocks;
+            error_ = nullptr;
+            wanted_ = helpers;
+            running_ = helpers;
+            ++generation_;
+        }
+        wake_.notify_all();
+        take_blocks();
+        std::unique_lock<std::mutex> lock(mutex_);
+        done_.wait(lock, [this] { return running_ == 0; });
+        work_ = nullptr;
+        if (error_) std::rethrow_exception(error_);
+    }
+
+    ~Pool() {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            stop_ = true;
+        }
+        wake_.notify_all();
+        for (std::thread &thread : threads_) thread.join();
+    }
+
+private:
+    void serve(int id) {
+        uint64_t seen = 0;
+        for (;;) {
+            {
+                std::unique_lock<std::mutex> lock(mutex_);
+                wake_.wait(lock, [&] { return stop_ || (generation_ != seen && id < wanted_); });
+                if (stop_) return;
+                seen = generation_;
+            }
+            take_blocks();
+            std::lock_guard<std::mutex> lock(mutex_);
+            if (--running_ == 0) done_.notify_one();
+        }
+    }
+
+    void take_blocks() {
+        for (int64_t block; (block = next_.fetch_add(1)) < blocks_;) {
+            try {
+                (*work_)(block);
+            } catch (...) {
+                std::lock_guard<std::mutex> lock(mutex_);
+                if (block < failed_) {
+                    failed_ = block;
+                    error_ = std::current_exception();
+                }
+                next_ = blocks_;  // nobody begins another block
+            }
+        }
+    }
+
+    std::mutex exclusive_;  // one call at a time
+    std::mutex mutex_;
+    std::condition_variable wake_, done_;
+    std::vector<std::thread> threads_;
+    const std::function<void(int64_t)> *work_ = nullptr;
+    int64_t blocks_ = 0, failed_ = 0;
+    std::atomic<int64_t> next_{0};
+    std::exception_ptr error_;
+    int wanted_ = 0, running_ = 0;
+    uint64_t generation_ = 0;
+    bool stop_ = false;
+};
+
+// The pool of this process. Never destroyed: a child after a fork could not join its parent's threads, and at exit
+// the system ends waiting threads.
+inline Pool &pool() {
+    static std::mutex mutex;
+    static Pool *current = nullptr;
+    static int64_t owner = -1;
+#if defined(_WIN32)
+    int64_t process = 0;
+#else
+    int64_t process = getpid();
+#endif
+    std::lock_guard<std::mutex> lock(mutex);
+    if (owner != process) {
+        current = new Pool();
+        owner = process;
+    }
+    return *current;
+}
+
+inline void parallel_for(int64_t blocks, int threads, const std::function<void(int64_t)> &work) {
+    pool().run(blocks, threads, work);
+}
+
+}  // namespace mssvm
