@@ -1,4 +1,4 @@
-"""Compiles the kernels while a wheel (or an editable install) is built; the wheel then serves every Python of its platform."""
+"""Compiles the kernels while a wheel or an editable install is built; a wheel serves every Python of its platform."""
 
 from __future__ import annotations
 
