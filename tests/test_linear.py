@@ -14,7 +14,7 @@ from mssvm.core.potentials import Marginals, Potentials, Term, fused
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
 from mssvm.engines.base import Features
-from mssvm.engines.numba.features import LinearFeatures
+from mssvm.engines.native.features import LinearFeatures
 from mssvm.engines.reference import features as reference_features
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
 from mssvm.models.partial import ActiveWeights, FixedWeights
@@ -67,8 +67,8 @@ KINDS = ["dense", "sparse", "dense untied", "sparse untied"]
 
 
 WAYS: dict[str, Callable[[LinearInputs, int], Features]] = {
-    "loops": lambda x, n: LinearFeatures(x.batch, x.terms, x.offset, n, tied_from=1 << 40),
-    "tied": lambda x, n: LinearFeatures(x.batch, x.terms, x.offset, n, tied_from=0),
+    "loops": lambda x, n: LinearFeatures(x.batch, x.terms, x.offset, n, packed_from=1 << 40),
+    "tied": lambda x, n: LinearFeatures(x.batch, x.terms, x.offset, n, packed_from=0),
     "bound": lambda x, n: LinearModel(n).bind(x, engine_of("numba")),
     "reference": lambda x, n: reference_features.linear(x.batch, x.terms, x.offset, n),
 }

@@ -10,8 +10,8 @@ from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
 from mssvm.engines.base import ExactPlan, ExactSettings, Features
 from mssvm.engines.messages import MessagePlan
+from mssvm.engines.native.features import LinearFeatures
 from mssvm.engines.numba.exact import NumbaPlan
-from mssvm.engines.numba.features import LinearFeatures
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from mssvm.engines.numba.forests.registers import BASE, NUMBER, SIDE, TABLE_PART
 from mssvm.engines.numba.vector import WIDTH
 
 if TYPE_CHECKING:
-    from mssvm.engines.numba.features import LinearFeatures
+    from mssvm.engines.native.features import LinearFeatures
 
 
 class Route(Protocol):
@@ -210,6 +210,23 @@ class GivenStates:
         feasible = total > -np.inf
         mu.unary[self.unary[feasible[owner]]] = 1.0
         np.add.at(mu.tables, self.mu[feasible[table_owner]], 1.0)
+
+
+def joined_inference(features: LinearFeatures, pair: Pair, cost: Potentials | None) -> JoinedInference | None:
+    """Both sides of the objective from the weights in one call, if forests in registers do nearly all of the work."""
+    if not isinstance(pair, TwoCalls) or not isinstance(pair.plus, NumbaBound):
+        return None
+    assert isinstance(pair.minus, NumbaBound)
+    plus, minus = pair.plus.routes, pair.minus.routes
+    given, forests = list[GivenStates](), list[ForestRoute]()
+    for route in (*plus, *minus):
+        if isinstance(route, GivenStates):
+            given.append(route)
+        elif isinstance(route, ForestRoute) and route.mostly_in_registers:
+            forests.append(route)
+    if len(plus) != 1 or len(forests) + len(given) != 1 + len(minus) or plus[0] not in forests:
+        return None
+    return JoinedInference(features, forests, given[0] if given else None, cost)
 
 
 class JoinedInference:
