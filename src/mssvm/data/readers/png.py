@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
 
 import numpy as np
 
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
-from mssvm.core.jit import njit
 from mssvm.data.readers.stream import RAISE
+from mssvm.engines.native.library import BYTES, INT, Function
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 MAX_PIXELS = 1 << 24  # of one picture; larger ones are cut into tiles
+UNFILTER = Function("mssvm_png_unfilter", height=INT, width=INT, step=INT, lines=BYTES, out=BYTES)
 
 
 def decode(data: bytes, name: str, limit: float = 1) -> AnyArray:
@@ -41,7 +41,7 @@ def decode(data: bytes, name: str, limit: float = 1) -> AnyArray:
             raise
         raise InputError(f"{name} is damaged or no PNG picture; save it again.") from None
     flat = np.empty((height, row), dtype=np.uint8)
-    _unfilter(lines, flat, max(1, n * depth // 8))
+    UNFILTER(height=height, width=row, step=max(1, n * depth // 8), lines=lines, out=flat)
     if depth == 16:
         return flat.view(">u2").astype(np.uint16).reshape(height, width, n)
     if depth < 8:
@@ -91,28 +91,3 @@ def _chunks(data: bytes) -> list[tuple[bytes, bytes]]:
     if not out or out[0][0] != b"IHDR" or out[-1][0] != b"IEND":
         raise ValueError("incomplete")
     return out
-
-
-def _undo_filters(lines: Any, out: Any, step: int) -> None:
-    """Rows were written as differences to their left and upper neighbours; the first byte says which."""
-    height, width = out.shape
-    for i in range(height):
-        kind = lines[i, 0]
-        for j in range(width):
-            left: Any = np.int64(out[i, j - step]) if j >= step else 0
-            up: Any = np.int64(out[i - 1, j]) if i > 0 else 0
-            corner: Any = np.int64(out[i - 1, j - step]) if i > 0 and j >= step else 0
-            guess: Any = 0
-            if kind == 1:
-                guess = left
-            elif kind == 2:
-                guess = up
-            elif kind == 3:
-                guess = (left + up) // 2
-            elif kind == 4:
-                a, b, c = abs(up - corner), abs(left - corner), abs(left + up - 2 * corner)
-                guess = left if a <= b and a <= c else up if b <= c else corner
-            out[i, j] = np.uint8((lines[i, j + 1] + guess) & 255)
-
-
-_unfilter: Any = njit(cache=True, nogil=True)(_undo_filters)
