@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mssvm.core import library
 from mssvm.core.errors import MssvmError
-from mssvm.engines.native import features, library
-from mssvm.engines.native.library import FLOATS, INT, INTS, Function, RecordType
+from mssvm.core.library import FLOATS, INT, INTS, Function, RecordType
+from mssvm.engines.native import features
 
 FLOAT_ROWS = np.zeros(6)
 NO_FLOATS, NO_INTS = np.zeros(0), np.zeros(0, dtype=np.int64)

@@ -9,8 +9,8 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
+from mssvm.core.library import BYTES, INT, Function
 from mssvm.data.readers.stream import RAISE
-from mssvm.engines.native.library import BYTES, INT, Function
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type

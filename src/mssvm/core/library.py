@@ -1,0 +1,203 @@
+"""The compiled library: finds it, loads the variant for this processor, and calls its functions.
+
+A native function takes one record (a C struct of numbers and arrays, ``cpp/boundary.hpp``) and returns a whole number:
+
+    ROWS = Function("mssvm_order_rows", one=INTS, two=INTS, ptr=INTS, near=INTS)
+    count = ROWS(one=one, two=two, ptr=ptr, near=near)
+
+Arrays must be contiguous and of exactly the kind that is declared: a copy made here in silence would be lost where a
+function writes into it. The order of the names is that of the fields of the struct.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping
+from functools import cache, cached_property
+from pathlib import Path
+from platform import machine
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+from mssvm.core.errors import MemoryLimitError, MissingExtraError, MssvmError
+
+DIRECTORY = Path(__file__).parents[1] / "engines/native/lib"
+VERSION = 1  # of the boundary; ``mssvm_version`` of the library must agree
+SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+X86 = ("x86_64", "AMD64")
+_REFUSED, _NO_MEMORY = -1, -2
+
+
+_BYTE: Any = ctypes.c_char
+
+
+class ArrayKind:
+    """An array of one element type, as a field of a record: its address and its size."""
+
+    code = "Pq"
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
+
+    def encode(self, name: str, value: Any) -> tuple[int, int]:
+        if not isinstance(value, np.ndarray) or value.dtype != self.dtype or not value.flags.c_contiguous:
+            found = f"{value.dtype} array" if isinstance(value, np.ndarray) else type(value).__name__
+            raise TypeError(f"{name} must be a contiguous array of {self.dtype}, got a {found}.")
+        size = value.size
+        if size and value.flags.writeable:
+            return ctypes.addressof(_BYTE.from_buffer(value)), size  # four times as fast as value.ctypes.data
+        return value.ctypes.data, size
+
+
+class NumberKind:
+    """A whole or a real number, as a field of a record."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def encode(self, name: str, value: Any) -> tuple[Any]:
+        return (value,)
+
+
+class RecordKind:
+    """A record by address, as a field of another one; None is a null pointer."""
+
+    code = "P"
+
+    def __init__(self, kind: RecordType) -> None:
+        self.kind = kind
+
+    def encode(self, name: str, value: Any) -> tuple[int]:
+        if value is None:
+            return (0,)
+        if not isinstance(value, Record) or value.kind is not self.kind:
+            raise TypeError(f"{name} must be a record of {self.kind.name}, got {type(value).__name__}.")
+        return (value.address,)
+
+
+FieldKind = ArrayKind | NumberKind | RecordKind
+FLOATS, INTS, SHORTS = ArrayKind(np.float64), ArrayKind(np.int64), ArrayKind(np.int32)
+MASK, BYTES = ArrayKind(np.bool_), ArrayKind(np.uint8)
+INT, FLOAT = NumberKind("q"), NumberKind("d")
+
+
+class RecordType:
+    """The layout of a C struct: its size in bytes first, then the named fields, all of them of 8 or 16 bytes."""
+
+    def __init__(self, name: str, fields: Mapping[str, FieldKind]) -> None:
+        self.name = name
+        self.fields = dict(fields)
+        self.layout = Struct("@q" + "".join(kind.code for kind in self.fields.values()))
+        self.places: dict[str, tuple[FieldKind, Struct, int]] = {}
+        at = 8
+        for field, kind in self.fields.items():
+            layout = Struct("@" + kind.code)
+            self.places[field] = kind, layout, at
+            at += layout.size
+
+    def __call__(self, **values: Any) -> Record:
+        return Record(self, values)
+
+
+class Record:
+    """A C struct and the arrays that it points to, which live as long as it does."""
+
+    def __init__(self, kind: RecordType, values: dict[str, Any]) -> None:
+        self.kind = kind
+        self._held = values
+        packed: list[Any] = [kind.layout.size]
+        try:
+            for name, field in kind.fields.items():
+                packed += field.encode(name, values[name])
+        except KeyError as error:
+            raise TypeError(f"{kind.name} needs the field {error}.") from None
+        if len(values) != len(kind.fields):
+            raise TypeError(f"{kind.name} has no field {', '.join(sorted(values.keys() - kind.fields.keys()))}.")
+        self._buffer = bytearray(kind.layout.pack(*packed))
+        self.address: int = ctypes.addressof(_BYTE.from_buffer(self._buffer))
+
+    def set(self, name: str, value: Any) -> None:
+        """Change one field, such as the scores of a bound plan."""
+        kind, layout, at = self.kind.places[name]
+        layout.pack_into(self._buffer, at, *kind.encode(name, value))
+        self._held[name] = value
+
+
+class Function:
+    """A native function of one record; calls release the interpreter lock."""
+
+    def __init__(self, symbol: str, **fields: FieldKind) -> None:
+        self.symbol = symbol
+        self.record = RecordType(symbol, fields)
+
+    def __call__(self, **values: Any) -> int:
+        """Build the record and run."""
+        return self.run(self.record(**values))
+
+    @cached_property
+    def _call(self) -> Any:
+        function = getattr(load(), self.symbol)
+        function.argtypes = [ctypes.c_void_p]
+        function.restype = ctypes.c_int64
+        return function
+
+    def run(self, record: Record) -> int:
+        """Run on a record that was built before."""
+        code: int = self._call(record.address)
+        if code < 0:
+            raise _error(self.symbol, code)
+        return code
+
+
+def _error(symbol: str, code: int) -> Exception:
+    message = load().mssvm_error().decode()
+    if code == _NO_MEMORY:
+        return MemoryLimitError(f"{symbol}: {message}")
+    if code == _REFUSED:
+        return MssvmError(f"{symbol}: {message}")
+    return RuntimeError(f"{symbol}: {message}")
+
+
+def variants() -> list[str]:
+    """Names of the library's variants for this processor, the fastest first."""
+    if machine() not in X86:
+        return ["baseline"]
+    path = DIRECTORY / f"libmssvm-cpu{SUFFIX}"
+    level = ctypes.CDLL(str(path)).mssvm_cpu_level() if path.exists() else 0
+    return [f"x86-64-v{k}" for k in range(level, 1, -1)]
+
+
+@cache
+def load() -> Any:
+    """The library, loaded once for the process."""
+    for variant in variants():
+        path = DIRECTORY / f"libmssvm-{variant}{SUFFIX}"
+        if not path.exists():
+            continue
+        library = ctypes.CDLL(str(path))
+        library.mssvm_error.restype = ctypes.c_char_p
+        found = library.mssvm_version()
+        if found != VERSION:
+            raise MssvmError(
+                f"{path.name} is of another version of mssvm (boundary {found}, not {VERSION}): run make install again."
+            )
+        return library
+    raise MissingExtraError(
+        "mssvm has no compiled library for this machine: install a wheel of this platform, or run pip install . "
+        "in the source directory, which compiles it."
+    )
+
+
+def available() -> bool:
+    """Whether there is a library for this machine."""
+    return any((DIRECTORY / f"libmssvm-{variant}{SUFFIX}").exists() for variant in variants())
+
+
+@cache
+def lanes() -> int:
+    """Doubles in one vector of the loaded variant."""
+    count: int = load().mssvm_lanes()
+    return count
