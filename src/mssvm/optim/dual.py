@@ -19,12 +19,22 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import UnsupportedError
-from mssvm.core.jit import njit
+from mssvm.core.library import FLOAT, FLOATS, INT, INTS, Function
 from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.run import SolverRun
 from mssvm.optim.solver import Certificate
 
 NEGLIGIBLE = 1e-6
+PAIRWISE = Function(
+    "mssvm_dual_pairwise",
+    hessian=FLOATS,
+    gradient=FLOATS,
+    a=FLOATS,
+    group=INTS,
+    groups=INT,
+    most_rounds=INT,
+    share=FLOAT,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,36 +131,18 @@ def _interior_point(H: Floats, q: Floats, group: Ints) -> Floats | None:
     return None if np.any(totals <= 0) else np.asarray(a / totals[index])
 
 
-@njit(cache=True, nogil=True)
 def pairwise(H: Floats, gradient: Floats, a: Floats, group: Ints, n_groups: int, max_rounds: int, share: float) -> None:
     """Move weight from the worst plane in use to the best one of its group, with exact line search, in place.
 
     ``gradient`` = Ha - q is kept up to date. Ends when no group's difference of gradients exceeds ``share`` of the
     largest one met in the first round.
     """
-    first = 0.0
-    for n_round in range(max_rounds):
-        largest = 0.0
-        for g in range(n_groups):
-            best, worst = -1, -1
-            for k in range(len(a)):
-                if group[k] == g:
-                    if best < 0 or gradient[k] < gradient[best]:
-                        best = k
-                    if a[k] > 0 and (worst < 0 or gradient[k] > gradient[worst]):
-                        worst = k
-            drop = gradient[worst] - gradient[best]
-            if drop <= 0:
-                continue
-            largest = max(largest, drop)
-            curvature = H[best, best] + H[worst, worst] - 2 * H[best, worst]
-            whole = drop >= a[worst] * curvature
-            move = a[worst] if whole else drop / curvature
-            a[best] += move
-            a[worst] = 0.0 if whole else a[worst] - move
-            for k in range(len(a)):
-                gradient[k] += move * (H[k, best] - H[k, worst])
-        if n_round == 0:
-            first = largest
-        if largest <= share * first:
-            break
+    PAIRWISE(
+        hessian=np.ascontiguousarray(H),
+        gradient=gradient,
+        a=a,
+        group=group,
+        groups=n_groups,
+        most_rounds=max_rounds,
+        share=share,
+    )
