@@ -191,6 +191,7 @@ REFUSED: dict[str, tuple[type, dict[str, Any]]] = {
     "cutting planes and a weight without strength": (
         ms.SSVM, {"solver": "cutting-plane", "penalties": {"transition": 0.0}},
     ),
+    "bcfw and a weight without strength": (ms.SSVM, {"solver": "bcfw", "penalties": {"transition": 0.0}}),
     "only weights that were seen": (ms.HCRF, {"support": "seen"}),
     "a member that takes turns": (ms.ModLat, {"structure": ms.Chain(hidden=2)}),
     "a member without hidden variables": (ms.CRF, {"structure": ms.Chain(hidden=2)}),

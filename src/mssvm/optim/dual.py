@@ -45,9 +45,8 @@ class ConvexForm:
         run.regulariser.demand_smooth(solver)
         if by_instance and not run.problem.has_atoms:
             raise UnsupportedError(
-                f"{solver} visits single instances again and again, which a cluster is too far away for; "
-                "use solver='lbfgs', solver='subgradient' or solver='adam', or, with a strength > 0 on every weight, "
-                "solver=CCCP(inner=CuttingPlane(n_slack=False))."
+                f"{solver}, by itself or inside CCCP, visits single instances again and again, which a cluster is too "
+                "far away for; use solver='lbfgs', solver='subgradient', solver='adam' or solver=CCCP(inner=LBFGS())."
             )
         run.regulariser.demand_dual(run.problem.n_weights, solver)
         if not run.problem.convex:
