@@ -58,10 +58,10 @@ def blanked(y: Array, seen: Array) -> Any:
 # ------------------------------------------------------------------------------------------------------- chains
 
 
-def _tagged(quick: bool) -> tuple[Any, Any, Any, Any]:
-    x, y = w.tagged_chains(**w.sizes("tagged", quick))
-    cut = len(x) * 4 // 5
-    return w.named(x[:cut]), w.names(y[:cut]), w.named(x[cut:]), w.names(y[cut:])
+def _tagged(quick: bool, workload: str = "tagged") -> tuple[Any, Any, Any, Any]:
+    X, y = w.tagged_texts(workload, quick)
+    cut = len(X) * 4 // 5
+    return X[:cut], y[:cut], X[cut:], y[cut:]
 
 
 def tagged_fit(quick: bool) -> Run:
@@ -75,15 +75,18 @@ def tagged_fit(quick: bool) -> Run:
     return run
 
 
-def tagged_predict(quick: bool) -> Run:
-    X, y, X_test, y_test = _tagged(quick)
-    model = ms.CRF(ms.Chain(), C=0.5, max_iter=50, tol=1e-12, decode="map").fit(X, y)  # as crfsuite decodes
+def tagged_predict(workload: str) -> Here:
+    def make(quick: bool) -> Run:
+        X, y, X_test, y_test = _tagged(quick, workload)
+        model = ms.CRF(ms.Chain(), C=0.5, max_iter=50, tol=1e-12, decode="map").fit(X, y)  # as crfsuite decodes
 
-    def run() -> Outcome:
-        found, wall, cpu = clocked(lambda: model.predict(X_test))
-        return Outcome({"accuracy": accuracy(found, y_test)}, 1.0, wall, cpu)
+        def run() -> Outcome:
+            found, wall, cpu = clocked(lambda: model.predict(X_test))
+            return Outcome({"accuracy": accuracy(found, y_test)}, 1.0, wall, cpu)
 
-    return run
+        return run
+
+    return Here(make)
 
 
 @cache

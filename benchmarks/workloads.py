@@ -14,6 +14,7 @@ Array = np.ndarray[Any, Any]
 
 SIZES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tagged": ({"n": 1000}, {"n": 100}),
+    "text": ({"n": 500}, {"n": 60}),
     "sequences": ({"n": 200}, {"n": 60}),
     "dense": ({"n": 1000, "length": 40}, {"n": 48, "length": 12}),
     "latent": ({"n": 20, "length": 10, "labels": 4, "features": 5}, {"n": 10, "length": 6, "labels": 3, "features": 4}),
@@ -66,6 +67,52 @@ def named(x: Array) -> list[list[dict[str, str]]]:
 def names(y: Array) -> list[list[str]]:
     """Labels as strings."""
     return [[str(v) for v in row] for row in y]
+
+
+def tagged_texts(workload: str, quick: bool) -> tuple[Any, Any]:
+    """Named features and labels of the workload "tagged" (one feature a site) or "text" (20 of them)."""
+    if workload == "text":
+        return text_chains(**sizes("text", quick))
+    x, y = tagged_chains(**sizes("tagged", quick))
+    return named(x), names(y)
+
+
+def text_chains(n: int = 500, length: int = 20, labels: int = 10, words: int = 2000, tags: int = 12) -> tuple[Any, Any]:
+    """Sentences with the 20 features a token of crfsuite's tutorial, and labels; the first 80% are for training.
+
+    Words are random letters, drawn by a hidden Markov model over the labels; the part of speech is one of the word. A
+    token has texts, truth values and a number, and at the ends of a sentence fewer of them.
+    """
+    x, y = tagged_chains(n, length, labels, words)
+    rng = np.random.default_rng(4)
+    letters = [rng.integers(97, 123, size=rng.integers(2, 10)) for _ in range(words)]
+    vocabulary = ["".join(map(chr, codes)) for codes in letters]
+    vocabulary[::7] = [word.title() for word in vocabulary[::7]]
+    vocabulary[1::31] = [word.upper() for word in vocabulary[1::31]]
+    part = [f"{'NVJR'[tag % 4]}{'BDGPZ'[tag % 5]}{tag}" for tag in rng.integers(tags, size=words)]
+    return [_tokens([vocabulary[k] for k in row], [part[k] for k in row]) for row in x], names(y)
+
+
+def _tokens(words: list[str], tags: list[str]) -> list[dict[str, Any]]:
+    """Features of every token of a sentence: its own, and those of the tokens before and after it."""
+    out = []
+    for t, word in enumerate(words):
+        features: dict[str, Any] = {
+            "bias": 1.0, "word.lower()": word.lower(), "word[-3:]": word[-3:], "word[-2:]": word[-2:],
+            "word.isupper()": word.isupper(), "word.istitle()": word.istitle(), "word.isdigit()": word.isdigit(),
+            "postag": tags[t], "postag[:2]": tags[t][:2], "length": float(len(word)) / 10,
+        }  # fmt: skip
+        for step, end in ((-1, "BOS"), (1, "EOS")):
+            if not 0 <= t + step < len(words):
+                features[end] = True
+                continue
+            near, tag = words[t + step], tags[t + step]
+            features |= {
+                f"{step:+}:word.lower()": near.lower(), f"{step:+}:word.istitle()": near.istitle(),
+                f"{step:+}:word.isupper()": near.isupper(), f"{step:+}:postag": tag, f"{step:+}:postag[:2]": tag[:2],
+            }  # fmt: skip
+        out.append(features)
+    return out
 
 
 def hidden_sequences(n: int = 200, length: int = 20, classes: int = 3, states: int = 3, d: int = 6) -> tuple[Any, Any]:

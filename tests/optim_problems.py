@@ -88,6 +88,10 @@ class Toy:
         (high, mu_high), (low, mu_low) = self._plus(w, ids), self._minus(w, ids)
         return self._part(ids, high - low, mu_high - mu_low, plus_calls=len(ids), minus_calls=len(ids))
 
+    @property
+    def has_atoms(self) -> bool:
+        return True
+
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
         value, mu = self._plus(w, np.array([i]))
         return float(value[0]), mu[0].ravel()

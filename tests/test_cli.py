@@ -105,6 +105,20 @@ def test_evaluate_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert code == 0 and "span F1" in out and "precision" in out
 
 
+def test_evaluate_counts_labelled_instances_alone(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
+    blank = [{**record, "y": [None] * len(record["y"])} for record in records]
+    some, none = tmp_path / "some.jsonl", tmp_path / "none.jsonl"
+    some.write_text("".join(json.dumps(record) + "\n" for record in [*records[:3], *blank[3:]]))
+    none.write_text("".join(json.dumps(record) + "\n" for record in blank))
+    code, out, _ = run(capsys, "evaluate", folder / "m.st", some)
+    assert code == 0 and re.search(r"instances all right\D+[\d.]+% of 3\b", out)
+    code, _, said = run(capsys, "evaluate", folder / "m.st", none)
+    assert code != 0 and "no labelled site" in said
+
+
 def test_inspect_and_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "inspect", folder / "m.st", "--json", "--top", 4)
     fields = json.loads(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -219,6 +220,52 @@ def test_calibration_finds_the_temperature_of_least_log_loss() -> None:
     assert after == pytest.approx(-np.mean(np.log(p[np.arange(len(p)), states])), abs=1e-9)
     assert same(model.predict(held, decode="map"), labels)
     assert model.fit(X, Y).temperatures_ == (1.0, 0.0)
+
+
+def two_minima() -> tuple[Any, Any, Any]:
+    """A model whose log loss has one minimum at a low temperature and another, higher one at a high temperature."""
+    x, y = [np.array([[0.158, -0.417], [1.167, -0.405]])], [["b", "a"]]
+    structure = ms.Chain(hidden=2, direct=True, forbidden=[("a", "b")])
+    model = ms.HCRF(structure, classes=["a", "b"], random_state=0).fit(x * 2, [["b", "a"], ["a", "a"]])
+    model.coef_ = np.array([
+        -0.7256, -0.3356, -1.5672, 1.7768, -0.9762, -0.4233, 0.8725, -1.3641, -0.6325, -0.0765, -0.9669, 0.0987, 1.3498,
+        -0.178, 1.1534, 0.0385, 0.5172, 1.3136, 0.1469, -0.8254, -0.3572, 0.2711, 0.4203, 0.6835, -1.2255, -0.0252,
+    ])  # fmt: skip
+    return model, x, y
+
+
+def test_calibration_finds_the_lower_of_two_minima() -> None:
+    model, x, y = two_minima()
+    losses = {}
+    for t in np.exp(np.linspace(-np.log(32), np.log(32), 101)):
+        model.temperatures_ = (t, t)
+        losses[t] = ms.metrics.calibration(model, x, y).log_loss
+    values = list(losses.values())
+    assert sum(a > b < c for a, b, c in zip([np.inf, *values], values, [*values[1:], np.inf], strict=False)) == 2
+    model.calibrate(x, y)
+    assert ms.metrics.calibration(model, x, y).log_loss <= min(values) + 1e-9
+    found = model.training_["calibration"]
+    assert found["temperature"] == model.temperatures_[0] == pytest.approx(1 / 32)
+    assert found["log_loss"] == pytest.approx(min(values)) and found["at_edge"]
+    assert "at the edge of the interval searched" in model.diagnose()
+
+
+def test_calibration_says_that_a_minimum_is_inside(tmp_path: Path) -> None:
+    model = ms.SSVM(C=20.0, **QUICK).fit(X, Y)
+    assert "Calibrated" not in model.diagnose()
+    model.calibrate(*sequences(60, seed=2, noise=1.5))
+    assert not model.training_["calibration"]["at_edge"]
+    assert "a minimum inside the interval searched" in model.diagnose()
+    model.save(tmp_path / "m.safetensors")
+    assert ms.load(tmp_path / "m.safetensors").diagnose() == model.diagnose()
+    assert "Calibrated" not in model.fit(X, Y).diagnose()
+
+
+def test_a_loss_that_no_temperature_changes_keeps_the_temperature_1() -> None:
+    model = ms.CRF(ms.Chain(), **QUICK).fit(X, Y)
+    model.coef_ = np.zeros_like(model.coef_)
+    model.calibrate(X, Y)
+    assert model.temperatures_[0] == 1.0 and not model.training_["calibration"]["at_edge"]
 
 
 def test_reliability_against_counting() -> None:

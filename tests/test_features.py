@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import sparse
 
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.data.features import FeatureRows, FeatureSchema
+from mssvm.data.named import ALIKE, PROBE, Columns
 
 
 def named_rows(space: FeatureSchema, rows: FeatureRows) -> list[dict[str, float]]:
@@ -161,6 +164,99 @@ def test_sites_of_several_kinds_are_read_as_one_by_one(times: int) -> None:
     assert (bulk.encode([kinds * times]).matrix != rows.matrix).nnz == 0
 
 
+NAMES = st.sampled_from(["a", "b", "a:b", "c", "word.lower()", ""])
+TEXT = st.sampled_from(["x", "y", "b", "b:x", "", "ä"])
+PLAIN = st.one_of(
+    TEXT, st.booleans(), st.sampled_from([0, 1, -2, 0.0, -0.0, 1.0, 2.5, np.float64(0.5), np.float32(1.5)])
+)
+RARE = st.one_of(
+    st.sampled_from([None, np.str_("x"), np.True_, np.False_, np.int64(3), 10**400, 1e301, float("nan"), b"x", 1j]),
+    st.lists(TEXT, max_size=2),
+    st.sets(TEXT, max_size=2),
+    st.dictionaries(NAMES, PLAIN | st.lists(TEXT, max_size=2), max_size=2),
+)
+DICTS = st.dictionaries(NAMES, PLAIN, max_size=5)
+KINDS = [
+    DICTS,  # names and values of the common kinds
+    st.dictionaries(NAMES, TEXT, min_size=1, max_size=1),
+    st.dictionaries(NAMES | st.integers(0, 2), PLAIN | RARE, max_size=4),
+    st.lists(NAMES, max_size=3) | st.tuples(NAMES),
+    st.sets(NAMES, max_size=3) | DICTS.map(OrderedDict) | DICTS | st.just("word") | st.none(),
+]
+
+
+@st.composite
+def corpora(draw: Any) -> list[list[Any]]:
+    """Instances of sites with few names: some alike and many, some alone."""
+    kind = draw(st.sampled_from(KINDS))
+    sites = draw(st.lists(kind, min_size=1, max_size=6))
+    many = draw(st.lists(st.sampled_from(sites), max_size=3))
+    varied = [{name: draw(PLAIN) for name in site} if isinstance(site, dict) else site for site in many]
+    every = [*sites, *many * draw(st.sampled_from([0, 1, 40])), *varied * draw(st.sampled_from([0, 1, 40]))]
+    order = draw(st.permutations(range(len(every)))) if len(every) < 20 else range(len(every))
+    cut = draw(st.integers(0, len(every)))
+    return [[every[s] for s in order][:cut], [every[s] for s in order][cut:]]
+
+
+def read(X: list[Any], new: list[Any]) -> Any:
+    """What learning from X, and reading new items then, come to: names and all arrays, or the words of an error."""
+    try:
+        schema, rows = FeatureSchema.learn(X)
+    except InputError as error:
+        return str(error)
+    found: list[Any] = [schema.vocabulary, *csr(rows)]
+    try:
+        return [*found, *csr(schema.encode(new))]
+    except InputError as error:
+        return [*found, str(error)]
+
+
+def csr(rows: FeatureRows) -> list[Any]:
+    if not sparse.issparse(rows.matrix):
+        return [rows.matrix.tolist(), rows.ptr.tolist()]
+    m = rows.matrix
+    return [m.shape, m.data.tolist(), m.indices.tolist(), m.indptr.tolist(), m.indices.dtype, rows.ptr.tolist()]
+
+
+@settings(deadline=None)
+@given(corpora(), corpora())
+def test_bulk_reading_is_reading_one_by_one(X: list[Any], new: list[Any]) -> None:
+    found = read(X, new)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Columns, "_in_bulk", refuse)
+        expected = read(X, new)
+    assert repr(found) == repr(expected)  # of the same types, and NaN equal to itself
+
+
+def refuse(self: Columns, sites: list[Any]) -> None:
+    raise TypeError
+
+
+@pytest.mark.parametrize("n", [1, ALIKE - 1, ALIKE, PROBE + 1, 3 * PROBE])
+@pytest.mark.parametrize(
+    "last",
+    [{"w": "a", "t": True}, {"t": True, "w": "a"}, {"w": "b"}, {"w": 1.0, "t": "x"}, {"w": "a", "t": np.False_}, {}],
+)
+def test_the_last_site_may_be_of_another_kind(n: int, last: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    X = [[{"w": "a", "t": k % 2 == 0} for k in range(n)], [last]]
+    found = read(X, X[::-1])
+    monkeypatch.setattr(Columns, "_in_bulk", refuse)
+    assert found == read(X, X[::-1])
+
+
+def test_common_sites_are_read_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above compare two readers only if there are two."""
+
+    def fail(*args: Any) -> None:
+        raise AssertionError("a common site was read by itself")
+
+    monkeypatch.setattr(Columns, "_one_by_one", fail)
+    texts = [{"w": "a", "n": 1.5, "t": False}, {"w": "b", "n": 2, "t": True}]
+    for sites in (texts * 40, [*texts * 40, {"w": "c"}], [{"w": "a"}] * 3, [{"w": "a"}, {"v": 1}], [["a"], ("b", "c")]):
+        schema, _ = FeatureSchema.learn([sites])
+        schema.encode([sites[::-1]])
+
+
 def test_a_site_may_be_read_only_once() -> None:
     sites: list[Any] = [{"w": "a"}, iter(["x", "y"]), {"v": "a"}]
     space, rows = FeatureSchema.learn([sites])
@@ -172,7 +268,7 @@ def test_a_site_may_be_read_only_once() -> None:
 def test_parts_are_numbered_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     X = [[{"w": str(3 * i % 11), "v": str(i % 4)} for i in range(n)] for n in (5, 3, 9, 1)]
     whole, rows = FeatureSchema.learn(X)
-    monkeypatch.setattr("mssvm.data.features.SITES_AT_ONCE", 4)
+    monkeypatch.setattr("mssvm.data.named.SITES_AT_ONCE", 4)
     parts, part_rows = FeatureSchema.learn(X)
     assert parts.vocabulary == whole.vocabulary and (rows.matrix != part_rows.matrix).nnz == 0
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle  # noqa: TID251 - scikit-learn pickles scorers for other processes
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, make_scorer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
@@ -49,6 +52,65 @@ def test_missing_labels_candidates_and_unknown_ones() -> None:
     assert ms.metrics.site_accuracy(["u", "v"], np.array(["u", "u"])) == 0.5  # one label an instance
     grids = [np.zeros((2, 2), int), np.ones((1, 3), int)]
     assert ms.metrics.site_accuracy([[[0, 1], [0, 0]], [[1, 1, None]]], grids) == pytest.approx(5 / 6)
+
+
+CLASSES = ("a", "b", "c", "d")
+LABEL = st.none() | st.sampled_from(CLASSES) | st.sets(st.sampled_from(CLASSES), min_size=2)
+SITES = st.lists(st.lists(st.tuples(LABEL, st.sampled_from(CLASSES)), min_size=1, max_size=5), min_size=1, max_size=4)
+
+
+@given(SITES)
+def test_only_labelled_sites_count_as_in_scikit_learn(instances: list[list[tuple[Any, str]]]) -> None:
+    truth, said = ([[site[k] for site in item] for item in instances] for k in range(2))
+    labelled = [site for item in instances for site in item if site[0] is not None]
+    single = [site for site in labelled if isinstance(site[0], str)]
+    if not single:
+        with pytest.raises(InputError, match=r"no labelled site|needs a site with a single label"):
+            ms.metrics.flat_f1(truth, said)
+        return
+    for average in ("macro", "weighted", "micro"):
+        expected = f1_score(*zip(*single, strict=True), average=average, zero_division=0.0)
+        assert ms.metrics.flat_f1(truth, said, average) == pytest.approx(expected)
+    right = [v == s or (isinstance(v, set) and s in v) for v, s in labelled]
+    assert ms.metrics.site_accuracy(truth, said) == pytest.approx(np.mean(right))
+    whole = [
+        all(s == v or (isinstance(v, set) and s in v) for v, s in item if v is not None)
+        for item in instances
+        if any(v is not None for v, _ in item)
+    ]
+    assert ms.metrics.instance_accuracy(truth, said) == pytest.approx(np.mean(whole))
+
+
+def test_a_class_predicted_only_where_no_single_label_is_does_not_count() -> None:
+    assert ms.metrics.flat_f1([["a", None]], [["a", "b"]]) == 1.0
+    assert ms.metrics.flat_f1([["a", {"b", "c"}]], [["a", "b"]]) == 1.0
+    with pytest.raises(InputError, match="needs a site with a single label"):
+        ms.metrics.flat_f1([[{"a", "b"}]], [["a"]])
+
+
+BIOES = ("O", "B-x", "I-x", "E-x", "S-x", "B-y", "I-y")
+
+
+@given(st.lists(st.tuples(st.none() | st.sampled_from(BIOES), st.sampled_from(BIOES)), min_size=1, max_size=5))
+def test_chunks_count_where_every_way_to_fill_in_labels_agrees(sites: list[tuple[str | None, str]]) -> None:
+    """By enumeration of all labels that could stand where one is missing."""
+    truth, said = [v for v, _ in sites], [s for _, s in sites]
+    if truth.count(None) in (0, len(truth)) or truth.count(None) > 3:
+        truth[0] = "B-x"
+        truth[1:] = [v or "O" for v in truth[1:]]
+    ways = [set(spans(tags)) for tags in product(*((v,) if v else BIOES for v in truth))]
+    certain, possible = set.intersection(*ways), set.union(*ways)
+    predicted = {span for span in spans(said) if span in certain or span not in possible}
+    total = len(predicted) + len(certain)
+    # Another instance with one right chunk makes the tags BIOES, whatever was drawn, and tells counts from rates.
+    expected = 2 * (len(predicted & certain) + 1) / (total + 2)
+    assert ms.metrics.span_f1([truth, ["B-x", "O"]], [said, ["B-x", "O"]]) == pytest.approx(expected)
+
+
+def test_a_chunk_that_may_be_right_is_not_wrong() -> None:
+    truth, said = [[None, "I-x", "O"], ["B-x", "O"]], [["O", "B-x", "O"], ["B-x", "O"]]
+    assert ms.metrics.span_f1(truth, said) == 1.0
+    assert ms.metrics.span_f1([["O", None], ["B-x", "O"]], [["B-x", "I-x"], ["B-x", "O"]]) == pytest.approx(2 / 3)
 
 
 def test_chunks_of_both_schemes() -> None:

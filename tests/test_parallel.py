@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -176,6 +177,59 @@ def test_solvers_of_single_instances_refuse(solver: Any, local: Any, dense: Any)
     y = [["A"] * len(x) for x in X[:9]]
     with ms.distributed(local), pytest.raises(UnsupportedError, match="use solver='lbfgs'"):
         ms.SSVM(ms.Chain(), solver=solver).fit(ms.ShardedDataset([Loaded(X[:9], y)]))
+
+
+REFUSED: dict[str, tuple[type, dict[str, Any]]] = {
+    "cccp by name": (ms.HCRF, {"solver": "cccp"}),
+    "cccp as an object": (ms.MSSVM, {"solver": ms.solvers.CCCP()}),
+    "bcfw with hidden variables": (ms.MSSVM, {"structure": ms.Chain(hidden=2), "solver": "bcfw"}),
+    "bcfw without": (ms.SSVM, {"solver": "bcfw"}),
+    "cutting planes with hidden variables": (ms.MSSVM, {"solver": "cutting-plane"}),
+    "one slack an instance": (ms.LSSVM, {"solver": ms.solvers.CuttingPlane(n_slack=True)}),
+    "bcfw and absolute values": (ms.SSVM, {"solver": "bcfw", "l1_ratio": 0.5}),
+    "cccp and absolute values": (ms.HCRF, {"solver": "cccp", "l1_ratio": 0.5}),
+    "cutting planes and a weight without strength": (
+        ms.SSVM, {"solver": "cutting-plane", "penalties": {"transition": 0.0}},
+    ),
+    "bcfw and a weight without strength": (ms.SSVM, {"solver": "bcfw", "penalties": {"transition": 0.0}}),
+    "only weights that were seen": (ms.HCRF, {"support": "seen"}),
+    "a member that takes turns": (ms.ModLat, {"structure": ms.Chain(hidden=2)}),
+    "a member without hidden variables": (ms.CRF, {"structure": ms.Chain(hidden=2)}),
+}  # fmt: skip
+
+
+def recommended(sentence: str, member: type, params: dict[str, Any]) -> Iterator[tuple[type, dict[str, Any]]]:
+    """What a refusal tells the user to try instead: members and parameters, read from its words."""
+    advice = sentence[sentence.index("use ") :]
+    for name in re.findall(r"'([a-z-]+)'", advice):
+        yield member, {**params, "support" if name == "all" else "solver": name}
+    for hidden in re.findall(r"hidden=(\d)", advice):
+        yield member, {**params, "structure": ms.Chain(hidden=int(hidden))}
+    for call in re.findall(r"\b[A-Z]\w+\((?:[^()]|\([^()]*\))*\)", advice):
+        yield member, {**params, "solver": eval(call, {name: getattr(ms.solvers, name) for name in ms.solvers.__all__})}
+    for name in re.findall(r"(?<![\w=(])[A-Z]\w+(?![\w(])", advice):
+        if hasattr(ms.solvers, name):
+            yield member, {**params, "solver": getattr(ms.solvers, name)()}
+        else:
+            yield getattr(ms, name), params
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_refusal_recommends_is_accepted(name: str, local: Any) -> None:
+    member, params = REFUSED[name]
+    X = [np.array([[0.5, 1.0], [-1.0, 0.3]]), np.array([[1.0, -0.5]])]
+    y = [["a", None], ["b"]] if member in (ms.HCRF, ms.MSSVM, ms.LSSVM, ms.ModLat) else [["a", "b"], ["b"]]
+    with ms.distributed(local):
+        data = ms.ShardedDataset([Loaded(X, y)], ms.Chain())
+        with pytest.raises((UnsupportedError, InputError)) as refusal:
+            member(**params, random_state=0).fit(data)
+        advice = list(recommended(str(refusal.value), member, params))
+        assert advice, f"no alternative was read from {refusal.value}"
+        for other, changed in advice:
+            by_name = isinstance(changed.get("solver", "auto"), str)
+            fitted = other(**changed, max_iter=3 if by_name else None, random_state=0).fit(data)
+            assert np.isfinite(fitted.coef_).all()
 
 
 def test_bags_and_delayed_loaders_are_shards(local: Any, dense: Any) -> None:

@@ -57,9 +57,10 @@ def _summary(found: Scores, name: str, known: set[Any]) -> Table:
         ("accuracy", f"{found.accuracy:.2%}"),
         ("labelled sites", f"{found.n_sites}"),
         ("unlabelled sites", f"{found.n_unlabelled}"),
-        ("instances all right", f"{found.whole:.2%} of {found.n_instances}"),
+        ("instances all right", f"{found.whole:.2%} of {found.n_labelled_instances}"),
     ]
-    unseen = {label: rates.support for label, rates in found.by_class.items() if label not in known}
+    met = {label: rates.support for label, rates in found.by_class.items() if label not in known}
+    unseen = {label: n for label, n in met.items() if n}  # not those of candidate sets alone
     if unseen:
         listed = ", ".join(f"{label} ({n})" for label, n in unseen.items())
         rows.insert(3, ("never seen in training", f"{listed}: counted as wrong"))

@@ -15,32 +15,25 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import chain, count, repeat
+from itertools import count, repeat
 from typing import Any, Literal
-from zlib import crc32
 
 import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import AnyArray, Ints
-from mssvm.core.checks import LARGEST, shown
+from mssvm.core.checks import LARGEST
 from mssvm.core.errors import InputError, MssvmWarning, at_row
 from mssvm.core.topology import offsets
+from mssvm.data.named import Columns, Hashed, Known
 from mssvm.data.standardise import Standardise
 from mssvm.data.words import words
 
 __all__ = ["Standardise", "words"]
 
 Kind = Literal["dense", "sparse", "named"]
-Part = tuple[AnyArray, AnyArray, AnyArray]
-"""Columns (-1: none) and values of features of some sites, and how many each site has."""
-
-NUMBERS = {float, int, np.float64, np.float32, np.int64}
-SITES_AT_ONCE = 1 << 15
-ALIKE = 8  # sites with the same names, on the average, from which these are read name by name
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +61,10 @@ class FeatureSchema:
         items, kind = _recognised(items, what)
         if kind == "named":
             table: defaultdict[str, int] = defaultdict(count().__next__)
-            columns = _Columns(table)
+            columns = Columns(table)
             ptr, parts = columns.parts(items, what)
             names = columns.by_first_use(parts)
-            return cls(kind, max(len(names), 1), names, what), columns.rows(ptr, parts, what)
+            return cls(kind, max(len(names), 1), names, what), _named_rows(columns.matrix(parts), ptr, what)
         rows = _stack(items, what)
         if rows.matrix.shape[1] == 0:
             raise InputError(f"{what} has no features; give every site at least one (a constant 1 will do).")
@@ -87,7 +80,8 @@ class FeatureSchema:
         if "named" in (kind, self.kind) and kind != self.kind:
             raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")
         if kind == "named":
-            return self._columns.rows(*self._columns.parts(items, self.what), self.what)
+            ptr, parts = self._columns.parts(items, self.what)
+            return _named_rows(self._columns.matrix(parts), ptr, self.what)
         rows = _stack(items, self.what)
         n = rows.matrix.shape[1]
         if n != self.n_features:
@@ -111,10 +105,10 @@ class FeatureSchema:
         return np.array([self._columns.table[name] for name in names], dtype=np.int64)
 
     @cached_property
-    def _columns(self) -> _Columns:
+    def _columns(self) -> Columns:
         if not self.vocabulary and self.n_features > 1:
-            return _Columns(_Hashed(self.n_features))
-        return _Columns(_Known((name, j) for j, name in enumerate(self.vocabulary)))
+            return Columns(Hashed(self.n_features))
+        return Columns(Known((name, j) for j, name in enumerate(self.vocabulary)))
 
     def _as_learned(self, rows: FeatureRows) -> FeatureRows:
         if self.kind == "sparse" and not sparse.issparse(rows.matrix):
@@ -237,6 +231,13 @@ def _numbers(item: Any, b: int, what: str) -> AnyArray:
     return rows
 
 
+def _named_rows(matrix: Any, ptr: Ints, what: str) -> FeatureRows:
+    """Rows of named features, checked; what a site names twice counts twice."""
+    check_finite(matrix, ptr, what)
+    matrix.sum_duplicates()
+    return FeatureRows(matrix, ptr)
+
+
 def _is_empty(item: Any) -> bool:
     if hasattr(item, "shape"):
         return bool(item.shape) and item.shape[0] == 0
@@ -257,209 +258,3 @@ def check_finite(matrix: Any, ptr: Ints, what: str) -> None:
         row = int(np.flatnonzero(~finite.all(axis=1))[0])
     reason = f"a feature is NaN or inf or beyond {LARGEST:g}; impute, drop or scale it: features are finite numbers."
     raise InputError(reason, what=what, **at_row(row, ptr))
-
-
-class _Known(dict[str, int]):
-    """Columns by name; names that were not learned get -1."""
-
-    def __missing__(self, name: str) -> int:
-        return -1
-
-
-class _Hashed(dict[str, int]):
-    """Columns by a hash of the name; those in use are remembered."""
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.n = n
-
-    def __missing__(self, name: str) -> int:
-        self[name] = column = crc32(name.encode()) % self.n
-        return column
-
-    def __len__(self) -> int:
-        return self.n
-
-
-class _Indicators(dict[str, int]):
-    """Columns of the indicators ``name:value`` by value; those in use are remembered, others cost nothing."""
-
-    def __init__(self, name: str, table: Mapping[str, int]) -> None:
-        super().__init__()
-        self.name, self.table = name, table
-
-    def __missing__(self, value: str) -> int:
-        if type(value) is not str:
-            raise TypeError
-        column = self.table[f"{self.name}:{value}"]
-        if column >= 0:
-            self[value] = column
-        return column
-
-
-class _ByName(dict[str, _Indicators]):
-    """The indicators of a name."""
-
-    def __init__(self, table: Mapping[str, int]) -> None:
-        super().__init__()
-        self.table = table
-
-    def __missing__(self, name: str) -> _Indicators:
-        self[name] = made = _Indicators(name, self.table)
-        return made
-
-
-class _Columns:
-    """The columns of names: ``table`` gives a name its column, or -1 to leave it out."""
-
-    def __init__(self, table: Mapping[str, int]) -> None:
-        self.table, self.indicators = table, _ByName(table)
-
-    def parts(self, items: Sequence[Any], what: str) -> tuple[Ints, list[Part]]:
-        """All sites of all instances: where those of each begin, and their features."""
-        ptr = offsets(np.fromiter(map(len, items), np.int64, len(items)))
-        ends = np.searchsorted(ptr, np.arange(SITES_AT_ONCE, ptr[-1], SITES_AT_ONCE))
-        cuts = sorted({0, *ends.tolist(), len(items)})
-        return ptr, [self._part(items, a, b, what) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
-
-    def rows(self, ptr: Ints, parts: list[Part], what: str) -> FeatureRows:
-        """The same as compressed rows."""
-        columns, data, counts = (np.concatenate([part[k] for part in parts]) for k in range(3))
-        if (columns < 0).any():
-            known = columns >= 0
-            indptr = offsets(known.astype(np.int64))[offsets(counts)]
-            columns, data = columns[known], data[known]
-        else:
-            indptr = offsets(counts)
-        if len(columns) <= np.iinfo(np.int32).max:
-            indptr = indptr.astype(np.int32)
-        matrix = sparse.csr_array((data, columns, indptr), shape=(len(counts), max(len(self.table), 1)))
-        check_finite(matrix, ptr, what)
-        matrix.sum_duplicates()
-        return FeatureRows(matrix, ptr)
-
-    def by_first_use(self, parts: list[Part]) -> tuple[str, ...]:
-        """The names by first use, and the columns of the parts numbered like this (-1 stays)."""
-        names, order = tuple(self.table), list[int]()
-        rank, seen = np.full(len(names) + 1, -1, dtype=np.int32), np.zeros(len(names) + 1, dtype=bool)
-        seen[-1] = True
-        for columns, _, _ in parts:
-            fresh = columns[~seen[columns]]
-            place = np.arange(len(fresh), dtype=np.int32)
-            rank[fresh[::-1]] = place[::-1]  # what is written last, the first use, stays
-            order += fresh[rank[fresh] == place].tolist()
-            seen[fresh] = True
-        rank[order] = np.arange(len(names))
-        for columns, _, _ in parts:
-            columns[:] = rank[columns]
-        return tuple(map(names.__getitem__, order))
-
-    def _part(self, items: Sequence[Any], a: int, b: int, what: str) -> Part:
-        sites = list(chain.from_iterable(items[a:b]))
-        with suppress(TypeError, OverflowError):  # where a site or a value is of another kind
-            if sites:
-                return self._in_bulk(sites)
-        return self._one_by_one(items, a, b, what)
-
-    def _in_bulk(self, sites: list[Any]) -> Part:
-        """Sites of the common kinds, by loops inside the interpreter; TypeError where a site is of another kind."""
-        first, n = tuple(sites[0]) if type(sites[0]) is dict else (), len(sites)
-        with suppress(TypeError):  # where a site has another name, or is no dict
-            if len(first) == 1 and sum(map(len, sites)) == n:
-                return self._alike([(first, sites, slice(None))], n)
-        types = set(map(type, sites))
-        if types != {dict} and not types <= {list, tuple}:
-            raise TypeError
-        if types == {dict}:
-            if list(chain.from_iterable(sites)) == [*first] * n:
-                return self._alike([(first, sites, slice(None))], n)
-            kinds = defaultdict[tuple[str, ...], list[int]](list)
-            for s, site in enumerate(sites):
-                kinds[tuple(site)].append(s)
-            if ALIKE * len(kinds) <= n:
-                return self._alike([(some, [sites[s] for s in at], at) for some, at in kinds.items()], n)
-        names = list(chain.from_iterable(sites))
-        if not set(map(type, names)) <= {str}:
-            raise TypeError
-        counts = np.fromiter(map(len, sites), np.int32, len(sites))
-        if types == {dict}:
-            return *self._mixed(names, list(chain.from_iterable(map(dict.values, sites)))), counts
-        return np.fromiter(map(self.table.__getitem__, names), np.int32, len(names)), np.ones(len(names)), counts
-
-    def _alike(self, kinds: list[tuple[tuple[str, ...], list[Any], Any]], n: int) -> Part:
-        """Kinds of sites: names that they have in common, sites, and which of all they are. Name by name."""
-        counts: AnyArray = np.empty(n, dtype=np.int32)
-        for names, _, which in kinds:
-            counts[which] = len(names)
-        ptr = offsets(counts)
-        columns, data = np.empty(ptr[-1], dtype=np.int32), np.ones(ptr[-1])
-        for names, sites, which in kinds:
-            if not set(map(type, names)) <= {str}:
-                raise TypeError
-            for j, name in enumerate(names):
-                at = slice(j, None, len(names)) if len(kinds) == 1 else ptr[which] + j
-                values: list[Any] = list(map(dict.get, sites, repeat(name)))
-                try:
-                    columns[at] = np.fromiter(map(self.indicators[name].__getitem__, values), np.int32, len(values))
-                except TypeError:  # not all are strings
-                    columns[at], data[at] = self._mixed(repeat(name), values)
-        return columns, data, counts
-
-    def _mixed(self, names: Iterable[str], values: list[Any]) -> tuple[AnyArray, AnyArray]:
-        """Columns and values of numbers, strings and truth values."""
-        types, table, indicators = set(map(type, values)), self.table, self.indicators
-        if not types <= NUMBERS | {str, bool}:
-            raise TypeError
-        columns = [
-            indicators[name][value] if value.__class__ is str else -1 if value is False else table[name]
-            for name, value in zip(names, values, strict=False)
-        ]
-        data = values if types <= NUMBERS else [1.0 if value.__class__ is str else value for value in values]
-        return np.array(columns, np.int32), np.array(data, np.float64)
-
-    def _one_by_one(self, items: Sequence[Any], first: int, last: int, what: str) -> Part:
-        made, counts = _Named(self.table), []
-        for b in range(first, last):
-            for s, site in enumerate(items[b]):
-                before = len(made.columns)
-                try:
-                    made.add(site)
-                except (TypeError, ValueError, AttributeError):
-                    reason = f"{shown(site)} is neither a dict of named features nor an iterable of strings."
-                    raise InputError(reason, what=what, instance=b, site=s) from None
-                counts.append(len(made.columns) - before)
-        return np.array(made.columns, np.int32), np.array(made.values, np.float64), np.array(counts, np.int32)
-
-
-class _Named:
-    """Columns and values of named features of any kind, site by site."""
-
-    def __init__(self, table: Mapping[str, int]) -> None:
-        self.number = table.__getitem__
-        self.columns: list[int] = []
-        self.values: list[float] = []
-
-    def add(self, site: Any) -> None:
-        """The features of one site."""
-        if isinstance(site, Mapping):
-            for name, value in site.items():
-                self._add_value(str(name), value)
-            return
-        # Sets iterate in an order that changes from run to run, and columns are numbered by first use.
-        names = sorted(site) if isinstance(site, (set, frozenset)) else list(site)
-        if not all(isinstance(name, str) for name in names):
-            raise TypeError
-        self.columns.extend(map(self.number, names))
-        self.values.extend([1.0] * len(names))
-
-    def _add_value(self, name: str, value: Any) -> None:
-        if isinstance(value, str):
-            self.add((f"{name}:{value}",))
-        elif isinstance(value, Mapping):
-            for inner, part in value.items():
-                self._add_value(f"{name}:{inner}", part)
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            self.add([f"{name}:{part}" for part in (sorted(value) if isinstance(value, (set, frozenset)) else value)])
-        elif value is not False:
-            self.values.append(float(value) if not isinstance(value, int) or abs(value) <= LARGEST else np.inf)
-            self.columns.append(self.number(name))

@@ -52,18 +52,25 @@ class Rates:
 class Scores:
     """Counts of one evaluation: labelled and unlabelled sites, and labelled ones predicted right, per instance.
 
-    ``spans`` is None unless the labels are BIO or BIOES tags.
+    ``by_class`` has every class of the vocabulary; ``occurring`` are those that some site with a single label has or is
+    predicted to have, over which F1 is averaged. ``spans`` is None unless the labels are BIO or BIOES tags.
     """
 
     right: Ints
     labelled: Ints
     n_unlabelled: int
     by_class: dict[Hashable, Rates]
+    occurring: frozenset[Hashable]
     spans: Rates | None
 
     @property
     def n_instances(self) -> int:
         return len(self.labelled)
+
+    @property
+    def n_labelled_instances(self) -> int:
+        """Instances with a label."""
+        return int(np.count_nonzero(self.labelled))
 
     @property
     def n_sites(self) -> int:
@@ -73,13 +80,12 @@ class Scores:
     @property
     def accuracy(self) -> float:
         """Share of labelled sites predicted right; any candidate is right."""
-        return int(self.right.sum()) / max(self.n_sites, 1)
+        return int(self.right.sum()) / self.n_sites
 
     @property
     def whole(self) -> float:
         """Share of instances with a label whose labelled sites are all right."""
-        counted = self.labelled > 0
-        return float(np.mean((self.right == self.labelled)[counted])) if counted.any() else 0.0
+        return float(np.mean((self.right == self.labelled)[self.labelled > 0]))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -95,6 +101,8 @@ class Scores:
 
 def evaluate(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> Scores:
     """Scores of predicted states of all sites. Candidate sets count in the accuracy, single labels per class."""
+    if not truth.observed.any():
+        raise InputError("there is no labelled site to compare predictions with.")
     right = truth.observed & truth.mask[np.arange(len(states)), states]
     n = len(truth.ptr) - 1
     owner = np.repeat(np.arange(n), np.diff(truth.ptr))
@@ -104,8 +112,9 @@ def evaluate(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> Scores
         label: Rates.of(int(((true == k) & (said == k)).sum()), int((said == k).sum()), int((true == k).sum()))
         for k, label in enumerate(vocabulary.classes)
     }
+    occurring = frozenset(vocabulary.classes[int(k)] for k in np.union1d(true, said))
     chunks = _spans(vocabulary, truth, states) if is_bio(vocabulary.classes) else None
-    return Scores(counts[0], counts[1], int((~truth.observed).sum()), by_class, chunks)
+    return Scores(counts[0], counts[1], int((~truth.observed).sum()), by_class, occurring, chunks)
 
 
 def is_bio(classes: Iterable[Hashable]) -> bool:
@@ -143,23 +152,40 @@ def spans(tags: Sequence[str | None]) -> list[Span]:
 
 
 def _spans(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> Rates:
-    """Exact matches of chunks; those that touch a site whose label is not known for sure are left out on both sides."""
+    """Exact matches of chunks, as far as the labels tell: a true chunk counts where every way to fill in the labels
+    that are not known for sure has it, and a predicted one where all ways have it (right) or none has (wrong)."""
     right = predicted = true = 0
     for first, end in zip(truth.ptr[:-1], truth.ptr[1:], strict=True):
-        known = truth.single[first:end]
         here = range(int(first), int(end))
         gold = [str(vocabulary.classes[int(truth.states[s])]) if truth.single[s] else None for s in here]
         said = [str(vocabulary.classes[int(states[s])]) for s in here]
-        ours = {span for span in spans(said) if _sure(span, said, known)}
-        theirs = {span for span in spans(gold) if _sure(span, gold, known)}
-        right, predicted, true = right + len(ours & theirs), predicted + len(ours), true + len(theirs)
+        judged = [_is_span(span, gold) for span in spans(said)]
+        right += judged.count(True)
+        predicted += len(judged) - judged.count(None)
+        true += sum(_is_span(span, gold) is True for span in spans(gold))
     return Rates.of(right, predicted, true)
 
 
-def _sure(span: Span, tags: Sequence[str | None], known: Any) -> bool:
-    """Whether the labels of the chunk are known, of the site after it and, unless it opens with B, of that before."""
-    opens = (tags[span[0]] or "").startswith(OPENING)
-    return bool(known[span[0] if opens else max(span[0] - 1, 0) : span[1] + 1].all())
+def _is_span(span: Span, tags: Sequence[str | None]) -> bool | None:
+    """Whether ``span`` is a chunk of ``tags``; None where that depends on tags that are not known (None)."""
+    first, end, name = span
+    padded = ["O", *tags, "O"]  # tag t is padded[t + 1]
+    links = [_goes_on(padded[t], padded[t + 1]) for t in range(first, end + 1)]
+    facts = [None if tag is None else tag != "O" and tag.partition("-")[2] == name for tag in tags[first:end]]
+    facts += links[1:-1]
+    facts += [None if link is None else not link for link in (links[0], links[-1])]
+    if False in facts:
+        return False
+    return None if None in facts else True
+
+
+def _goes_on(before: str | None, tag: str | None) -> bool | None:
+    """Whether the chunk of the site before goes on at a site; None where that depends on a tag that is not known."""
+    kind, _, name = (tag or "I").partition("-")
+    kind_before, _, name_before = (before or "B").partition("-")
+    if kind not in INSIDE or kind_before == "O" or kind_before in CLOSING:
+        return False
+    return None if tag is None or before is None else name == name_before
 
 
 # ----------------------------------------------------------------------------------------- true and predicted labels
@@ -187,22 +213,30 @@ def flat_f1(y_true: Any, y_pred: Any, average: str = "macro") -> float:
     """F1 of single sites, averaged over the classes that occur ("macro"), by their number of sites ("weighted"), or of
     all sites together ("micro").
 
+    Only sites with one label count: as in scikit-learn on these sites, a class occurs where one of them has it or is
+    predicted to have it, and a class that is predicted only where the label is missing or a candidate set does not.
+
     >>> ms.metrics.flat_f1([["B", "O"]], [["B", "B"]], average="micro")
     0.5
+    >>> ms.metrics.flat_f1([["B", None]], [["B", "O"]])
+    1.0
     """
     if average not in AVERAGES:
         raise InputError(f"average must be one of {', '.join(map(repr, AVERAGES))}, got {average!r}.")
     found = _compared(y_true, y_pred)
-    rates = list(found.by_class.values())
+    rates = [rates for label, rates in found.by_class.items() if label in found.occurring]
+    if not rates:
+        raise InputError("flat_f1 needs a site with a single label; all labels are missing or candidate sets.")
     if average == "micro":
         right = sum(round(r.recall * r.support) for r in rates)
-        return right / max(sum(r.support for r in rates), 1)
+        return right / sum(r.support for r in rates)
     weight = [r.support if average == "weighted" else 1 for r in rates]
-    return float(np.average([r.f1 for r in rates], weights=weight)) if any(weight) else 0.0
+    return float(np.average([r.f1 for r in rates], weights=weight))
 
 
 def span_f1(y_true: Any, y_pred: Any) -> float:
-    """F1 of the chunks of BIO or BIOES tags: right where type and both ends are right.
+    """F1 of the chunks of BIO or BIOES tags: right where type and both ends are right. Chunks of which the labels do
+    not tell, because some are missing or candidate sets, do not count.
 
     >>> ms.metrics.span_f1([["B-NP", "I-NP", "B-VP"]], [["B-NP", "I-NP", "O"]])
     0.6666666666666666
@@ -252,10 +286,7 @@ def _compared(y_true: Any, y_pred: Any) -> Scores:
     depth = max((len(shape) for shape in shapes), default=0)
     vocabulary = LabelVocabulary.learn(y_pred, depth).widened(y_true, depth)
     truth = vocabulary.encode(y_true, shapes)
-    found = evaluate(vocabulary, truth, vocabulary.encode(y_pred, shapes).states)
-    if not found.n_sites:
-        raise InputError("there is no labelled site to compare predictions with.")
-    return found
+    return evaluate(vocabulary, truth, vocabulary.encode(y_pred, shapes).states)
 
 
 # ----------------------------------------------------------------------------------------- probabilities

@@ -6,6 +6,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, TypeVar
@@ -440,14 +441,19 @@ class StructuredEstimator(Plots):
         by them. ``temperatures_`` tells it; decode="map" does not change. Labels that are missing, or that training
         never met, do not count.
 
+        The number is the best of a grid from 1/32 to 32, refined, as the loss can have several minima.
+        ``training_["calibration"]`` has the ``temperature``, its ``log_loss``, and whether it is ``at_edge`` of this
+        interval, where the loss still falls (as on data that the model has no error on), and ``diagnose`` says so.
+
         >>> other = ms.HCRF(ms.Chain(), random_state=0).fit(X, y).calibrate(X, y)          # better: data not trained on
         >>> other.temperatures_[0] < 1.0
         True
         """
         request = self._request(X)
         labels = self.labels_.encode_met(y, request.encoded.labels.shapes)
-        t = prediction.best_temperature(request, labels, self.eps_h)
-        self.temperatures_ = (t, t * float(self.eps_h))
+        found = prediction.best_temperature(request, labels, self.eps_h)
+        self.temperatures_ = (found.temperature, found.temperature * float(self.eps_h))
+        self.training_ = {**self.training_, "calibration": asdict(found)}
         return self
 
     @tells_of_compiling

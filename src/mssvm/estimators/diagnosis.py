@@ -22,6 +22,7 @@ def paragraph(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
         _restarts(summary["restarts"]),
         _coverage(summary, labels),
         _usage(summary["hidden_usage"]),
+        _calibration(summary.get("calibration")),
     ]
     return "\n".join(line for line in lines if line)
 
@@ -76,3 +77,12 @@ def _usage(usage: list[list[float]]) -> str:
     if dead:
         return f"{dead} of {total} hidden states are unused (mean probability below {DEAD:g}); fewer may do as well."
     return f"All {total} hidden states are in use."
+
+
+def _calibration(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    out = f"Calibrated: temperature {found['temperature']:.3g} has the least log loss, {found['log_loss']:.4g}"
+    if found["at_edge"]:
+        return f"{out}, at the edge of the interval searched: the loss still falls there."
+    return f"{out}, a minimum inside the interval searched."

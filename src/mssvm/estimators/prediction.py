@@ -33,7 +33,7 @@ from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, Sites, to_query
 
 STATES_AT_ONCE = 1 << 20
-WIDEST_TEMPERATURE = 32.0  # and its inverse: where calibration looks
+LOG_TEMPERATURES = tuple(0.5 * np.log(2.0) * k for k in range(-10, 11))  # the grid of calibration: 1/32 to 32
 
 Predictor = Callable[[Planner, Inputs, Query], Bound]
 """The maximising outputs of a query, their score, and hidden variables given them, as a function of the potentials."""
@@ -158,16 +158,37 @@ def request(
     return PredictionRequest(encoded, query, encoder.model, w, planner, predictor)
 
 
-def best_temperature(request: PredictionRequest, labels: Labels, eps_h: float) -> float:
-    """The T of least log loss of the labels under p(y | x) ~ exp(PS_h[eps_h] (theta / T)), by golden sections."""
+@dataclass(frozen=True)
+class CalibratedTemperature:
+    """The temperature of least log loss among those searched; ``at_edge``: the loss still falls where the search ends,
+    so that a temperature beyond may be better."""
+
+    temperature: float
+    log_loss: float
+    at_edge: bool
+
+
+def best_temperature(request: PredictionRequest, labels: Labels, eps_h: float) -> CalibratedTemperature:
+    """The T of least log loss of the labels under p(y | x) ~ exp(PS_h[eps_h] (theta / T)).
+
+    The loss of structured marginals can have several minima in T. So it is evaluated on a grid first, and every local
+    minimum of the grid is refined between its neighbours. Among equally good temperatures the one closest to 1 is kept.
+    """
     from scipy.optimize import minimize_scalar  # takes longer to import than most calls of predict
 
     def loss(log_t: float) -> float:
         return log_loss(request.marginals(np.exp(log_t), eps_h * np.exp(log_t)), labels)
 
-    limit = float(np.log(WIDEST_TEMPERATURE))
-    found = minimize_scalar(loss, bounds=(-limit, limit), method="bounded", options={"xatol": 0.03})
-    return float(np.exp(found.x))
+    found = [(loss(log_t), log_t) for log_t in LOG_TEMPERATURES]
+    around = [np.inf, *(value for value, _ in found), np.inf]
+    last = len(LOG_TEMPERATURES) - 1
+    for k in range(last + 1):
+        if around[k] > around[k + 1] <= around[k + 2]:
+            bounds = LOG_TEMPERATURES[max(k - 1, 0)], LOG_TEMPERATURES[min(k + 1, last)]
+            refined = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.03})
+            found.append((float(refined.fun), float(refined.x)))
+    least, log_t = min(found, key=lambda pair: (pair[0], abs(pair[1])))
+    return CalibratedTemperature(float(np.exp(log_t)), least, bool(abs(log_t) == LOG_TEMPERATURES[-1]))
 
 
 def site_mask(hidden: Any, sites: Sites) -> Bools:

@@ -41,7 +41,7 @@ class ShardedTrainingData(Learned):
         if plan.only_seen:
             raise UnsupportedError("support='seen' looks at all data at once; on a cluster use support='all'.")
         if plan.strategy is not None:
-            raise UnsupportedError(f"{plan.name} takes turns over its data on one machine; use another member.")
+            raise UnsupportedError(f"{plan.name} takes turns over its data on one machine; use MSSVM, LSSVM or HCRF.")
         surveyed = Surveyed.of(current(), data, plan.structure, plan.missing_label)
         if earlier is None:
             labels = cls._vocabulary(plan, surveyed)

@@ -345,7 +345,10 @@ class Training:
         return found
 
     def _has_dual(self, problem: Problem) -> bool:
-        """Whether BCFW can solve it: a maximum, nothing missing, all weights regularised, its planes in memory."""
+        """Whether BCFW can solve it: single instances at hand, a maximum, nothing missing, all weights
+        regularised, its planes in memory."""
+        if not problem.has_atoms:
+            return False
         size, regulariser = 8 * BCFW.n_planes * self.problem.plane_size, self.regulariser
         penalised = not regulariser.has_absolute and bool(np.all(regulariser.strengths(problem.n_weights) > 0))
         return problem.convex and problem.temperatures[0] == 0 and penalised and size <= self.plan.memory_limit

@@ -96,6 +96,11 @@ class Problem(Protocol):
         """plus - minus in one pass."""
         ...
 
+    @property
+    def has_atoms(self) -> bool:
+        """Whether ``atom``, ``features_of`` and ``scores_of`` answer for single instances."""
+        ...
+
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
         """plus_i (raw) and the coordinates mu_i of its gradient, which is ``features_of(i, mu_i)``."""
         ...

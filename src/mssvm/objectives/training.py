@@ -75,6 +75,10 @@ class TrainingProblem:
         return int(np.count_nonzero(sample.query.allowed & sample.truth)) == sample.batch.n_vars
 
     @property
+    def has_atoms(self) -> bool:
+        return True
+
+    @property
     def plane_size(self) -> int:
         """Numbers in the coordinates (``atom``) of all instances."""
         return self.sample.batch.n_states + self.sample.batch.n_mu_entries

@@ -88,7 +88,7 @@ class BCFW(Solver[BCFWState]):
         return -(-self.max_passes // self.check_every)
 
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> BCFWState:
-        form = ConvexForm.of(run, "BCFW")
+        form = ConvexForm.of(run, "BCFW", by_instance=True)
         n = run.problem.n_instances
         kept = {key: [x.copy() for x in warm[key]] for key in self.warm} if warm else self._first_planes(run, form)
         v = form.u.copy()

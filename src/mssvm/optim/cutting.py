@@ -70,7 +70,7 @@ class CuttingPlane(Solver[CuttingPlaneState]):
 
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> CuttingPlaneState:
         p = run.problem.n_weights
-        form = ConvexForm.of(run, "CuttingPlane")
+        form = ConvexForm.of(run, "CuttingPlane", by_instance=self.n_slack)
         none = np.zeros(0, dtype=np.int64)
         empty = {"a": np.zeros((0, p)), "b": np.zeros(0), "group": none, "alpha": np.zeros(0), "idle": none}
         kept = {key: np.array(value) for key, value in (warm or empty).items()}

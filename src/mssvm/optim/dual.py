@@ -46,13 +46,23 @@ class ConvexForm:
     constant: float
 
     @classmethod
-    def of(cls, run: SolverRun, solver: str) -> ConvexForm:
-        """Read the linear part off its value and gradient at the start; refuse a problem that has none."""
+    def of(cls, run: SolverRun, solver: str, by_instance: bool) -> ConvexForm:
+        """Read the linear part off its value and gradient at the start; refuse a problem that has none.
+
+        ``by_instance``: the solver visits single instances. Whether it may is asked before convexity, so that nobody is
+        sent from ``BCFW`` to ``CCCP(inner=BCFW())`` on a cluster, where neither runs.
+        """
+        run.regulariser.demand_smooth(solver)
+        if by_instance and not run.problem.has_atoms:
+            raise UnsupportedError(
+                f"{solver}, by itself or inside CCCP, visits single instances again and again, which a cluster is too "
+                "far away for; use solver='lbfgs', solver='subgradient', solver='adam' or solver=CCCP(inner=LBFGS())."
+            )
         run.regulariser.demand_dual(run.problem.n_weights, solver)
         if not run.problem.convex:
             raise UnsupportedError(
                 f"{solver} needs a convex problem, and this one subtracts a convex part (hidden variables or sets of "
-                f"labels); use CCCP(inner={solver}())."
+                f"labels); use solver=CCCP(inner={solver}())."
             )
         part = run.count(run.problem.minus(run.w0))
         return cls(run.regulariser, part.gradient, float(part.gradient @ run.w0) - part.total)

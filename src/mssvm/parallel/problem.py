@@ -130,7 +130,7 @@ class ShardedProblem:
     ptr: Ints
     sent: dict[str, Any] = field(default_factory=dict)
     eps: tuple[float, float] | None = None
-    plane_size = 1 << 62  # BCFW keeps coordinates of every instance, which is for one machine
+    has_atoms = False  # the coordinates of every instance would travel at every visit
 
     @property
     def n_instances(self) -> int:
@@ -164,11 +164,8 @@ class ShardedProblem:
         return self._sum("difference", w, instances)
 
     def atom(self, w: Floats, i: int) -> NoReturn:
-        """Refuses: what one instance is at a time is not worth a journey."""
-        raise UnsupportedError(
-            "this solver visits single instances again and again, which a cluster is too far away for; "
-            "use solver='lbfgs', 'cccp', 'subgradient' or 'adam'."
-        )
+        """Refuses: solvers of this library ask ``has_atoms`` first, and say what to use instead."""
+        raise UnsupportedError("a cluster does not evaluate single instances; use a solver that does not call atom.")
 
     features_of = scores_of = atom
 
