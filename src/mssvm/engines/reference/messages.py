@@ -126,8 +126,12 @@ class ReferenceMessageModel:
 class ReferenceRun:
     """Messages in log space, the largest entry of each 0."""
 
+    unit = 1.0
+    shown = None
+
     def __init__(self, model: ReferenceMessageModel, unary: Floats) -> None:
-        self.model, self.plan, self.unary, self.open_unary = model, model.plan, unary.copy(), unary
+        self.model, self.plan, self.batch = model, model.plan, model.plan.batch
+        self.unary, self.open_unary = unary.copy(), unary
         self.m = np.zeros(int(self.plan.message_at[-1]))
         self.sweeps = np.zeros(len(self.plan.batch), dtype=np.int64)
         self.residual = np.full(len(self.plan.batch), np.inf)

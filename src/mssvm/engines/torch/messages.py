@@ -270,9 +270,12 @@ class Edges:
 class TorchRun:
     """Messages in log space, the largest entry of each 0; in single precision a residual of rounding is given as 0."""
 
+    unit = 1.0
+    shown = None
+
     def __init__(self, model: TorchMessageModel, unary: torch.Tensor) -> None:
         plan = model.plan
-        self.model, self.plan, self.at = model, plan, plan.at
+        self.model, self.plan, self.batch, self.at = model, plan, plan.batch, plan.at
         self.unary, self.open_unary = unary.clone(), unary
         self.m = unary.new_zeros((len(plan.batch.scope_vars), plan.width))
         self.sweeps = np.zeros(len(plan.batch), dtype=np.int64)
