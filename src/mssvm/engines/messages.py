@@ -137,6 +137,10 @@ class MessageRun(Protocol):
     def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
         """Up to ``n_sweeps`` more sweeps of the recursion, for every instance until it converges."""
 
+    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
+        """One more sweep whatever the residual, and by it the largest change of a log-message of each named instance,
+        in scores (or a little more than that: of messages at rest it is the same)."""
+
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         """From the next start on, forbid every state but y of the variables ``outside``."""
 

@@ -36,15 +36,8 @@ def advance_to_rest(run: MessageRun, instances: Ints, t: Temperatures, n_sweeps:
 
 def look(run: MessageRun, instances: Ints, t: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
     """Sweeps without a stop; residuals are the largest changes of log-messages in the last of them."""
-    endless = replace(schedule, tolerance=-1.0)
-    run.advance(instances, t, n_sweeps - 1, endless)
-    before = _log_messages(run, instances)
-    run.advance(instances, t, 1, endless)
-    after = _log_messages(run, instances)
-    with np.errstate(invalid="ignore"):
-        change = np.where(after == before, 0.0, np.abs(after - before))
-    counts = np.diff(run.batch.message_ptr)[instances]
-    run.residual[instances] = _largest(change, counts) / (t.lowest or run.unit)
+    run.advance(instances, t, n_sweeps - 1, replace(schedule, tolerance=-1.0))
+    run.residual[instances] = run.last_change(instances, t, schedule) / (t.lowest or run.unit)
 
 
 def _advance_probabilities(
@@ -96,11 +89,6 @@ def _largest_scores(run: MessageRun, instances: Ints) -> Floats:
     counts = np.diff(first)[instances]
     scores = run.scores(instances)[spans(first[instances], counts)]
     return _largest(np.where(np.isfinite(scores), np.abs(scores), 0.0), counts)
-
-
-def _log_messages(run: MessageRun, instances: Ints) -> Floats:
-    ptr = run.batch.message_ptr
-    return run.log_messages(instances)[spans(ptr[instances], np.diff(ptr)[instances])]
 
 
 def _largest(values: Floats, counts: Ints) -> Floats:

@@ -6,7 +6,7 @@ Messages lie one per slot (a variable of a factor). Cavities are summed afresh, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -170,6 +170,10 @@ class ReferenceRun:
                 changes = [self._update(f, seen, temperatures, schedule.damping) for f in ordered]
                 self.residual[b] = max(changes, default=0.0)
                 self.sweeps[b] += 1
+
+    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
+        self.advance(instances, temperatures, 1, replace(schedule, tolerance=-1.0))
+        return np.asarray(self.residual[instances])
 
     def _factor(self, f: int, m: Floats, t: Temperatures) -> tuple[list[Floats], Floats, Floats, Floats, Floats]:
         """Cavities n_i; S_a, R_a and PS_{eps_y} R_a with summed axes of length one; eps_h log b_a."""

@@ -321,6 +321,10 @@ class TorchRun:
         self.residual[active] = np.where((wanted < last) & (last <= schedule.tolerance), 0.0, last)
         self.sweeps[active] += swept.cpu().numpy()[active]
 
+    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
+        self.advance(instances, temperatures, 1, replace(schedule, tolerance=-1.0))
+        return np.asarray(self.residual[instances])
+
     def _sweeps(
         self, active: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule, residual: torch.Tensor
     ) -> torch.Tensor:

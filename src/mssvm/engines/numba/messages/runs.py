@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -191,6 +191,12 @@ class ScaledRun(_NumbaRun):
                 self.sweeps, self.residual,
             )  # fmt: skip
 
+    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
+        before, change = self._convert(instances, self.m, 0.0), np.empty(len(instances))
+        self.advance(instances, temperatures, 1, replace(schedule, tolerance=-1.0))
+        scaled.moves(self.w, instances, before, self.m, change)
+        return self.unit * change
+
     def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
         if not len(self.held):
             self.hold_at(~request.free)
@@ -272,6 +278,10 @@ class LogRun(_NumbaRun):
             self.w, instances, self.model.tables, self.unary, self.field, self.masked, self.m, t.outputs, t.eps_y,
             t.eps_h, schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps, self.residual,
         )  # fmt: skip
+
+    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
+        self.advance(instances, temperatures, 1, replace(schedule, tolerance=-1.0))
+        return np.asarray(self.residual[instances])
 
     def scores(self, instances: Ints) -> Floats:
         out, masked = np.zeros(len(self.field)), np.zeros(len(self.field), dtype=np.int64)
