@@ -14,7 +14,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.messages import Schedule, Temperatures
+from mssvm.engines.messages import SHOWN, Schedule, Temperatures
 from mssvm.engines.numba.messages import waves
 from mssvm.engines.numba.messages.plan import NumbaMessageModel, NumbaMessagePlan
 from mssvm.engines.numba.messages.runs import LogRun, ScaledRun, ScaledTables
@@ -338,13 +338,17 @@ SETTINGS: dict[str, dict] = {
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_sums_in_one_kernel_are_those_of_its_steps_bit_by_bit(settings: str, held: bool, threads: int) -> None:
-    """Families of grids and of a graph without paths, and instances that are alone, in one batch."""
+    """Families of grids and of a graph without paths, and instances that are alone, in one batch.
+
+    Tables are weak enough for residuals to show every change; see ``test_strong_sums_in_one_kernel`` for others.
+    """
     rng = np.random.default_rng(5)
     star = Topology((3,) * 5, ((0, 4), (1, 4), (2, 4), (3, 4), (0, 1)))
     grids = [Topology((k,) * 12, tuple(grid_scopes(3, 4))) for k in (3, 4)]
     topologies = [grids[0]] * 11 + [star] * 4 + [grids[1]] * 3 + [Topology((2,) * 4, tuple(grid_scopes(2, 2)))]
     batch = Batch.build(topologies, [[25 * t.cards[0]] * len(t.scopes) for t in topologies])
-    theta = Potentials(2.0 * rng.normal(size=batch.n_states), 2.0 * rng.normal(size=batch.n_table_entries))
+    tables = np.clip(2.0 * rng.normal(size=batch.n_table_entries), -0.5 * SHOWN, 0.5 * SHOWN)
+    theta = Potentials(2.0 * rng.normal(size=batch.n_states), tables)
     allowed = np.ones(batch.n_states, dtype=bool)
     for i in np.flatnonzero(rng.random(batch.n_vars) < 0.3 * held):
         allowed[batch.unary_ptr[i] : batch.unary_ptr[i + 1] - 1] = False
@@ -358,6 +362,27 @@ def test_sums_in_one_kernel_are_those_of_its_steps_bit_by_bit(settings: str, hel
             answers.append([found.value, mu.unary, mu.tables, of.sweeps, of.residual, of.converged, of.exact])
         for whole, steps in zip(*answers, strict=True):
             np.testing.assert_array_equal(whole, steps)
+
+
+@pytest.mark.parametrize("strength", [2.0, 10.0, 40.0])
+@pytest.mark.parametrize("held", [False, True])
+def test_strong_sums_in_one_kernel_agree_with_its_steps(held: bool, strength: float) -> None:
+    """One more sweep confirms that messages rest, after beliefs or before them."""
+    rng = np.random.default_rng(7)
+    batch = Batch.build([Topology((3,) * 12, tuple(grid_scopes(3, 4)))] * 40, [[0] * 17] * 40)
+    theta = Potentials(strength * rng.normal(size=batch.n_states), strength * rng.normal(size=batch.n_table_entries))
+    allowed = np.ones(batch.n_states, dtype=bool)
+    for i in np.flatnonzero(rng.random(batch.n_vars) < 0.3 * held):
+        allowed[batch.unary_ptr[i] : batch.unary_ptr[i + 1] - 1] = False
+    query = Query(rng.random(batch.n_vars) < 0.5, allowed)
+    whole, steps = (Propagate(keep_messages=keep)(batch, theta, query, 1.0, 1.0) for keep in (False, True))
+    np.testing.assert_array_equal(whole.status.converged, steps.status.converged)
+    converged = whole.status.converged
+    assert converged.mean() > 0.5
+    np.testing.assert_allclose(whole.value[converged], steps.value[converged], rtol=1e-9)
+    states = converged[batch.owner][batch.state_var]
+    np.testing.assert_allclose(whole.mu.unary[states], steps.mu.unary[states], atol=1e-7)
+    np.testing.assert_allclose(whole.mu.unary.reshape(-1, 3).sum(axis=1), 1.0)
 
 
 @pytest.mark.parametrize("effort", ["fast", "normal"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -10,8 +13,8 @@ from mssvm.core.errors import InputError, MssvmWarning, UnsupportedError
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.inference import toulbar2
-from mssvm.inference.enumerate import Enumerate
-from mssvm.inference.toulbar2 import Toulbar2
+from mssvm.inference.enumerate import Enumerate, entries
+from mssvm.inference.toulbar2 import Toulbar2, WholeCosts, resolution
 
 
 def case(seed: int = 0, zeros: float = 0.2) -> tuple[Batch, Potentials, Query]:
@@ -38,11 +41,50 @@ def test_maxima_and_marginals_are_those_of_brute_force(threads: int) -> None:
         assert (belief.status.lower <= expected.value + 1e-9).all() and (belief.status.upper >= expected.value).all()
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e-12, 1e-6, 1.0, 1e6, 1e15])
+def test_the_best_labelling_is_found_whatever_the_scale_of_scores(scale: float) -> None:
+    """The precision of costs is relative: exact means within the rounding of sums in double precision."""
+    batch, theta, query = case(0)
+    small = Potentials(scale * theta.unary, scale * theta.tables)
+    expected = Enumerate()(batch, small, query, 0.0, 0.0)
+    belief = Toulbar2()(batch, small, query, 0.0, 0.0)
+    np.testing.assert_array_equal(belief.mu.unary, expected.mu.unary)
+    np.testing.assert_allclose(belief.value, expected.value, rtol=1e-13)
+    assert belief.status.exact.all()
+    assert np.all(belief.status.upper >= np.nextafter(expected.value, -np.inf))
+    assert np.all(belief.status.upper - belief.value <= 1e-13 * scale * 100.0)
+
+
+def test_bounds_hold_for_every_labelling_in_exact_arithmetic() -> None:
+    """The bound from the best whole cost, by enumeration in rational numbers, is above every score and within the
+    resolution of the best."""
+    rng = np.random.default_rng(2)
+    graph = Topology((2, 3, 2), ((0, 1), (1, 2), (2, 0), (0, 1, 2)))
+    for scale in (1e-9, 0.1, 1e7):
+        batch = Batch.build([graph])
+        theta = Potentials(
+            scale * rng.normal(size=batch.n_states) + scale, scale * rng.normal(size=batch.n_table_entries)
+        )
+        query = Query.all_outputs(batch)
+        costs = WholeCosts.of(batch, 0, theta, query)
+        scores, wholes = [], []
+        for z in product(*map(range, graph.cards)):
+            unary_at, table_at, _ = entries(batch, 0, np.array([z]))
+            numbers = [*theta.unary[unary_at].ravel(), *theta.tables[table_at].ravel()]
+            scores.append(sum(Fraction(float(number)) for number in numbers))
+            shapes = ((scope, costs_of.reshape([graph.cards[v] for v in scope])) for scope, costs_of in costs.functions)
+            wholes.append(sum(int(table[tuple(z[v] for v in scope)]) for scope, table in shapes))
+        assert 2**50 < max(wholes) < costs.most <= 2**52
+        upper = Fraction(costs.upper(float(min(wholes))))
+        assert max(scores) <= upper
+        assert upper - scores[wholes.index(min(wholes))] <= Fraction(resolution(batch, 0, theta, query))
+
+
 def test_what_has_no_answer_is_answered_by_auto_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, theta, query = case()
     expected = Enumerate()(batch, theta, query, 0.0, 0.0)
-    solve = toulbar2._read
-    monkeypatch.setattr(toulbar2, "_read", lambda p, a: None if len(p["cards"]) == 2 else solve(p, a))
+    read = WholeCosts.read
+    monkeypatch.setattr(WholeCosts, "read", lambda costs, found: None if len(costs.cards) == 2 else read(costs, found))
     with pytest.warns(MssvmWarning, match="found nothing for 1 instances"):
         belief = Toulbar2()(batch, theta, query, 0.0, 0.0)
     assert belief.value == pytest.approx(expected.value) and np.allclose(belief.mu.tables, expected.mu.tables)

@@ -35,6 +35,9 @@ from mssvm.core.topology import Batch
 
 # Ranges, in units of the temperature, up to which probabilities are tried, and that of products in double precision.
 SAFE_RANGE, PRODUCT_RANGE = 600.0, 690.0
+# Up to this range of the scores behind it, in units of the temperature, no probability is so small that its changes do
+# not count.
+SHOWN = 4.0
 # Tie-breaking noise, relative to a score.
 NOISE = 1e-10
 
@@ -56,6 +59,11 @@ class Temperatures:
     def maximal(self) -> Bools:
         """The variables that are maximised."""
         return self.outputs & (self.eps_y == 0.0)
+
+    @property
+    def lowest(self) -> float:
+        """The smallest temperature that is not zero, or zero."""
+        return min((eps for eps in (self.eps_y, self.eps_h) if eps > 0.0), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -107,16 +115,31 @@ class SumRequest:
 
 class MessageRun(Protocol):
     """Messages of a batch in progress; ``sweeps`` made since the start and last ``residual`` (the largest change of a
-    message, infinite at the start; set it to infinity to go on at other temperatures), per instance."""
+    message, infinite at the start; set it to infinity to go on at other temperatures), per instance.
 
+    ``shown`` is None if residuals are changes of log-messages, in scores. If they are changes of probabilities, it says
+    of every instance whether they show all changes of log-messages too: a state of probability 1e-12 may still move by
+    hundreds. ``unit`` is the score that counts as one at temperature zero. ``engines.rest`` looks at both before an
+    instance is called converged.
+    """
+
+    batch: Batch
     sweeps: Ints
     residual: Floats
+    unit: float
+
+    @property
+    def shown(self) -> Bools | None: ...
 
     def start(self, instances: Ints, messages: Floats | None) -> None:
         """Begin with the given log-messages, or uniform ones."""
 
     def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
         """Up to ``n_sweeps`` more sweeps of the recursion, for every instance until it converges."""
+
+    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
+        """One more sweep whatever the residual, and by it the largest change of a log-message of each named instance,
+        in scores (or a little more than that: of messages at rest it is the same)."""
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         """From the next start on, forbid every state but y of the variables ``outside``."""
@@ -212,7 +235,8 @@ class MessageModel(Protocol):
 
     def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
         """Answer a request in one go, where an engine can do more than a step of a run at a time; the instances that
-        are left, those with scores of NaN or +inf among them."""
+        are left, untouched: those with scores of NaN or +inf among them, and those whose residuals fell below the
+        tolerance while their log-messages had not come to rest."""
 
     def given(self, components: HiddenComponents, eps_h: float) -> Conditional: ...
 

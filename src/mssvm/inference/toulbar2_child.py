@@ -1,5 +1,7 @@
 """Runs alone, without the package: reads problems as JSON lines, minimises each with toulbar2, writes JSON lines.
 
+Costs are whole numbers below 2^53, exact both in the solver's 64-bit integers and in doubles on the way to it.
+
 A solver that was stopped by its time limit leaves its library in no state to go on, so the process then ends; whoever
 started it starts another one for the rest.
 """
@@ -7,15 +9,13 @@ started it starts another one for the rest.
 import json
 import sys
 
-DIGITS = 6
-
 
 def main() -> None:
     import pytoulbar2
 
     for line in sys.stdin:
         problem = json.loads(line)
-        network = pytoulbar2.CFN(problem["most"], resolution=DIGITS, vac=1, seed=1, verbose=-1)
+        network = pytoulbar2.CFN(problem["most"], resolution=0, vac=1, seed=1, verbose=-1)
         # Before the search: a good assignment and, where tables are of pairs, a bound by reweighted messages. On images
         # of learned scores proofs are several times faster.
         pairs = all(len(scope) <= 2 for scope, _ in problem["functions"])
@@ -23,12 +23,12 @@ def main() -> None:
         for v, card in enumerate(problem["cards"]):
             network.AddVariable(f"x{v}", range(card))
         for scope, costs in problem["functions"]:
-            network.AddFunction(scope, costs)
+            network.AddFunction(scope, [float(cost) for cost in costs])
         found = network.Solve(timeLimit=problem["seconds"])
         states, dual = list(found[0]) if found else None, network.GetDDualBound()
         sys.stdout.write(json.dumps({"states": states, "dual": dual}) + "\n")
         sys.stdout.flush()
-        if not found or dual < found[1] - 2.0 * 10.0**-DIGITS:
+        if not found or dual < found[1]:
             return
 
 

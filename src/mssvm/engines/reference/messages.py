@@ -6,7 +6,7 @@ Messages lie one per slot (a variable of a factor). Cavities are summed afresh, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -126,8 +126,12 @@ class ReferenceMessageModel:
 class ReferenceRun:
     """Messages in log space, the largest entry of each 0."""
 
+    unit = 1.0
+    shown = None
+
     def __init__(self, model: ReferenceMessageModel, unary: Floats) -> None:
-        self.model, self.plan, self.unary, self.open_unary = model, model.plan, unary.copy(), unary
+        self.model, self.plan, self.batch = model, model.plan, model.plan.batch
+        self.unary, self.open_unary = unary.copy(), unary
         self.m = np.zeros(int(self.plan.message_at[-1]))
         self.sweeps = np.zeros(len(self.plan.batch), dtype=np.int64)
         self.residual = np.full(len(self.plan.batch), np.inf)
@@ -166,6 +170,10 @@ class ReferenceRun:
                 changes = [self._update(f, seen, temperatures, schedule.damping) for f in ordered]
                 self.residual[b] = max(changes, default=0.0)
                 self.sweeps[b] += 1
+
+    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
+        self.advance(instances, temperatures, 1, replace(schedule, tolerance=-1.0))
+        return np.asarray(self.residual[instances])
 
     def _factor(self, f: int, m: Floats, t: Temperatures) -> tuple[list[Floats], Floats, Floats, Floats, Floats]:
         """Cavities n_i; S_a, R_a and PS_{eps_y} R_a with summed axes of length one; eps_h log b_a."""

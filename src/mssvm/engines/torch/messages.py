@@ -270,9 +270,12 @@ class Edges:
 class TorchRun:
     """Messages in log space, the largest entry of each 0; in single precision a residual of rounding is given as 0."""
 
+    unit = 1.0
+    shown = None
+
     def __init__(self, model: TorchMessageModel, unary: torch.Tensor) -> None:
         plan = model.plan
-        self.model, self.plan, self.at = model, plan, plan.at
+        self.model, self.plan, self.batch, self.at = model, plan, plan.batch, plan.at
         self.unary, self.open_unary = unary.clone(), unary
         self.m = unary.new_zeros((len(plan.batch.scope_vars), plan.width))
         self.sweeps = np.zeros(len(plan.batch), dtype=np.int64)
@@ -317,6 +320,10 @@ class TorchRun:
         last = fetched(residual)[active]
         self.residual[active] = np.where((wanted < last) & (last <= schedule.tolerance), 0.0, last)
         self.sweeps[active] += swept.cpu().numpy()[active]
+
+    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
+        self.advance(instances, temperatures, 1, replace(schedule, tolerance=-1.0))
+        return np.asarray(self.residual[instances])
 
     def _sweeps(
         self, active: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule, residual: torch.Tensor

@@ -12,7 +12,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import spans
-from mssvm.engines.messages import Conditional, MessageRun, Schedule, SumRequest, Temperatures
+from mssvm.engines.messages import SHOWN, Conditional, MessageRun, Schedule, SumRequest, Temperatures
 from mssvm.inference.propagation.effort import Effort
 from mssvm.inference.propagation.search import OutputSearch
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 # Instances need different numbers of sweeps: with so many blocks a thread, none waits long for another.
 BLOCKS = 4
 ABREAST = 8  # instances that a register holds
-# Up to this range, in units of the temperature, no probability is so small that its changes do not count.
-SHOWN = 4.0
 
 
 class PropagationCall:
@@ -49,7 +47,7 @@ class PropagationCall:
         self.lower, self.upper = np.full((2, n), np.nan)
         self.method = np.full(n, "", dtype=object)
         self.regions = messages is None and "regions" in bound.effort.starts and self.model.relabel is not None
-        self.kept = np.zeros(bound.plan.message_ptr[-1]) if bound.plan.settings.keep_messages else None
+        self.kept = np.zeros(bound.batch.message_ptr[-1]) if bound.plan.settings.keep_messages else None
 
     def answer(self, task: MessageTask) -> None:
         """Everything about the instances of one task."""
@@ -95,7 +93,7 @@ class PropagationCall:
 
     def message_rows(self, instances: Ints) -> Ints:
         """Entries of log-messages of the named instances."""
-        ptr = self.bound.plan.message_ptr
+        ptr = self.bound.batch.message_ptr
         return spans(ptr[instances], np.diff(ptr)[instances])
 
     def _blocks(self, work: Callable[[Ints], None], instances: Ints, n_blocks: int) -> None:

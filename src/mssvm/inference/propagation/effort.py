@@ -9,6 +9,7 @@ import numpy as np
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.engines.messages import MessageRun, Schedule, Temperatures
+from mssvm.engines.rest import advance_to_rest
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Effort:
         """
         if len(instances):
             gentle = replace(self.schedule, damping=max(0.5, self.schedule.damping), flooding=True)
-            run.advance(instances, temperatures, self.warm_up, gentle)
+            advance_to_rest(run, instances, temperatures, self.warm_up, gentle)
 
     def converge(self, run: MessageRun, instances: Ints, loopy: Ints, temperatures: Temperatures) -> None:
         """Sweep from the messages present to convergence, the ``loopy`` instances after a warm-up; on ``retry``, from
@@ -64,13 +65,14 @@ class Effort:
         U- and the judgement of a y both come through here, so that the same y has the same value in both.
         """
         self.warm(run, loopy, temperatures)
-        run.advance(instances, temperatures, self.sweeps, self.schedule)
+        advance_to_rest(run, instances, temperatures, self.sweeps, self.schedule)
         stuck = instances[~(run.residual[instances] <= self.schedule.tolerance)]
         if self.retry and len(stuck) and self.schedule.damping < 0.5:
             before = run.sweeps[stuck]
             run.start(stuck, None)
             run.sweeps[stuck] = before
-            run.advance(stuck, temperatures, self.sweeps, replace(self.schedule, damping=0.5))
+            damped = replace(self.schedule, damping=0.5)
+            advance_to_rest(run, stuck, temperatures, self.sweeps, damped)
 
 
 EFFORTS = {

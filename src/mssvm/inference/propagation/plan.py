@@ -14,7 +14,7 @@ from mssvm.core.checks import temperature
 from mssvm.core.components import HiddenComponents, acyclic, hidden_components
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query, segment_argmax
-from mssvm.core.topology import Batch, offsets, ranks
+from mssvm.core.topology import Batch, ranks
 from mssvm.engines.base import Engine, Pair, TwoCalls
 from mssvm.engines.messages import MessagePlan, Temperatures
 from mssvm.inference.propagation.call import PropagationCall
@@ -52,11 +52,6 @@ class PropagationPlan:
     @cached_property
     def messages(self) -> MessagePlan:
         return self.engine.messages(self.batch)
-
-    @cached_property
-    def message_ptr(self) -> Ints:
-        """Where the log-messages of every instance lie."""
-        return offsets(self.batch.cards[self.batch.scope_vars])[self.batch.scope_ptr[self.batch.factor_ptr]]
 
     @cached_property
     def noise(self) -> Floats:

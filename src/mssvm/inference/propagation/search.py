@@ -35,6 +35,7 @@ from mssvm.engines.messages import (
     SumRequest,
     Temperatures,
 )
+from mssvm.engines.rest import advance_to_rest
 from mssvm.inference.propagation.effort import uniforms
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ class BlockSearch:
         call, schedule = self.call, schedule or self.schedule
         before, active, swept = call.value[instances].copy(), instances, run.sweeps[instances]
         for n in _checkpoints(self.effort.sweeps, self.effort.first_check):
-            run.advance(active, t, n, schedule)
+            advance_to_rest(run, active, t, n, schedule)
             run.decode(active, self.y)
             self._judge(active)
             active = active[~(run.residual[active] <= schedule.tolerance)]
@@ -298,7 +299,7 @@ class BlockSearch:
         self._mixed(instances, run.log_messages(instances), "annealed mixed-product")
 
     def _random(self, instances: Ints, k: int) -> None:
-        ptr, rows = self.bound.plan.message_ptr, self.call.message_rows(instances)
+        ptr, rows = self.batch.message_ptr, self.call.message_rows(instances)
         counts, messages = np.diff(ptr)[instances], np.zeros(ptr[-1])
         draws = uniforms(rows - np.repeat(ptr[instances], counts), self.seed, RANDOM_STREAM + k)
         messages[rows] = -np.repeat(0.5 * self.search.range[instances], counts) * draws

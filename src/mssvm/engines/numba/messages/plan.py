@@ -247,6 +247,14 @@ class NumbaMessageModel:
             return top - low
 
     @cached_property
+    def widest_table(self) -> Floats:
+        """Of every instance, the largest spread of a table; NaN where a table allows nothing."""
+        out = np.zeros(len(self.plan.batch))
+        with np.errstate(invalid="ignore"):
+            np.maximum.at(out, self.plan.batch.factor_owner, self.spread[self.plan.table_of])
+        return out
+
+    @cached_property
     def noisy(self) -> Floats:
         """The scores of states with tie-breaking noise."""
         return with_noise(self.unary, self.noise)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals
 from mssvm.core.topology import offsets
-from mssvm.engines.messages import Schedule, SumRequest, Temperatures
+from mssvm.engines.messages import SHOWN, Schedule, SumRequest, Temperatures
 from mssvm.engines.numba.messages import abreast, log, scaled, waves
 from mssvm.engines.numba.messages.abreast import MessageFamily
 from mssvm.engines.numba.messages.waves import Lattice
@@ -52,9 +52,10 @@ class _NumbaRun:
     """What both kinds share. ``field`` holds the unary with all messages to a variable, ``m`` the messages."""
 
     forbidden: float
+    unit = 1.0
 
     def __init__(self, model: NumbaMessageModel, unary: Floats) -> None:
-        self.model, self.w = model, model.plan.wiring
+        self.model, self.w, self.batch = model, model.plan.wiring, model.plan.batch
         self.unary = self.open_unary = unary
         self.m, self.field = model.plan.memory("messages", model.plan.n_messages, len(unary))
         self.masked = model.plan.unmasked
@@ -150,6 +151,12 @@ class ScaledRun(_NumbaRun):
         self.lattices = model.plan.lattices
         # Instances whose products await their messages: sweeps abreast begin without them.
         self.stale = np.zeros(len(self.family_of), dtype=bool)
+        self.unit = tables.unit
+
+    @property
+    def shown(self) -> Bools:
+        """Instances whose messages have no entry of a small probability: they stay within the ranges of tables."""
+        return self.model.widest_table <= SHOWN * self.unit
 
     def _prepare(self, instances: Ints) -> None:
         self.tables.prepare(instances, self.noise, _NONE, _NONE)
@@ -183,6 +190,12 @@ class ScaledRun(_NumbaRun):
                 temperatures.maximal, self.held, schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance,
                 self.sweeps, self.residual,
             )  # fmt: skip
+
+    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
+        before, change = self._convert(instances, self.m, 0.0), np.empty(len(instances))
+        self.advance(instances, temperatures, 1, replace(schedule, tolerance=-1.0))
+        scaled.moves(self.w, instances, before, self.m, change)
+        return self.unit * change
 
     def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
         if not len(self.held):
@@ -249,6 +262,7 @@ class LogRun(_NumbaRun):
     """Factors of any order, any temperatures, any ranges, forbidden entries."""
 
     forbidden = -np.inf
+    shown = None
 
     def __init__(self, model: NumbaMessageModel, unary: Floats | None = None) -> None:
         super().__init__(model, model.unary if unary is None else unary)
@@ -264,6 +278,10 @@ class LogRun(_NumbaRun):
             self.w, instances, self.model.tables, self.unary, self.field, self.masked, self.m, t.outputs, t.eps_y,
             t.eps_h, schedule.damping, schedule.flooding, n_sweeps, schedule.tolerance, self.sweeps, self.residual,
         )  # fmt: skip
+
+    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
+        self.advance(instances, temperatures, 1, replace(schedule, tolerance=-1.0))
+        return np.asarray(self.residual[instances])
 
     def scores(self, instances: Ints) -> Floats:
         out, masked = np.zeros(len(self.field)), np.zeros(len(self.field), dtype=np.int64)

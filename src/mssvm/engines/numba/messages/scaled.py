@@ -166,6 +166,22 @@ def convert(w: MessageWiring, instances: Ints, source: Floats, scale: float, out
                 part[e] = given[e]
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def moves(w, instances, before, after, out):
+    """Of every named instance, the largest change of a message's entry, relative to the smaller one: as long as it is
+    small, that of its logarithm."""
+    for n in range(len(instances)):
+        b, most = instances[n], 0.0
+        first, last = w.scope_ptr[w.factor_ptr[b]], w.scope_ptr[w.factor_ptr[b + 1]]
+        old = before[w.message_at[first] : w.message_at[last]]
+        new = after[w.message_at[first] : w.message_at[last]]
+        for e in range(len(old)):
+            change = abs(new[e] - old[e]) / min(new[e], old[e]) if new[e] != old[e] else 0.0
+            # Written so that a NaN counts as a change.
+            most = most if change <= most else change
+        out[n] = most
+
+
 @njit(cache=True, nogil=True)
 def uniform(w: MessageWiring, instances: Ints, m: Floats) -> None:
     """Constant messages."""

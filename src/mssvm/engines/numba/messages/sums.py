@@ -21,6 +21,7 @@ from mssvm.engines.numba.messages.regions import ascend_regions
 from mssvm.engines.numba.messages.runs import ScaledRun, ScaledTables, clamp, decode
 from mssvm.engines.numba.messages.waves import MOST, NO_LATTICE, L, Lattice
 from mssvm.engines.numba.messages.wiring import MessageWiring
+from mssvm.engines.rest import look
 
 if TYPE_CHECKING:
     from mssvm.engines.numba.messages.plan import NumbaMessageModel
@@ -291,18 +292,47 @@ def settle(model: NumbaMessageModel, t: Temperatures, request: SumRequest) -> In
     ranges, limit = np.full(len(request.value), np.inf), SAFE_RANGE * t.eps_h
     if not request.free.all():
         runs[0].hold_at(~request.free)
+        for run in runs[1:]:
+            run.held, run.unary = runs[0].held, runs[0].unary
+    n_sweeps = request.n_sweeps.copy()
     _run(runs, members, t, request, ranges, limit)
+    done = request.instances[np.isfinite(ranges[request.instances])]
+    restless = _restless(runs, done, t, request)
+    if len(restless):
+        ranges[restless] = np.inf
+        request.n_sweeps[restless] = n_sweeps[restless]
+        moving = np.zeros(len(ranges), dtype=bool)
+        moving[restless] = True
+        request.mu.clear(model.plan.batch, moving)
     return np.asarray(request.instances[np.isinf(ranges[request.instances])])
+
+
+def _restless(runs: list[ScaledRun], done: Ints, t: Temperatures, request: SumRequest) -> Ints:
+    """The instances that converged by residuals but not by log-messages, in any of the runs."""
+    moving = np.zeros(len(request.value), dtype=bool)
+    tolerance = request.schedule.tolerance
+    for run in runs:
+        some = done[~run.shown[done] & (request.residual[done] <= tolerance)]
+        # The second run has only some of the instances.
+        some = some[run.sweeps[some] > 0]
+        if len(some):
+            look(run, some, t, 1, request.schedule)
+            request.residual[some] = np.maximum(request.residual[some], run.residual[some])
+            request.n_sweeps[some] += 1
+            moving[some] |= ~(run.residual[some] <= tolerance)
+    return done[moving[done]]
 
 
 def settle_run(run: ScaledRun, t: Temperatures, request: SumRequest) -> Ints:
     """The same for a run whose variables are held already, on instances that are known to be safe."""
     members, alone = run.model.plan.by_family(request.instances)
-    if members:
-        _run([run], members, t, request, run.model.range, -1.0)
-    for _, some in members:
-        run.stale[some] = False
-    return alone
+    if not members:
+        return alone
+    _run([run], members, t, request, run.model.range, -1.0)
+    done = np.concatenate([some for _, some in members])
+    run.stale[done] = False
+    restless = _restless([run], done, t, request)
+    return np.union1d(alone, restless)
 
 
 def _run(
