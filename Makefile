@@ -65,8 +65,9 @@ bench: $(STAMP)
 bench-sweeps: $(STAMP)
 	$(PY) benchmarks/bench_sweeps.py $(BENCH)
 
-# Every public entry point with every bad input, damaged files of every format, kills and full disks, a soak: under an
-# hour. Options: make attack ATTACK="--parts faults soak"; counts are kept in benchmarks/results/attack.json.
+# Every public entry point with every bad input, damaged files of every format, kills and full disks, a soak, and exact
+# inference against long double: about an hour. Options: make attack ATTACK="--parts faults soak"; counts are kept in
+# benchmarks/results/attack.json.
 attack: $(STAMP)
 	$(PY) tools/attack.py $(ATTACK)
 
