@@ -66,7 +66,7 @@ def batches_of(strategy: Strategy, chosen: list[Strategy], forests: int, graphs:
     """How many batches make up the strategy's share, of nine instances each on average; a few more to be sure."""
     total = sum(other.share for other in chosen if other.graphs == strategy.graphs)
     wanted = (graphs if strategy.graphs else forests) * strategy.share / total
-    sizes = [len(draw_of(strategy, seed).case.batch) for seed in range(40)]
+    sizes = [len(draw_of(strategy, seed).case.batch) for seed in range(200)]
     return int(1.05 * wanted / np.mean(sizes)) + 1
 
 
