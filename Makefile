@@ -72,8 +72,9 @@ bench: $(READY)
 bench-sweeps: $(READY)
 	$(PY) benchmarks/bench_sweeps.py $(BENCH)
 
-# Every public entry point with every bad input, damaged files of every format, kills and full disks, a soak: under an
-# hour. Options: make attack ATTACK="--parts faults soak"; counts are kept in benchmarks/results/attack.json.
+# Every public entry point with every bad input, damaged files of every format, kills and full disks, a soak, and exact
+# inference against long double: about an hour. Options: make attack ATTACK="--parts faults soak"; counts are kept in
+# benchmarks/results/attack.json.
 attack: $(READY)
 	$(PY) tools/attack.py $(ATTACK)
 

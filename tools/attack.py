@@ -1,9 +1,9 @@
-"""``make attack``: bad inputs, damaged files, faults and a soak, one after the other; their counts are kept.
+"""``make attack``: bad inputs, damaged files, faults, a soak and hard numbers, one after the other; counts are kept.
 
     python tools/attack.py [--parts NAME ...] [--output FILE]
 
 Each part is a script of its own beside this one and takes options; here it runs with those of ``PARTS``, which are set
-so that all of it takes less than an hour on two cores.
+so that all of it takes about an hour on two cores.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ PARTS = {
     "soak": ("attack_soak.py", "--minutes", "10"),
     "files": ("attack_files.py", "--cases", "10000"),
     "matrix": ("attack_matrix.py",),
+    "numbers": ("attack_numbers.py", "--forests", "100000", "--graphs", "20000"),
 }
 
 

@@ -144,6 +144,17 @@ class NumbaBound:
     methods: tuple[str, ...]
     workers: Workers
 
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """By instance how it is run first, finer than ``methods``: which lanes, or as matrix products; what is not safe
+        there runs again alone."""
+        names = np.array(self.methods, dtype=object)
+        for route in self.routes:
+            if isinstance(route, ForestRoute):
+                for instances, name in route.strategies:
+                    names[instances] = name
+        return tuple(names)
+
     def __call__(self, theta: Potentials) -> Belief:
         batch, first = self.batch, self.routes[0] if len(self.routes) == 1 else None
         in_registers = isinstance(first, ForestRoute) and not first.dense

@@ -602,7 +602,8 @@ def upward(n, F, G, kids, widths, tables, base, tops, squarings, eps_y, eps_h, x
             total = where(mask(here), total, one)
         least = lower(least, total)
         total = vmax(total, splat(TINY))
-        if holes and q >= 0:
+        # Rows end at a root, too: what is lost at eps_h may be the only state that goes with a row, and count at eps_y.
+        if holes and (q >= 0 or G[p + ROWS] > 1):
             faint = faintest(F, G, p, x, least, widest, eps_y, eps_h)
             least = lower(least, where(mask(here), faint, one))
         if q < 0 and plain != FULL:

@@ -185,6 +185,13 @@ class ForestRoute:
                         count += len(group.members.instance)
         return count
 
+    @property
+    def strategies(self) -> list[tuple[Ints, str]]:
+        """Instances that run side by side, and how."""
+        names = {"run_sums": "lanes: sums", "run_lanes": "lanes: mixed", "run_copies": "lanes: copies"}
+        found = [(group.members.instance, names[group.run.__name__]) for _, group in self.lanes]
+        return found + [(part.members, "matrix products") for _, part in self.dense]
+
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances."""
         each, done, lanes = self.workers.each, np.zeros((1, len(value)), dtype=bool), self.registers
