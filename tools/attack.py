@@ -1,4 +1,4 @@
-"""``make attack``: bad inputs, damaged files, faults and a soak, one after the other; their counts are kept.
+"""``make attack``: bad inputs, damaged files, faults, a soak and gaps, one after the other; their counts are kept.
 
     python tools/attack.py [--parts NAME ...] [--output FILE]
 
@@ -23,6 +23,7 @@ PARTS = {
     "soak": ("attack_soak.py", "--minutes", "10"),
     "files": ("attack_files.py", "--cases", "10000"),
     "matrix": ("attack_matrix.py",),
+    "gaps": ("attack_gaps.py", "--fits", "200"),
 }
 
 
