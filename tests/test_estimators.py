@@ -344,7 +344,10 @@ class TestTraining:
             ms.SSVM(ms.Grid(), inference="propagate", max_iter=1, random_state=0).fit(grids, y).training_["message"]
             for y in (labels, thin)
         ]
-        assert "passes" in told[0] and "epochs" in told[1]
+        assert "rounds" in told[0] and "epochs" in told[1]
+        rough = ms.inference.Propagate("fast", starts=("marginals",))
+        by_messages = ms.SSVM(ms.Grid(), inference=rough, max_iter=1, random_state=0).fit(grids, labels)
+        assert "passes" in by_messages.training_["message"]
 
     def test_auto_cools_less_where_labels_are_scarce(self):
         def lowest(solver, y):

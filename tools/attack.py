@@ -1,4 +1,4 @@
-"""``make attack``: bad inputs, damaged files, faults, a soak and hard numbers, one after the other; counts are kept.
+"""``make attack``: bad inputs, damaged files, faults, a soak, hard numbers and gaps, in turn; counts are kept.
 
     python tools/attack.py [--parts NAME ...] [--output FILE]
 
@@ -24,6 +24,7 @@ PARTS = {
     "files": ("attack_files.py", "--cases", "10000"),
     "matrix": ("attack_matrix.py",),
     "numbers": ("attack_numbers.py", "--forests", "100000", "--graphs", "20000"),
+    "gaps": ("attack_gaps.py", "--fits", "200"),
 }
 
 

@@ -129,12 +129,22 @@ def _kept(checkpoint: Path) -> str:
     return f"kept {found[-1]}; the same command with --resume goes on" if found else "before the first checkpoint"
 
 
+def _against_majority(accuracy: float, estimator: Any) -> str:
+    """What is added to an accuracy below that of the most frequent class."""
+    counts = estimator.training_["class_counts"]
+    majority = max(counts, default=0) / max(sum(counts), 1)
+    if accuracy >= majority:
+        return ""
+    return f", less than the {majority:.2%} of the most frequent class: try other inference, --n-init or --method crf"
+
+
 def _tell(estimator: Any, model: Path, train: Dataset | None, held: Dataset | None) -> None:
     with last_words(lambda: f"{model} is complete"):
         print(printable(estimator.diagnose()))
         if train is not None:
             with train.places():
-                print(f"Accuracy on the training labels: {scores(estimator, train).accuracy:.2%}")
+                accuracy = scores(estimator, train).accuracy
+            print(f"Accuracy on the training labels: {accuracy:.2%}{_against_majority(accuracy, estimator)}")
         if held is not None:
             print(f"Accuracy on {held.name}: {scores(estimator, held).accuracy:.2%}")
         print(f"Wrote {model}")

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from mssvm.data.labels import LabelVocabulary
-from mssvm.estimators.training import ENDED
+from mssvm.estimators.training import AT_ZERO, ENDED, below_majority
 
 DEAD = 1e-3  # mean probability below which a hidden state counts as unused
 USEFUL = 0.1  # share of the objective that the gap of a useful certificate does not exceed
@@ -17,6 +17,8 @@ def paragraph(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
     """One line per topic."""
     lines = [
         f"{ENDED[summary['outcome']]} {summary['message']}",
+        AT_ZERO if summary.get("at_zero", False) else "",
+        _predicted(summary),
         _gap(summary),
         _inference(summary),
         _restarts(summary["restarts"]),
@@ -30,11 +32,16 @@ def paragraph(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
 def _gap(summary: Mapping[str, Any]) -> str:
     objective, gap = summary["objective"], summary["gap"]
     out = f"Objective {objective:.6g}. {summary['certificate']}"
-    if gap > USEFUL * abs(objective):
+    if gap > USEFUL * abs(objective) and not summary["negative_gaps"]:
         out = f"Objective {objective:.6g}. The certificate is not useful: it leaves a gap of {gap:.4g}."
-    if summary["negative_gaps"]:
-        out += f" {summary['negative_gaps']} gaps came out negative, so inference missed maxima."
     return out
+
+
+def _predicted(summary: Mapping[str, Any]) -> str:
+    """Whether training labels are predicted worse than by their most frequent class; models saved by earlier versions
+    do not know."""
+    right = summary.get("sites_right")
+    return "" if right is None else below_majority(right, summary["sites_labelled"], summary["class_counts"])
 
 
 def _inference(summary: Mapping[str, Any]) -> str:

@@ -78,9 +78,10 @@ class TrainingPlan:
     rng: np.random.RandomState
     verbose: bool
 
-    def solver_for(self, exact: bool, dual: Callable[[], bool], missing: float, seed: int) -> Solver[Any]:
-        """The solver, once it is known whether inference is exact, whether the problem has a dual that BCFW can solve,
-        and what share of the labels is missing: by name with the estimator's settings, or a solver object as it is."""
+    def solver_for(self, exact: bool, cuts: bool, dual: Callable[[], bool], missing: float, seed: int) -> Solver[Any]:
+        """The solver, once it is known whether inference is exact, or is so by minimum cuts at temperature 0 for a few
+        weights, whether the problem has a dual, and what share of the labels is missing: by name with the estimator's
+        settings, or a solver object as it is."""
         solver, settings = self.solver, dict[str, Any]()
         if isinstance(solver, Solver):
             if self.max_iter is not None or self.tol is not None:
@@ -90,7 +91,7 @@ class TrainingPlan:
         if solver == "auto" and (exact or self.l1_ratio > 0):  # absolute values are for L-BFGS alone
             solver, settings["schedule"] = "lbfgs", SPARSE_SMOOTHED if missing > SPARSE else SMOOTHED
         elif solver == "auto":
-            solver = "bcfw" if dual() else "adam"
+            solver = self._dual_solver(cuts) if dual() else "adam"
         if not isinstance(solver, str) or solver not in SOLVERS:
             raise InputError(f"solver must be 'auto', one of {_listed(SOLVERS)}, or a solver object, got {solver!r}.")
         known = SOLVERS[solver]
@@ -102,6 +103,11 @@ class TrainingPlan:
         if hasattr(kind, "seed"):
             settings["seed"] = seed
         return kind(**{**known.settings, **settings})
+
+    def _dual_solver(self, cuts: bool) -> str:
+        """Exact planes of the whole sum close the gap in tens of rounds; those of approximate inference do not, and
+        BCFW makes more of them."""
+        return "cutting-plane" if cuts else "bcfw"
 
 
 def structure_of(structure: Any) -> Structure:

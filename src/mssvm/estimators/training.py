@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,6 +24,7 @@ from mssvm.core.topology import spans, spread
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.estimators.plan import (
     LARGEST_SEED,
+    SMOOTHED,
     TrainingPlan,
     class_weights,
     inference_of,
@@ -51,6 +52,7 @@ ENDED = {
     "converged": "Training converged.",
     "completed": "Training ran all its epochs; whether more would lower the objective is not known.",
     "budget": "Training used up its iterations before it converged; raise max_iter.",
+    "uncertified": "Training ended and is not certified: inference missed maxima; use inference with more effort.",
     "stalled": "Training stalled: no step lowered the objective further.",
     "diverged": "Training diverged; scale the features or lower C.",
     "stopped": "Training was stopped by a callback.",
@@ -58,6 +60,28 @@ ENDED = {
     "time": "Training reached its time limit; the best weights so far were kept.",
     "interrupted": "Training was interrupted; the best weights so far were kept.",
 }
+
+
+FEW_WEIGHTS = 1000  # for which cutting planes close a gap in tens of rounds
+NEARLY = 1e-3  # of the objective at weights of zero: what counts as no better
+AT_ZERO = (
+    "The weights ended at zero, or no better than there, and predictions ignore the features. That can be the optimum: "
+    "a margin is inconsistent where no label has more than half of the probability. Use a likelihood (CRF, or HCRF "
+    "with hidden variables) or eps_y > 0; with hidden variables also another start (init='hcrf' or 'random', n_init)."
+)
+
+
+def below_majority(right: int, labelled: int, class_counts: Sequence[int]) -> str:
+    """What is said of weights that predict fewer of the labelled sites than the most frequent class alone, if they
+    do."""
+    most = max(class_counts, default=0)
+    if right >= most:
+        return ""
+    return (
+        f"At these weights {right} of {labelled} training labels are predicted, fewer than the {most} of the most "
+        "frequent class; try other inference, more effort (inference=ms.inference.Auto(effort='careful')) or another "
+        "start."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,7 +348,9 @@ class Training:
             first = problem.difference(w0) if self.plan.solver == "auto" else None
         missing = 1.0 - self.data.census.sites_labelled / self.data.census.sites
         dual = partial(self._has_dual, problem)
-        solver = self.plan.solver_for(first is None or first.exact, dual, missing, self.seed)
+        exact = first is None or (first.exact and self._exact_when_smoothed(problem, w0))
+        cuts = first is not None and first.exact and not exact and problem.n_weights <= FEW_WEIGHTS
+        solver = self.plan.solver_for(exact, cuts, dual, missing, self.seed)
         self.calls += 1
         if self.warm:
             solver = solver.near()
@@ -343,6 +369,25 @@ class Training:
             first=first,
         )
         return found
+
+    def _exact_when_smoothed(self, problem: Problem, w0: Floats) -> bool:
+        """Whether inference that is exact at the target temperatures is so where L-BFGS begins: minimum cuts are exact
+        at temperature 0 only."""
+        begin = (max(problem.temperatures[0], SMOOTHED[0]), max(problem.temperatures[1], SMOOTHED[0]))
+        if begin == problem.temperatures:
+            return True
+        with ONE_BLAS_THREAD:
+            return problem.at(*begin).difference(w0).exact
+
+    def no_better_than_zero(self, chosen: Solution) -> bool:
+        """Whether a margin ended where weights of zero are as good, up to a share of ``NEARLY``."""
+        objective = self.plan.objective
+        if self.plan.strategy is not None or objective.eps_y > 0.0 or isinstance(objective.loss, Zero):
+            return False
+        zero = np.zeros_like(chosen.w)
+        if np.array_equal(chosen.w, zero):
+            return True
+        return bool(chosen.objective >= (1.0 - NEARLY) * self.problem.difference(zero).total)
 
     def _has_dual(self, problem: Problem) -> bool:
         """Whether BCFW can solve it: single instances at hand, a maximum, nothing missing, all weights
@@ -388,7 +433,9 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
     last, certificate = chosen.trace[-1] if chosen.trace else None, chosen.certificate
     methods, used = Counter[str](), dict[int, tuple[Any, int]]()
     exact, converged, answers = True, 0, 0
+    right = 0
     for found in training.data.look(training.problem, chosen.w):
+        right += found.right
         methods.update(found.methods)
         exact, converged, answers = exact and found.exact, converged + found.converged, answers + found.n
         for card, (total, n) in found.usage.items():
@@ -398,10 +445,19 @@ def summary(training: Training, chosen: Solution, objectives: list[float]) -> di
     for _, (total, n) in sorted(used.items()):
         usage.append((total / n).tolist())
     kind, names = "exact" if exact else "approximate", ", ".join(sorted(methods)) or "none"
+    at_zero = training.no_better_than_zero(chosen)
+    status = f"{ENDED[chosen.outcome.value]} Inference was {kind} ({names})."
+    if at_zero:
+        status += f" {AT_ZERO}"
+    worse = below_majority(right, training.data.census.sites_labelled, training.data.census.class_counts)
+    if worse:
+        status += f" {worse}"
     return {
         "objective": float(chosen.objective),
         "outcome": chosen.outcome.value,
-        "status": f"{ENDED[chosen.outcome.value]} Inference was {kind} ({names}).",
+        "status": status,
+        "at_zero": at_zero,
+        "sites_right": right,
         "message": chosen.message,
         "certificate": certificate.sentence,
         "augmented": not isinstance(training.plan.objective.loss, Zero),

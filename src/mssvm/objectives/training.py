@@ -240,13 +240,14 @@ class LinearMinus:
 class Look(NamedTuple):
     """Inference on a block at some weights: which methods ran on how many instances, whether all were exact, how many
     of ``n`` answers had converged; the sums of the marginals of hidden variables by their number of states, and how
-    many these are."""
+    many these are; and at how many labelled sites the best state is among the labels."""
 
     methods: Counter[str]
     exact: bool
     converged: int
     n: int
     usage: dict[int, tuple[Floats, int]]
+    right: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,6 +330,7 @@ class BoundBlock:
             queries = sample.query, sample.truth_query
             free, given = (self.block.plan.bind(query, *self.temperatures) for query in queries)
         batch, belief, usage = sample.batch, free(theta), dict[int, tuple[Floats, int]]()
+        right = sample.truth[batch.unary_ptr[:-1] + belief.decode(batch)] & sample.query.output
         methods, exact, converged = Counter(belief.status.method), belief.status.exact, belief.status.converged
         mine, cards = np.flatnonzero(hidden[var_ptr[self.block.first] :][: batch.n_vars]), np.diff(batch.unary_ptr)
         if len(mine) or not exact.all():
@@ -338,7 +340,7 @@ class BoundBlock:
             members = mine[cards[mine] == card]
             mu = belief.mu.unary[batch.unary_ptr[members][:, None] + np.arange(card)]
             usage[card] = mu.sum(axis=0), len(members)
-        return Look(methods, bool(exact.all()), int(converged.sum()), len(converged), usage)
+        return Look(methods, bool(exact.all()), int(converged.sum()), len(converged), usage, int(right.sum()))
 
     def check(self, value: Floats) -> None:
         """Raise unless every instance has an allowed assignment."""

@@ -23,7 +23,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate, pairwise
-from mssvm.optim.run import Outcome, SolverRun, Stop
+from mssvm.optim.run import Outcome, SolverRun, Stop, closed, impossible
 from mssvm.optim.solver import Certificate, Solver
 
 UNIFORM = 0.1  # share of draws that ignore the gaps, which may be out of date
@@ -59,9 +59,10 @@ class BCFWState:
 class BCFW(Solver[BCFWState]):
     """Block-coordinate Frank-Wolfe.
 
-    Stops when the duality gap is at most ``tolerance`` times the objective, checked every ``check_every`` passes, or
-    after ``max_passes``. ``n_planes`` is the number of planes kept an instance; ``cached_passes`` the passes over known
-    planes, free of inference, after each pass with the oracle; ``seed`` that of the order of visits.
+    Stops when the duality gap is at most ``tolerance`` times the objective and not negative, checked every
+    ``check_every`` passes, or after ``max_passes``. ``n_planes`` is the number of planes kept an instance;
+    ``cached_passes`` the passes over known planes, free of inference, after each pass with the oracle; ``seed`` that of
+    the order of visits.
 
     >>> ms.SSVM(ms.Chain(), solver=ms.solvers.BCFW(tolerance=0.01)).fit(X, y).score(X, y)
     1.0
@@ -128,10 +129,15 @@ class BCFW(Solver[BCFWState]):
                     self._visit(run, state, form, int(i), oracle=False)
             state.n_pass += 1
         gap = self._check(run, state, form)
-        if gap <= self.tolerance * abs(run.best.objective):
+        if closed(gap, run.best.objective, self.tolerance):
             raise Stop(Outcome.CONVERGED, f"The duality gap fell to {gap:.4g} after {state.n_pass} passes.")
         if state.n_pass >= self.max_passes:
             raise Stop(Outcome.BUDGET, f"All {self.max_passes} passes were run; the duality gap is {gap:.4g}.")
+
+    def choose(self, run: SolverRun) -> tuple[Floats, float]:
+        """The lowest objective, but the last weights where inference missed maxima: there the lowest estimate is found
+        where it missed the most."""
+        return run.chosen(last=run.negative_gaps > 0)
 
     def certificate(self, run: SolverRun, state: BCFWState, objective: float) -> Certificate:
         return duality_certificate(run, objective, state.lower)
@@ -168,7 +174,7 @@ class BCFW(Solver[BCFWState]):
         enough = max(HIT_OWN * state.gaps[i], HIT_MEAN * float(state.gaps.mean()))
         if oracle and c * (float(scores.max()) - mixed) < enough:
             value, mu = run.atom(w, i)
-            run.negative_gaps += bool(value - mixed < -1e-9 * max(1.0, abs(value)))
+            run.negative_gaps += impossible(value - mixed, value)
             state.gaps[i] = max(c * (value - mixed), 0.0)
             if value > scores.max():
                 self._keep(run, state, form.r, i, mu, value - float(mu @ run.problem.scores_of(i, w)))

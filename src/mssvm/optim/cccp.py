@@ -22,7 +22,7 @@ from mssvm.core.errors import InputError
 from mssvm.objectives.problem import Part, Problem
 from mssvm.optim.bcfw import BCFW
 from mssvm.optim.dual import duality_certificate
-from mssvm.optim.run import NAN, Outcome, Row, SolverRun, Stop
+from mssvm.optim.run import NAN, Outcome, Row, SolverRun, Stop, impossible
 from mssvm.optim.solver import Certificate, Solution, Solver
 from mssvm.optim.subgradient import Stopping, Subgradient
 
@@ -103,6 +103,7 @@ class CCCP(Solver[CCCPState]):
         before = state.objective
         found = self._solve(run, state, inner)
         run.tally.add(found.tally)
+        run.negative_gaps += found.certificate.negative_gaps
         state.warm = found.warm
         # Of the point kept, whether that is the new one or the old: its inner objective less the inner lower bound.
         state.inner_gap = min(found.objective, before) - found.objective + found.certificate.gap
@@ -140,7 +141,7 @@ class CCCP(Solver[CCCPState]):
         def enough(row: Row, w: Floats) -> bool:
             nonlocal lowest
             lowest = min(lowest, row.objective)
-            return row.gap <= ENOUGH * (state.objective - lowest)
+            return row.gap <= ENOUGH * (state.objective - lowest) and not impossible(row.gap, row.objective)
 
         solver = self.inner if self.literal else self.inner.tightened(state.inner_tolerance)
         more: dict[str, Any] = {} if self.literal else {"callback": enough, "warm": state.warm}
@@ -153,6 +154,11 @@ class CCCP(Solver[CCCPState]):
     def certificate(self, run: SolverRun, state: CCCPState, objective: float) -> Certificate:
         if run.problem.convex:
             return duality_certificate(run, objective, objective - state.inner_gap)
+        if run.negative_gaps:
+            sentence = (
+                f"Not certified: inference missed maxima ({run.negative_gaps} gaps of inner problems were negative)."
+            )
+            return Certificate(sentence, negative_gaps=run.negative_gaps)
         kind = "certified" if state.inner_certified and run.tally.exact else "estimated"
         sentence = "A local solution, not certified; the gap of the last inner problem is "
         return Certificate(sentence + f"{state.inner_gap:.4g} ({kind}).", negative_gaps=run.negative_gaps)

@@ -16,7 +16,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate, solve_simplices
-from mssvm.optim.run import Outcome, SolverRun, Stop
+from mssvm.optim.run import Outcome, SolverRun, Stop, closed
 from mssvm.optim.solver import Certificate, Solver
 
 # New planes are taken at this share of the way from the best point to the QP's solution, which swings far at first.
@@ -46,8 +46,9 @@ class CuttingPlaneState:
 class CuttingPlane(Solver[CuttingPlaneState]):
     """Cutting planes.
 
-    Stops when the gap is at most ``tolerance`` times the objective, or after ``max_rounds``. ``n_slack`` gives every
-    instance a slack of its own; planes idle for ``max_idle`` rounds are dropped (default 30, with n slacks 5).
+    Stops when the gap is at most ``tolerance`` times the objective and not negative, or after ``max_rounds``.
+    ``n_slack`` gives every instance a slack of its own; planes idle for ``max_idle`` rounds are dropped (default 30,
+    with n slacks 5).
 
     >>> ms.SSVM(ms.Chain(), solver=ms.solvers.CuttingPlane(tolerance=0.01, n_slack=True)).fit(X, y).score(X, y)
     1.0
@@ -100,13 +101,13 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         gap = lowest - state.lower
         run.record(w, objective, gap=gap, gradient_norm=run.gradient_norm(w, rows.sum(axis=0) - form.u))
         state.n_round += 1
-        if gap <= self.tolerance * abs(lowest):
+        if closed(gap, lowest, self.tolerance):
             raise Stop(Outcome.CONVERGED, f"The gap fell to {gap:.4g} after {state.n_round} rounds.")
         if state.n_round >= self.max_rounds:
             raise Stop(Outcome.BUDGET, f"All {self.max_rounds} rounds were run; the gap is {gap:.4g}.")
         self._drop(state)
         # What is left out promises less than a tenth of the gap in all.
-        new = rows @ w + values - tops > 0.1 * gap / len(tops)
+        new = rows @ w + values - tops > 0.1 * max(gap, 0.0) / len(tops)
         _add(state, form.r, rows[new], values[new], groups[new])
 
     def _solve(self, state: CuttingPlaneState, form: ConvexForm) -> Floats:

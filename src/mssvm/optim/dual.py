@@ -21,7 +21,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.library import FLOAT, FLOATS, INT, INTS, Function
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.run import SolverRun
+from mssvm.optim.run import SolverRun, impossible
 from mssvm.optim.solver import Certificate
 
 NEGLIGIBLE = 1e-6
@@ -87,15 +87,19 @@ def duality_certificate(run: SolverRun, objective: float, lower: float, slack: F
     gap = objective - lower
     if not np.isfinite(gap):
         return Certificate("No lower bound is known, so nothing is certified.", negative_gaps=run.negative_gaps)
+    if run.negative_gaps or impossible(gap, objective):
+        count = max(run.negative_gaps, 1)
+        sentence = (
+            f"Not certified: inference missed maxima ({count} gaps were negative, which no gap can be), so that the "
+            "objective is higher than reported."
+        )
+        return Certificate(sentence, gap, negative_gaps=count, slack=slack)
     share = gap / max(abs(objective), 1e-300)
     if run.tally.exact:
         sentence = f"Certified by duality: within {gap:.4g} ({share:.2%}) of the minimum."
     else:
-        sentence = (
-            f"An estimate, since inference was not exact: within {gap:.4g} ({share:.2%}) of the minimum; "
-            f"{run.negative_gaps} negative gaps were seen."
-        )
-    return Certificate(sentence, gap, run.tally.exact, run.negative_gaps, slack=slack)
+        sentence = f"An estimate, since inference was not exact: within {gap:.4g} ({share:.2%}) of the minimum."
+    return Certificate(sentence, gap, run.tally.exact, slack=slack)
 
 
 def solve_simplices(H: Floats, q: Floats, group: Ints, start: Floats) -> tuple[Floats, bool]:

@@ -23,7 +23,7 @@ import numpy as np
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.run import NAN, Outcome, SolverRun, Stop
+from mssvm.optim.run import NAN, Outcome, SolverRun, Stop, impossible
 from mssvm.optim.solver import Certificate, Solver
 
 STAGE_TOLERANCE = 1e-3  # of the stages that only lead to the last one
@@ -183,9 +183,13 @@ class LBFGS(Solver[LBFGSState]):
             return Certificate(f"A local minimum, not certified. {smoothing}".strip(), bias=bias)
         # Strong convexity: f(w) - min f <= |f'(w)|^2 / (2 r), for the smoothed f; then the bias.
         lower = state.value - 0.5 * float(np.sum(state.gradient**2 / run.strengths)) - bias
+        gap = objective - lower
+        if impossible(gap, objective):
+            sentence = f"Not certified: inference missed maxima (the gap is {gap:.4g}, which no gap can be)."
+            return Certificate(sentence, gap, negative_gaps=run.negative_gaps + 1, bias=bias)
         kind = "Certified" if run.tally.exact else "Estimated (inference was not exact)"
-        sentence = f"{kind} by strong convexity: within {objective - lower:.4g} of the minimum. {smoothing}".strip()
-        return Certificate(sentence, objective - lower, run.tally.exact, run.negative_gaps, bias)
+        sentence = f"{kind} by strong convexity: within {gap:.4g} of the minimum. {smoothing}".strip()
+        return Certificate(sentence, gap, run.tally.exact, run.negative_gaps, bias)
 
 
 def line_search(

@@ -20,6 +20,7 @@ from mssvm.optim.checkpoint import digest
 from mssvm.optim.regulariser import Regulariser
 
 NAN = float("nan")
+ROUNDING = 1e-9  # of a gap, relative to the objective
 
 
 class Row(NamedTuple):
@@ -62,6 +63,7 @@ class Outcome(Enum):
     CONVERGED = "converged"
     COMPLETED = "completed"
     BUDGET = "budget"
+    UNCERTIFIED = "uncertified"
     STALLED = "stalled"
     DIVERGED = "diverged"
     STOPPED = "stopped"
@@ -72,12 +74,28 @@ class Outcome(Enum):
     @property
     def unfinished(self) -> bool:
         """Whether the solver itself gave up before it was done."""
-        return self in (Outcome.BUDGET, Outcome.STALLED, Outcome.DIVERGED)
+        return self in (Outcome.BUDGET, Outcome.UNCERTIFIED, Outcome.STALLED, Outcome.DIVERGED)
+
+    @property
+    def own(self) -> bool:
+        """Whether the solver itself said that it was done, and not somebody who follows it."""
+        return self in (Outcome.CONVERGED, Outcome.COMPLETED, Outcome.BUDGET)
 
     @property
     def cut_short(self) -> bool:
         """Whether the run would have gone on, and a checkpoint of it can be resumed."""
         return self in (Outcome.TIME, Outcome.INTERRUPTED)
+
+
+def impossible(gap: float, objective: float) -> bool:
+    """Whether a gap is below zero by more than rounding: no lower bound lies above the minimum, so either the bound or
+    the objective is wrong, and inference missed maxima."""
+    return bool(gap < -ROUNDING * max(1.0, abs(objective)))
+
+
+def closed(gap: float, objective: float, tolerance: float) -> bool:
+    """Whether a gap shows convergence: at most ``tolerance`` of the objective, and not impossible."""
+    return bool(gap <= tolerance * abs(objective)) and not impossible(gap, objective)
 
 
 @dataclass
@@ -228,7 +246,7 @@ class SolverRun:
         calls = (tally.plus_calls, tally.minus_calls, self.seconds, share, tally.floored)
         self.rows.append(Row(len(self.rows), objective, gap, gradient_norm, *calls, *measured))
         self.last_w = w.copy()
-        self.negative_gaps += bool(gap < -1e-9 * max(1.0, abs(objective)))
+        self.negative_gaps += impossible(gap, objective)
         if not np.isfinite(objective):
             raise Stop(Outcome.DIVERGED, f"The objective became {objective} at iteration {len(self.rows) - 1}.")
         if measured == target and objective < self.best.objective:

@@ -188,7 +188,8 @@ class Solver(Settings, ABC, Generic[S]):
             certificate = self.certificate(run, state, objective)
             for name in self.warm:
                 kept[name] = getattr(state, name)
-        return Solution(w, objective, tuple(run.rows), end.outcome, end.message, certificate, kept, run.tally)
+        outcome, message = judged(end, certificate)
+        return Solution(w, objective, tuple(run.rows), outcome, message, certificate, kept, run.tally)
 
     def _resume(self, run: SolverRun, saver: Saver) -> tuple[S | None, Stop | None]:
         """State and end of the run that the checkpoint file holds."""
@@ -206,6 +207,13 @@ class Solver(Settings, ABC, Generic[S]):
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{saver.path} does not hold this solver's state; delete it to start anew.") from None
+
+
+def judged(end: Stop, certificate: Certificate) -> tuple[Outcome, str]:
+    """How a run ended, in view of what is known of its result: nothing converged to a gap that cannot be."""
+    if not certificate.negative_gaps or not end.outcome.own:
+        return end.outcome, end.message
+    return Outcome.UNCERTIFIED, f"{end.message} Not certified: inference missed maxima."
 
 
 def random_start(n_weights: int, *, seed: int = 0, scale: float = 0.1, hidden: Bools | None = None) -> Floats:

@@ -20,6 +20,7 @@ class Effort:
     relabelled regions are judged before any sweep if ``judge_moves``. Cold starts on cycles begin with a ``warm_up`` of
     damped updates of all messages at once; sums that do not converge are tried again with damping if ``retry``. Hidden
     components are summed out into at most ``merge_entries`` table entries an instance, by ``merge_work`` operations.
+    Labellings are improved by at most ``expansions`` rounds over all states.
     """
 
     starts: tuple[str, ...]
@@ -35,6 +36,7 @@ class Effort:
     gibbs: int = 0
     rounds: int = 0
     budget: float = 0.0
+    expansions: int = 1
     schedule: Schedule = field(default_factory=Schedule)
 
     @classmethod
@@ -77,12 +79,15 @@ class Effort:
 
 EFFORTS = {
     "fast": Effort(
-        ("marginals", "regions"), 12, 4096.0, 1e5, first_check=12, judge_moves=False, warm_up=6, retry=False
+        ("cut", "marginals", "regions", "expansions"), 12, 4096.0, 1e5, first_check=12, judge_moves=False, warm_up=6,
+        retry=False,
     ),
-    "normal": Effort(("sum_first", "regions", "cold", "damped"), 200, 65536.0, 2e6, flips=20),
+    "normal": Effort(
+        ("cut", "sum_first", "regions", "cold", "damped", "expansions"), 200, 65536.0, 2e6, flips=20, expansions=10
+    ),
     "careful": Effort(
-        ("sum_first", "cold", "damped", "annealed", "joint", "regions"), 500, 1e6, 5e7, restarts=3, flips=100, gibbs=6,
-        rounds=300, budget=2e7,
+        ("cut", "sum_first", "cold", "damped", "annealed", "joint", "regions", "expansions"), 500, 1e6, 5e7, restarts=3,
+        flips=100, gibbs=6, rounds=300, budget=2e7, expansions=50,
     ),
 }  # fmt: skip
 

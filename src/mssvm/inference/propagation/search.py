@@ -1,6 +1,7 @@
 """Marginal MAP by messages (eps_y = 0): several starts, each decoded y judged by its evaluated Q, the best polished.
 
     merged       hidden components summed out, then max-product over the outputs (exact on forests)
+    cut          a minimum cut, where no variable is summed and none has more than two states (exact if submodular)
     marginals    sum-product; its max-marginals are a candidate; mixed-product only where regions do not follow
     sum first    sum-product; its max-marginals are a candidate; then mixed-product from its messages
     regions      the best so far improved by relabelling whole regions; then as sum first, from messages of the result
@@ -9,6 +10,7 @@
     annealed     eps_y falls from eps_h, messages carried over; then mixed-product
     joint        max-product over all variables, its outputs a candidate
     random       mixed-product from random messages
+    expansions   the best so far (with ``judge_moves`` also the best states by themselves) improved by cuts
     Gibbs        annealed Gibbs sampling of exp(Q(y) / t), where Q changes locally
 
 Convergence is not quality: the argmax messages of mixed-product have poor fixed points, and only Q tells.
@@ -36,6 +38,7 @@ from mssvm.engines.messages import (
     Temperatures,
 )
 from mssvm.engines.rest import advance_to_rest
+from mssvm.inference.propagation.cuts import CutModel
 from mssvm.inference.propagation.effort import uniforms
 
 if TYPE_CHECKING:
@@ -48,6 +51,8 @@ COLDEST = 0.02
 HOT, COLD = 16.0, 200.0
 # Restarts use streams of random numbers from this one on.
 RANDOM_STREAM = 100
+CUT_STREAM = (1 << 20) + 1
+CUT_TOLERANCE = 1e-9  # relative to a score: a bound so close proves it
 NO_MARGINALS = Marginals(np.zeros(0), np.zeros(0))
 
 
@@ -130,9 +135,10 @@ class BlockSearch:
         if len(left):
             for start in self.effort.starts:
                 STARTS[start](self, left)
-            for k in range(self.effort.restarts):
+                left = left[~self.call.exact[left]]
+            for k in range(self.effort.restarts if len(left) else 0):
                 self._random(left, k)
-            if self.effort.flips:
+            if self.effort.flips and len(left):
                 self._polish(left)
         self._finish()
 
@@ -305,6 +311,56 @@ class BlockSearch:
         messages[rows] = -np.repeat(0.5 * self.search.range[instances], counts) * draws
         self._mixed(instances, messages, "mixed-product from random messages")
 
+    def _cut(self, instances: Ints) -> None:
+        """One minimum cut where every variable has at most two states; what it proves is exact."""
+        call = self.call
+        for b, model in self._cut_models(instances):
+            if int(model.n_allowed.max()) > 2:
+                continue
+            low, high = model.extremes()
+            found, upper = model.mix(high, low) if self._ties_go_down else model.mix(low, high)
+            self._try(b, found, "minimum cut")
+            if not call.upper[b] <= upper:
+                call.upper[b] = upper
+            if call.value[b] >= upper - CUT_TOLERANCE * (1.0 + abs(upper)):
+                call.exact[b] = call.converged[b] = True
+                call.residual[b] = 0.0
+
+    @property
+    def _ties_go_down(self) -> bool:
+        """Which of two equally good labellings a cut finds, by the seed."""
+        return bool(uniforms(np.zeros(1, dtype=np.int64), self.seed, CUT_STREAM)[0] < 0.5)
+
+    def _expansions(self, instances: Ints) -> None:
+        for b, model in self._cut_models(instances):
+            first, end = self.batch.var_ptr[b : b + 2]
+            known = self.call.y[first:end].copy()
+            begins = [known] if known[0] >= 0 else []
+            if self.effort.judge_moves or not begins:
+                begins.append(model.best_alone())
+            for y in begins:
+                self._try(b, model.expand(y, self.effort.expansions), "expansions by cuts")
+
+    def _cut_models(self, instances: Ints) -> Iterator[tuple[int, CutModel]]:
+        """The instances that cuts can improve: with cycles, by pairs of variables, none of them summed."""
+        if self.t.eps_h > 0.0:
+            return
+        loopy = instances[~self.bound.forest[instances] & self.batch.pairwise[instances]]
+        for b in loopy.tolist():
+            model = CutModel.of(self.batch, self.call.theta, self.bound.query.allowed, b)
+            if model is not None:
+                yield b, model
+
+    def _try(self, b: int, y: Ints, name: str) -> None:
+        """Judge a labelling of one instance."""
+        before = self.call.value[b]
+        self.y[self.batch.var_ptr[b] : self.batch.var_ptr[b + 1]] = y
+        self._judge(np.array([b]))
+        if self.call.value[b] > before:
+            self.call.method[b] = name
+            self.call.converged[b] = True
+            self.call.residual[b] = 0.0
+
     def _solve_merged(self) -> Ints:
         """Max-product on the merged model; returns the instances that are not thereby solved exactly."""
         if self.merged is None or self.merging is None:
@@ -422,4 +478,6 @@ STARTS: dict[str, Callable[[BlockSearch, Ints], None]] = {
     "damped": BlockSearch._damped,
     "annealed": BlockSearch._annealed,
     "joint": BlockSearch._joint,
+    "cut": BlockSearch._cut,
+    "expansions": BlockSearch._expansions,
 }

@@ -1,0 +1,171 @@
+"""Maximum a posteriori labellings of pairwise graphs by minimum cuts.
+
+Of two labellings y and p, any mixture takes p_i where x_i = 1 and y_i where x_i = 0. Its score is that of y plus
+
+    sum_i g_i x_i - sum_ij w_ij (1 - x_i) x_j        w_ij = t(y_i, y_j) + t(p_i, p_j) - t(y_i, p_j) - t(p_i, y_j)
+
+and where no w_ij is negative the best mixture is a minimum cut (Greig et al. 1989, Kolmogorov & Zabih 2004). A negative
+w_ij is taken as 0, which lowers the score of some mixtures and raises none: the cut is then a move that never loses
+(Rother et al. 2005), and the sum of what was taken away keeps the bound from above valid.
+
+    two states a variable     one cut between the lower and the higher state of all: exact without negative w_ij
+    more                      expansions: for every state in turn, some variables change to it, until none gains
+
+Capacities are whole numbers for SciPy. What their rounding leaves is solved again on a finer scale, so that the flow
+proves the cut to about ten digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.potentials import Potentials
+from mssvm.core.topology import Batch
+
+# The largest flow in whole numbers: a capacity and what flows against it must fit in 32 bits together.
+LARGEST_FLOW = 2.0**30
+REFINEMENTS = 4
+PRECISION = 1e-10  # of the largest possible flow, at which refinement ends
+GAIN = 1e-12  # relative to a score: what counts as a rise of it
+
+
+@dataclass(frozen=True, eq=False)
+class CutModel:
+    """One instance with factors of two variables; ``allowed`` are its states that have a finite score.
+
+    ``ends`` are the variables of every factor (factor, 2), ``table_at`` where its table begins in ``tables``.
+    """
+
+    unary: Floats
+    unary_ptr: Ints
+    allowed: Bools
+    ends: Ints
+    table_at: Ints
+    tables: Floats
+
+    @classmethod
+    def of(cls, batch: Batch, theta: Potentials, allowed: Bools, b: int) -> CutModel | None:
+        """Instance b of a batch; None where a variable has no state or a table forbids a pair, which cuts cannot
+        express."""
+        graph, states = batch.topology(b), batch.state_span(b)
+        factors = slice(int(batch.factor_ptr[b]), int(batch.factor_ptr[b + 1]))
+        unary, table_at = theta.unary[states], batch.table_at[factors]
+        finite = allowed[states] & np.isfinite(unary)
+        model = cls(unary, graph.unary_ptr, finite, graph.scope_flat.reshape(-1, 2), table_at, theta.tables)
+        # Tied tables are looked at once.
+        first = np.unique(table_at, return_index=True)[1]
+        sizes = graph.table_sizes[first]
+        entries = np.repeat(table_at[first] - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+        possible = bool(np.all(model.n_allowed > 0)) and bool(np.isfinite(theta.tables[entries]).all())
+        return model if possible else None
+
+    @cached_property
+    def n_allowed(self) -> Ints:
+        return np.add.reduceat(self.allowed.astype(np.int64), self.unary_ptr[:-1])
+
+    @cached_property
+    def _second_card(self) -> Ints:
+        return np.diff(self.unary_ptr)[self.ends[:, 1]]
+
+    def _pairs(self, y: Ints, p: Ints) -> Floats:
+        """The entry of every factor with its first variable at y and its second at p."""
+        i, j = self.ends.T
+        return np.asarray(self.tables[self.table_at + y[i] * self._second_card + p[j]])
+
+    def score(self, y: Ints) -> float:
+        """theta(y)."""
+        return float(self.unary[self.unary_ptr[:-1] + y].sum() + self._pairs(y, y).sum())
+
+    def extremes(self) -> tuple[Ints, Ints]:
+        """The lowest and the highest allowed state of every variable."""
+        state = np.arange(len(self.unary)) - np.repeat(self.unary_ptr[:-1], np.diff(self.unary_ptr))
+        low = np.minimum.reduceat(np.where(self.allowed, state, len(state)), self.unary_ptr[:-1])
+        high = np.maximum.reduceat(np.where(self.allowed, state, -1), self.unary_ptr[:-1])
+        return low, high
+
+    def best_alone(self) -> Ints:
+        """The best state of every variable by its own score."""
+        value = np.where(self.allowed, self.unary, -np.inf)
+        top = np.repeat(np.maximum.reduceat(value, self.unary_ptr[:-1]), np.diff(self.unary_ptr))
+        state = np.arange(len(value)) - np.repeat(self.unary_ptr[:-1], np.diff(self.unary_ptr))
+        return np.minimum.reduceat(np.where(value == top, state, len(value)), self.unary_ptr[:-1])
+
+    def mix(self, y: Ints, p: Ints, rounds: int = REFINEMENTS) -> tuple[Ints, float]:
+        """A mixture of y and p that scores no less than y, the best without negative w_ij, and a bound from above on
+        the score of all mixtures; both up to rounding, which ``rounds`` of refinement make small."""
+        at, (i, j) = self.unary_ptr[:-1], self.ends.T
+        same, first, second, both = self._pairs(y, y), self._pairs(p, y), self._pairs(y, p), self._pairs(p, p)
+        gain = self.unary[at + p] - self.unary[at + y]
+        gain = gain + np.bincount(i, first - same, len(y)) + np.bincount(j, both - first, len(y))
+        w = same + both - second - first
+        given_away = -float(w[w < 0].sum())
+        coupled = w > 0
+        terminals = np.maximum(-gain, 0.0), np.maximum(gain, 0.0)
+        kept, flow = minimum_cut(*terminals, i[coupled], j[coupled], w[coupled], rounds)
+        upper = self.score(y) + float(gain[gain > 0].sum()) - flow + given_away
+        return np.where(kept, y, p), upper
+
+    def expand(self, y: Ints, rounds: int) -> Ints:
+        """y improved by expansions of every state in turn, until a round of all raises the score no more."""
+        score, n_states = self.score(y), int(np.diff(self.unary_ptr).max())
+        last, waited = n_states - 1, 0
+        for turn in range(rounds * n_states):
+            state = turn % n_states
+            mixed = self.mix(y, self._changed_to(y, state), rounds=1)[0]
+            reached = self.score(mixed)
+            waited += 1
+            if reached > score + GAIN * (1.0 + abs(score)):
+                y, score, waited = mixed, reached, 0
+            if waited > last:
+                break
+        return y
+
+    def _changed_to(self, y: Ints, state: int) -> Ints:
+        """y with every variable that may have the state at it."""
+        inside = state < np.diff(self.unary_ptr)
+        at = self.unary_ptr[:-1] + np.where(inside, state, 0)
+        return np.where(inside & self.allowed[at], state, y)
+
+
+def minimum_cut(
+    source: Floats, sink: Floats, i: Ints, j: Ints, w: Floats, rounds: int = REFINEMENTS
+) -> tuple[Bools, float]:
+    """The nodes on the side of the source of a minimum cut, and the flow, which bounds all cuts from below.
+
+    Node k is joined to the source by capacity ``source[k]`` and to the sink by ``sink[k]``; arcs from i to j have w.
+    """
+    n, fed, drained = len(source), np.flatnonzero(source), np.flatnonzero(sink)
+    tail = np.concatenate([np.full(len(fed), n), drained, i]).astype(np.int32)
+    head = np.concatenate([fed, np.full(len(drained), n + 1), j]).astype(np.int32)
+    capacity = csr_array((np.concatenate([source[fed], sink[drained], w]), (tail, head)), shape=(n + 2, n + 2))
+    capacity.sum_duplicates()
+    most, flow = min(float(source.sum()), float(sink.sum())), 0.0
+    enough = PRECISION * most
+    # Where nothing flows, all nodes can be on one side.
+    reached = np.full(n + 2, not sink.any())
+    for turn in range(rounds):
+        if not most > enough:
+            break
+        # No arc carries more than the whole flow, so larger capacities are as good as that.
+        scale = LARGEST_FLOW / most
+        whole = csr_array(capacity, copy=True)
+        whole.data = np.floor(np.minimum(capacity.data, most) * scale).astype(np.int32)
+        found = maximum_flow(whole, n, n + 1)
+        left = csr_array(whole - found.flow)
+        left.eliminate_zeros()
+        reached[:] = False
+        reached[breadth_first_order(left, n, return_predecessors=False)] = True
+        flow += found.flow_value / scale
+        if turn == rounds - 1:
+            break
+        capacity = csr_array(capacity - csr_array(found.flow, dtype=np.float64) / scale)
+        capacity.data = np.maximum(capacity.data, 0.0)
+        # Every arc was rounded by less than one.
+        most = capacity.nnz / scale
+    return reached[:n], flow
