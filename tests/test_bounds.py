@@ -8,7 +8,6 @@ import pytest
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.elimination import bound_gradient
 from mssvm.inference.bounds import Bounded, Decomposition, MiniBucket
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
@@ -98,7 +97,7 @@ def test_gradients_in_shifts_and_weights(eps_y: float, eps_h: float) -> None:
     r.shifts = rng.normal(size=len(r.shifts))
     r.run()
     grad, d_weight = np.zeros(len(r.work)), np.zeros(len(r.weight))
-    bound_gradient(r.program, r.weight, r.work, grad, d_weight)
+    r.sweep.gradient(r.weight, grad, d_weight)
     h = 1e-6
     for array, places, gradient in (
         (r.work, r.shift_index, grad[r.shift_index]),

@@ -12,7 +12,7 @@ from mssvm.core.errors import MemoryLimitError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import METHODS
-from mssvm.engines.numba.elimination.plan import plan_of
+from mssvm.engines.native.elimination import plan_of
 from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.base import Exact

@@ -24,7 +24,6 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.jit import njit
 from mssvm.core.orders import find_order
 from mssvm.core.topology import offsets
-from mssvm.engines.numba.elimination.assignments import extend
 from mssvm.engines.program import Program
 from mssvm.inference.bounds.relaxation import OneInstance
 
@@ -252,6 +251,42 @@ def value_of(b: Buckets, state: State, eps: float) -> float:
     for f in b.whole:
         direct += b.log[state.place[f]]
     return direct + (eps if eps > 0.0 else 1.0) * total
+
+
+@njit(cache=True, nogil=True)
+def _add_row(program: Program, s: int, states: Ints, work: Floats, at: Ints, x: Floats) -> int:
+    """Add to x the scores of step s's states, its separator being as in ``states``; returns the message's entry."""
+    place = 0
+    for k in range(program.separator_ptr[s], program.separator_ptr[s + 1]):
+        place += states[program.separator[k]] * program.separator_stride[k]
+    i0, n_inputs = program.input_ptr[s], program.input_ptr[s + 1] - program.input_ptr[s]
+    a0, n_axes = program.axis_ptr[s], program.axis_ptr[s + 1] - program.axis_ptr[s]
+    for i in range(n_inputs):
+        at[i] = program.input_at[i0 + i]
+    rest = place
+    for d in range(n_axes - 1, -1, -1):
+        size = program.axis_size[a0 + d]
+        digit = rest % size
+        rest //= size
+        for i in range(n_inputs):
+            at[i] += digit * program.stride[program.stride_ptr[i0 + i] + d]
+    for i in range(n_inputs):
+        for j in range(program.card[s]):
+            x[j] += work[at[i] + j]
+    found: int = program.message_at[s] + place
+    return found
+
+
+@njit(cache=True, nogil=True)
+def extend(program: Program, p: int, bound: float, work: Floats, states: Ints, at: Ints, out: Floats) -> None:
+    """Bounds of a partial assignment of all later positions, extended by each state of position p's variable."""
+    first, last = program.position_ptr[p], program.position_ptr[p + 1]
+    out[:] = -np.inf
+    out[: program.card[first]] = bound
+    for s in range(first, last):
+        message = _add_row(program, s, states, work, at, out)
+        for j in range(program.card[first]):
+            out[j] -= work[message]
 
 
 @njit(cache=True, nogil=True)

@@ -29,7 +29,7 @@ from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, counts, gather, offsets, spread
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Pair, TwoCalls
 from mssvm.engines.clusters import clusters_of
-from mssvm.engines.numba.elimination.plan import EliminationPlanner, EliminationRoute
+from mssvm.engines.native.elimination import EliminationPlanner, EliminationRoute
 from mssvm.engines.numba.forests.clustering import ClusterPlan, cluster_routes
 from mssvm.engines.numba.forests.cutset import CutsetPair, CutsetPlan, CutsetRoute
 from mssvm.engines.numba.forests.lane_groups import Calls, Kernel, parts_of

@@ -19,11 +19,12 @@ import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.library import Record
 from mssvm.core.orders import find_order
 from mssvm.core.potentials import Potentials, Query, segment_argmax
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.elimination import compile_elimination
-from mssvm.engines.numba import elimination as kernels
+from mssvm.engines.native.elimination import ScoreSweep, instances_record
 
 # Where a temperature is zero, the bound is minimised at these instead, in turn: a max has no gradient to follow.
 SMOOTHING = (0.3, 0.03)
@@ -62,21 +63,17 @@ class OneInstance:
         groups = [hidden + outputs] if one_group else [hidden, outputs]
         return find_order(self.topology.cards, self.topology.scopes, groups, restarts, seed).variables
 
-    @cached_property
-    def layout(self) -> tuple[Ints, ...]:
-        """Offsets of variables, factors, states and tables, as kernels take them: this instance is the whole batch."""
+    def record(self, states: Ints) -> Record:
+        """This instance as a batch of its own, clamped variables at the given states; the masks are in ``unary``."""
         ends = (np.array([0, n]) for n in (self.topology.n_vars, self.topology.n_factors))
-        return (*ends, self.topology.unary_ptr, self.table_at, self.table_at)
-
-    @cached_property
-    def everything_allowed(self) -> Bools:
-        return np.ones(len(self.unary), dtype=bool)
+        allowed = np.ones(len(self.unary), dtype=bool)
+        return instances_record(*ends, self.topology.unary_ptr, self.table_at, self.table_at, allowed, states)
 
 
 class Relaxation:
     """Mini-buckets of one instance with their weights and shifts; ``run`` is an upper bound.
 
-    The work vector is kept: ``shifts`` lie in it, and after ``run`` the messages, from which outputs are decoded.
+    ``work`` stays between runs: it holds ``shifts`` and, after ``run``, the messages, from which outputs are decoded.
     """
 
     def __init__(self, instance: OneInstance, order: Sequence[int], entries: int, eps_y: float, eps_h: float) -> None:
@@ -86,7 +83,8 @@ class Relaxation:
         copies = np.diff(self.program.position_ptr)
         self.weight = self.tau / np.repeat(copies, copies)
         self.tilt = np.zeros(len(self.split))
-        self.work = np.zeros(self.program.n_work)
+        self.sweep = ScoreSweep(self.program)
+        self.work = self.sweep.work
         self.load(instance.states)
 
     @cached_property
@@ -117,16 +115,15 @@ class Relaxation:
     def load(self, states: Ints) -> None:
         """Take the scores, with the variables outside the order at the given states; the shifts stay."""
         i = self.instance
-        scores = i.unary, i.tables, i.everything_allowed, states
-        kernels.load(self.program, i.layout, scores, 0, 0, 1, self.work)
+        self.sweep.load(i.record(states), i.unary, i.tables)
 
     def run(self, match: bool = False) -> float:
         """The bound; with ``match`` the shifts are first improved by moment matching, position by position."""
-        return float(kernels.bound(self.program, self.weight, match, self.work))
+        return self.sweep.bound(self.weight, match)
 
     def decode(self, states: Ints) -> None:
         """After ``run``: write the maximisers of the variables at temperature zero into ``states``."""
-        kernels.decode(self.program, self.tau, 0, 0, 1, self.work, states)
+        self.sweep.decode(self.tau, states)
 
     @property
     def parameters(self) -> tuple[Floats, Floats, Floats]:
@@ -209,7 +206,7 @@ class _Objective:
         self.set(x, self.tau)
         r = self.relaxation
         value, weight = r.run(), r.weight[r.split]
-        kernels.bound_gradient(r.program, r.weight, r.work, self.grad, self.d_weight)
+        r.sweep.gradient(r.weight, self.grad, self.d_weight)
         slope = weight * self.d_weight[r.split]
         mean = np.bincount(self.owner, weights=slope)[self.owner]
         d_log = slope - weight / np.maximum(self.tau[r.split], 1e-300) * mean

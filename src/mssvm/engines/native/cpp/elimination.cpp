@@ -1,0 +1,386 @@
+// Elimination programs on many instances (values, marginals, maximising states) and on one (mini-bucket bounds).
+#include "elimination.hpp"
+
+#include <atomic>
+
+#include "parallel.hpp"
+
+using namespace mssvm;
+
+namespace {
+
+// --- programs -----------------------------------------------------------------------------------------------------
+
+void check_pointers(const Ints &pointers, int64_t rows, int64_t end, const char *message) {
+    require(pointers.size == rows + 1 && pointers[0] == 0 && pointers[rows] == end, message);
+    for (int64_t k = 0; k < rows; ++k) require(pointers[k] <= pointers[k + 1], message);
+}
+
+void check_range(const Ints &values, int64_t low, int64_t high, const char *message) {
+    for (int64_t value : values) require(value >= low && value < high, message);
+}
+
+// Every place in the work vector that a step reads or writes is inside it.
+void check(const Program &p) {
+    int64_t variables = p.clamped.size, factors = p.factor_slot.size, steps = p.steps(), inputs = p.inputs();
+    require(p.n_slots >= 1 && p.n_work >= p.n_slots, "a program needs a constant, slots and messages in this order.");
+    require(p.unary_slot.size == variables, "a program needs a slot for every variable.");
+    check_range(p.unary_slot, 0, p.n_slots, "a variable's slot lies beyond the slots.");
+    require(p.factor_size.size == factors && p.entry_at.size == factors, "a program needs entries of every factor.");
+    check_pointers(p.clamp_ptr, factors, p.clamp_var.size, "the clamped variables of factors are counted wrong.");
+    require(p.clamp_stride.size == p.clamp_var.size, "a clamped variable needs a stride.");
+    check_range(p.clamp_var, 0, variables, "a clamped variable is not there.");
+    for (int64_t f = 0; f < factors; ++f) {
+        require(p.factor_slot[f] >= 0 && p.factor_size[f] >= 0 && p.factor_slot[f] + p.factor_size[f] <= p.n_slots,
+                "a factor's slot lies beyond the slots.");
+        require(p.entry_at[f] >= 0 && p.entry_at[f] + p.factor_size[f] <= p.entry.size,
+                "a factor's entries lie beyond the list of entries.");
+    }
+    require(p.position_ptr.size >= 1, "a program needs pointers of its positions.");
+    check_pointers(p.position_ptr, p.positions(), steps, "the steps of positions are counted wrong.");
+    require(p.card.size == steps && p.output.size == steps && p.shift_at.size == steps && p.message_at.size == steps &&
+                p.message_size.size == steps && p.message_input.size == steps,
+            "a program needs a state count, a role, a shift and a message for every step.");
+    check_range(p.var, 0, variables, "a step eliminates no variable.");
+    check_range(p.card, 1, p.max_card + 1, "a step has more states than the program says.");
+    check_range(p.message_input, -1, inputs, "a message goes to no input.");
+    check_pointers(p.separator_ptr, steps, p.separator.size, "the separators of steps are counted wrong.");
+    require(p.separator_stride.size == p.separator.size, "a separator's variable needs a stride.");
+    check_range(p.separator, 0, variables, "a separator's variable is not there.");
+    check_pointers(p.axis_ptr, steps, p.axis_size.size, "the axes of steps are counted wrong.");
+    check_pointers(p.input_ptr, steps, inputs, "the inputs of steps are counted wrong.");
+    require(p.input_at.size == inputs && p.input_size.size == inputs, "an input needs a place and a size.");
+    check_pointers(p.stride_ptr, inputs, p.stride.size, "the strides of inputs are counted wrong.");
+    for (int64_t s = 0; s < steps; ++s) {
+        int64_t axes = p.axis_ptr[s + 1] - p.axis_ptr[s], first = p.input_ptr[s], last = p.input_ptr[s + 1];
+        require(axes <= p.max_axes && last - first <= p.max_inputs && last > first,
+                "a step has more axes or inputs than the program says, or no input.");
+        require(p.shift_at[s] + p.card[s] <= p.n_work, "a shift lies beyond the work vector.");
+        int64_t positions = 1;
+        for (int64_t a = p.axis_ptr[s]; a < p.axis_ptr[s + 1]; ++a) {
+            require(p.axis_size[a] >= 1, "an axis is empty.");
+            positions *= p.axis_size[a];
+        }
+        require(positions == p.message_size[s], "a message has another size than the axes of its step.");
+        require(p.message_at[s] >= 0 && p.message_at[s] + positions <= p.n_work, "a message lies beyond the work vector.");
+        require(p.level[last - 1] == axes, "a step has no input with its innermost axis.");
+        for (int64_t i = first; i < last; ++i) {
+            require(p.stride_ptr[i + 1] - p.stride_ptr[i] == axes, "an input needs a stride for every axis.");
+            require(i == first || p.level[i - 1] <= p.level[i], "inputs must be sorted by level.");
+            int64_t end = p.input_at[i] + p.card[s];
+            for (int64_t a = 0; a < axes; ++a) {
+                int64_t stride = p.stride[p.stride_ptr[i] + a];
+                require(stride >= 0 && (stride == 0 || a < p.level[i]), "an input's strides do not fit its level.");
+                end += stride * (p.axis_size[p.axis_ptr[s] + a] - 1);
+            }
+            require(p.level[i] < axes || axes == 0 || p.stride[p.stride_ptr[i] + axes - 1] == p.card[s],
+                    "rows of an innermost input must be contiguous.");
+            require(p.input_at[i] >= 0 && end <= p.input_at[i] + p.input_size[i] && end <= p.n_work,
+                    "an input lies beyond its table.");
+        }
+    }
+}
+
+// --- many instances -----------------------------------------------------------------------------------------------
+
+// A program, the temperature of each of its steps, and the instances that it is run on.
+struct Job {
+    int64_t bytes;
+    const Program *program;
+    Floats temperature;
+    Ints instances;
+    double max_spread;
+};
+
+// The arrays of one call. Without `marginals` only values are written; with `decode` the maximising states too.
+struct Call {
+    int64_t bytes;
+    const Instances *instances;
+    int64_t marginals, decode;
+    Floats unary, tables, value, mu_unary, mu_tables;
+    Ints states;
+};
+
+void check(const Call &c, const Job &job) {
+    const Instances &in = *c.instances;
+    const Program &p = *job.program;
+    int64_t count = in.var_ptr.size - 1, variables = in.unary_ptr.size - 1;
+    require(count >= 0 && in.factor_ptr.size == count + 1 && in.var_ptr[count] == variables,
+            "a batch needs pointers of variables and factors for every instance.");
+    require(in.table_at.size == in.factor_ptr[count] && in.mu_at.size == in.factor_ptr[count],
+            "a batch needs a table for every factor.");
+    require(in.first.size == variables && in.allowed.size == in.unary_ptr[variables] && c.unary.size == in.allowed.size,
+            "scores and masks have another number of states than the batch.");
+    require(c.value.size == count, "a call needs a value for every instance.");
+    require(!c.marginals || c.mu_unary.size == c.unary.size, "marginals have another number of states than the batch.");
+    require(!c.decode || c.states.size == variables, "a call needs a state for every variable.");
+    require(job.temperature.size == p.steps(), "a program needs a temperature for every step.");
+    for (double eps : job.temperature) require(eps >= 0.0 && eps < INF, "a temperature is negative or not finite.");
+    for (int64_t b : job.instances) {
+        require(b >= 0 && b < count, "an instance is not in the batch.");
+        require(in.var_ptr[b + 1] - in.var_ptr[b] == p.clamped.size &&
+                    in.factor_ptr[b + 1] - in.factor_ptr[b] == p.factor_slot.size,
+                "an instance has another number of variables or factors than its program.");
+    }
+}
+
+// Where a task has come to, and the algebra of every step.
+struct Progress {
+    int64_t phase;
+    Cursor cursor;
+    int64_t algebra[1];
+
+    static int64_t ints(const Program &p) { return 3 + p.steps(); }
+};
+enum Phase : int64_t { FORWARD, REVERSE, DONE };
+
+// Doubles of a task: work vector, its gradient, the inputs' shifts and domains, the value and the highest temperature.
+template <class V> int64_t doubles_of(const Program &p, bool marginals) {
+    int64_t lanes = Of<V>::lanes;
+    return 8 + lanes * (p.n_work * (marginals ? 2 : 1) + p.inputs() + 1) + p.inputs() + 1;
+}
+
+// Runs instances first .. first + count of a job, one per lane, from where `ints` says; returns whether they are done.
+template <class V>
+bool advance(const Call &c, const Job &job, int64_t first, int64_t count, double *doubles, int64_t *ints, Clock &clock) {
+    constexpr int W = Of<V>::lanes;
+    const Program &p = *job.program;
+    const Instances &in = *c.instances;
+    int64_t instance[W];  // lanes to spare repeat the last one
+    for (int i = 0; i < W; ++i) instance[i] = job.instances[first + std::min<int64_t>(i, count - 1)];
+    doubles += (8 - reinterpret_cast<uintptr_t>(doubles) / 8 % 8) % 8;
+    V *work = reinterpret_cast<V *>(doubles);
+    V *grad = work + p.n_work;
+    V *shift = c.marginals ? grad + p.n_work : grad;
+    V *total = shift + p.inputs();
+    double *warmest = reinterpret_cast<double *>(total + 1);
+    Progress &progress = *reinterpret_cast<Progress *>(ints);
+    Sweep<V> sweep{p,           job.temperature.data, job.max_spread, false,    work,
+                   grad,        shift,                warmest + 1,    progress.algebra, *total,
+                   *warmest,    progress.cursor};
+    if (progress.phase == FORWARD) {
+        if (progress.cursor.step == 0 && progress.cursor.position == 0)
+            load_scores(p, in, instance, c.unary.data, c.tables.data, work);
+        if (!sweep.forward(clock)) return false;
+        for (int64_t i = 0; i < count; ++i) {
+            int64_t v0 = in.var_ptr[instance[i]];
+            double value = lane(*total, int(i));
+            c.value[instance[i]] = value;
+            if (!c.decode) continue;
+            int64_t *states = c.states.data + v0;
+            for (int64_t v = 0; v < p.clamped.size; ++v) states[v] = p.clamped[v] ? in.first[v0 + v] : -1;
+            if (value > -INF) decode_states(p, job.temperature.data, doubles, W, i, states);
+        }
+        progress.phase = c.marginals ? REVERSE : DONE;
+        progress.cursor = {p.steps(), 0};
+    }
+    if (progress.phase == REVERSE) {
+        if (!sweep.reverse(clock)) return false;
+        store_marginals(p, in, instance, count, grad, c.mu_unary.data, c.mu_tables.data);
+        progress.phase = DONE;
+    }
+    return true;
+}
+
+// Blocks of instances on the pool's threads; block k has `count[k]` instances of a job from `first[k]` on.
+struct Run {
+    int64_t bytes;
+    const Call *call;
+    View<const Job *> jobs;
+    Ints job, first, count;
+    int64_t begin, threads;
+    double seconds;
+};
+
+void run_block(const Run &r, int64_t block) {
+    thread_local std::vector<double> doubles;
+    thread_local std::vector<int64_t> ints;
+    const Job &job = *r.jobs[r.job[block]];
+    bool one = r.count[block] == 1;
+    const Program &p = *job.program;
+    int64_t size = one ? doubles_of<double>(p, r.call->marginals) : doubles_of<Vec>(p, r.call->marginals);
+    if (int64_t(doubles.size()) < size) doubles.resize(size);
+    ints.assign(Progress::ints(p), 0);
+    Clock clock;
+    if (one) advance<double>(*r.call, job, r.first[block], 1, doubles.data(), ints.data(), clock);
+    else advance<Vec>(*r.call, job, r.first[block], r.count[block], doubles.data(), ints.data(), clock);
+}
+
+// One block in memory of the caller's, which is not touched between calls.
+struct Resume {
+    int64_t bytes;
+    const Call *call;
+    const Job *job;
+    int64_t first, count;
+    Floats doubles;
+    Ints ints;
+    double seconds;
+};
+
+// --- one instance in log space ------------------------------------------------------------------------------------
+
+struct Load {
+    int64_t bytes;
+    const Program *program;
+    const Instances *instances;
+    Floats unary, tables, work;
+};
+
+struct Bound {
+    int64_t bytes;
+    const Program *program;
+    int64_t match;
+    Floats temperature, work, value;
+    Ints cursor;
+    double seconds;
+};
+
+struct Gradient {
+    int64_t bytes;
+    const Program *program;
+    Floats temperature, work, grad, d_temperature;
+    Ints cursor;
+    double seconds;
+};
+
+struct Decode {
+    int64_t bytes;
+    const Program *program;
+    Floats temperature, work;
+    Ints states;
+};
+
+// A sweep that leaves scores and messages in `work` as they are.
+template <class F> bool on_scores(const Program &p, const Floats &temperature, double *work, double *grad, double &total, const Ints &cursor, F sweep_of) {
+    require(temperature.size == p.steps(), "a program needs a temperature for every step.");
+    require(cursor.size == 2 && cursor[0] >= 0 && cursor[0] <= p.steps() && cursor[1] >= 0, "a cursor is no place.");
+    std::vector<int64_t> algebra(p.steps());
+    for (int64_t s = 0; s < p.steps(); ++s) algebra[s] = temperature[s] > 0.0 ? LOG : MAX;
+    double warmest = 0.0;
+    Sweep<double> sweep{p,       temperature.data, 0.0,   true,    work, grad, nullptr,
+                        nullptr, algebra.data(),   total, warmest, *reinterpret_cast<Cursor *>(cursor.data)};
+    return sweep_of(sweep);
+}
+
+// Inner product of a table with its gradient; what is impossible has weight zero.
+double product(const Floats &grad, const Floats &work, int64_t at, int64_t size) {
+    double total = 0.0;
+    for (int64_t k = at; k < at + size; ++k)
+        if (grad[k] != 0.0) total += grad[k] * work[k];
+    return total;
+}
+
+}  // namespace
+
+// Looks at every index of a program once, so that sweeps need not.
+MSSVM_API mssvm_elimination_check(const Program *program) {
+    return guarded(program, [](const Program &p) -> int64_t {
+        check(p);
+        return 0;
+    });
+}
+
+// Runs blocks from `begin` on for about `seconds`; returns the first block that is still to do.
+MSSVM_API mssvm_elimination_run(const Run *call) {
+    return guarded(call, [](const Run &r) -> int64_t {
+        int64_t blocks = r.job.size;
+        require(r.first.size == blocks && r.count.size == blocks, "a block needs a job, a first instance and a count.");
+        require(r.begin >= 0 && r.begin <= blocks, "there is no such block.");
+        if (r.begin == 0) for (const Job *job : r.jobs) check(*r.call, *job);
+        for (int64_t k = 0; k < blocks; ++k) {
+            require(r.job[k] >= 0 && r.job[k] < r.jobs.size, "a block is of no job.");
+            require(r.count[k] >= 1 && r.count[k] <= L, "a block has more instances than a vector has lanes, or none.");
+            require(r.first[k] >= 0 && r.first[k] + r.count[k] <= r.jobs[r.job[k]]->instances.size,
+                    "a block lies beyond its job's instances.");
+        }
+        Clock clock(r.seconds);
+        std::atomic<int64_t> undone{blocks};
+        parallel_for(blocks - r.begin, int(r.threads), [&](int64_t k) {
+            if (k == 0 || !clock.late()) return run_block(r, r.begin + k);
+            int64_t lowest = undone;
+            while (r.begin + k < lowest && !undone.compare_exchange_weak(lowest, r.begin + k)) {}
+        });
+        return undone;
+    });
+}
+
+// Runs one block for about `seconds`, from where `ints` says (zeros: from the beginning); returns 1 when it is done.
+MSSVM_API mssvm_elimination_resume(const Resume *call) {
+    return guarded(call, [](const Resume &r) -> int64_t {
+        const Program &p = *r.job->program;
+        bool one = r.count == 1;
+        require(r.count >= 1 && r.count <= L && r.first >= 0 && r.first + r.count <= r.job->instances.size,
+                "a block lies beyond its job's instances or a vector's lanes.");
+        int64_t size = one ? doubles_of<double>(p, r.call->marginals) : doubles_of<Vec>(p, r.call->marginals);
+        require(r.doubles.size >= size && r.ints.size == Progress::ints(p), "a block needs more memory.");
+        if (std::all_of(r.ints.begin(), r.ints.end(), [](int64_t x) { return x == 0; })) check(*r.call, *r.job);
+        Clock clock(r.seconds);
+        if (one) return advance<double>(*r.call, *r.job, r.first, 1, r.doubles.data, r.ints.data, clock);
+        return advance<Vec>(*r.call, *r.job, r.first, r.count, r.doubles.data, r.ints.data, clock);
+    });
+}
+
+// Copies the scores of instance 0 into the slots of a work vector; its shifts stay.
+MSSVM_API mssvm_elimination_load(const Load *call) {
+    return guarded(call, [](const Load &c) -> int64_t {
+        const Program &p = *c.program;
+        const Instances &in = *c.instances;
+        require(c.work.size == p.n_work, "the work vector has another size than the program's.");
+        require(in.var_ptr.size == 2 && in.factor_ptr.size == 2 && in.var_ptr[1] == p.clamped.size &&
+                    in.factor_ptr[1] == p.factor_slot.size && in.table_at.size == p.factor_slot.size,
+                "the batch must be one instance of the program's topology.");
+        require(in.first.size == p.clamped.size && in.unary_ptr.size == p.clamped.size + 1 &&
+                    in.allowed.size == c.unary.size && in.unary_ptr[p.clamped.size] == c.unary.size,
+                "scores and masks have another number of states than the instance.");
+        int64_t instance = 0;
+        load_scores(p, in, &instance, c.unary.data, c.tables.data, c.work.data);
+        return 0;
+    });
+}
+
+// The value of a loaded instance; `work` gets its messages, and with `match` better shifts. From the cursor (zeros: from
+// the beginning) for about `seconds`; returns 1 when it is done.
+MSSVM_API mssvm_elimination_bound(const Bound *call) {
+    return guarded(call, [](const Bound &c) -> int64_t {
+        const Program &p = *c.program;
+        require(c.work.size == p.n_work && c.value.size == 1, "the work vector has another size than the program's.");
+        Clock clock(c.seconds);
+        return on_scores(p, c.temperature, c.work.data, nullptr, c.value[0], c.cursor,
+                         [&](Sweep<double> &sweep) { return sweep.forward(clock, c.match); });
+    });
+}
+
+// After `bound`: the derivatives of a feasible instance's value in `work` and in the steps' temperatures, from the cursor
+// (steps, 0) on; returns 1 when it is done.
+//
+// d PS_eps(x) / d eps = (PS_eps(x) - E[x]) / eps; every table is an input of one step, so its gradient holds the weights.
+MSSVM_API mssvm_elimination_gradient(const Gradient *call) {
+    return guarded(call, [](const Gradient &c) -> int64_t {
+        const Program &p = *c.program;
+        require(c.work.size == p.n_work && c.grad.size == p.n_work && c.d_temperature.size == p.steps(),
+                "the work vector and its gradient have another size than the program's.");
+        Clock clock(c.seconds);
+        double feasible = 0.0;
+        bool done = on_scores(p, c.temperature, c.work.data, c.grad.data, feasible, c.cursor,
+                              [&](Sweep<double> &sweep) { return sweep.reverse(clock); });
+        if (!done) return 0;
+        for (int64_t s = 0; s < p.steps(); ++s) {
+            double total = product(c.grad, c.work, p.message_at[s], p.message_size[s]);
+            for (int64_t i = p.input_ptr[s]; i < p.input_ptr[s + 1]; ++i)
+                total -= product(c.grad, c.work, p.input_at[i], p.input_size[i]);
+            c.d_temperature[s] = c.temperature[s] > 0.0 ? total / c.temperature[s] : 0.0;
+        }
+        return 1;
+    });
+}
+
+// After `bound`: the maximisers of the variables at temperature zero.
+MSSVM_API mssvm_elimination_decode(const Decode *call) {
+    return guarded(call, [](const Decode &c) -> int64_t {
+        const Program &p = *c.program;
+        require(c.work.size == p.n_work && c.temperature.size == p.steps() && c.states.size == p.clamped.size,
+                "a work vector, temperatures or states have another size than the program's.");
+        decode_states(p, c.temperature.data, c.work.data, 1, 0, c.states.data);
+        return 0;
+    });
+}
