@@ -7,7 +7,7 @@ import pytest
 
 from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.enumerate import Enumerate
-from mssvm.uai.conditional import MOST_ENTRIES, ConditionalBound, give, value_of
+from mssvm.uai.conditional import MOST_ENTRIES, ConditionalBound
 from test_uai_support import constrained
 
 
@@ -21,20 +21,19 @@ def test_bounds_fall_to_the_value_as_outputs_are_given_and_come_back(eps_h: floa
         order = rng.permutation(instance.free[1])
         conditional = ConditionalBound(instance, order.tolist(), eps_h)
         assert conditional.fits
-        given = conditional.buckets, conditional.state
-        first, before, clamped = value_of(*given, eps_h), np.inf, query
+        first, before, clamped = conditional.value(), np.inf, query
         states = [int(rng.choice(np.flatnonzero(_allowed(instance, v)))) for v in order]
         for v, state in zip(order, states, strict=True):
-            give(*given, v, state, 1)
+            conditional.give(int(v), state)
             clamped = clamped.clamp(batch, np.array([v]), np.array([state]))
-            bound, truth = value_of(*given, eps_h), Enumerate()(batch, theta, clamped, 0.0, eps_h).value[0]
+            bound, truth = conditional.value(), Enumerate()(batch, theta, clamped, 0.0, eps_h).value[0]
             assert truth - 1e-9 <= bound <= before + 1e-9
             before = bound
         if len(order):
             assert before == pytest.approx(truth)
         for v, state in zip(order, states, strict=True):
-            give(*given, v, state, -1)
-        assert value_of(*given, eps_h) == pytest.approx(first)
+            conditional.take_back(int(v), state)
+        assert conditional.value() == pytest.approx(first)
 
 
 def test_what_might_underflow_bounds_nothing() -> None:
@@ -42,7 +41,7 @@ def test_what_might_underflow_bounds_nothing() -> None:
     theta.tables[:] = np.where(np.arange(len(theta.tables)) % 2, 0.0, -700.0)
     instance = OneInstance.of(batch, 0, theta, query)
     conditional = ConditionalBound(instance, instance.free[1].tolist(), 1.0)
-    assert value_of(conditional.buckets, conditional.state, 1.0) == np.inf
+    assert conditional.value() == np.inf
 
 
 def test_wide_hidden_parts_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

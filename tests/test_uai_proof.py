@@ -28,7 +28,7 @@ def test_no_state_is_bounded_below_its_best_outputs(zeros: float, eps_h: float) 
         relaxation = relaxed(instance, 4, eps_h, np.random.default_rng(seed), np.inf)
         value = relaxation.improve(seed)
         bounds = np.full(len(instance.unary), np.inf)
-        state_bounds(relaxation.program, relaxation.work, instance.topology.unary_ptr, bounds)
+        state_bounds(relaxation.sweep, instance.topology.unary_ptr, bounds)
         for v in instance.free[1]:
             own = bounds[batch.unary_ptr[v] : batch.unary_ptr[v + 1]]
             assert own.max() <= value + 1e-9

@@ -23,17 +23,18 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query, Status
-from mssvm.core.topology import Batch, Topology
+from mssvm.core.topology import Batch
 from mssvm.inference.base import Exact, Inference
 from mssvm.inference.bounds.conditioning import ConditionedElimination
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.propagation import Propagate
-from mssvm.uai.conditional import ConditionalBound, descend
-from mssvm.uai.proof import Proof, relaxed, state_bounds
+from mssvm.uai.conditional import ConditionalBound, Tree
+from mssvm.uai.proof import Proof, relaxed
 from mssvm.uai.regions import Walk
 from mssvm.uai.support import Support
 
 TOLERANCE = 1e-9
+STEPS = 20_000  # of branch and bound between two looks at the clock
 # A forbidden entry counts as this much below the smallest score while no feasible outputs are known.
 SOFT_STEP = 25.0
 PATIENCE = 6
@@ -110,8 +111,6 @@ class Anytime:
 
     def search(self, batch: Batch, b: int, theta: Potentials, query: Query, eps_h: float) -> SearchResult:
         """The search on instance b."""
-        if self.deadline == np.inf:
-            warm(self.starts)
         one = batch.select([b])
         rows = slice(int(batch.var_ptr[b]), int(batch.var_ptr[b + 1]))
         alone = Query(query.output[rows], query.allowed[batch.state_span(b)])
@@ -418,30 +417,23 @@ class BranchAndBound:
     def __init__(self, search: AnytimeSearch, relaxation: Relaxation) -> None:
         self.search, self.relaxation = search, relaxation
         program = relaxation.program
-        n_levels = len(program.position_ptr) - 1 - program.n_hidden
-        self.states = search.instance.states.copy()
-        self.bound = np.full(n_levels + 1, search.upper)
-        self.bound[0] = relaxation.run()
-        self.open = np.full((max(n_levels, 1), program.max_card), -np.inf)
+        self.tree = Tree(program, search.instance.states, search.upper)
+        self.tree.bound[0] = relaxation.run()
         order = program.var[program.position_ptr[program.n_hidden : -1]][::-1].tolist()
         self.conditional = ConditionalBound(search.instance, order, search.eps_h)
-        self.depth = -1
         self.done = False
 
     def run(self, deadline: float) -> None:
-        s, r, c = self.search, self.relaxation, self.conditional
-        given = c.buckets, c.state, c.eps_h, c.fits
+        s, tree = self.search, self.tree
         s.phase = "branch"
         while not s._late(deadline) and not s.proven:
-            tree = self.states, self.depth, self.bound, self.open
-            self.depth, leaf = descend(r.program, r.work, *tree, s.lower + s._slack, 20_000, *given)
-            if leaf:
-                s.offer(self.states)
-            if self.depth < 0:
+            if self.conditional.descend(self.relaxation.sweep, tree, s.lower + s._slack, STEPS):
+                s.offer(tree.states)
+            if tree.exhausted:
                 self.done = True
                 s._bounded(s.lower + s._slack)
                 return
-            s._bounded(max(s.lower + s._slack, float(self.open[: self.depth + 1].max())))
+            s._bounded(max(s.lower + s._slack, tree.upper))
 
 
 Given = tuple[Batch, Potentials, Query, float, float]
@@ -462,22 +454,3 @@ def _softened(instance: OneInstance) -> OneInstance:
     finite = instance.tables[np.isfinite(instance.tables)]
     floor = float(min(finite.min(initial=0.0), 0.0)) - SOFT_STEP
     return replace(instance, tables=np.maximum(instance.tables, floor))
-
-
-def warm(starts: tuple[Inference, ...] = ()) -> None:
-    """Compile the kernels on a tiny model, so that compilation does not count against a time limit."""
-    batch = Batch.build([Topology((2, 2, 2), ((0, 1), (1, 2), (0, 2), (0, 1, 2)))])
-    query = Query.of(batch, np.array([True, True, False]))
-    for start in starts:
-        start(batch, Potentials.zeros(batch), query, 0.0, 1.0)
-    instance, states = OneInstance.of(batch, 0, Potentials.zeros(batch), query), np.zeros(3, dtype=np.int64)
-    relaxation = Relaxation(instance, (2, 1, 0), 4, 0.0, 1.0)
-    relaxation.improve(1)
-    walk = Walk(Support(instance), 1.0, 0)
-    walk.restart(states, 0.0)
-    walk.run(0.0, 0.0)
-    relaxation.decode(states)
-    state_bounds(relaxation.program, relaxation.work, instance.topology.unary_ptr, np.zeros(6))
-    c = ConditionalBound(instance, (0, 1), 1.0)
-    tree = states, -1, np.zeros(3), np.zeros((2, 2)), -1.0, 1
-    descend(relaxation.program, relaxation.work, *tree, c.buckets, c.state, c.eps_h, c.fits)

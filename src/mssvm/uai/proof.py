@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.jit import njit
-from mssvm.engines.program import Program
+from mssvm.core.library import FLOATS, INTS, Function, RecordKind
+from mssvm.engines.native.elimination import PROGRAM, ScoreSweep
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 
 if TYPE_CHECKING:
     from mssvm.uai.anytime import AnytimeSearch
 
+STATE_BOUNDS = Function(
+    "mssvm_branching_state_bounds", program=RecordKind(PROGRAM), work=FLOATS, unary_ptr=INTS, bounds=FLOATS
+)
 # Iterations of L-BFGS for new mini-buckets, and for those that have parameters.
 NEW_ITERATIONS, ITERATIONS = 40, 8
 # Bounds are made tight again when less than this share of the gap is left, mini-buckets are made again when fewer than
@@ -85,7 +88,7 @@ class Proof:
                 if part.bound <= self._enough:
                     return []
                 bounds = np.full(len(part.left), np.inf)
-                state_bounds(part.relaxation.program, part.relaxation.work, self._at, bounds)
+                state_bounds(part.relaxation.sweep, self._at, bounds)
                 removed = part.left & (bounds <= self._enough)
                 left = self.search.support.states_left(within=part.left & ~removed)
                 if left is None:
@@ -221,46 +224,6 @@ def _size(instance: OneInstance) -> int:
     return int((~instance.clamped).sum())
 
 
-@njit(cache=True, nogil=True)
-def state_bounds(program: Program, work: Floats, unary_ptr: Ints, bounds: Floats) -> None:
-    """After a run at temperature zero of the outputs: lower ``bounds`` of their states to what the run says of them.
-
-    From the last step to the first of an output: the best that a step's entries can come to, everything else included,
-    is that of its message's entries on the way back; an output with several steps has the least of their bounds.
-    """
-    n_steps, rest = len(program.var), np.full(len(work), -np.inf)
-    at, total = np.zeros(program.max_inputs, dtype=np.int64), work[0]
-    for s in range(n_steps):
-        if program.separator_ptr[s] == program.separator_ptr[s + 1]:
-            total += work[program.message_at[s]]
-    best = np.zeros(program.max_card)
-    for s in range(n_steps - 1, -1, -1):
-        if not program.output[s]:
-            break
-        first, i0, a0 = program.message_at[s], program.input_ptr[s], program.axis_ptr[s]
-        n_inputs, n_axes = program.input_ptr[s + 1] - i0, program.axis_ptr[s + 1] - a0
-        if program.separator_ptr[s] == program.separator_ptr[s + 1]:
-            rest[first] = total - work[first]
-        best[:] = -np.inf
-        for k in range(program.message_size[s]):
-            if rest[first + k] == -np.inf:
-                continue
-            for i in range(n_inputs):
-                at[i] = program.input_at[i0 + i]
-            place = k
-            for d in range(n_axes - 1, -1, -1):
-                digit = place % program.axis_size[a0 + d]
-                place //= program.axis_size[a0 + d]
-                for i in range(n_inputs):
-                    at[i] += digit * program.stride[program.stride_ptr[i0 + i] + d]
-            for j in range(program.card[s]):
-                value = rest[first + k]
-                for i in range(n_inputs):
-                    value += work[at[i] + j]
-                if value > -np.inf:
-                    best[j] = max(best[j], value)
-                    for i in range(n_inputs):
-                        rest[at[i] + j] = max(rest[at[i] + j], value - work[at[i] + j])
-        v0 = unary_ptr[program.var[s]]
-        for j in range(program.card[s]):
-            bounds[v0 + j] = min(bounds[v0 + j], best[j])
+def state_bounds(sweep: ScoreSweep, unary_ptr: Ints, bounds: Floats) -> None:
+    """After a run at temperature zero of the outputs: lower ``bounds`` of their states to what the run says of them."""
+    STATE_BOUNDS(program=sweep.program, work=sweep.work, unary_ptr=unary_ptr, bounds=bounds)

@@ -360,17 +360,17 @@ class ScoreSweep:
     def __init__(self, program: Program) -> None:
         self.work = np.zeros(program.n_work)
         self._steps = len(program.var)
-        self._program = program_record(program)
+        self.program = program_record(program)
 
     def load(self, instances: Record, unary: Floats, tables: Floats) -> None:
         """Take the scores of the only instance of a layout; the shifts stay."""
-        LOAD(program=self._program, instances=instances, unary=_doubles(unary), tables=_doubles(tables), work=self.work)
+        LOAD(program=self.program, instances=instances, unary=_doubles(unary), tables=_doubles(tables), work=self.work)
 
     def bound(self, temperature: Floats, match: bool) -> float:
         """The value at the steps' temperatures; with ``match`` the shifts of split variables are improved on the way."""
         value = np.zeros(1)
         record = BOUND.record(
-            program=self._program,
+            program=self.program,
             match=int(match),
             temperature=_doubles(temperature),
             work=self.work,
@@ -385,7 +385,7 @@ class ScoreSweep:
     def gradient(self, temperature: Floats, grad: Floats, d_temperature: Floats) -> None:
         """After ``bound``: derivatives of a feasible instance's value in ``work`` and in the steps' temperatures."""
         record = GRADIENT.record(
-            program=self._program,
+            program=self.program,
             temperature=_doubles(temperature),
             work=self.work,
             grad=grad,
@@ -398,4 +398,4 @@ class ScoreSweep:
 
     def decode(self, temperature: Floats, states: Ints) -> None:
         """After ``bound``: write the first maximisers of the variables at temperature zero into ``states``."""
-        DECODE(program=self._program, temperature=_doubles(temperature), work=self.work, states=states)
+        DECODE(program=self.program, temperature=_doubles(temperature), work=self.work, states=states)
