@@ -110,12 +110,32 @@ def apart(rng: Rng, size: int, unit: float) -> Floats:
     return unit * float(np.exp(rng.uniform(np.log(0.3), np.log(10.0)))) * rng.uniform(-1.0, 1.0, size)
 
 
+def balanced(rng: Rng, batch: Batch, unit: float) -> Floats:
+    """Every variable prefers one state, by hundreds of temperatures: what underflow takes at one of them, preferences
+    of others that are each within range may bring back together."""
+    out = np.zeros(batch.n_states)
+    state = rng.integers(0, 2, batch.n_vars)
+    level = rng.choice([0.0, 150.0, 270.0, 330.0, 900.0], batch.n_vars)
+    if rng.random() < 0.6:  # one against all others
+        state, level = np.ones(batch.n_vars, dtype=np.int64), rng.uniform(200.0, 340.0, batch.n_vars)
+        one = batch.var_ptr[:-1] + rng.integers(0, np.diff(batch.var_ptr))
+        state[one], level[one] = 0, rng.uniform(720.0, 900.0)
+    out[batch.unary_ptr[:-1] + np.minimum(state, batch.cards - 1)] = unit * level
+    return out + 0.1 * unit * rng.uniform(-1.0, 1.0, batch.n_states)
+
+
 def potentials(rng: Rng, batch: Batch, eps: Sequence[float]) -> Potentials:
     """Scores, some of them forbidden. Where those of variables are of one temperature and those of tables of the other,
     every number of either may be harmless and their products not."""
     sizes = (batch.n_states, batch.n_table_entries)
     positive = [e for e in eps if e > 0.0]
-    if positive and rng.random() < 0.5:
+    regime = rng.random()
+    if positive and regime < 0.25:
+        unit = min(positive) if rng.random() < 0.7 else max(positive)
+        tables = apart(rng, sizes[1], unit)
+        forbid(rng, batch, tables, rng.random() < 0.3)
+        return Potentials(balanced(rng, batch, unit), tables)
+    if positive and regime < 0.6:
         low, high = min(positive), max(positive)
         units = (high, low * (rng.random() < 0.6)) if rng.random() < 0.7 else (low, high)
         unary, tables = apart(rng, sizes[0], units[0]), apart(rng, sizes[1], units[1])
@@ -136,7 +156,7 @@ def potentials(rng: Rng, batch: Batch, eps: Sequence[float]) -> Potentials:
 
 
 def forbid(rng: Rng, batch: Batch, tables: Floats, above: bool) -> None:
-    """Forbid what is above the diagonals of all tables, or all of their rows but one or two entries."""
+    """Forbid what is above the diagonals of all tables, or nearly all that is beside them."""
     for f in batch.mu_first:
         shape = batch.pair_cards(np.array([f]))[0]
         at = int(batch.table_at[f])
@@ -144,9 +164,9 @@ def forbid(rng: Rng, batch: Batch, tables: Floats, above: bool) -> None:
         if above:
             table[np.triu_indices(shape[0], 1, shape[1])] = -np.inf
         else:
-            kept = rng.integers(0, shape[1], (shape[0], 2))
-            keep = np.zeros(shape, dtype=bool)
-            np.put_along_axis(keep, kept, True, axis=1)
+            keep = np.eye(*shape, dtype=bool)
+            if rng.random() < 0.7:
+                np.put_along_axis(keep, rng.integers(0, shape[1], (shape[0], 1)), True, axis=1)
             table[~keep] = -np.inf
 
 
