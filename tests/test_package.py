@@ -27,50 +27,6 @@ def test_importing_the_package_loads_no_optional_dependency():
     assert loaded & late == set()
 
 
-def test_what_a_command_puts_off_is_there_when_it_is_used() -> None:
-    code = (
-        "import sys\n"
-        "from mssvm.cli.later import SELDOM_USED, PutOff\n"
-        "sys.meta_path.insert(0, PutOff(*SELDOM_USED, 'scipy.nothing'))\n"
-        "import mssvm.cli.fit, scipy.stats\n"
-        "assert 'scipy.stats._stats_py' not in sys.modules and not hasattr(scipy.stats, '__file__')\n"
-        "late = {'scipy.special._ufuncs', 'scipy.optimize', 'scipy.linalg._basic', 'narwhals.dataframe'}\n"
-        "assert not late & set(sys.modules)\n"
-        "import numpy, sklearn.utils.fixes, sklearn.utils._indexing, mssvm.core.components\n"
-        "found = mssvm.core.components.connected_components(scipy.sparse.csr_array([[0, 1, 0], [1, 0, 0], [0] * 3]))\n"
-        "solved = sklearn.utils.fixes._sparse_linalg_cg(2 * numpy.eye(2), numpy.array([2, 4]))[0]\n"
-        "assert found[0] == 2 and numpy.allclose(solved, [1, 2])\n"
-        "assert 'narwhals' not in sys.modules or hasattr(sklearn.utils._indexing.nw, 'from_native')\n"
-        "assert isinstance(sys.modules['scipy.sparse.linalg'].LinearOperator, type) and scipy.linalg.__file__\n"
-        "assert scipy.stats.mode([1, 2, 2]).mode == 2 and scipy.special.expit(0.0) == 0.5\n"
-        "from scipy.stats import t\n"
-        "import scipy.stats.distributions, numpy.testing.overrides\n"
-        "assert sys.modules['scipy.stats'] is scipy.stats and scipy.stats.__file__ and numpy.testing.overrides\n"
-        "try:\n    import scipy.nothing\n"
-        "except ModuleNotFoundError:\n    print('all well')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "all well\n", done.stderr
-
-
-def test_what_is_put_off_may_be_inherited_from_and_asked_about() -> None:
-    code = (
-        "import sys\n"
-        "from mssvm.cli.later import SELDOM_USED, PutOff\n"
-        "sys.meta_path.insert(0, PutOff(*SELDOM_USED))\n"
-        "import mssvm.cli.fit, numpy\n"
-        "from scipy.sparse.linalg import LinearOperator\n"
-        "assert not isinstance(LinearOperator, type)\n"
-        "class Twice(LinearOperator):\n    def _matvec(self, x): return 2 * x\n"
-        "found = Twice(float, (2, 2))\n"
-        "assert isinstance(found, LinearOperator) and not isinstance(1, LinearOperator)\n"
-        "import scipy.optimize\n"
-        "assert isinstance(scipy.optimize.LbfgsInvHessProduct, type) and (found @ numpy.ones(2)).sum() == 4\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 def test_without_pytorch_the_layer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     for name in [name for name in sys.modules if name.startswith("mssvm.torch")]:

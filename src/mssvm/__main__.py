@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 from typing import NoReturn
 
 from mssvm.core.stopping import leave, stop_at_once
@@ -13,10 +12,8 @@ def main() -> NoReturn:
     """Run the command line and end the process with its exit code."""
     stop_at_once()
     from mssvm.cli import main as run
-    from mssvm.cli.later import SELDOM_USED, PutOff
 
     gc.set_threshold(100_000, 50, 50)  # most of what a command makes it keeps, so looking for garbage seldom pays
-    sys.meta_path.insert(0, PutOff(*SELDOM_USED))
     leave(run())
 
 

@@ -66,7 +66,7 @@ def compare(
     of = {n: o.make_structure(found_data, 0, edges) if n in WITHOUT_HIDDEN else made for n in names}
     own = settings | {"random_state": seed, "n_jobs": jobs}
     estimators = {o.METHODS.get(n, n): o.make_estimator(n, of[n], **own) for n in names}
-    with ProgressLine("Comparing", "trainings", 1.0) as line, o.telling_of_kernels(line):
+    with ProgressLine("Comparing", "trainings", 1.0) as line:
         found = run(estimators, found_data, cv, seed, SHARES if curves else (1.0,), line)
         seconds = line.seconds
     from mssvm.report.comparison import facts, lead, result_table, sections

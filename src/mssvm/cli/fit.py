@@ -95,7 +95,7 @@ def _train(estimator: Any, train: Dataset, sharded: Any, held: Dataset | None, p
     """Fit, to the shards where there are some, with a line of progress and a checkpoint."""
     title = f"Training {type(estimator).__name__}"
     quiet = 0.5 if sys.stderr.isatty() else 2.0
-    with ProgressLine(title, quiet=quiet) as line, o.telling_of_kernels(line), train.places():
+    with ProgressLine(title, quiet=quiet) as line, train.places():
         warnings.simplefilter("ignore", ConvergenceWarning)  # what is told of the model says so too
         estimator.fit(
             *((train.X, train.labels) if sharded is None else (sharded,)),

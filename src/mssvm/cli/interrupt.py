@@ -44,8 +44,7 @@ def interruptible(work: Callable[[], T]) -> T:
 def by(deadline: float, work: Callable[[], T]) -> T | None:
     """What ``work`` returns or raises; None if it has not ended by the deadline of the monotonic clock, or at Ctrl-C.
 
-    It is then left behind rather than told: what it has found was kept elsewhere, and a compiler cut off in the middle
-    would compile nothing more in this process.
+    It is then left behind rather than told: what it has found was kept elsewhere.
     """
     _, done, outcome = _started(work, _WORDS.get([]))
     try:

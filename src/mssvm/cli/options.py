@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -89,13 +89,6 @@ def progress(path: Path, doing: str) -> ProgressLine:
     """Progress through a data set: pictures of a folder, megabytes of a file."""
     title = f"{doing} {shown_name(path)}"
     return ProgressLine(title, "pictures", 1.0) if path.is_dir() else ProgressLine(title)
-
-
-def telling_of_kernels(line: ProgressLine) -> AbstractContextManager[None]:
-    """While it lasts, the line says which kernels are being compiled."""
-    from mssvm.engines.numba.compiling import compiling, sentence
-
-    return compiling(lambda kernel: line.say(sentence(kernel)))
 
 
 def reading(

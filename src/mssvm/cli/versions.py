@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-PACKAGES = ("mssvm", "numpy", "scipy", "scikit-learn", "numba", "piqp", "safetensors")
+PACKAGES = ("mssvm", "numpy", "scipy", "scikit-learn", "piqp", "safetensors")
 
 
 def versions() -> dict[str, str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import asdict
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -19,12 +17,10 @@ from sklearn.utils.validation import check_is_fitted
 from mssvm.core import checks
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
-from mssvm.core.progress import ProgressLine
 from mssvm.core.registry import DECODERS, MEMBERS, Member
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines import engine_of
-from mssvm.engines.numba.compiling import TELLING, compiling, sentence
 from mssvm.estimators import diagnosis, persist, plan, prediction
 from mssvm.estimators.plots import Plots
 from mssvm.estimators.prediction import PredictionRequest
@@ -38,32 +34,11 @@ from mssvm.structures import Encoder, Schema, Structure, Weight
 if TYPE_CHECKING:
     from mssvm.estimators.sharded import Answers, ShardedTrainingData
 
-P = ParamSpec("P")
-R = TypeVar("R")
 SECTION = "Parameters\n----------\n"
 EXAMPLE = """
 >>> ms.{name}(ms.Chain({hidden}), random_state=0).fit(X, y).predict(X)[0].tolist()
 ['B', 'I', 'O']
 """
-
-
-def tells_of_compiling(method: Callable[P, R]) -> Callable[P, R]:
-    """A method during which a line on standard error says what is compiled, from the third second on.
-
-    On a terminal, in an interactive session, and where the estimator's ``verbose`` asks for it; not where somebody
-    tells already.
-    """
-
-    @wraps(method)
-    def telling(*args: P.args, **kwargs: P.kwargs) -> R:
-        estimator: Any = args[0]
-        seen = estimator.verbose or hasattr(sys, "ps1") or sys.stderr.isatty()
-        if TELLING.get() or not seen:
-            return method(*args, **kwargs)
-        with ProgressLine(type(estimator).__name__) as line, compiling(lambda kernel: line.say(sentence(kernel))):
-            return method(*args, **kwargs)
-
-    return telling
 
 
 def _one_label(estimator: StructuredEstimator) -> bool:
@@ -253,7 +228,6 @@ class StructuredEstimator(Plots):
 
     # ------------------------------------------------------------------------------------- learning
 
-    @tells_of_compiling
     def fit(
         self,
         X: Any,
@@ -370,7 +344,6 @@ class StructuredEstimator(Plots):
 
     # ------------------------------------------------------------------------------------- asking
 
-    @tells_of_compiling
     def predict(
         self,
         X: Any,
@@ -409,7 +382,6 @@ class StructuredEstimator(Plots):
             raise InputError(f"decode='marginal' needs a loss with a method expected, which {loss!r} has not.")
         return request.least_risk(Hamming() if isinstance(loss, Zero) else loss, *self.temperatures_)
 
-    @tells_of_compiling
     def predict_marginals(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
         """Probability of every class (last axis, in the order of ``classes_``) at every site.
 
@@ -433,7 +405,6 @@ class StructuredEstimator(Plots):
         found: Floats = self.predict_marginals(X)
         return found
 
-    @tells_of_compiling
     def calibrate(self, X: Any, y: Any) -> Self:
         """Fit the temperature of probabilities to labelled data that training has not seen, by least log loss.
 
@@ -456,7 +427,6 @@ class StructuredEstimator(Plots):
         self.training_ = {**self.training_, "calibration": asdict(found)}
         return self
 
-    @tells_of_compiling
     def predict_hidden(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
         """States of the structure's hidden variables, each the most probable given the predicted outputs.
 
@@ -466,7 +436,6 @@ class StructuredEstimator(Plots):
         request = self._request(X, hidden, given, allowed)
         return request.encoded.hidden.split(request.states(request.map(), request.encoded.hidden))
 
-    @tells_of_compiling
     def predict_topk(
         self, X: Any, k: int = 5, *, hidden: Any = None, given: Any = None, allowed: Any = None
     ) -> tuple[list[list[Any]], list[Floats]]:
@@ -489,7 +458,6 @@ class StructuredEstimator(Plots):
             scores.append(np.array([score for score, _ in found]))
         return labels, scores
 
-    @tells_of_compiling
     def decision_gap(self, X: Any, y: Any = None) -> Floats:
         """How far the best output is ahead: of the second best, or of the best output that agrees with y (then >= 0).
 

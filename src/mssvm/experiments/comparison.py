@@ -17,7 +17,6 @@ from mssvm.core.errors import InputError
 from mssvm.data.dataset import Dataset
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.metrics import Scores, evaluate
-from mssvm.engines.numba.compiling import compilation_clock
 
 Tell = Callable[[int, int], None]
 """Called with the trainings done and those in all."""
@@ -25,7 +24,7 @@ Tell = Callable[[int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class FoldScore:
-    """One training on a share of the instances outside a fold, judged on the fold; ``seconds`` without compilation."""
+    """One training on a share of the instances outside a fold, judged on the fold."""
 
     method: str
     fold: int
@@ -84,10 +83,9 @@ def compare(
             for name, estimator in estimators.items():
                 if len(trials) < len(estimators):
                     _warm_up(estimator, train, space)
-                with compilation_clock() as compiling:
-                    began = monotonic()
-                    model = _fitted(estimator, train, space)
-                    seconds = monotonic() - began - compiling()
+                began = monotonic()
+                model = _fitted(estimator, train, space)
+                seconds = monotonic() - began
                 predicted = _states(model, data.select(outside), space)
                 scores = evaluate(space, truth.select(outside), predicted)
                 objectives = np.array(model.history_["objective"])

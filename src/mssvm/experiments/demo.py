@@ -9,7 +9,6 @@ own: marginal MAP for MSSVM and HCRF, joint MAP for LSSVM. ``Bayes-optimal`` dec
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
@@ -25,7 +24,6 @@ from mssvm.core.topology import Topology
 from mssvm.data.embedded import photograph, weak_pictures, write_chunking, write_pictures
 from mssvm.data.readers import png
 from mssvm.data.readers.images import MISSING
-from mssvm.engines.numba.compiling import compiling
 from mssvm.experiments.members import NAMES, Arena
 from mssvm.experiments.simulate import Recipe, Truth, hidden_chain
 from mssvm.experiments.statistics import Estimate
@@ -173,12 +171,11 @@ def main(settings: DemoSettings | None = None, folder: Path | None = None, conso
     settings, console, folder = settings or DemoSettings(), console or Console(), folder or Path("demo")
     began = monotonic()
     folder.mkdir(parents=True, exist_ok=True)
-    with compiling(_tell_once(console)):
-        sections = run_commands(write_files(folder, settings.seed), folder, console)
-        sections.insert(0, painted(folder, settings.seed))
-        console.rule("the paper's hidden chains", align="left")
-        steps = track(range(settings.n_draws), "Training MSSVM, LSSVM and HCRF", console=console, transient=True)
-        table = summary([one_draw(settings, draw) for draw in steps], settings)
+    sections = run_commands(write_files(folder, settings.seed), folder, console)
+    sections.insert(0, painted(folder, settings.seed))
+    console.rule("the paper's hidden chains", align="left")
+    steps = track(range(settings.n_draws), "Training MSSVM, LSSVM and HCRF", console=console, transient=True)
+    table = summary([one_draw(settings, draw) for draw in steps], settings)
     shown = Table(title=table.caption, caption=table.note)
     for k, heading in enumerate(table.header):
         shown.add_column(heading, justify="right" if k else "left")
@@ -200,18 +197,6 @@ def _page(table: ReportTable, sections: list[Section], settings: DemoSettings, s
     first = Section("hidden-chains", "Hidden chains", [table])
     facts = [("draws", str(settings.n_draws)), ("seed", str(settings.seed)), ("seconds", f"{seconds:.0f}")]
     return page("mssvm: a first look", lead, [*facts, *versions().items()], [first, *sections])
-
-
-def _tell_once(console: Console) -> Callable[[str], None]:
-    """Say once that kernels are being compiled, for that is most of the time of a first run."""
-    told: list[str] = []
-
-    def tell(kernel: str) -> None:
-        if not told:
-            console.print("Compiling kernels; this happens once on a machine and takes a minute or so.")
-        told.append(kernel)
-
-    return tell
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.trials import Store, Trial, key, run_trials
 from mssvm.report import Section, Table, page
 
-PACKAGES = ("mssvm", "numpy", "scipy", "numba", "scikit-learn")
+PACKAGES = ("mssvm", "numpy", "scipy", "scikit-learn")
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,7 @@ def result_table(found: Comparison) -> Table:
         rows.append(row)
     note = (
         f"Means over {found.n_folds} folds ± standard error; differences are paired by fold. Training sets of folds "
-        "overlap, so intervals are a guide rather than a proof. Missing labels do not count; seconds are per training, "
-        "without the compilation of kernels."
+        "overlap, so intervals are a guide rather than a proof. Missing labels do not count; seconds are per training."
     )
     return Table("Test accuracy on the same folds", header, rows, note)
 

@@ -93,8 +93,7 @@ class Anytime:
     """Marginal MAP within a time limit per instance (seconds), as an inference at eps_y = 0.
 
     ``starts`` are inferences whose decoded outputs the search begins with. mu is that of the outputs found, computed
-    exactly within ``memory_limit`` bytes. Compilation does not count, unless there is a ``deadline`` (of the monotonic
-    clock), by which a search ends whatever it has to compile.
+    exactly within ``memory_limit`` bytes. A ``deadline`` is a moment of the monotonic clock.
     """
 
     time_limit: float = 20.0
