@@ -21,9 +21,8 @@ from mssvm.core.errors import InputError
 from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals, Potentials, Term
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Joined, Pair, TwoCalls
-from mssvm.engines.numba.exact import GivenStates, JoinedInference, NumbaBound
-from mssvm.engines.numba.forests.plan import ForestRoute
+from mssvm.engines.base import Joined, Pair
+from mssvm.engines.native.exact import joined
 from mssvm.engines.numba.vector import FAST, WIDTH, floats_at, ints_at, load, pointer_to, shorts_at, splat, store
 
 ROWS = 6  # registers of sums in ``tied_forward`` and ``tied_adjoint``: as many as the shortest machine has
@@ -114,19 +113,7 @@ class LinearFeatures:
         return np.stack([first, source[first], np.diff(np.append(first, size))], axis=1)
 
     def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
-        if not isinstance(pair, TwoCalls) or not isinstance(pair.plus, NumbaBound):
-            return None
-        assert isinstance(pair.minus, NumbaBound)
-        plus, minus = pair.plus.routes, pair.minus.routes
-        given, forests = list[GivenStates](), list[ForestRoute]()
-        for route in (*plus, *minus):
-            if isinstance(route, GivenStates):
-                given.append(route)
-            elif isinstance(route, ForestRoute) and route.mostly_in_registers:
-                forests.append(route)
-        if len(plus) != 1 or len(forests) + len(given) != 1 + len(minus) or plus[0] not in forests:
-            return None
-        return JoinedInference(self, forests, given[0] if given else None, cost)
+        return joined(self, pair, cost)
 
 
 def _typed(values: Floats) -> Floats:
