@@ -15,7 +15,7 @@ from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import METHODS
 from mssvm.engines.clusters import clusters_of
-from mssvm.engines.numba.forests.clustering import ClusterPlan, cluster_routes
+from mssvm.engines.native.clustering import ClusterPlan, cluster_routes
 from mssvm.inference.base import Exact
 from mssvm.inference.enumerate import Enumerate
 from mssvm.objectives.training import TrainingProblem

@@ -11,7 +11,7 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.forests.cutset import CutsetPair, CutsetPlan, CutsetRoute
+from mssvm.engines.native.cutset import CutsetPair, CutsetPlan, CutsetRoute
 from mssvm.inference.base import Exact
 from mssvm.inference.enumerate import Enumerate
 from test_trees import assert_same, random_masks, random_potentials, run

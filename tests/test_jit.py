@@ -24,18 +24,15 @@ from mssvm.engines.numba.calls import call_at, take
 ROOTS = """
 import sys
 from mssvm.core.jit import directory
-from mssvm.engines.numba.forests.rooting import Rooting, plan_forest
-assert Rooting.of(3, ((0, 1), (1, 2))).order.tolist() == [0, 1, 2]
-print(directory(), sum(plan_forest.stats.cache_hits.values()))
+from mssvm.engines.numba.messages.exponential import exp_neg
+assert exp_neg(0.0) == 1.0
+print(directory(), sum(exp_neg.stats.cache_hits.values()))
 """
 LATER = """
-import numpy as np
 from mssvm.core.jit import njit
-assert plan_forest.stats.cache_hits and "numba.typed.typeddict" not in sys.modules, "what only compiling needs"
-z = [np.zeros(k, dtype=np.int64) for k in (2, 2, 2, 2, 9)]
-calls = njit(cache=False)(lambda *given: plan_forest(*given))
-no = np.zeros(2, bool)
-assert calls(2, np.array([[0, 1]]), *z[:3], no, z[3], no, z[4]) and z[0].tolist() == [0, 1]
+assert exp_neg.stats.cache_hits and "numba.typed.typeddict" not in sys.modules, "what only compiling needs"
+calls = njit(cache=False)(lambda x: exp_neg(x))
+assert calls(0.0) == 1.0
 """
 
 
@@ -102,8 +99,8 @@ def test_an_edit_of_what_is_imported_changes_the_digest(tmp_path: Path) -> None:
 
 
 def test_kernels_of_the_package_know_their_callees() -> None:
-    room = jit.PACKAGE / "engines" / "numba" / "forests"
-    assert {room / "tree.py", room / "scaled.py", room.parent / "vector.py"} <= set(sources_of(room / "plan.py"))
+    room = jit.PACKAGE / "engines" / "numba" / "messages"
+    assert {room / "exponential.py", room / "wiring.py"} <= set(sources_of(room / "scaled.py"))
 
 
 def copied(tmp_path: Path) -> Path:
@@ -131,7 +128,7 @@ def test_kept_in_the_package_until_an_edit_or_damage(tmp_path: Path) -> None:
         file.write_bytes(file.read_bytes()[:-20])  # as cut short by a full disk
     assert roots(where) == (place, 0)
     assert roots(where) == (place, 1)
-    with (where / "mssvm" / "core" / "garbage.py").open("a") as file:  # jit.py, which rooting.py imports, imports it
+    with (where / "mssvm" / "core" / "garbage.py").open("a") as file:  # as jit.py imports it
         file.write("\n# another comment\n")
     assert roots(where) == (place, 0)
     assert len(list(Path(place).glob("*.nbi"))) == 1, "what was compiled from the earlier sources is gone"

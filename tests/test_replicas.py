@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from mssvm.core.potentials import Potentials, Query
+from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.exact import NumbaBound
-from mssvm.engines.numba.forests import plan
-from mssvm.engines.numba.forests.plan import ForestRoute
-from mssvm.engines.numba.forests.replicas import run_copies
+from mssvm.engines.native.exact import NativeBound
+from mssvm.engines.native.forests import ForestRoute, Ran
 from test_lanes import assert_by_numpy, drawn
 
 
@@ -36,24 +32,16 @@ def some_labels(batch: Batch, lengths: list[int], share: float, seed: int) -> np
     return output
 
 
-def copied(bound: NumbaBound) -> set[int]:
-    """Which instances run with copies."""
+def copied(bound: NativeBound) -> int:
+    """How many instances belong to families that run with copies."""
     routes = [route for route in bound.routes if isinstance(route, ForestRoute)]
-    groups = [group for route in routes for _, group in route.lanes if group.run is run_copies]
-    return {i for group in groups for i in group.members.instance.tolist()}
+    return sum(len(family["instance"]) for route in routes for family in route.families if family["copies"])
 
 
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Instances that leave the registers."""
-    found, method = set[int](), ForestRoute.one_by_one
-
-    def noted(self: ForestRoute, instances: np.ndarray, *args: Any) -> None:
-        found.update(instances.tolist())
-        method(self, instances, *args)
-
-    monkeypatch.setattr(ForestRoute, "one_by_one", noted)
-    return found
+def ran(bound: NativeBound, theta: Potentials) -> Ran:
+    """How instances ran."""
+    (route,) = (route for route in bound.routes if isinstance(route, ForestRoute))
+    return route.infer_into(theta, np.zeros(len(bound.batch)), Marginals.zeros(bound.batch))
 
 
 # Hidden states, labels, copies.
@@ -62,40 +50,52 @@ SIZES = [(2, 10, 4), (2, 4, 3), (2, 9, 8), (3, 10, 3), (3, 6, 2), (2, 6, 5), (4,
 
 @pytest.mark.parametrize(("states", "labels", "copies"), SIZES)
 @pytest.mark.parametrize("share", [1.0, 0.7, 0.2])
-def test_paths_of_any_length_with_missing_labels(
-    states: int, labels: int, copies: int, share: float, alone: set[int]
-) -> None:
+def test_paths_of_any_length_with_missing_labels(states: int, labels: int, copies: int, share: float) -> None:
     lengths = [6] * 9 + [5, 5, 4, 3, 2, 2, 6, 5, 3]
     batch = turns(lengths, labels, states, (copies % 2 == 0, share == 1.0))
     theta, query = drawn(batch, copies, some_labels(batch, lengths, share, states))
-    found = copied(assert_by_numpy(batch, theta, query, 0.7 / copies, 0.7))
-    assert len(found) >= 12  # in others only labels, or only hidden variables, may have more than one state
-    assert not found & alone
+    bound = assert_by_numpy(batch, theta, query, 0.7 / copies, 0.7)
+    assert copied(bound) >= 12  # in others only labels, or only hidden variables, may have more than one state
+    assert ran(bound, theta).copies == copied(bound)
 
 
-def test_tables_of_its_own_at_every_link_and_entries_that_are_forbidden(alone: set[int]) -> None:
+def test_labels_of_different_numbers_and_entries_that_are_forbidden_have_rows() -> None:
     graph = Topology((5, 2, 4, 2, 6), ((0, 1), (2, 1), (2, 3), (4, 3)))
     batch = Batch.build([graph] * 11, [[0, 1, 2, 3]] * 11)
     rng, output = np.random.default_rng(0), np.tile([True, False, True, False, True], 11)
     output[rng.integers(0, 11, 9) * 5 + rng.integers(0, 3, 9) * 2] = False
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
     theta.tables[rng.integers(0, len(theta.tables), 6)] = -np.inf
-    found = copied(assert_by_numpy(batch, theta, Query.of(batch, output), 1 / 3, 1.0))
-    assert len(found) >= 8
-    assert not found & alone
+    bound = assert_by_numpy(batch, theta, Query.of(batch, output), 1 / 3, 1.0)
+    assert copied(bound) == 0 and ran(bound, theta).scores == 0
+    batch = turns([4] * 9, 5, 2)
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    theta.tables[3] = -np.inf
+    bound = assert_by_numpy(batch, theta, Query(batch.cards == 5, np.ones(batch.n_states, dtype=bool)), 0.5, 1.0)
+    assert copied(bound) == 9 and ran(bound, theta) == (0, 9, 0)
 
 
-def test_powers_that_underflow_are_computed_one_by_one(alone: set[int]) -> None:
+def test_a_table_of_its_own_at_every_link() -> None:
+    graph = Topology((5, 2, 5, 2, 5), ((0, 1), (2, 1), (2, 3), (4, 3)))
+    batch = Batch.build([graph] * 11, [[0, 1, 2, 3]] * 11)
+    rng, output = np.random.default_rng(0), np.tile([True, False, True, False, True], 11)
+    output[rng.integers(0, 11, 9) * 5 + rng.integers(0, 3, 9) * 2] = False
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    bound = assert_by_numpy(batch, theta, Query.of(batch, output), 1 / 3, 1.0)
+    assert ran(bound, theta).copies == copied(bound) >= 8
+
+
+def test_powers_that_underflow_are_computed_by_rows_or_in_scores() -> None:
     lengths = [4] * 10
     batch = turns(lengths, 6, 2)
     theta, query = drawn(batch, 5, some_labels(batch, lengths, 0.6, 5))
     theta.tables[:2] -= 100.0  # of the first label, which one path cannot do without; 400 at eps_y
     theta.unary[batch.unary_ptr[batch.var_ptr[3]] + np.arange(4) * 6] = 1e3
-    found = copied(assert_by_numpy(batch, theta, query, 0.25, 1.0))
-    assert 3 in found and found <= alone
-    alone.clear()
-    theta.tables[:2] += 30.0
-    assert copied(assert_by_numpy(batch, theta, query, 0.25, 1.0)) and not alone
+    bound = assert_by_numpy(batch, theta, query, 0.25, 1.0)
+    assert copied(bound) >= 8 and ran(bound, theta).copies == 0
+    theta.tables[:2] += 80.0
+    bound = assert_by_numpy(batch, theta, query, 0.25, 1.0)
+    assert 0 < ran(bound, theta).copies <= copied(bound)
 
 
 def test_where_copies_do_not_help_rows_are_used() -> None:
@@ -103,12 +103,12 @@ def test_where_copies_do_not_help_rows_are_used() -> None:
     for labels, states, eps_y in ((4, 2, 0.25), (6, 2, 0.3), (20, 2, 1 / 16), (6, 3, 0.25), (6, 2, 2.0)):
         batch = turns(lengths, labels, states)
         theta, query = drawn(batch, 1, some_labels(batch, lengths, 0.8, 1))
-        assert copied(assert_by_numpy(batch, theta, query, eps_y, 1.0)) == set()
+        assert copied(assert_by_numpy(batch, theta, query, eps_y, 1.0)) == 0
     batch = turns(lengths, 6, 2)
     everything = drawn(batch, 1, np.ones(batch.n_vars, dtype=bool))[1]
     some = drawn(batch, 1, np.arange(batch.n_vars) % 7 != 4)[1]  # the first hidden variable is one
     for query in (everything, some):
-        assert copied(assert_by_numpy(batch, drawn(batch, 1, query.output)[0], query, 0.25, 1.0)) == set()
+        assert copied(assert_by_numpy(batch, drawn(batch, 1, query.output)[0], query, 0.25, 1.0)) == 0
 
 
 def chains_and_turns(lengths: list[int], labels: int, hidden: int) -> Batch:
@@ -121,9 +121,7 @@ def chains_and_turns(lengths: list[int], labels: int, hidden: int) -> Batch:
 
 @pytest.mark.parametrize("hidden", [0, 2])
 @pytest.mark.parametrize(("eps_y", "eps_h"), [(1.0, 1.0), (0.25, 1.0), (0.3, 1.0), (0.0, 1.0), (1.0, 0.7)])
-def test_long_chains_with_forbidden_entries_stay_in_registers(
-    alone: set[int], hidden: int, eps_y: float, eps_h: float
-) -> None:
+def test_long_chains_with_forbidden_entries_are_scaled(hidden: int, eps_y: float, eps_h: float) -> None:
     rng, lengths = np.random.default_rng(0), [40] * 11
     batch = chains_and_turns(lengths, 7, hidden)
     shares = np.where(rng.random(batch.n_vars) < 0.5, batch.cards == 7, False)
@@ -132,18 +130,14 @@ def test_long_chains_with_forbidden_entries_stay_in_registers(
     for a, b in forbidden:
         theta.tables[batch.pair_cards(np.array([0]))[0, 1] * a + b] = -np.inf
     query = Query(shares, np.ones(batch.n_states, dtype=bool))
-    assert_by_numpy(batch, theta, query, eps_y, eps_h)
-    assert not alone
+    bound = assert_by_numpy(batch, theta, query, eps_y, eps_h)
+    assert ran(bound, theta).scores == 0
 
 
-@pytest.mark.parametrize("states", [4, 200])
 @pytest.mark.parametrize("hidden", [0, 2])
 @pytest.mark.parametrize(("eps_y", "eps_h"), [(1.0, 1.0), (0.5, 1.0), (0.3, 1.0), (1.0, 0.7)])
-def test_derivatives_by_what_is_impossible_are_left_out(
-    monkeypatch: pytest.MonkeyPatch, states: int, hidden: int, eps_y: float, eps_h: float
-) -> None:
+def test_derivatives_by_what_is_impossible_are_left_out(hidden: int, eps_y: float, eps_h: float) -> None:
     """The upper half of the labels is far better, but one end has none of them and they are not reached from there."""
-    monkeypatch.setattr(plan, "DENSE_STATES", states)
     rng, lengths, half = np.random.default_rng(1), [30] * 6, 2
     batch = chains_and_turns(lengths, 4, hidden)
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))

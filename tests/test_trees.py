@@ -11,8 +11,8 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.forests.cutset import CutsetRoute
-from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
+from mssvm.engines.native.cutset import CutsetRoute
+from mssvm.engines.native.forests import ForestPlan, ForestRoute
 from mssvm.inference.enumerate import Enumerate
 
 PAIRS = [*product((0.0, 0.5, 1.0), repeat=2), (1e-6, 1e-6), (1e-6, 1.0), (0.0, 1e-6), (1.0, 1e-6)]

@@ -360,14 +360,22 @@ def forests(batches: Callable[[Rng], Batch], temperatures: Callable[[Rng], tuple
 
 ALONE = ("given states", "tree recursion", "elimination")
 STRATEGIES = (
-    Strategy("one at a time", forests(loose_forests, any_temperatures), ALONE, "tree recursion"),
-    Strategy("one at a time, alike", forests(forests_alike, any_temperatures), ALONE, "tree recursion"),
-    Strategy("lanes, one temperature", forests(forests_alike, one_temperature), METHODS, "lanes: sums"),
-    Strategy("lanes, maxima", forests(forests_alike, no_temperature), METHODS, "lanes: mixed"),
-    Strategy("lanes, two temperatures", forests(forests_alike, two_temperatures), METHODS, "lanes: mixed", share=4.0),
-    Strategy("lanes, long chains", forests(long_chains, any_temperatures), METHODS, "lanes: sums", share=0.3),
-    Strategy("copies", hidden_paths, METHODS, "lanes: copies"),
-    Strategy("many states", many_states, METHODS, "matrix products", share=0.1),
+    Strategy("one at a time", forests(loose_forests, any_temperatures), ALONE, "alone: one temperature"),
+    Strategy("one at a time, alike", forests(forests_alike, any_temperatures), ALONE, "alone: two temperatures"),
+    Strategy("lanes, one temperature", forests(forests_alike, one_temperature), METHODS, "abreast: one temperature"),
+    Strategy("lanes, maxima", forests(forests_alike, no_temperature), METHODS, "abreast: one temperature"),
+    Strategy(
+        "lanes, two temperatures",
+        forests(forests_alike, two_temperatures),
+        METHODS,
+        "abreast: two temperatures",
+        share=4.0,
+    ),
+    Strategy(
+        "lanes, long chains", forests(long_chains, any_temperatures), METHODS, "abreast: one temperature", share=0.3
+    ),
+    Strategy("copies", hidden_paths, METHODS, "abreast: copies"),
+    Strategy("many states", many_states, METHODS, "abreast: one temperature", share=0.1),
     Strategy("any forests", forests(loose_forests, any_temperatures), METHODS, ""),
     Strategy("elimination of forests", forests(forests_alike, any_temperatures), METHODS[-1:], "elimination"),
     Strategy("conditioning", hubs, ("conditioning", "elimination"), "conditioning", graphs=True),

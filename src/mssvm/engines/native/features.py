@@ -18,7 +18,7 @@ from mssvm.core.library import FLOATS, INT, INTS, SHORTS, Function, Record, Reco
 from mssvm.core.potentials import Marginals, Potentials, Term
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Joined, Pair
-from mssvm.engines.numba.exact import joined_inference
+from mssvm.engines.native.exact import joined
 
 CONSTANT, DENSE, SPARSE = range(3)
 PACKED_FROM = 1 << 14  # multiplications of a term from which packing its weights pays
@@ -138,7 +138,7 @@ class LinearFeatures:
 
     def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
         """Values of both sides and the gradient from the weights, where forests do nearly all of the work."""
-        return joined_inference(self, pair, cost)
+        return joined(self, pair, cost)
 
 
 def _term_record(term: Term) -> Record:

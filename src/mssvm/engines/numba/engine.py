@@ -10,8 +10,8 @@ from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
 from mssvm.engines.base import ExactPlan, ExactSettings, Features
 from mssvm.engines.messages import MessagePlan
+from mssvm.engines.native.exact import NativePlan
 from mssvm.engines.native.features import LinearFeatures
-from mssvm.engines.numba.exact import NumbaPlan
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class NumbaEngine(Workers):
     name = "numba"
 
     def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan:
-        return NumbaPlan(batch, settings, self, self.log_space)
+        return NativePlan(batch, settings, self, self.log_space)
 
     def messages(self, batch: Batch) -> MessagePlan:
         from mssvm.engines.numba.messages.plan import NumbaMessagePlan  # exact inference does without

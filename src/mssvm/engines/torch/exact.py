@@ -23,7 +23,7 @@ from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, 
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology, spread
 from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls
-from mssvm.engines.numba.exact import NumbaBound, NumbaPlan
+from mssvm.engines.native.exact import NativeBound, NativePlan
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, DeviceQuery, Parts, fetched
 from mssvm.engines.torch.chains import ChainRoute, able_chains
 from mssvm.engines.torch.trees import NestedRoute, TreeRoute, Turns, able_trees, all_turns
@@ -125,8 +125,8 @@ class TorchPlan:
         return TorchBound(self, query, (eps_y, eps_h), fit, tuple(routes), host)
 
     @cached_property
-    def _host(self) -> NumbaPlan:
-        return NumbaPlan(self.batch, self.settings, Workers(1))
+    def _host(self) -> NativePlan:
+        return NativePlan(self.batch, self.settings, Workers(1))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
@@ -199,7 +199,7 @@ class TorchBound:
     temperatures: tuple[float, float]
     groups: tuple[Group, ...]
     routes: tuple[Route, ...]
-    host: NumbaBound | None = None
+    host: NativeBound | None = None
 
     @property
     def batch(self) -> Batch:

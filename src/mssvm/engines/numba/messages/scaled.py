@@ -16,7 +16,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.jit import njit
 from mssvm.engines.messages import NOISE, PRODUCT_RANGE
-from mssvm.engines.numba.forests.scaled import exp_neg
+from mssvm.engines.numba.messages.exponential import exp_neg
 from mssvm.engines.numba.messages.lanes import REGISTER
 from mssvm.engines.numba.messages.vector import update
 from mssvm.engines.numba.messages.wiring import MessageWiring

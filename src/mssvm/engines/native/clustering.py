@@ -4,52 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints, sum_by
-from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import NONE, Batch, by_first_use, gather, offsets, spread
-from mssvm.engines.clusters import COPY, FIRST, OTHER, Clusters, FormKey, block_width, spanning_forest
-from mssvm.engines.numba.forests.lane_groups import FEWEST, LARGEST
-from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute
-from mssvm.engines.numba.vector import pointer_to
+from mssvm.engines.clusters import COPY, Clusters, FormKey, spanning_forest
+from mssvm.engines.native.forests import ForestPlan, ForestRoute
+from mssvm.engines.native.maps import EntryMap
 
-
-class Entries(NamedTuple):
-    """Entries in an array of graphs, and those of an array of forests that they are added to, for things of some kinds.
-
-    Thing i, of kind ``of[i]``, begins at ``here[i]`` of the forests. A target of its kind, a row (slot, entry, first,
-    last), is the graph's entry ``entry`` from ``place[at[i] + slot]`` on, and goes with ``to[first:last]``.
-    """
-
-    of: Ints
-    here: Ints
-    at: Ints
-    place: Ints
-    ptr: Ints
-    targets: Ints
-    to: Ints
-
-    @classmethod
-    def make(cls, of: Ints, here: Ints, at: Ints, place: Ints, lists: Sequence[Ints]) -> Entries:
-        """``lists`` by kind: rows (to, slot, entry)."""
-        counts = np.array(list(map(len, lists)), dtype=np.int64)
-        to, slot, entry = np.concatenate([np.zeros((0, 3), dtype=np.int64), *lists]).T
-        kind = np.repeat(np.arange(len(lists)), counts)
-        order = np.lexsort((to, entry, slot, kind))
-        key = np.stack([kind, slot, entry])[:, order]
-        first = np.flatnonzero(np.append(True, (key[:, 1:] != key[:, :-1]).any(axis=0))[: len(order)])
-        targets = np.stack([*key[1:, first], first, np.append(first, len(order))[1:][: len(first)]], axis=1)
-        ptr = np.searchsorted(key[0, first], np.arange(len(lists) + 1))
-        return cls(of, here, at, place, ptr, targets, to[order])
-
-    def some(self, chosen: Bools) -> Entries:
-        """Of some things only."""
-        return self if chosen.all() else Entries(self.of[chosen], self.here[chosen], self.at[chosen], *self[3:])
+FEWEST = 3  # instances a table: with fewer, elimination is as fast
+LARGEST = 1 << 20  # numbers of a forest with rows
 
 
 class ClusterPlan:
@@ -73,10 +40,7 @@ class ClusterPlan:
         for k in range(int(sizes.max(initial=0))):
             own = np.where(k < sizes, table[np.where(k < sizes, self._factor_ptr[:-1] + k, -1)], 0)
             ids = by_first_use(ids * (int(number.max()) + 2) + own)[1]
-        batch, widths = Batch.of_kinds(tuple(unique), numbers[self.of], ids), np.array([*map(block_width, self._forms)])
-        first = by_first_use(batch.table_at)[0]
-        blocks = zip(batch.table_at[first].tolist(), widths[self._form[first]].tolist(), strict=True)
-        return ForestPlan(batch, self.side_by_side, {at: width for at, width in blocks if width})
+        return ForestPlan(Batch.of_kinds(tuple(unique), numbers[self.of], ids), self.side_by_side)
 
     @cached_property
     def _forms(self) -> dict[FormKey, Ints]:
@@ -102,30 +66,29 @@ class ClusterPlan:
         return gather(rows, self.of, self.batch.factor_ptr[self.instances])
 
     @cached_property
-    def members(self) -> tuple[Ints, Ints]:
-        """Where the members of every kind begin, and how their states lie, as ``expand`` takes them."""
-        lists = [kind.members[:, 2:] for kind in self.kinds]
-        ptr = offsets(np.array(list(map(len, lists)), dtype=np.int64))
-        return ptr, np.concatenate([np.zeros((0, 6), dtype=np.int64), *lists])
-
-    @cached_property
     def starts(self) -> tuple[Ints, Ints]:
         """Where the states of every instance begin, in the forests and in the graphs."""
         batch, new = self.batch, self.forests.batch
         return new.unary_ptr[new.var_ptr[:-1]], batch.unary_ptr[batch.var_ptr[self.instances]]
 
-    def lifted(self, place: Ints) -> Entries:
+    def states(self, copies: bool) -> EntryMap:
+        """States of the graphs, and those of clusters that they are part of; as copies of a variable too, or not."""
+        here, there = self.starts
+        lists = [_member_states(kind, copies) for kind in self.kinds]
+        return EntryMap.make(self.of, here, np.arange(len(self.of)), there, lists)
+
+    def lifted(self, place: Ints) -> EntryMap:
         """Entries of tables that begin at ``place``, and states."""
         lists, at = [kind.lifted for kind in self.kinds], self.batch.factor_ptr[self.instances]
-        return Entries.make(self.of, self.starts[0], at, place, lists)
+        return EntryMap.make(self.of, self.starts[0], at, place, lists)
 
-    def edges(self, some: Ints, here: Ints, place: Ints) -> Entries:
+    def edges(self, some: Ints, here: Ints, place: Ints) -> EntryMap:
         """Entries of tables that begin at ``place``, and of those of some edges, which begin at ``here``."""
         lists = list(self._forms.values())
-        return Entries.make(self._form[some], here, self._factor_ptr[some], place[self._factors], lists)
+        return EntryMap.make(self._form[some], here, self._factor_ptr[some], place[self._factors], lists)
 
     @cached_property
-    def tables(self) -> tuple[Floats, Entries]:
+    def tables(self) -> tuple[Floats, EntryMap]:
         """What forbids that copies differ, and what is added to it: tables of the forests."""
         new, holes = self.forests.batch, {form.key: form.holes for kind in self.kinds for form in kind.forms}
         first = by_first_use(new.table_at)[0]
@@ -164,8 +127,8 @@ class ClusterPlan:
 
     def query(self, query: Query) -> Query:
         """The same question about clusters."""
-        masked = np.empty(self.forests.batch.n_states)
-        expand(self.of, *self.starts, *self.members, COPY, (~query.allowed).astype(np.float64), masked)
+        masked = np.zeros(self.forests.batch.n_states)
+        self.states(copies=True).add((~query.allowed).astype(np.float64), masked)
         return Query(self._roles(query)[0], masked == 0.0)
 
 
@@ -227,8 +190,7 @@ class ClusterRoute:
         self.plan, self.instances, self.mine = plan, instances, plan.number[instances]
         self.route = ForestRoute(plan.forests, plan.query(query), eps_y, eps_h, self.mine, workers)
         batch, new, chosen = plan.batch, plan.forests.batch, spread(self.mine, len(plan.instances))
-        here, there = plan.starts
-        self.states = plan.of[self.mine], here[self.mine], there[self.mine], *plan.members
+        self.states = plan.states(copies=False).some(chosen)
         self.lifted = [plan.lifted(place).some(chosen) for place in (batch.table_at, batch.mu_at)]
         owner = np.searchsorted(new.factor_ptr, new.mu_first, side="right") - 1
         self.edges = plan.edges(new.mu_first, new.mu_at[new.mu_first], batch.mu_at).some(chosen[owner])
@@ -237,72 +199,32 @@ class ClusterRoute:
         """Write value and marginals of the instances, the latter into zeros."""
         new, (base, tables) = self.plan.forests.batch, self.plan.tables
         room = self.route.workers.room(2 * new.n_states + new.n_mu_entries)
-        if self.route.dense or len(self.mine) < len(new):  # of which not every entry is written
-            room[:] = 0.0
         unary, mu_unary, mu_tables = np.split(room, [new.n_states, 2 * new.n_states])
+        unary[:] = 0.0
+        if len(self.mine) < len(new):  # of which not every entry is written
+            mu_unary[:] = 0.0
+            mu_tables[:] = 0.0
         inner, found, own = Potentials(unary, base.copy()), Marginals(mu_unary, mu_tables), np.zeros(len(new))
         scores, entries = np.ascontiguousarray(theta.unary), np.ascontiguousarray(theta.tables)
-        expand(*self.states, OTHER, scores, inner.unary)
-        take(*self.lifted[0], entries, inner.unary)
-        take(*tables, entries, inner.tables)
+        self.states.add(scores, inner.unary)
+        self.lifted[0].add(entries, inner.unary)
+        tables.add(entries, inner.tables)
         self.route.infer_into(inner, own, found)
         value[self.instances] = own[self.mine]
-        contract(*self.states, found.unary, mu.unary)
-        give(*self.lifted[1], found.unary, mu.tables)
-        give(*self.edges, found.tables, mu.tables)
+        self.states.add_back(found.unary, mu.unary)
+        self.lifted[1].add_back(found.unary, mu.tables)
+        self.edges.add_back(found.tables, mu.tables)
         if self.given is not None:
             self.given.add_to(theta, value, mu)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
-def expand(of, here, there, ptr, members, most, x, out):
-    """Scores of clusters as sums of those of their variables, up to those of kind ``most``."""
-    x, out, rows = pointer_to(x), pointer_to(out), pointer_to(members)
-    for i in range(len(of)):
-        for r in range(6 * ptr[of[i]], 6 * ptr[of[i] + 1], 6):
-            kind, to, at, outer, card, inner = rows[r], rows[r + 1], rows[r + 2], rows[r + 3], rows[r + 4], rows[r + 5]
-            to, at = to + here[i], at + there[i]
-            for _ in range(outer if kind <= most else 0):
-                for s in range(card):
-                    for _ in range(inner):
-                        out[to] = x[at + s] if kind == FIRST else out[to] + x[at + s]
-                        to += 1
-
-
-@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
-def contract(of, here, there, ptr, members, x, out):
-    """The transpose of ``expand`` without copies: marginals of variables."""
-    x, out, rows = pointer_to(x), pointer_to(out), pointer_to(members)
-    for i in range(len(of)):
-        for r in range(6 * ptr[of[i]], 6 * ptr[of[i] + 1], 6):
-            kind, to, at, outer, card, inner = rows[r], rows[r + 1], rows[r + 2], rows[r + 3], rows[r + 4], rows[r + 5]
-            to, at = to + here[i], at + there[i]
-            for s in range(card if kind != COPY else 0):
-                total = 0.0
-                for o in range(outer):
-                    for j in range(inner):
-                        total += x[to + (o * card + s) * inner + j]
-                out[at + s] = total
-
-
-@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
-def take(of, here, at, place, ptr, targets, to, x, out):
-    """Add entries of graphs to those of forests that they go with (``Entries``)."""
-    x, out, rows = pointer_to(x), pointer_to(out), pointer_to(targets)
-    for i in range(len(of)):
-        for r in range(4 * ptr[of[i]], 4 * ptr[of[i] + 1], 4):
-            v = x[place[at[i] + rows[r]] + rows[r + 1]]
-            for j in range(rows[r + 2], rows[r + 3]):
-                out[here[i] + to[j]] += v
-
-
-@njit(cache=True, nogil=True, error_model="numpy", no_rewrites=True)
-def give(of, here, at, place, ptr, targets, to, x, out):
-    """The transpose of ``take``."""
-    x, out, rows = pointer_to(x), pointer_to(out), pointer_to(targets)
-    for i in range(len(of)):
-        for r in range(4 * ptr[of[i]], 4 * ptr[of[i] + 1], 4):
-            total, target = 0.0, place[at[i] + rows[r]] + rows[r + 1]
-            for j in range(rows[r + 2], rows[r + 3]):
-                total += x[here[i] + to[j]]
-            out[target] += total
+def _member_states(kind: Clusters, copies: bool) -> Ints:
+    """Rows (state of a cluster, 0, state of the graph) of every variable of a cluster, those of copies or not."""
+    parts = [np.zeros((0, 3), dtype=np.int64)]
+    for _, _, role, to, at, outer, card, inner in kind.members.tolist():
+        if role == COPY and not copies:
+            continue
+        there = to + np.arange(outer * card * inner)
+        state = at + np.tile(np.repeat(np.arange(card), inner), outer)
+        parts.append(np.stack([there, np.zeros_like(there), state], axis=1))
+    return np.concatenate(parts)

@@ -16,20 +16,18 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import UnsupportedError
-from mssvm.core.jit import njit
 from mssvm.core.potentials import Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology, by_first_use, counts, offsets, ranks, spans, spread
 from mssvm.engines.base import Bound, Paired, TwoCalls
-from mssvm.engines.numba.forests.plan import ForestPlan, ForestRoute, distinct_rows
-from mssvm.engines.numba.forests.rooting import rooting_of
-from mssvm.engines.numba.vector import pointer_to
+from mssvm.engines.native.families import distinct_rows
+from mssvm.engines.native.forests import ForestPlan, ForestRoute
+from mssvm.engines.native.maps import EntryMap
+from mssvm.engines.native.rooting import rooting_of
 
 NAME = "conditioning"
 TRIED = 8  # variables that are tried as cutsets, those in most factors first
 AT_ONCE = 1 << 18  # states of the forests that are laid out together
-LO, GAP, TO, SIZE, FACTORS, KIND = range(6)  # columns of an instance: see ``CutForests``
-NODES = np.zeros((0, 5), dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +40,7 @@ class CutTopology:
     """
 
     variable: int
+    states: int
     rest: Topology
     edges: Ints
     attached: Ints
@@ -61,7 +60,7 @@ class CutTopology:
                 edges.append((f, step, *steps, cards[others[0]], cards[others[1]]))
                 scopes.append(others)
         tables = np.array(edges, dtype=np.int64).reshape(-1, 6), np.array(attached, dtype=np.int64).reshape(-1, 5)
-        return cls(v, Topology(cards, tuple(scopes)), *tables)
+        return cls(v, topology.cards[v], Topology(cards, tuple(scopes)), *tables)
 
 
 @lru_cache(4096)
@@ -83,10 +82,10 @@ class CutForests:
     """The forests of some instances, one for every state of their cut variables, as a batch of its own.
 
     ``of`` is the instance of each and ``row`` its number among ``instances``, ``ptr`` the forests of each instance,
-    ``cut_state`` where the state lies among those of the batch. ``rows``, by instance: its states begin at LO, those of
-    the cut variable GAP behind; those of its forests at TO, SIZE each; its factors at FACTORS. ``table_source`` has the
-    entry that each entry of the tables is a copy of; ``blocks`` say where marginals of tables go: forest, from, to,
-    rows, columns, steps of these.
+    ``cut_state`` where the state lies among those of the batch. ``table_source`` has the entry that each entry of the
+    tables is a copy of. Scores of a forest are those of its variables (``nodes``) and slices of the tables that these
+    share with the cut variable (``attached``, with places of tables and of their marginals); ``edges`` say where
+    marginals of the forests' tables go, those of forest ``edge_owner`` each.
     """
 
     def __init__(self, batch: Batch, cuts: list[CutTopology | None], instances: Ints) -> None:
@@ -117,14 +116,36 @@ class CutForests:
         at, width = ranks(offsets(size)), np.repeat(shape[first, 1], size)
         begin, down, right = (np.repeat(part, size) for part in (start[first], *steps[first].T))
         self.table_source = begin + at // width * down + at % width * right
-        places = [own.factor_owner[block], own.mu_at[block], batch.mu_at[factor[block]] + inside[block]]
-        self.blocks = np.stack([*places, *shape[block].T, *steps[block].T], axis=1)
-        lo, to = batch.unary_ptr[batch.var_ptr[instances]], own.unary_ptr[own.var_ptr]
-        columns = [lo, batch.unary_ptr[self.variable] - lo, to[self.ptr[:-1]], np.diff(to)[self.ptr[:-1]]]
-        self.rows = np.stack([*columns, batch.factor_ptr[instances], kind], axis=1)
-        attached = [cut.attached for cut in self.cuts]
-        self.attached = np.concatenate([NODES, *attached])
-        self.attached_ptr = offsets(np.array([len(rows) for rows in attached], dtype=np.int64))
+        self.edge_owner = own.factor_owner[block]
+        shapes, shape_of = distinct_rows(np.concatenate([shape[block], steps[block]], axis=1))
+        self.edges = EntryMap.make(
+            shape_of,
+            own.mu_at[block],
+            np.arange(len(block)),
+            batch.mu_at[factor[block]] + inside[block],
+            [_table_entries(*row) for row in shapes.tolist()],
+        )
+        self.here, self.kinds = own.unary_ptr[own.var_ptr[:-1]], kinds
+        self.lo = batch.unary_ptr[batch.var_ptr[self.of]]
+        self.nodes = EntryMap.make(
+            kinds, self.here, np.arange(len(self.of)), self.lo, [_node_entries(cut) for cut in self.cuts]
+        )
+        self.attached = self._attached(batch, state)
+
+    def _attached(self, batch: Batch, state: Ints) -> list[EntryMap]:
+        """Slices of tables at the states of cut variables: of theta, and of marginals."""
+        per_kind = np.array([len(cut.attached) for cut in self.cuts], dtype=np.int64)
+        rows = np.concatenate([np.zeros((0, 5), dtype=np.int64), *(cut.attached for cut in self.cuts)])
+        count = per_kind[self.kinds]
+        each = spans((np.cumsum(per_kind) - per_kind)[self.kinds], count)  # the rows of every forest
+        factor = np.repeat(batch.factor_ptr[self.of], count) + rows[each, 0]
+        inside = np.repeat(state, count) * rows[each, 3]
+        lists = [_attached_entries(cut) for cut in self.cuts]
+        at = offsets(count)[:-1]
+        return [
+            EntryMap.make(self.kinds, self.here, at, place[factor] + inside, lists)
+            for place in (batch.table_at, batch.mu_at)
+        ]
 
     @cached_property
     def plan(self) -> ForestPlan:
@@ -136,10 +157,33 @@ class CutForests:
         sizes, first = np.diff(own.var_ptr), np.repeat(self.variable, n)
         variables = spans(batch.var_ptr[self.of], sizes)
         variables += variables >= np.repeat(first, sizes)
-        sizes, lo, gap = (np.repeat(self.rows[:, k], n) for k in (SIZE, LO, GAP))
+        sizes, lo = np.diff(np.append(self.here, own.n_states)), self.lo
+        cut = np.repeat(batch.unary_ptr[self.variable], n)
         states = spans(lo, sizes)
-        states += (states >= np.repeat(lo + gap, sizes)) * np.repeat(np.repeat(n, n), sizes)
+        states += (states >= np.repeat(cut, sizes)) * np.repeat(np.repeat(n, n), sizes)
         return Query(query.output[variables], query.allowed[states])
+
+
+def _table_entries(rows: int, columns: int, down: int, right: int) -> Ints:
+    """Rows (entry of a forest's table, 0, entry of the graph's) of a slice with these steps."""
+    i, j = np.divmod(np.arange(rows * columns), columns)
+    return np.stack([i * columns + j, 0 * i, i * down + j * right], axis=1)
+
+
+def _node_entries(cut: CutTopology) -> Ints:
+    """Rows (state of the forest, 0, state of the graph)."""
+    gap = sum(cut.rest.cards[: cut.variable])
+    to = np.arange(sum(cut.rest.cards))
+    return np.stack([to, 0 * to, to + np.where(to >= gap, cut.states, 0)], axis=1)
+
+
+def _attached_entries(cut: CutTopology) -> Ints:
+    """Rows (state of the forest, number of the attached factor, entry of its table from the state's first on)."""
+    parts = [np.zeros((0, 3), dtype=np.int64)]
+    for slot, (_, first, states, _, step) in enumerate(cut.attached.tolist()):
+        x = np.arange(states)
+        parts.append(np.stack([first + x, 0 * x + slot, x * step], axis=1))
+    return np.concatenate(parts)
 
 
 class CutsetPlan:
@@ -198,6 +242,7 @@ class BoundForests:
         high = eps_h if np.any(free & ~own.output) else low
         self.forests, self.route = forests, ForestRoute(forests.plan, own, low, high, some, workers)
         self.wanted = spread(some, len(forests.batch))
+        self.nodes, self.attached = forests.nodes.some(self.wanted), forests.attached[0].some(self.wanted)
         self.asked = np.flatnonzero(spread(forests.row[some], len(forests.instances)))
         self.eps = np.where(query.output[forests.variable], eps_y, eps_h)
         self.cold = self.eps == 0.0
@@ -251,13 +296,13 @@ class CutsetRoute:
 
         def run(bound: BoundForests) -> None:
             part, route = bound.forests, bound.route
-            own, given = part.batch, (part.ptr, part.attached_ptr, part.attached, part.rows)
+            own = part.batch
             n = own.n_states
             room = self.workers.room(2 * n + own.n_mu_entries)
             scores, found = Potentials(room[:n], tables[part.table_source]), Marginals(room[n : 2 * n], room[2 * n :])
-            if route.dense:  # of which not every entry is written
-                found.unary[:], found.tables[:] = 0.0, 0.0
-            place(bound.wanted, *given, self.plan.batch.table_at, unary, tables, scores.unary)
+            scores.unary[:] = 0.0
+            bound.nodes.add(unary, scores.unary)
+            bound.attached.add(tables, scores.unary)
             values = np.full(len(own), -np.inf)
             route.infer_into(scores, values, found)
             values += unary[part.cut_state]
@@ -268,11 +313,11 @@ class CutsetRoute:
                 best, other = bound.weigh(np.where(narrower[part.cut_state], values, -np.inf))
                 minus[mine] = best[bound.asked]
                 share -= other
+            share[~bound.wanted] = 0.0
             mu.unary[part.cut_state[route.instances]] = share[route.instances]
-            add_marginals(
-                *given, part.blocks, self.plan.batch.mu_at, share, found.unary, found.tables, mu.unary,
-                mu.tables,
-            )  # fmt: skip
+            part.nodes.add_back(found.unary, mu.unary, share)
+            part.attached[1].add_back(found.unary, mu.tables, share)
+            part.edges.add_back(found.tables, mu.tables, share[part.edge_owner])
 
         self.workers.each(run, self.parts)
 
@@ -299,60 +344,3 @@ class CutsetPair:
         theta_plus.check(batch)
         self.route.infer_into(theta_plus, plus, mu, self.narrower.allowed, minus)
         return Paired(plus, minus, mu, Status.exactly(plus, NAME), Status.exactly(minus, NAME))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def place(
-    wanted: Bools, ptr: Ints, attached_ptr: Ints, attached: Ints, rows: Ints, table_at: Ints, unary: Floats,
-    tables: Floats, out: Floats,
-) -> None:  # fmt: skip
-    """Scores of the nodes of forests: their own, and those that the state of the cut variable adds."""
-    source, extra, target = pointer_to(unary), pointer_to(tables), pointer_to(out)
-    for b in range(len(rows)):
-        first, n, lo, gap, to, size = ptr[b], ptr[b + 1] - ptr[b], rows[b, LO], rows[b, GAP], rows[b, TO], rows[b, SIZE]
-        for c in range(n):
-            if not wanted[first + c]:  # nobody reads these
-                for j in range(size):
-                    target[to + c * size + j] = 0.0
-                continue
-            for j in range(gap):
-                target[to + c * size + j] = source[lo + j]
-            for j in range(gap, size):
-                target[to + c * size + j] = source[lo + n + j]
-        for h in range(attached_ptr[rows[b, KIND]], attached_ptr[rows[b, KIND] + 1]):
-            at, k, cut_step, step = attached[h, 1], attached[h, 2], attached[h, 3], attached[h, 4]
-            table = table_at[rows[b, FACTORS] + attached[h, 0]]
-            for c in range(n):
-                for x in range(k if wanted[first + c] else 0):
-                    target[to + c * size + at + x] += extra[table + c * cut_step + x * step]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def add_marginals(
-    ptr: Ints, attached_ptr: Ints, attached: Ints, rows: Ints, blocks: Ints, mu_at: Ints, share: Floats,
-    found: Floats, found_tables: Floats, mu: Floats, mu_tables: Floats,
-) -> None:  # fmt: skip
-    """mu += share * marginals of every forest: of nodes, of what is attached to them, and of edges."""
-    source, tables, nodes, edges = pointer_to(found), pointer_to(found_tables), pointer_to(mu), pointer_to(mu_tables)
-    for b in range(len(rows)):
-        first, n, lo, gap, to, size = ptr[b], ptr[b + 1] - ptr[b], rows[b, LO], rows[b, GAP], rows[b, TO], rows[b, SIZE]
-        for c in range(n):
-            weight = share[first + c]
-            if weight != 0.0:
-                for j in range(gap):
-                    nodes[lo + j] += weight * source[to + c * size + j]
-                for j in range(gap, size):
-                    nodes[lo + n + j] += weight * source[to + c * size + j]
-        for h in range(attached_ptr[rows[b, KIND]], attached_ptr[rows[b, KIND] + 1]):
-            at, k, cut_step, step = attached[h, 1], attached[h, 2], attached[h, 3], attached[h, 4]
-            table = mu_at[rows[b, FACTORS] + attached[h, 0]]
-            for c in range(n):
-                weight = share[first + c]
-                for x in range(k if weight != 0.0 else 0):
-                    edges[table + c * cut_step + x * step] += weight * source[to + c * size + at + x]
-    for p in range(len(blocks)):
-        weight, at, table = share[blocks[p, 0]], blocks[p, 1], blocks[p, 2]
-        for i in range(blocks[p, 3] if weight != 0.0 else 0):
-            for j in range(blocks[p, 4]):
-                edges[table + i * blocks[p, 5] + j * blocks[p, 6]] += weight * tables[at]
-                at += 1

@@ -1,0 +1,351 @@
+// Nested power sums PS_y[eps_y] PS_h[eps_h] theta on forests, L instances side by side: leaves to roots, and back.
+//
+// Position p has scores u(x) and a belief b(r, x) = e(x) times messages, e = exp(u / unit), with a row r for every state
+// of the last output below a hidden position. What a child tells its parent (E is the table's exp):
+//
+//     hidden to hidden    s(r, z) = sum_x b(r, x) E(x, z)      multiplies the parent's belief             (eps_h)
+//     output to hidden    s(r, z) = b(r) E(r, z)               multiplies it too: rows begin              (eps_h)
+//     hidden to output    s as above, and rows end:            u(z) += eps_y log sum_r s(r, z)^(eps_h/eps_y)
+//     output to output    s(z) = sum_x b(x) E(x, z)            multiplies, or u(z) += eps_y log s(z)      (eps_y)
+//
+// Marginal MAP on a chain y - h - y' is the second, the first and the third line at eps_y = 0: a row for every label y,
+// the sum over h in each, and at y' the best row, u(y') += eps_h log max_r s(r, y').
+//
+// The downward pass is the chain rule: t is the derivative by b, d by s (in its array), and marginals are q = b t. All
+// roots tell one more position, of one state, where rows end: its score is the value. A variable with one allowed state
+// ends rows and begins none. Where eps_y = eps_h all variables are as hidden ones, and there are no rows.
+#pragma once
+#include "algebra.hpp"
+#include "members.hpp"
+#include "workspace.hpp"
+
+namespace mssvm {
+
+constexpr double MOST_NUMBERS = 1 << 27;  // of a workspace, 1 GiB
+constexpr double WIDEST = 300.0;          // range of a table in Scaled, in units of its temperature
+constexpr double STEEPEST = 1000.0;       // eps_h / eps_y in Scaled, where rows are raised to that power
+
+template <class V> class Forest {
+public:
+    static constexpr int lanes = Of<V>::lanes;
+
+    Forest(const Family &f, const ForestCall &call, const Tables &tables)
+        : f_(f), tables_(tables), members_(f, call), roles_(f, tables), nodes_(roles_.nodes), eps_{f.eps_y, f.eps_h},
+          states_(f.states()) {
+        size_t pairs = 0;
+        for (int j = 0; j < f.slots(); ++j) {
+            pair_at_.push_back(pairs);
+            pairs += f.shape(j).entries();
+        }
+        pair_size_ = pairs;
+    }
+
+    struct Outcome {
+        unsigned done;  // the lanes that were written
+        bool numbers;   // no score was NaN or +inf
+        bool fits;      // rows did not exceed the workspace
+    };
+
+    // Runs some members. In Scaled, lanes whose numbers were too small to trust are not written.
+    template <class Algebra> Outcome run(const Group<V> &group) {
+        bool changed = roles_.set(group.member, group.count, Algebra::scaled);
+        unsigned wanted = (1u << group.count) - 1;
+        if (changed) fits_ = place();
+        if (!fits_) return {0, true, false};
+        if (Algebra::scaled && !may_scale()) return {0, true, true};
+        V *room = static_cast<V *>(workspace(need_ * sizeof(V)));
+        if (changed || room != room_) set_pointers(room);
+        members_.choose(group);
+        if (!members_.read(room_)) return {0, false, true};
+        std::fill(pairs_, pairs_ + pair_size_, V{});
+        upward<Algebra>();
+        unsigned good = wanted;
+        if (Algebra::scaled) {
+            for (int i = 0; i < group.count; ++i)
+                if (!(lane(least_, i) > trusted())) good &= ~(1u << i);
+            if (!good) return {0, true, true};
+        }
+        downward<Algebra>();
+        if (Algebra::scaled && eps_.y > 0) outer_products();
+        members_.write_values(value_, good);
+        members_.write_states(room_, good);
+        for (int j = 0; j < f_.slots(); ++j) members_.write_tables(j, pairs_ + pair_at_[j], good);
+        return {good, true, true};
+    }
+
+private:
+    // Whether every positive number counts, however small: where a table forbids something a state that is far behind
+    // may be the only one left later, and at eps_y > eps_h a row that is far behind comes closer when it is raised to
+    // eps_h / eps_y.
+    bool strict() const { return roles_.holes || eps_.y > eps_.h; }
+
+    // The smallest number that may be trusted. With `strict` it is the smallest of all factors; a belief is a product of
+    // e and, for m children, of messages, each at least the product of a belief and a table's entry: of 2 m + 1 factors,
+    // which must not underflow. Else it is the smallest sum of a belief: what underflowed (1e-308) beside such a sum may
+    // gain exp(range) on its way to the parent, and with rows as much again against other rows, and must then be nothing
+    // beside what was kept.
+    double trusted() const {
+        if (strict()) return std::pow(1e-290, 1.0 / (2 * roles_.most_kids + 1));
+        if (roles_.has_rows) return std::max(1e-250, 1e-270 * std::exp(2 * roles_.range));
+        return std::max(1e-250, 1e-290 * std::exp(roles_.range));
+    }
+    // Tables must not range over more than numbers do, and powers of rows must neither overflow nor lose their digits.
+    bool may_scale() const {
+        bool powers = roles_.has_rows && eps_.y > 0;
+        if (powers && eps_.h > STEEPEST * eps_.y) return false;
+        return roles_.range <= (strict() ? -std::log(trusted()) : WIDEST);
+    }
+
+    // b(r, x) = e(x) times messages; then the message of every position, and what that multiplies or adds to.
+    template <class A> void upward() {
+        value_ = V{};
+        least_ = all<V>(1.0);
+        nodes_.back().u[0] = V{};
+        auto enter = [&](Node<V> &node) {
+            value_ += pick(node.here & ~A::walks(node, eps_), A::enter(node, eps_), V{});
+        };
+        for (Node<V> &node : nodes_)  // by themselves: many exponentials are under way at a time
+            if (node.ready) enter(node);
+        bool strict_here = strict();
+        for (Node<V> &node : nodes_) {
+            unsigned walks = A::walks(node, eps_);
+            if (walks != full<V>) {
+                if (!node.ready) enter(node);
+                believe<A>(node);
+                V gain = A::normalise(node, eps_, strict_here, least_);
+                if (node.parent >= 0) A::push(node, eps_, work_);
+                if (A::scaled) gain += node.table.top;
+                value_ += pick(node.here & ~walks, gain, V{});
+            }
+            if (node.here & ~node.times) A::close(node, eps_, nodes_[node.parent].u, least_, work_);
+        }
+    }
+
+    // Messages multiply one after the other, and so do their rows: b((r, j), z) = b(r, z) s(j, z).
+    template <class A> INLINE void multiply(const V *b, int rows, const Node<V> &below, V *to) {
+        int k = below.c, brought = below.brought;
+        in_lanes<V>(below.times, [&](auto times) {
+            if (rows * brought == 1) {
+                for (int z = 0; z < k; ++z) to[z] = A::times(b[z], times(below.s[z], A::one()));
+                return;
+            }
+            for (int r = rows - 1; r >= 0; --r)
+                for (int j = brought - 1; j >= 0; --j)
+                    for (int z = 0; z < k; ++z) {
+                        V factor = times(below.s[j * k + z], j ? A::zero() : A::one());
+                        to[(r * brought + j) * k + z] = A::times(b[r * k + z], factor);
+                    }
+        });
+    }
+    template <class A> INLINE void believe(Node<V> &node) {
+        const V *b = node.e;
+        int rows = 1;
+        for (int i = node.kids; i < node.kids_end; ++i) {
+            Node<V> &below = roles_.kid(i);
+            if (!below.times) continue;
+            multiply<A>(b, rows, below, node.b);
+            b = node.b;
+            rows *= below.brought;
+        }
+    }
+
+    // Derivatives by beliefs from those by messages; then by the factors of beliefs, the last first.
+    template <class A> void downward() {
+        bool strict_here = strict();
+        for (int p = f_.positions(); p >= 0; --p) {
+            Node<V> &node = nodes_[p];
+            V *pairs = node.slot >= 0 ? pairs_ + pair_at_[node.slot] : nullptr;
+            if (node.parent < 0) node.u[0] = value_ > -INF ? all<V>(1.0) : V{};
+            else A::pull(node, eps_, nodes_[node.parent].u, strict_here, pairs, work_);
+            if (A::scaled && eps_.y == 0) choose_rows(node);
+            else derive_all<A>(node);
+        }
+    }
+    // At eps_y = 0: the rows of the children that make up the row of their parent.
+    void choose_rows(Node<V> &node) {
+        V row = node.row;
+        for (int i = node.kids_end - 1; i >= node.kids; --i) {
+            Node<V> &below = roles_.kid(i);
+            if (!below.times) continue;
+            if (below.brought == node.rows) {
+                below.row = row;
+                continue;
+            }
+            below.row = V{};
+            if (below.brought == 1) continue;
+            for (int l = 0; l < lanes; ++l) {
+                int at = int(lane(row, l));
+                set_lane(below.row, l, at % below.brought);
+                set_lane(row, l, at / below.brought);
+            }
+        }
+    }
+    template <class A> INLINE void derive_all(Node<V> &node) {
+        const V *b = node.e;  // the product of the factors before a child
+        V *to = work_;
+        int rows = 1;
+        products_.clear();
+        for (int i = node.kids; i < node.kids_end; ++i) {
+            Node<V> &below = roles_.kid(i);
+            products_.push_back({b, rows});
+            if (!below.times || i + 1 == node.kids_end) continue;
+            multiply<A>(b, rows, below, to);
+            b = to;
+            rows *= below.brought;
+            to += rows * node.k;
+        }
+        for (int i = node.kids_end - 1; i >= node.kids; --i) {
+            Node<V> &below = roles_.kid(i);
+            auto [before, rows_before] = products_[i - node.kids];
+            if (below.times) derive<A>(node, below, before, rows_before, i > node.kids);
+            if (below.times != full<V>) derive_closed(node, below, A::walks(below, eps_));
+        }
+    }
+    // d(j, z) by the message of a child, given the product before it; and t(r, z) by that product if it is `wanted`.
+    template <class A> INLINE void derive(Node<V> &node, Node<V> &below, const V *before, int rows, bool wanted) {
+        int k = node.k, brought = below.brought;
+        in_lanes<V>(below.times, [&](auto times) {
+            if (rows * brought == 1) {
+                for (int z = 0; z < k; ++z) {
+                    V t = node.t[z], s = below.s[z];
+                    below.s[z] = times(A::through(t, before[z]) * below.scale, s);
+                    if (wanted) node.t[z] = A::through(t, times(s, A::one()));
+                }
+                return;
+            }
+            for (int r = 0; wanted && r < rows; ++r)
+                for (int z = 0; z < k; ++z) {
+                    V sum = A::through(node.t[r * brought * k + z], times(below.s[z], A::one()));
+                    for (int j = 1; j < brought; ++j)
+                        sum += A::through(node.t[(r * brought + j) * k + z], times(below.s[j * k + z], V{}));
+                    work_t_[r * k + z] = sum;
+                }
+            for (int j = 0; j < brought; ++j)
+                for (int z = 0; z < k; ++z) {
+                    V d = A::through(node.t[j * k + z], before[z]);
+                    for (int r = 1; r < rows; ++r)
+                        d += A::through(node.t[(r * brought + j) * k + z], before[r * k + z]);
+                    below.s[j * k + z] = times(d * below.scale, below.s[j * k + z]);
+                }
+            if (wanted) std::copy(work_t_, work_t_ + rows * k, node.t);
+        });
+    }
+    // The same where the message was added to scores: d(r, z) = q(z) norm(z) s(r, z).
+    INLINE void derive_closed(Node<V> &node, Node<V> &below, unsigned walks) {
+        int k = node.k;
+        in_lanes<V>(below.here & ~below.times & ~walks, [&](auto closing) {
+            in_pieces<8>(k, [&](auto size, int z) {
+                V weight[size];
+                for (int j = 0; j < size; ++j) weight[j] = node.u[z + j] * below.norm[z + j] * below.scale;
+                for (int r = 0; r < below.sent; ++r)
+                    for (int j = 0; j < size; ++j) {
+                        V &s = below.s[r * k + z + j];
+                        V other = r < below.brought ? pick(below.times, s, V{}) : V{};
+                        s = closing(weight[j] * s, other);
+                    }
+            });
+        });
+    }
+
+    // Marginals of tables: sums of b(r, x) d(r, z) over positions, times E. (Of some lanes: see `Scaled::pull`.)
+    void outer_products() {
+        for (int j = 0; j < f_.slots(); ++j) {
+            hot_.clear();
+            cold_.clear();
+            opening_[0].clear();
+            opening_[1].clear();
+            for (Node<V> &node : nodes_) {
+                if (node.slot != j) continue;
+                if (node.cold == full<V>) add_factors(node, 1, cold_);
+                else if (node.opens && node.rows == 1 && !node.cold) opening_[node.flip].push_back(&node);
+                else if (!node.opens && !node.cold) add_factors(node, node.rows, hot_);
+            }
+            V *to = pairs_ + pair_at_[j];
+            const Shape &shape = f_.shape(j);
+            if (!hot_.empty()) add_outer_products(hot_, shape, tables_(j).hot.forth, to);
+            if (!cold_.empty()) add_outer_products(cold_, shape, tables_(j).cold.forth, to);
+            for (const auto &list : opening_)
+                if (!list.empty()) add_opening(list, shape, tables_(j).hot.forth, to);
+        }
+    }
+    using Factors = std::vector<FactorPair<V>>;
+
+    static void add_factors(const Node<V> &node, int rows, Factors &list) {
+        for (int r = 0; r < rows; ++r) {
+            const V *b = node.b + r * node.k, *d = node.s + r * node.c;
+            if (node.flip) list.emplace_back(d, b);
+            else list.emplace_back(b, d);
+        }
+    }
+    // Where rows begin: b(x) d(x, z), of positions that read the table the same way round.
+    static void add_opening(const std::vector<Node<V> *> &list, const Shape &shape, const double *E, V *to) {
+        const Node<V> &first = *list[0];
+        for (int x = 0; x < first.k; ++x)
+            in_pieces<8>(first.c, [&](auto size, int z) {
+                V sum[size] = {};
+                for (Node<V> *node : list)
+                    for (int i = 0; i < size; ++i) sum[i] += node->b[x] * node->s[x * node->c + z + i];
+                for (int i = 0; i < size; ++i) {
+                    int64_t at = first.flip ? (z + i) * shape.columns + x : x * shape.columns + z + i;
+                    to[at] += sum[i] * E[at];
+                }
+            });
+    }
+
+    // Sizes of the workspace; false if it would be too large.
+    bool place() {
+        double need = 0;
+        most_ = 1;
+        for (const Node<V> &node : nodes_) {
+            double k = node.k, c = node.c, rows = node.rows, sent = node.sent;
+            need += k * (1 + rows) + sent * c + c;
+            double work = std::max({rows * k * (1 + node.kids_end - node.kids), sent, 2 * k + c});
+            if (need + 3 * work > MOST_NUMBERS / lanes) return false;
+            most_ = std::max(most_, size_t(work));
+        }
+        need_ = size_t(need) + states_ + 1 + pair_size_ + 3 * most_;
+        return true;
+    }
+    void set_pointers(V *room) {
+        room_ = room;
+        V *to = room;
+        for (int p = 0; p < f_.positions(); ++p) nodes_[p].u = to + f_.at[p];
+        nodes_.back().u = to + states_;
+        pairs_ = to += states_ + 1;
+        work_ = to += pair_size_;
+        work_t_ = to += most_;
+        V *t = to += most_;  // of one position at a time
+        to += most_;
+        for (Node<V> &node : nodes_) {
+            bool alone = true;  // no message multiplies its belief
+            for (int i = node.kids; i < node.kids_end; ++i) alone &= !roles_.kid(i).times;
+            node.t = t;
+            node.e = to;
+            to += node.k;
+            node.b = alone ? node.e : to;
+            if (!alone) to += node.rows * node.k;
+            node.s = to;
+            to += node.sent * node.c;
+            node.norm = to;
+            if ((node.here & ~node.times) || node.cold) to += node.c;
+        }
+    }
+
+    const Family &f_;
+    const Tables &tables_;
+    Members<V> members_;
+    Roles<V> roles_;
+    std::vector<Node<V>> &nodes_;
+    Temperatures eps_;
+    int64_t states_;
+    std::vector<size_t> pair_at_;  // by slot
+    size_t pair_size_, need_ = 0, most_ = 1;
+    bool fits_ = true;
+    V *room_ = nullptr, *pairs_, *work_, *work_t_;
+    V value_, least_;
+    Factors hot_, cold_;
+    std::vector<Node<V> *> opening_[2];  // by flip
+    std::vector<std::pair<const V *, int>> products_;
+};
+
+}  // namespace mssvm

@@ -1,0 +1,157 @@
+// Exact inference on forests, as Python calls it: families of instances in blocks, on the pool's threads.
+#include "copies.hpp"
+#include "forest.hpp"
+
+#include <array>
+#include <atomic>
+#include <optional>
+
+#include "parallel.hpp"
+
+using namespace mssvm;
+
+namespace {
+
+using Ran = std::array<std::atomic<int64_t>, 3>;  // members by the way they ran: copies, Scaled, Scores
+
+constexpr int64_t BLOCK = 64;  // members that a thread takes at a time
+
+// The tables of a family for one call, as powers too where hidden variables are copied.
+struct FamilyTables {
+    Tables tables;
+    std::optional<PowerTables> powers;
+
+    FamilyTables(const Family &f, const ForestCall &call) : tables(f, call) {
+        if (f.copies > 1) powers.emplace(f, tables);
+    }
+};
+
+// Some members of a family: with copies or in Scaled first, in lanes; where numbers were too small to trust in Scores.
+class BlockRun {
+public:
+    BlockRun(const Family &f, const ForestCall &call, const FamilyTables &tables)
+        : f_(f), together_(f, call, tables.tables), alone_(f, call, tables.tables) {
+        if (tables.powers) copies_.emplace(f, call, *tables.powers);
+    }
+
+    // Runs members first .. last - 1; false if a score was NaN or +inf.
+    bool operator()(int64_t first, int64_t last, Ran &ran) {
+        std::vector<int64_t> members(last - first);
+        for (int64_t m = first; m < last; ++m) members[m - first] = m;
+        if (copies_) members = count(ran[0], members, [&](auto &left) { run_copies(members, left); });
+        if (f_.eps_h > 0) members = count(ran[1], members, [&](auto &left) { run<Scaled>(members, left); });
+        if (!members.empty()) members = count(ran[2], members, [&](auto &left) { run<Scores>(members, left); });
+        return numbers_;
+    }
+
+private:
+    // The members that a way of running leaves; adds the number of the others.
+    template <class F>
+    static std::vector<int64_t> count(std::atomic<int64_t> &ran, const std::vector<int64_t> &members, F run) {
+        std::vector<int64_t> left;
+        run(left);
+        ran += int64_t(members.size() - left.size());
+        return left;
+    }
+
+    void run_copies(const std::vector<int64_t> &members, std::vector<int64_t> &left) {
+        for (size_t at = 0; at < members.size() && numbers_; at += L) {
+            Group<Vec> group = group_of<Vec>(&members[at], int(std::min<size_t>(L, members.size() - at)));
+            keep(copies_->run(group), group, left);
+        }
+    }
+    template <template <class> class Algebra> void run(const std::vector<int64_t> &members, std::vector<int64_t> &left) {
+        int step = f_.abreast ? L : 1;
+        for (size_t at = 0; at < members.size() && numbers_; at += step) {
+            int count = int(std::min<size_t>(step, members.size() - at));
+            if (count > 1 && run_group<Algebra>(together_, &members[at], count, left)) continue;
+            for (int i = 0; i < count && numbers_; ++i)
+                require(run_group<Algebra>(alone_, &members[at + i], 1, left),
+                        "hidden variables touch too many outputs; use general elimination.");
+        }
+    }
+    // Members that must run again are added to `left`; false if the workspace would be too large.
+    template <template <class> class Algebra, class V>
+    bool run_group(Forest<V> &forest, const int64_t *members, int count, std::vector<int64_t> &left) {
+        Group<V> group = group_of<V>(members, count);
+        auto outcome = forest.template run<Algebra<V>>(group);
+        if (!outcome.fits) return false;
+        keep(outcome, group, left);
+        return true;
+    }
+    template <class V> static Group<V> group_of(const int64_t *members, int count) {
+        Group<V> group;
+        group.count = count;
+        for (int i = 0; i < count; ++i) group.member[i] = members[i];
+        return group;
+    }
+    template <class V> void keep(const auto &outcome, const Group<V> &group, std::vector<int64_t> &left) {
+        if (!outcome.numbers) numbers_ = false;
+        for (int i = 0; i < group.count; ++i)
+            if (!(outcome.done >> i & 1)) left.push_back(group.member[i]);
+    }
+
+    const Family &f_;
+    Forest<Vec> together_;
+    Forest<double> alone_;
+    std::optional<Copies<Vec>> copies_;
+    bool numbers_ = true;
+};
+
+struct Block {
+    const Family *family;
+    const FamilyTables *tables;  // of all blocks of the family; null if this is the only one, which makes them itself
+    int64_t first, last;
+};
+
+// All families of one side; false if a score was NaN or +inf.
+bool run_side(const std::vector<const Family *> &families, const ForestCall &call, int64_t side, Ran &ran) {
+    std::vector<const Family *> mine, large;
+    for (const Family *family : families)
+        if (family->side == side) mine.push_back(family);
+    for (const Family *family : mine)
+        if (family->members() > BLOCK) large.push_back(family);
+    std::vector<std::optional<FamilyTables>> tables(large.size());
+    parallel_for(int64_t(large.size()), int(call.threads), [&](int64_t i) { tables[i].emplace(*large[i], call); });
+    std::vector<Block> blocks;
+    size_t next = 0;
+    for (const Family *family : mine) {
+        bool shared = family->members() > BLOCK;
+        for (int64_t first = 0; first < family->members(); first += BLOCK)
+            blocks.push_back({family, shared ? &*tables[next] : nullptr, first, std::min(first + BLOCK, family->members())});
+        next += shared;
+    }
+    std::atomic<bool> numbers = true;
+    parallel_for(int64_t(blocks.size()), int(call.threads), [&](int64_t i) {
+        const Block &block = blocks[i];
+        std::optional<FamilyTables> own;
+        if (!block.tables) own.emplace(*block.family, call);
+        BlockRun run(*block.family, call, own ? *own : *block.tables);
+        if (!run(block.first, block.last, ran)) numbers = false;
+    });
+    return numbers;
+}
+
+}  // namespace
+
+// Values and marginals of all families. 0; or 1 if a score was NaN or +inf, and nothing that was written counts.
+MSSVM_API mssvm_forests(const ForestCall *record) {
+    return guarded(record, [](const ForestCall &call) -> int64_t {
+        require(call.mu_unary.size == call.unary.size, "marginals have another length than scores.");
+        require(call.cost_unary.empty() || call.cost_unary.size == call.unary.size, "costs have another length than scores.");
+        require(call.cost_tables.empty() || call.cost_tables.size == call.tables.size,
+                "costs have another length than tables.");
+        std::vector<const Family *> families;
+        for (int64_t address : call.families) {
+            require(address != 0, "a family is missing.");
+            families.push_back(reinterpret_cast<const Family *>(address));
+            check(*families.back(), call);
+        }
+        require(call.ran.size == 3, "there must be three counts of members.");
+        Ran ran{};
+        bool numbers = true;
+        for (int64_t side : {0, 1}) numbers = numbers && run_side(families, call, side, ran);
+        std::copy(ran.begin(), ran.end(), call.ran.begin());
+        return numbers ? 0 : 1;
+    });
+}

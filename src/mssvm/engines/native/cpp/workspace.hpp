@@ -1,0 +1,27 @@
+// Memory of a thread.
+#pragma once
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+namespace mssvm {
+
+// Memory that a thread keeps between calls: the system takes longer to give it anew than a small pass runs.
+inline void *workspace(size_t bytes) {
+    struct Free {
+        void operator()(void *p) const { std::free(p); }
+    };
+    thread_local std::unique_ptr<void, Free> room;
+    thread_local size_t size = 0;
+    if (bytes > size) {
+        room.reset();
+        size = 0;
+        size_t wanted = (bytes + 63) / 64 * 64;
+        room.reset(std::aligned_alloc(64, wanted));
+        if (!room) throw std::bad_alloc();
+        size = wanted;
+    }
+    return room.get();
+}
+
+}  // namespace mssvm

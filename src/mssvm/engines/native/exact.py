@@ -1,0 +1,311 @@
+"""Exact inference on CPUs: each instance by the cheapest method that is exact on it.
+
+every variable has one allowed state             given states
+pairwise forest, order of elimination legal      tree recursion   (eight instances side by side where they are alike)
+one variable away from such a forest             conditioning
+such a forest if some variables are joined       clustering
+anything else                                    elimination
+
+``JoinedInference`` goes from weights to U+ - U- and its gradient without a stop, in memory that threads keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.checks import temperature
+from mssvm.core.errors import UnsupportedError
+from mssvm.core.library import FLOATS, INT, INTS, SHORTS, Function
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
+from mssvm.core.threads import Workers
+from mssvm.core.topology import Batch, counts, gather, offsets, spread
+from mssvm.engines.base import METHODS, Costs, ExactSettings, Joined, Pair, TwoCalls
+from mssvm.engines.clusters import clusters_of
+from mssvm.engines.native.clustering import ClusterPlan, cluster_routes
+from mssvm.engines.native.cutset import CutsetPair, CutsetPlan, CutsetRoute
+from mssvm.engines.native.elimination import EliminationPlanner, EliminationRoute
+from mssvm.engines.native.forests import ForestPlan, ForestRoute, run_forests
+
+NO_SHORT, NO_WIDE = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
+_GIVEN = Function(
+    "mssvm_given_states",
+    instances=INTS,
+    variables=INTS,
+    factors=INTS,
+    states=SHORTS,
+    entries=SHORTS,
+    places=SHORTS,
+    wide_states=INTS,
+    wide_entries=INTS,
+    wide_places=INTS,
+    unary=FLOATS,
+    tables=FLOATS,
+    value=FLOATS,
+    mu_unary=FLOATS,
+    mu_tables=FLOATS,
+    subtract=INT,
+)
+
+
+class Route(Protocol):
+    """Some instances of a batch, bound to the method that is exact on them."""
+
+    @property
+    def instances(self) -> Ints: ...
+
+    def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> object:
+        """Write value and marginals of the instances."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class NativePlan:
+    """Exact inference on one batch; ``settings`` bound memory and name the methods that may be used."""
+
+    batch: Batch
+    settings: ExactSettings
+    workers: Workers
+    log_space: bool = False
+
+    @cached_property
+    def _forests(self) -> ForestPlan:
+        return ForestPlan(self.batch, "side by side" in self.settings.methods)
+
+    @cached_property
+    def _cutsets(self) -> CutsetPlan:
+        return CutsetPlan(self.batch)
+
+    @cached_property
+    def _clusters(self) -> ClusterPlan:
+        found = list(map(clusters_of, self.batch.topologies))
+        return ClusterPlan(self.batch, "side by side" in self.settings.methods, found)
+
+    @cached_property
+    def _eliminations(self) -> EliminationPlanner:
+        return EliminationPlanner(self.batch, self.settings, self.workers, self.log_space)
+
+    def bind(
+        self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
+    ) -> NativeBound:
+        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
+        query.check(self.batch)
+        eps_h = eps_y if query.output.all() else eps_h
+        routes, methods = list[Route](), np.full(len(self.batch), "", dtype=object)
+        for name, mine in self._shares(query, eps_y, eps_h, instances):
+            methods[mine] = name
+            if name == "given states":
+                routes.append(GivenStates(self.batch, query, mine))
+            elif name == "elimination":
+                routes.append(self._eliminations.bind(query, eps_y, eps_h, mine, marginals))
+            elif name == "tree recursion":
+                routes.append(ForestRoute(self._forests, query, eps_y, eps_h, mine, self.workers))
+            elif name == "clustering":
+                routes += cluster_routes(self._clusters, query, eps_y, eps_h, mine, self.workers)
+            else:
+                routes.append(CutsetRoute(self._cutsets, query, eps_y, eps_h, mine, self.workers))
+        return NativeBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods), self.workers)
+
+    def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
+        plus, bind_minus = self.bind(query, eps_y, eps_h), partial(self.bind, narrower, eps_y, eps_h)
+        first = plus.routes[0] if len(plus.routes) == 1 else None
+        if isinstance(first, CutsetRoute) and self._cutsets.narrows_cuts(query, narrower):
+            return CutsetPair(first, plus, narrower, bind_minus)
+        return TwoCalls(plus, bind_minus())
+
+    def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
+        """Nothing worth counting where a fast path applies."""
+        n, eps_h = len(self.batch), eps_y if query.output.all() else eps_h
+        costs = Costs(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n))
+        for name, mine in self._shares(query, eps_y, eps_h, None):
+            if name == "elimination":
+                self._eliminations.measure(query, eps_y, eps_h, mine, costs, marginals)
+        return costs
+
+    def _shares(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None) -> Iterator[tuple[str, Ints]]:
+        """The methods, cheapest first, each with the instances on which it is exact and no cheaper one is."""
+        left, methods = spread(instances, len(self.batch)), self.settings.methods
+        for name in METHODS:
+            if name not in methods or name == "side by side" or not left.any():
+                continue
+            able = left
+            if name == "given states":
+                able = counts(query.n_allowed(self.batch) > 1, self.batch.var_ptr) == 0
+            elif name != "elimination":
+                plans = {"tree recursion": "_forests", "conditioning": "_cutsets", "clustering": "_clusters"}
+                able = getattr(self, plans[name]).supports(query, eps_y, eps_h)
+            mine = np.flatnonzero(left & able)
+            if len(mine):
+                yield name, mine
+            left = left & ~able
+
+
+@dataclass(frozen=True, eq=False)
+class NativeBound:
+    """The routes of a query, run one after the other into the same arrays; ``methods`` has that of every instance."""
+
+    batch: Batch
+    query: Query
+    temperatures: tuple[float, float]
+    routes: tuple[Route, ...]
+    methods: tuple[str, ...]
+    workers: Workers
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """By instance how it is run, finer than ``methods``."""
+        names = np.array(self.methods, dtype=object)
+        for route in self.routes:
+            if isinstance(route, ForestRoute):
+                for instances, name in route.strategies:
+                    names[instances] = name
+        return tuple(names)
+
+    def __call__(self, theta: Potentials) -> Belief:
+        batch, first = self.batch, self.routes[0] if len(self.routes) == 1 else None
+        whole = isinstance(first, ForestRoute) and len(first.instances) == len(batch)
+        theta.check(batch, not whole)  # the kernel of forests sees for itself whether scores are numbers
+        value = np.zeros(len(batch))
+        if whole:  # every entry is written
+            mu = Marginals(*self.workers.spare.empty(batch.n_states, batch.n_mu_entries))
+        else:
+            mu = Marginals.zeros(batch)
+        for route in self.routes:
+            route.infer_into(theta, value, mu)
+        return Belief(value, mu, Status.exactly(value, self.methods))
+
+    def value(self, theta: Potentials) -> Floats:
+        return self(theta).value
+
+    def decode(self, theta: Potentials) -> tuple[Floats, Ints]:
+        eps_y, eps_h = self.temperatures
+        if eps_y != 0.0:
+            raise UnsupportedError(f"decode needs eps_y = 0, got {eps_y}; decode the marginals of a call instead.")
+        belief = self(theta)
+        batch, value, states = self.batch, belief.value, belief.decode(self.batch)
+        free = self.query.n_allowed(batch) > 1
+        only = segment_argmax(self.query.allowed.astype(np.float64), batch.unary_ptr)
+        unknown = (~self.query.output & (eps_h > 0.0)) | (value == -np.inf)[batch.owner]
+        states = np.where(free, np.where(unknown, -1, states), only)
+        for route in self.routes:
+            if isinstance(route, EliminationRoute) and not route.marginals:
+                route.decode_into(theta, value, states)
+        return value, states
+
+
+class GivenStates:
+    """Instances in which every variable has one allowed state: the value is theta(z) and mu its indicator.
+
+    U- of fully labelled data is of this kind. Nothing is left to infer, so only the entries to read are kept.
+    """
+
+    def __init__(self, batch: Batch, query: Query, instances: Ints) -> None:
+        chosen = spread(instances, len(batch))
+        self.instances = instances
+        self.n_vars, self.n_factors = np.diff(batch.var_ptr)[instances], np.diff(batch.factor_ptr)[instances]
+        variables, factors = (np.flatnonzero(np.repeat(chosen, np.diff(p))) for p in (batch.var_ptr, batch.factor_ptr))
+        states = np.flatnonzero(query.allowed)
+        if len(variables) < batch.n_vars:
+            states = states[np.repeat(chosen, np.diff(batch.unary_ptr[batch.var_ptr]))[states]]
+        state, inside = np.zeros(batch.n_vars, dtype=np.int64), np.zeros(batch.n_factors, dtype=np.int64)
+        state[variables] = states - batch.unary_ptr[variables]
+        if batch.n_factors:
+            of = batch.topology_of  # the scopes are not kept: where nothing is inferred nobody else asks for them
+            ptr = offsets(gather([t.scope_sizes for t in batch.topologies], of))
+            places = state[gather([t.scope_flat for t in batch.topologies], of, batch.var_ptr[:-1])]
+            inside = np.add.reduceat(places * gather([t.scope_strides for t in batch.topologies], of), ptr[:-1])
+        size = max(batch.n_states, batch.n_table_entries, batch.n_mu_entries)
+        self._wide = size > np.iinfo(np.int32).max
+        short: Any = np.int64 if self._wide else np.int32  # data have many sites
+        self.states = states.astype(short)
+        self.entries, self.places = ((at + inside)[factors].astype(short) for at in (batch.table_at, batch.mu_at))
+
+    def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
+        """Write values and add marginals."""
+        self._call(theta, value, mu, 0)
+
+    def subtract_from(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
+        """Write values and subtract marginals."""
+        self._call(theta, value, mu, 1)
+
+    def _call(self, theta: Potentials, value: Floats, mu: Marginals, subtract: int) -> None:
+        found = [self.states, self.entries, self.places]
+        none = [NO_WIDE if not self._wide else NO_SHORT] * 3
+        short, wide = (none, found) if self._wide else (found, none)
+        _GIVEN(
+            instances=np.ascontiguousarray(self.instances),
+            variables=self.n_vars,
+            factors=self.n_factors,
+            states=short[0],
+            entries=short[1],
+            places=short[2],
+            wide_states=wide[0],
+            wide_entries=wide[1],
+            wide_places=wide[2],
+            unary=np.ascontiguousarray(theta.unary),
+            tables=np.ascontiguousarray(theta.tables),
+            value=value,
+            mu_unary=mu.unary,
+            mu_tables=mu.tables,
+            subtract=subtract,
+        )
+
+
+class JoinedInference:
+    """Forests under a query and a narrower one, or with given states, from weights to values and a gradient."""
+
+    def __init__(
+        self, features: WeightMap, sides: list[ForestRoute], given: GivenStates | None, cost: Potentials | None
+    ) -> None:
+        self.features, self.given = features, given
+        self.workers = sides[0].workers
+        self.cost = None if cost is None else Potentials(_contiguous(cost.unary), _contiguous(cost.tables))
+        self._records = [record for k, side in enumerate(sides) for record in side.records(k)]
+        self._addresses = np.array([record.address for record in self._records], dtype=np.int64)
+        batch = features.batch
+        self._at = offsets(np.array([batch.n_states, batch.n_states, batch.n_table_entries, batch.n_mu_entries]))
+
+    def __call__(self, w: Floats) -> tuple[Floats, Floats, Floats]:
+        batch = self.features.batch
+        space, _ = self.workers.scratch(int(self._at[-1]), 0)
+        unary, mu_unary, tables, mu_tables = np.split(space[: self._at[-1]], self._at[1:-1])
+        theta, mu = Potentials(unary, tables), Marginals(mu_unary, mu_tables)
+        self.features.forward(w, theta)
+        value = np.zeros((2, len(batch)))
+        run_forests(self._addresses, theta, self.cost, value, mu, batch, self.workers.idle)
+        if self.given is not None:
+            self.given.subtract_from(theta, value[1], mu)
+        return value[0], value[1], self.features.adjoint(mu)
+
+
+class WeightMap(Protocol):
+    """Scores from weights, into given arrays, and the transpose (``features.LinearFeatures``)."""
+
+    batch: Batch
+
+    def forward(self, w: Floats, into: Potentials | None = None) -> Potentials: ...
+
+    def adjoint(self, mu: Marginals) -> Floats: ...
+
+
+def joined(features: WeightMap, pair: Pair, cost: Potentials | None) -> Joined | None:
+    """Inference from weights to U+ - U- in one go, where both are forests or given states; else None."""
+    if not isinstance(pair, TwoCalls) or not isinstance(pair.plus, NativeBound):
+        return None
+    assert isinstance(pair.minus, NativeBound)
+    plus, minus = pair.plus.routes, pair.minus.routes
+    routes: tuple[Route, ...] = (*plus, *minus)
+    forests: list[ForestRoute] = [route for route in routes if isinstance(route, ForestRoute)]
+    given = [route for route in minus if isinstance(route, GivenStates)]
+    if len(plus) != 1 or plus[0] not in forests or len(forests) + len(given) != 1 + len(minus):
+        return None
+    return JoinedInference(features, forests, given[0] if given else None, cost)
+
+
+def _contiguous(values: Floats) -> Floats:
+    return np.ascontiguousarray(values, dtype=np.float64)

@@ -1,0 +1,159 @@
+"""Exact nested power sums (paper eq. 5) on pairwise forests, chains above all: planned once, bound once, run often."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import UnsupportedError
+from mssvm.core.library import FLOATS, INT, INTS, Function, Record
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.threads import Workers
+from mssvm.core.topology import Batch, counts
+from mssvm.engines.native.copies import copies_of
+from mssvm.engines.native.families import FAMILY, families_of, family_fields
+from mssvm.engines.native.rooting import rooting_of, touch_few_outputs
+
+NO_COST, NO_MASK = np.zeros(0), np.zeros(0, dtype=bool)
+AT_Y, AT_H, MIXED = range(3)  # temperatures of the free variables of an instance: eps_y, eps_h, or both
+
+_FORESTS = Function(
+    "mssvm_forests",
+    families=INTS,
+    unary=FLOATS,
+    tables=FLOATS,
+    cost_unary=FLOATS,
+    cost_tables=FLOATS,
+    value=FLOATS,
+    mu_unary=FLOATS,
+    mu_tables=FLOATS,
+    ran=INTS,
+    threads=INT,
+)
+
+
+class Ran(NamedTuple):
+    """How many instances ran with copies of hidden variables, in scaled probabilities, and in scores."""
+
+    copies: int
+    scaled: int
+    scores: int
+
+
+class ForestPlan:
+    """Exact inference on pairwise forests in which every hidden component touches at most two free outputs.
+
+    Roles and masks are free where eps_y = eps_h, and where all free variables have one role.
+    """
+
+    def __init__(self, batch: Batch, side_by_side: bool = True) -> None:
+        self.batch, self.side_by_side = batch, side_by_side
+        rootings = [rooting_of(topology) for topology in batch.topologies]
+        valid = np.array([rooting.valid for rooting in rootings], dtype=bool)
+        path = np.array([rooting.degree.max(initial=0) <= 2 for rooting in rootings], dtype=bool)
+        self.ok: Bools = valid[batch.topology_of]
+        self.paths: Bools = path[batch.topology_of]
+
+    def supports(self, query: Query, eps_y: float, eps_h: float) -> Bools:
+        """Per instance: is it a pairwise forest on which these roles and temperatures are exact here?"""
+        ok, batch = self.ok.copy(), self.batch
+        asked = ok & ~self.paths  # in a path every hidden component has two neighbours at most
+        if eps_y == eps_h or not asked.any():
+            return ok
+        output, free = np.ascontiguousarray(query.output), query.n_allowed(batch) > 1
+        for g in np.unique(batch.topology_of[asked]).tolist():
+            mine = np.flatnonzero(asked & (batch.topology_of == g))
+            rooting = rooting_of(batch.topologies[g])
+            ok[mine] = touch_few_outputs(rooting, batch.var_ptr[mine], output, free)
+        return ok
+
+
+def temperatures_of(batch: Batch, query: Query, free: Bools) -> Ints:
+    """Which temperatures the free variables of every instance have."""
+    some_y = counts(free & query.output, batch.var_ptr) > 0
+    some_h = counts(free & ~query.output, batch.var_ptr) > 0
+    return np.where(some_h, np.where(some_y, MIXED, AT_H), AT_Y)
+
+
+class ForestRoute:
+    """Forests at given roles, masks and temperatures, in families that run side by side."""
+
+    def __init__(
+        self, plan: ForestPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers
+    ) -> None:
+        self.plan, self.query, self.instances, self.workers = plan, query, instances, workers
+        self._supported = bool(plan.supports(query, eps_y, eps_h)[instances].all())
+        batch, free = plan.batch, query.n_allowed(plan.batch) > 1
+        allowed = NO_MASK if query.allowed.all() else np.ascontiguousarray(query.allowed)
+        of = np.full(len(instances), AT_Y)
+        if eps_y != eps_h:
+            of = temperatures_of(batch, query, free)[instances]
+        self.families = list[dict[str, Any]]()
+        for mode, low, high in ((AT_Y, eps_y, eps_y), (AT_H, eps_h, eps_h), (MIXED, eps_y, eps_h)):
+            some = instances[of == mode]
+            roles = query if mode == MIXED else None
+            for kinds in families_of(batch, some, roles) if len(some) else ():
+                fields = family_fields(batch, kinds, roles, allowed, free, low, high)
+                copies = 0
+                if roles is not None and plan.side_by_side:
+                    copies = copies_of(batch, kinds, roles, low, high)
+                self.families.append(fields | {"abreast": int(plan.side_by_side), "copies": copies})
+        self._records = self.records(0)
+        self._addresses = np.array([record.address for record in self._records], dtype=np.int64)
+
+    @property
+    def strategies(self) -> list[tuple[Ints, str]]:
+        """Instances with the strategy that they run by first; what is not safe in probabilities runs again in scores."""
+        out = list[tuple[Ints, str]]()
+        for family in self.families:
+            name = "one temperature" if family["eps_y"] == family["eps_h"] else "two temperatures"
+            if family["copies"]:
+                name = "copies"
+            out.append((family["instance"], f"{'abreast' if family['abreast'] else 'alone'}: {name}"))
+        return out
+
+    def records(self, side: int) -> list[Record]:
+        """The families as the kernel takes them; marginals of side 1 are subtracted."""
+        return [FAMILY(**fields, side=side) for fields in self.families]
+
+    def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> Ran:
+        """Write value and marginals of the instances; how they ran."""
+        if not self._supported:
+            raise UnsupportedError(
+                "an instance is no forest whose hidden components touch at most two outputs; use general elimination."
+            )
+        found = np.zeros((2, len(value)))
+        ran = run_forests(self._addresses, theta, None, found, mu, self.plan.batch, self.workers.idle)
+        value[self.instances] = found[0, self.instances]
+        return ran
+
+
+def run_forests(
+    families: Ints,
+    theta: Potentials,
+    cost: Potentials | None,
+    value: Floats,
+    mu: Marginals,
+    batch: Batch,
+    threads: int,
+) -> Ran:
+    """Values (side, instance) of families at these addresses, and their marginals, those of side 0 with ``cost``."""
+    ran = np.zeros(3, dtype=np.int64)
+    wrong = _FORESTS(
+        families=families,
+        unary=np.ascontiguousarray(theta.unary),
+        tables=np.ascontiguousarray(theta.tables),
+        cost_unary=NO_COST if cost is None else cost.unary,
+        cost_tables=NO_COST if cost is None else cost.tables,
+        value=value,
+        mu_unary=mu.unary,
+        mu_tables=mu.tables,
+        ran=ran,
+        threads=threads,
+    )
+    if wrong:
+        (theta if cost is None else theta + cost).check(batch)
+        raise AssertionError("a kernel met NaN or +inf in scores that have none.")
+    return Ran(*ran.tolist())

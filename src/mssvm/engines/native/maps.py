@@ -1,0 +1,88 @@
+"""Sparse linear maps from the scores of graphs to those of forests made from them (``cpp/maps.cpp``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.library import FLOATS, INT, INTS, Function
+from mssvm.core.topology import offsets
+
+NO_WEIGHT = np.zeros(0)
+_MAP = Function(
+    "mssvm_map_entries",
+    of=INTS,
+    here=INTS,
+    at=INTS,
+    place=INTS,
+    ptr=INTS,
+    runs=INTS,
+    graphs=FLOATS,
+    forests=FLOATS,
+    weight=FLOATS,
+    back=INT,
+)
+_RUNS = Function("mssvm_map_runs", rows=INTS, runs=INTS)
+
+
+@dataclass(frozen=True, eq=False)
+class EntryMap:
+    """Entries of an array of graphs, and those of an array of forests that they are added to, for things of some kinds.
+
+    Thing i, of kind ``of[i]``, begins at ``here[i]`` of the forests, and its slot s at ``place[at[i] + s]`` of the
+    graphs. A kind has the runs ``ptr[kind] : ptr[kind + 1]``: slot, entry, to, length, step of entry, step of to.
+    """
+
+    of: Ints
+    here: Ints
+    at: Ints
+    place: Ints
+    ptr: Ints
+    runs: Ints
+
+    @classmethod
+    def make(cls, of: Ints, here: Ints, at: Ints, place: Ints, lists: Sequence[Ints]) -> EntryMap:
+        """``lists`` by kind: rows (to, slot, entry)."""
+        runs = [_runs_of(rows) for rows in lists]
+        ptr = offsets(np.array([len(rows) for rows in runs], dtype=np.int64))
+        every = np.concatenate([np.zeros((0, 6), dtype=np.int64), *runs])
+        of, here, at, place = (np.ascontiguousarray(column) for column in (of, here, at, place))
+        return cls(of, here, at, place, ptr, every)
+
+    def some(self, chosen: Bools) -> EntryMap:
+        """Of some things only."""
+        if chosen.all():
+            return self
+        return EntryMap(self.of[chosen], self.here[chosen], self.at[chosen], self.place, self.ptr, self.runs)
+
+    def add(self, graphs: Floats, forests: Floats) -> None:
+        """forests += map(graphs)."""
+        self._call(graphs, forests, NO_WEIGHT, 0)
+
+    def add_back(self, forests: Floats, graphs: Floats, weight: Floats = NO_WEIGHT) -> None:
+        """graphs += the transpose of the map, of every thing by its weight (none: 1)."""
+        self._call(graphs, forests, weight, 1)
+
+    def _call(self, graphs: Floats, forests: Floats, weight: Floats, back: int) -> None:
+        _MAP(
+            of=self.of,
+            here=self.here,
+            at=self.at,
+            place=self.place,
+            ptr=self.ptr,
+            runs=self.runs,
+            graphs=graphs,
+            forests=forests,
+            weight=weight,
+            back=back,
+        )
+
+
+def _runs_of(rows: Ints) -> Ints:
+    """Rows (to, slot, entry) as runs with constant steps."""
+    rows = np.ascontiguousarray(rows[np.lexsort((rows[:, 0], rows[:, 2], rows[:, 1]))])
+    runs = np.empty((len(rows), 6), dtype=np.int64)
+    return runs[: _RUNS(rows=rows, runs=runs)]
