@@ -65,9 +65,10 @@ class OneInstance:
 
     def record(self, states: Ints) -> Record:
         """This instance as a batch of its own, clamped variables at the given states; the masks are in ``unary``."""
-        ends = (np.array([0, n]) for n in (self.topology.n_vars, self.topology.n_factors))
+        graph = self.topology
+        var_ptr, factor_ptr = np.array([0, graph.n_vars]), np.array([0, graph.n_factors])
         allowed = np.ones(len(self.unary), dtype=bool)
-        return instances_record(*ends, self.topology.unary_ptr, self.table_at, self.table_at, allowed, states)
+        return instances_record(var_ptr, factor_ptr, graph.unary_ptr, self.table_at, self.table_at, allowed, states)
 
 
 class Relaxation:
