@@ -159,7 +159,7 @@ def test_scores_far_below_a_temperature_are_kept(pair: tuple[float, float]) -> N
 
 
 def test_scores_of_a_large_graph_do_not_add_up_to_rounding() -> None:
-    """What all entries of a message share is moved aside: a constant added to all scores costs no digits but its own."""
+    """What all entries of a message share is moved aside: a constant in all scores costs no digits but its own."""
     rng = np.random.default_rng(1)
     batch = Batch.build([Topology((2,) * 400, tuple(builders.grid_scopes(2, 200)))] * 2)
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))

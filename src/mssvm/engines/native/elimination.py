@@ -370,7 +370,7 @@ class ScoreSweep:
         LOAD(program=self._program, instances=instances, unary=_doubles(unary), tables=_doubles(tables), work=self.work)
 
     def bound(self, temperature: Floats, match: bool) -> float:
-        """The value at the steps' temperatures; with ``match`` the shifts of split variables are improved as it goes."""
+        """The value at the steps' temperatures; with ``match`` the shifts of split variables are improved."""
         value = np.zeros(1)
         record = BOUND.record(
             program=self._program,
