@@ -575,6 +575,7 @@ template <class V> struct Sweep : Memory<V> {
         if (cursor.step == program.steps() && cursor.position == 0) begin_reverse();
         while (cursor.step > 0) {
             int64_t s = cursor.step - 1, from = cursor.position;
+            if (from == 0) clear_inputs(s);
             Bucket b = bucket_of(program, s, scratch);
             int64_t to = range_end(b, clock);
             const V *message = grad + program.message_at[s];
@@ -669,11 +670,18 @@ private:
     }
 
     void begin_reverse() {
-        std::fill(grad, grad + program.n_work, V{});
         V one = total > -INF ? all<V>(1.0) : V{};
         grad[0] = one;
         for (int64_t s = 0; s < program.steps(); ++s)
             if (program.message_input[s] < 0) grad[program.message_at[s]] = one;
+    }
+
+    // Every table is an input of one step, whose turn it is now.
+    void clear_inputs(int64_t s) {
+        for (int64_t i = program.input_ptr[s]; i < program.input_ptr[s + 1]; ++i) {
+            V *first = grad + program.input_at[i];
+            std::fill(first, first + program.input_size[i], V{});
+        }
     }
 
     // Before the first step of a variable with several: shifts scores between its mini-buckets until their moments, the
