@@ -232,7 +232,7 @@ def test_long_blocks_are_as_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, theta, query = grid_case(4, 3, 21)
     short = ELIMINATION(batch, theta, query, 0.5, 1.0)
     monkeypatch.setattr(elimination, "LONG_BLOCK", 0)
-    for threads in (1, 3):
+    for threads in (1, 2, 16):
         assert_same_bits(builders.On(ELIMINATION, NumbaEngine(threads))(batch, theta, query, 0.5, 1.0), short)
 
 

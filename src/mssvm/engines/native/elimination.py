@@ -59,13 +59,11 @@ CALL = RecordType(
         "states": INTS,
     },
 )
+BLOCKS = RecordType("Blocks", {"jobs": INTS, "job": INTS, "first": INTS, "count": INTS})
 RUN = Function(
     "mssvm_elimination_run",
     call=RecordKind(CALL),
-    jobs=INTS,
-    job=INTS,
-    first=INTS,
-    count=INTS,
+    blocks=RecordKind(BLOCKS),
     begin=INT,
     threads=INT,
     seconds=FLOAT,
@@ -277,8 +275,13 @@ class EliminationRoute:
             self._jobs.append(
                 JOB(program=record, temperature=temperature, instances=members, max_spread=planner.max_spread)
             )
-        self._addresses = np.array([job.address for job in self._jobs], dtype=np.int64)
-        self._short = np.array([(b.job, b.first, b.count) for b in short], dtype=np.int64).reshape(-1, 3).T.copy()
+        self._n_short = len(short)
+        self._short = BLOCKS(
+            jobs=np.array([job.address for job in self._jobs], dtype=np.int64),
+            job=np.array([block.job for block in short], dtype=np.int64),
+            first=np.array([block.first for block in short], dtype=np.int64),
+            count=np.array([block.count for block in short], dtype=np.int64),
+        )
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances."""
@@ -300,21 +303,11 @@ class EliminationRoute:
             mu_tables=NO_FLOATS if mu is None else mu.tables,
             states=NO_INTS if states is None else states,
         )
-        job, first, count = self._short
-        short = RUN.record(
-            call=call,
-            jobs=self._addresses,
-            job=job,
-            first=first,
-            count=count,
-            begin=0,
-            threads=self.workers.idle,
-            seconds=SLICE,
-        )
         done = 0
-        while done < len(job):
-            short.set("begin", done)
-            done = RUN.run(short)
+        while done < self._n_short:
+            done = RUN(call=call, blocks=self._short, begin=done, threads=self.workers.idle, seconds=SLICE)
+        if not self._long:
+            return
         stopped = Event()
         try:
             self.workers.each(lambda block: self._run_long(call, block, stopped), self._long)
