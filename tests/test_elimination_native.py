@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
@@ -269,6 +271,14 @@ def test_an_interrupt_stops_the_long_blocks_of_all_threads(monkeypatch: pytest.M
     monkeypatch.setattr(elimination.RESUME, "run", run)
     with pytest.raises(KeyboardInterrupt):
         route.infer_into(theta, np.zeros(40), Marginals.zeros(batch))
+
+
+def test_copies_of_a_bound_plan_give_the_same() -> None:
+    batch, theta, query = grid_case(3, 3, 5)
+    bound = ELIMINATION.plan(batch).bind(query, 0.5, 1.0)
+    expected = bound(theta)
+    for copied in (deepcopy(bound), pickle.loads(pickle.dumps(bound))):
+        assert_same_bits(copied(theta), expected)
 
 
 # --- the boundary -----------------------------------------------------------------------------------------------------

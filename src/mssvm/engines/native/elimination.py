@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from threading import Event
+from typing import Any
 
 import numpy as np
 
@@ -258,6 +259,7 @@ class EliminationRoute:
         marginals: bool,
     ) -> None:
         batch = planner.batch
+        self._made_of = planner, query, eps, instances, jobs, workers, marginals
         self.instances = instances
         self.workers = workers
         self.marginals = marginals
@@ -282,6 +284,10 @@ class EliminationRoute:
             first=np.array([block.first for block in short], dtype=np.int64),
             count=np.array([block.count for block in short], dtype=np.int64),
         )
+
+    def __reduce__(self) -> tuple[type[EliminationRoute], tuple[Any, ...]]:
+        """Copies have records, which are addresses, of their own."""
+        return EliminationRoute, self._made_of
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances."""
