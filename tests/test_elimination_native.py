@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
@@ -232,7 +233,7 @@ def test_long_blocks_are_as_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, theta, query = grid_case(4, 3, 21)
     short = ELIMINATION(batch, theta, query, 0.5, 1.0)
     monkeypatch.setattr(elimination, "LONG_BLOCK", 0)
-    for threads in (1, 3):
+    for threads in (1, 2, 16):
         assert_same_bits(builders.On(ELIMINATION, NumbaEngine(threads))(batch, theta, query, 0.5, 1.0), short)
 
 
@@ -269,6 +270,13 @@ def test_an_interrupt_stops_the_long_blocks_of_all_threads(monkeypatch: pytest.M
     monkeypatch.setattr(elimination.RESUME, "run", run)
     with pytest.raises(KeyboardInterrupt):
         route.infer_into(theta, np.zeros(40), Marginals.zeros(batch))
+
+
+def test_copies_of_a_bound_plan_give_the_same() -> None:
+    batch, theta, query = grid_case(3, 3, 5)
+    bound = ELIMINATION.plan(batch).bind(query, 0.5, 1.0)
+    expected = bound(theta)
+    assert_same_bits(deepcopy(bound)(theta), expected)
 
 
 # --- the boundary -----------------------------------------------------------------------------------------------------

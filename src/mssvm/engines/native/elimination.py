@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from threading import Event
+from typing import Any
 
 import numpy as np
 
@@ -59,13 +60,11 @@ CALL = RecordType(
         "states": INTS,
     },
 )
+BLOCKS = RecordType("Blocks", {"jobs": INTS, "job": INTS, "first": INTS, "count": INTS})
 RUN = Function(
     "mssvm_elimination_run",
     call=RecordKind(CALL),
-    jobs=INTS,
-    job=INTS,
-    first=INTS,
-    count=INTS,
+    blocks=RecordKind(BLOCKS),
     begin=INT,
     threads=INT,
     seconds=FLOAT,
@@ -260,6 +259,7 @@ class EliminationRoute:
         marginals: bool,
     ) -> None:
         batch = planner.batch
+        self._made_of = planner, query, eps, instances, jobs, workers, marginals
         self.instances = instances
         self.workers = workers
         self.marginals = marginals
@@ -277,8 +277,17 @@ class EliminationRoute:
             self._jobs.append(
                 JOB(program=record, temperature=temperature, instances=members, max_spread=planner.max_spread)
             )
-        self._addresses = np.array([job.address for job in self._jobs], dtype=np.int64)
-        self._short = np.array([(b.job, b.first, b.count) for b in short], dtype=np.int64).reshape(-1, 3).T.copy()
+        self._n_short = len(short)
+        self._short = BLOCKS(
+            jobs=np.array([job.address for job in self._jobs], dtype=np.int64),
+            job=np.array([block.job for block in short], dtype=np.int64),
+            first=np.array([block.first for block in short], dtype=np.int64),
+            count=np.array([block.count for block in short], dtype=np.int64),
+        )
+
+    def __reduce__(self) -> tuple[type[EliminationRoute], tuple[Any, ...]]:
+        """Copies have records, which are addresses, of their own."""
+        return EliminationRoute, self._made_of
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances."""
@@ -300,21 +309,11 @@ class EliminationRoute:
             mu_tables=NO_FLOATS if mu is None else mu.tables,
             states=NO_INTS if states is None else states,
         )
-        job, first, count = self._short
-        short = RUN.record(
-            call=call,
-            jobs=self._addresses,
-            job=job,
-            first=first,
-            count=count,
-            begin=0,
-            threads=self.workers.idle,
-            seconds=SLICE,
-        )
         done = 0
-        while done < len(job):
-            short.set("begin", done)
-            done = RUN.run(short)
+        while done < self._n_short:
+            done = RUN(call=call, blocks=self._short, begin=done, threads=self.workers.idle, seconds=SLICE)
+        if not self._long:
+            return
         stopped = Event()
         try:
             self.workers.each(lambda block: self._run_long(call, block, stopped), self._long)

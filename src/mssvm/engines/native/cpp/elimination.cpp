@@ -217,28 +217,46 @@ bool advance(const Call &c, const Job &job, int64_t first, int64_t count, double
     return true;
 }
 
-// Blocks of instances on the pool's threads; block k has `count[k]` instances of a job from `first[k]` on.
+// Block k has the instances first[k] .. first[k] + count[k] of a job.
+struct Blocks {
+    int64_t bytes;
+    View<const Job *> jobs;
+    Ints job, first, count;
+};
+
+void check(const Call &c, const Blocks &b) {
+    int64_t blocks = b.job.size;
+    for (const Job *job : b.jobs) check(c, sound(job));
+    require(b.first.size == blocks && b.count.size == blocks, "a block needs a job, a first instance and a count.");
+    for (int64_t k = 0; k < blocks; ++k) {
+        require(b.job[k] >= 0 && b.job[k] < b.jobs.size, "a block is of no job.");
+        require(b.count[k] >= 1 && b.count[k] <= L, "a block has more instances than a vector has lanes, or none.");
+        require(b.first[k] >= 0 && b.first[k] + b.count[k] <= b.jobs[b.job[k]]->instances.size,
+                "a block lies beyond its job's instances.");
+    }
+}
+
+// Blocks on the pool's threads.
 struct Run {
     int64_t bytes;
     const Call *call;
-    View<const Job *> jobs;
-    Ints job, first, count;
+    const Blocks *blocks;
     int64_t begin, threads;
     double seconds;
 };
 
-void run_block(const Run &r, int64_t block) {
+void run_block(const Call &call, const Blocks &b, int64_t block) {
     thread_local std::vector<double> doubles;
     thread_local std::vector<int64_t> ints;
-    const Job &job = *r.jobs[r.job[block]];
-    bool one = r.count[block] == 1;
+    const Job &job = *b.jobs[b.job[block]];
+    int64_t count = b.count[block];
     const Program &p = *job.program;
-    int64_t size = one ? doubles_of<double>(p, r.call->marginals) : doubles_of<Vec>(p, r.call->marginals);
+    int64_t size = count == 1 ? doubles_of<double>(p, call.marginals) : doubles_of<Vec>(p, call.marginals);
     if (int64_t(doubles.size()) < size) doubles.resize(size);
     ints.assign(Progress::ints(p), 0);
     Clock clock;
-    if (one) advance<double>(*r.call, job, r.first[block], 1, doubles.data(), ints.data(), clock);
-    else advance<Vec>(*r.call, job, r.first[block], r.count[block], doubles.data(), ints.data(), clock);
+    if (count == 1) advance<double>(call, job, b.first[block], 1, doubles.data(), ints.data(), clock);
+    else advance<Vec>(call, job, b.first[block], count, doubles.data(), ints.data(), clock);
 }
 
 // One block in memory of the caller's, which is not touched between calls.
@@ -322,20 +340,14 @@ MSSVM_API mssvm_elimination_check(const Program *program) {
 MSSVM_API mssvm_elimination_run(const Run *call) {
     return guarded(call, [](const Run &r) -> int64_t {
         const Call &call = sound(r.call);
-        int64_t blocks = r.job.size;
-        require(r.first.size == blocks && r.count.size == blocks, "a block needs a job, a first instance and a count.");
-        require(r.begin >= 0 && r.begin <= blocks, "there is no such block.");
-        if (r.begin == 0) for (const Job *job : r.jobs) check(call, sound(job));
-        for (int64_t k = 0; k < blocks; ++k) {
-            require(r.job[k] >= 0 && r.job[k] < r.jobs.size, "a block is of no job.");
-            require(r.count[k] >= 1 && r.count[k] <= L, "a block has more instances than a vector has lanes, or none.");
-            require(r.first[k] >= 0 && r.first[k] + r.count[k] <= r.jobs[r.job[k]]->instances.size,
-                    "a block lies beyond its job's instances.");
-        }
+        const Blocks &blocks = sound(r.blocks);
+        int64_t end = blocks.job.size;
+        require(r.begin >= 0 && r.begin <= end, "there is no such block.");
+        if (r.begin == 0) check(call, blocks);
         Clock clock(r.seconds);
-        std::atomic<int64_t> undone{blocks};
-        parallel_for(blocks - r.begin, int(r.threads), [&](int64_t k) {
-            if (k == 0 || !clock.late()) return run_block(r, r.begin + k);
+        std::atomic<int64_t> undone{end};
+        parallel_for(end - r.begin, int(r.threads), [&](int64_t k) {
+            if (k == 0 || !clock.late()) return run_block(call, blocks, r.begin + k);
             int64_t lowest = undone;
             while (r.begin + k < lowest && !undone.compare_exchange_weak(lowest, r.begin + k)) {}
         });
