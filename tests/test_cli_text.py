@@ -9,20 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
-from importlib import import_module
 from pathlib import Path
 
-import numpy as np
 import pytest
-from numba.core.compiler_lock import global_compiler_lock
 
-import mssvm as ms
 from mssvm.cli import main
 from mssvm.core.progress import ProgressLine
-from mssvm.data import Dataset
 from mssvm.data.embedded import write_chunking
-from mssvm.engines.numba.compiling import compilation_clock
 from test_cli_compare import Page
 
 
@@ -134,19 +127,6 @@ def test_a_curve_of_one_point_is_not_drawn(tmp_path: Path, capsys: pytest.Captur
     assert drawn["all"][:2] == ["Accuracy by size of the training set", "Objective in training, first fold"]
     assert drawn["one"] == ["Objective in training, first fold", "F1 by class, %"] and "Training</h2>" in found["one"]
     assert "F1 by class, %" in drawn["short"] and "Accuracy by size of the training set" not in drawn["short"]
-
-
-def test_compilation_is_kept_out_of_the_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    with compilation_clock() as told:
-        with global_compiler_lock, global_compiler_lock:
-            time.sleep(0.05)
-        assert 0.05 <= told() < 5.0
-    X = [np.eye(2), np.eye(2)[::-1], np.eye(2), np.eye(2)]
-    data = Dataset("d", "chain", X, [x.argmax(axis=1).tolist() for x in X], [1, 2, 3, 4], [None] * 4)
-    module = import_module("mssvm.experiments.comparison")
-    monkeypatch.setattr(module, "compilation_clock", lambda: nullcontext(lambda: 1000.0))
-    found = module.compare({"CRF": ms.CRF(ms.Chain())}, data, 2, 0, (1.0,), lambda done, total: None)
-    assert all(-1000 < trial.seconds < -900 for trial in found.trials)
 
 
 # ----------------------------------------------------------------------------------------- what terminals obey

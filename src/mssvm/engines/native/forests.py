@@ -105,7 +105,7 @@ class ForestRoute:
 
     @property
     def strategies(self) -> list[tuple[Ints, str]]:
-        """Instances with the strategy that they run by first; what is not safe in probabilities runs again in scores."""
+        """Instances by the strategy that they run by first; what is not safe in probabilities runs again in scores."""
         out = list[tuple[Ints, str]]()
         for family in self.families:
             name = "one temperature" if family["eps_y"] == family["eps_h"] else "two temperatures"
