@@ -119,6 +119,17 @@ class Record:
         self._buffer = bytearray(kind.layout.pack(*packed))
         self.address: int = ctypes.addressof(_BYTE.from_buffer(self._buffer))
 
+    def changed(self, **values: Any) -> Record:
+        """A copy with other values of some fields: for calls, on any thread, that have most fields in common."""
+        other = object.__new__(Record)
+        other.kind = self.kind
+        other._held = dict(self._held)
+        other._buffer = bytearray(self._buffer)
+        other.address = ctypes.addressof(_BYTE.from_buffer(other._buffer))
+        for name, value in values.items():
+            other.set(name, value)
+        return other
+
     def set(self, name: str, value: Any) -> None:
         """Change one field, such as the scores of a bound plan."""
         kind, layout, at = self.kind.places[name]

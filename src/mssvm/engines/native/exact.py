@@ -30,7 +30,7 @@ from mssvm.engines.clusters import clusters_of
 from mssvm.engines.native.clustering import ClusterPlan, cluster_routes
 from mssvm.engines.native.cutset import CutsetPair, CutsetPlan, CutsetRoute
 from mssvm.engines.native.elimination import EliminationPlanner, EliminationRoute
-from mssvm.engines.native.forests import ForestPlan, ForestRoute, run_forests
+from mssvm.engines.native.forests import ForestCall, ForestPlan, ForestRoute
 
 NO_SHORT, NO_WIDE = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
 _GIVEN = Function(
@@ -264,10 +264,8 @@ class JoinedInference:
     ) -> None:
         self.features, self.given = features, given
         self.workers = sides[0].workers
-        self.cost = None if cost is None else Potentials(_contiguous(cost.unary), _contiguous(cost.tables))
-        self._records = [record for k, side in enumerate(sides) for record in side.records(k)]
-        self._addresses = np.array([record.address for record in self._records], dtype=np.int64)
         batch = features.batch
+        self._call = ForestCall(batch, [record for k, side in enumerate(sides) for record in side.records(k)], cost)
         self._at = offsets(np.array([batch.n_states, batch.n_states, batch.n_table_entries, batch.n_mu_entries]))
 
     def __call__(self, w: Floats) -> tuple[Floats, Floats, Floats]:
@@ -277,7 +275,7 @@ class JoinedInference:
         theta, mu = Potentials(unary, tables), Marginals(mu_unary, mu_tables)
         self.features.forward(w, theta)
         value = np.zeros((2, len(batch)))
-        run_forests(self._addresses, theta, self.cost, value, mu, batch, self.workers.idle)
+        self._call(theta, value, mu, self.workers.idle)
         if self.given is not None:
             self.given.subtract_from(theta, value[1], mu)
         return value[0], value[1], self.features.adjoint(mu)
@@ -305,7 +303,3 @@ def joined(features: WeightMap, pair: Pair, cost: Potentials | None) -> Joined |
     if len(plus) != 1 or plus[0] not in forests or len(forests) + len(given) != 1 + len(minus):
         return None
     return JoinedInference(features, forests, given[0] if given else None, cost)
-
-
-def _contiguous(values: Floats) -> Floats:
-    return np.ascontiguousarray(values, dtype=np.float64)

@@ -100,8 +100,7 @@ class ForestRoute:
                 if roles is not None and plan.side_by_side:
                     copies = copies_of(batch, kinds, roles, low, high)
                 self.families.append(fields | {"abreast": int(plan.side_by_side), "copies": copies})
-        self._records = self.records(0)
-        self._addresses = np.array([record.address for record in self._records], dtype=np.int64)
+        self._call = ForestCall(batch, self.records(0), None)
 
     @property
     def strategies(self) -> list[tuple[Ints, str]]:
@@ -125,35 +124,43 @@ class ForestRoute:
                 "an instance is no forest whose hidden components touch at most two outputs; use general elimination."
             )
         found = np.zeros((2, len(value)))
-        ran = run_forests(self._addresses, theta, None, found, mu, self.plan.batch, self.workers.idle)
+        ran = self._call(theta, found, mu, self.workers.idle)
         value[self.instances] = found[0, self.instances]
         return ran
 
 
-def run_forests(
-    families: Ints,
-    theta: Potentials,
-    cost: Potentials | None,
-    value: Floats,
-    mu: Marginals,
-    batch: Batch,
-    threads: int,
-) -> Ran:
-    """Values (side, instance) of families at these addresses, and their marginals, those of side 0 with ``cost``."""
-    ran = np.zeros(3, dtype=np.int64)
-    wrong = _FORESTS(
-        families=families,
-        unary=np.ascontiguousarray(theta.unary),
-        tables=np.ascontiguousarray(theta.tables),
-        cost_unary=NO_COST if cost is None else cost.unary,
-        cost_tables=NO_COST if cost is None else cost.tables,
-        value=value,
-        mu_unary=mu.unary,
-        mu_tables=mu.tables,
-        ran=ran,
-        threads=threads,
-    )
-    if wrong:
-        (theta if cost is None else theta + cost).check(batch)
-        raise AssertionError("a kernel met NaN or +inf in scores that have none.")
-    return Ran(*ran.tolist())
+class ForestCall:
+    """Families of one or both sides, bound to a cost of side 0: marginals are those of side 0 less those of side 1."""
+
+    def __init__(self, batch: Batch, families: list[Record], cost: Potentials | None) -> None:
+        self.batch, self.families, self.cost = batch, families, cost
+        none = NO_COST
+        self._record = _FORESTS.record(
+            families=np.array([record.address for record in families], dtype=np.int64),
+            unary=none,
+            tables=none,
+            cost_unary=none if cost is None else np.ascontiguousarray(cost.unary, dtype=np.float64),
+            cost_tables=none if cost is None else np.ascontiguousarray(cost.tables, dtype=np.float64),
+            value=none,
+            mu_unary=none,
+            mu_tables=none,
+            ran=np.zeros(3, dtype=np.int64),
+            threads=1,
+        )
+
+    def __call__(self, theta: Potentials, value: Floats, mu: Marginals, threads: int) -> Ran:
+        """Write values (side, instance) and marginals."""
+        ran = np.zeros(3, dtype=np.int64)
+        record = self._record.changed(
+            unary=np.ascontiguousarray(theta.unary),
+            tables=np.ascontiguousarray(theta.tables),
+            value=value,
+            mu_unary=mu.unary,
+            mu_tables=mu.tables,
+            ran=ran,
+            threads=threads,
+        )
+        if _FORESTS.run(record):
+            (theta if self.cost is None else theta + self.cost).check(self.batch)
+            raise AssertionError("a kernel met NaN or +inf in scores that have none.")
+        return Ran(*ran.tolist())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.library import FLOATS, INT, INTS, Function
+from mssvm.core.library import FLOATS, INT, INTS, Function, Record
 from mssvm.core.topology import offsets
 
 NO_WEIGHT = np.zeros(0)
@@ -67,17 +68,22 @@ class EntryMap:
         self._call(graphs, forests, weight, 1)
 
     def _call(self, graphs: Floats, forests: Floats, weight: Floats, back: int) -> None:
-        _MAP(
+        _MAP.run(self._record.changed(graphs=graphs, forests=forests, weight=weight, back=back))
+
+    @cached_property
+    def _record(self) -> Record:
+        """What is the same in all calls."""
+        return _MAP.record(
             of=self.of,
             here=self.here,
             at=self.at,
             place=self.place,
             ptr=self.ptr,
             runs=self.runs,
-            graphs=graphs,
-            forests=forests,
-            weight=weight,
-            back=back,
+            graphs=NO_WEIGHT,
+            forests=NO_WEIGHT,
+            weight=NO_WEIGHT,
+            back=0,
         )
 
 

@@ -70,7 +70,71 @@ struct Counts {
         }
     }
 
+    // The coefficients of all stages, from those of the first.
+    template <class V> void multiply_out(const V *T, V *poly) const {
+        std::fill(poly + K, poly + terms, V{});
+        if (H == 2) return multiply_two(T, poly);
+        for (auto [from, to, entry] : moves) poly[to] += poly[from] * T[entry];
+    }
+    // Derivatives by the coefficients of all stages, from those by the last; and by T, in zeros.
+    template <class V> void multiply_back(const V *T, const V *poly, V *slope, V *by_T) const {
+        std::fill(slope, slope + terms - K, V{});
+        if (H == 2) return back_two(T, poly, slope, by_T);
+        for (size_t i = moves.size(); i-- > 0;) {
+            auto [from, to, entry] = moves[i];
+            slope[from] += slope[to] * T[entry];
+            by_T[entry] += poly[from] * slope[to];
+        }
+    }
+
 private:
+    // The same moves for two states, without a list: term (a, b) of stage i has a of its n - i copies in the second
+    // state, and b of the other i. The first copy leaves the first state, but for a = n - i.
+    template <class V> void multiply_two(const V *T, V *poly) const {
+        const V T00 = T[0], T01 = T[1], T10 = T[2], T11 = T[3];
+        V *now = poly;
+        for (int i = 0; i < n; ++i) {
+            V *next = now + (n - i + 1) * (i + 1);
+            for (int a = 0; a <= n - i; ++a) {
+                bool last = a == n - i;
+                const V first = last ? T10 : T00, second = last ? T11 : T01;
+                V *to = next + (last ? a - 1 : a) * (i + 2);
+                V before = V{};  // the term before, which goes to this place as well
+                for (int b = 0; b <= i; ++b) {
+                    V term = now[a * (i + 1) + b];
+                    to[b] += term * first + before * second;
+                    before = term;
+                }
+                to[i + 1] += before * second;
+            }
+            now = next;
+        }
+    }
+    template <class V> void back_two(const V *T, const V *poly, V *slope, V *by_T) const {
+        const V T00 = T[0], T01 = T[1], T10 = T[2], T11 = T[3];
+        V by[2][2] = {};
+        int at = terms - K;
+        for (int i = n - 1; i >= 0; --i) {
+            const V *next = slope + at;
+            at -= (n - i + 1) * (i + 1);
+            for (int a = 0; a <= n - i; ++a) {
+                bool last = a == n - i;
+                const V first = last ? T10 : T00, second = last ? T11 : T01;
+                const V *from = next + (last ? a - 1 : a) * (i + 2);
+                V sum_first = V{}, sum_second = V{};
+                for (int b = 0; b <= i; ++b) {
+                    V term = poly[at + a * (i + 1) + b];
+                    slope[at + a * (i + 1) + b] = from[b] * first + from[b + 1] * second;
+                    sum_first += term * from[b];
+                    sum_second += term * from[b + 1];
+                }
+                by[last][0] += sum_first;
+                by[last][1] += sum_second;
+            }
+        }
+        for (int entry = 0; entry < 4; ++entry) by_T[entry] += by[entry / 2][entry % 2];
+    }
+
     // The ways to split some copies over the states, the first states first.
     std::vector<std::vector<int>> splits(int copies) const {
         std::vector<std::vector<int>> out;
@@ -203,11 +267,13 @@ public:
         pair_size_ = at;
     }
 
-    // Runs some members; the lanes that were written, or all bits beyond the lanes if a score was NaN or +inf.
     struct Outcome {
-        unsigned done;
-        bool numbers;
+        unsigned done;  // the lanes that were written
+        bool numbers;   // no score was NaN or +inf
     };
+
+    // Runs some members. Lanes whose numbers were too small to trust are not written, and none where a table forbids
+    // something or ranges too far for powers: lanes with rows have more room.
     Outcome run(const Group<V> &group) {
         if (tables_.holes || 2 * counts_.n * tables_.range > 300.0) return {0, true};
         words_.read(group.member, group.count);
@@ -358,8 +424,7 @@ private:
             V alone = k == 0 ? one : V{};
             label.poly[k] = below ? pick(label.opening, alone, below->m[k]) : alone;
         }
-        std::fill(label.poly + K_, label.poly + counts_.terms, V{});
-        for (auto [from, to, entry] : counts_.moves) label.poly[to] += label.poly[from] * label.T[entry];
+        counts_.multiply_out(label.T, label.poly);
         const V *last = label.poly + counts_.terms - K_;
         for (int k = 0; k < K_; ++k) label.g[k] = pick(label.missing, last[k], label.g[k]);
         value_ += pick(label.missing, exponent(safe) * (LN2 * f_.eps_h), V{});
@@ -389,10 +454,7 @@ private:
             Label *below = i > 0 ? &labels_[i - 1] : nullptr;
             const double *above = tables_.powers[label.above].by_count.data();
             V *t = work_;
-            // g times c(k), zero where the label is missing: then g of missing lanes is in `slope`.
             if (label.missing) derive_missing(label);
-            else
-                for (int y = 0; y < H_ * H_; ++y) label.T[y] = V{};
             for (int k = 0; k < K_; ++k) label.g[k] = pick(label.given, label.g[k] * counts_.many[k], V{});
             product<SumProduct>(label.g, 1, K_, above, C_, all<V>(1.0), t);
             for (int y = 0; y < C_; ++y) {
@@ -408,13 +470,9 @@ private:
         int size = H_ * H_;
         V *slope = work_;
         V *by_T = work_ + counts_.terms;
-        std::fill(slope, slope + counts_.terms + size, V{});
+        std::fill(by_T, by_T + size, V{});
         for (int k = 0; k < K_; ++k) slope[counts_.terms - K_ + k] = pick(label.missing, label.g[k], V{});
-        for (size_t i = counts_.moves.size(); i-- > 0;) {
-            auto [from, to, entry] = counts_.moves[i];
-            slope[from] += slope[to] * label.T[entry];
-            by_T[entry] += label.poly[from] * slope[to];
-        }
+        counts_.multiply_back(label.T, label.poly, slope, by_T);
         for (int k = 0; k < K_; ++k) label.poly[k] = slope[k];
         V share = label.T_scale * (1.0 / counts_.n);
         for (int i = 0; i < size; ++i) label.T[i] = by_T[i] * share;
@@ -432,14 +490,13 @@ private:
         product<SumProduct>(label.s, 1, C_, tables_.powers[label.below].by_label.data(), K_, all<V>(1.0), t);
         if (label.missing)
             for (int k = 0; k < K_; ++k) t[k] = pick(label.missing, label.poly[k], t[k]);
-        V q[64];
+        V *q = below.hidden_u;
         for (int h = 0; h < H_; ++h) q[h] = V{};
         for (int k = 0; k < K_; ++k) {
             V mass = below.m[k] * t[k] * (1.0 / counts_.n);
             for (int h = 0; h < H_; ++h) q[h] += mass * double(counts_.count[k][h]);
             below.g[k] = t[k] * below.v[k] * below.scale;
         }
-        for (int h = 0; h < H_; ++h) below.hidden_u[h] = q[h];
     }
 
     // Outer products of labels and counts, times E^k, and of labels and pairs (h, h') where labels are missing; then
