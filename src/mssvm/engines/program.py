@@ -1,4 +1,4 @@
-"""The flat form of an elimination plan that engines execute, and the arrays of one call.
+"""The flat form of an elimination plan that engines execute.
 
 Every array an engine reads or writes for one instance lies in one work vector:
 
@@ -15,12 +15,9 @@ one step per variable and no shifts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from mssvm.core.arrays import Bools, Ints
-from mssvm.core.potentials import Potentials
-from mssvm.core.topology import Batch
 
 
 class Program(NamedTuple):
@@ -67,15 +64,3 @@ class Program(NamedTuple):
     max_axes: int
     max_inputs: int
     max_card: int
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """What stays the same over the instances of one call; ``first`` is each variable's first allowed state."""
-
-    batch: Batch
-    theta: Potentials
-    allowed: Bools
-    first: Ints
-    eps_y: float
-    eps_h: float

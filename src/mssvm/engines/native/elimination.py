@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from threading import Event
 
 import numpy as np
 
@@ -35,7 +36,9 @@ NO_FLOATS, NO_INTS = np.zeros(0), np.zeros(0, dtype=np.int64)
 _SCALARS = ("n_slots", "n_work", "n_hidden", "max_axes", "max_inputs", "max_card")
 _INDICES = tuple(name for name in Program._fields if name != "clamped" and name not in _SCALARS)
 
-CHECK = Function("mssvm_elimination_check", clamped=MASK, **dict.fromkeys(_INDICES, INTS), **dict.fromkeys(_SCALARS, INT))
+CHECK = Function(
+    "mssvm_elimination_check", clamped=MASK, **dict.fromkeys(_INDICES, INTS), **dict.fromkeys(_SCALARS, INT)
+)
 PROGRAM = CHECK.record
 INSTANCES = RecordType(
     "Instances",
@@ -45,9 +48,7 @@ INSTANCES = RecordType(
         "first": INTS,
     },
 )
-JOB = RecordType(
-    "Job", {"program": RecordKind(PROGRAM), "temperature": FLOATS, "instances": INTS, "max_spread": FLOAT}
-)
+JOB = RecordType("Job", {"program": RecordKind(PROGRAM), "temperature": FLOATS, "instances": INTS, "max_spread": FLOAT})
 CALL = RecordType(
     "Call",
     {
@@ -107,9 +108,7 @@ GRADIENT = Function(
     cursor=INTS,
     seconds=FLOAT,
 )
-DECODE = Function(
-    "mssvm_elimination_decode", program=RecordKind(PROGRAM), temperature=FLOATS, work=FLOATS, states=INTS
-)
+DECODE = Function("mssvm_elimination_decode", program=RecordKind(PROGRAM), temperature=FLOATS, work=FLOATS, states=INTS)
 
 
 def program_record(program: Program) -> Record:
@@ -160,9 +159,7 @@ class EliminationPlanner:
         self.workers = workers
         self.max_spread = 0.0 if log_space else MAX_SPREAD
 
-    def measure(
-        self, query: Query, eps_y: float, eps_h: float, instances: Ints, costs: Costs, marginals: bool
-    ) -> None:
+    def measure(self, query: Query, eps_y: float, eps_h: float, instances: Ints, costs: Costs, marginals: bool) -> None:
         """Enter what the named instances would take, from orders alone; infinity where none within limits is found."""
         for plan, members in self.groups(query, eps_y, eps_h, instances, self._room):
             if plan is None:
@@ -173,9 +170,7 @@ class EliminationPlanner:
             costs.bytes[members] = float(cost.bytes)
             costs.operations[members] = float(cost.operations)
 
-    def bind(
-        self, query: Query, eps_y: float, eps_h: float, instances: Ints, marginals: bool
-    ) -> EliminationRoute:
+    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints, marginals: bool) -> EliminationRoute:
         """Compiled programs; raises before more memory than allowed would be needed."""
         threads = self.workers.threads
         jobs = list[tuple[Program, Ints]]()
@@ -320,10 +315,14 @@ class EliminationRoute:
         while done < len(job):
             short.set("begin", done)
             done = RUN.run(short)
-        self.workers.each(lambda block: self._run_long(call, block), self._long)
+        stopped = Event()
+        try:
+            self.workers.each(lambda block: self._run_long(call, block, stopped), self._long)
+        finally:
+            stopped.set()
 
-    def _run_long(self, call: Record, block: Block) -> None:
-        """One block, slice by slice."""
+    def _run_long(self, call: Record, block: Block, stopped: Event) -> None:
+        """One block, slice by slice; an interrupt or error in one of them stops those of other threads."""
         record = RESUME.record(
             call=call,
             job=self._jobs[block.job],
@@ -333,8 +332,12 @@ class EliminationRoute:
             ints=np.zeros(block.ints, dtype=np.int64),
             seconds=SLICE,
         )
-        while not RESUME.run(record):
-            pass
+        try:
+            while not stopped.is_set() and not RESUME.run(record):
+                pass
+        except BaseException:
+            stopped.set()
+            raise
 
 
 def _blocks_of(program: Program, job: int, n_instances: int, marginals: bool) -> list[Block]:
@@ -367,7 +370,7 @@ class ScoreSweep:
         LOAD(program=self.program, instances=instances, unary=_doubles(unary), tables=_doubles(tables), work=self.work)
 
     def bound(self, temperature: Floats, match: bool) -> float:
-        """The value at the steps' temperatures; with ``match`` the shifts of split variables are improved on the way."""
+        """The value at the steps' temperatures; with ``match`` the shifts of split variables are improved."""
         value = np.zeros(1)
         record = BOUND.record(
             program=self.program,

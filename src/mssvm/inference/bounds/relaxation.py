@@ -66,9 +66,9 @@ class OneInstance:
     def record(self, states: Ints) -> Record:
         """This instance as a batch of its own, clamped variables at the given states; the masks are in ``unary``."""
         graph = self.topology
-        variables, factors = np.array([0, graph.n_vars]), np.array([0, graph.n_factors])
+        var_ptr, factor_ptr = np.array([0, graph.n_vars]), np.array([0, graph.n_factors])
         allowed = np.ones(len(self.unary), dtype=bool)
-        return instances_record(variables, factors, graph.unary_ptr, self.table_at, self.table_at, allowed, states)
+        return instances_record(var_ptr, factor_ptr, graph.unary_ptr, self.table_at, self.table_at, allowed, states)
 
 
 class Relaxation:

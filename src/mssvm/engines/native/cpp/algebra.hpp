@@ -28,7 +28,10 @@ template <int most, class F> INLINE void in_pieces(int n, F f) {
     };
     int at = 0;
     for (int left = (n + most - 1) / most; left; --left) {
-        int size = (n - at + left - 1) / left;
+        int rest = n - at;
+        int size = rest;
+        if (left == 2) size = (rest + 1) / 2;  // without a slow division
+        else if (left > 2) size = (rest + left - 1) / left;
         switch (size) {
             case 1: piece.template operator()<1>(at); break;
             case 2: piece.template operator()<2>(at); break;
@@ -115,13 +118,6 @@ template <class V, class Term> INLINE V power_sum(int n, V eps, Term term, V *we
     return top + eps * log(safe);
 }
 
-// The state of a point mass q, by lane.
-template <class V> INLINE V state(const V *q, int c) {
-    V at = V{};
-    for (int z = 1; z < c; ++z) at = q[z] > 0.5 ? all<V>(z) : at;
-    return at;
-}
-
 // to(x) = back(z, x) for the state z = `at` of every lane.
 template <class V> INLINE void row_at(const double *back, int k, V at, V *to) {
     const double *row[Of<V>::lanes];
@@ -129,23 +125,23 @@ template <class V> INLINE void row_at(const double *back, int k, V at, V *to) {
     gather(row, k, to);
 }
 
-// At temperature zero: the best state of a child with scores u given that of its parent, both as point masses.
-template <class V> INLINE void walk(Node<V> &node, const V *u, const V *above, unsigned word, V *pairs, V *work) {
+// At temperature zero: the best state of a child with scores u given that of its parent, in the lanes of a word. `mass`
+// is 1, or 0 where nothing is possible.
+template <class V>
+INLINE void walk(Node<V> &node, const V *u, const Node<V> &above, V mass, unsigned word, V *pairs, V *work) {
     V best = V{};
     V top = all<V>(-INF);
-    V at = state(above, node.c);
-    V mass = above[0];
-    for (int z = 1; z < node.c; ++z) mass += above[z];
-    row_at(node.table.scores.back, node.k, at, work);
+    row_at(node.table.scores.back, node.k, above.state, work);
     for (int x = 0; x < node.k; ++x) {
         V v = u[x] + work[x];
         best = v > top ? all<V>(x) : best;
         top = larger(top, v);
     }
+    node.state = pick(word, best, node.state);
     for (int x = 0; x < node.k; ++x) node.u[x] = pick(word, best == double(x) ? mass : V{}, node.u[x]);
     if (!pairs) return;
     for (int i = 0; i < Of<V>::lanes; ++i)
-        if (word >> i & 1) add_to(*node.pair(pairs, int(lane(best, i)), int(lane(at, i))), i, lane(mass, i));
+        if (word >> i & 1) add_to(*node.pair(pairs, int(lane(best, i)), int(lane(above.state, i))), i, lane(mass, i));
 }
 
 template <class V> struct Scaled {
@@ -270,7 +266,7 @@ template <class V> struct Scaled {
 
     // t(r, x) = sum_z E(x, z) d(r, z); marginals q = sum_r b t. Pairs of some lanes here, of all lanes later
     // (`Forest::outer_products`). With `strict`, derivatives by what is impossible, which may be of any size, are zero.
-    static INLINE void pull(Node<V> &node, Temperatures eps, const V *above, bool strict, V *pairs, V *work) {
+    static INLINE void pull(Node<V> &node, Temperatures eps, const Node<V> &above, V, bool strict, V *pairs, V *work) {
         if (eps.y == 0) return descend(node, above, pairs, work);
         const Edge &hot = node.table.hot, &cold = node.table.cold;
         if (node.opens && node.rows == 1 && !node.cold) pull_opened(node);
@@ -323,21 +319,27 @@ template <class V> struct Scaled {
 
     // `pull` at eps_y = 0, given the row that its parent chose for it where it multiplies: outputs are point masses, and
     // a hidden variable has its distribution in one row, q(x) = b(x) sum_z E(x, z) q(z) / s(z).
-    static void descend(Node<V> &node, const V *above, V *pairs, V *work) {
+    static void descend(Node<V> &node, const Node<V> &above, V *pairs, V *work) {
+        unsigned hidden = node.here & ~node.cold & ~node.opens;
+        if (node.cold) walk(node, node.u, above, all<V>(1.0), node.cold, pairs, work);
+        if (node.opens) descend_opened(node, above.u, pairs);
+        if (node.ends) choose_row(node, above, pairs, work);
+        if (hidden && node.ends != full<V>) descend_hidden(node, above, hidden, pairs, work);
+        if (node.given)
+            for (int x = 0; x < node.k; ++x)
+                node.state = pick(node.given, node.u[x] > 0.5 ? all<V>(x) : node.state, node.state);
+    }
+    static INLINE void descend_hidden(Node<V> &node, const Node<V> &above, unsigned hidden, V *pairs, V *work) {
         constexpr int lanes = Of<V>::lanes;
         int k = node.k, c = node.c;
-        unsigned hidden = node.here & ~node.cold & ~node.opens;
-        if (node.cold) walk(node, node.u, above, node.cold, pairs, work);
-        if (node.opens) descend_opened(node, above, pairs);
-        if (node.ends) choose_row(node, above, pairs, work);
-        if (!hidden || node.ends == full<V>) return;
         V *b = work, *d = work + k;
         for (int z = 0; z < c; ++z) {
             for (int i = 0; i < lanes; ++i) {
                 int row = node.sent > 1 ? int(lane(node.row, i)) : 0;
                 set_lane(d[z], i, lane(node.s[row * c + z], i));
             }
-            d[z] = pick(hidden, above[z] > 0.0 ? above[z] / d[z] * node.scale : V{}, V{});
+            V q = above.u[z];
+            d[z] = pick(hidden, q > 0.0 ? q / d[z] * node.scale : V{}, V{});
         }
         for (int x = 0; x < k; ++x) {
             for (int i = 0; i < lanes; ++i) {
@@ -355,6 +357,7 @@ template <class V> struct Scaled {
     }
     // An output whose rows begin here has the state of the row that was chosen.
     static INLINE void descend_opened(Node<V> &node, const V *above, V *pairs) {
+        node.state = pick(node.opens, node.row, node.state);
         for (int x = 0; x < node.k; ++x)
             node.u[x] = pick(node.opens, node.row == double(x) ? all<V>(1.0) : V{}, node.u[x]);
         if (!pairs) return;
@@ -365,9 +368,9 @@ template <class V> struct Scaled {
         }
     }
     // Rows end: the best, given the parent's state. Where they end in all lanes, marginals as well.
-    static INLINE void choose_row(Node<V> &node, const V *above, V *pairs, V *work) {
+    static INLINE void choose_row(Node<V> &node, const Node<V> &above, V *pairs, V *work) {
         int k = node.k;
-        V at = state(above, node.c);
+        V at = above.state;
         V top = all<V>(-1.0), row = V{};
         V *b = work, *e = work + k;
         row_at(node.table.hot.back, k, at, e);
@@ -446,8 +449,8 @@ template <class V> struct Scores {
         }
     }
 
-    static INLINE void pull(Node<V> &node, Temperatures eps, const V *above, bool, V *pairs, V *work) {
-        if (maxima(eps)) return walk(node, node.b, above, node.here, pairs, work);
+    static INLINE void pull(Node<V> &node, Temperatures eps, const Node<V> &above, V mass, bool, V *pairs, V *work) {
+        if (maxima(eps)) return walk(node, node.b, above, mass, node.here, pairs, work);
         int k = node.k, c = node.c;
         V eps_here = unit(node, eps);
         for (int j = 0; j < node.rows * k; ++j) node.t[j] = V{};

@@ -11,7 +11,7 @@
 // upper bound), and shifts of its states that sum to zero over the steps.
 //
 // No table of a whole bucket is stored. The separator's axes are walked like an odometer; inputs that do not change
-// along the inner axes are combined once for every outer position (a row of scores, one for every state of x_s), and the
+// along the inner axes are combined once for every outer position (a row of scores, one for each state of x_s), and the
 // innermost axis is done in contiguous blocks. V is a double, or a vector of the same entry in L instances.
 //
 // A step runs on scaled probabilities x = exp((score - top) / eps), whose sums need no exponentials, where these keep
@@ -134,7 +134,8 @@ template <class V> INLINE V sum_of(const V *x, int64_t n) {
 }
 
 // The power sums of n rows, `out[r] = PS_eps(row r)`; plain sums of probabilities. `tops` and x are overwritten.
-template <Algebra algebra, class V> INLINE void reduce_rows(V *x, int64_t n, int64_t card, double eps, V *tops, V *out) {
+template <Algebra algebra, class V>
+INLINE void reduce_rows(V *x, int64_t n, int64_t card, double eps, V *tops, V *out) {
     with_card(card, [=](auto card) {
         if constexpr (algebra == SCALED) {
             for (int64_t r = 0; r < n; ++r) out[r] = sum_of(x + r * card, card);
@@ -287,7 +288,8 @@ struct Odometer {
 };
 
 // rows[g] = the inputs of the groups 0 .. g, from group `first` on.
-template <Algebra algebra, class V> INLINE void combine_rows(const Bucket &b, int64_t first, const V *work, const int64_t *at, V *rows) {
+template <Algebra algebra, class V>
+INLINE void combine_rows(const Bucket &b, int64_t first, const V *work, const int64_t *at, V *rows) {
     for (int64_t g = first; g < b.groups; ++g) {
         V *row = rows + g * b.card;
         int64_t i = b.group[g].first;
@@ -303,7 +305,8 @@ template <Algebra algebra, class V> INLINE void combine_rows(const Bucket &b, in
 
 // block = the last row (if there is one) and the innermost inputs at the positions begin .. begin + n.
 template <Algebra algebra, class V>
-INLINE void combine_block(const Bucket &b, int64_t begin, int64_t n, const V *work, const int64_t *at, const V *rows, V *__restrict block) {
+INLINE void combine_block(const Bucket &b, int64_t begin, int64_t n, const V *work, const int64_t *at, const V *rows,
+                          V *__restrict block) {
     int64_t offset = begin * b.card, size = n * b.card, i = b.inner;
     const V *x = work + at[i++] + offset;
     if (b.groups) {
@@ -351,7 +354,8 @@ void walk(const Bucket &b, int64_t from, int64_t to, const V *work, Scratch<V> &
 
 // The message of a step at the positions from .. to.
 template <Algebra algebra, class V>
-void forward_range(const Bucket &b, double eps, int64_t from, int64_t to, const V *work, V *message, Scratch<V> &scratch) {
+void forward_range(const Bucket &b, double eps, int64_t from, int64_t to, const V *work, V *message,
+                   Scratch<V> &scratch) {
     walk<algebra>(b, from, to, work, scratch, [&](int64_t position, int64_t n) {
         reduce_rows<algebra>(scratch.block, n, b.card, eps, scratch.tops, message + position);
     });
@@ -372,7 +376,8 @@ template <class V> INLINE void flush_rows(const Bucket &b, int64_t first, V *gra
 
 // The adjoint of `combine_block`.
 template <class V>
-INLINE void spread_block(const Bucket &b, int64_t begin, int64_t n, const V *__restrict block, V *grad, const int64_t *at, V *sums) {
+INLINE void spread_block(const Bucket &b, int64_t begin, int64_t n, const V *__restrict block, V *grad,
+                         const int64_t *at, V *sums) {
     int64_t offset = begin * b.card, size = n * b.card;
     for (int64_t i = b.inner; i < b.inputs; ++i) {
         V *to = grad + at[i] + offset;
@@ -403,7 +408,8 @@ template <class V> INLINE int64_t count_nonzero(const V *g, int64_t n) {
 
 // Hands the gradient of a step's message, at the positions from .. to, on to its inputs.
 template <Algebra algebra, class V>
-void reverse_range(const Bucket &b, double eps, int64_t from, int64_t to, const V *work, const V *message, V *grad, Scratch<V> &scratch) {
+void reverse_range(const Bucket &b, double eps, int64_t from, int64_t to, const V *work, const V *message, V *grad,
+                   Scratch<V> &scratch) {
     Odometer odometer{b, scratch.at.data(), scratch.digit.data()};
     const int64_t *at = scratch.at.data();
     int64_t height = std::max<int64_t>(1, BLOCK / (Of<V>::lanes * b.card)), begin = from % b.inside, stale = 0;
@@ -465,33 +471,41 @@ template <class V> INLINE void extent(const V *x, int64_t n, double floor, V &to
     }
 }
 
-// Rewrites an input of domain `from` in domain `to` relative to its greatest entry `top`, whose score it adds to
-// `shift`. Domain 0: scores x + shift; domain t > 0: eps = t, scores t log x + shift. Lanes without a feasible entry
+// Rewrites an input of domain `from` in domain `to`, not both 0, relative to its greatest entry `top`, whose score it
+// adds to `shift`. Domain 0: scores x + shift; domain t > 0: scores t log x + shift. Lanes without a feasible entry
 // hold zeros or -inf.
 template <class V> void convert(V *x, int64_t n, double from, double to, V top, V &shift) {
-    auto feasible = top > (from > 0.0 ? 0.0 : -INF);
-    if (from > 0.0) {
-        V base = feasible ? top : all<V>(1.0);
-        shift += from * log(base);
-        V inverse = 1.0 / base;
-        if (from == to) {
-            transform(x, n, inverse, [](auto a, auto factor) { return a * factor; });
-            return;
-        }
-        double ratio = to > 0.0 ? from / to : from;
-        transform(x, n, inverse, [=](auto a, auto factor) {
-            using W = decltype(a);
-            W share = a * factor;
-            W score = ratio * log(share > 0.0 ? share : all<W>(1.0));
-            if (to > 0.0) return share > 0.0 ? W(exp(score)) : W{};
-            return share > 0.0 ? score : all<W>(-INF);
-        });
+    if (from == 0.0) {
+        V base = top > -INF ? top : V{};
+        shift += base;
+        transform(x, n, base, [=](auto a, auto base) { return exp((a - base) / to); });
         return;
     }
-    V base = feasible ? top : V{};
-    shift += base;
-    if (to > 0.0) transform(x, n, base, [=](auto a, auto base) { return exp((a - base) / to); });
-    else transform(x, n, base, [](auto a, auto base) { return a - base; });
+    V base = top > 0.0 ? top : all<V>(1.0);
+    shift += from * log(base);
+    V inverse = 1.0 / base;
+    if (from == to) {
+        transform(x, n, inverse, [](auto a, auto factor) { return a * factor; });
+        return;
+    }
+    double ratio = to > 0.0 ? from / to : from;
+    transform(x, n, inverse, [=](auto a, auto factor) {
+        using W = decltype(a);
+        W share = a * factor;
+        W score = ratio * log(share > 0.0 ? share : all<W>(1.0));
+        if (to > 0.0) return share > 0.0 ? W(exp(score)) : W{};
+        return share > 0.0 ? score : all<W>(-INF);
+    });
+}
+
+// Moves to `shift` the score that all entries of a message share, where entries are within a factor of two of each
+// other: then the subtraction is exact, and what is left keeps more digits in the sums to come.
+template <class V> void take_shared_score(V *x, int64_t n, V top, V bottom, V &shift) {
+    V least = smaller(larger(top, -top), larger(bottom, -bottom));
+    V shared = top - bottom <= least ? top : V{};
+    shared = top > -INF ? shared : V{};
+    shift += shared;
+    transform(x, n, shared, [](auto a, auto shared) { return a - shared; });
 }
 
 // --- the sweeps of one instance, or of L --------------------------------------------------------------------------
@@ -501,18 +515,29 @@ struct Cursor {
     int64_t step, position;
 };
 
-// Memory of one sweep. With `scores_only` all tables stay scores as they are, and `shift`, `domain` are not used.
-template <class V> struct Sweep {
-    const Program &program;
-    const double *temperature;  // of every step
-    double max_spread;
-    bool scores_only;
+// What a sweep keeps while it waits: tables and their gradients; of every input its shift and domain; the algebra of
+// every step; the value; the highest temperature of scaled probabilities; its place.
+template <class V> struct Memory {
     V *work, *grad, *shift;
     double *domain;
     int64_t *algebra;
     V &total;
     double &warmest;
     Cursor &cursor;
+};
+
+// A program on its memory. With `scores_only` all tables stay scores as they are, without shifts and domains.
+template <class V> struct Sweep : Memory<V> {
+    const Program &program;
+    const double *temperature;  // of every step
+    double max_spread;
+    bool scores_only;
+    using Memory<V>::work, Memory<V>::grad, Memory<V>::shift, Memory<V>::domain, Memory<V>::algebra;
+    using Memory<V>::total, Memory<V>::warmest, Memory<V>::cursor;
+
+    Sweep(const Program &program, const double *temperature, double max_spread, bool scores_only, Memory<V> memory)
+        : Memory<V>(memory), program(program), temperature(temperature), max_spread(max_spread),
+          scores_only(scores_only) {}
 
     // All steps in order, or as many as time permits; returns whether all are done. Begins where the cursor is.
     bool forward(Clock &clock, bool match = false) {
@@ -550,6 +575,7 @@ template <class V> struct Sweep {
         if (cursor.step == program.steps() && cursor.position == 0) begin_reverse();
         while (cursor.step > 0) {
             int64_t s = cursor.step - 1, from = cursor.position;
+            if (from == 0) clear_inputs(s);
             Bucket b = bucket_of(program, s, scratch);
             int64_t to = range_end(b, clock);
             const V *message = grad + program.message_at[s];
@@ -604,24 +630,24 @@ private:
         double eps = temperature[s];
         int64_t i0 = program.input_ptr[s], i1 = program.input_ptr[s + 1];
         bool scaled = eps > 0.0 && eps <= warmest && max_spread > 0.0;
-        V *tops = scratch.rows, spread{};
+        V *tops = scratch.rows, *bottoms = scratch.sums, spread{};
         for (int64_t i = i0; i < i1; ++i) {
             V top, bottom;
             double floor = domain[i] > 0.0 ? 0.0 : -INF;
             extent(work + program.input_at[i], program.input_size[i], floor, top, bottom);
             tops[i - i0] = top;
+            bottoms[i - i0] = bottom;
             if (!scaled) continue;
             V range = domain[i] > 0.0 ? domain[i] * log(top > 0.0 ? top / bottom : all<V>(1.0)) : top - bottom;
             spread += top > floor ? range / eps : V{};
         }
         for (int i = 0; i < Of<V>::lanes; ++i) scaled = scaled && lane(spread, i) < max_spread;
         for (int64_t i = i0; i < i1; ++i) {
-            // Messages lose the score that all their entries share: what is left is small and exact to more digits.
-            bool message = program.input_at[i] >= program.n_slots;
-            if (!scaled && !message) continue;
             V *x = work + program.input_at[i];
-            convert(x, program.input_size[i], domain[i], scaled ? eps : 0.0, tops[i - i0], shift[i]);
-            domain[i] = scaled ? eps : 0.0;
+            int64_t size = program.input_size[i], k = i - i0;
+            if (scaled) convert(x, size, domain[i], eps, tops[k], shift[i]);
+            else if (domain[i] > 0.0) convert(x, size, domain[i], 0.0, tops[k], shift[i]);
+            else if (program.input_at[i] >= program.n_slots) take_shared_score(x, size, tops[k], bottoms[k], shift[i]);
         }
         return scaled ? SCALED : plain(s);
     }
@@ -644,18 +670,26 @@ private:
     }
 
     void begin_reverse() {
-        std::fill(grad, grad + program.n_work, V{});
         V one = total > -INF ? all<V>(1.0) : V{};
         grad[0] = one;
         for (int64_t s = 0; s < program.steps(); ++s)
             if (program.message_input[s] < 0) grad[program.message_at[s]] = one;
     }
 
+    // Every table is an input of one step, whose turn it is now.
+    void clear_inputs(int64_t s) {
+        for (int64_t i = program.input_ptr[s]; i < program.input_ptr[s + 1]; ++i) {
+            V *first = grad + program.input_at[i];
+            std::fill(first, first + program.input_size[i], V{});
+        }
+    }
+
     // Before the first step of a variable with several: shifts scores between its mini-buckets until their moments, the
     // power sums over everything but its state, agree. A state that one of them forbids is forbidden in all.
     void match(int64_t s, Scratch<V> &scratch) {
-        int64_t p = std::upper_bound(program.position_ptr.begin(), program.position_ptr.end(), s) - program.position_ptr.begin() - 1;
-        int64_t first = program.position_ptr[p], count = program.position_ptr[p + 1] - first, card = program.card[s];
+        const Ints &ptr = program.position_ptr;
+        int64_t position = std::upper_bound(ptr.begin(), ptr.end(), s) - ptr.begin() - 1;
+        int64_t first = ptr[position], count = ptr[position + 1] - first, card = program.card[s];
         if (s != first || count == 1) return;
         std::vector<double> moments(count * card);
         double tau = 0.0;
@@ -713,14 +747,16 @@ struct Instances {
     // How far the clamped variables of factor f move in its table.
     int64_t clamp_offset(const Program &p, int64_t f, int64_t v0) const {
         int64_t offset = 0;
-        for (int64_t c = p.clamp_ptr[f]; c < p.clamp_ptr[f + 1]; ++c) offset += first[v0 + p.clamp_var[c]] * p.clamp_stride[c];
+        for (int64_t c = p.clamp_ptr[f]; c < p.clamp_ptr[f + 1]; ++c)
+            offset += first[v0 + p.clamp_var[c]] * p.clamp_stride[c];
         return offset;
     }
 };
 
 // Copies the scores of one instance per lane into their slots; forbidden states become -inf.
 template <class V>
-void load_scores(const Program &p, const Instances &in, const int64_t *instance, const double *unary, const double *tables, V *work) {
+void load_scores(const Program &p, const Instances &in, const int64_t *instance, const double *unary,
+                 const double *tables, V *work) {
     constexpr int W = Of<V>::lanes;
     double *slots = reinterpret_cast<double *>(work);
     std::fill(slots, slots + p.n_slots * W, 0.0);
@@ -752,7 +788,8 @@ void load_scores(const Program &p, const Instances &in, const int64_t *instance,
 // The adjoint: gradients of the slots of `count` lanes become marginals. Factors that share a table are summed, so all
 // are cleared first.
 template <class V>
-void store_marginals(const Program &p, const Instances &in, const int64_t *instance, int64_t count, const V *grad, double *mu_unary, double *mu_tables) {
+void store_marginals(const Program &p, const Instances &in, const int64_t *instance, int64_t count, const V *grad,
+                     double *mu_unary, double *mu_tables) {
     constexpr int W = Of<V>::lanes;
     const double *slots = reinterpret_cast<const double *>(grad);
     for (int64_t i = 0; i < count; ++i) {
@@ -786,8 +823,9 @@ void store_marginals(const Program &p, const Instances &in, const int64_t *insta
 }
 
 // Back-substitution: the first maximiser of every variable at temperature zero, last eliminated first. A variable is
-// judged by the rows of its steps at the states of the variables eliminated later; where these are unknown (-1), so is it.
-inline void decode_states(const Program &p, const double *temperature, const double *work, int64_t lanes, int64_t lane, int64_t *states) {
+// judged by the rows of its steps at the states of the variables eliminated later; unknown (-1) where these are.
+inline void decode_states(const Program &p, const double *temperature, const double *work, int64_t lanes, int64_t lane,
+                          int64_t *states) {
     std::vector<double> row(p.max_card);
     for (int64_t position = p.positions() - 1; position >= 0; --position) {
         int64_t first = p.position_ptr[position], card = p.card[first];

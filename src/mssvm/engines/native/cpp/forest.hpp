@@ -105,9 +105,10 @@ private:
             value_ += pick(node.here & ~A::walks(node, eps_), A::enter(node, eps_), V{});
         };
         for (Node<V> &node : nodes_)  // by themselves: many exponentials are under way at a time
-            if (node.ready) enter(node);
+            if (node.ready && node.here) enter(node);
         bool strict_here = strict();
         for (Node<V> &node : nodes_) {
+            if (!node.here) continue;
             unsigned walks = A::walks(node, eps_);
             if (walks != full<V>) {
                 if (!node.ready) enter(node);
@@ -152,11 +153,17 @@ private:
     // Derivatives by beliefs from those by messages; then by the factors of beliefs, the last first.
     template <class A> void downward() {
         bool strict_here = strict();
+        V mass = value_ > -INF ? all<V>(1.0) : V{};
         for (int p = f_.positions(); p >= 0; --p) {
             Node<V> &node = nodes_[p];
+            if (!node.here) continue;
             V *pairs = node.slot >= 0 ? pairs_ + pair_at_[node.slot] : nullptr;
-            if (node.parent < 0) node.u[0] = value_ > -INF ? all<V>(1.0) : V{};
-            else A::pull(node, eps_, nodes_[node.parent].u, strict_here, pairs, work_);
+            if (node.parent < 0) {
+                node.u[0] = mass;
+                node.state = V{};
+            } else {
+                A::pull(node, eps_, nodes_[node.parent], mass, strict_here, pairs, work_);
+            }
             if (A::scaled && eps_.y == 0) choose_rows(node);
             else derive_all<A>(node);
         }
@@ -198,7 +205,7 @@ private:
             Node<V> &below = roles_.kid(i);
             auto [before, rows_before] = products_[i - node.kids];
             if (below.times) derive<A>(node, below, before, rows_before, i > node.kids);
-            if (below.times != full<V>) derive_closed(node, below, A::walks(below, eps_));
+            if (below.here && below.times != full<V>) derive_closed(node, below, A::walks(below, eps_));
         }
     }
     // d(j, z) by the message of a child, given the product before it; and t(r, z) by that product if it is `wanted`.
@@ -230,7 +237,7 @@ private:
             if (wanted) std::copy(work_t_, work_t_ + rows * k, node.t);
         });
     }
-    // The same where the message was added to scores: d(r, z) = q(z) norm(z) s(r, z).
+    // The same where the message was added to scores: d(r, z) = q(z) norm(z) s(r, z). In lanes without the child it is 0.
     INLINE void derive_closed(Node<V> &node, Node<V> &below, unsigned walks) {
         int k = node.k;
         in_lanes<V>(below.here & ~below.times & ~walks, [&](auto closing) {
@@ -255,7 +262,7 @@ private:
             opening_[0].clear();
             opening_[1].clear();
             for (Node<V> &node : nodes_) {
-                if (node.slot != j) continue;
+                if (node.slot != j || !node.here) continue;
                 if (node.cold == full<V>) add_factors(node, 1, cold_);
                 else if (node.opens && node.rows == 1 && !node.cold) opening_[node.flip].push_back(&node);
                 else if (!node.opens && !node.cold) add_factors(node, node.rows, hot_);

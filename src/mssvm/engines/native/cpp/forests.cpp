@@ -14,7 +14,8 @@ namespace {
 
 using Ran = std::array<std::atomic<int64_t>, 3>;  // members by the way they ran: copies, Scaled, Scores
 
-constexpr int64_t BLOCK = 64;  // members that a thread takes at a time
+constexpr int64_t BLOCK = 64;  // members; those of a block that must run again do so together
+constexpr int64_t TASKS_A_THREAD = 4;
 
 // The tables of a family for one call, as powers too where hidden variables are copied.
 struct FamilyTables {
@@ -26,11 +27,11 @@ struct FamilyTables {
     }
 };
 
-// Some members of a family: with copies or in Scaled first, in lanes; where numbers were too small to trust in Scores.
+// Blocks of a family: with copies or in Scaled first, in lanes; where numbers were too small to trust in Scores.
 class BlockRun {
 public:
     BlockRun(const Family &f, const ForestCall &call, const FamilyTables &tables)
-        : f_(f), together_(f, call, tables.tables), alone_(f, call, tables.tables) {
+        : f_(f), call_(call), tables_(tables) {
         if (tables.powers) copies_.emplace(f, call, *tables.powers);
     }
 
@@ -64,11 +65,15 @@ private:
         int step = f_.abreast ? L : 1;
         for (size_t at = 0; at < members.size() && numbers_; at += step) {
             int count = int(std::min<size_t>(step, members.size() - at));
-            if (count > 1 && run_group<Algebra>(together_, &members[at], count, left)) continue;
+            if (count > 1 && run_group<Algebra>(made(together_), &members[at], count, left)) continue;
             for (int i = 0; i < count && numbers_; ++i)
-                require(run_group<Algebra>(alone_, &members[at + i], 1, left),
+                require(run_group<Algebra>(made(alone_), &members[at + i], 1, left),
                         "hidden variables touch too many outputs; use general elimination.");
         }
+    }
+    template <class V> Forest<V> &made(std::optional<Forest<V>> &forest) {
+        if (!forest) forest.emplace(f_, call_, tables_.tables);
+        return *forest;
     }
     // Members that must run again are added to `left`; false if the workspace would be too large.
     template <template <class> class Algebra, class V>
@@ -92,43 +97,53 @@ private:
     }
 
     const Family &f_;
-    Forest<Vec> together_;
-    Forest<double> alone_;
+    const ForestCall &call_;
+    const FamilyTables &tables_;
+    std::optional<Forest<Vec>> together_;
+    std::optional<Forest<double>> alone_;
     std::optional<Copies<Vec>> copies_;
     bool numbers_ = true;
 };
 
-struct Block {
+// Some blocks of a family, which one thread runs one after the other.
+struct Task {
     const Family *family;
-    const FamilyTables *tables;  // of all blocks of the family; null if this is the only one, which makes them itself
+    const FamilyTables *tables;  // of all tasks of the family; null if this is the only one, which makes them itself
     int64_t first, last;
 };
 
-// All families of one side; false if a score was NaN or +inf.
+void run_task(const Task &task, const ForestCall &call, Ran &ran, std::atomic<bool> &numbers) {
+    std::optional<FamilyTables> own;
+    if (!task.tables) own.emplace(*task.family, call);
+    BlockRun run(*task.family, call, own ? *own : *task.tables);
+    for (int64_t first = task.first; first < task.last; first += BLOCK)
+        if (!run(first, std::min(first + BLOCK, task.last), ran)) numbers = false;
+}
+
+// All families of one side; false if a score was NaN or +inf. What a block computes does not depend on its task.
 bool run_side(const std::vector<const Family *> &families, const ForestCall &call, int64_t side, Ran &ran) {
-    std::vector<const Family *> mine, large;
+    int64_t blocks = 0;
     for (const Family *family : families)
-        if (family->side == side) mine.push_back(family);
-    for (const Family *family : mine)
-        if (family->members() > BLOCK) large.push_back(family);
+        if (family->side == side) blocks += (family->members() + BLOCK - 1) / BLOCK;
+    int64_t size = BLOCK * std::max<int64_t>(1, blocks / (TASKS_A_THREAD * std::max<int64_t>(call.threads, 1)));
+    std::vector<const Family *> large;
+    for (const Family *family : families)
+        if (family->side == side && family->members() > size) large.push_back(family);
     std::vector<std::optional<FamilyTables>> tables(large.size());
     parallel_for(int64_t(large.size()), int(call.threads), [&](int64_t i) { tables[i].emplace(*large[i], call); });
-    std::vector<Block> blocks;
+    std::vector<Task> tasks;
     size_t next = 0;
-    for (const Family *family : mine) {
-        bool shared = family->members() > BLOCK;
-        for (int64_t first = 0; first < family->members(); first += BLOCK)
-            blocks.push_back({family, shared ? &*tables[next] : nullptr, first, std::min(first + BLOCK, family->members())});
+    for (const Family *family : families) {
+        if (family->side != side) continue;
+        bool shared = family->members() > size;
+        for (int64_t first = 0; first < family->members(); first += size) {
+            int64_t last = std::min(first + size, family->members());
+            tasks.push_back({family, shared ? &*tables[next] : nullptr, first, last});
+        }
         next += shared;
     }
     std::atomic<bool> numbers = true;
-    parallel_for(int64_t(blocks.size()), int(call.threads), [&](int64_t i) {
-        const Block &block = blocks[i];
-        std::optional<FamilyTables> own;
-        if (!block.tables) own.emplace(*block.family, call);
-        BlockRun run(*block.family, call, own ? *own : *block.tables);
-        if (!run(block.first, block.last, ran)) numbers = false;
-    });
+    parallel_for(int64_t(tasks.size()), int(call.threads), [&](int64_t i) { run_task(tasks[i], call, ran, numbers); });
     return numbers;
 }
 

@@ -30,6 +30,7 @@ template <class V> struct Node {
     int kids, kids_end;  // in `Roles::kids`
 
     unsigned here, opens, ends, cold, times;
+    unsigned given;      // not a free output, but closed: it has one state
     int rows;            // of its belief
     int sent;            // rows of its message
     int brought;         // rows that its message brings its parent
@@ -135,7 +136,7 @@ private:
         bool one_temperature = f_.eps_y == f_.eps_h;
         Node<V> &top = nodes[n];
         top.here = top.times = full<V>;
-        top.opens = top.ends = top.cold = 0;
+        top.opens = top.ends = top.cold = top.given = 0;
         for (int p = n - 1; p >= 0; --p) {
             Node<V> &node = nodes[p];
             const Node<V> &above = nodes[node.parent];
@@ -146,6 +147,7 @@ private:
             node.opens = node.here & output & ~closed;
             node.cold = node.here & output & closed;
             node.ends = node.here & ~output & closed;
+            node.given = node.here & words_[p].closed & ~words_[p].output;
             node.times = node.here & ~closed;
             if (f_.eps_y > 0) node.times |= node.cold & above.cold;
             // At eps_y = 0 the best row is in the parent's unit where that opens rows itself: it multiplies.
