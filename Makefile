@@ -7,7 +7,7 @@ NATIVE := src/mssvm/engines/native
 LIBRARY := $(NATIVE)/lib/.built
 READY := $(STAMP) $(LIBRARY)
 
-.PHONY: install demo test test-torch test-gpu lint bench bench-sweeps attack docs gallery test-docs wheel
+.PHONY: install demo test test-native test-torch test-gpu lint bench bench-sweeps attack docs gallery test-docs wheel
 
 install: $(READY)
 
@@ -41,6 +41,24 @@ lint: $(READY)
 
 test: lint
 	$(PY) -m pytest -q -n auto
+
+# The boundary, the conformance table and the threads with a library that watches itself: AddressSanitizer and
+# UndefinedBehaviorSanitizer, then ThreadSanitizer (g++ on Linux). Python itself is not watched and is said to leak.
+SANITIZED := build/sanitized
+NATIVE_TESTS := tests/test_native_library.py tests/conformance tests/test_features.py tests/test_orders.py \
+  tests/test_eliminate.py tests/test_bounds.py tests/test_uai_support.py tests/test_uai_conditional.py tests/test_uai_proof.py
+THREAD_TESTS := tests/test_native_library.py tests/test_threads.py
+# Addresses as every kernel lays them out for ThreadSanitizer.
+FIXED := $(shell command -v setarch >/dev/null && echo setarch -R)
+
+test-native: $(STAMP)
+	CXX=g++ $(PY) tools/native.py --sanitize address --out $(SANITIZED)/address
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(PY) -m pytest -q --native $(SANITIZED)/address $(NATIVE_TESTS)
+	CXX=g++ $(PY) tools/native.py --sanitize thread --out $(SANITIZED)/thread
+	LD_PRELOAD="$$(g++ -print-file-name=libtsan.so)" TSAN_OPTIONS="die_after_fork=0 halt_on_error=1" \
+	  $(FIXED) $(PY) -m pytest -q --native $(SANITIZED)/thread $(THREAD_TESTS)
 
 # PyTorch's CPU build, a tenth of the size of the others, in an environment of its own on top of .venv. Where pip's index
 # lacks it, PIP_EXTRA_INDEX_URL names one that has it.

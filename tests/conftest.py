@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from mssvm.core import library
+
 # No deadline: the first example of a property may compile a kernel. Derandomised: a red run is red again.
 settings.register_profile("mssvm", deadline=None, derandomize=True)
 settings.load_profile("mssvm")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--native", type=Path, help="directory of the native libraries to test, such as sanitized ones")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if directory := config.getoption("--native"):
+        library.DIRECTORY = directory.resolve()
 
 
 @pytest.fixture(scope="session")

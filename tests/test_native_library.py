@@ -1,15 +1,24 @@
-"""The boundary of the compiled library: fields of records, and refusals with a sentence."""
+"""The boundary of the compiled library: records, refusals with a sentence, its pool of threads, and its absence."""
 
 from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import native_records
 from mssvm.core import library
 from mssvm.core.errors import MssvmError
 from mssvm.core.library import FLOATS, INT, INTS, Function, RecordType
 from mssvm.engines.native import features
 
+SOURCES = Path(features.__file__).parent / "cpp"
 FLOAT_ROWS = np.zeros(6)
 NO_FLOATS, NO_INTS = np.zeros(0), np.zeros(0, dtype=np.int64)
 
@@ -117,5 +126,153 @@ def test_a_symbol_that_is_not_there() -> None:
 
 
 def test_the_chosen_variant_is_one_of_this_processor() -> None:
-    assert library.available()
+    assert library.missing() == ""
     assert library.lanes() in (2, 4, 8)
+
+
+# --- every function, with records that nobody should send -------------------------------------------------------------
+
+
+def test_every_exported_function_is_declared() -> None:
+    """So that the test below reaches it."""
+    declared = {function.symbol for function in native_records.declare_all()}
+    for source in SOURCES.glob("*.cpp"):
+        exported = set(re.findall(r"^MSSVM_API (mssvm_\w+)\(const ", source.read_text("utf-8"), re.MULTILINE))
+        assert exported <= declared, source.name
+
+
+def test_random_records_are_refused_with_a_sentence_or_handled() -> None:
+    """A crash, or a report of a sanitizer, ends the process with another code."""
+    command = [sys.executable, native_records.__file__, "2014", "200", str(library.DIRECTORY)]
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert done.returncode == 0, f"{done.stdout[-500:]}\n{done.stderr[-4000:]}"
+    assert len(done.stdout.splitlines()) == len(native_records.declare_all())
+
+
+# --- the pool of threads ----------------------------------------------------------------------------------------------
+
+
+def sums(threads: int, blocks: int, failing: int = -1, terms: int = 1000) -> np.ndarray:
+    """What every block adds up."""
+    out = np.zeros(blocks)
+    native_records.POOL(threads=threads, terms=terms, failing=failing, sums=out)
+    return out
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+@pytest.mark.parametrize("blocks", [0, 1, 2, 37])
+def test_the_pool_runs_every_block_once(threads: int, blocks: int) -> None:
+    expected = [sum(range(k, k + 1000)) for k in range(blocks)]
+    for _ in range(20):
+        assert sums(threads, blocks).tolist() == expected
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_an_error_of_a_block_is_the_call_s_and_the_pool_goes_on(threads: int) -> None:
+    for _ in range(20):
+        with pytest.raises(MssvmError, match=r"block 7 failed as it was told\."):
+            sums(threads, 40, failing=7)
+        assert sums(threads, 3, terms=2).tolist() == [1.0, 3.0, 5.0]
+
+
+def test_calls_from_many_threads_at_once() -> None:
+    expected = sums(1, 50)
+    with ThreadPoolExecutor(6) as executor:
+        for found in executor.map(lambda _: sums(3, 50), range(60)):
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are a matter of POSIX systems")
+def test_a_forked_child_has_a_pool_of_its_own() -> None:
+    expected = sums(4, 20)
+    code = (
+        "import os, sys\n"
+        "from test_native_library import sums\n"
+        "from mssvm.core import library\n"
+        f"library.DIRECTORY = library.Path({str(library.DIRECTORY)!r})\n"
+        "before = sums(4, 20).tolist()\n"
+        "for _ in range(5):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        os._exit(0 if sums(4, 20).tolist() == before else 3)\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "print(sum(before))\n"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == expected.sum()
+
+
+# --- without a library ------------------------------------------------------------------------------------------------
+
+WITHOUT = """
+import sys, warnings
+from pathlib import Path
+from mssvm.core import library
+library.DIRECTORY = Path(sys.argv[1])
+import numpy as np
+import mssvm as ms
+from mssvm.core.orders import find_order
+
+X = [np.eye(2)[[0, 1, 1]], np.eye(2)[[1, 0, 1]]]
+y = [[0, 1, 1], [1, 0, 1]]
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        model = ms.CRF(ms.Chain()).fit(X, y)
+        assert model.score(X, y) == 1.0
+    grid = ms.CRF(ms.Grid(), inference=ms.inference.Exact()).fit([np.eye(2)[[[0, 1], [1, 0]]]], [[[0, 1], [1, 0]]])
+told = [str(one.message) for one in told if one.category is ms.errors.MssvmWarning]
+assert len(told) == 1, told
+print(told[0])
+for asked in (
+    lambda: find_order([2, 2], [(0, 1)], [[0, 1]]),
+    lambda: ms.CRF(ms.Chain(), engine="numba").fit(X, y),
+):
+    try:
+        asked()
+    except ms.errors.MissingExtraError as error:
+        print(error)
+"""
+
+
+def without(directory: Path) -> list[str]:
+    """What is said where the libraries are those of a directory."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_without_a_library_the_reference_engine_answers_and_says_so_once(tmp_path: Path) -> None:
+    remedy = "install a wheel of this platform, or run pip install . in the source directory, which compiles it."
+    missing = f"mssvm has no compiled library for this machine: {remedy}"
+    assert without(tmp_path) == [
+        f"The reference engine answers, hundreds of times more slowly: {missing}",
+        missing,
+        missing,
+    ]
+
+
+def test_a_library_that_the_system_refuses_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / f"libmssvm-baseline{library.SUFFIX}").write_bytes(b"not a library")
+    told = without(tmp_path)
+    assert len(told) == 3
+    assert all(f"libmssvm-baseline{library.SUFFIX} of mssvm cannot be loaded here" in line for line in told)

@@ -1,15 +1,17 @@
 """Compiles src/mssvm/engines/native/cpp into src/mssvm/engines/native/lib; nothing but the standard library is needed.
 
     python tools/native.py                        for this machine, by $CXX, c++, g++, clang++ or the package ziglang
-    python tools/native.py --all                  every variant of this platform (for wheels)
+    python tools/native.py --wheel TAG --out DIR  every variant of a platform's wheel, by ziglang
     python tools/native.py --sanitize address     with AddressSanitizer and UndefinedBehaviorSanitizer; or: thread
 
-Objects are kept in build/native; a file is compiled again when it, a header or the command has changed.
+Objects and libraries are kept in build/native; a file is compiled again when it, a header, an option or the compiler
+has changed, so that a second build, such as that of a wheel after its metadata, takes no time.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import hashlib
 import os
 import platform
@@ -18,6 +20,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +40,7 @@ SANITIZERS = {
     "thread": ("-fsanitize=thread", "-g"),
 }
 X86 = ("x86_64", "AMD64")
+COMPILERS = ("c++", "g++", "clang++")
 
 
 @dataclass(frozen=True)
@@ -52,28 +56,61 @@ class Platform:
         return {"Windows": ".dll", "Darwin": ".dylib"}.get(self.system, ".so")
 
     @property
-    def variants(self) -> dict[str, str]:
-        """Names of the library's variants, each with its -march option."""
-        if self.machine in X86:
-            return {f"x86-64-v{k}": f"-march=x86_64_v{k}" if self.target else f"-march=x86-64-v{k}" for k in (2, 3, 4)}
-        return {"baseline": ""}
+    def variants(self) -> tuple[str, ...]:
+        """Names of the library's variants, the one for the oldest processors first."""
+        return ("x86-64-v2", "x86-64-v3", "x86-64-v4") if self.machine in X86 else ("baseline",)
+
+
+# Wheels, by their platform tags. The C library of zig's target is the oldest that the tag allows.
+PLATFORMS = {
+    "manylinux_2_17_x86_64.manylinux2014_x86_64": Platform("Linux", "x86_64", "x86_64-linux-gnu.2.17"),
+    "manylinux_2_17_aarch64.manylinux2014_aarch64": Platform("Linux", "aarch64", "aarch64-linux-gnu.2.17"),
+    "macosx_13_0_x86_64": Platform("Darwin", "x86_64", "x86_64-macos.13.0"),
+    "macosx_13_0_arm64": Platform("Darwin", "arm64", "aarch64-macos.13.0"),
+    "win_amd64": Platform("Windows", "AMD64", "x86_64-windows-gnu"),
+}
 
 
 def this_platform() -> Platform:
     return Platform(platform.system(), platform.machine())
 
 
-def find_compiler() -> list[str]:
-    """The command of a C++20 compiler."""
+@dataclass(frozen=True)
+class Compiler:
+    """A C++20 compiler: the words of its command, and whether it is zig's, which takes other options."""
+
+    command: tuple[str, ...]
+    is_zig: bool = False
+
+    @property
+    def name(self) -> str:
+        return "zig" if self.is_zig else Path(self.command[0]).name
+
+    def march(self, variant: str) -> list[str]:
+        """The option that compiles for the processors of a variant."""
+        if variant == "baseline":
+            return []
+        return [f"-march={variant.replace('-', '_') if self.is_zig else variant}"]
+
+
+@cache
+def version(compiler: Compiler) -> str:
+    """What a compiler says of itself; objects of another one are not used."""
+    done = subprocess.run([*compiler.command, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+def find_compiler() -> Compiler:
+    """The machine's C++ compiler, or that of the package ziglang."""
     if os.environ.get("CXX"):
-        return os.environ["CXX"].split()
-    for name in ("c++", "g++", "clang++"):
+        return Compiler(tuple(os.environ["CXX"].split()))
+    for name in COMPILERS:
         if path := shutil.which(name):
-            return [path]
+            return Compiler((path,))
     return zig()
 
 
-def zig() -> list[str]:
+def zig() -> Compiler:
     """The compiler of the package ziglang, or a sentence that says how to get one."""
     try:
         import ziglang  # noqa: F401
@@ -81,12 +118,12 @@ def zig() -> list[str]:
         raise SystemExit(
             "mssvm's kernels need a C++20 compiler: install g++ or clang, or run pip install ziglang, then try again."
         ) from None
-    return [sys.executable, "-m", "ziglang", "c++"]
+    return Compiler((sys.executable, "-m", "ziglang", "c++"), is_zig=True)
 
 
 def has_compiler() -> bool:
     """Whether a compiler is on the path."""
-    return bool(os.environ.get("CXX")) or any(shutil.which(name) for name in ("c++", "g++", "clang++"))
+    return bool(os.environ.get("CXX")) or any(shutil.which(name) for name in COMPILERS)
 
 
 def run(command: list[str]) -> None:
@@ -97,21 +134,19 @@ def run(command: list[str]) -> None:
         print(done.stderr.strip(), file=sys.stderr)
 
 
-def digest(source: Path, command: list[str]) -> str:
-    """Of everything that an object depends on."""
-    found = hashlib.sha256(" ".join(command).encode())
-    for path in (source, *sorted(SOURCES.glob("*.hpp"))):
+def digest(parts: list[str], files: list[Path]) -> str:
+    """Of everything that an object or a library depends on."""
+    found = hashlib.sha256("\n".join(parts).encode())
+    for path in files:
         found.update(path.read_bytes())
     return found.hexdigest()[:16]
 
 
-def compile_object(compiler: list[str], options: list[str], source: Path, kind: str) -> Path:
-    """The object file of one source, compiled now if it is not known."""
-    command = [*compiler, *FLAGS, *OWN_FLAGS.get(source.stem, ()), *options, "-c", str(source)]
-    out = OBJECTS / kind / f"{source.stem}-{digest(source, command)}.o"
+def produce(command: list[str], out: Path) -> Path:
+    """Run a command that writes ``out``, if that is not there, in the place of older ones."""
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
-        for old in out.parent.glob(f"{source.stem}-*.o"):
+        for old in out.parent.glob(f"{out.stem.rpartition('-')[0]}-{'?' * 16}{out.suffix}"):
             old.unlink(missing_ok=True)
         unfinished = out.with_suffix(f".{os.getpid()}.tmp")
         run([*command, "-o", str(unfinished)])
@@ -119,20 +154,34 @@ def compile_object(compiler: list[str], options: list[str], source: Path, kind: 
     return out
 
 
-def link(compiler: list[str], options: list[str], objects: list[Path], out: Path, system: str) -> None:
+def compile_object(compiler: Compiler, options: list[str], source: Path, kind: str) -> Path:
+    """The object file of one source, compiled now if it is not known."""
+    options = [*FLAGS, *OWN_FLAGS.get(source.stem, ()), *options]
+    known = digest([version(compiler), *options], [source, *sorted(SOURCES.glob("*.hpp"))])
+    return produce(
+        [*compiler.command, *options, "-c", str(source)], OBJECTS / compiler.name / kind / f"{source.stem}-{known}.o"
+    )
+
+
+def link(compiler: Compiler, options: list[str], objects: list[Path], out: Path, system: str) -> None:
     """A shared library of some objects; whoever has the old one loaded keeps it."""
+    options = [*options, "-shared"]
+    if system != "Windows":
+        options.append("-pthread")
+    if compiler.is_zig:
+        options.append("-s")  # its C++ library comes with two megabytes of names
+    elif system == "Linux":
+        options += ["-static-libstdc++", "-static-libgcc"]
+    known = digest([version(compiler), *options, *(path.name for path in objects)], [])
+    kept = objects[0].parent / f"{out.stem}-{known}{out.suffix}"
+    produce([*compiler.command, *options, *map(str, objects)], kept)
     out.parent.mkdir(parents=True, exist_ok=True)
-    extra = ["-pthread"] if system != "Windows" else []
-    if "ziglang" not in compiler and system == "Linux":
-        extra += ["-static-libstdc++", "-static-libgcc"]
     unfinished = out.with_suffix(f".{os.getpid()}.tmp")
-    run([*compiler, *options, "-shared", *extra, *map(str, objects), "-o", str(unfinished)])
+    shutil.copy(kept, unfinished)
     unfinished.replace(out)
 
 
-def build(
-    compiler: list[str], wanted: Platform, variants: list[str], sanitize: str = "", out: Path = LIBRARIES
-) -> None:
+def build(compiler: Compiler, wanted: Platform, variants: list[str], out: Path, sanitize: str = "") -> None:
     """Compile and link the named variants, and the small library that tells which of them a processor can run."""
     common = ["-target", wanted.target] if wanted.target else []
     extra = list(SANITIZERS[sanitize]) if sanitize else []
@@ -140,41 +189,46 @@ def build(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = {}
         for variant in variants:
-            march = wanted.variants[variant]
-            options = [*common, *extra, *([march] if march else [])]
+            options = [*common, *extra, *compiler.march(variant)]
             kind = "-".join(filter(None, (wanted.target, variant, sanitize)))
-            jobs[variant] = options, [pool.submit(compile_object, compiler, options, s, kind) for s in sources]
-        for variant, (options, objects) in jobs.items():
+            jobs[variant] = [pool.submit(compile_object, compiler, options, source, kind) for source in sources]
+        for variant, objects in jobs.items():
+            # Linked for no variant: zig compiles its C++ library once for every processor it is asked to link for.
             name = out / f"libmssvm-{variant}{wanted.suffix}"
-            link(compiler, options, [job.result() for job in objects], name, wanted.system)
+            link(compiler, [*common, *extra], [job.result() for job in objects], name, wanted.system)
     if wanted.machine in X86:
         cpu = compile_object(compiler, common, SOURCES / "cpu.cpp", wanted.target or "cpu")
         link(compiler, common, [cpu], out / f"libmssvm-cpu{wanted.suffix}", wanted.system)
-    if variants:
-        (out / ".built").touch()  # what the Makefile looks at
 
 
-def best_variant(compiler: list[str]) -> str:
+def best_variant(compiler: Compiler, out: Path) -> str:
     """The fastest variant that this machine can run."""
     here = this_platform()
     if here.machine not in X86:
         return "baseline"
-    build(compiler, here, [])
-    import ctypes
-
-    level = ctypes.CDLL(str(LIBRARIES / f"libmssvm-cpu{here.suffix}")).mssvm_cpu_level()
+    build(compiler, here, [], out)
+    level = ctypes.CDLL(str(out / f"libmssvm-cpu{here.suffix}")).mssvm_cpu_level()
     return f"x86-64-v{max(level, 2)}"
+
+
+def build_here(out: Path = LIBRARIES, sanitize: str = "") -> None:
+    """The variant for this machine by this machine's compiler."""
+    compiler = find_compiler()
+    build(compiler, this_platform(), [best_variant(compiler, out)], out, sanitize)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="every variant of this platform")
     parser.add_argument("--sanitize", choices=sorted(SANITIZERS), default="")
     parser.add_argument("--out", type=Path, default=LIBRARIES, help="directory of the libraries")
+    parser.add_argument("--wheel", choices=PLATFORMS, help="every variant of the wheel with this tag, by zig")
     given = parser.parse_args()
-    compiler = find_compiler()
-    variants = list(this_platform().variants) if given.all else [best_variant(compiler)]
-    build(compiler, this_platform(), variants, given.sanitize, given.out)
+    if given.wheel:
+        wanted = PLATFORMS[given.wheel]
+        build(zig(), wanted, list(wanted.variants), given.out)
+    else:
+        build_here(given.out, given.sanitize)
+    (given.out / ".built").touch()  # what the Makefile looks at
 
 
 if __name__ == "__main__":

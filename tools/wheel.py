@@ -1,13 +1,17 @@
-"""The wheel and the sdist, and the wheel in an empty environment: the README's lines of Python, and ``mssvm demo``.
+"""Wheels and the sdist; the wheel of this platform in an empty environment without a compiler: README and demo.
 
     python tools/wheel.py                                  # with this interpreter: make wheel
     python tools/wheel.py python3.12 python3.13            # and with these instead
+    python tools/wheel.py --all                            # and the wheels of the other platforms, which nobody runs
 
-What is built goes to dist/. Each environment is made anew in a temporary folder, with nothing of the sources in it.
+What is built goes to dist/. A wheel holds every variant of its platform, compiled by zig (package ziglang) against the
+oldest C library that its tag allows, and serves every Python. Each environment is made anew in a temporary folder, with
+nothing of the sources in it.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -15,14 +19,19 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from zipfile import ZipFile
+
+import native
 
 ROOT = Path(__file__).resolve().parents[1]
 QUIET = ("--quiet", "--disable-pip-version-check")
+MOST_BYTES = 5 * 10**6
+GLIBC = 17  # of manylinux_2_17
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     """What a command prints; it must succeed."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | {"MPLBACKEND": "Agg"}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | {"MPLBACKEND": "Agg"} | variables
     parts = [str(part) for part in command]
     done = subprocess.run(parts, cwd=cwd, env=clean, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -43,36 +52,77 @@ def lines_of_readme() -> str:
     return found.group(1)
 
 
-def build(folder: Path) -> Path:
-    """The wheel, made from the sdist."""
-    python = environment(sys.executable, folder / "build")
-    run(python, "-m", "pip", "install", *QUIET, "build", cwd=folder)
-    run(python, "-m", "build", "--outdir", ROOT / "dist", ROOT, cwd=folder)
-    return max((ROOT / "dist").glob("mssvm-*.whl"), key=lambda path: path.stat().st_mtime)
+def tag_here() -> str:
+    """The tag of this machine's wheel."""
+    here = native.this_platform()
+    for tag, wanted in native.PLATFORMS.items():
+        if (wanted.system, wanted.machine) == (here.system, here.machine):
+            return tag
+    sys.exit(f"There is no wheel for {here.system} on {here.machine}: pip install . compiles for this machine alone.")
+
+
+def build(python: Path, tag: str, folder: Path, *options: str) -> Path:
+    """The wheel with a tag; without options it is made from the sdist, which is built first."""
+    began = time.monotonic()
+    run(python, "-m", "build", *options, "--outdir", ROOT / "dist", ROOT, cwd=folder, MSSVM_WHEEL=tag)
+    wheel = next((ROOT / "dist").glob(f"mssvm-*-py3-none-{tag}.whl"))
+    size = wheel.stat().st_size
+    print(f"{wheel.name}, {size / 1e6:.2f} MB, {time.monotonic() - began:.0f} s", flush=True)
+    if size > MOST_BYTES:
+        sys.exit(f"The wheel must not be larger than {MOST_BYTES / 1e6:.0f} MB.")
+    inspect(wheel, native.PLATFORMS[tag])
+    return wheel
+
+
+def inspect(wheel: Path, wanted: native.Platform) -> None:
+    """All variants must be there, and on Linux need no younger C library than the tag says."""
+    with ZipFile(wheel) as archive:
+        libraries = {Path(name).name: archive.read(name) for name in archive.namelist() if "/native/lib/" in name}
+    expected = {f"libmssvm-{variant}{wanted.suffix}" for variant in wanted.variants}
+    if wanted.machine in native.X86:
+        expected.add(f"libmssvm-cpu{wanted.suffix}")
+    if set(libraries) != expected:
+        sys.exit(f"{wheel.name} holds {sorted(libraries)}, not {sorted(expected)}.")
+    for name, content in libraries.items():
+        youngest = max((int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", content)), default=0)
+        if wanted.system == "Linux" and youngest > GLIBC:
+            sys.exit(f"{name} needs glibc 2.{youngest}; the tag allows 2.{GLIBC}.")
 
 
 def check(python: str, wheel: Path, folder: Path) -> str:
-    """Install the wheel for ``python`` and use it; what was installed."""
+    """Install the wheel for ``python`` and use it where no compiler is on the path; what was installed."""
     mine = environment(python, folder / "empty")
-    run(mine, "-m", "pip", "install", *QUIET, f"{wheel}[plot]", cwd=folder)
+    path = {"PATH": str(mine.parent), "CXX": ""}
+    run(mine, "-m", "pip", "install", *QUIET, f"{wheel}[plot]", cwd=folder, **path)
     (folder / "readme.py").write_text(lines_of_readme(), "utf-8")
-    run(mine, "readme.py", cwd=folder)
-    run(mine.parent / "mssvm", "demo", cwd=folder)
-    about = "import sys, numpy, numba, mssvm; print(sys.version.split()[0])\n"
-    about += "for package in (numpy, numba, mssvm): print(package.__version__)"
-    versions = run(mine, "-c", about, cwd=folder).split()
-    return "Python {}, numpy {}, numba {}: mssvm {} runs the README's lines and mssvm demo".format(*versions)
+    run(mine, "readme.py", cwd=folder, **path)
+    began = time.monotonic()
+    run(mine.parent / "mssvm", "demo", cwd=folder, **path)
+    seconds = time.monotonic() - began
+    about = "import sys, numpy, mssvm; from mssvm.core import library\n"
+    about += "print(sys.version.split()[0], numpy.__version__, mssvm.__version__, library.variants()[0])"
+    versions = run(mine, "-c", about, cwd=folder, **path).split()
+    told = "Python {}, numpy {}: mssvm {} ({}) runs the README's lines and mssvm demo".format(*versions)
+    return f"{told} (the demo alone: {seconds:.0f} s)"
 
 
-def main(pythons: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("python", nargs="*", default=[sys.executable], help="interpreters to try the wheel with")
+    parser.add_argument("--all", action="store_true", help="cross-compile the wheels of the other platforms, too")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        wheel = build(Path(name))
-        print(f"{wheel.name}, {wheel.stat().st_size / 2**20:.1f} MiB")
-        for k, python in enumerate(pythons or [sys.executable]):
+        builder = environment(sys.executable, Path(name) / "build")
+        run(builder, "-m", "pip", "install", *QUIET, "build", cwd=Path(name))
+        wheel = build(builder, tag_here(), Path(name))
+        for tag in native.PLATFORMS if given.all else ():
+            if tag != tag_here():
+                build(builder, tag, Path(name), "--wheel")
+        for k, python in enumerate(given.python):
             began = time.monotonic()
             (folder := Path(name) / str(k)).mkdir()
             print(f"{check(python, wheel, folder)}, {time.monotonic() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
-from platform import machine
 from struct import Struct
 from typing import Any
 
@@ -27,9 +26,8 @@ from mssvm.core.errors import MemoryLimitError, MissingExtraError, MssvmError
 DIRECTORY = Path(__file__).parents[1] / "engines/native/lib"
 VERSION = 1  # of the boundary; ``mssvm_version`` of the library must agree
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-X86 = ("x86_64", "AMD64")
 _REFUSED, _NO_MEMORY = -1, -2
-
+_REMEDY = "install a wheel of this platform, or run pip install . in the source directory, which compiles it."
 
 _BYTE: Any = ctypes.c_char
 
@@ -143,6 +141,7 @@ class Function:
     def __init__(self, symbol: str, **fields: FieldKind) -> None:
         self.symbol = symbol
         self.record = RecordType(symbol, fields)
+        FUNCTIONS.append(self)
 
     def __call__(self, **values: Any) -> int:
         """Build the record and run."""
@@ -163,6 +162,9 @@ class Function:
         return code
 
 
+FUNCTIONS: list[Function] = []  # all that have been declared: tests call each with records that it must refuse
+
+
 def _error(symbol: str, code: int) -> Exception:
     message = load().mssvm_error().decode()
     if code == _NO_MEMORY:
@@ -174,37 +176,45 @@ def _error(symbol: str, code: int) -> Exception:
 
 def variants() -> list[str]:
     """Names of the library's variants for this processor, the fastest first."""
-    if machine() not in X86:
-        return ["baseline"]
     path = DIRECTORY / f"libmssvm-cpu{SUFFIX}"
-    level = ctypes.CDLL(str(path)).mssvm_cpu_level() if path.exists() else 0
+    if not path.exists():  # only x86-64 has several
+        return ["baseline"]
+    level = _open(path).mssvm_cpu_level()
     return [f"x86-64-v{k}" for k in range(level, 1, -1)]
+
+
+def _open(path: Path) -> Any:
+    """A shared library; one that the system refuses is as good as none."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise MissingExtraError(f"{path.name} of mssvm cannot be loaded here ({error}): {_REMEDY}") from None
 
 
 @cache
 def load() -> Any:
     """The library, loaded once for the process."""
-    for variant in variants():
-        path = DIRECTORY / f"libmssvm-{variant}{SUFFIX}"
-        if not path.exists():
-            continue
-        library = ctypes.CDLL(str(path))
-        library.mssvm_error.restype = ctypes.c_char_p
-        found = library.mssvm_version()
-        if found != VERSION:
-            raise MssvmError(
-                f"{path.name} is of another version of mssvm (boundary {found}, not {VERSION}): run make install again."
-            )
-        return library
-    raise MissingExtraError(
-        "mssvm has no compiled library for this machine: install a wheel of this platform, or run pip install . "
-        "in the source directory, which compiles it."
-    )
+    paths = [DIRECTORY / f"libmssvm-{variant}{SUFFIX}" for variant in variants()]
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
+        raise MissingExtraError(f"mssvm has no compiled library for this machine: {_REMEDY}")
+    library = _open(path)
+    library.mssvm_error.restype = ctypes.c_char_p
+    found = library.mssvm_version()
+    if found != VERSION:
+        raise MssvmError(
+            f"{path.name} is of another version of mssvm (boundary {found}, not {VERSION}): run make install again."
+        )
+    return library
 
 
-def available() -> bool:
-    """Whether there is a library for this machine."""
-    return any((DIRECTORY / f"libmssvm-{variant}{SUFFIX}").exists() for variant in variants())
+def missing() -> str:
+    """Why there is no library for this machine and what to do; empty where there is one."""
+    try:
+        load()
+    except MissingExtraError as error:
+        return str(error)
+    return ""
 
 
 @cache

@@ -1,16 +1,20 @@
 """Engines: ``base`` is the protocol, ``numba`` runs it on CPUs, ``torch`` on GPUs, ``reference`` defines it in NumPy.
 
-``engine_of`` is the table of names that estimators read; a new engine is one package and one line in it.
+``engine_of`` is the table of names that estimators read; a new engine is one package and one line in it. Where there is
+no compiled library, "auto" is the reference engine, and a warning says so once.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from os import cpu_count
 from pkgutil import resolve_name
 from typing import Any
+from warnings import warn
 
+from mssvm.core import library
 from mssvm.core.checks import count
-from mssvm.core.errors import InputError
+from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.engines.base import Engine
 
 __all__ = ["Engine", "engine_of"]
@@ -41,9 +45,18 @@ def engine_of(engine: Any = "auto", threads: int | None = 1, device: str | None 
     if device is not None or (isinstance(engine, str) and engine == "torch"):
         on_device: Engine = resolve_name(ENGINES["torch"])("cpu" if device is None else str(device))
         return on_device
+    if isinstance(engine, str) and engine == "auto" and (why := library.missing()):
+        _warn_once(why)
+        engine = "reference"
     if isinstance(engine, str) and engine in ENGINES:
         made: Engine = resolve_name(ENGINES[engine])(many if many > 0 else max(1, (cpu_count() or 1) + 1 + many))
         return made
     if not isinstance(engine, Engine):
         raise InputError(f"engine must be one of {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}.")
     return engine
+
+
+@cache
+def _warn_once(why: str) -> None:
+    """A process asks for engines many times; one sentence is enough."""
+    warn(f"The reference engine answers, hundreds of times more slowly: {why}", MssvmWarning, stacklevel=3)

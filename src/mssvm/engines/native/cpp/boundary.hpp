@@ -38,6 +38,13 @@ inline void require(bool condition, const char *message) {
     if (!condition) throw Refused(message);
 }
 
+// A record that another one points to.
+template <class Record> const Record &nested(const Record *record) {
+    require(record != nullptr, "a record that this one points to is missing.");
+    require(record->bytes == int64_t(sizeof(Record)), "a record has another size: Python files and library differ.");
+    return *record;
+}
+
 constexpr int64_t REFUSED = -1, NO_MEMORY = -2, FAILED = -3;
 
 inline std::string &last_error() {

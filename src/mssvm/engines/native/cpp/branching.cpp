@@ -243,9 +243,8 @@ struct StateBounds {
 // the last step to the first of an output, the best that a step's entries can come to, everything else included, is
 // that of its message's entries on the way back; an output with several steps has the least of their bounds.
 int64_t state_bounds(const StateBounds &c) {
-    require(c.program != nullptr, "no program was given.");
-    const Program &p = *c.program;
-    require(c.work.size >= p.n_work, "the work vector is too short.");
+    const Program &p = nested(c.program);
+    require(c.work.size >= std::max<int64_t>(p.n_work, 1), "the work vector is too short.");
     std::vector<double> rest(c.work.size, -INF), best(p.max_card);
     std::vector<int64_t> at(p.max_inputs);
     double total = c.work[0];
@@ -291,8 +290,9 @@ int64_t state_bounds(const StateBounds &c) {
 
 MSSVM_API mssvm_branching_descend(const Descend *call) {
     return guarded(call, [](const Descend &c) -> int64_t {
-        require(c.program && c.buckets && c.state, "a program, buckets and their state are needed.");
-        const Program &p = *c.program;
+        const Program &p = nested(c.program);
+        nested(c.buckets);
+        nested(c.state);
         int64_t levels = p.positions() - p.n_hidden;
         require(c.work.size >= p.n_work && c.depth.size == 1, "the work vector is too short.");
         require(c.width >= p.max_card || levels == 0, "rows of open bounds are too short.");
@@ -304,18 +304,18 @@ MSSVM_API mssvm_branching_descend(const Descend *call) {
 
 MSSVM_API mssvm_branching_value(const Evaluate *call) {
     return guarded(call, [](const Evaluate &c) -> int64_t {
-        require(c.buckets && c.state && c.value.size == 1, "buckets, their state and one number are needed.");
-        c.value[0] = ConditionalBound(*c.buckets, *c.state, c.eps).value();
+        require(c.value.size == 1, "one number is returned.");
+        c.value[0] = ConditionalBound(nested(c.buckets), nested(c.state), c.eps).value();
         return 0;
     });
 }
 
 MSSVM_API mssvm_branching_give(const Give *call) {
     return guarded(call, [](const Give &c) -> int64_t {
-        require(c.buckets && c.state, "buckets and their state are needed.");
-        bool known = c.variable >= 0 && c.variable + 1 < c.buckets->near_ptr.size;
+        const Buckets &buckets = nested(c.buckets);
+        bool known = c.variable >= 0 && c.variable < buckets.near_ptr.size - 1;
         require(known && (c.sign == 1 || c.sign == -1), "only a variable can be given or taken back.");
-        ConditionalBound(*c.buckets, *c.state, 1.0).give(c.variable, c.value, c.sign);
+        ConditionalBound(buckets, nested(c.state), 1.0).give(c.variable, c.value, c.sign);
         return 0;
     });
 }

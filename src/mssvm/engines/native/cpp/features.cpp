@@ -68,7 +68,7 @@ void begin_with(const Floats &offset, const Floats &out) {
 // Looks at every index of a model once, so that the passes need not.
 MSSVM_API mssvm_features_check(const Model *model) {
     return guarded(model, [](const Model &m) -> int64_t {
-        for (const Term *term : m.terms) check(*term, m);
+        for (const Term *term : m.terms) check(nested(term), m);
         return 0;
     });
 }
@@ -76,7 +76,7 @@ MSSVM_API mssvm_features_check(const Model *model) {
 // theta = Phi w + offset; an empty offset is zero.
 MSSVM_API mssvm_features_forward(const Forward *call) {
     return guarded(call, [](const Forward &c) -> int64_t {
-        const Model &m = *c.model;
+        const Model &m = nested(c.model);
         require(c.w.size == m.weights, "w has another number of weights than the model.");
         require(c.unary.size == m.states && c.tables.size == m.entries, "theta has another size than the batch.");
         require(c.offset_unary.empty() || c.offset_unary.size == m.states, "the offset has another size than the batch.");
@@ -92,7 +92,7 @@ MSSVM_API mssvm_features_forward(const Forward *call) {
 // gradient = Phi^T mu; `tables` is a workspace for the marginals of tables, summed over the factors that share one.
 MSSVM_API mssvm_features_adjoint(const Adjoint *call) {
     return guarded(call, [](const Adjoint &c) -> int64_t {
-        const Model &m = *c.model;
+        const Model &m = nested(c.model);
         require(c.gradient.size == m.weights, "the gradient has another number of weights than the model.");
         require(c.mu_unary.size == m.states && c.tables.size == m.entries, "mu has another size than the batch.");
         std::fill(c.gradient.begin(), c.gradient.end(), 0.0);

@@ -87,7 +87,7 @@ struct Separators {
 // A variable's message goes to the next variable in it (its parent). Variable w is in the messages of its earlier
 // neighbours and of their ancestors before w, so that no edge has to be added (Gilbert, Ng and Peyton, 1994).
 int64_t separators(const Separators &s) {
-    const Graph &g = *s.graph;
+    const Graph &g = nested(s.graph);
     check(g);
     int64_t eliminated = s.bits.size, kinds = g.kinds.size;
     require(s.counts.size == eliminated * kinds, "counts of separators have another size.");
@@ -130,7 +130,7 @@ struct LeastClique {
 // Bits of the largest clique of any order, at least: the most that a variable and its neighbours have left when the
 // smallest such clique is taken away each time (degeneracy).
 int64_t least_clique(const LeastClique &c) {
-    const Graph &g = *c.graph;
+    const Graph &g = nested(c.graph);
     check(g);
     require(c.least.size == 1, "one number is returned.");
     int64_t n = g.size();
@@ -168,7 +168,7 @@ struct Ball {
 
 // Variables around one, breadth first, as many as `found` has room for; returns their number.
 int64_t ball(const Ball &b) {
-    const Graph &g = *b.graph;
+    const Graph &g = nested(b.graph);
     check(g);
     require(b.centre >= 0 && b.centre < g.size() && b.found.size > 0, "a ball needs a centre and room.");
     std::vector<char> seen(g.size(), 0);
@@ -196,7 +196,7 @@ struct Borders {
 };
 
 int64_t borders(const Borders &b) {
-    const Graph &g = *b.graph;
+    const Graph &g = nested(b.graph);
     check(g);
     int64_t n = g.size(), count = 0, at = 0;
     require(b.inside.size == n && b.ptr.size == n + 1 && b.least.size == n, "arrays of borders have other sizes.");
@@ -343,7 +343,7 @@ private:
 };
 
 int64_t greedy(const Greedy &c) {
-    const Graph &g = *c.graph;
+    const Graph &g = nested(c.graph);
     check(g);
     int64_t n = g.size(), done = 0, length = c.group.size;
     require(c.order.size == length && c.filled.size == 1, "an order has another size than its group.");

@@ -3,6 +3,7 @@
 // Which thread runs a block never changes what the block computes, so results have the same bits on any number of
 // threads. A forked child starts a pool of its own: threads do not survive a fork.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>

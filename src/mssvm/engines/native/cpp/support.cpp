@@ -24,8 +24,7 @@ struct Search {
 };
 
 template <class Call> void check_call(const Call &c) {
-    require(c.wiring != nullptr, "no wiring was given.");
-    check(*c.wiring, c.tables);
+    check(nested(c.wiring), c.tables);
     require(c.hard.size == c.wiring->factors() && c.left.size == c.wiring->states(), "masks have other sizes.");
 }
 

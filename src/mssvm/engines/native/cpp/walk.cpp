@@ -423,9 +423,8 @@ private:
 // One region for every row of draws.
 MSSVM_API mssvm_regions_walk(const Walk *call) {
     return guarded(call, [](const Walk &c) -> int64_t {
-        require(c.wiring != nullptr, "no wiring was given.");
-        check(*c.wiring, c.scores);
-        const Wiring &w = *c.wiring;
+        const Wiring &w = nested(c.wiring);
+        check(w, c.scores);
         require(c.prob.size == c.scores.size && c.scores.size >= w.states(), "scores have another size.");
         require(c.hard.size == w.factors() && c.possible.size == w.states(), "masks have other sizes.");
         require(c.free.size == w.variables() && c.states.size == w.variables(), "outputs have another size.");

@@ -1,0 +1,120 @@
+"""Random records at the C boundary, for every native function of the package; a process of its own, since it may crash.
+
+    python tests/native_records.py SEED TRIALS [DIRECTORY]     # directory of the libraries
+
+Sizes are anything, arrays may be one and the same, records that others point to are missing, of another size, or
+empty. A function computes something or refuses with a sentence. Where it trusts indices that were checked when a plan
+was made, they are zero.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
+from typing import Any
+
+import numpy as np
+
+import mssvm
+from mssvm.core import library
+from mssvm.core.library import FUNCTIONS, ArrayKind, Function, NumberKind, Record, RecordKind, RecordType
+
+SIZES = (0, 0, 1, 1, 2, 2, 3, 4, 6, 9, 17)
+WHOLE = (0, 0, 1, 1, 2, 3, 4, -1, 17, -(1 << 62), 1 << 62)
+REAL = (0.0, 1.0, 0.5, -1.0, 1e300, np.inf, -np.inf, np.nan)
+# How long a function may go on; the rest of the numbers are sizes and places.
+PATIENCE = ("budget", "groups", "most_rounds", "most", "terms")
+# These look at every index of a call.
+CHECKED = ("mssvm_order_", "mssvm_png_", "mssvm_dual_", "mssvm_support_", "mssvm_pool_")
+POOL = Function("mssvm_pool_sums", threads=library.INT, terms=library.INT, failing=library.INT, sums=library.FLOATS)
+
+
+def declare_all() -> list[Function]:
+    """The functions of all modules; those of the torch engine need PyTorch and call nothing native."""
+    for module in walk_packages(mssvm.__path__, "mssvm."):
+        if not module.name.startswith(("mssvm.torch", "mssvm.engines.torch", "mssvm.__main__")):
+            import_module(module.name)
+    return sorted(FUNCTIONS, key=lambda function: function.symbol)
+
+
+class Draw:
+    """Random fields, by kind."""
+
+    def __init__(self, seed: int, symbol: str) -> None:
+        self.rng = np.random.default_rng([seed, *symbol.encode()])
+        self.checked = symbol.startswith(CHECKED)
+        self.alive: list[Any] = []
+
+    def array(self, kind: ArrayKind, size: int) -> Any:
+        if kind.dtype == np.float64:
+            return self.rng.choice([*REAL, *self.rng.normal(size=8)], size=size)
+        if kind.dtype == np.bool_ or kind.dtype == np.uint8:
+            return self.rng.integers(0, 2, size=size).astype(kind.dtype)
+        if not self.checked:
+            return np.zeros(size, dtype=kind.dtype)
+        if self.rng.random() < 0.4:
+            return np.minimum(np.arange(size), self.rng.integers(1, 6)).astype(kind.dtype)
+        return self.rng.integers(-1, 5, size=size).astype(kind.dtype)
+
+    def number(self, kind: NumberKind) -> Any:
+        if kind.code == "d":
+            return float(self.rng.choice(REAL))
+        return WHOLE[self.rng.integers(len(WHOLE))]
+
+    def nested(self, kind: RecordType) -> Record | None:
+        draw = self.rng.random()
+        if draw < 0.15:
+            return None
+        empty = not self.checked or draw < 0.4
+        record = self.record(kind, empty)
+        if draw > 0.85:
+            struct.pack_into("@q", record._buffer, 0, kind.layout.size + 8 * int(self.rng.integers(-1, 1)) or 8)
+        return record
+
+    def record(self, kind: RecordType, empty: bool = False) -> Record:
+        values: dict[str, Any] = {}
+        arrays: dict[np.dtype[Any], list[Any]] = {}
+        usual = int(self.rng.choice(SIZES))
+        for name, field in kind.fields.items():
+            if isinstance(field, RecordKind):
+                values[name] = self.nested(field.kind)
+            elif isinstance(field, NumberKind):
+                values[name] = 0 if empty else self.number(field)
+                if name in PATIENCE:
+                    values[name] = min(values[name], 17)
+            else:
+                size = usual + int(self.rng.integers(0, 2)) if self.rng.random() < 0.6 else int(self.rng.choice(SIZES))
+                same = arrays.setdefault(field.dtype, [])
+                if same and self.rng.random() < 0.1:  # overlapping: one array for two fields
+                    values[name] = same[-1]
+                    continue
+                values[name] = self.array(field, 0 if empty else size)
+                same.append(values[name])
+        self.alive.append(values)
+        return Record(kind, values)
+
+
+def main(seed: int, trials: int, directory: str = "") -> None:
+    if directory:
+        library.DIRECTORY = Path(directory)
+    for function in declare_all():
+        draw, found = Draw(seed, function.symbol), Counter[str]()
+        print(function.symbol, end=" ", flush=True)  # whose turn it is, should the process end
+        for _ in range(trials):
+            try:
+                function.run(draw.record(function.record))
+                found["computed"] += 1
+            except (library.MssvmError, RuntimeError) as error:
+                sentence = str(error).removeprefix(f"{function.symbol}: ")
+                assert sentence, "a refusal without a sentence"
+                found["refused"] += 1
+            draw.alive.clear()
+        print(*(f"{kind} {count}" for kind, count in sorted(found.items())), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
