@@ -30,7 +30,7 @@ MAX_SPREAD = 300.0
 # Doubles of a work vector that several instances may share, one per lane: beyond it they push each other out of caches.
 SHARED_DOUBLES = 1 << 19
 # Table entries of one block's buckets from which the block is run in slices of time, in memory of its own.
-LONG_BLOCK = 1 << 22
+LONG_BLOCK = 1 << 21
 SLICE = 0.2  # seconds of a native call, between which Ctrl-C is heard
 NO_FLOATS, NO_INTS = np.zeros(0), np.zeros(0, dtype=np.int64)
 
