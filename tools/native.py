@@ -35,9 +35,10 @@ FLAGS = (
 )  # fmt: skip
 # Orders break ties by sums of logarithms: unfused, they are the same on every processor.
 OWN_FLAGS = {"orders": ("-ffp-contract=off",)}
+# Little optimised: watched code takes many times as long to compile, and minutes at -O3.
 SANITIZERS = {
-    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g"),
-    "thread": ("-fsanitize=thread", "-g"),
+    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-O1", "-g1"),
+    "thread": ("-fsanitize=thread", "-O1", "-g1"),
 }
 X86 = ("x86_64", "AMD64")
 COMPILERS = ("c++", "g++", "clang++")

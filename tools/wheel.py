@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -61,10 +62,10 @@ def tag_here() -> str:
     sys.exit(f"There is no wheel for {here.system} on {here.machine}: pip install . compiles for this machine alone.")
 
 
-def build(python: Path, tag: str, folder: Path, *options: str) -> Path:
-    """The wheel with a tag; without options it is made from the sdist, which is built first."""
+def build(python: Path, tag: str, folder: Path) -> Path:
+    """The wheel with a tag."""
     began = time.monotonic()
-    run(python, "-m", "build", *options, "--outdir", ROOT / "dist", ROOT, cwd=folder, MSSVM_WHEEL=tag)
+    run(python, "-m", "build", "--wheel", "--outdir", ROOT / "dist", ROOT, cwd=folder, MSSVM_WHEEL=tag)
     wheel = next((ROOT / "dist").glob(f"mssvm-*-py3-none-{tag}.whl"))
     size = wheel.stat().st_size
     print(f"{wheel.name}, {size / 1e6:.2f} MB, {time.monotonic() - began:.0f} s", flush=True)
@@ -72,6 +73,20 @@ def build(python: Path, tag: str, folder: Path, *options: str) -> Path:
         sys.exit(f"The wheel must not be larger than {MOST_BYTES / 1e6:.0f} MB.")
     inspect(wheel, native.PLATFORMS[tag])
     return wheel
+
+
+def build_sources(python: Path, wheel: Path, folder: Path) -> None:
+    """The sdist, which must hold every file of the wheel but the libraries, and what compiles these."""
+    run(python, "-m", "build", "--sdist", "--outdir", ROOT / "dist", ROOT, cwd=folder)
+    sdist = max((ROOT / "dist").glob("mssvm-*.tar.gz"), key=lambda path: path.stat().st_mtime)
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    with ZipFile(wheel) as archive:
+        needed = {f"src/{name}" for name in archive.namelist() if name.startswith("mssvm/")}
+    needed = {name for name in needed if "/native/lib/" not in name} | {"hatch_build.py", "tools/native.py"}
+    if lacking := sorted(needed - held):
+        sys.exit(f"{sdist.name} lacks {', '.join(lacking)}.")
+    print(f"{sdist.name}, {sdist.stat().st_size / 1e6:.2f} MB", flush=True)
 
 
 def inspect(wheel: Path, wanted: native.Platform) -> None:
@@ -115,9 +130,10 @@ def main() -> None:
         builder = environment(sys.executable, Path(name) / "build")
         run(builder, "-m", "pip", "install", *QUIET, "build", cwd=Path(name))
         wheel = build(builder, tag_here(), Path(name))
+        build_sources(builder, wheel, Path(name))
         for tag in native.PLATFORMS if given.all else ():
             if tag != tag_here():
-                build(builder, tag, Path(name), "--wheel")
+                build(builder, tag, Path(name))
         for k, python in enumerate(given.python):
             began = time.monotonic()
             (folder := Path(name) / str(k)).mkdir()
