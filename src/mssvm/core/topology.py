@@ -292,6 +292,11 @@ class Batch:
         return found
 
     @cached_property
+    def message_ptr(self) -> Ints:
+        """Where the log-messages of each instance begin: one message per entry of ``scope_vars``, in that order."""
+        return offsets(self.cards[self.scope_vars])[self.scope_ptr[self.factor_ptr]]
+
+    @cached_property
     def mu_source(self) -> Ints:
         """For every entry of ``Marginals.tables`` the entry of ``Potentials.tables`` it is a marginal of."""
         return spans(self.table_at[self.mu_first], self.table_sizes[self.mu_first])

@@ -25,9 +25,9 @@ class NumbaEngine(Workers):
         return NumbaPlan(batch, settings, self, self.log_space)
 
     def messages(self, batch: Batch) -> MessagePlan:
-        from mssvm.engines.numba.messages.plan import NumbaMessagePlan  # exact inference does without
+        from mssvm.engines.native.messages import NativeMessagePlan  # exact inference does without
 
-        return NumbaMessagePlan.of(batch, self)
+        return NativeMessagePlan(batch, self)
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
         return LinearFeatures(batch, terms, offset, n_weights)

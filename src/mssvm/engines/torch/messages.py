@@ -28,7 +28,6 @@ from mssvm.engines.messages import (
     MessageModel,
     MessagePlan,
     Schedule,
-    SumRequest,
     Temperatures,
 )
 from mssvm.engines.numba.engine import NumbaEngine
@@ -57,9 +56,6 @@ class TorchMessagePlan:
 
     def load(self, theta: Potentials, query: Query, noise: Floats) -> TorchMessageModel:
         return TorchMessageModel(self, theta, query, noise)
-
-    def settling(self, free: Bools) -> Ints:
-        return np.zeros(len(self.batch), dtype=np.int64)
 
     @cached_property
     def host(self) -> MessagePlan:
@@ -250,9 +246,6 @@ class TorchMessageModel:
         sizes = self.plan.batch.n_states, self.plan.batch.n_mu_entries
         return DeviceMarginals(*(self.unary.new_zeros(size) for size in sizes))
 
-    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
-        return request.instances
-
     def given(self, components: HiddenComponents, eps_h: float) -> Conditional:
         return TorchConditional(self, components, eps_h)
 
@@ -270,9 +263,11 @@ class Edges:
 class TorchRun:
     """Messages in log space, the largest entry of each 0; in single precision a residual of rounding is given as 0."""
 
+    unit = 1.0
+
     def __init__(self, model: TorchMessageModel, unary: torch.Tensor) -> None:
         plan = model.plan
-        self.model, self.plan, self.at = model, plan, plan.at
+        self.model, self.plan, self.batch, self.at = model, plan, plan.batch, plan.at
         self.unary, self.open_unary = unary.clone(), unary
         self.m = unary.new_zeros((len(plan.batch.scope_vars), plan.width))
         self.sweeps = np.zeros(len(plan.batch), dtype=np.int64)
@@ -287,9 +282,6 @@ class TorchRun:
             padded[self.plan.message_inside] = messages
             pairs[mine] = self.at.floats(padded).reshape(pairs.shape)[mine]
         self.sweeps[instances], self.residual[instances] = 0, np.inf
-
-    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
-        return request.instances
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         rows = self.plan.rows(instances)

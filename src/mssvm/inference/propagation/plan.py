@@ -14,7 +14,7 @@ from mssvm.core.checks import temperature
 from mssvm.core.components import HiddenComponents, acyclic, hidden_components
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query, segment_argmax
-from mssvm.core.topology import Batch, offsets, ranks
+from mssvm.core.topology import Batch, ranks
 from mssvm.engines.base import Engine, Pair, TwoCalls
 from mssvm.engines.messages import MessagePlan, Temperatures
 from mssvm.inference.propagation.call import PropagationCall
@@ -54,11 +54,6 @@ class PropagationPlan:
         return self.engine.messages(self.batch)
 
     @cached_property
-    def message_ptr(self) -> Ints:
-        """Where the log-messages of every instance lie."""
-        return offsets(self.batch.cards[self.batch.scope_vars])[self.batch.scope_ptr[self.batch.factor_ptr]]
-
-    @cached_property
     def noise(self) -> Floats:
         """What breaks ties, by the place of a state in its instance."""
         place = ranks(self.batch.unary_ptr[self.batch.var_ptr])
@@ -93,18 +88,12 @@ class PropagationBound:
         """The first allowed state of every variable: the only one where it is not free."""
         return segment_argmax(self.query.allowed.astype(np.float64), self.batch.unary_ptr)
 
-    @cached_property
-    def settling(self) -> Ints:
-        """Sweeps that settle the sums of forests, 0 elsewhere."""
-        return np.where(self.forest, self.plan.messages.settling(self.free), 0)
-
     def __call__(self, theta: Potentials) -> Belief:
         return self.run(theta)
 
     def run(self, theta: Potentials, candidates: Sequence[Ints] = (), messages: Floats | None = None) -> Belief:
         """The answer; ``candidates``: assignments whose outputs are judged too; ``messages``: a warm start."""
-        # Sums look at their scores themselves.
-        theta.check(self.batch, unary=any(task.temperatures.eps_y == 0.0 for task in self.tasks))
+        theta.check(self.batch)
         call = PropagationCall(self, theta, candidates, messages)
         for task in self.tasks:
             call.answer(task)
