@@ -315,7 +315,7 @@ def summary(name: str, found: dict[str, Any]) -> str:
 
 def machine() -> dict[str, Any]:
     model = next((line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")), "unknown")
-    packages = {name: version(name) for name in ("numpy", "scipy", "numba")}
+    packages = {name: version(name) for name in ("numpy", "scipy")}
     load = os.getloadavg()[0]
     return {"processor": model, "cores": os.cpu_count(), "load": load, "python": platform.python_version(), **packages}
 

@@ -64,7 +64,7 @@ def table(tree: dict[str, Any]) -> str:
     absent = "; ".join(f"{name} ({why})" for name, why in sorted(tree["peers_not_run"].items()))
     about = (
         "Best of several runs, contestants in turn, by wall time (by processor time in brackets where it differs), on "
-        f"{on['cores']} cores of {on['processor']}, Python {on['python']}, Numba {on['numba']}. C is a loop written by "
+        f"{on['cores']} cores of {on['processor']}, Python {on['python']}, NumPy {on['numpy']}. C is a loop written by "
         f"hand for that work alone (`benchmarks/limits`). Peers that were not run: {absent}."
     )
     return "\n".join([*lines, "", about])

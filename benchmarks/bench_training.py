@@ -25,7 +25,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Query, Term
 from mssvm.core.topology import Batch, Topology
 from mssvm.data.labels import LabelSpace
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.base import Exact
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives.training import TrainingProblem
@@ -114,7 +114,7 @@ def bench_crf(args: argparse.Namespace) -> dict[str, object]:
     theirs = peer(args.peer_python, PEER_CRF, {"x": x, "y": y}, args.repeats, 50) if args.peer_python else None
     out["crfsuite"] = theirs
     for threads in (1, 2):
-        problem = TrainingProblem(crf(), model, sample, Exact(), C=0.5, engine=NumbaEngine(threads))
+        problem = TrainingProblem(crf(), model, sample, Exact(), C=0.5, engine=NativeEngine(threads))
         problem.difference(np.zeros(model.n_weights))
         target = theirs["objective"] / 2 if theirs else -np.inf
 

@@ -26,7 +26,7 @@ def kept(**changes: Any) -> dict[str, Any]:
               "wanted": [{"text": "at most 0.5 s", "value": 1.0, "met": False}]},
         "c": {"what": "lost", "unit": "s", "contestants": {}, "failed": "not done in 600 s"},
     }  # fmt: skip
-    machine = {"cores": 2, "processor": "some", "python": "3.11", "numba": "0.60"}
+    machine = {"cores": 2, "processor": "some", "python": "3.11", "numpy": "2.0"}
     return {"quick": False, "machine": machine, "peers_not_run": {"libDAI": "C++"}, "rows": rows, **changes}
 
 

@@ -13,7 +13,7 @@ from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import METHODS
 from mssvm.engines.native.elimination import plan_of
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.base import Exact
 from mssvm.inference.enumerate import Enumerate, score
@@ -21,8 +21,8 @@ from mssvm.inference.enumerate import Enumerate, score
 PAIRS = list(product((0.0, 0.5, 1.0), repeat=2))
 ELIMINATION = Exact(methods=METHODS[-1:])
 ENGINES = {
-    "numba": builders.On(ELIMINATION, NumbaEngine()),
-    "numba in log space": builders.On(ELIMINATION, NumbaEngine(log_space=True)),
+    "native": builders.On(ELIMINATION, NativeEngine()),
+    "native in log space": builders.On(ELIMINATION, NativeEngine(log_space=True)),
     "reference": builders.On(ELIMINATION, ReferenceEngine()),
 }
 
@@ -126,7 +126,7 @@ def test_threads_give_the_same_bits() -> None:
     for output in (query.output, np.tile(query.output[:16], 70)):
         query = Query.of(batch, output)
         one = ELIMINATION(batch, theta, query, 0.3, 1.0)
-        three = builders.On(ELIMINATION, NumbaEngine(3))(batch, theta, query, 0.3, 1.0)
+        three = builders.On(ELIMINATION, NativeEngine(3))(batch, theta, query, 0.3, 1.0)
         np.testing.assert_array_equal(one.value, three.value)
         np.testing.assert_array_equal(one.mu.unary, three.mu.unary)
         np.testing.assert_array_equal(one.mu.tables, three.mu.tables)

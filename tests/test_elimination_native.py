@@ -20,13 +20,13 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import METHODS
 from mssvm.engines.elimination import compile_elimination
 from mssvm.engines.native import elimination
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.base import Exact
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import entries
 
 ELIMINATION = Exact(methods=METHODS[-1:])
-ENGINES = {"scaled where safe": NumbaEngine(), "log space": NumbaEngine(log_space=True)}
+ENGINES = {"scaled where safe": NativeEngine(), "log space": NativeEngine(log_space=True)}
 TEMPERATURES = (0.0, 1e-6, 1e-3, 0.3, 1.0, 30.0, 1e3)
 STRENGTHS = (1.0, 30.0, 100.0, 300.0, 3e3, 3e4)
 ROUNDING = 64 * 2.0**-53
@@ -167,7 +167,7 @@ def test_scores_of_a_large_graph_do_not_add_up_to_rounding() -> None:
     theta.unary[:] = np.round(theta.unary * 2.0**20) / 2.0**20
     raised = Potentials(theta.unary + 2.0**20, theta.tables)  # exactly; the value is 2^20 times 400
     query = Query.all_outputs(batch)
-    log_space = builders.On(ELIMINATION, NumbaEngine(log_space=True))
+    log_space = builders.On(ELIMINATION, NativeEngine(log_space=True))
     plain, high = log_space(batch, theta, query, 1.0, 1.0), log_space(batch, raised, query, 1.0, 1.0)
     np.testing.assert_allclose(high.mu.unary, plain.mu.unary, atol=2e-9)
     np.testing.assert_allclose(high.mu.tables, plain.mu.tables, atol=2e-9)
@@ -225,7 +225,7 @@ def test_blocks_are_done_in_slices(monkeypatch: pytest.MonkeyPatch, calls: list[
     whole = ELIMINATION(batch, theta, query, 0.5, 1.0)
     assert calls == ["run"]
     monkeypatch.setattr(elimination, "SLICE", 0.0)
-    assert_same_bits(builders.On(ELIMINATION, NumbaEngine(3))(batch, theta, query, 0.5, 1.0), whole)
+    assert_same_bits(builders.On(ELIMINATION, NativeEngine(3))(batch, theta, query, 0.5, 1.0), whole)
     assert len(calls) > 3
 
 
@@ -234,7 +234,7 @@ def test_long_blocks_are_as_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     short = ELIMINATION(batch, theta, query, 0.5, 1.0)
     monkeypatch.setattr(elimination, "LONG_BLOCK", 0)
     for threads in (1, 2, 16):
-        assert_same_bits(builders.On(ELIMINATION, NumbaEngine(threads))(batch, theta, query, 0.5, 1.0), short)
+        assert_same_bits(builders.On(ELIMINATION, NativeEngine(threads))(batch, theta, query, 0.5, 1.0), short)
 
 
 def test_bounds_and_their_gradients_in_slices(monkeypatch: pytest.MonkeyPatch, calls: list[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import mssvm as ms
 from mssvm.core.errors import InputError
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.engines.reference import ReferenceEngine
 
 
@@ -97,7 +97,7 @@ def test_every_member_runs_through_a_third_engine(member: str, kind: str, monkey
         raise AssertionError("the compiled engine was asked")
 
     for name in ("exact", "messages", "linear"):
-        monkeypatch.setattr(NumbaEngine, name, refuse)
+        monkeypatch.setattr(NativeEngine, name, refuse)
     engine = CountingEngine()
     ours = MEMBERS[member](structure(hidden=hidden, **linked), engine=engine, **settings).fit(X, y)
     trained = sum(engine.calls[what] for what in ("bound", "pair"))
@@ -113,7 +113,7 @@ def test_every_member_runs_through_a_third_engine(member: str, kind: str, monkey
 
 def test_propagation_through_a_third_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = grids(np.random.default_rng(5))
-    monkeypatch.setattr(NumbaEngine, "messages", None)
+    monkeypatch.setattr(NativeEngine, "messages", None)
     engine = CountingEngine()
     model = ms.MSSVM(ms.Grid(), engine=engine, inference="propagate", max_iter=2, random_state=0).fit(X, y)
     trained = engine.calls["messages"]

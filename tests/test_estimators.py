@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 import mssvm as ms
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, MssvmWarning, UnsupportedError
 from mssvm.core.progress import ProgressLine
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.estimators.training import TrainingLine
 from mssvm.experiments.members import Untrained
 from mssvm.inference.enumerate import Enumerate
@@ -552,7 +552,7 @@ class TestFollowing:
 
 
 def test_an_engine_of_ones_own_runs_everything():
-    class Counting(NumbaEngine):
+    class Counting(NativeEngine):
         calls = 0
 
         def exact(self, *args, **kwargs):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from builders import random_case
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.base import Auto, Exact
 from mssvm.inference.propagation.propagate import Propagate
 
@@ -24,12 +24,12 @@ def test_methods_of_inference_can_be_sent_to_other_processes(method) -> None:
 
 
 def test_engines_can_be_sent_too_and_start_their_threads_anew() -> None:
-    engine = NumbaEngine(2)
+    engine = NativeEngine(2)
     assert engine.each(pow, [2, 3], [3, 2]) == [8, 9]
     twin = pickle.loads(pickle.dumps(engine))
     assert twin == engine and twin.each(pow, [2, 3], [3, 2]) == [8, 9]
 
 
 def test_work_that_hands_out_work_does_not_wait_for_itself() -> None:
-    engine = NumbaEngine(2)
+    engine = NativeEngine(2)
     assert engine.each(lambda n: sum(engine.each(pow, range(n), range(n))), [3, 4, 5]) == [6, 33, 289]

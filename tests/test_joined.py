@@ -11,7 +11,7 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
 from mssvm.engines.base import JoiningFeatures
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.base import Exact
 from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
@@ -68,10 +68,10 @@ def test_values_and_gradients_are_the_references(
 ) -> None:
     sample, w = chains(hidden, labelled), np.random.default_rng(0).normal(size=N_WEIGHTS)
     found = []
-    for engine in (NumbaEngine(), NumbaEngine(3), engine_of("reference")):
+    for engine in (NativeEngine(), NativeEngine(3), engine_of("reference")):
         problem = TrainingProblem(Unified(eps_y, eps_h, loss), LinearModel(N_WEIGHTS), sample, Exact(), 1.0, engine)
         found.append(problem.difference(w))
-        if isinstance(engine, NumbaEngine):
+        if isinstance(engine, NativeEngine):
             features = problem.bound[0].block.features
             assert isinstance(features, JoiningFeatures)
             assert features.joined(problem.bound[0].parts.pair, None) is not None  # type: ignore[attr-defined]

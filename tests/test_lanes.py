@@ -11,9 +11,9 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import ExactSettings
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.engines.native.exact import NativeBound
 from mssvm.engines.native.forests import ForestRoute
-from mssvm.engines.numba.engine import NumbaEngine
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.base import Exact
 
@@ -54,7 +54,7 @@ def drawn(batch: Batch, seed: int, output: np.ndarray) -> tuple[Potentials, Quer
 def assert_by_numpy(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> NativeBound:
     plan, bound = Exact().plan(batch, ReferenceEngine()), Exact().plan(batch).bind(query, eps_y, eps_h)
     got, want = bound(theta), plan.bind(query, eps_y, eps_h)(theta)
-    threaded = Exact().plan(batch, NumbaEngine(3)).bind(query, eps_y, eps_h)(theta)
+    threaded = Exact().plan(batch, NativeEngine(3)).bind(query, eps_y, eps_h)(theta)
     for ours, theirs, other in (
         (got.value, want.value, threaded.value),
         (got.mu.unary, want.mu.unary, threaded.mu.unary),
@@ -264,7 +264,7 @@ def test_what_underflow_takes_is_not_asked_for_later(eps_y: float, eps_h: float,
     query = Query(batch.cards == states, np.ones(batch.n_states, dtype=bool))
     found, want = (
         engine.exact(batch, ExactSettings()).bind(query, eps_y, eps_h)(theta)
-        for engine in (NumbaEngine(), ReferenceEngine())
+        for engine in (NativeEngine(), ReferenceEngine())
     )
     np.testing.assert_allclose(found.value, want.value, rtol=1e-10)
     np.testing.assert_allclose(found.mu.unary, want.mu.unary, atol=1e-8)
@@ -284,7 +284,7 @@ def test_what_underflows_at_a_low_hidden_temperature_may_count_at_that_of_output
         query.allowed[batch.unary_ptr[:-1]] = True
         found, want = (
             engine.exact(batch, ExactSettings()).bind(query, eps_y, eps_h)(theta)
-            for engine in (NumbaEngine(), ReferenceEngine())
+            for engine in (NativeEngine(), ReferenceEngine())
         )
         np.testing.assert_allclose(found.value, want.value, rtol=1e-10)
         np.testing.assert_allclose(found.mu.unary, want.mu.unary, atol=1e-8)

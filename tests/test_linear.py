@@ -69,7 +69,7 @@ KINDS = ["dense", "sparse", "dense untied", "sparse untied"]
 WAYS: dict[str, Callable[[LinearInputs, int], Features]] = {
     "loops": lambda x, n: LinearFeatures(x.batch, x.terms, x.offset, n, packed_from=1 << 40),
     "tied": lambda x, n: LinearFeatures(x.batch, x.terms, x.offset, n, packed_from=0),
-    "bound": lambda x, n: LinearModel(n).bind(x, engine_of("numba")),
+    "bound": lambda x, n: LinearModel(n).bind(x, engine_of("native")),
     "reference": lambda x, n: reference_features.linear(x.batch, x.terms, x.offset, n),
 }
 

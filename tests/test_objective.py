@@ -11,7 +11,7 @@ from builders import node_term, parts_of, table_term
 from mssvm.core.errors import InfeasibleError
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.enumerate import Enumerate
 from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
@@ -222,7 +222,7 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     w = np.random.default_rng(14).normal(size=N_WEIGHTS)
     whole = problem_of(sample, mssvm()).difference(w)
     monkeypatch.setattr(training, "BLOCK_STATES", 20)
-    parts = [replace(problem_of(sample, mssvm()), engine=NumbaEngine(t)).difference(w) for t in (1, 2, 3)]
+    parts = [replace(problem_of(sample, mssvm()), engine=NativeEngine(t)).difference(w) for t in (1, 2, 3)]
     for part in parts:
         assert part.total == parts[0].total
         np.testing.assert_array_equal(part.gradient, parts[0].gradient)

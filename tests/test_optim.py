@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint
 from scipy.optimize import minimize as scipy_minimize
 
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.optim import (
     BCFW,
     CCCP,
@@ -251,7 +251,7 @@ def test_seeds_decide(solver: Any) -> None:
 def test_threads_do_not_change_a_bit(solver: Solver) -> None:
     problem = latent_chain("mssvm")
     w0 = random_start(problem.n_weights)
-    one, two = (solver.minimize(replace(problem, engine=NumbaEngine(k)), w0).w for k in (1, 2))
+    one, two = (solver.minimize(replace(problem, engine=NativeEngine(k)), w0).w for k in (1, 2))
     np.testing.assert_array_equal(one, two)
 
 

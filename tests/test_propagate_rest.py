@@ -13,7 +13,7 @@ from mssvm.inference.propagation.propagate import Propagate
 from resting import GRAPHS, REST, STEPS, TEMPERATURES, assert_rests, case, pair_gaps
 
 
-@pytest.mark.parametrize("engine", ["reference", "numba"])
+@pytest.mark.parametrize("engine", ["reference", "native"])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("eps", TEMPERATURES)
 def test_further_sweeps_change_nothing_after_convergence(engine: str, step: float, eps: tuple[float, float]) -> None:
@@ -35,7 +35,7 @@ def test_marginals_of_pairs_are_those_of_their_variables(step: float, eps: tuple
             assert np.all(found.status.residual[converged] <= 1e-9)
 
 
-@pytest.mark.parametrize("engine", ["reference", "numba"])
+@pytest.mark.parametrize("engine", ["reference", "native"])
 @pytest.mark.parametrize(
     ("graph", "unary", "tables"),
     [
@@ -69,7 +69,7 @@ def test_no_sweep_left_for_a_look_is_no_convergence() -> None:
         np.testing.assert_allclose(found.value[converged], further.value[converged], rtol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["reference", "numba"])
+@pytest.mark.parametrize("engine", ["reference", "native"])
 @pytest.mark.parametrize("eps", [1e-8, 1e-5, 1e5])
 def test_rounding_of_scores_is_no_change(engine: str, eps: float) -> None:
     """At temperatures of a last digit of the scores messages still come to rest."""

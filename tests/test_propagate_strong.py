@@ -52,7 +52,7 @@ def strong_case(rng: np.random.Generator, reach: float, eps: float) -> Case:
     return case.scaled(reach * eps / max(float(model_of(case).range.max()), 1e-3))
 
 
-def model_of(case: Case, engine: str = "numba") -> MessageModel:
+def model_of(case: Case, engine: str = "native") -> MessageModel:
     return engine_of(engine).messages(case.batch).load(case.theta, case.query, np.zeros(case.batch.n_states))
 
 

@@ -28,7 +28,7 @@ from conformance.draws import BY_NAME, Strategy, as_code, draw_of, run, shrunk
 
 PIECE = 250  # batches that a worker does at a time
 SHOWN = 3  # failures of a piece that are shrunk
-NAMED = ("auto", "numba")  # engines that report strategies by the names of ``Strategy.runs``
+NAMED = ("auto", "native")  # engines that report strategies by the names of ``Strategy.runs``
 Found = dict[str, Any]
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from builders import Case, On, random_case
 from mssvm.core.potentials import Belief
 from mssvm.engines.base import METHODS as ROUTES
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.engines.reference import ReferenceEngine
 from mssvm.inference.base import Exact, Inference
 from mssvm.inference.enumerate import Enumerate
@@ -17,14 +17,14 @@ ELIMINATION = Exact(methods=ROUTES[-1:])
 
 # A new engine or method is one row here: its name, and how to build it for a number of threads.
 METHODS: dict[str, Callable[[int], Inference]] = {
-    "numba": lambda threads: On(Exact(), NumbaEngine(threads)),
-    "numba, one by one": lambda threads: On(Exact(methods=("given states", *ROUTES[2:])), NumbaEngine(threads)),
-    "numba, conditioning": lambda threads: On(Exact(methods=("conditioning", "elimination")), NumbaEngine(threads)),
-    "numba, clustering": lambda threads: On(
-        Exact(methods=("side by side", "clustering", "elimination")), NumbaEngine(threads)
+    "native": lambda threads: On(Exact(), NativeEngine(threads)),
+    "native, one by one": lambda threads: On(Exact(methods=("given states", *ROUTES[2:])), NativeEngine(threads)),
+    "native, conditioning": lambda threads: On(Exact(methods=("conditioning", "elimination")), NativeEngine(threads)),
+    "native, clustering": lambda threads: On(
+        Exact(methods=("side by side", "clustering", "elimination")), NativeEngine(threads)
     ),
-    "numba, elimination": lambda threads: On(ELIMINATION, NumbaEngine(threads)),
-    "numba, elimination in log space": lambda threads: On(ELIMINATION, NumbaEngine(threads, log_space=True)),
+    "native, elimination": lambda threads: On(ELIMINATION, NativeEngine(threads)),
+    "native, elimination in log space": lambda threads: On(ELIMINATION, NativeEngine(threads, log_space=True)),
     "reference": lambda threads: On(Exact(), ReferenceEngine(threads)),
 }
 

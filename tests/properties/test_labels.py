@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from builders import AsymmetricLoss, DenseModel, ScaledLoss, parts_of, random_sample
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Topology
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.base import Inference
 from mssvm.losses.losses import Hamming, Loss, WeightedHamming, Zero
 from mssvm.objectives.training import TrainingProblem
@@ -183,7 +183,7 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = random_sample(rng, [PATH] * 60, rng.random(180) < 0.7, N_WEIGHTS)
     sample = replace(sample, weight=rng.random(60))
     w = rng.normal(size=N_WEIGHTS)
-    one, three = (problem_of(sample, mssvm(), engine=NumbaEngine(k)).difference(w) for k in (1, 3))
+    one, three = (problem_of(sample, mssvm(), engine=NativeEngine(k)).difference(w) for k in (1, 3))
     assert one.total == three.total
     np.testing.assert_array_equal(one.gradient, three.gradient)
     np.testing.assert_array_equal(one.values, three.values)

@@ -128,7 +128,7 @@ def test_members_train_on_the_engine(member: str, kind: str) -> None:
 def test_device_and_engine_together_are_refused() -> None:
     X, y = data("chain")
     with pytest.raises(InputError, match="device"):
-        ms.CRF(engine="numba", device="cpu").fit(X, y)
+        ms.CRF(engine="native", device="cpu").fit(X, y)
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="GPU"):
             ms.CRF(device="cuda").fit(X, y)

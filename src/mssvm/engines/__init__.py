@@ -1,4 +1,4 @@
-"""Engines: ``base`` is the protocol, ``numba`` runs it on CPUs, ``torch`` on GPUs, ``reference`` defines it in NumPy.
+"""Engines: ``base`` is the protocol, ``native`` runs it on CPUs, ``torch`` on GPUs, ``reference`` defines it in NumPy.
 
 ``engine_of`` is the table of names that estimators read; a new engine is one package and one line in it. Where there is
 no compiled library, "auto" is the reference engine, and a warning says so once.
@@ -21,8 +21,8 @@ __all__ = ["Engine", "engine_of"]
 
 
 ENGINES = {
-    "auto": "mssvm.engines.numba.engine:NumbaEngine",
-    "numba": "mssvm.engines.numba.engine:NumbaEngine",
+    "auto": "mssvm.engines.native.engine:NativeEngine",
+    "native": "mssvm.engines.native.engine:NativeEngine",
     "reference": "mssvm.engines.reference:ReferenceEngine",
     "torch": "mssvm.engines.torch:TorchEngine",
 }
@@ -45,6 +45,9 @@ def engine_of(engine: Any = "auto", threads: int | None = 1, device: str | None 
     if device is not None or (isinstance(engine, str) and engine == "torch"):
         on_device: Engine = resolve_name(ENGINES["torch"])("cpu" if device is None else str(device))
         return on_device
+    if isinstance(engine, str) and engine == "numba":
+        warn('engine="numba" is called "native" now; the old name ends with 0.4.', FutureWarning, stacklevel=2)
+        engine = "native"
     if isinstance(engine, str) and engine == "auto" and (why := library.missing()):
         _warn_once(why)
         engine = "reference"

@@ -168,7 +168,7 @@ class JoiningFeatures(Features, Protocol):
 class Engine(Protocol):
     """A way to run inference. ``name`` is what estimators call it, ``threads`` how many it may use.
 
-    >>> isinstance(ms.engines.engine_of("numba"), ms.engines.Engine)
+    >>> isinstance(ms.engines.engine_of("native"), ms.engines.Engine)
     True
     """
 

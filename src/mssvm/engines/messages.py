@@ -16,7 +16,7 @@ up to a constant, which is chosen so that max m_i = 0. At eps_y = 0 the softmax 
 
 Potentials and messages in progress are the engine's. States y and z (one number per variable), values, residuals and
 log-messages (one message per entry of ``Batch.scope_vars``, in that order) are NumPy arrays over the whole batch, of
-which a method reads and writes the named ``instances`` only: blocks of instances may run on different threads.
+which a method reads and writes the named ``instances`` only. Engines spread instances over threads themselves.
 """
 
 from __future__ import annotations
@@ -33,11 +33,6 @@ from mssvm.core.components import HiddenComponents, hidden_components
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch
 
-# Ranges, in units of the temperature, up to which probabilities are tried, and that of products in double precision.
-SAFE_RANGE, PRODUCT_RANGE = 600.0, 690.0
-# Up to this range of the scores behind it, in units of the temperature, no probability is so small that its changes do
-# not count.
-SHOWN = 4.0
 # Tie-breaking noise, relative to a score.
 NOISE = 1e-10
 
@@ -69,7 +64,7 @@ class Temperatures:
 @dataclass(frozen=True)
 class Schedule:
     """How sweeps are made: factor by factor in alternating directions, or all at once (``flooding``); messages are
-    averaged with the old ones in log space, by the share ``damping``; change up to ``tolerance`` is convergence."""
+    averaged with the old ones in log space, by the share ``damping``; residuals up to ``tolerance`` are convergence."""
 
     damping: float = 0.0
     flooding: bool = False
@@ -85,42 +80,14 @@ class Borders(NamedTuple):
     entry_ptr: Ints
 
 
-@dataclass(frozen=True, eq=False)
-class SumRequest:
-    """Sums at one temperature from the start of messages to beliefs, ``size`` instances at a time.
-
-    Variables that are not ``free`` are held at ``only``. Instances that are ``loopy`` begin with a ``warm_up``; those
-    that do not converge within ``sweeps`` start once more with damping, if ``retry``; those that are ``movable`` are
-    run again from what ``relabel`` makes of their decoded states, and the better of the two runs counts. Arrays are
-    those of ``MessageRun``; ``n_sweeps`` are added up, ``y`` is for the decoded states.
-    """
-
-    instances: Ints
-    size: int
-    free: Bools
-    only: Ints
-    messages: Floats | None
-    loopy: Bools
-    movable: Bools
-    warm_up: int
-    sweeps: int
-    retry: bool
-    schedule: Schedule
-    value: Floats
-    mu: Marginals
-    n_sweeps: Ints
-    residual: Floats
-    y: Ints
-
-
 class MessageRun(Protocol):
-    """Messages of a batch in progress; ``sweeps`` made since the start and last ``residual`` (the largest change of a
-    message, infinite at the start; set it to infinity to go on at other temperatures), per instance.
+    """Messages of a batch in progress; ``sweeps`` made since the start and last ``residual``, infinite at the start
+    (set it to infinity to go on at other temperatures), per instance.
 
-    ``shown`` is None if residuals are changes of log-messages, in scores. If they are changes of probabilities, it says
-    of every instance whether they show all changes of log-messages too: a state of probability 1e-12 may still move by
-    hundreds. ``unit`` is the score that counts as one at temperature zero. ``engines.rest`` looks at both before an
-    instance is called converged.
+    A residual up to the tolerance says that log-messages have come to rest: none changed by more in the last sweep, in
+    units of the lowest positive temperature (of ``unit`` where there is none), nor by more than rounding of the scores
+    it is made of. An engine may measure changes of probabilities while these are larger, or where no table is so strong
+    that a probability could be tiny: a state of probability 1e-12 may still move by hundreds.
     """
 
     batch: Batch
@@ -128,25 +95,14 @@ class MessageRun(Protocol):
     residual: Floats
     unit: float
 
-    @property
-    def shown(self) -> Bools | None: ...
-
     def start(self, instances: Ints, messages: Floats | None) -> None:
         """Begin with the given log-messages, or uniform ones."""
 
     def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
         """Up to ``n_sweeps`` more sweeps of the recursion, for every instance until it converges."""
 
-    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
-        """One more sweep whatever the residual, and by it the largest change of a log-message of each named instance,
-        in scores (or a little more than that: of messages at rest it is the same)."""
-
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         """From the next start on, forbid every state but y of the variables ``outside``."""
-
-    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
-        """As that of the model, by these messages; the variables held are the same in every request, none is movable
-        and no marginals are wanted."""
 
     def decode(self, instances: Ints, y: Ints) -> None:
         """y_i = argmax over allowed states of theta_i + all messages to i; the first of equals."""
@@ -197,7 +153,7 @@ class Conditional(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MessageGroup:
-    """Instances whose messages one kernel can hold; ``run(noise)`` makes fresh ones, with ties broken if asked.
+    """Instances whose messages one run can hold; ``run(noise)`` makes fresh ones, with ties broken if asked.
 
     ``unit`` is the temperature of hidden variables, or one that suits the scores where that is zero.
     """
@@ -230,13 +186,8 @@ class MessageModel(Protocol):
         """Fresh messages for any factors and temperatures, ties as they are."""
 
     def groups(self, instances: Ints, temperatures: Temperatures, scaled: bool) -> list[MessageGroup]:
-        """Instances sorted by kernel, for runs at one temperature, or at eps_y = 0 and eps_h. Only log space is used
-        unless ``scaled`` probabilities are allowed."""
-
-    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
-        """Answer a request in one go, where an engine can do more than a step of a run at a time; the instances that
-        are left, untouched: those with scores of NaN or +inf among them, and those whose residuals fell below the
-        tolerance while their log-messages had not come to rest."""
+        """Instances sorted by the runs that hold them, at one temperature, or at eps_y = 0 and eps_h. Only log space is
+        used unless ``scaled`` probabilities are allowed."""
 
     def given(self, components: HiddenComponents, eps_h: float) -> Conditional: ...
 
@@ -246,10 +197,6 @@ class MessagePlan(Protocol):
 
     def load(self, theta: Potentials, query: Query, noise: Floats) -> MessageModel:
         """Take potentials over into the engine; ``noise``: numbers in (0, 1), one a state, that break ties."""
-
-    def settling(self, free: Bools) -> Ints:
-        """Per instance, the sweeps (sequential, undamped) that settle all sums of a forest of ``free`` variables; any
-        number elsewhere. Zero where residuals tell as much: they are those of log-messages."""
 
 
 def with_noise(unary: Floats, noise: Floats) -> Floats:

@@ -67,7 +67,7 @@ class StructuredEstimator(Plots):
     inference : "auto", "exact", "propagate", "toulbar2" or an inference object
         "auto" is exact wherever ``memory_limit`` allows and belief propagation elsewhere; ``status_`` says which.
         "toulbar2" (extra ``map``) maximises on loopy graphs, with proofs: for eps_y = eps_h = 0 (SSVM, LSSVM).
-    engine : "auto", "numba", "torch" or an engine object
+    engine : "auto", "native", "torch" or an engine object
         What runs inference; results do not depend on it beyond rounding.
     device : None or a PyTorch device such as "cuda"
         Short for ``engine=`` with the torch engine there; needs the extra ``torch``.

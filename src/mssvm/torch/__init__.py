@@ -6,7 +6,7 @@
 
 ``scores`` lays tensors out as potentials of a batch, ``functions`` are values whose gradients are marginals, ``layer``
 is the module, ``sampling`` draws from the model, ``linear`` is a fitted estimator as a module and back. Tensors on the
-CPU go through the Numba engine in float64 (float64 is read where it lies, other types are converted once a call),
+CPU go through the native engine in float64 (float64 is read where it lies, other types are converted once a call),
 tensors on a GPU through the torch engine in their own precision.
 """
 

@@ -6,7 +6,7 @@ Messages lie one per slot (a variable of a factor). Cavities are summed afresh, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -20,12 +20,14 @@ from mssvm.engines.messages import (
     Borders,
     MessageGroup,
     Schedule,
-    SumRequest,
     Temperatures,
     sweep_order,
     sweep_places,
     with_noise,
 )
+
+# Roundings of the largest score at a variable up to which a change of a message is none.
+ROUNDINGS = 8.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +52,6 @@ class ReferenceMessagePlan:
     def load(self, theta: Potentials, query: Query, noise: Floats) -> ReferenceMessageModel:
         unary = np.where(query.allowed, theta.unary, -np.inf)
         return ReferenceMessageModel(self, unary, with_noise(unary, noise), theta.tables, query.allowed)
-
-    def settling(self, free: Bools) -> Ints:
-        return np.zeros(len(self.batch), dtype=np.int64)
 
     def variables(self, instances: Iterable[int]) -> Iterator[int]:
         for b in instances:
@@ -116,9 +115,6 @@ class ReferenceMessageModel:
     def marginals(self) -> Marginals:
         return Marginals.zeros(self.plan.batch)
 
-    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
-        return request.instances
-
     def given(self, components: HiddenComponents, eps_h: float) -> ReferenceConditional:
         return ReferenceConditional(self, components, eps_h)
 
@@ -127,7 +123,6 @@ class ReferenceRun:
     """Messages in log space, the largest entry of each 0."""
 
     unit = 1.0
-    shown = None
 
     def __init__(self, model: ReferenceMessageModel, unary: Floats) -> None:
         self.model, self.plan, self.batch = model, model.plan, model.plan.batch
@@ -149,9 +144,6 @@ class ReferenceRun:
             self.m[at] = 0.0 if messages is None else messages[at]
         self.sweeps[instances], self.residual[instances] = 0, np.inf
 
-    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
-        return request.instances
-
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         for i in self.plan.variables(instances):
             at = self.plan.states(i)
@@ -168,12 +160,16 @@ class ReferenceRun:
                 seen = self.m.copy() if schedule.flooding else self.m
                 ordered = order[::-1] if self.sweeps[b] % 2 else order
                 changes = [self._update(f, seen, temperatures, schedule.damping) for f in ordered]
-                self.residual[b] = max(changes, default=0.0)
+                self.residual[b] = self._residual(int(b), max(changes, default=0.0), temperatures)
                 self.sweeps[b] += 1
 
-    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
-        self.advance(instances, temperatures, 1, replace(schedule, tolerance=-1.0))
-        return np.asarray(self.residual[instances])
+    def _residual(self, b: int, change: float, t: Temperatures) -> float:
+        """The largest change of a message in units of the temperature; one by rounding is none."""
+        fields = [self._field(i, self.unary, self.m) for i in self.plan.variables([b])]
+        largest = max((float(np.abs(v[np.isfinite(v)]).max(initial=0.0)) for v in fields), default=0.0)
+        if change <= ROUNDINGS * np.finfo(np.float64).eps * largest:
+            return 0.0
+        return change / (t.lowest or self.unit)
 
     def _factor(self, f: int, m: Floats, t: Temperatures) -> tuple[list[Floats], Floats, Floats, Floats, Floats]:
         """Cavities n_i; S_a, R_a and PS_{eps_y} R_a with summed axes of length one; eps_h log b_a."""

@@ -28,15 +28,15 @@ from mssvm.engines.messages import (
     MessageModel,
     MessagePlan,
     Schedule,
-    SumRequest,
     Temperatures,
 )
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, Index, fetched, kept
 from mssvm.engines.torch.conditional import TorchConditional
 from mssvm.engines.torch.exact import power_sum
 from mssvm.engines.torch.grids import GridKernel, finest
 from mssvm.engines.torch.pairs import PairKernel
+from mssvm.engines.torch.rest import advance
 
 LOOK = 8  # sweeps between two looks at convergence
 ROUNDINGS = 8.0  # of a field, up to which a change of a message is none
@@ -53,17 +53,14 @@ class TorchMessagePlan:
 
     @classmethod
     def of(cls, batch: Batch, at: Device) -> MessagePlan:
-        return cls(batch, at) if batch.pairwise.all() else NumbaEngine().messages(batch)
+        return cls(batch, at) if batch.pairwise.all() else NativeEngine().messages(batch)
 
     def load(self, theta: Potentials, query: Query, noise: Floats) -> TorchMessageModel:
         return TorchMessageModel(self, theta, query, noise)
 
-    def settling(self, free: Bools) -> Ints:
-        return np.zeros(len(self.batch), dtype=np.int64)
-
     @cached_property
     def host(self) -> MessagePlan:
-        return NumbaEngine().messages(self.batch)
+        return NativeEngine().messages(self.batch)
 
     @cached_property
     def grid(self) -> GridKernel | None:
@@ -250,9 +247,6 @@ class TorchMessageModel:
         sizes = self.plan.batch.n_states, self.plan.batch.n_mu_entries
         return DeviceMarginals(*(self.unary.new_zeros(size) for size in sizes))
 
-    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
-        return request.instances
-
     def given(self, components: HiddenComponents, eps_h: float) -> Conditional:
         return TorchConditional(self, components, eps_h)
 
@@ -271,7 +265,6 @@ class TorchRun:
     """Messages in log space, the largest entry of each 0; in single precision a residual of rounding is given as 0."""
 
     unit = 1.0
-    shown = None
 
     def __init__(self, model: TorchMessageModel, unary: torch.Tensor) -> None:
         plan = model.plan
@@ -291,9 +284,6 @@ class TorchRun:
             pairs[mine] = self.at.floats(padded).reshape(pairs.shape)[mine]
         self.sweeps[instances], self.residual[instances] = 0, np.inf
 
-    def sums(self, temperatures: Temperatures, request: SumRequest) -> Ints:
-        return request.instances
-
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         rows = self.plan.rows(instances)
         mine = self.plan.on_device(rows)
@@ -304,6 +294,10 @@ class TorchRun:
     # --- sweeps ------------------------------------------------------------------------------------------------------
 
     def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
+        advance(self, instances, temperatures, n_sweeps, schedule)
+
+    def sweep(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
+        """As ``advance``, with residuals and tolerance in scores."""
         active = instances[~(self.residual[instances] <= schedule.tolerance)]
         if not len(active):
             return
@@ -320,10 +314,6 @@ class TorchRun:
         last = fetched(residual)[active]
         self.residual[active] = np.where((wanted < last) & (last <= schedule.tolerance), 0.0, last)
         self.sweeps[active] += swept.cpu().numpy()[active]
-
-    def last_change(self, instances: Ints, temperatures: Temperatures, schedule: Schedule) -> Floats:
-        self.advance(instances, temperatures, 1, replace(schedule, tolerance=-1.0))
-        return np.asarray(self.residual[instances])
 
     def _sweeps(
         self, active: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule, residual: torch.Tensor

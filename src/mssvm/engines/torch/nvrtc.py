@@ -20,7 +20,7 @@ import torch
 
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.files import replacing
-from mssvm.core.jit import directory
+from mssvm.engines.torch.cache import directory
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 

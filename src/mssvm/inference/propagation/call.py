@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,24 +11,16 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import spans
-from mssvm.engines.messages import SHOWN, Conditional, MessageRun, Schedule, SumRequest, Temperatures
+from mssvm.engines.messages import Conditional, MessageRun, Schedule, Temperatures
 from mssvm.inference.propagation.effort import Effort
 from mssvm.inference.propagation.search import OutputSearch
 
 if TYPE_CHECKING:
     from mssvm.inference.propagation.plan import MessageTask, PropagationBound
 
-# Instances need different numbers of sweeps: with so many blocks a thread, none waits long for another.
-BLOCKS = 4
-ABREAST = 8  # instances that a register holds
-
 
 class PropagationCall:
-    """Values, marginals and the report in progress; blocks of instances write their part.
-
-    During a search ``value`` and ``y`` are the best so far. Every instance is computed on its own, so that the split
-    into blocks changes no bit.
-    """
+    """Values, marginals and the report in progress. During a search ``value`` and ``y`` are the best so far."""
 
     def __init__(
         self, bound: PropagationBound, theta: Potentials, candidates: Sequence[Ints], messages: Floats | None
@@ -62,14 +53,12 @@ class PropagationCall:
         if t.eps_y == 0.0:
             self.value[instances] = -np.inf
             self.method[instances] = "mixed-product"
-        left = instances if t.eps_y == 0.0 else self._sums(instances, t)
-        for group in self.model.groups(left, t, self.bound.plan.settings.scaled) if len(left) else []:
+        for group in self.model.groups(instances, t, self.bound.plan.settings.scaled) if len(instances) else []:
             if conditional is not None and t.eps_y == 0.0:
-                # A search has its own messages for every block, which should not be many.
-                self._blocks(OutputSearch(self, task, group, conditional, merged).run, group.instances, 1)
+                OutputSearch(self, task, group, conditional, merged).run()
             else:
                 runs = [self._hold_clamped(group.run(False), group.instances) for _ in range(1 + self.regions)]
-                self._blocks(partial(self._sum, runs, t), group.instances, BLOCKS)
+                self._sum(runs, t, group.instances)
         if t.eps_y > 0.0:
             self.converged[instances] = self.residual[instances] <= self.tolerance
             self.method[instances] = "sum-product" if t.eps_y == t.eps_h else "two-temperature propagation"
@@ -96,39 +85,7 @@ class PropagationCall:
         ptr = self.bound.batch.message_ptr
         return spans(ptr[instances], np.diff(ptr)[instances])
 
-    def _blocks(self, work: Callable[[Ints], None], instances: Ints, n_blocks: int) -> None:
-        """``work`` on blocks of instances: a few a thread, but none thinner than a register while all have work."""
-        size = self._size(len(instances), n_blocks)
-        self.bound.plan.engine.each(work, [instances[i : i + size] for i in range(0, len(instances), size)])
-
-    def _size(self, n: int, n_blocks: int) -> int:
-        idle = self.bound.plan.engine.idle
-        if idle == 1:
-            return max(n, 1)
-        fair, least = (-(-n // (count * idle)) for count in (n_blocks, 1))
-        return max(fair if fair <= ABREAST else -(-fair // ABREAST) * ABREAST, min(ABREAST, least), 1)
-
     # --- eps_y > 0 ---------------------------------------------------------------------------------------------------
-
-    def _sums(self, instances: Ints, t: Temperatures) -> Ints:
-        """Sums that the engine does as a whole; returns the instances that are left for its steps."""
-        wanted = self.bound.plan.settings.scaled and self.kept is None and self.effort.sweeps > 0
-        if wanted and t.eps_y == t.eps_h:
-            forest = self.bound.forest[instances]
-            left = self.model.sums(t, self._request(instances[~forest]))
-            instances = np.sort(np.concatenate([instances[forest], left])) if forest.any() else left
-        if len(instances):
-            self.theta.check(self.bound.batch)
-        return instances
-
-    def _request(self, instances: Ints) -> SumRequest:
-        bound, effort = self.bound, self.effort
-        loopy = ~bound.forest
-        return SumRequest(
-            instances, self._size(len(instances), BLOCKS), bound.free, bound.only_state, self.messages,
-            loopy & (self.messages is None), loopy & bound.has_output & self.regions, effort.warm_up, effort.sweeps,
-            effort.retry, effort.schedule, self.value, self.mu, self.sweeps, self.residual, self.y,
-        )  # fmt: skip
 
     def _hold_clamped(self, run: MessageRun, instances: Ints) -> MessageRun:
         """``run`` told of the variables with one allowed state, as a search is of those whose states it tries."""
@@ -137,7 +94,7 @@ class PropagationCall:
         return run
 
     def _sum(self, runs: list[MessageRun], t: Temperatures, instances: Ints) -> None:
-        """Sums of a block of instances, by one run or the better of two."""
+        """Sums by one run, or by the better of two."""
         run, forest = runs[0], self.bound.forest[instances]
         run.start(instances, self.messages)
         loopy, schedule = instances[~forest], self.effort.schedule
@@ -150,7 +107,6 @@ class PropagationCall:
             self._converge(run, loopy, cold, t)
             run.start(instances[forest], None)
             self._converge(run, instances[forest], cold[:0], t, plain)
-        self._settle(run, instances[forest], t)
         chosen = [instances]
         if self.regions:
             again = self._try_regions(run, runs[1], instances[~forest], t)
@@ -168,16 +124,6 @@ class PropagationCall:
         self.sweeps[instances] += run.sweeps[instances]
         self.residual[instances] = run.residual[instances]
         self.converged[instances] = run.residual[instances] <= self.tolerance
-
-    def _settle(self, run: MessageRun, trees: Ints, t: Temperatures) -> None:
-        """The sweeps that settle every message of a forest, where changes may be too small to show in residuals."""
-        short = trees[self.converged[trees]]
-        short = short[run.sweeps[short] < self.bound.settling[short]] if len(short) else short
-        short = short[self.model.range[short] > SHOWN * t.eps_h] if len(short) else short
-        if len(short):
-            made, n = run.sweeps[short], int(self.bound.settling[short].max() - run.sweeps[short].min())
-            run.advance(short, t, n, Schedule(tolerance=-1.0))
-            self.sweeps[short] += run.sweeps[short] - made
 
     def _try_regions(self, run: MessageRun, again: MessageRun, loopy: Ints, t: Temperatures) -> Ints:
         """A second run from the decoded states improved by regions; the instances that have a higher value by it.
@@ -209,12 +155,10 @@ class PropagationCall:
         run, beliefs = merging.load(self.theta, conditional).run(), Marginals.zeros(merging.batch)
         t = Temperatures.one(batch.n_vars, task.temperatures.eps_y)
 
-        def work(block: Ints) -> None:
-            run.start(block, None)
-            self._converge(run, block, block[~merging.forest[block]], t)
-            run.beliefs(block, t, self.value, beliefs)
-            self.exact[block] = merging.forest[block] & self.converged[block]
-
-        self._blocks(work, merging.instances, BLOCKS)
+        instances = merging.instances
+        run.start(instances, None)
+        self._converge(run, instances, instances[~merging.forest[instances]], t)
+        run.beliefs(instances, t, self.value, beliefs)
+        self.exact[instances] = merging.forest[instances] & self.converged[instances]
         merging.expect(beliefs, conditional, self.mu)
         self.method[merging.instances] = "sum-product over merged regions"

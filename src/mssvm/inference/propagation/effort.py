@@ -9,7 +9,6 @@ import numpy as np
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.engines.messages import MessageRun, Schedule, Temperatures
-from mssvm.engines.rest import advance_to_rest
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Effort:
         """
         if len(instances):
             gentle = replace(self.schedule, damping=max(0.5, self.schedule.damping), flooding=True)
-            advance_to_rest(run, instances, temperatures, self.warm_up, gentle)
+            run.advance(instances, temperatures, self.warm_up, gentle)
 
     def converge(self, run: MessageRun, instances: Ints, loopy: Ints, temperatures: Temperatures) -> None:
         """Sweep from the messages present to convergence, the ``loopy`` instances after a warm-up; on ``retry``, from
@@ -67,14 +66,13 @@ class Effort:
         U- and the judgement of a y both come through here, so that the same y has the same value in both.
         """
         self.warm(run, loopy, temperatures)
-        advance_to_rest(run, instances, temperatures, self.sweeps, self.schedule)
+        run.advance(instances, temperatures, self.sweeps, self.schedule)
         stuck = instances[~(run.residual[instances] <= self.schedule.tolerance)]
         if self.retry and len(stuck) and self.schedule.damping < 0.5:
             before = run.sweeps[stuck]
             run.start(stuck, None)
             run.sweeps[stuck] = before
-            damped = replace(self.schedule, damping=0.5)
-            advance_to_rest(run, stuck, temperatures, self.sweeps, damped)
+            run.advance(stuck, temperatures, self.sweeps, replace(self.schedule, damping=0.5))
 
 
 EFFORTS = {

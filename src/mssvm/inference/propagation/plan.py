@@ -88,18 +88,12 @@ class PropagationBound:
         """The first allowed state of every variable: the only one where it is not free."""
         return segment_argmax(self.query.allowed.astype(np.float64), self.batch.unary_ptr)
 
-    @cached_property
-    def settling(self) -> Ints:
-        """Sweeps that settle the sums of forests, 0 elsewhere."""
-        return np.where(self.forest, self.plan.messages.settling(self.free), 0)
-
     def __call__(self, theta: Potentials) -> Belief:
         return self.run(theta)
 
     def run(self, theta: Potentials, candidates: Sequence[Ints] = (), messages: Floats | None = None) -> Belief:
         """The answer; ``candidates``: assignments whose outputs are judged too; ``messages``: a warm start."""
-        # Sums look at their scores themselves.
-        theta.check(self.batch, unary=any(task.temperatures.eps_y == 0.0 for task in self.tasks))
+        theta.check(self.batch)
         call = PropagationCall(self, theta, candidates, messages)
         for task in self.tasks:
             call.answer(task)

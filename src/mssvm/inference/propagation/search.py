@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.potentials import Marginals, segment_argmax
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.potentials import segment_argmax
 from mssvm.core.topology import spans
 from mssvm.engines.messages import (
     Conditional,
@@ -34,10 +34,8 @@ from mssvm.engines.messages import (
     MessageModel,
     MessageRun,
     Schedule,
-    SumRequest,
     Temperatures,
 )
-from mssvm.engines.rest import advance_to_rest
 from mssvm.inference.propagation.cuts import CutModel
 from mssvm.inference.propagation.effort import uniforms
 
@@ -53,14 +51,13 @@ HOT, COLD = 16.0, 200.0
 RANDOM_STREAM = 100
 CUT_STREAM = (1 << 20) + 1
 CUT_TOLERANCE = 1e-9  # relative to a score: a bound so close proves it
-NO_MARGINALS = Marginals(np.zeros(0), np.zeros(0))
 
 
 class OutputSearch:
-    """What the blocks of one search share: ``group`` makes messages, ``conditional`` judges states, ``merged`` is the
-    model without hidden variables, if there is one.
+    """The search for y: states under trial, and sum-product messages given them.
 
-    Every block has its own instances in all arrays, and starts the messages of these anew as often as it needs.
+    ``group`` makes messages, ``conditional`` judges states, ``merged`` is the model without hidden variables, if there
+    is one.
     """
 
     def __init__(
@@ -68,29 +65,19 @@ class OutputSearch:
         merged: MessageModel | None,
     ) -> None:  # fmt: skip
         assert task.components is not None
-        self.call, self.task, self.group, self.conditional, self.merged = call, task, group, conditional, merged
+        bound = call.bound
+        self.call, self.group, self.conditional, self.merged = call, group, conditional, merged
+        self.merging, self.components, self.t = task.merging, task.components, task.temperatures
+        self.instances = group.instances
+        self.bound, self.batch, self.model, self.effort = bound, bound.batch, call.model, call.effort
+        self.schedule, self.seed = call.effort.schedule, bound.plan.settings.seed
         self.messages = group.run(True)
-        loopy = not task.components.forest[group.instances].all()
+        loopy = not self.components.forest[group.instances].all()
         self.held = group.run(False) if loopy else self.messages
         n_vars = len(call.y)
         self.q, self.y = np.full(len(call.value), np.nan), np.zeros(n_vars, dtype=np.int64)
         self.judged, self.held_at = np.full((2, n_vars), -1, dtype=np.int64)
-        self.loopy, self.movable = np.ones(len(self.q), dtype=bool), np.zeros(len(self.q), dtype=bool)
-        self.n_sweeps, self.residual = np.zeros(len(self.q), dtype=np.int64), np.zeros(len(self.q))
-
-    @cached_property
-    def free(self) -> Bools:
-        """The variables that are not given when a y is judged."""
-        assert self.task.components is not None
-        return ~self.task.components.outside
-
-    def request(self, instances: Ints) -> SumRequest:
-        """The values of sum-product over hidden variables given y."""
-        effort = self.call.effort
-        return SumRequest(
-            instances, len(instances), self.free, self.y, None, self.loopy, self.movable, effort.warm_up, effort.sweeps,
-            effort.retry, effort.schedule, self.q, NO_MARGINALS, self.n_sweeps, self.residual, self.y,
-        )  # fmt: skip
+        self.rows = self._span(self.instances)
 
     @cached_property
     def range(self) -> Floats:
@@ -105,29 +92,8 @@ class OutputSearch:
     def maxima(self) -> Temperatures:
         return Temperatures.one(len(self.call.y), 0.0)
 
-    def run(self, instances: Ints) -> None:
-        """Find y, then value Q(y) and the point mass on y times the marginals of h given y."""
-        BlockSearch(self, instances).run()
-
-
-class BlockSearch:
-    """The search for a block of instances: states under trial, and sum-product messages given them."""
-
-    def __init__(self, search: OutputSearch, instances: Ints) -> None:
-        call, task, bound = search.call, search.task, search.call.bound
-        assert task.components is not None
-        self.search, self.call, self.merged, self.merging = search, call, search.merged, task.merging
-        self.instances = instances
-        self.bound, self.batch, self.model, self.effort = bound, bound.batch, call.model, call.effort
-        self.schedule, self.seed = call.effort.schedule, bound.plan.settings.seed
-        self.conditional, self.messages, self.held = search.conditional, search.messages, search.held
-        self.components, self.t = task.components, task.temperatures
-        self.sums, self.maxima = search.sums, search.maxima
-        self.q, self.y = search.q, search.y
-        self.judged, self.held_at = search.judged, search.held_at
-        self.rows = self._span(instances)
-
     def run(self) -> None:
+        """Find y, then value Q(y) and the point mass on y times the marginals of h given y."""
         for y in self.call.candidates:
             self._copy(self.instances, y, self.y)
             self._judge(self.instances)
@@ -149,7 +115,7 @@ class BlockSearch:
     def _span(self, instances: Ints) -> slice | Ints:
         ptr = self.batch.var_ptr
         if len(instances) and instances[-1] - instances[0] == len(instances) - 1:
-            # Instances come in ascending order; other threads can run while NumPy works on a slice.
+            # Instances come in ascending order.
             return slice(int(ptr[instances[0]]), int(ptr[instances[-1] + 1]))
         return spans(ptr[instances], ptr[instances + 1] - ptr[instances])
 
@@ -185,13 +151,7 @@ class BlockSearch:
         loopy = instances[~self.components.forest[instances]]
         if not len(loopy):
             return
-        changed = left = self._changed(loopy, self.y, self.held_at)
-        if len(changed) and self.effort.sweeps:
-            left = self.held.sums(self.sums, self.search.request(changed))
-        self._converge_given(left, self.y)
-        if len(left) or len(changed) < len(loopy):
-            rest = np.setdiff1d(loopy, np.setdiff1d(changed, left))
-            self.held.beliefs(rest, self.sums, self.q, None)
+        self._sum_given(loopy, self.y).beliefs(loopy, self.sums, self.q, None)
 
     def _sum_given(self, instances: Ints, y: Ints) -> MessageRun:
         """Sum-product over the hidden variables, which have cycles, with the others held at y; converged already where
@@ -215,7 +175,7 @@ class BlockSearch:
         call, schedule = self.call, schedule or self.schedule
         before, active, swept = call.value[instances].copy(), instances, run.sweeps[instances]
         for n in _checkpoints(self.effort.sweeps, self.effort.first_check):
-            advance_to_rest(run, active, t, n, schedule)
+            run.advance(active, t, n, schedule)
             run.decode(active, self.y)
             self._judge(active)
             active = active[~(run.residual[active] <= schedule.tolerance)]
@@ -308,7 +268,7 @@ class BlockSearch:
         ptr, rows = self.batch.message_ptr, self.call.message_rows(instances)
         counts, messages = np.diff(ptr)[instances], np.zeros(ptr[-1])
         draws = uniforms(rows - np.repeat(ptr[instances], counts), self.seed, RANDOM_STREAM + k)
-        messages[rows] = -np.repeat(0.5 * self.search.range[instances], counts) * draws
+        messages[rows] = -np.repeat(0.5 * self.range[instances], counts) * draws
         self._mixed(instances, messages, "mixed-product from random messages")
 
     def _cut(self, instances: Ints) -> None:
@@ -396,7 +356,7 @@ class BlockSearch:
         for k in range(effort.gibbs):
             self._copy(instances, call.y, self.y)
             draws = uniforms(np.arange(effort.rounds * most), self.seed, k)
-            hot, cold = self.search.range / HOT, self.search.range / COLD
+            hot, cold = self.range / HOT, self.range / COLD
             self.conditional.anneal(instances, free, self.y, hot, cold, effort.rounds, effort.budget, draws)
             before = call.value[instances].copy()
             self._judge(instances)
@@ -470,14 +430,14 @@ def _checkpoints(sweeps: int, first: int) -> Iterator[int]:
         step = done
 
 
-STARTS: dict[str, Callable[[BlockSearch, Ints], None]] = {
-    "marginals": BlockSearch._marginals,
-    "sum_first": BlockSearch._sum_first,
-    "regions": BlockSearch._regions,
-    "cold": BlockSearch._cold,
-    "damped": BlockSearch._damped,
-    "annealed": BlockSearch._annealed,
-    "joint": BlockSearch._joint,
-    "cut": BlockSearch._cut,
-    "expansions": BlockSearch._expansions,
+STARTS: dict[str, Callable[[OutputSearch, Ints], None]] = {
+    "marginals": OutputSearch._marginals,
+    "sum_first": OutputSearch._sum_first,
+    "regions": OutputSearch._regions,
+    "cold": OutputSearch._cold,
+    "damped": OutputSearch._damped,
+    "annealed": OutputSearch._annealed,
+    "joint": OutputSearch._joint,
+    "cut": OutputSearch._cut,
+    "expansions": OutputSearch._expansions,
 }

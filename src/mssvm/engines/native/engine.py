@@ -1,4 +1,4 @@
-"""The engine for CPUs: kernels compiled by Numba when first used, cached on disk."""
+"""The engine for CPUs: kernels in C++, compiled ahead of time."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from mssvm.engines.base import ExactPlan, ExactSettings, Features
 from mssvm.engines.messages import MessagePlan
 from mssvm.engines.native.exact import NativePlan
 from mssvm.engines.native.features import LinearFeatures
+from mssvm.engines.native.messages import NativeMessagePlan
 
 
 @dataclass(frozen=True)
-class NumbaEngine(Workers):
-    """Scaled probabilities in vector lanes where they are safe, log space elsewhere; threads never change a result."""
+class NativeEngine(Workers):
+    """Scaled probabilities in vector lanes where they are safe, scores elsewhere; threads never change a result."""
 
     log_space: bool = False  # eliminate in log space throughout, as if no range were safe
-    name = "numba"
+    name = "native"
 
     def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan:
         return NativePlan(batch, settings, self, self.log_space)
 
     def messages(self, batch: Batch) -> MessagePlan:
-        from mssvm.engines.numba.messages.plan import NumbaMessagePlan  # exact inference does without
-
-        return NumbaMessagePlan.of(batch, self)
+        return NativeMessagePlan(batch, self)
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
         return LinearFeatures(batch, terms, offset, n_weights)

@@ -1,0 +1,116 @@
+"""Hidden trees given the outputs by the compiled library (``cpp/conditional.cpp``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.components import HiddenComponents
+from mssvm.core.library import (
+    FLOAT,
+    FLOATS,
+    INT,
+    INTS,
+    MASK,
+    FieldKind,
+    Function,
+    Record,
+    RecordKind,
+    RecordType,
+)
+from mssvm.core.potentials import Marginals
+from mssvm.engines.messages import Borders
+from mssvm.engines.native.wiring import WIRING
+
+if TYPE_CHECKING:
+    from mssvm.engines.native.messages import NativeMessageModel
+
+# Instances in one call for every thread where one may take long: an interrupt is looked for between calls.
+AT_A_TIME = 8
+NO_FLOATS = np.zeros(0)
+
+_HIDDEN: dict[str, FieldKind] = {
+    "wiring": RecordKind(WIRING), "outside": MASK, "forest": MASK, "component": INTS, "ptr": INTS, "member_ptr": INTS,
+    "visit": INTS, "up": INTS, "parent": INTS, "inside": INTS, "unary": FLOATS, "tables": FLOATS, "eps": FLOAT,
+}  # fmt: skip
+HIDDEN = RecordType("hidden", _HIDDEN)
+_ON: dict[str, FieldKind] = {"hidden": RecordKind(HIDDEN), "instances": INTS, "y": INTS}
+EVALUATE = Function("mssvm_conditional_evaluate", **_ON, value=FLOATS, threads=INT)
+MARGINALS = Function("mssvm_conditional_marginals", **_ON, mu_unary=FLOATS, mu_tables=FLOATS, threads=INT)
+ANNEAL = Function(
+    "mssvm_conditional_anneal",
+    **_ON, free=MASK, hot=FLOATS, cold=FLOATS, draws=FLOATS, rounds=INT, budget=FLOAT, threads=INT,
+)  # fmt: skip
+BORDERS = Function(
+    "mssvm_conditional_borders",
+    hidden=RecordKind(HIDDEN), ptr=INTS, var=INTS, entry_ptr=INTS, instances=INTS, y=INTS, values=FLOATS,
+    weights=FLOATS, mu_unary=FLOATS, mu_tables=FLOATS, threads=INT,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class NativeConditional:
+    """Q(y) on the potentials of a model."""
+
+    model: NativeMessageModel
+    hidden: Record
+
+    @classmethod
+    def of(cls, model: NativeMessageModel, components: HiddenComponents, eps_h: float) -> NativeConditional:
+        """For the components of the hidden variables, at their temperature."""
+        names = ("component", "ptr", "member_ptr", "visit", "up", "parent", "inside")
+        arrays = {name: np.ascontiguousarray(getattr(components, name), dtype=np.int64) for name in names}
+        flags = {name: np.ascontiguousarray(getattr(components, name), np.bool_) for name in ("outside", "forest")}
+        record = HIDDEN(
+            wiring=model.plan.wiring, **flags, **arrays, unary=model.unary, tables=model.tables, eps=float(eps_h)
+        )
+        return cls(model, record)
+
+    def evaluate(self, instances: Ints, y: Ints, value: Floats) -> None:
+        EVALUATE(**self._on(instances, y), value=value)
+
+    def marginals(self, instances: Ints, y: Ints, mu: Marginals) -> None:
+        MARGINALS(**self._on(instances, y), mu_unary=mu.unary, mu_tables=mu.tables)
+
+    def ascend(self, instances: Ints, free: Bools, y: Ints) -> None:
+        self.anneal(instances, free, y, NO_FLOATS, NO_FLOATS, 0, 0.0, NO_FLOATS)
+
+    def anneal(
+        self, instances: Ints, free: Bools, y: Ints, hot: Floats, cold: Floats, rounds: int, budget: float,
+        draws: Floats,
+    ) -> None:  # fmt: skip
+        for some in self._in_portions(instances):
+            ANNEAL(
+                **self._on(some, y), free=np.ascontiguousarray(free), hot=hot, cold=cold, draws=draws, rounds=rounds,
+                budget=float(budget),
+            )  # fmt: skip
+
+    def tabulate(self, borders: Borders, instances: Ints, y: Ints, values: Floats) -> None:
+        self._at_borders(borders, instances, y, values, NO_FLOATS, Marginals(NO_FLOATS, NO_FLOATS))
+
+    def expect(self, borders: Borders, instances: Ints, y: Ints, weights: Floats, mu: Marginals) -> None:
+        self._at_borders(borders, instances, y, NO_FLOATS, weights, mu)
+
+    def _at_borders(
+        self, borders: Borders, instances: Ints, y: Ints, values: Floats, weights: Floats, mu: Marginals
+    ) -> None:
+        trial = y.copy()  # borders run through all their states
+        for some in self._in_portions(instances):
+            BORDERS(
+                **self._on(some, trial), ptr=borders.ptr, var=borders.var, entry_ptr=borders.entry_ptr, values=values,
+                weights=weights, mu_unary=mu.unary, mu_tables=mu.tables,
+            )  # fmt: skip
+
+    def _on(self, instances: Ints, y: Ints) -> dict[str, Any]:
+        """The fields that all calls share."""
+        named = np.ascontiguousarray(instances, dtype=np.int64)
+        return {"hidden": self.hidden, "instances": named, "y": y, "threads": self.model.threads}
+
+    def _in_portions(self, instances: Ints) -> Iterator[Ints]:
+        size = AT_A_TIME * self.model.threads
+        for first in range(0, len(instances), size):
+            yield instances[first : first + size]

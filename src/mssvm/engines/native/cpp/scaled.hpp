@@ -1,0 +1,777 @@
+// Messages as probabilities, for pairwise factors at one temperature: sum-, max- and mixed-product (Liu and Ihler).
+//
+//     sum i to any j       m_j(x_j) ~ sum_{x_i} E(x_i, x_j) n_i(x_i)        n_i = psi_i times all other messages to i
+//     max i to max j       m_j(x_j) ~ max_{x_i} E(x_i, x_j) n_i(x_i)
+//     max i to sum j       m_j(x_j) ~ E(x_i*, x_j),   x_i* = argmax n_i times the new message to i
+//
+// E = exp((theta - max theta) / unit), psi alike, and messages sum to one: no number is above one, so what underflows
+// anywhere is below 1e-307 and is lost from results that are sums of such. Where every number that a sweep relied on (the
+// entries of new messages before they are normalised, the largest product by which a maximal variable chooses) is above
+// TRUSTED, what was lost is below rounding. Otherwise the instance goes on in scores.
+//
+// A vector V is L instances of one graph and one set of tables, or one instance. Roles and held variables may differ from
+// lane to lane: bits of a word say in which.
+#pragma once
+#include <type_traits>
+
+#include "messages.hpp"
+
+namespace mssvm {
+
+constexpr double TRUSTED = 1e-290;
+constexpr int MOST_OTHERS = 6;          // messages that are multiplied afresh for a cavity; with more, one is divided out
+// States up to which an update is made for a number of states; with more, one instance has vectors along a row of a table.
+template <class V> constexpr int largest_square = std::is_same_v<V, double> ? 7 : 8;
+constexpr double WORK_AT_A_TIME = 2e8;  // table entries of the sweeps of one instance in one call
+
+template <class V> INLINE V absolute(V x) { return real<V>(bits(x) & int64_t(0x7fffffffffffffff)); }
+
+// One end of a pairwise factor: variable, its first state and message, its number of states; `others` of `cavity_of`:
+// the other messages to the variable, -1 of them where a product of all is kept.
+struct End {
+    int32_t variable, state, message, card, others, count;
+};
+
+struct Step {
+    End i, j;
+    int64_t table, factor;
+    int32_t square;  // states of both variables where an update is made for that number, or 0
+};
+
+// A variable with so many factors that the product of all messages to it is kept.
+struct Hub {
+    int32_t state, card, messages, count;
+};
+
+// The pairwise factors of one instance in the order of a sweep; places are counted within the instance. Where vectors run
+// along rows, the states of a variable and of a message are padded to whole vectors, with zeros.
+struct Graph {
+    std::vector<Step> steps;
+    std::vector<Hub> hubs;
+    std::vector<int32_t> others, state_place, message_place;
+    int64_t n_vars = 0, n_states = 0, n_messages = 0, widest = 1, entries = 0;
+    bool padded = false;
+
+    void build(const Wiring &w, int64_t b, int largest_square, bool may_pad) {
+        int64_t first = w.var_ptr[b], first_slot = w.first_slot(b);
+        n_vars = w.var_ptr[b + 1] - first;
+        steps.clear();
+        hubs.clear();
+        others.clear();
+        lay_out(w, b, largest_square, may_pad);
+        for (int64_t i = first; i < first + n_vars; ++i) {
+            if (w.degree(i) - 1 <= MOST_OTHERS) continue;
+            hubs.push_back({state_place[i - first], int32_t(w.card(i)), int32_t(others.size()), int32_t(w.degree(i))});
+            for (int64_t k = w.near_ptr[i]; k < w.near_ptr[i + 1]; ++k) others.push_back(message_place[w.near[k] - first_slot]);
+        }
+        for (int64_t e = w.factor_ptr[b]; e < w.factor_ptr[b + 1]; ++e) {
+            int64_t f = w.order[e], s = w.scope_ptr[f];
+            steps.push_back({end(w, s, first, first_slot), end(w, s + 1, first, first_slot), w.scaled_at[f],
+                             f - w.factor_ptr[b], square_of(w, s, largest_square)});
+        }
+    }
+
+private:
+    static int32_t square_of(const Wiring &w, int64_t s, int largest) {
+        bool square = w.slot_card(s) == w.slot_card(s + 1) && w.slot_card(s) >= 2 && w.slot_card(s) <= largest;
+        return square ? int32_t(w.slot_card(s)) : 0;
+    }
+
+    void lay_out(const Wiring &w, int64_t b, int largest_square, bool may_pad) {
+        widest = 1;
+        entries = 0;
+        padded = false;
+        for (int64_t f = w.factor_ptr[b]; f < w.factor_ptr[b + 1]; ++f) {
+            entries += w.table_size(f);
+            padded |= may_pad && square_of(w, w.scope_ptr[f], largest_square) == 0;
+        }
+        int64_t unit = padded ? L : 1;
+        state_place.clear();
+        message_place.clear();
+        n_states = 0;
+        n_messages = 0;
+        for (int64_t i = w.var_ptr[b]; i < w.var_ptr[b + 1]; ++i) {
+            widest = std::max(widest, w.card(i));
+            state_place.push_back(int32_t(n_states));
+            n_states += (w.card(i) + unit - 1) / unit * unit;
+        }
+        for (int64_t s = w.first_slot(b); s < w.end_slot(b); ++s) {
+            message_place.push_back(int32_t(n_messages));
+            n_messages += (w.slot_card(s) + unit - 1) / unit * unit;
+        }
+    }
+
+    End end(const Wiring &w, int64_t s, int64_t first, int64_t first_slot) {
+        int64_t i = w.scope[s];
+        End out{int32_t(i - first), state_place[i - first], message_place[s - first_slot], int32_t(w.card(i)),
+                int32_t(others.size()), -1};
+        if (w.degree(i) - 1 > MOST_OTHERS) return out;
+        for (int64_t k = w.near_ptr[i]; k < w.near_ptr[i + 1]; ++k)
+            if (w.near[k] != s) others.push_back(message_place[w.near[k] - first_slot]);
+        out.count = int32_t(w.degree(i) - 1);
+        return out;
+    }
+};
+
+// --- one factor -------------------------------------------------------------------------------------------------------
+
+// What an update reads and writes. `from` and `to` are the same messages unless all change at once.
+template <class V> struct Lanes {
+    const double *tables;
+    const V *psi, *from;
+    V *to, *product, *room;
+    const int32_t *others;
+    double damping;
+    bool keep_products, look;
+};
+
+// The largest rise and fall of a probability, the largest change of a logarithm, the smallest number relied on.
+template <class W> struct Marks {
+    W rise{}, fall{}, log_change{}, least = all<W>(1.0);
+
+    template <class Other> void add(const Other &other) {
+        if constexpr (std::is_same_v<Other, Marks>) {
+            rise = larger(other.rise, rise);
+            fall = smaller(other.fall, fall);
+            log_change = larger(other.log_change, log_change);
+            least = smaller(other.least, least);
+        } else {  // of vectors of states
+            rise = larger(-across_min(-other.rise), rise);
+            fall = smaller(across_min(other.fall), fall);
+            log_change = larger(-across_min(-other.log_change), log_change);
+            least = smaller(across_min(other.least), least);
+        }
+    }
+};
+
+// Numbers of states are read one by one in lanes, and L at a time of one instance with many states: W is V or Vec. What
+// is behind the last state is zero, or, after a product with a table, anything finite: `only` makes it `other`.
+template <class W, class V> INLINE W read(const V *from) {
+    if constexpr (std::is_same_v<W, V>) return *from;
+    else return *(const Unaligned *)from;
+}
+template <class W> INLINE W only(int count, W value, W other) {
+    if constexpr (std::is_same_v<W, Vec>)
+        if (count < L) return pick((1u << count) - 1, value, other);
+    return value;
+}
+template <class W, class V> INLINE void write(V *to, W value) {
+    if constexpr (std::is_same_v<W, V>) *to = value;
+    else *(Unaligned *)to = value;
+}
+template <int K, class V> constexpr bool along_rows = std::is_same_v<V, double> && K == 0;
+template <int K, class V> using Wide = std::conditional_t<along_rows<K, V>, Vec, V>;
+
+// part(x, count): all states from x on, `count` of them at a time at most.
+template <int K, class V, class Part> INLINE void each_state(int k, Part part) {
+    if constexpr (along_rows<K, V>) {
+        for (int x = 0; x < k; x += L) part(x, k - x);
+    } else {
+#pragma GCC unroll 8
+        for (int x = 0; x < k; ++x) part(x, L);
+    }
+}
+
+template <int K, bool plain, class V> INLINE void cavity(const Lanes<V> &lanes, const End &end, int k, V *n) {
+    using W = Wide<K, V>;
+    if (!plain && end.count < 0) {
+        const V *all_of_them = lanes.product + end.state, *own = lanes.from + end.message;
+        each_state<K, V>(k, [&](int x, int count) {
+            write(n + x, only(count, read<W>(all_of_them + x) / read<W>(own + x), W{}));  // zero by zero
+        });
+        return;
+    }
+    const V *psi = lanes.psi + end.state;
+    const int32_t *others = lanes.others + end.others;
+    if constexpr (along_rows<K, V>) {
+        each_state<K, V>(k, [&](int x, int) {
+            W product = read<W>(psi + x);
+            for (int o = 0; o < end.count; ++o) product *= read<W>(lanes.from + others[o] + x);
+            write(n + x, product);
+        });
+    } else {
+        each_state<K, V>(k, [&](int x, int) { n[x] = psi[x]; });
+        for (int o = 0; o < end.count; ++o) {
+            const V *other = lanes.from + others[o];
+            each_state<K, V>(k, [&](int x, int) { n[x] *= other[x]; });
+        }
+    }
+}
+
+enum class Product { SUM, MAX };
+
+template <Product kind, class V> INLINE V joined(V before, V entry, V number) {
+    if constexpr (kind == Product::SUM) return entry * number + before;
+    else return larger(before, entry * number);
+}
+
+// to[k] = sum or maximum over r of table[r * down + k * across] from[r].
+template <Product kind, int K, class V>
+INLINE void multiply(const double *table, const V *from, int n, int down, int across, V *to, int m) {
+    if constexpr (K > 0) {
+        asm("" : "+r"(table));  // the table is read where it is used: registers are few
+#pragma GCC unroll 8
+        for (int k = 0; k < K; ++k) {
+            V total = all<V>(table[k * across]) * from[0];
+#pragma GCC unroll 8
+            for (int r = 1; r < K; ++r)
+                total = joined<kind>(total, all<V>(table[r * down + k * across]), from[r]);
+            to[k] = total;
+        }
+    } else {
+        constexpr int BLOCK = 5;
+        int k = 0;
+        for (; k + BLOCK <= m; k += BLOCK) {
+            const double *column = table + k * across;
+            V total[BLOCK];
+#pragma GCC unroll 8
+            for (int c = 0; c < BLOCK; ++c) total[c] = all<V>(column[c * across]) * from[0];
+            for (int r = 1; r < n; ++r) {
+                const double *entry = column + r * down;
+                V number = from[r];
+#pragma GCC unroll 8
+                for (int c = 0; c < BLOCK; ++c) total[c] = joined<kind>(total[c], all<V>(entry[c * across]), number);
+            }
+#pragma GCC unroll 8
+            for (int c = 0; c < BLOCK; ++c) to[k + c] = total[c];
+        }
+        for (; k < m; ++k) {
+            const double *column = table + k * across;
+            V total = all<V>(column[0]) * from[0];
+            for (int r = 1; r < n; ++r) total = joined<kind>(total, all<V>(column[r * down]), from[r]);
+            to[k] = total;
+        }
+    }
+}
+
+// The same for one instance with many states (L or more): vectors run along the rows of the table, and over their ends;
+// `from` is zero there.
+template <Product kind, int chunks>
+INLINE void multiply_down(const double *table, const double *from, int n, double *to, int m) {
+    Vec total[chunks];
+#pragma GCC unroll 4
+    for (int c = 0; c < chunks; ++c) total[c] = *(const Unaligned *)(table + c * L) * from[0];
+    for (int r = 1; r < n; ++r) {
+        Vec number = all<Vec>(from[r]);
+        const double *row = table + int64_t(r) * m;
+#pragma GCC unroll 4
+        for (int c = 0; c < chunks; ++c) total[c] = joined<kind>(total[c], Vec(*(const Unaligned *)(row + c * L)), number);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < chunks; ++c) *(Unaligned *)(to + c * L) = total[c];
+}
+template <Product kind> inline void multiply_down(const double *table, const double *from, int n, double *to, int m) {
+    int left = (m + L - 1) / L;
+    for (; left >= 4; left -= 4, table += 4 * L, to += 4 * L) multiply_down<kind, 4>(table, from, n, to, m);
+    if (left == 3) multiply_down<kind, 3>(table, from, n, to, m);
+    if (left == 2) multiply_down<kind, 2>(table, from, n, to, m);
+    if (left == 1) multiply_down<kind, 1>(table, from, n, to, m);
+}
+template <Product kind> inline void multiply_across(const double *table, const double *from, int n, double *to, int m) {
+    for (int r = 0; r < m; r += L) {
+        int at = std::min(r, m - L);
+        Vec rows[L];
+#pragma GCC unroll 8
+        for (int k = 0; k < L; ++k) rows[k] = Vec{};
+        for (int c = 0; c < n; c += L) {
+            Vec number = *(const Unaligned *)(from + c);
+#pragma GCC unroll 8
+            for (int k = 0; k < L; ++k)
+                rows[k] = joined<kind>(rows[k], Vec(*(const Unaligned *)(table + (at + k) * n + c)), number);
+        }
+        transpose(rows);
+#pragma GCC unroll 8
+        for (int k = 1; k < L; ++k) rows[0] = kind == Product::SUM ? rows[0] + rows[k] : larger(rows[0], rows[k]);
+        *(Unaligned *)(to + at) = rows[0];
+    }
+}
+
+template <Product kind, int K, bool first, class V>
+INLINE void toward(const double *table, const V *from, int ki, int kj, V *to) {
+    if constexpr (along_rows<K, V>) {
+        if (ki >= L && kj >= L) {
+            if (first) multiply_across<kind>(table, from, kj, to, ki);
+            else multiply_down<kind>(table, from, ki, to, kj);
+            return;
+        }
+    }
+    if (first) multiply<kind, K>(table, from, kj, 1, kj, to, ki);
+    else multiply<kind, K>(table, from, ki, kj, 1, to, kj);
+}
+
+// A message to i (`first`) or j: sums, with maxima in some lanes or all. Every lane has the same bits beside any others.
+template <int K, bool first, class V>
+INLINE void send(const double *table, const V *from, int ki, int kj, unsigned maximal, V *to, V *spare) {
+    if (maximal == full<V>) {
+        toward<Product::MAX, K, first>(table, from, ki, kj, to);
+        return;
+    }
+    toward<Product::SUM, K, first>(table, from, ki, kj, to);
+    if (maximal == 0) return;
+    toward<Product::MAX, K, first>(table, from, ki, kj, spare);
+    for (int x = 0; x < (first ? ki : kj); ++x) to[x] = pick(maximal, spare[x], to[x]);
+}
+
+// In some lanes one at the first largest cavity times message and zero elsewhere; the cavity in the others.
+template <class V, class W>
+INLINE void point(Marks<W> &marks, unsigned chosen, const V *n, const V *message, int k, V *out) {
+    V top = n[0] * message[0];
+    for (int x = 1; x < k; ++x) top = larger(n[x] * message[x], top);
+    if constexpr (std::is_same_v<W, V>) marks.least = pick(chosen, smaller(top, marks.least), marks.least);
+    else marks.least = smaller(all<W>(top), marks.least);
+    V left = all<V>(1.0);
+    for (int x = 0; x < k; ++x) {
+        V hit = n[x] * message[x] == top ? left : V{};
+        left = left - hit;
+        out[x] = pick(chosen, hit, n[x]);
+    }
+    if constexpr (!std::is_same_v<W, V>)
+        for (int x = k; x % L; ++x) out[x] = 0.0;
+}
+
+template <class V> INLINE V damped(V v, V old, double damping) {
+    if constexpr (std::is_same_v<V, double>) {
+        if (damping == 0.5) return std::sqrt(v * old);
+    } else if (damping == 0.5) {
+        V root = v * old;
+        for (int k = 0; k < L; ++k) root[k] = __builtin_sqrt(root[k]);
+        return root;
+    }
+    return exp(log(v) * (1.0 - damping) + log(old) * damping);
+}
+
+// The sum of the lanes that are states; of lanes that are instances there is nothing to add up.
+template <class V, class W> INLINE V summed(W x) {
+    if constexpr (std::is_same_v<W, V>) return x;
+    else {
+        double part[L];
+        *(Unaligned *)part = x;
+        for (int half = L / 2; half > 0; half /= 2)
+            for (int k = 0; k < half; ++k) part[k] += part[k + half];
+        return part[0];
+    }
+}
+
+// Normalise, damp and write one message, except in the lanes where it is `fixed`. `plain`: no damping, no such lanes, no
+// products to keep, no look at logarithms.
+template <bool plain, int K, class V>
+INLINE void finish(Lanes<V> &lanes, Marks<Wide<K, V>> &marks, const End &end, const V *n, V *to, int card, unsigned fixed) {
+    using W = Wide<K, V>;
+    const int k = K ? K : card;
+    const V *old = lanes.from + end.message;
+    V *out = lanes.to + end.message;
+    W total{}, low = all<W>(1.0);
+    each_state<K, V>(k, [&](int x, int count) {
+        W v = only(count, read<W>(to + x), W{});
+        if constexpr (along_rows<K, V>) write(to + x, v);
+        total += v;
+        low = smaller(only(count, v, all<W>(1.0)), low);
+    });
+    V scale = 1.0 / summed<V>(total);
+    if (!plain && lanes.damping > 0.0) {
+        total = W{};
+        each_state<K, V>(k, [&](int x, int count) {
+            W v = read<W>(to + x) * scale, before = read<W>(old + x);
+            low = smaller(only(count, v * before, all<W>(1.0)), low);
+            W mean = only(count, damped(v, before, lanes.damping), W{});
+            total += mean;
+            write(to + x, mean);
+        });
+        scale = 1.0 / summed<V>(total);
+    }
+    if constexpr (!plain && std::is_same_v<W, V>)
+        if (fixed) low = pick(fixed, marks.least, low);
+    marks.least = smaller(low, marks.least);
+    bool keep_product = !plain && lanes.keep_products && end.count < 0;
+    W rise = marks.rise, fall = marks.fall;
+    each_state<K, V>(k, [&](int x, int count) {
+        W v = read<W>(to + x) * scale, before = read<W>(old + x);
+        if constexpr (!plain && std::is_same_v<W, V>)
+            if (fixed) v = pick(fixed, before, v);
+        W moved = v - before;
+        write(out + x, v);
+        rise = larger(moved, rise);
+        fall = smaller(moved, fall);
+        if (plain) return;
+        if (lanes.look)  // behind the last state zero by one
+            marks.log_change = larger(absolute(moved) / only(count, smaller(v, before), all<W>(1.0)), marks.log_change);
+        if (!keep_product) return;
+        V *product = lanes.product + end.state + x;
+        W all_of_them = read<W>(n + x) * v;
+        if constexpr (std::is_same_v<W, V>)
+            if (fixed) all_of_them = pick(fixed, *product, all_of_them);
+        write(product, all_of_them);
+    });
+    marks.rise = rise;
+    marks.fall = fall;
+}
+
+enum class Roles { SUMS, MAXIMA, MIXED };
+
+template <class V> INLINE Roles roles_of(unsigned role_i, unsigned role_j) {
+    if ((role_i | role_j) == 0) return Roles::SUMS;
+    return (role_i & role_j) == full<V> ? Roles::MAXIMA : Roles::MIXED;
+}
+
+// Both messages of a factor. `role_i`, `role_j`: lanes in which i and j are maximal.
+template <class V, int K, Roles roles, bool plain>
+INLINE void update(
+    Lanes<V> &lanes, Marks<Wide<K, V>> &marks, const Step &step, unsigned role_i, unsigned role_j, unsigned fixed) {
+    const int ki = K ? K : step.i.card, kj = K ? K : step.j.card, size = K ? K : (std::max(ki, kj) + L - 1) / L * L;
+    V local[K ? 4 * K : 1];
+    V *n_i = K ? local : lanes.room;
+    V *n_j = n_i + size, *to = n_j + size, *told = to + size;
+    const double *table = lanes.tables + step.table;
+    cavity<K, plain>(lanes, step.i, ki, n_i);
+    cavity<K, plain>(lanes, step.j, kj, n_j);
+    if constexpr (roles != Roles::MIXED) {
+        constexpr unsigned maximal = roles == Roles::MAXIMA ? full<V> : 0;
+        send<K, true>(table, n_j, ki, kj, maximal, to, told);
+        finish<plain, K>(lanes, marks, step.i, n_i, to, ki, fixed);
+        send<K, false>(table, n_i, ki, kj, maximal, to, told);
+        finish<plain, K>(lanes, marks, step.j, n_j, to, kj, fixed);
+    } else {
+        V more[K ? 3 * K : 1];
+        V *to_j = K ? more : told + size, *told_j = to_j + size, *spare = told_j + size;
+        unsigned both = role_i & role_j, only_i = role_i & ~role_j, only_j = role_j & ~role_i;
+        const V *from_i = n_i, *from_j = n_j;
+        // A maximal variable hears from a summed one before it answers by its best state.
+        if (only_i) {
+            send<K, true>(table, n_j, ki, kj, both, to, spare);
+            point(marks, only_i, n_i, to, ki, told);
+            from_i = told;
+        }
+        send<K, false>(table, from_i, ki, kj, both, to_j, spare);
+        if (only_j) {
+            point(marks, only_j, n_j, to_j, kj, told_j);
+            from_j = told_j;
+        }
+        if (only_j || !only_i) send<K, true>(table, from_j, ki, kj, both, to, spare);
+        finish<plain, K>(lanes, marks, step.i, n_i, to, ki, fixed);
+        finish<plain, K>(lanes, marks, step.j, n_j, to_j, kj, fixed);
+    }
+}
+
+// Which variables are maximal or held, a word of lanes each (`held` may be null); lanes that are `idle`.
+struct Words {
+    const uint8_t *role, *held;
+    unsigned idle;
+};
+
+// Updates factors from `step` on while they are between variables of K states (0: any others) with such roles; returns
+// the first one that is not.
+template <class V, int K, Roles roles, bool plain>
+const Step *update_while(
+    const Lanes<V> &given, Marks<V> &sofar, const Step *step, const Step *end, int direction, const Words &words) {
+    Lanes<V> lanes = given;
+    Marks<Wide<K, V>> marks;
+    for (; step != end; step += direction) {
+        unsigned role_i = words.role[step->i.variable], role_j = words.role[step->j.variable], fixed = 0;
+        if (step->square != K || roles_of<V>(role_i, role_j) != roles) break;
+        if constexpr (!plain) {
+            if (words.held) fixed = words.held[step->i.variable] | words.held[step->j.variable];
+            if ((fixed | words.idle) == full<V> && fixed) continue;
+        }
+        update<V, K, roles, plain>(lanes, marks, *step, role_i, role_j, fixed);
+    }
+    sofar.add(marks);
+    return step;
+}
+
+template <class V> using Update = const Step *(*)(const Lanes<V> &, Marks<V> &, const Step *, const Step *, int, const Words &);
+
+template <class V, Roles roles, bool plain, int K = largest_square<V>> Update<V> update_for(int square) {
+    if constexpr (K >= 2) {
+        if (square == K) return update_while<V, K, roles, plain>;
+        return update_for<V, roles, plain, K - 1>(square);
+    } else {
+        return update_while<V, 0, roles, plain>;
+    }
+}
+
+template <class V> Update<V> update_for(int square, Roles roles, bool plain) {
+    if (roles == Roles::SUMS) return plain ? update_for<V, Roles::SUMS, true>(square) : update_for<V, Roles::SUMS, false>(square);
+    if (roles == Roles::MAXIMA)
+        return plain ? update_for<V, Roles::MAXIMA, true>(square) : update_for<V, Roles::MAXIMA, false>(square);
+    return plain ? update_for<V, Roles::MIXED, true>(square) : update_for<V, Roles::MIXED, false>(square);
+}
+
+// --- many factors -----------------------------------------------------------------------------------------------------
+
+template <class V> class Probabilities {
+public:
+    static constexpr int lanes = Of<V>::lanes;
+
+    Probabilities() {
+        for (int plain : {0, 1})
+            for (Roles roles : {Roles::SUMS, Roles::MAXIMA, Roles::MIXED})
+                for (int square = 0; square <= largest_square<V>; ++square)
+                    updates_[plain][int(roles)][square] = update_for<V>(square, roles, plain != 0);
+    }
+
+    // For the graph of instance b. Memory stays with the thread from call to call.
+    void prepare(const Wiring &wiring, const RunArrays &run, const Sweeping &how, int64_t b) {
+        w_ = &wiring;
+        run_ = &run;
+        how_ = &how;
+        graph_.build(wiring, b, largest_square<V>, lanes == 1);
+        psi_.resize(graph_.n_states);
+        messages_.resize(graph_.n_messages);
+        next_.resize(how.flooding ? graph_.n_messages : 0);
+        product_.resize(graph_.hubs.empty() ? 0 : graph_.n_states);
+        room_.resize(8 * (graph_.widest + L));
+        if (graph_.padded) {
+            std::fill(psi_.begin(), psi_.end(), V{});
+            std::fill(messages_.begin(), messages_.end(), V{});
+        }
+        roles_.assign(graph_.n_vars, 0);
+        held_.assign(run.held.empty() ? 0 : graph_.n_vars, 0);
+        idle_ = full<V>;
+        first_ = true;
+    }
+
+    int64_t at_a_time(int64_t) const { return std::max<int64_t>(1, int64_t(WORK_AT_A_TIME / double(graph_.entries + 1))); }
+
+    void load(unsigned joined, const int64_t *who) {
+        const double *psi[lanes], *messages[lanes];
+        int64_t some = 0;
+        for (int k = 0; k < lanes; ++k)
+            if (joined >> k & 1) some = who[k];
+        // Lanes without an instance of their own repeat another one at first, and just go on later.
+        unsigned filled = first_ ? full<V> : joined;
+        first_ = false;
+        for (int k = 0; k < lanes; ++k) {
+            int64_t b = joined >> k & 1 ? who[k] : some;
+            psi[k] = run_->potential.data + w_->first_state(b);
+            messages[k] = run_->messages.data + w_->first_message(b);
+            if (!(filled >> k & 1)) continue;
+            for (int64_t i = 0; i < graph_.n_vars; ++i) {
+                int64_t v = w_->var_ptr[b] + i;
+                mark(roles_[i], k, how_->maximal(v));
+                if (!held_.empty()) mark(held_[i], k, run_->held[v]);
+            }
+        }
+        if constexpr (lanes == 1) {
+            spread_out(psi[0], graph_.state_place, graph_.n_states, w_->state_ptr.data + w_->var_ptr[who[0]], psi_.data());
+            const int64_t *at = w_->message_at.data + w_->first_slot(who[0]);
+            spread_out(messages[0], graph_.message_place, graph_.n_messages, at, messages_.data());
+        } else {
+            gather_some(psi, graph_.n_states, psi_.data(), filled);
+            gather_some(messages, graph_.n_messages, messages_.data(), filled);
+        }
+        if (how_->flooding) next_ = messages_;
+        idle_ &= ~joined;
+    }
+
+    void sweep(bool reverse, bool look) {
+        const int64_t n = int64_t(graph_.steps.size());
+        bool flooding = how_->flooding;
+        collect();
+        Lanes<V> state{how_->scaled_tables.data, psi_.data(), messages_.data(), flooding ? next_.data() : messages_.data(),
+                       product_.data(), room_.data(), graph_.others.data(), how_->damping, !flooding, look};
+        Marks<V> marks;
+        bool plain = how_->damping == 0.0 && !look && graph_.hubs.empty() && held_.empty();
+        Words words{roles_.data(), held_.empty() ? nullptr : held_.data(), idle_};
+        const Step *first = graph_.steps.data(), *last = first + n - 1;
+        const Step *step = reverse ? last : first, *end = reverse ? first - 1 : last + 1;
+        while (step != end) {
+            Roles roles = roles_of<V>(roles_[step->i.variable], roles_[step->j.variable]);
+            step = updates_[plain][int(roles)][step->square](state, marks, step, end, reverse ? -1 : 1, words);
+        }
+        if (flooding) std::swap(messages_, next_);
+        change_ = larger(marks.rise, -marks.fall);
+        log_change_ = marks.log_change;
+        least_ = marks.least;
+    }
+
+    bool trusted(int k) const { return lane(least_, k) >= TRUSTED; }
+    double change(int k, bool looking) const { return looking ? lane(log_change_, k) : lane(change_, k); }
+    bool shows_logarithms(int64_t b) const { return how_->weak[b]; }
+
+    void store(unsigned done, const int64_t *who) {
+        double *messages[lanes];
+        for (int k = 0; k < lanes; ++k)
+            messages[k] = done >> k & 1 ? run_->messages.data + w_->first_message(who[k]) : nullptr;
+        if constexpr (lanes == 1) {
+            const int64_t *at = w_->message_at.data + w_->first_slot(who[0]);
+            for (size_t s = 0; s < graph_.message_place.size(); ++s)
+                std::copy_n(messages_.data() + graph_.message_place[s], at[s + 1] - at[s], messages[0] + at[s] - at[0]);
+        } else {
+            scatter_some(messages_.data(), graph_.n_messages, messages, done);
+        }
+    }
+
+    void leave(unsigned done) { idle_ |= done; }
+
+    // From the messages in memory, those before this call.
+    void to_scores(int64_t b) {
+        messages_to_scores(*w_, *run_, how_->unit, b);
+        run_->scaled[b] = 0;
+    }
+
+    // Bethe values sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i) of the loaded instances, and marginals, if wanted, which
+    // are added to `out`. An instance that cannot be trusted has NaN and adds nothing.
+    void beliefs(unsigned who_of, const int64_t *who, const BeliefArrays &out) {
+        bool wanted = !out.mu_unary.empty();
+        int64_t some = 0;
+        for (int k = 0; k < lanes; ++k)
+            if (who_of >> k & 1) some = who[k];
+        int64_t n_mu = 0;
+        for (const Step &step : graph_.steps)
+            n_mu = std::max(n_mu, mu_at(step, some) + int64_t(step.i.card) * step.j.card);
+        mu_unary_.assign(wanted ? graph_.n_states : 0, V{});
+        mu_tables_.assign(wanted ? n_mu : 0, V{});
+        least_ = all<V>(1.0);
+        V total = variable_beliefs(some) + factor_beliefs(some);
+        for (int k = 0; k < lanes; ++k) {
+            if (!(who_of >> k & 1)) continue;
+            int64_t b = who[k];
+            out.value[b] = trusted(k) ? lane(total, k) + tops(b, out) : std::nan("");
+            if (!wanted || !trusted(k)) continue;
+            for (int64_t i = 0; i < graph_.n_vars; ++i) {
+                double *to = out.mu_unary.data + w_->state_ptr[w_->var_ptr[b] + i];
+                for (int64_t x = 0; x < w_->card(w_->var_ptr[b] + i); ++x) to[x] += lane(mu_unary_[graph_.state_place[i] + x], k);
+            }
+            double *to = out.mu_tables.data + w_->mu_at[w_->factor_ptr[b]];
+            for (int64_t e = 0; e < n_mu; ++e) to[e] += lane(mu_tables_[e], k);
+        }
+    }
+
+    static void messages_to_scores(const Wiring &w, const RunArrays &run, double unit, int64_t b) {
+        for (int64_t s = w.first_slot(b); s < w.end_slot(b); ++s) {
+            double top = 0.0;
+            for (int64_t e = w.message_at[s]; e < w.message_at[s + 1]; ++e) top = std::max(top, run.messages[e]);
+            for (int64_t e = w.message_at[s]; e < w.message_at[s + 1]; ++e)
+                run.messages[e] = unit * std::log(run.messages[e] / top);
+        }
+    }
+
+private:
+    int64_t mu_at(const Step &step, int64_t b) const {
+        int64_t first = w_->factor_ptr[b];
+        return w_->mu_at[first + step.factor] - w_->mu_at[first];
+    }
+
+    // What exponentials left out.
+    double tops(int64_t b, const BeliefArrays &out) const {
+        double total = 0.0;
+        for (int64_t i = w_->var_ptr[b]; i < w_->var_ptr[b + 1]; ++i) total += top_of(*w_, *run_, i);
+        for (int64_t f = w_->factor_ptr[b]; f < w_->factor_ptr[b + 1]; ++f) total += out.table_tops[w_->table_of[f]];
+        return total;
+    }
+
+    V variable_beliefs(int64_t b) {
+        V total{};
+        for (int64_t i = w_->var_ptr[b]; i < w_->var_ptr[b + 1]; ++i) {
+            int64_t card = w_->card(i), at = graph_.state_place[i - w_->var_ptr[b]];
+            V z{};
+            for (int64_t x = 0; x < card; ++x) {
+                V g = psi_[at + x];
+                for (int64_t k = w_->near_ptr[i]; k < w_->near_ptr[i + 1]; ++k)
+                    g *= messages_[graph_.message_place[w_->near[k] - w_->first_slot(b)] + x];
+                room_[x] = g;
+                z += g;
+            }
+            least_ = smaller(z, least_);
+            total += how_->unit * double(1 - w_->degree(i)) * log(z);
+            if (!mu_unary_.empty())
+                for (int64_t x = 0; x < card; ++x) mu_unary_[at + x] = room_[x] / z;
+        }
+        return total;
+    }
+
+    V factor_beliefs(int64_t b) {
+        V total{};
+        collect();
+        Lanes<V> state{};
+        state.psi = psi_.data();
+        state.from = messages_.data();
+        state.product = product_.data();
+        state.others = graph_.others.data();
+        for (const Step &step : graph_.steps) {
+            int ki = step.i.card, kj = step.j.card;
+            V *n_i = room_.data(), *n_j = n_i + (ki + L - 1) / L * L;
+            cavity<0, false>(state, step.i, ki, n_i);
+            cavity<0, false>(state, step.j, kj, n_j);
+            const double *table = how_->scaled_tables.data + step.table;
+            V z{};
+            for (int r = 0; r < ki; ++r) {
+                V row{};
+                for (int c = 0; c < kj; ++c) row += table[r * kj + c] * n_j[c];
+                z += row * n_i[r];
+            }
+            least_ = smaller(z, least_);
+            total += how_->unit * log(z);
+            if (mu_unary_.empty()) continue;
+            V *to = mu_tables_.data() + mu_at(step, b), scale = 1.0 / z;
+            for (int r = 0; r < ki; ++r)
+                for (int c = 0; c < kj; ++c, ++to) {
+                    V joint = table[r * kj + c] * n_j[c] * n_i[r];
+                    *to += joint == z ? all<V>(1.0) : joint * scale;
+                }
+        }
+        return total;
+    }
+
+    static void mark(uint8_t &word, int k, bool set) { word = uint8_t((word & ~(1u << k)) | unsigned(set) << k); }
+
+    // The products of all messages to hubs, afresh for every sweep: nothing drifts.
+    void collect() {
+        for (const Hub &hub : graph_.hubs)
+            for (int x = 0; x < hub.card; ++x) {
+                V total = psi_[hub.state + x];
+                for (int o = 0; o < hub.count; ++o) total *= messages_[graph_.others[hub.messages + o] + x];
+                product_[hub.state + x] = total;
+            }
+    }
+
+    // Numbers of one instance to their places; `at` says where those of every part begin.
+    void spread_out(const double *from, const std::vector<int32_t> &place, int64_t n, const int64_t *at, double *to) const {
+        if (!graph_.padded) {
+            std::copy_n(from, n, to);
+            return;
+        }
+        for (size_t k = 0; k < place.size(); ++k) std::copy_n(from + at[k] - at[0], at[k + 1] - at[k], to + place[k]);
+    }
+
+    static void gather_some(const double *const *from, int64_t n, V *to, unsigned lanes_of) {
+        int64_t j = 0;
+        if constexpr (lanes > 1)
+            for (; j + L <= n; j += L) {
+                V r[L];
+                for (int i = 0; i < L; ++i) r[i] = *(const Unaligned *)(from[i] + j);
+                transpose(r);
+                for (int i = 0; i < L; ++i) to[j + i] = pick(lanes_of, r[i], to[j + i]);
+            }
+        for (; j < n; ++j)
+            for (int i = 0; i < lanes; ++i)
+                if (lanes_of >> i & 1) set_lane(to[j], i, from[i][j]);
+    }
+    static void scatter_some(const V *from, int64_t n, double *const *to, unsigned lanes_of) {
+        int64_t j = 0;
+        if constexpr (lanes > 1)
+            for (; j + L <= n; j += L) {
+                V r[L];
+                for (int i = 0; i < L; ++i) r[i] = from[j + i];
+                transpose(r);
+                for (int i = 0; i < L; ++i)
+                    if (lanes_of >> i & 1) *(Unaligned *)(to[i] + j) = r[i];
+            }
+        for (; j < n; ++j)
+            for (int i = 0; i < lanes; ++i)
+                if (lanes_of >> i & 1) to[i][j] = lane(from[j], i);
+    }
+
+    const Wiring *w_ = nullptr;
+    const RunArrays *run_ = nullptr;
+    const Sweeping *how_ = nullptr;
+    Graph graph_;
+    std::vector<V> psi_, messages_, next_, product_, room_, mu_unary_, mu_tables_;
+    std::vector<uint8_t> roles_, held_;
+    Update<V> updates_[2][3][largest_square<V> + 1];
+    V change_{}, log_change_{}, least_{};
+    unsigned idle_ = 0;
+    bool first_ = true;
+};
+
+}  // namespace mssvm

@@ -1,0 +1,423 @@
+"""Message passing by the compiled library: ``cpp/messages.hpp`` and its neighbours implement ``engines.messages``.
+
+A plan lays out index arrays, a model measures potentials, a run holds messages. An instance holds probabilities while
+they can be trusted (pairwise factors, one temperature) and scores otherwise; the library says when that changes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.components import HiddenComponents
+from mssvm.core.library import (
+    FLOAT,
+    FLOATS,
+    INT,
+    INTS,
+    MASK,
+    FieldKind,
+    Function,
+    Record,
+    RecordKind,
+    RecordType,
+)
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.threads import Workers
+from mssvm.core.topology import Batch, entries_of, offsets
+from mssvm.engines.messages import NOISE, MessageGroup, Schedule, Temperatures, sweep_order, sweep_places
+from mssvm.engines.native.conditional import NativeConditional
+from mssvm.engines.native.wiring import WIRING
+
+# Of a table, in units of the temperature: up to SAFE_RANGE probabilities are tried, up to WEAK_RANGE none is so small
+# that its changes do not show.
+SAFE_RANGE, WEAK_RANGE = 600.0, 4.0
+# Max-product is the same at any positive scale; this range in units of it keeps both range and precision.
+MAX_PRODUCT_RANGE = 100.0
+# Instances of one graph that are worth a vector of lanes: with few states, and with more; with most, one by one is as
+# fast.
+FEW_STATES, MOST_STATES = 5, 12
+FEWEST, FEWEST_WIDE = 3, 6
+PADDING = 8
+NO_FLOATS, NO_FLAGS, NO_INTS = np.zeros(0), np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int64)
+
+RUN = RecordType(
+    "run",
+    dict.fromkeys(("unary", "open_unary", "potential", "messages", "residual"), FLOATS)
+    | {"sweeps": INTS, "held_at": INTS, "scaled": MASK, "looking": MASK, "held": MASK},
+)
+_ON: dict[str, FieldKind] = {"wiring": RecordKind(WIRING), "run": RecordKind(RUN), "instances": INTS}
+
+TABLES = Function(
+    "mssvm_messages_tables",
+    tables=FLOATS, starts=INTS, sizes=INTS, at=INTS, unit=FLOAT, top=FLOATS, low=FLOATS, out=FLOATS, threads=INT,
+)  # fmt: skip
+SCORES = Function(
+    "mssvm_messages_scores",
+    wiring=RecordKind(WIRING), scores=FLOATS, noise=FLOATS, allowed=MASK, noise_scale=FLOAT, table_top=FLOATS,
+    table_low=FLOATS, unary=FLOATS, noisy=FLOATS, range=FLOATS, widest_table=FLOATS, threads=INT,
+)  # fmt: skip
+START = Function(
+    "mssvm_messages_start",
+    **_ON, eligible=MASK, given=FLOATS, scaled_tables=FLOATS, unit=FLOAT, threads=INT,
+)  # fmt: skip
+ADVANCE = Function(
+    "mssvm_messages_advance",
+    **_ON, until=INTS, outputs=MASK, weak=MASK, tables=FLOATS, scaled_tables=FLOATS, eps_y=FLOAT, eps_h=FLOAT,
+    unit=FLOAT, damping=FLOAT, tolerance=FLOAT, flooding=INT, scalable=INT, threads=INT,
+)  # fmt: skip
+BELIEFS = Function(
+    "mssvm_messages_beliefs",
+    **_ON, outputs=MASK, tables=FLOATS, scaled_tables=FLOATS, table_tops=FLOATS, eps_y=FLOAT, eps_h=FLOAT, unit=FLOAT,
+    scalable=INT, value=FLOATS, mu_unary=FLOATS, mu_tables=FLOATS, threads=INT,
+)  # fmt: skip
+DECODE = Function("mssvm_messages_decode", **_ON, allowed=MASK, unit=FLOAT, states=INTS, threads=INT)
+FIELDS = Function(
+    "mssvm_messages_fields", **_ON, outputs=MASK, stale=MASK, tables=FLOATS, eps=FLOAT, out=FLOATS, threads=INT
+)
+LOGS = Function("mssvm_messages_logs", **_ON, unit=FLOAT, out=FLOATS, threads=INT)
+RELABEL = Function(
+    "mssvm_messages_relabel",
+    wiring=RecordKind(WIRING), instances=INTS, free=MASK, unary=FLOATS, tables=FLOATS, states=INTS, sent=FLOATS,
+    moved=MASK, threads=INT,
+)  # fmt: skip
+
+
+class Buffers:
+    """Arrays that runs give back when they end: the system takes longer to give memory anew than some sweeps run."""
+
+    def __init__(self) -> None:
+        self._free: defaultdict[int, list[Floats]] = defaultdict(list)
+        self._lock = Lock()
+
+    def take(self, size: int) -> Floats:
+        """An array that may hold anything."""
+        with self._lock:
+            kept = self._free[size]
+            return kept.pop() if kept else np.empty(size)
+
+    def give_back(self, *arrays: Floats) -> None:
+        """Keep arrays that nobody uses any more, a few of every size."""
+        with self._lock:
+            for array in arrays:
+                if len(self._free[array.size]) < 4:
+                    self._free[array.size].append(array)
+
+
+@dataclass(frozen=True, eq=False)
+class NativeMessagePlan:
+    """Index arrays of a batch; distinct tables in the order in which sweeps meet them."""
+
+    batch: Batch
+    workers: Workers
+    buffers: Buffers = field(init=False, repr=False, default_factory=Buffers)
+
+    @cached_property
+    def order(self) -> Ints:
+        return sweep_order(self.batch, sweep_places(self.batch))
+
+    @cached_property
+    def _distinct(self) -> tuple[Ints, Ints, Ints]:
+        """Where distinct tables begin, their sizes, and which one every factor has."""
+        batch, order = self.batch, self.order
+        starts, first, number = np.unique(batch.table_at[order], return_index=True, return_inverse=True)
+        by_use = np.argsort(first, kind="stable")
+        rank = np.empty(len(starts), dtype=np.int64)
+        rank[by_use] = np.arange(len(starts))
+        table_of = np.empty(batch.n_factors, dtype=np.int64)
+        table_of[order] = rank[number]
+        return starts[by_use], batch.table_sizes[order][first][by_use], table_of
+
+    @property
+    def table_starts(self) -> Ints:
+        return self._distinct[0]
+
+    @property
+    def table_sizes(self) -> Ints:
+        return self._distinct[1]
+
+    @cached_property
+    def scaled_starts(self) -> Ints:
+        """Where distinct tables begin when they lie one behind the other, and where the last ends."""
+        return offsets(self.table_sizes)
+
+    @cached_property
+    def message_at(self) -> Ints:
+        return offsets(self.batch.cards[self.batch.scope_vars])
+
+    @property
+    def n_messages(self) -> int:
+        return int(self.message_at[-1])
+
+    @cached_property
+    def wiring(self) -> Record:
+        batch = self.batch
+        scope, table_of = batch.scope_vars, self._distinct[2]
+        near_ptr = offsets(np.bincount(scope, minlength=batch.n_vars).astype(np.int64))
+        arrays: dict[str, Any] = {
+            "var_ptr": batch.var_ptr, "factor_ptr": batch.factor_ptr, "state_ptr": batch.unary_ptr,
+            "scope_ptr": batch.scope_ptr, "scope": scope, "message_at": self.message_at, "order": self.order,
+            "near_ptr": near_ptr, "near": np.argsort(scope, kind="stable"), "slot_factor": batch.slot_factor,
+            "table_at": batch.table_at, "scaled_at": self.scaled_starts[table_of], "table_of": table_of,
+            "mu_at": batch.mu_at, "family_of": self.family_of,
+        }  # fmt: skip
+        widest = int(batch.cards.max(initial=1))
+        whole = {name: np.ascontiguousarray(array, dtype=np.int64) for name, array in arrays.items()}
+        return WIRING(**whole, widest=widest)
+
+    @cached_property
+    def family_of(self) -> Ints:
+        """Instances of one graph with the same tables, where there are enough for lanes, by number; -1: none."""
+        batch = self.batch
+        members: dict[tuple[int, bytes], list[int]] = {}
+        widest = np.zeros(len(batch), dtype=np.int64)
+        np.maximum.at(widest, batch.owner, batch.cards)
+        for b in np.flatnonzero(batch.pairwise & (np.diff(batch.factor_ptr) > 0) & (widest <= MOST_STATES)):
+            row = batch.table_at[batch.factor_ptr[b] : batch.factor_ptr[b + 1]]
+            members.setdefault((int(batch.topology_of[b]), row.tobytes()), []).append(int(b))
+        fewest = np.where(widest <= FEW_STATES, FEWEST, FEWEST_WIDE)
+        out = np.full(len(batch), -1, dtype=np.int64)
+        chosen = [instances for instances in members.values() if len(instances) >= fewest[instances[0]]]
+        for number, instances in enumerate(chosen):
+            out[instances] = number
+        return out
+
+    def load(self, theta: Potentials, query: Query, noise: Floats) -> NativeMessageModel:
+        scores, tables = (np.ascontiguousarray(array, np.float64) for array in (theta.unary, theta.tables))
+        return NativeMessageModel(self, scores, noise, tables, np.ascontiguousarray(query.allowed, np.bool_))
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledTables:
+    """exp((theta - max theta) / unit) of every distinct table, one behind the other."""
+
+    unit: float
+    entries: Floats
+    eligible: Bools  # instances on which probabilities are tried
+    weak: Bools  # instances on which no probability is tiny
+
+
+@dataclass(frozen=True, eq=False)
+class NativeMessageModel:
+    """Potentials as they were given."""
+
+    plan: NativeMessagePlan
+    scores: Floats
+    noise: Floats
+    tables: Floats
+    allowed: Bools
+
+    @property
+    def threads(self) -> int:
+        return self.plan.workers.idle
+
+    @cached_property
+    def table_ends(self) -> tuple[Floats, Floats]:
+        """The largest and the smallest entry of every distinct table."""
+        plan = self.plan
+        top, low = np.empty((2, len(plan.table_starts)))
+        TABLES(
+            tables=self.tables, starts=plan.table_starts, sizes=plan.table_sizes, at=NO_INTS, unit=1.0, top=top,
+            low=low, out=NO_FLOATS, threads=self.threads,
+        )  # fmt: skip
+        return top, low
+
+    @cached_property
+    def _measured(self) -> tuple[Floats, Floats, Floats]:
+        return self._measure(NO_FLOATS)
+
+    def _measure(self, noisy: Floats) -> tuple[Floats, Floats, Floats]:
+        top, low = self.table_ends
+        unary, n = np.empty(len(self.scores)), len(self.plan.batch)
+        ranges, widest_table = np.empty((2, n))
+        SCORES(
+            wiring=self.plan.wiring, scores=self.scores, noise=np.ascontiguousarray(self.noise), allowed=self.allowed,
+            noise_scale=NOISE, table_top=top, table_low=low, unary=unary, noisy=noisy, range=ranges,
+            widest_table=widest_table, threads=self.threads,
+        )  # fmt: skip
+        return unary, ranges, widest_table
+
+    @property
+    def unary(self) -> Floats:
+        """Scores, -inf at forbidden states."""
+        return self._measured[0]
+
+    @cached_property
+    def noisy(self) -> Floats:
+        """The same with tie-breaking noise."""
+        out = np.empty(len(self.scores))
+        self._measure(out)
+        return out
+
+    @property
+    def range(self) -> Floats:
+        return self._measured[1]
+
+    @property
+    def widest_table(self) -> Floats:
+        """Of every instance, the largest range of a table; infinite or NaN where an entry is forbidden."""
+        return self._measured[2]
+
+    def marginals(self) -> Marginals:
+        return Marginals.zeros(self.plan.batch)
+
+    def run(self) -> NativeRun:
+        return NativeRun(self, self.unary, self._no_tables)
+
+    def groups(self, instances: Ints, temperatures: Temperatures, scaled: bool) -> list[MessageGroup]:
+        if not len(instances):
+            return []
+        tables = self._scaled(instances, temperatures) if scaled else self._no_tables
+        unit = tables.unit if scaled else temperatures.eps_h or 1.0
+
+        def run(noise: bool) -> NativeRun:
+            return NativeRun(self, self.noisy if noise else self.unary, tables)
+
+        return [MessageGroup(instances, unit, run)]
+
+    @cached_property
+    def _no_tables(self) -> ScaledTables:
+        none = np.zeros(len(self.plan.batch), dtype=bool)
+        return ScaledTables(1.0, NO_FLOATS, none, none)
+
+    def _scaled(self, instances: Ints, temperatures: Temperatures) -> ScaledTables:
+        """Tables for probabilities at these temperatures."""
+        plan, unit = self.plan, temperatures.eps_h
+        candidates = np.zeros(len(plan.batch), dtype=bool)
+        candidates[instances] = plan.batch.pairwise[instances] & (np.diff(plan.batch.factor_ptr)[instances] > 0)
+        if unit == 0.0:
+            # Per instance it would not matter; one unit for all keeps one set of tables, unless ranges differ wildly.
+            known = self.range[instances]
+            most = float(known[np.isfinite(known)].max(initial=0.0))
+            unit = most / MAX_PRODUCT_RANGE if most > 0.0 else 1.0
+            candidates &= self.range >= 1e-9 * most
+        eligible = candidates & (self.widest_table <= SAFE_RANGE * unit)
+        if 0.0 < temperatures.eps_y != temperatures.eps_h or not eligible.any():
+            none = np.zeros(len(eligible), dtype=bool)
+            return ScaledTables(unit, NO_FLOATS, none, none)
+        top, low = self.table_ends
+        entries = np.zeros(int(plan.scaled_starts[-1]) + PADDING)  # vectors read over the end of a table
+        TABLES(
+            tables=self.tables, starts=plan.table_starts, sizes=plan.table_sizes, at=plan.scaled_starts[:-1],
+            unit=unit, top=top, low=low, out=entries, threads=self.threads,
+        )  # fmt: skip
+        return ScaledTables(unit, entries, eligible, self.widest_table <= WEAK_RANGE * unit)
+
+    def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
+        named = np.ascontiguousarray(instances, dtype=np.int64)
+        moved = np.zeros(len(named), dtype=bool)
+        sent = np.empty(self.plan.n_messages)
+        RELABEL(
+            wiring=self.plan.wiring, instances=named, free=free, unary=self.unary, tables=self.tables, states=z,
+            sent=sent, moved=moved, threads=self.threads,
+        )  # fmt: skip
+        return named[moved], sent
+
+    def given(self, components: HiddenComponents, eps_h: float) -> NativeConditional:
+        return NativeConditional.of(self, components, eps_h)
+
+
+class NativeRun:
+    """Messages of a batch; ``unit`` is the temperature of probabilities, and what counts as one at temperature zero."""
+
+    def __init__(self, model: NativeMessageModel, unary: Floats, tables: ScaledTables) -> None:
+        plan = model.plan
+        self.model, self.batch, self.unit, self._tables = model, plan.batch, tables.unit, tables
+        n = len(plan.batch)
+        self.sweeps = np.zeros(n, dtype=np.int64)
+        self.residual = np.full(n, np.inf)
+        self._until = np.zeros(n, dtype=np.int64)
+        self._buffers = plan.buffers
+        self._messages = self._buffers.take(plan.n_messages)
+        self._potential = self._buffers.take(len(unary) if tables.eligible.any() else 0)
+        self._scaled = np.zeros(n, dtype=bool)
+        self._unary, self._held, self._held_at = unary, NO_FLAGS, NO_INTS
+        self._run = RUN(
+            unary=unary, open_unary=unary, potential=self._potential, messages=self._messages, residual=self.residual,
+            sweeps=self.sweeps, held_at=NO_INTS, scaled=self._scaled, looking=np.zeros(n, dtype=bool), held=NO_FLAGS,
+        )  # fmt: skip
+
+    def __del__(self) -> None:
+        self._buffers.give_back(self._messages, self._potential)
+
+    def _on(self, instances: Ints) -> dict[str, Any]:
+        """The fields that all calls share."""
+        named = np.ascontiguousarray(instances, dtype=np.int64)
+        return {"wiring": self.model.plan.wiring, "run": self._run, "instances": named, "threads": self.model.threads}
+
+    def _scalable(self, t: Temperatures) -> bool:
+        """Whether probabilities can do these temperatures."""
+        outputs_fit = t.eps_y in (0.0, self.unit)
+        return outputs_fit and (t.eps_h == self.unit or bool(t.outputs.all()))
+
+    def start(self, instances: Ints, messages: Floats | None) -> None:
+        given = NO_FLOATS if messages is None else np.ascontiguousarray(messages, dtype=np.float64)
+        START(
+            **self._on(instances), eligible=self._tables.eligible, given=given, scaled_tables=self._tables.entries,
+            unit=self.unit,
+        )  # fmt: skip
+
+    def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
+        if not len(self._held_at):
+            self._held_at = np.zeros(self.batch.n_vars, dtype=np.int64)
+            self._held = np.ascontiguousarray(outside, dtype=np.bool_)
+            self._run.set("held", self._held)
+            self._run.set("held_at", self._held_at)
+        rows = entries_of(self.batch.var_ptr, instances)
+        self._held_at[rows] = y[rows]
+
+    def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
+        t, until = temperatures, self._until
+        until[instances] = self.sweeps[instances] + n_sweeps
+        record = None
+        while True:
+            wanted = ~(self.residual[instances] <= schedule.tolerance) & (self.sweeps[instances] < until[instances])
+            active = np.ascontiguousarray(instances[wanted], dtype=np.int64)
+            if not len(active):
+                return
+            if record is None:
+                record = ADVANCE.record(
+                    **self._on(active), until=until, outputs=t.outputs, weak=self._tables.weak,
+                    tables=self.model.tables, scaled_tables=self._tables.entries, eps_y=t.eps_y, eps_h=t.eps_h,
+                    unit=self.unit, damping=schedule.damping, tolerance=schedule.tolerance,
+                    flooding=int(schedule.flooding), scalable=int(self._scalable(t)),
+                )  # fmt: skip
+            record.set("instances", active)
+            ADVANCE.run(record)
+
+    def decode(self, instances: Ints, y: Ints) -> None:
+        DECODE(**self._on(instances), allowed=self.model.allowed, unit=self.unit, states=y)
+
+    def scores(self, instances: Ints) -> Floats:
+        out, n = np.zeros(self.batch.n_states), len(self.batch)
+        # On a copy in scores: messages to held variables are brought up to date.
+        run = RUN(
+            unary=self._unary, open_unary=self._unary, potential=NO_FLOATS, messages=self.log_messages(instances),
+            residual=self.residual, sweeps=self.sweeps, held_at=self._held_at, scaled=np.zeros(n, dtype=bool),
+            looking=np.zeros(n, dtype=bool), held=self._held,
+        )  # fmt: skip
+        FIELDS(
+            **(self._on(instances) | {"run": run}), outputs=np.zeros(self.batch.n_vars, dtype=bool),
+            stale=self._scaled, tables=self.model.tables, eps=self.unit, out=out,
+        )  # fmt: skip
+        return out
+
+    def log_messages(self, instances: Ints) -> Floats:
+        out = np.zeros(self.model.plan.n_messages)
+        LOGS(**self._on(instances), unit=self.unit, out=out)
+        return out
+
+    def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
+        t = temperatures
+        BELIEFS(
+            **self._on(instances), outputs=t.outputs, tables=self.model.tables, scaled_tables=self._tables.entries,
+            table_tops=self.model.table_ends[0], eps_y=t.eps_y, eps_h=t.eps_h, unit=self.unit,
+            scalable=int(t.eps_y == t.eps_h == self.unit), value=value,
+            mu_unary=NO_FLOATS if mu is None else mu.unary, mu_tables=NO_FLOATS if mu is None else mu.tables,
+        )  # fmt: skip
