@@ -109,6 +109,7 @@ template <class Index> int64_t read_given(const GivenCall &call, View<Index> sta
     for (int64_t i = 0; i < call.instances.size; ++i) {
         int64_t last = next + call.variables[i], last_factor = next_factor + call.factors[i];
         require(last <= states.size && last_factor <= entries.size, "given states end too soon.");
+        require(call.instances[i] >= 0 && call.instances[i] < call.value.size, "a value has no such instance.");
         double total = 0.0, table_total = 0.0;
         for (int64_t j = next; j < last; ++j) total += call.unary[states[j]];
         for (int64_t j = next_factor; j < last_factor; ++j) table_total += call.tables[entries[j]];

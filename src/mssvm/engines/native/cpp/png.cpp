@@ -26,8 +26,10 @@ int paeth(int left, int up, int corner) {
 MSSVM_API mssvm_png_unfilter(const Unfilter *call) {
     return guarded(call, [](const Unfilter &c) -> int64_t {
         require(c.height >= 0 && c.width >= 0 && c.step >= 1, "a picture has a negative size.");
-        require(c.lines.size == c.height * (c.width + 1), "rows and sizes of a picture differ.");
-        require(c.out.size == c.height * c.width, "the picture's array has another size.");
+        // By division: products of sizes that were never meant could overflow and fit by chance.
+        bool fits = c.height == 0 ? c.lines.empty() : c.lines.size % c.height == 0 && c.lines.size / c.height - 1 == c.width;
+        require(fits, "rows and sizes of a picture differ.");
+        require(c.out.size == c.lines.size - c.height, "the picture's array has another size.");
         for (int64_t i = 0; i < c.height; ++i) {
             const uint8_t *line = c.lines.data + i * (c.width + 1);
             uint8_t *row = c.out.data + i * c.width;
