@@ -13,7 +13,7 @@ from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import ExactSettings
 from mssvm.engines.native.families import FAMILY
-from mssvm.engines.native.forests import ForestCall, ForestPlan, ForestRoute
+from mssvm.engines.native.forests import FORESTS, ForestCall, ForestPlan, ForestRoute
 from mssvm.engines.native.maps import EntryMap
 from mssvm.engines.reference import ReferenceEngine
 
@@ -182,3 +182,25 @@ def test_two_sides_and_a_cost_in_one_call(eps_y: float, eps_h: float, threads: i
     cost.unary[5] = np.inf
     with pytest.raises(InputError, match=r"potentials\.unary holds NaN"):
         call(theta, value, mu, threads)
+
+
+def test_a_call_goes_on_where_its_cursor_is() -> None:
+    batch, theta, query = chains(150)
+    call = ForestCall(batch, route_of(batch, query, 1.0, 1.0).records(0), None)
+    value, mu, ran = np.zeros((2, 150)), Marginals.zeros(batch), np.zeros(3, dtype=np.int64)
+    cursor = np.array([0, 2])  # after two blocks of 64
+    FORESTS.run(
+        call.record.changed(
+            unary=theta.unary,
+            tables=theta.tables,
+            value=value,
+            mu_unary=mu.unary,
+            mu_tables=mu.tables,
+            ran=ran,
+            cursor=cursor,
+        )
+    )
+    want = reference(batch, theta, query, 1.0, 1.0)
+    np.testing.assert_array_equal(value[:, :128], 0.0)
+    np.testing.assert_allclose(value[0, 128:], want.value[128:], rtol=1e-12)
+    assert cursor.tolist() == [2, 0] and ran.tolist() == [0, 22, 0]
