@@ -156,7 +156,12 @@ Outcome run_side(const std::vector<const Family *> &families, const ForestCall &
     std::atomic<bool> numbers = true;
     int64_t count = int64_t(tasks.size());
     while (call.cursor[1] < count) {
-        int64_t first = call.cursor[1], wave = std::min(count - first, TASKS_A_THREAD * threads);
+        int64_t first = call.cursor[1], wave = 0;
+        double work = 0;
+        while (first + wave < count && (wave < threads || work < LARGEST_TASK * double(threads))) {
+            const Task &task = tasks[first + wave++];
+            work += task.family->work() * double(task.last - task.first);
+        }
         parallel_for(wave, int(threads), [&](int64_t i) { run_task(tasks[first + i], call, ran, numbers); });
         call.cursor[1] += wave;
         if (!numbers) return NO_NUMBERS;
