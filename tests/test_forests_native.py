@@ -13,7 +13,7 @@ from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import ExactSettings
 from mssvm.engines.native.families import FAMILY
-from mssvm.engines.native.forests import ForestCall, ForestPlan, ForestRoute
+from mssvm.engines.native.forests import FORESTS, ForestCall, ForestPlan, ForestRoute
 from mssvm.engines.native.maps import EntryMap
 from mssvm.engines.reference import ReferenceEngine
 
@@ -143,11 +143,11 @@ def test_only_the_lane_that_is_not_safe_runs_again_in_scores(eps: float) -> None
 
 @pytest.mark.parametrize("eps", [(1.0, 1.0), (0.5, 1.0)])
 def test_a_state_that_underflows_may_win_through_the_edge_above(eps: tuple[float, float]) -> None:
-    """State 1 of the middle is 711 behind; two children are 270 each for it, and its parent 290: it has 850 in all."""
+    """State 1 of the middle is 720 behind; two children are 270 each for it, and its parent 200: 740 in all."""
     graph = Topology((2, 2, 2, 2), ((0, 2), (1, 2), (2, 3)))
     batch = Batch.build([graph] * 3, [[0, 0, 1]] * 3)
-    unary = np.tile([0.0, 0.0, 0.0, 0.0, 0.0, -711.0, 0.0, 0.0], 3)
-    theta = Potentials(unary, np.array([-270.0, 0.0, -270.0, 0.0, -290.0, -290.0, 0.0, 0.0]))
+    unary = np.tile([0.0, 0.0, 0.0, 0.0, 0.0, -720.0, 0.0, 0.0], 3)
+    theta = Potentials(unary, np.array([-270.0, 0.0, -270.0, 0.0, -200.0, -200.0, 0.0, 0.0]))
     for output in (np.ones(12, dtype=bool), np.tile([False, False, False, True], 3)):
         query, value, mu = Query.of(batch, output), np.zeros(3), Marginals.zeros(batch)
         route_of(batch, query, *eps).infer_into(theta, value, mu)
@@ -182,3 +182,25 @@ def test_two_sides_and_a_cost_in_one_call(eps_y: float, eps_h: float, threads: i
     cost.unary[5] = np.inf
     with pytest.raises(InputError, match=r"potentials\.unary holds NaN"):
         call(theta, value, mu, threads)
+
+
+def test_a_call_goes_on_where_its_cursor_is() -> None:
+    batch, theta, query = chains(150)
+    call = ForestCall(batch, route_of(batch, query, 1.0, 1.0).records(0), None)
+    value, mu, ran = np.zeros((2, 150)), Marginals.zeros(batch), np.zeros(3, dtype=np.int64)
+    cursor = np.array([0, 2])  # after two blocks of 64
+    FORESTS.run(
+        call.record.changed(
+            unary=theta.unary,
+            tables=theta.tables,
+            value=value,
+            mu_unary=mu.unary,
+            mu_tables=mu.tables,
+            ran=ran,
+            cursor=cursor,
+        )
+    )
+    want = reference(batch, theta, query, 1.0, 1.0)
+    np.testing.assert_array_equal(value[:, :128], 0.0)
+    np.testing.assert_allclose(value[0, 128:], want.value[128:], rtol=1e-12)
+    assert cursor.tolist() == [2, 0] and ran.tolist() == [0, 22, 0]

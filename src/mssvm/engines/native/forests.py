@@ -17,9 +17,10 @@ from mssvm.engines.native.families import FAMILY, families_of, family_fields
 from mssvm.engines.native.rooting import rooting_of, touch_few_outputs
 
 NO_COST, NO_MASK = np.zeros(0), np.zeros(0, dtype=bool)
+NO_NUMBERS, UNFINISHED = 1, 2  # as ``cpp/forests.cpp`` returns them
 AT_Y, AT_H, MIXED = range(3)  # temperatures of the free variables of an instance: eps_y, eps_h, or both
 
-_FORESTS = Function(
+FORESTS = Function(
     "mssvm_forests",
     families=INTS,
     unary=FLOATS,
@@ -30,6 +31,7 @@ _FORESTS = Function(
     mu_unary=FLOATS,
     mu_tables=FLOATS,
     ran=INTS,
+    cursor=INTS,
     threads=INT,
 )
 
@@ -135,7 +137,7 @@ class ForestCall:
     def __init__(self, batch: Batch, families: list[Record], cost: Potentials | None) -> None:
         self.batch, self.families, self.cost = batch, families, cost
         none = NO_COST
-        self._record = _FORESTS.record(
+        self.record = FORESTS.record(
             families=np.array([record.address for record in families], dtype=np.int64),
             unary=none,
             tables=none,
@@ -145,22 +147,27 @@ class ForestCall:
             mu_unary=none,
             mu_tables=none,
             ran=np.zeros(3, dtype=np.int64),
+            cursor=np.zeros(2, dtype=np.int64),
             threads=1,
         )
 
     def __call__(self, theta: Potentials, value: Floats, mu: Marginals, threads: int) -> Ran:
         """Write values (side, instance) and marginals."""
         ran = np.zeros(3, dtype=np.int64)
-        record = self._record.changed(
+        record = self.record.changed(
             unary=np.ascontiguousarray(theta.unary),
             tables=np.ascontiguousarray(theta.tables),
             value=value,
             mu_unary=mu.unary,
             mu_tables=mu.tables,
             ran=ran,
+            cursor=np.zeros(2, dtype=np.int64),
             threads=threads,
         )
-        if _FORESTS.run(record):
+        outcome = UNFINISHED
+        while outcome == UNFINISHED:  # a fifth of a second at a time: here Ctrl-C is heard
+            outcome = FORESTS.run(record)
+        if outcome == NO_NUMBERS:
             (theta if self.cost is None else theta + self.cost).check(self.batch)
             raise AssertionError("a kernel met NaN or +inf in scores that have none.")
         return Ran(*ran.tolist())

@@ -61,17 +61,14 @@ class EntryMap:
 
     def add(self, graphs: Floats, forests: Floats) -> None:
         """forests += map(graphs)."""
-        self._call(graphs, forests, NO_WEIGHT, 0)
+        _MAP.run(self._forth.changed(graphs=graphs, forests=forests))
 
     def add_back(self, forests: Floats, graphs: Floats, weight: Floats = NO_WEIGHT) -> None:
         """graphs += the transpose of the map, of every thing by its weight (none: 1)."""
-        self._call(graphs, forests, weight, 1)
-
-    def _call(self, graphs: Floats, forests: Floats, weight: Floats, back: int) -> None:
-        _MAP.run(self._record.changed(graphs=graphs, forests=forests, weight=weight, back=back))
+        _MAP.run(self._back.changed(graphs=graphs, forests=forests, weight=weight))
 
     @cached_property
-    def _record(self) -> Record:
+    def _forth(self) -> Record:
         """What is the same in all calls."""
         return _MAP.record(
             of=self.of,
@@ -85,6 +82,10 @@ class EntryMap:
             weight=NO_WEIGHT,
             back=0,
         )
+
+    @cached_property
+    def _back(self) -> Record:
+        return self._forth.changed(back=1)
 
 
 def _runs_of(rows: Ints) -> Ints:

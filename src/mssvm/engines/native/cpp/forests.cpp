@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <optional>
 
 #include "parallel.hpp"
@@ -16,6 +17,8 @@ using Ran = std::array<std::atomic<int64_t>, 3>;  // members by the way they ran
 
 constexpr int64_t BLOCK = 64;  // members; those of a block that must run again do so together
 constexpr int64_t TASKS_A_THREAD = 4;
+constexpr double LARGEST_TASK = 2e8;  // multiplications, about a twentieth of a second
+using Time = std::chrono::steady_clock::time_point;
 
 // The tables of a family for one call, as powers too where hidden variables are copied.
 struct FamilyTables {
@@ -120,53 +123,81 @@ void run_task(const Task &task, const ForestCall &call, Ran &ran, std::atomic<bo
         if (!run(first, std::min(first + BLOCK, task.last), ran)) numbers = false;
 }
 
-// All families of one side; false if a score was NaN or +inf. What a block computes does not depend on its task.
-bool run_side(const std::vector<const Family *> &families, const ForestCall &call, int64_t side, Ran &ran) {
-    int64_t blocks = 0;
+// Members of a family that make a task: some for every thread, and little enough to stop between tasks.
+int64_t task_size(const Family &f, int64_t blocks, int64_t threads) {
+    double most = LARGEST_TASK / std::max(f.work(), 1.0) / BLOCK;
+    int64_t share = blocks / (TASKS_A_THREAD * threads);
+    return BLOCK * std::max<int64_t>(1, std::min<double>(double(share), most));
+}
+
+enum Outcome : int64_t { DONE = 0, NO_NUMBERS = 1, UNFINISHED = 2 };
+
+// The families of one side, from the task of the cursor on, until all is done or the time is up. What a block computes
+// does not depend on its task.
+Outcome run_side(const std::vector<const Family *> &families, const ForestCall &call, int64_t side, Ran &ran, Time end) {
+    int64_t threads = std::max<int64_t>(call.threads, 1), blocks = 0;
+    std::vector<const Family *> mine, shared;
     for (const Family *family : families)
-        if (family->side == side) blocks += (family->members() + BLOCK - 1) / BLOCK;
-    int64_t size = BLOCK * std::max<int64_t>(1, blocks / (TASKS_A_THREAD * std::max<int64_t>(call.threads, 1)));
-    std::vector<const Family *> large;
-    for (const Family *family : families)
-        if (family->side == side && family->members() > size) large.push_back(family);
-    std::vector<std::optional<FamilyTables>> tables(large.size());
-    parallel_for(int64_t(large.size()), int(call.threads), [&](int64_t i) { tables[i].emplace(*large[i], call); });
+        if (family->side == side) mine.push_back(family);
+    for (const Family *family : mine) blocks += (family->members() + BLOCK - 1) / BLOCK;
+    auto has_tasks = [&](const Family *family) { return family->members() > task_size(*family, blocks, threads); };
+    for (const Family *family : mine)
+        if (has_tasks(family)) shared.push_back(family);
+    std::vector<std::optional<FamilyTables>> tables(shared.size());
+    parallel_for(int64_t(shared.size()), int(threads), [&](int64_t i) { tables[i].emplace(*shared[i], call); });
     std::vector<Task> tasks;
     size_t next = 0;
-    for (const Family *family : families) {
-        if (family->side != side) continue;
-        bool shared = family->members() > size;
-        for (int64_t first = 0; first < family->members(); first += size) {
-            int64_t last = std::min(first + size, family->members());
-            tasks.push_back({family, shared ? &*tables[next] : nullptr, first, last});
-        }
-        next += shared;
+    for (const Family *family : mine) {
+        int64_t size = task_size(*family, blocks, threads);
+        const FamilyTables *of_all = has_tasks(family) ? &*tables[next++] : nullptr;
+        for (int64_t first = 0; first < family->members(); first += size)
+            tasks.push_back({family, of_all, first, std::min(first + size, family->members())});
     }
     std::atomic<bool> numbers = true;
-    parallel_for(int64_t(tasks.size()), int(call.threads), [&](int64_t i) { run_task(tasks[i], call, ran, numbers); });
-    return numbers;
+    int64_t count = int64_t(tasks.size());
+    while (call.cursor[1] < count) {
+        int64_t first = call.cursor[1], wave = 0;
+        double work = 0;
+        while (first + wave < count && (wave < threads || work < LARGEST_TASK * double(threads))) {
+            const Task &task = tasks[first + wave++];
+            work += task.family->work() * double(task.last - task.first);
+        }
+        parallel_for(wave, int(threads), [&](int64_t i) { run_task(tasks[first + i], call, ran, numbers); });
+        call.cursor[1] += wave;
+        if (!numbers) return NO_NUMBERS;
+        if (call.cursor[1] < count && std::chrono::steady_clock::now() > end) return UNFINISHED;
+    }
+    return DONE;
 }
 
 }  // namespace
 
-// Values and marginals of all families. 0; or 1 if a score was NaN or +inf, and nothing that was written counts.
+// Values and marginals of all families, for a fifth of a second at a time, so that Python can be interrupted: DONE;
+// UNFINISHED, to be called again; or NO_NUMBERS if a score was NaN or +inf, and nothing that was written counts.
 MSSVM_API mssvm_forests(const ForestCall *record) {
     return guarded(record, [](const ForestCall &call) -> int64_t {
         require(call.mu_unary.size == call.unary.size, "marginals have another length than scores.");
         require(call.cost_unary.empty() || call.cost_unary.size == call.unary.size, "costs have another length than scores.");
         require(call.cost_tables.empty() || call.cost_tables.size == call.tables.size,
                 "costs have another length than tables.");
+        require(call.ran.size == 3, "there must be three counts of members.");
+        require(call.cursor.size == 2 && call.cursor[0] >= 0 && call.cursor[1] >= 0, "the cursor is a side and a task.");
         std::vector<const Family *> families;
         for (int64_t address : call.families) {
             require(address != 0, "a family is missing.");
             families.push_back(reinterpret_cast<const Family *>(address));
             check(*families.back(), call);
         }
-        require(call.ran.size == 3, "there must be three counts of members.");
+        Time end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
         Ran ran{};
-        bool numbers = true;
-        for (int64_t side : {0, 1}) numbers = numbers && run_side(families, call, side, ran);
-        std::copy(ran.begin(), ran.end(), call.ran.begin());
-        return numbers ? 0 : 1;
+        Outcome outcome = DONE;
+        while (outcome == DONE && call.cursor[0] < 2) {  // side 1 is subtracted from side 0
+            outcome = run_side(families, call, call.cursor[0], ran, end);
+            if (outcome != DONE) break;
+            ++call.cursor[0];
+            call.cursor[1] = 0;
+        }
+        for (int i = 0; i < 3; ++i) call.ran[i] += ran[i];
+        return outcome;
     });
 }

@@ -60,6 +60,11 @@ struct Family {
     int64_t members() const { return instance.size; }
     const Shape &shape(int j) const { return reinterpret_cast<const Shape *>(shapes.data)[j]; }
     const Segment &segment(int64_t i) const { return reinterpret_cast<const Segment *>(segments.data)[i]; }
+    double work() const {  // multiplications of a member, about
+        double total = 0;
+        for (int64_t p = 0; p < parent.size; ++p) total += 3.0 * card[p] * (parent[p] < parent.size ? card[parent[p]] : 1);
+        return total;
+    }
     int64_t states() const {
         int64_t total = 0;
         for (int64_t k : card) total += k;
@@ -75,7 +80,8 @@ struct ForestCall {
     Floats cost_unary, cost_tables;   // of side 0; empty if there are none
     Floats value;                     // (side, instance)
     Floats mu_unary, mu_tables;
-    Ints ran;                         // written: how many members ran with copies, in Scaled and in Scores
+    Ints ran;                         // added to: how many members ran with copies, in Scaled and in Scores
+    Ints cursor;                      // side and task to begin with; written: those to go on with
     int64_t threads;
 
     int64_t instances() const { return value.size / 2; }
