@@ -20,7 +20,7 @@ namespace mssvm {
 
 constexpr double TRUSTED = 1e-290;
 // Messages that are multiplied afresh for a cavity; with more, one is divided out of the product of all, which is kept.
-constexpr int MOST_OTHERS = 6;
+constexpr int MOST_OTHERS = 14;
 // States up to which an update is made for a number of states; with more, one instance has vectors along a row of a table.
 template <class V> constexpr int largest_square = std::is_same_v<V, double> ? 7 : 8;
 constexpr double WORK_AT_A_TIME = 2e8;  // table entries of the sweeps of one instance in one call
