@@ -43,7 +43,7 @@ def temperatures(kind: str, query: Query, eps: float) -> Temperatures:
 GRAPHS = {
     "grid": lambda k: Topology((k,) * 6, tuple(grid_scopes(2, 3))),
     "dense": lambda k: Topology((2, k, 3, k), tuple((i, j) for i in range(4) for j in range(i))),
-    "star": lambda k: Topology((k,) * 10, tuple((0, i) for i in range(1, 10))),
+    "star": lambda k: Topology((k,) * 18, tuple((0, i) for i in range(1, 18))),
     "higher": lambda k: Topology((2, 3, 2, k, 2), ((0, 1, 2), (2, 3), (3, 0), (4, 1, 3, 0))),
     "single states": lambda k: Topology((1, k, 1, 2), ((0, 1), (1, 2), (0, 2), (3, 1))),
 }

@@ -19,7 +19,8 @@
 namespace mssvm {
 
 constexpr double TRUSTED = 1e-290;
-constexpr int MOST_OTHERS = 6;          // messages that are multiplied afresh for a cavity; with more, one is divided out
+// Messages that are multiplied afresh for a cavity; with more, one is divided out of the product of all, which is kept.
+constexpr int MOST_OTHERS = 14;
 // States up to which an update is made for a number of states; with more, one instance has vectors along a row of a table.
 template <class V> constexpr int largest_square = std::is_same_v<V, double> ? 7 : 8;
 constexpr double WORK_AT_A_TIME = 2e8;  // table entries of the sweeps of one instance in one call
@@ -398,6 +399,8 @@ INLINE void finish(Lanes<V> &lanes, Marks<Wide<K, V>> &marks, const End &end, co
         if (!keep_product) return;
         V *product = lanes.product + end.state + x;
         W all_of_them = read<W>(n + x) * v;
+        // What is lost of a product that underflows would be divided by a small message later.
+        marks.least = smaller(read<W>(lanes.psi + end.state + x) > 0.0 ? all_of_them : all<W>(1.0), marks.least);
         if constexpr (std::is_same_v<W, V>)
             if (fixed) all_of_them = pick(fixed, *product, all_of_them);
         write(product, all_of_them);
@@ -523,6 +526,7 @@ public:
         if (graph_.padded) {
             std::fill(psi_.begin(), psi_.end(), V{});
             std::fill(messages_.begin(), messages_.end(), V{});
+            std::fill(product_.begin(), product_.end(), V{});
         }
         roles_.assign(graph_.n_vars, 0);
         held_.assign(run.held.empty() ? 0 : graph_.n_vars, 0);
@@ -566,10 +570,10 @@ public:
     void sweep(bool reverse, bool look) {
         const int64_t n = int64_t(graph_.steps.size());
         bool flooding = how_->flooding;
-        collect();
+        Marks<V> marks;
+        marks.least = collect();
         Lanes<V> state{how_->scaled_tables.data, psi_.data(), messages_.data(), flooding ? next_.data() : messages_.data(),
                        product_.data(), room_.data(), graph_.others.data(), how_->damping, !flooding, look};
-        Marks<V> marks;
         bool plain = how_->damping == 0.0 && !look && graph_.hubs.empty() && held_.empty();
         Words words{roles_.data(), held_.empty() ? nullptr : held_.data(), idle_};
         const Step *first = graph_.steps.data(), *last = first + n - 1;
@@ -682,7 +686,7 @@ private:
 
     V factor_beliefs(int64_t b) {
         V total{};
-        collect();
+        least_ = smaller(collect(), least_);
         Lanes<V> state{};
         state.psi = psi_.data();
         state.from = messages_.data();
@@ -715,14 +719,17 @@ private:
 
     static void mark(uint8_t &word, int k, bool set) { word = uint8_t((word & ~(1u << k)) | unsigned(set) << k); }
 
-    // The products of all messages to hubs, afresh for every sweep: nothing drifts.
-    void collect() {
+    // The products of all messages to hubs, afresh for every sweep so that nothing drifts; returns the smallest.
+    V collect() {
+        V least = all<V>(1.0);
         for (const Hub &hub : graph_.hubs)
             for (int x = 0; x < hub.card; ++x) {
                 V total = psi_[hub.state + x];
                 for (int o = 0; o < hub.count; ++o) total *= messages_[graph_.others[hub.messages + o] + x];
                 product_[hub.state + x] = total;
+                least = smaller(psi_[hub.state + x] > 0.0 ? total : all<V>(1.0), least);
             }
+        return least;
     }
 
     // Numbers of one instance to their places; `at` says where those of every part begin.
