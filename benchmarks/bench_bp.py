@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
+from c_loops import repeated_sum
 
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
@@ -90,14 +90,6 @@ def sweeps(batch: Batch, plan: MessagePlan, theta: Potentials, query: Query, n: 
     run.advance(group.instances, mode, n, Schedule(tolerance=-1.0))
 
 
-@njit(cache=True, fastmath=True)
-def _read(a: np.ndarray) -> float:
-    total = 0.0
-    for k in range(len(a)):
-        total += a[k]
-    return total
-
-
 def best(actions: dict[str, Callable[[], object]], repeats: int, clock: Callable[[], float]) -> dict[str, float]:
     """Least seconds of each action; repeats are interleaved."""
     for action in actions.values():
@@ -141,7 +133,7 @@ def compare(height: int, width: int, card: int, n: int, shared: bool, repeats: i
 def bandwidth(repeats: int, n: int) -> dict[str, float]:
     """100x100 with 21 states against what reading every table once a message would allow."""
     values = np.random.default_rng(2).random(32_000_000)
-    runs: dict[str, Callable[[], object]] = {"read": lambda: _read(values)}
+    runs: dict[str, Callable[[], object]] = {"read": lambda: repeated_sum(values, 1)}
     for name in ("own", "shared"):
         batch, theta = grid(100, 100, 21, shared=name == "shared")
         job = (batch, engine_of().messages(batch), theta, Query.all_outputs(batch), n, modes(batch)["sum"])

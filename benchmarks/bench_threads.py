@@ -15,29 +15,17 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
+from c_loops import repeated_sum
 
 import mssvm as ms
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
-from mssvm.engines.numba.engine import NumbaEngine
+from mssvm.engines.native.engine import NativeEngine
 
 CACHED = 2048  # numbers that are in the first cache of a core
 GIGABYTES = 2  # read from memory in one call
-
-
-@numba.njit(nogil=True, fastmath=True)
-def repeated_sum(numbers: Any, times: int) -> float:
-    """The sum of an array, taken many times."""
-    out = 0.0
-    for _ in range(times):
-        part = 0.0
-        for i in range(len(numbers)):
-            part += numbers[i]
-        out = 0.5 * out + part
-    return out
 
 
 def in_cache(threads: int) -> tuple[float, Any]:
@@ -94,7 +82,7 @@ def rows() -> dict[str, Any]:
     def propagate(case: tuple[Batch, Potentials, Query], eps: tuple[float, float], threads: int) -> tuple[float, Any]:
         batch, theta, query = case
         settings = ms.inference.Propagate("fast", max_sweeps=20, tolerance=0.0, merging=False)
-        bound = settings.plan(batch, NumbaEngine(threads)).bind(query, *eps)
+        bound = settings.plan(batch, NativeEngine(threads)).bind(query, *eps)
         return best_of_three(lambda: bound(theta).mu.unary)
 
     small, many, large = grids(32, 20, 40, 5), grids(512, 20, 40, 5), grids(16, 100, 100, 21)
