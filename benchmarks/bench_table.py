@@ -18,6 +18,11 @@ from pages import keep
 NOTHING = "No measurements are kept at the moment; `make bench` makes them."
 
 
+def compiled_by(machine: dict[str, Any]) -> str:
+    """What the kernels of the measured version were compiled by."""
+    return f"Numba {machine['numba']}" if "numba" in machine else f"NumPy {machine['numpy']}"
+
+
 def number(value: float) -> str:
     """Three digits that count, without exponents."""
     if value >= 100:
@@ -64,7 +69,7 @@ def table(tree: dict[str, Any]) -> str:
     absent = "; ".join(f"{name} ({why})" for name, why in sorted(tree["peers_not_run"].items()))
     about = (
         "Best of several runs, contestants in turn, by wall time (by processor time in brackets where it differs), on "
-        f"{on['cores']} cores of {on['processor']}, Python {on['python']}, NumPy {on['numpy']}. C is a loop written by "
+        f"{on['cores']} cores of {on['processor']}, Python {on['python']}, {compiled_by(on)}. C is a loop written by "
         f"hand for that work alone (`benchmarks/limits`). Peers that were not run: {absent}."
     )
     return "\n".join([*lines, "", about])

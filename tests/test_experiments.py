@@ -298,7 +298,10 @@ def test_pinned_settings_are_those_of_the_library_when_they_were_pinned():
     for name in ("fast", "normal"):
         pinned = protocol.inference(name)
         assert replace(pinned, starts=None, max_sweeps=None) == Propagate(effort=name)
-        assert pinned.budget() == Propagate(effort=name).budget()
+        # Minimum cuts came after the experiments, whose search stays as it was.
+        default = Propagate(effort=name).budget()
+        older = tuple(start for start in default.starts if start not in ("cut", "expansions"))
+        assert pinned.budget() == replace(default, starts=older)
     assert protocol.solver("chain", "LB", "M") == ScipyLBFGS(schedule=(1.0, 0.3, 0.1, 0.03))
     assert protocol.solver("chain", "CCCP+BCFW", "M") == CCCP(BCFW(max_passes=100), tolerance=1e-4)
     for name in ("M3E", "ModLat"):
