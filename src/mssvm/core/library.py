@@ -1,12 +1,12 @@
-"""The compiled library: finds it, loads the variant for this processor, and calls its functions.
+"""The compiled library: finds it, loads the build for this processor's instruction set, and calls its functions.
 
-A native function takes one record (a C struct of numbers and arrays, ``cpp/boundary.hpp``) and returns a whole number:
+A native function takes the address of one record (a C struct of numbers and arrays, ``cpp/boundary.hpp``) and returns
+an int64; negative values are errors. Fields are declared in the order of the C struct:
 
-    ROWS = Function("mssvm_order_rows", one=INTS, two=INTS, ptr=INTS, near=INTS)
-    count = ROWS(one=one, two=two, ptr=ptr, near=near)
+    UNFILTER = Function("mssvm_png_unfilter", height=INT, width=INT, step=INT, lines=BYTES, out=BYTES)
+    UNFILTER(height=480, width=640, step=1, lines=lines, out=pixels)
 
-Arrays must be contiguous and of exactly the kind that is declared: a copy made here in silence would be lost where a
-function writes into it. The order of the names is that of the fields of the struct.
+Arrays must be contiguous and of exactly the declared type. They are never copied: a function may write into them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from mssvm.core.errors import MemoryLimitError, MissingExtraError, MssvmError
 
 DIRECTORY = Path(__file__).parents[1] / "engines/native/lib"
-VERSION = 1  # of the boundary; ``mssvm_version`` of the library must agree
+VERSION = 1  # of the interface; ``mssvm_version`` of the library must agree
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _REFUSED, _NO_MEMORY = -1, -2
 _REMEDY = "install a wheel of this platform, or run pip install . in the source directory, which compiles it."
@@ -33,14 +33,15 @@ _BYTE: Any = ctypes.c_char
 
 
 class ArrayKind:
-    """An array of one element type, as a field of a record: its address and its size."""
+    """A field that holds an array: its address and its number of elements."""
 
-    code = "Pq"
+    code = "Pq"  # format characters of ``struct``
 
     def __init__(self, dtype: Any) -> None:
         self.dtype = np.dtype(dtype)
 
     def encode(self, name: str, value: Any) -> tuple[int, int]:
+        """The values to pack; TypeError if the array has another type or is not contiguous."""
         if not isinstance(value, np.ndarray) or value.dtype != self.dtype or not value.flags.c_contiguous:
             found = f"{value.dtype} array" if isinstance(value, np.ndarray) else type(value).__name__
             raise TypeError(f"{name} must be a contiguous array of {self.dtype}, got a {found}.")
@@ -51,7 +52,7 @@ class ArrayKind:
 
 
 class NumberKind:
-    """A whole or a real number, as a field of a record."""
+    """A field that holds a whole or a real number."""
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -61,7 +62,7 @@ class NumberKind:
 
 
 class RecordKind:
-    """A record by address, as a field of another one; None is a null pointer."""
+    """A field that holds the address of another record, or null for None."""
 
     code = "P"
 
@@ -83,7 +84,7 @@ INT, FLOAT = NumberKind("q"), NumberKind("d")
 
 
 class RecordType:
-    """The layout of a C struct: its size in bytes first, then the named fields, all of them of 8 or 16 bytes."""
+    """The layout of a C struct: its size in bytes first, then the named fields. All are of 8 or 16 bytes, so that there is no padding."""
 
     def __init__(self, name: str, fields: Mapping[str, FieldKind]) -> None:
         self.name = name
@@ -101,7 +102,7 @@ class RecordType:
 
 
 class Record:
-    """A C struct and the arrays that it points to, which live as long as it does."""
+    """A C struct. It keeps references to the arrays that it points to, so that addresses stay valid."""
 
     def __init__(self, kind: RecordType, values: dict[str, Any]) -> None:
         self.kind = kind
@@ -118,7 +119,7 @@ class Record:
         self.address: int = ctypes.addressof(_BYTE.from_buffer(self._buffer))
 
     def changed(self, **values: Any) -> Record:
-        """A copy with other values of some fields: for calls, on any thread, that have most fields in common."""
+        """A copy with some fields replaced; every thread uses its own."""
         other = object.__new__(Record)
         other.kind = self.kind
         other._held = dict(self._held)
@@ -129,14 +130,14 @@ class Record:
         return other
 
     def set(self, name: str, value: Any) -> None:
-        """Change one field, such as the scores of a bound plan."""
+        """Replace one field in place; not while a call runs on this record."""
         kind, layout, at = self.kind.places[name]
         layout.pack_into(self._buffer, at, *kind.encode(name, value))
         self._held[name] = value
 
 
 class Function:
-    """A native function of one record; calls release the interpreter lock."""
+    """A function of the library, taking one record. Calls release the GIL."""
 
     def __init__(self, symbol: str, **fields: FieldKind) -> None:
         self.symbol = symbol
@@ -144,7 +145,7 @@ class Function:
         FUNCTIONS.append(self)
 
     def __call__(self, **values: Any) -> int:
-        """Build the record and run."""
+        """Build the record and run; see ``run``."""
         return self.run(self.record(**values))
 
     @cached_property
@@ -155,14 +156,14 @@ class Function:
         return function
 
     def run(self, record: Record) -> int:
-        """Run on a record that was built before."""
+        """The result, which is not negative; raises MemoryLimitError, MssvmError or RuntimeError."""
         code: int = self._call(record.address)
         if code < 0:
             raise _error(self.symbol, code)
         return code
 
 
-FUNCTIONS: list[Function] = []  # all that have been declared: tests call each with records that it must refuse
+FUNCTIONS: list[Function] = []  # all declared functions; tests call each with invalid records
 
 
 def _error(symbol: str, code: int) -> Exception:
@@ -175,7 +176,7 @@ def _error(symbol: str, code: int) -> Exception:
 
 
 def variants() -> list[str]:
-    """Names of the library's variants for this processor, the fastest first."""
+    """Builds that this processor can run, fastest first: none on x86-64 below v2, one elsewhere."""
     path = DIRECTORY / f"libmssvm-cpu{SUFFIX}"
     if not path.exists():  # only x86-64 has several
         return ["baseline"]
@@ -184,7 +185,7 @@ def variants() -> list[str]:
 
 
 def _open(path: Path) -> Any:
-    """A shared library; one that the system refuses is as good as none."""
+    """Load a shared library; MissingExtraError if the system cannot."""
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -193,7 +194,7 @@ def _open(path: Path) -> Any:
 
 @cache
 def load() -> Any:
-    """The library, loaded once for the process."""
+    """The fastest build there is, loaded once for the process."""
     paths = [DIRECTORY / f"libmssvm-{variant}{SUFFIX}" for variant in variants()]
     path = next((path for path in paths if path.exists()), None)
     if path is None:
@@ -203,13 +204,13 @@ def load() -> Any:
     found = library.mssvm_version()
     if found != VERSION:
         raise MssvmError(
-            f"{path.name} is of another version of mssvm (boundary {found}, not {VERSION}): run make install again."
+            f"{path.name} is of another version of mssvm (interface {found}, not {VERSION}): {_REMEDY}"
         )
     return library
 
 
 def missing() -> str:
-    """Why there is no library for this machine and what to do; empty where there is one."""
+    """Why the library cannot be loaded, and what to do; empty if it can."""
     try:
         load()
     except MissingExtraError as error:
@@ -219,6 +220,6 @@ def missing() -> str:
 
 @cache
 def lanes() -> int:
-    """Doubles in one vector of the loaded variant."""
+    """Doubles in one vector of the loaded build."""
     count: int = load().mssvm_lanes()
     return count
