@@ -84,7 +84,10 @@ INT, FLOAT = NumberKind("q"), NumberKind("d")
 
 
 class RecordType:
-    """The layout of a C struct: its size in bytes first, then the named fields. All are of 8 or 16 bytes, so that there is no padding."""
+    """The layout of a C struct: its size in bytes, then the named fields.
+
+    All fields have 8 or 16 bytes, so that there is no padding.
+    """
 
     def __init__(self, name: str, fields: Mapping[str, FieldKind]) -> None:
         self.name = name
@@ -203,9 +206,7 @@ def load() -> Any:
     library.mssvm_error.restype = ctypes.c_char_p
     found = library.mssvm_version()
     if found != VERSION:
-        raise MssvmError(
-            f"{path.name} is of another version of mssvm (interface {found}, not {VERSION}): {_REMEDY}"
-        )
+        raise MssvmError(f"{path.name} is of another version of mssvm (interface {found}, not {VERSION}): {_REMEDY}")
     return library
 
 
