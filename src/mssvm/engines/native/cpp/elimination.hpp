@@ -187,7 +187,7 @@ INLINE void weigh_rows(V *x, int64_t n, int64_t card, double eps, V *tops, const
 // --- the walk through a bucket ------------------------------------------------------------------------------------
 
 // Inputs of one level: they change with axis `level - 1` and those outside of it.
-struct Group {
+struct InputGroup {
     int64_t level, first, last;
 };
 
@@ -195,7 +195,7 @@ struct Group {
 struct Bucket {
     int64_t card, axes, inputs, inner, inside, positions, groups;
     const int64_t *size, *place, *stride;
-    Group *group;
+    InputGroup *group;
 
     int64_t step(int64_t i, int64_t axis) const { return stride[i * axes + axis]; }
     // The first group that changes when the odometer moves along `axis`.
@@ -210,7 +210,7 @@ struct Bucket {
 template <class V> struct Scratch {
     std::vector<double> floats;
     std::vector<int64_t> at, digit;
-    std::vector<Group> group;
+    std::vector<InputGroup> group;
     V *rows, *sums, *block, *tops;
 
     void reserve(const Program &p) {

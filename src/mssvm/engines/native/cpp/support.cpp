@@ -7,7 +7,7 @@ namespace {
 
 struct Consistency {
     int64_t bytes;
-    const Wiring *wiring;
+    const ConstraintGraph *wiring;
     Bytes8 hard;
     Floats tables;
     Bytes8 left;
@@ -15,7 +15,7 @@ struct Consistency {
 
 struct Search {
     int64_t bytes;
-    const Wiring *wiring;
+    const ConstraintGraph *wiring;
     Bytes8 hard;
     Floats tables, promise;  // of states
     Bytes8 left;             // arc consistent
@@ -50,7 +50,7 @@ int64_t next_variable(const std::vector<int64_t> &size, const Ints &fails, int64
 
 // The state of v with the largest sum of its promise and the best possible entries of the tables around.
 int64_t best_state(int64_t v, const Search &c, const Domains &domains) {
-    const Wiring &w = *c.wiring;
+    const ConstraintGraph &w = *c.wiring;
     int64_t first = w.unary_ptr[v], card = w.card(v), chosen = -1;
     std::vector<double> total(&c.promise[first], &c.promise[first] + card), best(card);
     for (int64_t f : w.factors_of(v)) {
@@ -82,7 +82,7 @@ constexpr int64_t IMPOSSIBLE = 0, FOUND = 1, GIVEN_UP = 2;
 // Leaves every variable one state.
 int64_t search(const Search &c) {
     check_call(c);
-    const Wiring &w = *c.wiring;
+    const ConstraintGraph &w = *c.wiring;
     require(c.promise.size == w.states() && c.fails.size == w.variables(), "promises or failures have other sizes.");
     Domains domains(w, c.hard, c.tables, c.left);
     std::vector<Decision> decisions;

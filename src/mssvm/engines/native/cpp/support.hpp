@@ -14,7 +14,7 @@ namespace mssvm {
 constexpr double NOTHING = -std::numeric_limits<double>::infinity();
 
 // Factors of every variable (near), variables of every factor with their strides (scope), tables and states.
-struct Wiring {
+struct ConstraintGraph {
     int64_t bytes;
     Ints near_ptr, near, scope_ptr, scope, stride, table_at, table_size, owner, unary_ptr;
 
@@ -35,7 +35,7 @@ inline void check_pointers(const Ints &ptr, int64_t last, const char *message) {
     for (int64_t k = 0; k + 1 < ptr.size; ++k) require(ptr[k] <= ptr[k + 1], message);
 }
 
-inline void check(const Wiring &w, const Floats &tables) {
+inline void check(const ConstraintGraph &w, const Floats &tables) {
     check_pointers(w.near_ptr, w.near.size, "pointers of neighbours are wrong.");
     check_pointers(w.scope_ptr, w.scope.size, "pointers of scopes are wrong.");
     check_pointers(w.unary_ptr, w.owner.size, "pointers of states are wrong.");
@@ -55,7 +55,7 @@ inline void check(const Wiring &w, const Floats &tables) {
 // The states that are left, and what was removed in which order.
 class Domains {
 public:
-    Domains(const Wiring &wiring, const Bytes8 &hard, const Floats &tables, const Bytes8 &left)
+    Domains(const ConstraintGraph &wiring, const Bytes8 &hard, const Floats &tables, const Bytes8 &left)
         : wiring_(wiring), hard_(hard), tables_(tables), left_(left), size_(wiring.variables(), 0),
           queued_(wiring.factors(), 0), supported_(wiring.states(), 0) {
         for (int64_t state = 0; state < wiring.states(); ++state) size_[wiring.owner[state]] += left[state];
@@ -129,7 +129,7 @@ private:
         return open;
     }
 
-    const Wiring &wiring_;
+    const ConstraintGraph &wiring_;
     const Bytes8 &hard_;
     const Floats &tables_;
     const Bytes8 &left_;
@@ -138,7 +138,7 @@ private:
 };
 
 // Removes what is impossible from `left`; whether every variable has a state left.
-inline bool arc_consistent(const Wiring &wiring, const Bytes8 &hard, const Floats &tables, const Bytes8 &left) {
+inline bool arc_consistent(const ConstraintGraph &wiring, const Bytes8 &hard, const Floats &tables, const Bytes8 &left) {
     Domains domains(wiring, hard, tables, left);
     for (int64_t f = 0; f < wiring.factors(); ++f) domains.enqueue(f);
     if (domains.propagate() >= 0) return false;

@@ -19,7 +19,7 @@ constexpr double SMALLEST = 1e-300;
 
 struct Walk {
     int64_t bytes;
-    const Wiring *wiring;
+    const ConstraintGraph *wiring;
     Bytes8 hard;
     Floats scores, prob;        // of states, then of tables (where `wiring` finds them); exp(scores / eps_h)
     Bytes8 possible, free;      // states that are not forbidden; outputs that may move
@@ -400,7 +400,7 @@ private:
     }
 
     const Walk &walk_;
-    const Wiring &w_;
+    const ConstraintGraph &w_;
     const double *draws_ = nullptr;
     std::vector<int64_t> centres_, region_, queue_;
     std::vector<int64_t> local_, chosen_;  // of every variable: its local name or -1; the state where it is not open
@@ -423,7 +423,7 @@ private:
 // One region for every row of draws.
 MSSVM_API mssvm_regions_walk(const Walk *call) {
     return guarded(call, [](const Walk &c) -> int64_t {
-        const Wiring &w = nested(c.wiring);
+        const ConstraintGraph &w = nested(c.wiring);
         check(w, c.scores);
         require(c.prob.size == c.scores.size && c.scores.size >= w.states(), "scores have another size.");
         require(c.hard.size == w.factors() && c.possible.size == w.states(), "masks have other sizes.");
