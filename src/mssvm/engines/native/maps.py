@@ -89,7 +89,11 @@ class EntryMap:
 
 
 def _runs_of(rows: Ints) -> Ints:
-    """Rows (to, slot, entry) as runs with constant steps."""
-    rows = np.ascontiguousarray(rows[np.lexsort((rows[:, 0], rows[:, 2], rows[:, 1]))])
-    runs = np.empty((len(rows), 6), dtype=np.int64)
-    return runs[: _RUNS(rows=rows, runs=runs)]
+    """Rows (to, slot, entry) as runs with constant steps: in the order of forests or of graphs, as few as can be."""
+    to, slot, entry = rows.T
+    found = list[Ints]()
+    for order in ((to, slot), (to, entry, slot)):
+        ordered = np.ascontiguousarray(rows[np.lexsort(order)])
+        runs = np.empty((len(rows), 6), dtype=np.int64)
+        found.append(runs[: _RUNS(rows=ordered, runs=runs)])
+    return min(found, key=len)

@@ -219,7 +219,7 @@ template <class V> struct Scaled {
             word &= ~cold;
             if (!word) return;
         }
-        int rows = one_row(node, eps) ? 1 : node.sent;
+        int rows = one_row(node, eps) ? 1 : node.rows;  // others begin in lanes that do not end them
         bool several = rows > 1 && eps.y > 0;
         V one = all<V>(1.0);
         V score_unit = unit(node, eps);
@@ -300,21 +300,30 @@ template <class V> struct Scaled {
     static INLINE void pull_mixed(Node<V> &node, V *pairs) {
         int k = node.k, c = node.c;
         const double *hot = node.table.hot.forth, *cold = node.table.cold.forth;
+        std::fill(node.t, node.t + node.rows * k, V{});
         for (int x = 0; x < k; ++x)
-            for (int r = 0; r < node.sent; ++r) {
-                V sum = V{};
-                V b = pick(node.opens, node.b[x], node.b[(r < node.rows ? r : 0) * k + x]);
-                unsigned word = r == x ? node.opens : 0;
-                if (r < node.rows) word |= ~node.opens & full<V>;
-                for (int z = 0; z < c; ++z) {
-                    V E = pick(node.cold, all<V>(cold[x * c + z]), all<V>(hot[x * c + z]));
-                    V d = pick(word, node.s[r * c + z] * E, V{});
-                    sum += d;
-                    if (pairs) *node.pair(pairs, x, z) += d * b;
+            in_pieces<4>(c, [&](auto size, int z) {
+                V E[size], pair[size] = {};
+                for (int j = 0; j < size; ++j) {
+                    int at = x * c + z + j;
+                    E[j] = pick(node.cold, all<V>(cold[at]), all<V>(hot[at]));
                 }
-                if (r < node.rows) node.t[r * k + x] = pick(node.opens, V{}, sum);
-                if (r == x) node.t[x] = pick(node.opens, sum, node.t[x]);
-            }
+                for (int r = 0; r < node.sent; ++r) {
+                    unsigned word = r == x ? node.opens : 0;
+                    if (r < node.rows) word |= ~node.opens & full<V>;
+                    if (!word) continue;
+                    V sum = V{};
+                    V b = pick(node.opens, node.b[x], node.b[(r < node.rows ? r : 0) * k + x]);
+                    for (int j = 0; j < size; ++j) {
+                        V d = pick(word, node.s[r * c + z + j] * E[j], V{});
+                        sum += d;
+                        pair[j] += d * b;
+                    }
+                    if (r < node.rows) node.t[r * k + x] += pick(node.opens, V{}, sum);
+                    if (r == x) node.t[x] += pick(node.opens, sum, V{});
+                }
+                for (int j = 0; pairs && j < size; ++j) *node.pair(pairs, x, z + j) += pair[j];
+            });
     }
 
     // `pull` at eps_y = 0, given the row that its parent chose for it where it multiplies: outputs are point masses, and
