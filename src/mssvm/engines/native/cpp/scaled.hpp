@@ -12,6 +12,7 @@
 // A vector V is L instances of one graph and one set of tables, or one instance. Roles and held variables may differ from
 // lane to lane: bits of a word say in which.
 #pragma once
+#include <new>
 #include <type_traits>
 
 #include "messages.hpp"
@@ -21,9 +22,23 @@ namespace mssvm {
 constexpr double TRUSTED = 1e-290;
 // Messages that are multiplied afresh for a cavity; with more, one is divided out of the product of all, which is kept.
 constexpr int MOST_OTHERS = 14;
-// States up to which an update is made for a number of states; with more, one instance has vectors along a row of a table.
+// States up to which an update is made for a number of states; with more, one instance has vectors along a row of a table,
+// and an update is made for a number of vectors.
 template <class V> constexpr int largest_square = std::is_same_v<V, double> ? 7 : 8;
+template <class V> constexpr int most_vectors = std::is_same_v<V, double> ? 4 : 0;
+// The same where one instance has so many factors a variable that multiplying messages takes most of the time.
+constexpr int LARGEST_SQUARE_OF_MANY = 3, MANY_FACTORS = 4;
 constexpr double WORK_AT_A_TIME = 2e8;  // table entries of the sweeps of one instance in one call
+
+// Memory that begins with a vector, so that none of those that follow lies on two lines of the cache.
+template <class T> struct Aligned {
+    using value_type = T;
+    Aligned() = default;
+    template <class U> Aligned(const Aligned<U> &) {}
+    T *allocate(size_t n) { return static_cast<T *>(::operator new(n * sizeof(T), std::align_val_t(sizeof(Vec)))); }
+    void deallocate(T *memory, size_t) { ::operator delete(memory, std::align_val_t(sizeof(Vec))); }
+    bool operator==(const Aligned &) const { return true; }
+};
 
 template <class V> INLINE V absolute(V x) { return real<V>(bits(x) & int64_t(0x7fffffffffffffff)); }
 
@@ -36,7 +51,7 @@ struct End {
 struct Step {
     End i, j;
     int64_t table, factor;
-    int32_t square;  // states of both variables where an update is made for that number, or 0
+    int32_t shape;  // K > 0: both variables have K states; -C: theirs fill C vectors; 0: any others, see `update_for`
 };
 
 // A variable with so many factors that the product of all messages to it is kept.
@@ -52,14 +67,15 @@ struct Graph {
     std::vector<int32_t> others, state_place, message_place;
     int64_t n_vars = 0, n_states = 0, n_messages = 0, widest = 1, entries = 0;
     bool padded = false;
+    int largest = 0;  // the largest square
 
-    void build(const Wiring &w, int64_t b, int largest_square, bool may_pad) {
+    template <class V> void build(const Wiring &w, int64_t b) {
         int64_t first = w.var_ptr[b], first_slot = w.first_slot(b);
         n_vars = w.var_ptr[b + 1] - first;
         steps.clear();
         hubs.clear();
         others.clear();
-        lay_out(w, b, largest_square, may_pad);
+        lay_out<V>(w, b);
         for (int64_t i = first; i < first + n_vars; ++i) {
             if (w.degree(i) - 1 <= MOST_OTHERS) continue;
             hubs.push_back({state_place[i - first], int32_t(w.card(i)), int32_t(others.size()), int32_t(w.degree(i))});
@@ -68,23 +84,28 @@ struct Graph {
         for (int64_t e = w.factor_ptr[b]; e < w.factor_ptr[b + 1]; ++e) {
             int64_t f = w.order[e], s = w.scope_ptr[f];
             steps.push_back({end(w, s, first, first_slot), end(w, s + 1, first, first_slot), w.scaled_at[f],
-                             f - w.factor_ptr[b], square_of(w, s, largest_square)});
+                             f - w.factor_ptr[b], shape_of<V>(w, s)});
         }
     }
 
 private:
-    static int32_t square_of(const Wiring &w, int64_t s, int largest) {
-        bool square = w.slot_card(s) == w.slot_card(s + 1) && w.slot_card(s) >= 2 && w.slot_card(s) <= largest;
-        return square ? int32_t(w.slot_card(s)) : 0;
+    template <class V> int32_t shape_of(const Wiring &w, int64_t s) const {
+        int64_t ki = w.slot_card(s), kj = w.slot_card(s + 1);
+        if (ki == kj && ki >= 2 && ki <= largest) return int32_t(ki);
+        int64_t vectors = (ki + L - 1) / L;
+        if ((kj + L - 1) / L == vectors && vectors <= most_vectors<V>) return -int32_t(vectors);
+        return 0;
     }
 
-    void lay_out(const Wiring &w, int64_t b, int largest_square, bool may_pad) {
+    template <class V> void lay_out(const Wiring &w, int64_t b) {
         widest = 1;
         entries = 0;
         padded = false;
+        bool many = std::is_same_v<V, double> && w.end_slot(b) - w.first_slot(b) > MANY_FACTORS * n_vars;
+        largest = many ? LARGEST_SQUARE_OF_MANY : largest_square<V>;
         for (int64_t f = w.factor_ptr[b]; f < w.factor_ptr[b + 1]; ++f) {
             entries += w.table_size(f);
-            padded |= may_pad && square_of(w, w.scope_ptr[f], largest_square) == 0;
+            padded |= std::is_same_v<V, double> && shape_of<V>(w, w.scope_ptr[f]) <= 0;
         }
         int64_t unit = padded ? L : 1;
         state_place.clear();
@@ -160,7 +181,7 @@ template <class W, class V> INLINE void write(V *to, W value) {
     if constexpr (std::is_same_v<W, V>) *to = value;
     else *(Unaligned *)to = value;
 }
-template <int K, class V> constexpr bool along_rows = std::is_same_v<V, double> && K == 0;
+template <int K, class V> constexpr bool along_rows = std::is_same_v<V, double> && K <= 0;
 template <int K, class V> using Wide = std::conditional_t<along_rows<K, V>, Vec, V>;
 
 // part(x, count): all states from x on, `count` of them at a time at most.
@@ -455,14 +476,155 @@ INLINE void update(
     }
 }
 
+// --- one factor of one instance, in registers -------------------------------------------------------------------------
+
+// States in C vectors; what is behind the last one is zero in potentials, messages and cavities.
+template <int C> using States = Vec[C];
+
+template <int C, class Part> INLINE void each_vector(Part part) {
+    unrolled<C>([&](int c) ALWAYS { part(c, c * L); });
+}
+
+template <int C> INLINE void cavity(const Lanes<double> &lanes, const End &end, States<C> &n) {
+    if (end.count < 0) {
+        const double *all_of_them = lanes.product + end.state, *own = lanes.from + end.message;
+        each_vector<C>([&](int c, int x) ALWAYS {
+            n[c] = only(end.card - x, read<Vec>(all_of_them + x) / read<Vec>(own + x), Vec{});  // zero by zero
+        });
+        return;
+    }
+    const int32_t *others = lanes.others + end.others;
+    each_vector<C>([&](int c, int x) ALWAYS { n[c] = read<Vec>(lanes.psi + end.state + x); });
+    for (int o = 0; o < end.count; ++o) {
+        const double *other = lanes.from + others[o];
+        each_vector<C>([&](int c, int x) ALWAYS { n[c] *= read<Vec>(other + x); });
+    }
+}
+
+// Messages before they are normalised, to i and to j if wanted: every row of the table is read once for both.
+template <Product kind, bool want_i, bool want_j, int C>
+INLINE void products(const double *table, const Step &step, const States<C> &n_i, const States<C> &n_j, States<C> &to_i,
+                     States<C> &to_j) {
+    double number[C * L];  // a load spreads a number over a vector at no cost
+    each_vector<C>([&](int c, int x) ALWAYS {
+        write(number + x, n_i[c]);
+        to_j[c] = Vec{};
+    });
+    const int ki = step.i.card, kj = step.j.card;
+    const double *row = table;
+#pragma GCC unroll 1
+    for (int first = 0; first < C * L; first += L) {
+        Vec along[L];
+        unrolled<L>([&](int r) ALWAYS {
+            along[r] = Vec{};
+            if (first + r >= ki) return;
+            Vec from_i = all<Vec>(number[first + r]);
+            each_vector<C>([&](int c, int x) ALWAYS {
+                Vec entries = read<Vec>(row + x);
+                if (want_i) along[r] = joined<kind>(along[r], entries, n_j[c]);
+                if (want_j) to_j[c] = joined<kind>(to_j[c], entries, from_i);
+            });
+            row += kj;
+        });
+        if (want_i) to_i[first / L] = kind == Product::SUM ? sums(along) : maxima(along);
+    }
+    each_vector<C>([&](int c, int x) ALWAYS { to_j[c] = only(kj - x, to_j[c], Vec{}); });
+}
+
+// The first state of the largest cavity times message.
+template <int C> INLINE int best_state(Marks<Vec> &marks, const States<C> &n, const States<C> &message, int k) {
+    Vec top{}, first = all<Vec>(k - 1), state;
+    for (int l = 0; l < L; ++l) state[l] = l;
+    each_vector<C>([&](int c, int) ALWAYS { top = larger(n[c] * message[c], top); });
+    top = all<Vec>(largest(top));
+    marks.least = smaller(top, marks.least);
+    each_vector<C>([&](int c, int x) ALWAYS {
+        Vec here = n[c] * message[c] == top ? state + double(x) : first;
+        first = smaller(here, first);
+    });
+    return int(-largest(-first));
+}
+
+// Normalise, damp and write both messages.
+template <int C> INLINE void finish(Lanes<double> &lanes, Marks<Vec> &marks, const End *const (&ends)[2],
+                                    const States<C> *const (&n)[2], States<C> *const (&to)[2]) {
+    Vec total[2] = {}, low = all<Vec>(1.0);
+    for (int e : {0, 1})
+        each_vector<C>([&](int c, int x) ALWAYS {
+            Vec v = (*to[e])[c];
+            total[e] += v;
+            low = smaller(only(ends[e]->card - x, v, all<Vec>(1.0)), low);
+        });
+    Vec scale = 1.0 / sums(total[0], total[1]);
+    if (lanes.damping > 0.0) {
+        for (int e : {0, 1}) {
+            const double *old = lanes.from + ends[e]->message;
+            Vec sum{};
+            each_vector<C>([&](int c, int x) ALWAYS {
+                Vec v = (*to[e])[c] * scale[e], before = read<Vec>(old + x);
+                low = smaller(only(ends[e]->card - x, v * before, all<Vec>(1.0)), low);
+                (*to[e])[c] = only(ends[e]->card - x, damped(v, before, lanes.damping), Vec{});
+                sum += (*to[e])[c];
+            });
+            total[e] = sum;
+        }
+        scale = 1.0 / sums(total[0], total[1]);
+    }
+    marks.least = smaller(low, marks.least);
+    for (int e : {0, 1}) {
+        const End &end = *ends[e];
+        const double *old = lanes.from + end.message;
+        Vec factor = all<Vec>(scale[e]);
+        each_vector<C>([&](int c, int x) ALWAYS {
+            Vec v = (*to[e])[c] * factor, before = read<Vec>(old + x), moved = v - before;
+            write(lanes.to + end.message + x, v);
+            marks.rise = larger(moved, marks.rise);
+            marks.fall = smaller(moved, marks.fall);
+            if (lanes.look) {
+                Vec least = only(end.card - x, smaller(v, before), all<Vec>(1.0));
+                marks.log_change = larger(absolute(moved) / least, marks.log_change);
+            }
+            if (!lanes.keep_products || end.count >= 0) return;
+            Vec all_of_them = (*n[e])[c] * v, possible = read<Vec>(lanes.psi + end.state + x);
+            marks.least = smaller(possible > 0.0 ? all_of_them : all<Vec>(1.0), marks.least);
+            write(lanes.product + end.state + x, all_of_them);
+        });
+    }
+}
+
+// Both messages of a factor between variables whose states fill C vectors each.
+template <int C, Roles roles>
+INLINE void update(Lanes<double> &lanes, Marks<Vec> &marks, const Step &step, bool i_is_maximal) {
+    const double *table = lanes.tables + step.table;
+    States<C> n_i, n_j, to_i, to_j;
+    cavity<C>(lanes, step.i, n_i);
+    cavity<C>(lanes, step.j, n_j);
+    if constexpr (roles != Roles::MIXED) {
+        constexpr Product kind = roles == Roles::SUMS ? Product::SUM : Product::MAX;
+        products<kind, true, true, C>(table, step, n_i, n_j, to_i, to_j);
+    } else if (i_is_maximal) {
+        products<Product::SUM, true, false, C>(table, step, n_i, n_j, to_i, to_j);
+        const double *row = table + best_state<C>(marks, n_i, to_i, step.i.card) * step.j.card;
+        each_vector<C>([&](int c, int x) ALWAYS { to_j[c] = only(step.j.card - x, read<Vec>(row + x), Vec{}); });
+    } else {
+        products<Product::SUM, false, true, C>(table, step, n_i, n_j, to_i, to_j);
+        const double *column = table + best_state<C>(marks, n_j, to_j, step.j.card);
+        double entries[C * L] = {};
+        for (int x = 0; x < step.i.card; ++x) entries[x] = column[x * step.j.card];
+        each_vector<C>([&](int c, int x) ALWAYS { to_i[c] = read<Vec>(entries + x); });
+    }
+    finish<C>(lanes, marks, {&step.i, &step.j}, {&n_i, &n_j}, {&to_i, &to_j});
+}
+
+// --- many factors in a row --------------------------------------------------------------------------------------------
+
 // Which variables are maximal or held, a word of lanes each (`held` may be null); lanes that are `idle`.
 struct Words {
     const uint8_t *role, *held;
     unsigned idle;
 };
 
-// Updates factors from `step` on while they are between variables of K states (0: any others) with such roles; returns
-// the first one that is not.
+// Updates factors from `step` on while they are of shape K with such roles; returns the first one that is not.
 template <class V, int K, Roles roles, bool plain>
 const Step *update_while(
     const Lanes<V> &given, Marks<V> &sofar, const Step *step, const Step *end, int direction, const Words &words) {
@@ -470,12 +632,13 @@ const Step *update_while(
     Marks<Wide<K, V>> marks;
     for (; step != end; step += direction) {
         unsigned role_i = words.role[step->i.variable], role_j = words.role[step->j.variable], fixed = 0;
-        if (step->square != K || roles_of<V>(role_i, role_j) != roles) break;
+        if (step->shape != K || roles_of<V>(role_i, role_j) != roles) break;
         if constexpr (!plain) {
             if (words.held) fixed = words.held[step->i.variable] | words.held[step->j.variable];
             if ((fixed | words.idle) == full<V> && fixed) continue;
         }
-        update<V, K, roles, plain>(lanes, marks, *step, role_i, role_j, fixed);
+        if constexpr (K < 0) update<-K, roles>(lanes, marks, *step, role_i != 0);
+        else update<V, K, roles, plain>(lanes, marks, *step, role_i, role_j, fixed);
     }
     sofar.add(marks);
     return step;
@@ -483,20 +646,21 @@ const Step *update_while(
 
 template <class V> using Update = const Step *(*)(const Lanes<V> &, Marks<V> &, const Step *, const Step *, int, const Words &);
 
-template <class V, Roles roles, bool plain, int K = largest_square<V>> Update<V> update_for(int square) {
-    if constexpr (K >= 2) {
-        if (square == K) return update_while<V, K, roles, plain>;
-        return update_for<V, roles, plain, K - 1>(square);
+template <class V, Roles roles, bool plain, int K = largest_square<V>> Update<V> update_for(int shape) {
+    if constexpr (K < -most_vectors<V>) {
+        return nullptr;
     } else {
-        return update_while<V, 0, roles, plain>;
+        // With vectors along rows, what `plain` spares counts for little.
+        if (shape == K) return update_while<V, K, roles, plain && K >= 0>;
+        return update_for<V, roles, plain, K == 2 ? 0 : K - 1>(shape);
     }
 }
 
-template <class V> Update<V> update_for(int square, Roles roles, bool plain) {
-    if (roles == Roles::SUMS) return plain ? update_for<V, Roles::SUMS, true>(square) : update_for<V, Roles::SUMS, false>(square);
+template <class V> Update<V> update_for(int shape, Roles roles, bool plain) {
+    if (roles == Roles::SUMS) return plain ? update_for<V, Roles::SUMS, true>(shape) : update_for<V, Roles::SUMS, false>(shape);
     if (roles == Roles::MAXIMA)
-        return plain ? update_for<V, Roles::MAXIMA, true>(square) : update_for<V, Roles::MAXIMA, false>(square);
-    return plain ? update_for<V, Roles::MIXED, true>(square) : update_for<V, Roles::MIXED, false>(square);
+        return plain ? update_for<V, Roles::MAXIMA, true>(shape) : update_for<V, Roles::MAXIMA, false>(shape);
+    return plain ? update_for<V, Roles::MIXED, true>(shape) : update_for<V, Roles::MIXED, false>(shape);
 }
 
 // --- many factors -----------------------------------------------------------------------------------------------------
@@ -508,8 +672,8 @@ public:
     Probabilities() {
         for (int plain : {0, 1})
             for (Roles roles : {Roles::SUMS, Roles::MAXIMA, Roles::MIXED})
-                for (int square = 0; square <= largest_square<V>; ++square)
-                    updates_[plain][int(roles)][square] = update_for<V>(square, roles, plain != 0);
+                for (int shape = -most_vectors<V>; shape <= largest_square<V>; ++shape)
+                    updates_[plain][int(roles)][shape + most_vectors<V>] = update_for<V>(shape, roles, plain != 0);
     }
 
     // For the graph of instance b. Memory stays with the thread from call to call.
@@ -517,11 +681,12 @@ public:
         w_ = &wiring;
         run_ = &run;
         how_ = &how;
-        graph_.build(wiring, b, largest_square<V>, lanes == 1);
-        psi_.resize(graph_.n_states);
-        messages_.resize(graph_.n_messages);
-        next_.resize(how.flooding ? graph_.n_messages : 0);
-        product_.resize(graph_.hubs.empty() ? 0 : graph_.n_states);
+        graph_.build<V>(wiring, b);
+        // Vectors of states may end behind the last one.
+        psi_.resize(graph_.n_states + L);
+        messages_.resize(graph_.n_messages + L);
+        next_.resize(how.flooding ? graph_.n_messages + L : 0);
+        product_.resize(graph_.hubs.empty() ? 0 : graph_.n_states + L);
         room_.resize(8 * (graph_.widest + L));
         if (graph_.padded) {
             std::fill(psi_.begin(), psi_.end(), V{});
@@ -580,7 +745,8 @@ public:
         const Step *step = reverse ? last : first, *end = reverse ? first - 1 : last + 1;
         while (step != end) {
             Roles roles = roles_of<V>(roles_[step->i.variable], roles_[step->j.variable]);
-            step = updates_[plain][int(roles)][step->square](state, marks, step, end, reverse ? -1 : 1, words);
+            Update<V> update = updates_[plain][int(roles)][step->shape + most_vectors<V>];
+            step = update(state, marks, step, end, reverse ? -1 : 1, words);
         }
         if (flooding) std::swap(messages_, next_);
         change_ = larger(marks.rise, -marks.fall);
@@ -773,9 +939,9 @@ private:
     const RunArrays *run_ = nullptr;
     const Sweeping *how_ = nullptr;
     Graph graph_;
-    std::vector<V> psi_, messages_, next_, product_, room_, mu_unary_, mu_tables_;
+    std::vector<V, Aligned<V>> psi_, messages_, next_, product_, room_, mu_unary_, mu_tables_;
     std::vector<uint8_t> roles_, held_;
-    Update<V> updates_[2][3][largest_square<V> + 1];
+    Update<V> updates_[2][3][most_vectors<V> + largest_square<V> + 1];
     V change_{}, log_change_{}, least_{};
     unsigned idle_ = 0;
     bool first_ = true;
