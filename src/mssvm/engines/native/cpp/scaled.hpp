@@ -128,8 +128,14 @@ private:
         End out{int32_t(i - first), state_place[i - first], message_place[s - first_slot], int32_t(w.card(i)),
                 int32_t(others.size()), -1};
         if (w.degree(i) - 1 > MOST_OTHERS) return out;
-        for (int64_t k = w.near_ptr[i]; k < w.near_ptr[i + 1]; ++k)
-            if (w.near[k] != s) others.push_back(message_place[w.near[k] - first_slot]);
+        // Without a branch: which of them is the own one is hard to foresee.
+        size_t end = others.size();
+        others.resize(end + w.degree(i));
+        for (int64_t k = w.near_ptr[i]; k < w.near_ptr[i + 1]; ++k) {
+            others[end] = message_place[w.near[k] - first_slot];
+            end += w.near[k] != s;
+        }
+        others.resize(end);
         out.count = int32_t(w.degree(i) - 1);
         return out;
     }
