@@ -1,27 +1,31 @@
-// What a forest needs to know of numbers, in two algebras. A belief is a product, a message a power sum of products:
+// The arithmetic of message passing in two algebras: scaled probabilities and scores. A belief b is a product, a message
+// s a power sum of products; d and t are the derivatives of the value with respect to s and to b:
 //
 //              belief      times   through             push: s(r, z) =                    pull: t(r, x) =
 //   Scaled     exp(u/eps)    *     t * other factors   sum_x b(r, x) E(x, z)              sum_z E(x, z) d(r, z)
 //   Scores     u             +     t                   PS_x b(r, x) + theta(x, z)         sum_z softmax_x(..) d(r, z)
 //
-// `Scores` is the definition: exact at any temperature, zero included, and for any scores. `Scaled` computes logarithms
-// only where rows end, and reports the smallest number that it relied on (`least`): below what may be trusted
-// (`Forest::trusted`) an instance runs again in Scores.
+// `through` is the derivative with respect to one factor of a product, given the product of the others. `Scores` is the
+// definition: exact at any temperature, zero included, and for any scores. `Scaled` takes logarithms only in `close`,
+// and reports the smallest number that it relied on (`least`): an instance for which that is not above
+// `Forest::trusted` runs again in Scores.
 //
-// The functions of an algebra, in the order in which a forest calls them:
+// The functions of an algebra, in the order in which a forest calls them (k states x of a child, c states z of its parent):
 //
 //   enter       e(x) from the scores u(x); returns what was subtracted from these
-//   normalise   scales the belief; returns the score of the scale
+//   normalise   factors a scale out of the belief; returns the score of that scale. Scaled applies it to the message,
+//               Scores to the belief
 //   push        the message s from the belief b
-//   close       rows end: the power sum at eps_y of the rows of s, added to the parent's scores
-//   pull        from the derivative d by the message (in the array of s): t by the belief, marginals of states, of pairs
+//   close       where a message is added to the parent's scores: the power sum at eps_y over its rows
+//   pull        from d (in the array of s): t, and the marginals of states. Marginals of pairs come here or from
+//               `Forest::outer_products`. At eps_y = 0 Scaled goes back by `descend` instead: best states and rows
 #pragma once
 #include "roles.hpp"
 #include "simd.hpp"
 
 namespace mssvm {
 
-// f(size, start) for pieces of 1 .. most numbers, as even as can be, their size known when compiling.
+// Splits 0 .. n into pieces of nearly equal size, at most `most`: f(size, start), where the size is a compile-time constant.
 template <int most, class F> INLINE void in_pieces(int n, F f) {
     auto piece = [&]<int size>(int at) {
         if constexpr (size <= most) f(std::integral_constant<int, size>(), at);

@@ -1,19 +1,27 @@
-// Nested power sums PS_y[eps_y] PS_h[eps_h] theta on forests, L instances side by side: leaves to roots, and back.
+// Nested power sums PS_y[eps_y] PS_h[eps_h] theta on forests, L instances side by side: an upward pass, children before
+// parents, then a downward pass.
 //
-// Position p has scores u(x) and a belief b(r, x) = e(x) times messages, e = exp(u / unit), with a row r for every state
-// of the last output below a hidden position. What a child tells its parent (E is the table's exp):
+// Position p has scores u(x) and a belief b(r, x) = e(x) times the messages of its children, e = exp(u / eps), with a row
+// r for every joint state of the outputs below it whose maximum or sum is still open. What a child sends to its parent
+// (E is the exponential of the table):
 //
 //     hidden to hidden    s(r, z) = sum_x b(r, x) E(x, z)      multiplies the parent's belief             (eps_h)
 //     output to hidden    s(r, z) = b(r) E(r, z)               multiplies it too: rows begin              (eps_h)
 //     hidden to output    s as above, and rows end:            u(z) += eps_y log sum_r s(r, z)^(eps_h/eps_y)
-//     output to output    s(z) = sum_x b(x) E(x, z)            multiplies, or u(z) += eps_y log s(z)      (eps_y)
+//     output to output    s(z) = sum_x b(x) E(x, z)            multiplies where the parent sends to an output as well,
+//                                                              else u(z) += eps_y log s(z)                (eps_y)
 //
-// Marginal MAP on a chain y - h - y' is the second, the first and the third line at eps_y = 0: a row for every label y,
-// the sum over h in each, and at y' the best row, u(y') += eps_h log max_r s(r, y').
+// At eps_y = 0 the third line is u(z) += eps_h log max_r s(r, z) (where the parent opens rows in all lanes, the best row
+// multiplies its belief instead), and the fourth is u(z) += max_x u(x) + theta(x, z). So marginal MAP on y - h - y' is
+// the second line for y and the third for h: a row for every label y, the sum over h in each, and at y' the best row.
 //
-// The downward pass is the chain rule: t is the derivative by b, d by s (in its array), and marginals are q = b t. All
-// roots tell one more position, of one state, where rows end: its score is the value. A variable with one allowed state
-// ends rows and begins none. Where eps_y = eps_h all variables are as hidden ones, and there are no rows.
+// The downward pass is the chain rule: t is the derivative with respect to b, d with respect to s (in its array), and
+// marginals are sum_r b t in Scaled, sum_r t in Scores. All roots send to one more position of one state, the super-root,
+// where rows end: its score is the value. A variable with one allowed state ends rows and begins none. Where
+// eps_y = eps_h all variables are treated as hidden, and there are no rows.
+//
+// A member is an instance of a family; it runs in one lane. Masks with a bit for every lane (`roles.hpp`) say which
+// instance has a position, and where rows begin and end in it.
 #pragma once
 #include "algebra.hpp"
 #include "members.hpp"
