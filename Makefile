@@ -54,7 +54,7 @@ FIXED := $(shell command -v setarch >/dev/null && echo setarch -R)
 test-native: $(STAMP)
 	CXX=g++ $(PY) tools/native.py --sanitize address --out $(SANITIZED)/address
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	  ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(PY) -m pytest -q --native $(SANITIZED)/address $(NATIVE_TESTS)
 	CXX=g++ $(PY) tools/native.py --sanitize thread --out $(SANITIZED)/thread
 	LD_PRELOAD="$$(g++ -print-file-name=libtsan.so)" TSAN_OPTIONS="die_after_fork=0 halt_on_error=1" \
