@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from mssvm.core import library
 
-# No deadline: the first example of a property may compile a kernel. Derandomised: a red run is red again.
+# No deadline: examples differ in size, and machines in load. Derandomised: a red run is red again.
 settings.register_profile("mssvm", deadline=None, derandomize=True)
 settings.load_profile("mssvm")
 

@@ -108,19 +108,25 @@ private:
     double eps_;
 };
 
-// The entry of step s's message at the states of its separator; `at` gets the places of its inputs there.
-int64_t locate(const Program &p, int64_t s, const Ints &states, std::vector<int64_t> &at) {
-    int64_t place = 0, first = p.input_ptr[s], inputs = p.input_ptr[s + 1] - first;
-    for (int64_t k = p.separator_ptr[s]; k < p.separator_ptr[s + 1]; ++k)
-        place += states[p.separator[k]] * p.separator_stride[k];
+// The places of step s's inputs at an entry of its message.
+void locate_inputs(const Program &p, int64_t s, int64_t entry, std::vector<int64_t> &at) {
+    int64_t first = p.input_ptr[s], inputs = p.input_ptr[s + 1] - first;
     for (int64_t i = 0; i < inputs; ++i) at[i] = p.input_at[first + i];
-    int64_t rest = place, axes = p.axis_ptr[s + 1] - p.axis_ptr[s];
+    int64_t axes = p.axis_ptr[s + 1] - p.axis_ptr[s];
     for (int64_t axis = axes - 1; axis >= 0; --axis) {
-        int64_t size = p.axis_size[p.axis_ptr[s] + axis], digit = rest % size;
-        rest /= size;
+        int64_t size = p.axis_size[p.axis_ptr[s] + axis], digit = entry % size;
+        entry /= size;
         for (int64_t i = 0; i < inputs; ++i) at[i] += digit * p.stride[p.stride_ptr[first + i] + axis];
     }
-    return p.message_at[s] + place;
+}
+
+// The place of step s's message at the states of its separator; `at` gets the places of its inputs there.
+int64_t locate(const Program &p, int64_t s, const Ints &states, std::vector<int64_t> &at) {
+    int64_t entry = 0;
+    for (int64_t k = p.separator_ptr[s]; k < p.separator_ptr[s + 1]; ++k)
+        entry += states[p.separator[k]] * p.separator_stride[k];
+    locate_inputs(p, s, entry, at);
+    return p.message_at[s] + entry;
 }
 
 struct Descend {
@@ -252,19 +258,12 @@ int64_t state_bounds(const StateBounds &c) {
         if (p.separator_ptr[s] == p.separator_ptr[s + 1]) total += c.work[p.message_at[s]];
     }
     for (int64_t s = p.steps() - 1; s >= 0 && p.output[s]; --s) {
-        int64_t message = p.message_at[s], first = p.input_ptr[s], inputs = p.input_ptr[s + 1] - first;
-        int64_t axes = p.axis_ptr[s + 1] - p.axis_ptr[s];
+        int64_t message = p.message_at[s], inputs = p.input_ptr[s + 1] - p.input_ptr[s];
         if (p.separator_ptr[s] == p.separator_ptr[s + 1]) rest[message] = total - c.work[message];
         std::fill(best.begin(), best.end(), -INF);
         for (int64_t k = 0; k < p.message_size[s]; ++k) {
             if (rest[message + k] == -INF) continue;
-            for (int64_t i = 0; i < inputs; ++i) at[i] = p.input_at[first + i];
-            int64_t place = k;
-            for (int64_t axis = axes - 1; axis >= 0; --axis) {
-                int64_t size = p.axis_size[p.axis_ptr[s] + axis], digit = place % size;
-                place /= size;
-                for (int64_t i = 0; i < inputs; ++i) at[i] += digit * p.stride[p.stride_ptr[first + i] + axis];
-            }
+            locate_inputs(p, s, k, at);
             for (int64_t j = 0; j < p.card[s]; ++j) {
                 double value = rest[message + k];
                 for (int64_t i = 0; i < inputs; ++i) value += c.work[at[i] + j];

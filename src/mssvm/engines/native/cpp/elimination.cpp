@@ -9,13 +9,6 @@ using namespace mssvm;
 
 namespace {
 
-// A record that another one points to.
-template <class Record> const Record &sound(const Record *record) {
-    require(record != nullptr && record->bytes == int64_t(sizeof(Record)),
-            "a nested record is missing or has another size: Python files and library differ.");
-    return *record;
-}
-
 // --- programs -----------------------------------------------------------------------------------------------------
 
 void check_pointers(const Ints &pointers, int64_t rows, int64_t end, const char *message) {
@@ -135,8 +128,8 @@ struct Call {
 };
 
 void check(const Call &c, const Job &job) {
-    const Instances &in = sound(c.instances);
-    const Program &p = sound(job.program);
+    const Instances &in = nested(c.instances);
+    const Program &p = nested(job.program);
     int64_t count = in.var_ptr.size - 1, variables = in.unary_ptr.size - 1;
     require(count >= 0 && in.factor_ptr.size == count + 1 && in.var_ptr[count] == variables,
             "a batch needs pointers of variables and factors for every instance.");
@@ -226,7 +219,7 @@ struct Blocks {
 
 void check(const Call &c, const Blocks &b) {
     int64_t blocks = b.job.size;
-    for (const Job *job : b.jobs) check(c, sound(job));
+    for (const Job *job : b.jobs) check(c, nested(job));
     require(b.first.size == blocks && b.count.size == blocks, "a block needs a job, a first instance and a count.");
     for (int64_t k = 0; k < blocks; ++k) {
         require(b.job[k] >= 0 && b.job[k] < b.jobs.size, "a block is of no job.");
@@ -339,8 +332,8 @@ MSSVM_API mssvm_elimination_check(const Program *program) {
 // Runs blocks from `begin` on for about `seconds`; returns the first block that is still to do.
 MSSVM_API mssvm_elimination_run(const Run *call) {
     return guarded(call, [](const Run &r) -> int64_t {
-        const Call &call = sound(r.call);
-        const Blocks &blocks = sound(r.blocks);
+        const Call &call = nested(r.call);
+        const Blocks &blocks = nested(r.blocks);
         int64_t end = blocks.job.size;
         require(r.begin >= 0 && r.begin <= end, "there is no such block.");
         if (r.begin == 0) check(call, blocks);
@@ -358,9 +351,9 @@ MSSVM_API mssvm_elimination_run(const Run *call) {
 // Runs one block for about `seconds`, from where `ints` says (zeros: from the beginning); returns 1 when it is done.
 MSSVM_API mssvm_elimination_resume(const Resume *call) {
     return guarded(call, [](const Resume &r) -> int64_t {
-        const Call &call = sound(r.call);
-        const Job &job = sound(r.job);
-        const Program &p = sound(job.program);
+        const Call &call = nested(r.call);
+        const Job &job = nested(r.job);
+        const Program &p = nested(job.program);
         bool one = r.count == 1;
         require(r.count >= 1 && r.count <= L && r.first >= 0 && r.first + r.count <= job.instances.size,
                 "a block lies beyond its job's instances or a vector's lanes.");
@@ -380,8 +373,8 @@ MSSVM_API mssvm_elimination_resume(const Resume *call) {
 // Copies the scores of instance 0 into the slots of a work vector; its shifts stay.
 MSSVM_API mssvm_elimination_load(const Load *call) {
     return guarded(call, [](const Load &c) -> int64_t {
-        const Program &p = sound(c.program);
-        const Instances &in = sound(c.instances);
+        const Program &p = nested(c.program);
+        const Instances &in = nested(c.instances);
         require(c.work.size == p.n_work, "the work vector has another size than the program's.");
         require(in.var_ptr.size == 2 && in.factor_ptr.size == 2 && in.var_ptr[1] == p.clamped.size &&
                     in.factor_ptr[1] == p.factor_slot.size && in.table_at.size == p.factor_slot.size,
@@ -399,7 +392,7 @@ MSSVM_API mssvm_elimination_load(const Load *call) {
 // beginning) for about `seconds`; returns 1 when it is done.
 MSSVM_API mssvm_elimination_bound(const Bound *call) {
     return guarded(call, [](const Bound &c) -> int64_t {
-        const Program &p = sound(c.program);
+        const Program &p = nested(c.program);
         require(c.work.size == p.n_work && c.value.size == 1, "the work vector has another size than the program's.");
         Clock clock(c.seconds);
         return on_scores(p, c.temperature, c.work.data, nullptr, c.value[0], c.cursor,
@@ -413,7 +406,7 @@ MSSVM_API mssvm_elimination_bound(const Bound *call) {
 // d PS_eps(x) / d eps = (PS_eps(x) - E[x]) / eps; every table is an input of one step: its gradient holds the weights.
 MSSVM_API mssvm_elimination_gradient(const Gradient *call) {
     return guarded(call, [](const Gradient &c) -> int64_t {
-        const Program &p = sound(c.program);
+        const Program &p = nested(c.program);
         require(c.work.size == p.n_work && c.grad.size == p.n_work && c.d_temperature.size == p.steps(),
                 "the work vector and its gradient have another size than the program's.");
         Clock clock(c.seconds);
@@ -434,7 +427,7 @@ MSSVM_API mssvm_elimination_gradient(const Gradient *call) {
 // After `bound`: the maximisers of the variables at temperature zero.
 MSSVM_API mssvm_elimination_decode(const Decode *call) {
     return guarded(call, [](const Decode &c) -> int64_t {
-        const Program &p = sound(c.program);
+        const Program &p = nested(c.program);
         require(c.work.size == p.n_work && c.temperature.size == p.steps() && c.states.size == p.clamped.size,
                 "a work vector, temperatures or states have another size than the program's.");
         decode_states(p, c.temperature.data, c.work.data, 1, 0, c.states.data);
