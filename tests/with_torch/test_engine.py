@@ -215,9 +215,7 @@ def test_states_are_judged_as_on_the_cpu(hidden: float, device: str) -> None:
         np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-9)
 
 
-def same_as_the_cpu_engine(
-    batch: Batch, theta: Potentials, rng: np.random.Generator, eps: float, device: str
-) -> None:
+def same_as_the_cpu_engine(batch: Batch, theta: Potentials, rng: np.random.Generator, eps: float, device: str) -> None:
     """Exact inference with masks and an instance, number 5, that is infeasible."""
     allowed = rng.random(batch.n_states) < 0.9
     allowed[batch.unary_ptr[:-1]] = True

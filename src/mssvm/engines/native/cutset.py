@@ -23,7 +23,7 @@ from mssvm.engines.base import Bound, Paired, TwoCalls
 from mssvm.engines.native.families import distinct_rows
 from mssvm.engines.native.forests import ForestPlan, ForestRoute
 from mssvm.engines.native.maps import EntryMap
-from mssvm.engines.native.rooting import rooting_of
+from mssvm.engines.rooting import rooting_of
 
 NAME = "conditioning"
 TRIED = 8  # variables that are tried as cutsets, those in most factors first

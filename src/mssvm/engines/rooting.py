@@ -1,4 +1,4 @@
-"""Orders children-before-parents on forests, and the roles on which the recursion over them is exact."""
+"""Rooted forests: children before parents, and the roles for which the recursion over them is exact."""
 
 from __future__ import annotations
 
@@ -41,6 +41,22 @@ class Rooting:
         roots = np.frombuffer(first or bytes(size), dtype=bool)[:size].copy()
         valid = _ROOT(ends=ends, first=roots, order=order, parent=parent, edge=edge, flip=flip, degree=degree)
         return cls(pairwise and valid == 1, order, parent, edge, flip, degree)
+
+    def postorder(self) -> Ints:
+        """The variables, children before parents, every parent directly after one of its children."""
+        children: list[list[int]] = [[] for _ in self.parent]
+        stack = list[int]()
+        for v, parent in enumerate(self.parent.tolist()):
+            if parent < 0:
+                stack.append(v)
+            else:
+                children[parent].append(v)
+        preorder = list[int]()
+        while stack:
+            v = stack.pop()
+            preorder.append(v)
+            stack += children[v]
+        return np.array(preorder[::-1], dtype=np.int64)
 
 
 @lru_cache(4096)
