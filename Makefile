@@ -45,9 +45,9 @@ test: lint
 # The boundary, the conformance table and the threads with a library that watches itself: AddressSanitizer and
 # UndefinedBehaviorSanitizer, then ThreadSanitizer (g++ on Linux). Python itself is not watched and is said to leak.
 SANITIZED := build/sanitized
-NATIVE_TESTS := tests/test_native_library.py tests/conformance tests/test_features.py tests/test_orders.py \
-  tests/test_eliminate.py tests/test_bounds.py tests/test_uai_support.py tests/test_uai_conditional.py tests/test_uai_proof.py
-THREAD_TESTS := tests/test_native_library.py tests/test_threads.py
+NATIVE_TESTS := tests/engines/test_native_library.py tests/conformance tests/data/test_features.py tests/core/test_orders.py \
+  tests/engines/test_elimination.py tests/inference/test_bounds.py tests/uai/test_support.py tests/uai/test_conditional.py tests/uai/test_proof.py
+THREAD_TESTS := tests/engines/test_native_library.py tests/core/test_threads.py
 # Addresses as every kernel lays them out for ThreadSanitizer.
 FIXED := $(shell command -v setarch >/dev/null && echo setarch -R)
 
