@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials
-from mssvm.core.topology import Batch, Topology, by_first_use, offsets, spans
+from mssvm.core.topology import Batch, Topology, factorize, offsets, spans
 
 PAIR = Topology((2, 3), ((0, 1),))
 TRIANGLE = Topology((2, 2, 3), ((0, 1), (1, 2), (0, 1, 2)))
@@ -190,7 +190,7 @@ def test_scores_are_finite_or_forbidden(bad: list[float]) -> None:
 
 @given(st.lists(st.sampled_from([-3, 0, 1, 5, 70_000]), max_size=12))
 def test_numbers_by_first_use(ids: list[int]) -> None:
-    first, number = by_first_use(np.array(ids, dtype=np.int64))
+    first, number = factorize(np.array(ids, dtype=np.int64))
     known = list(dict.fromkeys(ids))
     assert first.tolist() == [ids.index(k) for k in known]
     assert number.tolist() == [known.index(k) for k in ids]

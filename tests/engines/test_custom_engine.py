@@ -39,7 +39,7 @@ class CountingEngine:
 
     def __init__(self) -> None:
         self.inner, self.calls = ReferenceEngine(), Counter[str]()
-        self.each = self.inner.each
+        self.parallel_map = self.inner.parallel_map
 
     def counted(self, what: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*theta: Any) -> Any:

@@ -36,7 +36,7 @@ class MessagesOnly:
     def messages(self, batch: Batch) -> ReferenceMessagePlan:
         return ReferenceMessagePlan(batch)
 
-    def each(self, function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]:
+    def parallel_map(self, function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]:
         return [function(*row) for row in zip(*columns, strict=True)]
 
 

@@ -25,11 +25,11 @@ def test_methods_of_inference_can_be_sent_to_other_processes(method) -> None:
 
 def test_engines_can_be_sent_too_and_start_their_threads_anew() -> None:
     engine = NativeEngine(2)
-    assert engine.each(pow, [2, 3], [3, 2]) == [8, 9]
+    assert engine.parallel_map(pow, [2, 3], [3, 2]) == [8, 9]
     twin = pickle.loads(pickle.dumps(engine))
-    assert twin == engine and twin.each(pow, [2, 3], [3, 2]) == [8, 9]
+    assert twin == engine and twin.parallel_map(pow, [2, 3], [3, 2]) == [8, 9]
 
 
 def test_work_that_hands_out_work_does_not_wait_for_itself() -> None:
     engine = NativeEngine(2)
-    assert engine.each(lambda n: sum(engine.each(pow, range(n), range(n))), [3, 4, 5]) == [6, 33, 289]
+    assert engine.parallel_map(lambda n: sum(engine.parallel_map(pow, range(n), range(n))), [3, 4, 5]) == [6, 33, 289]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mssvm.objectives.problem import Part
+from mssvm.objectives.problem import Evaluation
 from mssvm.objectives.sums import FAN, Stretch, in_order, joined
 
 
-def _parts(n: int) -> list[Part]:
+def _parts(n: int) -> list[Evaluation]:
     rng = np.random.default_rng(n)
     sizes = 10.0 ** rng.integers(-8, 8, size=(n, 5))
-    return [Part(np.array([float(k)]), float(s[0]), s * rng.normal(size=5), plus_calls=1) for k, s in enumerate(sizes)]
+    return [
+        Evaluation(np.array([float(k)]), float(s[0]), s * rng.normal(size=5), plus_calls=1) for k, s in enumerate(sizes)
+    ]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 15, 16, 17, 21, 64, 65, 100])

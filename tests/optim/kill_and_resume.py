@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
-from mssvm.objectives.problem import Part
+from mssvm.objectives.problem import Evaluation
 from mssvm.optim import BCFW, CCCP, LBFGS, Checkpoint, CuttingPlane, Subgradient, random_start
 from mssvm.optim.solver import Solver
 from optim_problems import Toy
@@ -53,11 +53,11 @@ class Deadly:
         if self.fuse.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def plus(self, w: Floats, instances: Ints | None = None) -> Part:
+    def plus(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         self._burn()
         return self.problem.plus(w, instances)
 
-    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
+    def difference(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         self._burn()
         return self.problem.difference(w, instances)
 

@@ -31,7 +31,9 @@ def test_converged_is_within_a_thousandth_of_what_ten_times_the_iterations_reach
     found = solver.minimize(problem, w0)
     assert found.outcome is Outcome.CONVERGED
     # From the same point, since another path could lead to another minimum.
-    longer = replace(solver.near(), max_iterations=10 * len(found.trace), tolerance=1e-15, gradient_tolerance=1e-15)
+    longer = replace(
+        solver.for_warm_start(), max_iterations=10 * len(found.trace), tolerance=1e-15, gradient_tolerance=1e-15
+    )
     further = longer.minimize(problem, found.w)
     assert found.objective <= further.objective * (1 + 1e-3)
 

@@ -13,7 +13,7 @@ from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.losses.losses import Hamming, Loss, Zero
-from mssvm.objectives.problem import Part
+from mssvm.objectives.problem import Evaluation
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import (
     Sample,
@@ -39,7 +39,7 @@ from properties.strategies import (
 )
 
 
-def evaluate(draw: Draw, objective: Unified) -> Part:
+def evaluate(draw: Draw, objective: Unified) -> Evaluation:
     return TrainingProblem(objective, DenseModel(N_WEIGHTS), draw.sample, EXACT).difference(draw.w)
 
 

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.potentials import Marginals
-from mssvm.core.topology import spans, spread
+from mssvm.core.topology import mask_from_indices, spans
 from mssvm.data.graphs import FactorInput, Graph
 from mssvm.data.labels import LabelVocabulary
 from mssvm.estimators import MSSVM
@@ -444,7 +444,7 @@ def test_hidden_weights_are_those_that_hidden_marginals_reach(case: tuple[Struct
     encoder = compiled(structure, X)
     encoded = encoder.encode(X)
     batch, rng = encoded.batch, np.random.default_rng(0)
-    hidden = spread(encoded.hidden.vars, batch.n_vars)
+    hidden = mask_from_indices(encoded.hidden.vars, batch.n_vars)
     near = np.zeros(batch.n_mu_entries, dtype=bool)
     touched = np.logical_or.reduceat(hidden[batch.scope_vars], batch.scope_ptr[:-1])
     near[spans(batch.mu_at[touched], batch.table_sizes[touched])] = True

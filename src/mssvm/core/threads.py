@@ -18,8 +18,8 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from mssvm.core.arrays import AnyArray, Floats, Ints
+from mssvm.core.caches import Spare
 from mssvm.core.errors import InputError
-from mssvm.core.recent import Spare
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class Workers:
             kept["room"] = np.empty(floats)
         return kept["room"][:floats]
 
-    def each(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
+    def parallel_map(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
         """``function`` of every row of ``columns``, on any thread; results in order, the first error raised.
 
         Work that hands out work of its own does that part itself: waiting for its own pool it would wait for ever.

@@ -24,7 +24,7 @@ from mssvm.engines import engine_of
 from mssvm.estimators import diagnosis, persist, plan, prediction
 from mssvm.estimators.plots import Plots
 from mssvm.estimators.prediction import PredictionRequest
-from mssvm.estimators.training import Following, HeldOut, Training, TrainingData
+from mssvm.estimators.training import FitHooks, HeldOut, Training, TrainingData
 from mssvm.inference.base import Planner
 from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.objectives.unified import Objective, Unified
@@ -269,7 +269,7 @@ class StructuredEstimator(Plots):
         # The largest of the posterior marginals is the best label for Hamming.
         best = self._decoder(None, exact=True) == "map"
         predictor = self._predictor if best else prediction.AtTemperatures(1.0, self.eps_h)
-        follow = Following(predictor, callback, validation, checkpoint, time_limit)
+        follow = FitHooks(predictor, callback, validation, checkpoint, time_limit)
         self.coef_, solution, self.training_ = Training(data, follow).run(self.coef_ if again else None)
         self.encoder_ = data.encoder
         self.temperatures_ = (1.0, float(self.eps_h))

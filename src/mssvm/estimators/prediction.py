@@ -22,7 +22,7 @@ from mssvm.core.checks import count, sequence
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, UnsupportedError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Potentials, Query
-from mssvm.core.topology import Batch, spread
+from mssvm.core.topology import Batch, mask_from_indices
 from mssvm.data.labels import Labels, flat_sites
 from mssvm.data.metrics import log_loss
 from mssvm.engines.base import Bound
@@ -99,7 +99,9 @@ class PredictionRequest:
         if inputs is not self.encoded.inputs:
             own = replace(self, encoded=replace(self.encoded, inputs=inputs, layout=None))
         encoded, batch, offset = own.encoded, own.encoded.batch, own.encoded.inputs.offset
-        risk = loss.expected(batch, spread(encoded.labels.vars, batch.n_vars), own.posterior(eps_y, eps_h).mu)
+        risk = loss.expected(
+            batch, mask_from_indices(encoded.labels.vars, batch.n_vars), own.posterior(eps_y, eps_h).mu
+        )
         gain = Potentials(np.where(self.query.allowed, -risk.unary, -np.inf), -risk.tables)
         gain = gain if offset is None else gain + offset
         if not gain.tables.any():

@@ -18,10 +18,10 @@ from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.estimators.plan import TrainingPlan, class_weights, label_weights, mean_per_instance
 from mssvm.estimators.prediction import agreement
-from mssvm.estimators.training import Census, Learned, no_hidden
+from mssvm.estimators.training import Census, FittedData, no_hidden
 from mssvm.inference.base import Inference
 from mssvm.losses.losses import Zero
-from mssvm.objectives.training import Look
+from mssvm.objectives.training import InferenceSummary
 from mssvm.parallel import answers
 from mssvm.parallel.cluster import current
 from mssvm.parallel.problem import ShardedProblem, Surveyed
@@ -30,7 +30,7 @@ from mssvm.structures import Encoder
 
 
 @dataclass(frozen=True, eq=False)
-class ShardedTrainingData(Learned):
+class ShardedTrainingData(FittedData):
     """Shards that were read, with what was learned about labels and features."""
 
     surveyed: Surveyed
@@ -85,7 +85,7 @@ class ShardedTrainingData(Learned):
         weigh = partial(weighed, weights, isinstance(plan.objective.loss, Zero))
         return self.surveyed.pose(self.encoder, plan.objective, inference, plan.C, plan.engine, weigh)
 
-    def look(self, problem: ShardedProblem, w: Floats) -> list[Look]:
+    def look(self, problem: ShardedProblem, w: Floats) -> list[InferenceSummary]:
         """At every block of the problem."""
         return problem.look(w)
 

@@ -20,7 +20,7 @@ from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Term
 from mssvm.core.progress import ProgressLine, left
 from mssvm.core.threads import ONE_BLAS_THREAD
-from mssvm.core.topology import spans, spread
+from mssvm.core.topology import mask_from_indices, spans
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.estimators.plan import (
     LARGEST_SEED,
@@ -40,7 +40,7 @@ from mssvm.losses.losses import Zero, inputs_for
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.objectives.problem import Problem
-from mssvm.objectives.training import Look, TrainingProblem
+from mssvm.objectives.training import InferenceSummary, TrainingProblem
 from mssvm.objectives.unified import Sample
 from mssvm.optim import BCFW, Callback, Checkpoint, Regulariser, Row, Solution, Validation
 from mssvm.optim.solver import best_of
@@ -105,7 +105,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, eq=False)
-class Following:
+class FitHooks:
     """Who follows a training, as ``fit`` is told."""
 
     predictor: Predictor
@@ -139,7 +139,7 @@ class Census(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class FittedData:
     """What was learned about labels and features of training data, wherever these are."""
 
     plan: TrainingPlan
@@ -166,7 +166,7 @@ class Learned:
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingData(Learned):
+class TrainingData(FittedData):
     """The training data as the layers below see them."""
 
     encoded: Encoded
@@ -209,7 +209,7 @@ class TrainingData(Learned):
         """False on the weights of sparse features of sites for labels that are not among those given to any such site;
         known weights stay, seen or not."""
         batch, labels = self.encoded.batch, self.observed
-        of_labels = spread(self.encoded.labels.vars, batch.n_vars)
+        of_labels = mask_from_indices(self.encoded.labels.vars, batch.n_vars)
         sparse: list[Term] = []
         others: list[Term] = []
         for term in self.encoded.inputs.terms:
@@ -238,11 +238,11 @@ class TrainingData(Learned):
             return TrainingProblem(plan.objective, active, sample, inference, plan.C, plan.engine)
         return TrainingProblem(plan.objective, model, sample, inference, plan.C, plan.engine)
 
-    def look(self, problem: TrainingProblem, w: Floats) -> list[Look]:
+    def look(self, problem: TrainingProblem, w: Floats) -> list[InferenceSummary]:
         """At every block of the problem."""
         batch = self.encoded.batch
-        hidden = spread(self.encoded.hidden.vars, batch.n_vars)[self.sample.labelled[batch.owner]]
-        return problem.engine.each(methodcaller("look", w, hidden, problem.sample.batch.var_ptr), problem.bound)
+        hidden = mask_from_indices(self.encoded.hidden.vars, batch.n_vars)[self.sample.labelled[batch.owner]]
+        return problem.engine.parallel_map(methodcaller("look", w, hidden, problem.sample.batch.var_ptr), problem.bound)
 
 
 def no_hidden(name: str) -> InputError:
@@ -291,7 +291,7 @@ class Training:
     """One call of ``fit``: the problem, its solver and its followers. ``whole`` puts left-out weights back."""
 
     data: Any  # TrainingData or ShardedTrainingData
-    follow: Following
+    follow: FitHooks
     began: float = field(default_factory=monotonic)
     calls: int = 0
     seed: int = 0
@@ -353,7 +353,7 @@ class Training:
         solver = self.plan.solver_for(exact, cuts, dual, missing, self.seed)
         self.calls += 1
         if self.warm:
-            solver = solver.near()
+            solver = solver.for_warm_start()
         for line in self._lines:
             line.begin(solver.limit(problem.temperatures), self._start, self.n_starts, self.data.where)
         given, spent = self.follow, monotonic() - self.began

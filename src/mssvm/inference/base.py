@@ -20,7 +20,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Ints
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
-from mssvm.core.topology import Batch, spread
+from mssvm.core.topology import Batch, mask_from_indices
 from mssvm.engines import engine_of
 from mssvm.engines.base import METHODS, Bound, Engine, ExactPlan, ExactSettings, Pair, Plan, TwoCalls
 
@@ -41,11 +41,11 @@ class Planner:
     def __call__(self, batch: Batch) -> Plan:
         """The plan of a batch; an inference without a method ``plan`` is called anew with every potentials."""
         plan: Callable[[Batch, Engine], Plan] | None = getattr(self.inference, "plan", None)
-        return CalledAnew(self.inference, batch) if plan is None else plan(batch, self.engine)
+        return UnplannedInference(self.inference, batch) if plan is None else plan(batch, self.engine)
 
 
 @dataclass(frozen=True, eq=False)
-class CalledAnew:
+class UnplannedInference:
     """The plan of an inference that resolves everything in every call."""
 
     inference: Inference
@@ -63,7 +63,7 @@ class CalledAnew:
 
 def _only(bound: Bound, batch: Batch, instances: Ints, theta: Potentials) -> Belief:
     """A belief with everything zero outside the named instances."""
-    belief, mine = bound(theta), spread(instances, len(batch))
+    belief, mine = bound(theta), mask_from_indices(instances, len(batch))
     weights = mine.astype(np.float64)
     return replace(belief, value=np.where(mine, belief.value, 0.0), mu=belief.mu.scaled(batch, weights))
 
@@ -148,7 +148,7 @@ class AutoPlan:
         return self._bound(query, eps_y, eps_h, self.fits(query, eps_y, eps_h), instances)
 
     def _bound(self, query: Query, eps_y: float, eps_h: float, fits: Bools, instances: Ints | None = None) -> Bound:
-        asked = spread(instances, len(self.batch))
+        asked = mask_from_indices(instances, len(self.batch))
         exact, others = np.flatnonzero(asked & fits), np.flatnonzero(asked & ~fits)
         if not len(others):
             return self.exact.bind(query, eps_y, eps_h, instances)

@@ -16,7 +16,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials, Term
-from mssvm.core.topology import Batch, spans, spread
+from mssvm.core.topology import Batch, mask_from_indices, spans
 from mssvm.engines.base import Engine, Features
 from mssvm.models.base import BoundOnDemand
 
@@ -32,7 +32,9 @@ class LinearInputs:
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", tuple(self.terms))
         n = self.batch.n_table_entries
-        tables = np.append(np.flatnonzero(spread(self.batch.table_at, n)), n)  # which lie one after the other
+        tables = np.append(
+            np.flatnonzero(mask_from_indices(self.batch.table_at, n)), n
+        )  # which lie one after the other
         for number, term in enumerate(self.terms):  # each row lies inside one variable's states or one table
             ptr, at = self.batch.unary_ptr if term.target == "unary" else tables, term.at
             starts, ends = ptr[:-1], ptr[1:]

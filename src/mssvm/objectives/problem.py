@@ -17,7 +17,7 @@ from mssvm.core.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Evaluation:
     """One evaluation: per-instance values, their weighted total, its gradient, and what inference reported."""
 
     values: Floats
@@ -30,7 +30,7 @@ class Part:
     exact: bool = True
 
     @classmethod
-    def union(cls, parts: Sequence[Part]) -> Part:
+    def union(cls, parts: Sequence[Evaluation]) -> Evaluation:
         """The evaluation of the union of disjoint sets of instances, in order."""
         if len(parts) == 1:
             return parts[0]
@@ -84,15 +84,15 @@ class Problem(Protocol):
         """By how much plus_i and minus_i (raw) can rise, at most, when the temperatures are raised to these."""
         ...
 
-    def plus(self, w: Floats, instances: Ints | None = None) -> Part:
+    def plus(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         """Convex part, over the named instances (default all)."""
         ...
 
-    def minus(self, w: Floats, instances: Ints | None = None) -> Part:
+    def minus(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         """The convex function that is subtracted."""
         ...
 
-    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
+    def difference(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         """plus - minus in one pass."""
         ...
 

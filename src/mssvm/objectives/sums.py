@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mssvm.objectives.problem import Part
+from mssvm.objectives.problem import Evaluation
 
 FAN = 4
 
@@ -22,7 +22,7 @@ class Stretch:
 
     first: int
     last: int
-    part: Part
+    part: Evaluation
     level: int = 0
     count: int = 1
 
@@ -43,7 +43,7 @@ def joined(stretches: Iterable[Stretch], n_blocks: int) -> list[Stretch]:
                 out[-1] = Stretch(last.first, last.last, last.part, last.level + 1)
             elif len(out) > 1 and _adjoin(out[-2], last):
                 before = out[-2]
-                part = Part.union([before.part, last.part])
+                part = Evaluation.union([before.part, last.part])
                 out[-2:] = [Stretch(before.first, last.last, part, last.level, before.count + 1)]
             else:
                 break
@@ -55,8 +55,8 @@ def _adjoin(before: Stretch, last: Stretch) -> bool:
     return before.level == last.level and before.leads and before.last == last.first and not last.leads
 
 
-def in_order(parts: Sequence[Part]) -> Part:
+def in_order(parts: Sequence[Evaluation]) -> Evaluation:
     """The sum of all blocks."""
     while len(parts) > 1:
-        parts = [Part.union(parts[k : k + FAN]) for k in range(0, len(parts), FAN)]
+        parts = [Evaluation.union(parts[k : k + FAN]) for k in range(0, len(parts), FAN)]
     return parts[0]

@@ -18,14 +18,14 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InfeasibleError, InputError
-from mssvm.core.potentials import Marginals, Picked, Potentials, Status
+from mssvm.core.potentials import Marginals, Potentials, ScoreIndex, Status
 from mssvm.core.topology import Batch, offsets
 from mssvm.engines import engine_of
 from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Plan
 from mssvm.inference.base import Inference, Planner
 from mssvm.losses import Zero
 from mssvm.models.base import Model
-from mssvm.objectives.problem import Part
+from mssvm.objectives.problem import Evaluation
 from mssvm.objectives.sums import in_order
 from mssvm.objectives.unified import Objective, Parts, Sample, Unified, UnifiedParts, hcrf
 
@@ -104,24 +104,24 @@ class TrainingProblem:
         """The hidden conditional random field of the same model and sample: temperatures 1 and no loss."""
         return replace(self, objective=hcrf())
 
-    def plus(self, w: Floats, instances: Ints | None = None) -> Part:
+    def plus(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         return self._evaluate(methodcaller("plus", w), instances)
 
-    def minus(self, w: Floats, instances: Ints | None = None) -> Part:
+    def minus(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         return self._evaluate(methodcaller("minus", w), instances)
 
-    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
+    def difference(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         return self._evaluate(methodcaller("difference", w), instances)
 
-    def _evaluate(self, part: Callable[[BoundBlock], Part], instances: Ints | None) -> Part:
+    def _evaluate(self, part: Callable[[BoundBlock], Evaluation], instances: Ints | None) -> Evaluation:
         """A part of every block, or of the named instances as blocks of their own, as one."""
         chosen = self.bound if instances is None else [self._single(int(i)) for i in instances]
-        parts: list[Part] = self.engine.each(part, chosen)
+        parts: list[Evaluation] = self.engine.parallel_map(part, chosen)
         if not parts:
-            return Part(np.zeros(0), 0.0, np.zeros(self.n_weights))
+            return Evaluation(np.zeros(0), 0.0, np.zeros(self.n_weights))
         if len(parts) == 1:
             return parts[0]
-        return in_order(parts) if instances is None else Part.union(parts)
+        return in_order(parts) if instances is None else Evaluation.union(parts)
 
     def atom(self, w: Floats, i: int) -> tuple[float, Floats]:
         single = self._single(i)
@@ -229,7 +229,7 @@ class LinearMinus:
 
     def __init__(self, batch: Batch, mu: Marginals, gradient: Floats) -> None:
         entries = np.flatnonzero(mu.tables)  # a label marks one state of every variable
-        self.picked = Picked(np.flatnonzero(mu.unary), batch.owner, *batch.mu_entries(entries), mu.tables[entries])
+        self.picked = ScoreIndex(np.flatnonzero(mu.unary), batch.owner, *batch.mu_entries(entries), mu.tables[entries])
         self.gradient = gradient
 
     def value(self, theta: Potentials, n: int) -> Floats:
@@ -237,7 +237,7 @@ class LinearMinus:
         return theta.sums(self.picked, n)
 
 
-class Look(NamedTuple):
+class InferenceSummary(NamedTuple):
     """Inference on a block at some weights: which methods ran on how many instances, whether all were exact, how many
     of ``n`` answers had converged; the sums of the marginals of hidden variables by their number of states, and how
     many these are; and at how many labelled sites the best state is among the labels."""
@@ -262,11 +262,11 @@ class BoundBlock:
     temperatures: tuple[float, float]
     single: bool = False
 
-    def plus(self, w: Floats) -> Part:
+    def plus(self, w: Floats) -> Evaluation:
         belief, floored = self.parts.plus(self.block.features.forward(w))
         return self._part(belief.value, belief.mu, (belief.status,), floored, plus=len(self.scale))
 
-    def minus(self, w: Floats) -> Part:
+    def minus(self, w: Floats) -> Evaluation:
         belief = self.parts.minus(self.block.features.forward(w))
         return self._part(belief.value, belief.mu, (belief.status,), minus=len(self.scale))
 
@@ -283,13 +283,13 @@ class BoundBlock:
             return features.joined(self.parts.pair, self.parts.delta)
         return None
 
-    def difference(self, w: Floats) -> Part:
+    def difference(self, w: Floats) -> Evaluation:
         n = len(self.scale)
         if self._joined is not None:
             plus, minus, gradient = self._joined(w)
             self.check(minus)
             self.check(value := plus - minus)
-            return Part(value, float(self.scale @ value), self.scale[0] * gradient, n, n, 2 * n)
+            return Evaluation(value, float(self.scale @ value), self.scale[0] * gradient, n, n, 2 * n)
         theta = self.block.features.forward(w)
         if not self.single:
             found = self.parts.difference(theta)
@@ -305,13 +305,13 @@ class BoundBlock:
 
     def _part(
         self, value: Floats, mu: Marginals, known: Sequence[Status], floored: int = 0, plus: int = 0, minus: int = 0
-    ) -> Part:
+    ) -> Evaluation:
         self.check(value)
         converged, exact = 0, True
         for status in known:
             converged += int(np.count_nonzero(status.converged))
             exact = exact and bool(status.exact.all())
-        return Part(value, float(self.scale @ value), self._gradient(mu), plus, minus, converged, floored, exact)
+        return Evaluation(value, float(self.scale @ value), self._gradient(mu), plus, minus, converged, floored, exact)
 
     def _gradient(self, mu: Marginals) -> Floats:
         features, scale = self.block.features, self.scale
@@ -320,7 +320,7 @@ class BoundBlock:
             return gradient
         return features.adjoint(mu.scaled(self.block.sample.batch, scale))
 
-    def look(self, w: Floats, hidden: Bools, var_ptr: Ints) -> Look:
+    def look(self, w: Floats, hidden: Bools, var_ptr: Ints) -> InferenceSummary:
         """Which inference answers here, and how much each state of the ``hidden`` variables is used given labels; these
         and ``var_ptr`` are those of the whole sample."""
         sample, theta, parts = self.block.sample, self.block.features.forward(w), self.parts
@@ -340,7 +340,9 @@ class BoundBlock:
             members = mine[cards[mine] == card]
             mu = belief.mu.unary[batch.unary_ptr[members][:, None] + np.arange(card)]
             usage[card] = mu.sum(axis=0), len(members)
-        return Look(methods, bool(exact.all()), int(converged.sum()), len(converged), usage, int(right.sum()))
+        return InferenceSummary(
+            methods, bool(exact.all()), int(converged.sum()), len(converged), usage, int(right.sum())
+        )
 
     def check(self, value: Floats) -> None:
         """Raise unless every instance has an allowed assignment."""

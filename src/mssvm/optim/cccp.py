@@ -19,7 +19,7 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.objectives.problem import Part, Problem
+from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.optim.bcfw import BCFW
 from mssvm.optim.dual import duality_certificate
 from mssvm.optim.run import NAN, Outcome, Row, SolverRun, Stop, impossible
@@ -98,7 +98,7 @@ class CCCP(Solver[CCCPState]):
     def step(self, run: SolverRun, state: CCCPState) -> None:
         stages = self.stages(run.problem.temperatures)
         view = run.problem.at(*stages[state.stage])
-        minus = Part(np.zeros(0), state.minus, state.u)
+        minus = Evaluation(np.zeros(0), state.minus, state.u)
         inner = Linearised(view, state.w, minus)
         before = state.objective
         found = self._solve(run, state, inner)
@@ -192,7 +192,7 @@ class Linearised:
 
     convex = True
 
-    def __init__(self, problem: Problem, w: Floats, minus: Part) -> None:
+    def __init__(self, problem: Problem, w: Floats, minus: Evaluation) -> None:
         self.problem, self.u = problem, minus.gradient
         self.constant = float(minus.gradient @ w) - minus.total
 
@@ -201,23 +201,23 @@ class Linearised:
 
     def at(self, eps_y: float, eps_h: float) -> Linearised:
         """The same tangent under the first part at other temperatures."""
-        tangent = Part(np.zeros(0), -self.constant, self.u)
+        tangent = Evaluation(np.zeros(0), -self.constant, self.u)
         return Linearised(self.problem.at(eps_y, eps_h), np.zeros_like(self.u), tangent)
 
     def tempering(self, eps_y: float, eps_h: float) -> tuple[Floats, Floats]:
         """The tangent stays as it is."""
         return self.problem.tempering(eps_y, eps_h)[0], np.zeros(self.problem.n_instances)
 
-    def minus(self, w: Floats, instances: Ints | None = None) -> Part:
+    def minus(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         """The tangent, or its share."""
         whole = self.problem.scale
         scale = whole if instances is None else whole[instances]
         total = float(whole.sum()) or 1.0
         share = float(scale.sum()) / total
         value = float(self.u @ w) - self.constant
-        return Part(np.full(len(scale), value / total), share * value, share * self.u)
+        return Evaluation(np.full(len(scale), value / total), share * value, share * self.u)
 
-    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
+    def difference(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         """The first part less the tangent."""
         high, low = self.problem.plus(w, instances), self.minus(w, instances)
         values, gradient = high.values - low.values, high.gradient - low.gradient

@@ -106,7 +106,7 @@ class LBFGS(Solver[LBFGSState]):
         stages = self.stages(temperatures)
         return len(stages) * (self.max_iterations + (stages[0] != temperatures))
 
-    def near(self) -> Self:
+    def for_warm_start(self) -> Self:
         """The last stage alone."""
         return replace(self, schedule=tuple(self.schedule[-1:]))
 
@@ -198,7 +198,7 @@ def line_search(
     """A point from ``w`` on, on a line that is cut off at kinks, which is lower by enough, with its value and gradient:
     the first that is also flatter by enough, if there are no kinks, else the first. None where there seems to be none.
     ``slope`` is the gradient or, at a kink, the smallest of the subgradients."""
-    d = -against(regulariser, w, slope, pairs)
+    d = -two_loop_direction(regulariser, w, slope, pairs)
     fall = float(slope @ d)
     if not fall < 0:
         return None
@@ -226,7 +226,7 @@ def line_search(
     return found
 
 
-def against(regulariser: Regulariser, w: Floats, slope: Floats, pairs: Pairs) -> Floats:
+def two_loop_direction(regulariser: Regulariser, w: Floats, slope: Floats, pairs: Pairs) -> Floats:
     """H slope, H the inverse curvature of the pairs among the free weights; uphill in any case."""
     kinks = regulariser.kinks(len(w)) if regulariser.kinked else None
     free = None if kinks is None else (w != 0) | (slope != 0) | ~kinks

@@ -15,7 +15,7 @@ import numpy as np
 
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
-from mssvm.objectives.problem import Part, Problem
+from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.optim.checkpoint import digest
 from mssvm.optim.regulariser import Regulariser
 
@@ -109,7 +109,7 @@ class Tally:
     floored: int = 0
     exact: bool = True
 
-    def add(self, other: Part | Tally) -> None:
+    def add(self, other: Evaluation | Tally) -> None:
         """Enter one evaluation, or all those of an inner solver."""
         self.plus_calls += other.plus_calls
         self.minus_calls += other.minus_calls
@@ -172,7 +172,7 @@ class SolverRun:
     """One call of ``Solver.minimize``; ``first`` is the difference at ``w0`` where that is known already."""
 
     def __init__(
-        self, problem: Problem, w0: Floats, regulariser: Regulariser, watch: Watch, first: Part | None = None
+        self, problem: Problem, w0: Floats, regulariser: Regulariser, watch: Watch, first: Evaluation | None = None
     ) -> None:
         if not problem.n_instances:
             raise InputError("there is nothing to learn from: no instance has a label; label at least one site.")
@@ -194,7 +194,7 @@ class SolverRun:
 
     # ------------------------------------------------------------------------------------- evaluations
 
-    def count(self, part: Part) -> Part:
+    def count(self, part: Evaluation) -> Evaluation:
         """Enter an evaluation in the tally; ends the run where its time is over."""
         self.tally.add(part)
         if self.rows:
@@ -212,7 +212,7 @@ class SolverRun:
         self.check_time()
         return self.problem.atom(w, i)
 
-    def objective(self, w: Floats, problem: Problem | None = None) -> tuple[float, Part]:
+    def objective(self, w: Floats, problem: Problem | None = None) -> tuple[float, Evaluation]:
         """R(w) + loss(w) by one pass over all instances; ``problem`` is this one at other temperatures."""
         part = self._first if problem is None else None  # known at the start
         if part is None or not np.array_equal(w, self.w0):

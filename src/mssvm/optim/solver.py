@@ -19,7 +19,7 @@ from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
 from mssvm.core.registry import SOLVERS
 from mssvm.core.threads import ONE_BLAS_THREAD
-from mssvm.objectives.problem import Part, Problem
+from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.optim.checkpoint import Checkpoint, Saver
 from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.run import HISTORY, Callback, Outcome, Row, SolverRun, Stop, Tally, Validation, Watch
@@ -134,7 +134,7 @@ class Solver(Settings, ABC, Generic[S]):
         """The number of the last row that the trace of a run at these temperatures can have; 0 where not known."""
         return next((int(getattr(self, e.iterations)) for e in SOLVERS.values() if hasattr(self, e.iterations)), 0)
 
-    def near(self) -> Self:
+    def for_warm_start(self) -> Self:
         """The same solver for a start close to the minimum."""
         return self
 
@@ -149,7 +149,7 @@ class Solver(Settings, ABC, Generic[S]):
         time_limit: float | None = None,
         checkpoint: Checkpoint | None = None,
         warm: dict[str, Any] | None = None,
-        first: Part | None = None,
+        first: Evaluation | None = None,
     ) -> Solution:
         """Minimise from ``w0``. Ctrl-C, and ``time_limit`` seconds, return the best iterate so far; an existing
         checkpoint file is resumed. ``first`` is ``problem.difference(w0)`` for a caller who has it."""

@@ -20,15 +20,15 @@ from scipy import sparse
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError, MssvmError
 from mssvm.core.threads import ONE_BLAS_THREAD
-from mssvm.core.topology import offsets, spread
+from mssvm.core.topology import mask_from_indices, offsets
 from mssvm.data.features import FeatureRows
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.shards import Shard
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
-from mssvm.objectives.problem import Part
+from mssvm.objectives.problem import Evaluation
 from mssvm.objectives.sums import Stretch, joined
-from mssvm.objectives.training import Look, TrainingProblem
+from mssvm.objectives.training import InferenceSummary, TrainingProblem
 from mssvm.objectives.unified import Objective
 from mssvm.parallel.store import Stored, Survey
 from mssvm.structures import Encoder, Schema, Structure
@@ -151,7 +151,7 @@ class Shelf:
             labelled = np.flatnonzero(sample.labelled)
             sample = sample.select(labelled)
             sites = sites.select(labelled, encoded.batch, sample.batch)
-        hidden = spread(sites.vars, sample.batch.n_vars)
+        hidden = mask_from_indices(sites.vars, sample.batch.n_vars)
         problem = TrainingProblem(
             posed.objective, encoder.model, sample, posed.inference, posed.C, self.engine(posed), one_block=True
         )
@@ -221,8 +221,8 @@ def evaluate(shelf: Shelf, posed: Posed, what: str, eps: tuple[float, float], fi
     """``what`` ("plus", "minus" or "difference") of blocks ``first : last``, summed as far as the tree allows."""
     shelf.tidy(posed, first, last)
 
-    def one(j: int) -> Part:
-        part: Part = getattr(shelf.block(posed, j).problem.at(*eps), what)(w)
+    def one(j: int) -> Evaluation:
+        part: Evaluation = getattr(shelf.block(posed, j).problem.at(*eps), what)(w)
         return replace(part, values=np.zeros(0))  # one number an instance is more than the gradient, and nobody looks
 
     out: list[Stretch] = []
@@ -230,7 +230,7 @@ def evaluate(shelf: Shelf, posed: Posed, what: str, eps: tuple[float, float], fi
         engine = shelf.engine(posed)
         for a in range(first, last, shelf.threads):
             each = range(a, min(a + shelf.threads, last))
-            parts = engine.each(one, each)
+            parts = engine.parallel_map(one, each)
             out = joined([*out, *(Stretch(j, j + 1, p) for j, p in zip(each, parts, strict=True))], len(posed.pieces))
     return [packed(stretch) for stretch in out]
 
@@ -299,12 +299,12 @@ def instances(shelf: Shelf, posed: Posed, first: int, last: int) -> list[Instanc
     return out
 
 
-def look(shelf: Shelf, posed: Posed, first: int, last: int, w: Floats) -> list[Look]:
+def look(shelf: Shelf, posed: Posed, first: int, last: int, w: Floats) -> list[InferenceSummary]:
     """The closing look at every block."""
 
-    def one(j: int) -> Look:
+    def one(j: int) -> InferenceSummary:
         made = shelf.block(posed, j)
         return made.problem.bound[0].look(w, made.hidden, made.problem.sample.batch.var_ptr)
 
     with ONE_BLAS_THREAD:
-        return shelf.engine(posed).each(one, range(first, last))
+        return shelf.engine(posed).parallel_map(one, range(first, last))

@@ -25,9 +25,9 @@ from sklearn.base import BaseEstimator
 
 from mssvm.core import checks
 from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.caches import LRUCache
 from mssvm.core.errors import InputError, MssvmWarning
 from mssvm.core.potentials import Target, Term, fused
-from mssvm.core.recent import Recent
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.graphs import FactorInput, Graph
 from mssvm.data.labels import LabelVocabulary
@@ -218,11 +218,11 @@ class Encoder:
     blocks: tuple[WeightBlock, ...] = field(init=False, repr=False)
     constraints: tuple[HardConstraint, ...] = field(init=False, repr=False)
     own: frozenset[str] = field(init=False, repr=False)
-    _topologies: Recent[Hashable, GroupedTopology] = field(
-        init=False, repr=False, default_factory=partial(Recent, KEPT, attrgetter("graph.n_vars"))
+    _topologies: LRUCache[Hashable, GroupedTopology] = field(
+        init=False, repr=False, default_factory=partial(LRUCache, KEPT, attrgetter("graph.n_vars"))
     )
-    _layouts: Recent[tuple[Hashable, ...], Layout] = field(
-        init=False, repr=False, default_factory=partial(Recent, KEPT, attrgetter("frames.batch.n_states"))
+    _layouts: LRUCache[tuple[Hashable, ...], Layout] = field(
+        init=False, repr=False, default_factory=partial(LRUCache, KEPT, attrgetter("frames.batch.n_states"))
     )
 
     def __post_init__(self) -> None:

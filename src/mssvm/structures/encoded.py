@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
+from mssvm.core.caches import LRUCache
 from mssvm.core.errors import InputError, at_row
 from mssvm.core.potentials import Potentials, Query, Target
-from mssvm.core.recent import Recent
-from mssvm.core.topology import NONE, Batch, Topology, gather, offsets, spans, spread
+from mssvm.core.topology import NONE, Batch, Topology, gather, mask_from_indices, offsets, spans
 from mssvm.data.labels import Labels
 from mssvm.engines.base import Bound
 from mssvm.losses.losses import Loss, inputs_for
 from mssvm.models.linear import LinearInputs
 from mssvm.objectives.unified import Sample
 
-Bounds = Recent[Hashable, Bound]
+Bounds = LRUCache[Hashable, Bound]
 BOUNDS = 4  # kept of one query
 
 
@@ -203,7 +203,7 @@ def to_query(
     batch, sites = encoded.batch, encoded.labels
     if encoded.layout is not None and hidden_sites is None and given is None and allowed is None:
         return encoded.layout.query
-    output = spread(sites.vars, batch.n_vars)
+    output = mask_from_indices(sites.vars, batch.n_vars)
     if hidden_sites is not None:
         if hidden_sites.shape != sites.vars.shape:
             raise InputError(f"hidden_sites has shape {hidden_sites.shape}; there are {len(sites.vars)} label sites.")
@@ -384,4 +384,4 @@ class Layout:
     def query(self) -> Query:
         """That for all labels, none known; ``bounds`` has what it was bound to, by what that depends on."""
         batch = self.frames.batch
-        return Query.of(batch, spread(self.labels.vars, batch.n_vars))
+        return Query.of(batch, mask_from_indices(self.labels.vars, batch.n_vars))

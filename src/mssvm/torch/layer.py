@@ -252,9 +252,7 @@ class StructuredLoss(torch.nn.Module):
         key = planner.inference, planner.engine, eps_y, eps_h
         return layout.bounds.get(key, lambda _: plan.bind(query, eps_y, eps_h))
 
-    def _at_one(
-        self, scores: Scores, given: Any, shape: Any, precision: str | None = None
-    ) -> tuple[LaidOut, Question]:
+    def _at_one(self, scores: Scores, given: Any, shape: Any, precision: str | None = None) -> tuple[LaidOut, Question]:
         """Inference at temperature one."""
         laid = self._lay_out(scores, **shape)
         bound = self._bound(laid, self._planner(laid, precision=precision), self._query(laid, given), 1.0, 1.0)
@@ -271,9 +269,7 @@ class StructuredLoss(torch.nn.Module):
         inputs = LinearInputs(known.batch, (), theta)
         encoded = Encoded(inputs, known.labels, known.hidden, known.n_classes, known.allowed)
         planner, predictor = self._planner(laid), partial(self._predictor, laid)
-        request = PredictionRequest(
-            encoded, self._query(laid, given), LinearModel(0), np.zeros(0), planner, predictor
-        )
+        request = PredictionRequest(encoded, self._query(laid, given), LinearModel(0), np.zeros(0), planner, predictor)
         request.__dict__["theta"] = theta  # as it is, on its device
         return request
 

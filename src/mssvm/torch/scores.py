@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 from mssvm.core.arrays import Ints
+from mssvm.core.caches import LRUCache
 from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Query, Target
-from mssvm.core.recent import Recent
 from mssvm.core.topology import Batch, gather
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import LabelVocabulary
@@ -241,8 +241,8 @@ class Layouts:
     def __init__(self, structure: Structure, all_own: bool = False) -> None:
         structure.check()
         self.structure, self.all_own = structure, all_own
-        self._kept: Recent[LayoutKey, ScoreLayout] = Recent(KEPT, attrgetter("batch.n_states"))
-        self._encoders: Recent[EncoderKey, Encoder] = Recent(ENCODERS, bool)
+        self._kept: LRUCache[LayoutKey, ScoreLayout] = LRUCache(KEPT, attrgetter("batch.n_states"))
+        self._encoders: LRUCache[EncoderKey, Encoder] = LRUCache(ENCODERS, bool)
 
     def lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None) -> LaidOut:
         """Scores as potentials of a batch."""

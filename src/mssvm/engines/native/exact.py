@@ -24,7 +24,7 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.library import FLOATS, INT, INTS, SHORTS, Function
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch, counts, gather, offsets, spread
+from mssvm.core.topology import Batch, counts, gather, mask_from_indices, offsets
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Joined, Pair, TwoCalls
 from mssvm.engines.clusters import clusters_of
 from mssvm.engines.native.clustering import ClusterPlan, cluster_routes
@@ -129,7 +129,7 @@ class NativePlan:
 
     def _shares(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None) -> Iterator[tuple[str, Ints]]:
         """The methods, cheapest first, each with the instances on which it is exact and no cheaper one is."""
-        left, methods = spread(instances, len(self.batch)), self.settings.methods
+        left, methods = mask_from_indices(instances, len(self.batch)), self.settings.methods
         for name in METHODS:
             if name not in methods or name == "side by side" or not left.any():
                 continue
@@ -205,7 +205,7 @@ class GivenStates:
     """
 
     def __init__(self, batch: Batch, query: Query, instances: Ints) -> None:
-        chosen = spread(instances, len(batch))
+        chosen = mask_from_indices(instances, len(batch))
         self.instances = instances
         self.n_vars, self.n_factors = np.diff(batch.var_ptr)[instances], np.diff(batch.factor_ptr)[instances]
         variables, factors = (np.flatnonzero(np.repeat(chosen, np.diff(p))) for p in (batch.var_ptr, batch.factor_ptr))

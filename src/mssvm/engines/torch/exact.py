@@ -17,11 +17,11 @@ import torch
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import temperature
+from mssvm.core.collector import gc_paused
 from mssvm.core.errors import UnsupportedError
-from mssvm.core.garbage import uncollected
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch, Topology, spread
+from mssvm.core.topology import Batch, Topology, mask_from_indices
 from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls
 from mssvm.engines.native.exact import NativeBound, NativePlan
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, DeviceQuery, Parts, fetched
@@ -111,7 +111,7 @@ class TorchPlan:
         eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
         query = DeviceQuery.on(self.at, query)
         query.check(self.batch)
-        chosen = spread(instances, len(self.batch))
+        chosen = mask_from_indices(instances, len(self.batch))
         routes = self._by_kernel(query, eps_y, eps_h, chosen)
         for route in routes:
             chosen[route.instances] = False
@@ -285,7 +285,7 @@ class TorchBound:
 
     def _again(self, instances: Ints, theta: Parts, mu: Parts, values: Floats) -> None:
         """Forests that left a kernel's safe range, in log space."""
-        batch, unsafe = self.batch, spread(instances, len(self.batch))
+        batch, unsafe = self.batch, mask_from_indices(instances, len(self.batch))
         mu[0][self.at.bools(unsafe[batch.owner][batch.state_var])] = 0.0
         mu[1][self.at.bools(unsafe[batch.mu_owner])] = 0.0
         for route in self.plan.nested(instances, self.query, *self.temperatures):
@@ -305,7 +305,7 @@ class Repeated:
         if self._calls == 2:
             self._graph, self._inputs = torch.cuda.CUDAGraph(), [x.clone() for x in inputs]
             # Meanwhile no other recording may be thrown away, which would spoil this one.
-            with uncollected(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            with gc_paused(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._outputs = self._function(*self._inputs)
         for kept, x in zip(self._inputs, inputs, strict=True):
             kept.copy_(x)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Imports and compiling: the collector takes a sixth of the time there and finds next to nothing."""
     if not gc.isenabled():
         yield

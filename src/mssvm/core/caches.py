@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 @dataclass(eq=False)
-class Recent(Generic[K, V]):
+class LRUCache(Generic[K, V]):
     """The most recently used values, of a total ``size`` up to ``capacity``.
 
     Threads may share one (two may work out the same thing; one result is kept). Copies start empty.
