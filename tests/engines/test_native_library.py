@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -118,6 +120,12 @@ def test_a_nested_record_must_be_of_its_kind() -> None:
 def test_fields_can_be_set_again() -> None:
     with pytest.raises(MssvmError, match="beyond the scores"):
         check(term(), states=5)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
+def test_a_record_is_not_copied_with_the_addresses_of_another(duplicate: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError, match="holds addresses"):
+        duplicate(term())
 
 
 def test_a_symbol_that_is_not_there() -> None:
