@@ -22,7 +22,8 @@ from threadpoolctl import threadpool_limits
 from workloads import hidden_sequences, tagged_chains
 
 from mssvm.core.arrays import Floats, Ints
-from mssvm.core.potentials import Query, Term
+from mssvm.core.potentials import Query
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch, Topology
 from mssvm.data.labels import LabelSpace
 from mssvm.engines.native.engine import NativeEngine

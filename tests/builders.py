@@ -10,7 +10,8 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Potentials, Query, Term
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch, Topology, spans
 from mssvm.engines import engine_of
 from mssvm.inference.base import Planner

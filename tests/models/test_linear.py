@@ -10,7 +10,8 @@ from scipy import sparse
 
 from builders import node_term, state_rows, table_rows, table_term
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Potentials, Term, fused
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.terms import Term, fused
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
 from mssvm.engines.base import Features

@@ -14,7 +14,8 @@ import mssvm as ms
 from builders import Case, grid_scopes, random_case, random_forest
 from mssvm.core.components import hidden_components
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Potentials, Query, Term
+from mssvm.core.potentials import Marginals, Potentials, Query
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
 from mssvm.engines.messages import Schedule, Temperatures

@@ -1,5 +1,7 @@
-"""One pool of threads for as long as there is work, as starting threads anew costs more than small steps do; and BLAS
-kept to one thread beside it."""
+"""A pool of threads that lives as long as its owner, per-thread workspaces, and BLAS held at one thread.
+
+Starting threads costs more than small steps of work do, so they are started once and wait for jobs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from itertools import starmap
 from queue import SimpleQueue
 from threading import Lock, Thread, local
 from typing import Any, Self, TypeVar
@@ -17,52 +18,68 @@ from weakref import finalize
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from mssvm.core.arrays import AnyArray, Floats, Ints
-from mssvm.core.caches import Spare
+from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 
 T = TypeVar("T")
+Job = Callable[[], None]
+
+
+class _PerThread(local):
+    """State of one thread: whether it runs handed-out work, and its workspaces by name."""
+
+    def __init__(self) -> None:
+        self.is_working = False
+        self.workspaces: dict[str, Floats] = {}
 
 
 class _Helpers:
-    """Threads that wait for jobs, as many as were ever wanted at once. Those of ``concurrent.futures`` are told of a
-    job five times as slowly, which fifteen of them wait for."""
+    """Waiting threads, as many as were ever needed at once.
 
-    def __init__(self, inside: local) -> None:
+    ``concurrent.futures`` takes five times as long to wake a thread, which shows with fifteen of them.
+    """
+
+    def __init__(self, per_thread: _PerThread) -> None:
         self.process = os.getpid()
-        self._inside, self._jobs, self._lock = inside, SimpleQueue[Callable[[], None] | None](), Lock()
+        self._per_thread = per_thread
+        self._jobs = SimpleQueue[Job | None]()
+        self._lock = Lock()
         self._threads: list[Thread] = []
         finalize(self, _dismiss, self._jobs, self._threads)
 
-    def tell(self, job: Callable[[], None], count: int) -> None:
-        """Have so many threads do a job, once each."""
+    def submit(self, job: Job, count: int) -> None:
+        """Run ``job`` once on each of ``count`` threads."""
         with self._lock:
             while len(self._threads) < count:
-                self._threads.append(Thread(target=_serve, args=(self._jobs, self._inside), daemon=True))
-                self._threads[-1].start()
+                thread = Thread(target=_serve, args=(self._jobs, self._per_thread), daemon=True)
+                thread.start()
+                self._threads.append(thread)
         for _ in range(count):
             self._jobs.put(job)
 
 
-def _serve(jobs: SimpleQueue[Callable[[], None] | None], inside: local) -> None:
-    inside.here = True
+def _serve(jobs: SimpleQueue[Job | None], per_thread: _PerThread) -> None:
+    """Run jobs until None comes."""
+    per_thread.is_working = True
     while job := jobs.get():
         job()
-        del job  # and what it has, while this one waits
+        del job  # a waiting thread must not keep the data of its last job alive
 
 
-def _dismiss(jobs: SimpleQueue[Callable[[], None] | None], threads: list[Thread]) -> None:
+def _dismiss(jobs: SimpleQueue[Job | None], threads: list[Thread]) -> None:
     for _ in threads:
         jobs.put(None)
 
 
 @dataclass(frozen=True)
 class Workers:
-    """``threads`` threads, the caller's among them; the others start with the first work and end with this object.
-    Copies start with none."""
+    """A pool of ``threads`` threads, the caller's included.
+
+    The others start with the first work and end with this object. Copies start without threads.
+    """
 
     threads: int = 1
-    _inside: local = field(init=False, repr=False, compare=False, default_factory=local)
+    _per_thread: _PerThread = field(init=False, repr=False, compare=False, default_factory=_PerThread)
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -73,85 +90,78 @@ class Workers:
 
     @cached_property
     def _helpers(self) -> _Helpers:
-        return _Helpers(self._inside)
+        return _Helpers(self._per_thread)
 
     @property
     def idle(self) -> int:
-        """Threads that work handed out here gets: one inside work that was itself handed out."""
-        return 1 if getattr(self._inside, "here", False) else self.threads
+        """Threads available to the caller: one inside work that was itself handed out."""
+        return 1 if self._per_thread.is_working else self.threads
 
-    def scratch(self, floats: int, ints: int) -> tuple[Floats, Ints]:
-        """At least so many doubles, from a multiple of 64 bytes on, and integers: this thread's until it asks again.
+    def workspace(self, name: str, size: int) -> Floats:
+        """``size`` doubles with arbitrary contents, 64-byte aligned: this thread's until it asks for ``name`` again.
 
-        Kept between calls, as the system takes longer to give memory anew than some kernels run.
+        Workspaces are reused, as the system takes longer to provide fresh memory than some kernels run. Callers that
+        are active at the same time on one thread use different names.
         """
-        kept: dict[str, AnyArray] = self._inside.__dict__
-        if "floats" not in kept or len(kept["floats"]) < floats:
-            some = np.empty(floats + 8)
-            kept["floats"] = some[-some.ctypes.data // 8 % 8 :]
-        if "ints" not in kept or len(kept["ints"]) < ints:
-            kept["ints"] = np.empty(ints, dtype=np.int64)
-        return kept["floats"], kept["ints"]
-
-    def room(self, floats: int) -> Floats:
-        """So many doubles beside ``scratch``, for those who call work that asks for that: this thread's until it asks
-        again, one room for all blocks of data."""
-        kept: dict[str, AnyArray] = self._inside.__dict__
-        if "room" not in kept or len(kept["room"]) < floats:
-            kept["room"] = np.empty(floats)
-        return kept["room"][:floats]
+        workspaces = self._per_thread.workspaces
+        if name not in workspaces or len(workspaces[name]) < size:
+            buffer = np.empty(size + 8)
+            workspaces[name] = buffer[-buffer.ctypes.data // 8 % 8 :]
+        return workspaces[name][:size]
 
     def parallel_map(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
         """``function`` of every row of ``columns``, on any thread; results in order, the first error raised.
 
-        Work that hands out work of its own does that part itself: waiting for its own pool it would wait for ever.
+        Nested calls run on their own thread alone: a thread that waited for its own pool would wait for ever.
         """
         rows = list(zip(*columns, strict=True))
         if self.idle == 1 or len(rows) < 2:
-            return list(starmap(function, rows))
-        found: list[Any] = [None] * len(rows)
-        failed: dict[int, BaseException] = {}
-        left = iter(range(len(rows)))  # whoever is free takes the next row: one task a thread, however many rows
+            return [function(*row) for row in rows]
+        results: list[Any] = [None] * len(rows)
+        errors: dict[int, BaseException] = {}
+        pending = iter(range(len(rows)))  # shared: every thread takes the next row when it is free
 
         def work() -> None:
-            for k in left:
+            for k in pending:
                 try:
-                    found[k] = function(*rows[k])
+                    results[k] = function(*rows[k])
                 except BaseException as error:
-                    failed[k] = error
-                    deque(left, maxlen=0)  # nobody begins another row
+                    errors[k] = error
+                    deque(pending, maxlen=0)  # no thread begins another row
 
-        count = min(self.threads, len(rows)) - 1
-        others, all_done = iter(range(count - 1)), Lock()
+        n_helpers = min(self.threads, len(rows)) - 1
+        not_last = iter(range(n_helpers - 1))
+        all_done = Lock()
         all_done.acquire()
 
         def help() -> None:
             work()
-            if next(others, None) is None:
+            if next(not_last, None) is None:
                 all_done.release()
 
-        if self._helpers.process != os.getpid():  # a fork leaves threads behind
-            self.__dict__["_helpers"] = _Helpers(self._inside)
-        self._helpers.tell(help, count)
-        self._inside.here = True
+        if self._helpers.process != os.getpid():  # threads do not survive a fork
+            self.__dict__["_helpers"] = _Helpers(self._per_thread)
+        self._helpers.submit(help, n_helpers)
+        self._per_thread.is_working = True
         try:
             work()
             all_done.acquire()
         finally:
-            self._inside.here = False
-        if failed:
-            raise failed[min(failed)]
-        return found
+            self._per_thread.is_working = False
+        if errors:
+            raise errors[min(errors)]
+        return results
 
 
 class _OneBlasThread:
-    """Holds BLAS at one thread from the first user's entry to the last one's exit, as the number is the process's.
+    """Holds BLAS at one thread from the first user's entry to the last one's exit, as the limit is process-wide.
 
-    Work is spread over threads of our own, which those of BLAS would only disturb; and its bits depend on their number.
+    Our own threads share the work; those of BLAS would compete with them, and its results depend on their number.
     """
 
     def __init__(self) -> None:
-        self._users, self._lock = 0, Lock()
+        self._users = 0
+        self._lock = Lock()
 
     @cached_property
     def _libraries(self) -> Any:
@@ -160,14 +170,14 @@ class _OneBlasThread:
     def __enter__(self) -> None:
         with self._lock:
             if not self._users:
-                self._held = self._libraries.limit(limits=1, user_api="blas")
+                self._limit = self._libraries.limit(limits=1, user_api="blas")
             self._users += 1
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._users -= 1
             if not self._users:
-                self._held.restore_original_limits()
+                self._limit.restore_original_limits()
 
 
 ONE_BLAS_THREAD = _OneBlasThread()

@@ -19,7 +19,7 @@ Factors with the same table id are tied: they share one table in ``Potentials.ta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
@@ -31,57 +31,45 @@ from mssvm.core.errors import InputError
 NONE = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True)
 class Topology:
     """Wiring of one instance: cardinalities, and scopes of the factors of order two or more.
 
-    Then the same as arrays: variable v has ``card_array[v]`` states; factor f touches ``scope_flat[scope_ptr[f] :
+    The same as arrays: variable v has ``card_array[v]`` states; factor f touches ``scope_flat[scope_ptr[f] :
     scope_ptr[f+1]]`` and has ``table_sizes[f]`` entries; ``shape_ids`` are equal where tables have the same shape.
+
+    Topologies are immutable and compared by value. The hash is computed once, as batches use topologies as keys.
     """
 
-    cards: tuple[int, ...]
-    scopes: tuple[tuple[int, ...], ...]
-    n_vars: int = field(init=False, repr=False, compare=False)
-    n_factors: int = field(init=False, repr=False, compare=False)
-    card_array: Ints = field(init=False, repr=False, compare=False)
-    scope_ptr: Ints = field(init=False, repr=False, compare=False)
-    scope_sizes: Ints = field(init=False, repr=False, compare=False)
-    scope_flat: Ints = field(init=False, repr=False, compare=False)
-    table_sizes: Ints = field(init=False, repr=False, compare=False)
-    shape_ids: Ints = field(init=False, repr=False, compare=False)
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        cards, scopes = tuple(map(int, self.cards)), []
-        for i, card in enumerate(cards):
+    def __init__(self, cards: Sequence[int], scopes: Sequence[Sequence[int]]) -> None:
+        self.cards = tuple(map(int, cards))
+        self.n_vars = len(self.cards)
+        for v, card in enumerate(self.cards):
             if card < 1:
-                raise InputError(f"variable {i} has {card} states; every variable needs at least one.")
-        n = len(cards)
-        for f, given in enumerate(self.scopes):
-            scope = tuple(map(int, given))
-            if len(scope) < 2 or len(set(scope)) != len(scope):
-                raise InputError(f"factor {f} has scope {scope}; it needs two or more different variables.")
-            if min(scope) < 0 or max(scope) >= n:
-                raise InputError(f"factor {f} has scope {scope}, but variables run from 0 to {n - 1}.")
-            scopes.append(scope)
-        card_array = np.array(cards, dtype=np.int64)
-        orders = np.fromiter(map(len, scopes), np.int64, len(scopes))
-        ptr = offsets(orders)
-        flat = np.fromiter(chain.from_iterable(scopes), np.int64)
-        table_sizes = shape_ids = flat
-        if scopes:
-            here, place = card_array[flat], ranks(ptr)
-            with np.errstate(over="ignore"):
-                mixed = (here + 1) * np.int64(0x5851F42D4C957F2D) ** (place + 1)
-            table_sizes, shape_ids = np.multiply.reduceat(here, ptr[:-1]), np.add.reduceat(mixed, ptr[:-1])
-        derived = {"cards": cards, "scopes": tuple(scopes), "n_vars": n, "n_factors": len(scopes)}
-        derived |= {"card_array": card_array, "scope_ptr": ptr, "scope_sizes": orders, "scope_flat": flat}
-        derived |= {"table_sizes": table_sizes, "shape_ids": shape_ids, "_hash": hash((cards, derived["scopes"]))}
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+                raise InputError(f"variable {v} has {card} states; every variable needs at least one.")
+        self.scopes = tuple(_checked_scope(f, scope, self.n_vars) for f, scope in enumerate(scopes))
+        self.n_factors = len(self.scopes)
+        self._hash = hash((self.cards, self.scopes))
+        self.card_array = np.array(self.cards, dtype=np.int64)
+        self.scope_sizes = np.fromiter(map(len, self.scopes), np.int64, self.n_factors)
+        self.scope_ptr = offsets(self.scope_sizes)
+        self.scope_flat = np.fromiter(chain.from_iterable(self.scopes), np.int64)
+        self.table_sizes = NONE
+        self.shape_ids = NONE
+        if self.n_factors:
+            scope_cards = self.card_array[self.scope_flat]
+            self.table_sizes = np.multiply.reduceat(scope_cards, self.scope_ptr[:-1])
+            self.shape_ids = _shape_ids(scope_cards, self.scope_ptr)
+
+    def __repr__(self) -> str:
+        return f"Topology(cards={self.cards!r}, scopes={self.scopes!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Topology):
+            return NotImplemented
+        return self is other or (self._hash == other._hash and (self.cards, self.scopes) == (other.cards, other.scopes))
 
     def __hash__(self) -> int:
-        return self._hash  # worked out once: batches look topologies up by value
+        return self._hash
 
     @cached_property
     def unary_ptr(self) -> Ints:
@@ -90,16 +78,34 @@ class Topology:
     @cached_property
     def scope_strides(self) -> Ints:
         """Step in a factor's table for each variable of its scope, aligned with ``scope_flat``."""
-        cards, size = self.card_array[self.scope_flat], self.scope_sizes
-        from_end = np.repeat(self.scope_ptr[1:], size) - 1 - np.arange(len(cards))
-        steps = np.ones(len(cards), dtype=np.int64)
-        for at in range(1, int(size.max(initial=1))):
-            here = np.flatnonzero(from_end == at)
-            steps[here] = steps[here + 1] * cards[here + 1]
-        return steps
+        cards = self.card_array[self.scope_flat]
+        from_end = np.repeat(self.scope_ptr[1:], self.scope_sizes) - 1 - np.arange(len(cards))
+        strides = np.ones(len(cards), dtype=np.int64)
+        for axis in range(1, int(self.scope_sizes.max(initial=1))):
+            slots = np.flatnonzero(from_end == axis)
+            strides[slots] = strides[slots + 1] * cards[slots + 1]
+        return strides
 
     def table_shape(self, factor: int) -> tuple[int, ...]:
         return tuple(self.cards[v] for v in self.scopes[factor])
+
+
+def _checked_scope(factor: int, variables: Sequence[int], n_vars: int) -> tuple[int, ...]:
+    """A scope as a tuple of distinct variables of the topology."""
+    scope = tuple(map(int, variables))
+    if len(scope) < 2 or len(set(scope)) != len(scope):
+        raise InputError(f"factor {factor} has scope {scope}; it needs two or more different variables.")
+    if min(scope) < 0 or max(scope) >= n_vars:
+        raise InputError(f"factor {factor} has scope {scope}, but variables run from 0 to {n_vars - 1}.")
+    return scope
+
+
+def _shape_ids(scope_cards: Ints, scope_ptr: Ints) -> Ints:
+    """A hash of every factor's table shape, from the cardinalities along its axes."""
+    axis = ranks(scope_ptr)
+    with np.errstate(over="ignore"):
+        mixed = (scope_cards + 1) * np.int64(0x5851F42D4C957F2D) ** (axis + 1)
+    return np.asarray(np.add.reduceat(mixed, scope_ptr[:-1]))
 
 
 def offsets(sizes: Ints) -> Ints:
@@ -116,8 +122,10 @@ def spans(starts: Ints, sizes: Ints) -> Ints:
 
 
 def entries_of(ptr: Ints, segments: Ints) -> slice | Ints:
-    """Where the entries of some segments ``ptr[k] .. ptr[k + 1]`` lie; of consecutive ones as a slice, which makes no
-    copies."""
+    """Index of the entries of the named segments ``ptr[k] .. ptr[k + 1]``.
+
+    Consecutive segments give a slice, so that indexing makes a view and no copy.
+    """
     if len(segments) and np.all(np.diff(segments) == 1):
         return slice(int(ptr[segments[0]]), int(ptr[segments[-1] + 1]))
     return spans(ptr[segments], np.diff(ptr)[segments])
@@ -146,20 +154,25 @@ def mask_from_indices(members: Ints | None, n: int) -> Bools:
 def gather(parts: Sequence[Ints], of: Ints, shift: Ints | None = None) -> Ints:
     """``parts[of[b]]``, plus ``shift[b]`` where given, for every b, one after the other."""
     if len(parts) == 1:
-        once = np.asarray(parts[0], dtype=np.int64)
-        return np.tile(once, len(of)) if shift is None else (shift[:, None] + once).ravel()
-    sizes = np.fromiter(map(len, parts), np.int64, len(parts))
-    here = sizes[of]
-    found: Ints = np.concatenate([NONE, *parts])[spans((np.cumsum(sizes) - sizes)[of], here)]
-    return found if shift is None else found + np.repeat(shift, here)
+        part = np.asarray(parts[0], dtype=np.int64)
+        if shift is None:
+            return np.tile(part, len(of))
+        return (shift[:, None] + part).ravel()
+    part_sizes = np.fromiter(map(len, parts), np.int64, len(parts))
+    part_starts = np.cumsum(part_sizes) - part_sizes
+    sizes = part_sizes[of]
+    gathered: Ints = np.concatenate([NONE, *parts])[spans(part_starts[of], sizes)]
+    if shift is None:
+        return gathered
+    return gathered + np.repeat(shift, sizes)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Instances of any sizes side by side in flat arrays (layout in the module docstring).
 
-    ``mu_first`` is the first factor of every marginal in ``Marginals.tables``, in the order in which they lie there.
-    What follows from topologies and is seldom needed is not kept: data have many sites, and one number each adds up.
+    ``mu_first`` is the first factor of every marginal in ``Marginals.tables``, in storage order.
+    Rarely used arrays are derived from the topologies on request and not stored: training data have many sites.
     """
 
     topologies: tuple[Topology, ...]
@@ -192,36 +205,54 @@ class Batch:
         for b, (row, graph) in enumerate(zip(table_ids, graphs, strict=True)):
             if len(row) != graph.n_factors:
                 raise InputError(f"instance {b}: {len(row)} table ids for {graph.n_factors} factors.")
-        return cls.of_kinds(
-            tuple(unique), topology_of, np.concatenate([NONE, *(np.asarray(row, dtype=np.int64) for row in table_ids)])
-        )
+        rows = [np.asarray(row, dtype=np.int64) for row in table_ids]
+        return cls.of_kinds(tuple(unique), topology_of, np.concatenate([NONE, *rows]))
 
     @classmethod
     def of_kinds(cls, kinds: tuple[Topology, ...], topology_of: Ints, table_ids: Ints | None = None) -> Batch:
-        """``build`` of instances ``kinds[topology_of[b]]``, kinds all different; table ids of all factors in a row."""
-        count, card_arrays, table_sizes, shape_ids = np.zeros((2, len(kinds)), dtype=np.int64), [], [], []
-        for k, kind in enumerate(kinds):
-            count[:, k] = kind.n_vars, kind.n_factors
-            card_arrays.append(kind.card_array)
-            table_sizes.append(kind.table_sizes)
-            shape_ids.append(kind.shape_ids)
-        var_ptr, factor_ptr = offsets(count[0, topology_of]), offsets(count[1, topology_of])
-        sizes, shapes = gather(table_sizes, topology_of), gather(shape_ids, topology_of)
-        unary_ptr = offsets(gather(card_arrays, topology_of))
-        mu_first, tables = np.arange(len(sizes)), offsets(sizes)
-        marginals, table_at = tables, tables[:-1]
-        mu_at = table_at
-        if table_ids is not None:  # blocks lie in order of first use
+        """As ``build``, for instances ``kinds[topology_of[b]]`` of distinct kinds, with the table ids of all factors in
+        one array."""
+        n_vars = np.array([kind.n_vars for kind in kinds], dtype=np.int64)
+        n_factors = np.array([kind.n_factors for kind in kinds], dtype=np.int64)
+        var_ptr = offsets(n_vars[topology_of])
+        factor_ptr = offsets(n_factors[topology_of])
+        unary_ptr = offsets(gather([kind.card_array for kind in kinds], topology_of))
+        sizes = gather([kind.table_sizes for kind in kinds], topology_of)
+        if table_ids is None:
+            table_ptr = offsets(sizes)
+            mu_ptr = table_ptr
+            table_at = table_ptr[:-1]
+            mu_at = table_at
+            mu_first = np.arange(len(sizes))
+        else:
+            # Tables are stored in order of first use, and so are the marginals of every instance.
             first, number = factorize(table_ids)
-            for f in np.flatnonzero(shapes != shapes[first][number])[:1].tolist():
+            shapes = gather([kind.shape_ids for kind in kinds], topology_of)
+            misfits = np.flatnonzero(shapes != shapes[first][number])
+            if len(misfits):
+                f = int(misfits[0])
                 raise InputError(f"factor {f} shares table {int(table_ids[f])} with a factor of another shape.")
-            tables = offsets(sizes[first])
+            table_ptr = offsets(sizes[first])
+            table_at = table_ptr[number]
             owner = np.repeat(np.arange(len(topology_of)), np.diff(factor_ptr))
             mu_first, mu_number = factorize(number + owner * len(first))
-            marginals = offsets(sizes[mu_first])
-            table_at, mu_at = tables[number], marginals[mu_number]
-        totals = int(var_ptr[-1]), int(factor_ptr[-1]), int(unary_ptr[-1]), int(tables[-1]), int(marginals[-1])
-        return cls(kinds, topology_of, *totals, var_ptr, factor_ptr, unary_ptr, table_at, mu_at, mu_first)
+            mu_ptr = offsets(sizes[mu_first])
+            mu_at = mu_ptr[mu_number]
+        return cls(
+            topologies=kinds,
+            topology_of=topology_of,
+            n_vars=int(var_ptr[-1]),
+            n_factors=int(factor_ptr[-1]),
+            n_states=int(unary_ptr[-1]),
+            n_table_entries=int(table_ptr[-1]),
+            n_mu_entries=int(mu_ptr[-1]),
+            var_ptr=var_ptr,
+            factor_ptr=factor_ptr,
+            unary_ptr=unary_ptr,
+            table_at=table_at,
+            mu_at=mu_at,
+            mu_first=mu_first,
+        )
 
     def __len__(self) -> int:
         return len(self.topology_of)
@@ -268,10 +299,13 @@ class Batch:
         """Cardinalities (factor, 2) of some factors of two variables."""
         out = np.empty((len(factors), 2), dtype=np.int64)
         owner = np.searchsorted(self.factor_ptr, factors, side="right") - 1
-        local, kind = factors - self.factor_ptr[owner], self.topology_of[owner]
+        local = factors - self.factor_ptr[owner]
+        kind = self.topology_of[owner]
         for k in np.unique(kind).tolist():
-            graph, mine = self.topologies[k], kind == k
-            out[mine] = graph.card_array[graph.scope_flat[graph.scope_ptr[local[mine]][:, None] + np.arange(2)]]
+            graph = self.topologies[k]
+            members = np.flatnonzero(kind == k)
+            slots = graph.scope_ptr[local[members]][:, None] + np.arange(2)
+            out[members] = graph.card_array[graph.scope_flat[slots]]
         return out
 
     @cached_property
@@ -287,9 +321,9 @@ class Batch:
     @cached_property
     def pairwise(self) -> Bools:
         """Which instances have factors of order two only."""
-        wide = np.diff(self.scope_ptr) != 2
-        found: Bools = np.bincount(self.factor_owner[wide], minlength=len(self)) == 0
-        return found
+        higher_order = np.diff(self.scope_ptr) != 2
+        count = np.bincount(self.factor_owner[higher_order], minlength=len(self))
+        return np.asarray(count == 0)
 
     @cached_property
     def message_ptr(self) -> Ints:
@@ -307,23 +341,28 @@ class Batch:
         return np.repeat(self.factor_owner[self.mu_first], self.table_sizes[self.mu_first])
 
     def mu_entries(self, entries: Ints) -> tuple[Ints, Ints]:
-        """``mu_source`` and ``mu_owner`` of some entries of ``Marginals.tables``, without those of all."""
-        first, at = self.mu_first, self.mu_at[self.mu_first]
-        block = np.searchsorted(at, entries, side="right") - 1
-        return self.table_at[first][block] + entries - at[block], self.factor_owner[first][block]
+        """``mu_source`` and ``mu_owner`` of the named entries of ``Marginals.tables``, without computing all."""
+        starts = self.mu_at[self.mu_first]
+        block = np.searchsorted(starts, entries, side="right") - 1
+        factor = self.mu_first[block]
+        return self.table_at[factor] + entries - starts[block], self.factor_owner[factor]
 
     @cached_property
     def whole_copies(self) -> bool:
-        """Whether ``Marginals.tables`` is ``Potentials.tables`` so and so many times over, entry by entry."""
-        n, first = self.n_table_entries, self.mu_first
-        return n > 0 and self.n_mu_entries % n == 0 and np.array_equal(self.mu_at[first] % n, self.table_at[first])
+        """Whether the layout of ``Marginals.tables`` is that of ``Potentials.tables``, repeated a number of times."""
+        n = self.n_table_entries
+        if n == 0 or self.n_mu_entries % n != 0:
+            return False
+        return np.array_equal(self.mu_at[self.mu_first] % n, self.table_at[self.mu_first])
 
     def fold(self, mu_tables: Floats) -> Floats:
         """Sum per-instance table marginals over the instances that share a table."""
         if not self.whole_copies:
             return sum_by(self.mu_source, mu_tables, self.n_table_entries)
         copies = mu_tables.reshape(-1, self.n_table_entries)
-        return mu_tables if len(copies) == 1 else np.asarray(copies.sum(axis=0))
+        if len(copies) == 1:
+            return mu_tables
+        return np.asarray(copies.sum(axis=0))
 
     def state_span(self, b: int) -> slice:
         """Entries of instance b in an array of length S."""
@@ -339,7 +378,7 @@ class Batch:
 
 
 def factorize(ids: Ints) -> tuple[Ints, Ints]:
-    """Different ids numbered in order of first use: where each is met first, and the number of every entry."""
+    """Distinct ids numbered in order of first use: the index of each one's first use, and the number of every entry."""
     n = len(ids)
     span = int(ids.max(initial=-1)) + 1
     if span > 4 * n + 1024 or ids.min(initial=0) < 0:  # a table would cost more than sorting

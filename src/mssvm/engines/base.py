@@ -20,7 +20,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import MemoryLimitError
-from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, Term
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
 from mssvm.engines.messages import MessagePlan
 

@@ -17,8 +17,9 @@ import numpy as np
 from mssvm.core import checks
 from mssvm.core.arrays import Bools, Floats
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Term
+from mssvm.core.potentials import Marginals
 from mssvm.core.progress import ProgressLine, left
+from mssvm.core.terms import Term
 from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.core.topology import mask_from_indices, spans
 from mssvm.data.labels import Labels, LabelVocabulary

@@ -15,7 +15,8 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Potentials, Term
+from mssvm.core.potentials import Potentials
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch, mask_from_indices, spans
 from mssvm.engines.base import Engine, Features
 from mssvm.models.base import BoundOnDemand

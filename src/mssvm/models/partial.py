@@ -16,7 +16,8 @@ from scipy import sparse
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import ActiveStates, Marginals, Potentials, Term
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.terms import ActiveStates, Term
 from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Pair
 from mssvm.models.base import BoundOnDemand
 from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout

@@ -27,7 +27,7 @@ from mssvm.core import checks
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.caches import LRUCache
 from mssvm.core.errors import InputError, MssvmWarning
-from mssvm.core.potentials import Target, Term, fused
+from mssvm.core.terms import Target, Term, fused
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.graphs import FactorInput, Graph
 from mssvm.data.labels import LabelVocabulary

@@ -18,7 +18,8 @@ import numpy as np
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.caches import LRUCache
 from mssvm.core.errors import InputError, at_row
-from mssvm.core.potentials import Potentials, Query, Target
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.terms import Target
 from mssvm.core.topology import NONE, Batch, Topology, gather, mask_from_indices, offsets, spans
 from mssvm.data.labels import Labels
 from mssvm.engines.base import Bound

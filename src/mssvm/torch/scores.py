@@ -26,7 +26,8 @@ from mssvm.core.arrays import Ints
 from mssvm.core.caches import LRUCache
 from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Query, Target
+from mssvm.core.potentials import Query
+from mssvm.core.terms import Target
 from mssvm.core.topology import Batch, gather
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import LabelVocabulary

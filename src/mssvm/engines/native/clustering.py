@@ -198,8 +198,8 @@ class ClusterRoute:
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances, the latter into zeros."""
         new, (base, tables) = self.plan.forests.batch, self.plan.tables
-        room = self.route.workers.room(2 * new.n_states + new.n_mu_entries)
-        unary, mu_unary, mu_tables = np.split(room, [new.n_states, 2 * new.n_states])
+        workspace = self.route.workers.workspace("forests", 2 * new.n_states + new.n_mu_entries)
+        unary, mu_unary, mu_tables = np.split(workspace, [new.n_states, 2 * new.n_states])
         unary[:] = 0.0
         if len(self.mine) < len(new):  # of which not every entry is written
             mu_unary[:] = 0.0

@@ -298,8 +298,9 @@ class CutsetRoute:
             part, route = bound.forests, bound.route
             own = part.batch
             n = own.n_states
-            room = self.workers.room(2 * n + own.n_mu_entries)
-            scores, found = Potentials(room[:n], tables[part.table_source]), Marginals(room[n : 2 * n], room[2 * n :])
+            workspace = self.workers.workspace("forests", 2 * n + own.n_mu_entries)
+            scores = Potentials(workspace[:n], tables[part.table_source])
+            found = Marginals(workspace[n : 2 * n], workspace[2 * n :])
             scores.unary[:] = 0.0
             bound.nodes.add(unary, scores.unary)
             bound.attached.add(tables, scores.unary)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mssvm.core.potentials import Potentials, Term
+from mssvm.core.potentials import Potentials
+from mssvm.core.terms import Term
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
 from mssvm.engines.base import ExactPlan, ExactSettings, Features

@@ -266,8 +266,8 @@ class JoinedInference:
 
     def __call__(self, w: Floats) -> tuple[Floats, Floats, Floats]:
         batch = self.features.batch
-        space, _ = self.workers.scratch(int(self._at[-1]), 0)
-        unary, mu_unary, tables, mu_tables = np.split(space[: self._at[-1]], self._at[1:-1])
+        workspace = self.workers.workspace("joined", int(self._at[-1]))
+        unary, mu_unary, tables, mu_tables = np.split(workspace, self._at[1:-1])
         theta, mu = Potentials(unary, tables), Marginals(mu_unary, mu_tables)
         self.features.forward(w, theta)
         value = np.zeros((2, len(batch)))

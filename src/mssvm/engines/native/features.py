@@ -15,7 +15,8 @@ from scipy import sparse
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.library import FLOATS, INT, INTS, SHORTS, Function, Record, RecordKind, RecordType
-from mssvm.core.potentials import Marginals, Potentials, Term
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Joined, Pair
 from mssvm.engines.native.exact import joined

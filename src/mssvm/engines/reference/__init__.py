@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
 
-from mssvm.core.potentials import Potentials, Term
+from mssvm.core.potentials import Potentials
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
 from mssvm.engines.base import ExactSettings, Features, ParallelMap
 from mssvm.engines.reference.exact import ReferencePlan

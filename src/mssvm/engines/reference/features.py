@@ -10,7 +10,8 @@ import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import Floats
-from mssvm.core.potentials import Marginals, Potentials, Term
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch, spans
 
 

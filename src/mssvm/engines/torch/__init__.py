@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mssvm.core.errors import InputError, MissingExtraError
-from mssvm.core.potentials import Potentials, Term
+from mssvm.core.potentials import Potentials
+from mssvm.core.terms import Term
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
 from mssvm.engines.base import ExactSettings, Features, ParallelMap

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from mssvm.core.arrays import Floats
-from mssvm.core.potentials import Marginals, Potentials, Term
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
 from mssvm.engines.reference.features import linear
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, fetched
