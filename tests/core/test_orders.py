@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders import grid_scopes
-from mssvm.core.orders import HOPELESS, Order, Room, find_order, find_order_within
+from mssvm.core.orders import HOPELESS, Limits, Order, find_order, find_order_within
 
 
 def checkerboard(n: int) -> list[list[int]]:
@@ -63,11 +63,13 @@ def test_random_orders_are_valid(seed: int) -> None:
     assert sorted(order.variables[len(groups[0]) :]) == groups[1]
     replay(order, cards, scopes)
     assert order == find_order(cards, scopes, groups, seed=seed)
-    enough = Room(float(order.total), float(order.messages))
+    enough = Limits(float(order.total), float(order.messages))
     assert find_order_within(enough, cards, scopes, groups, seed=seed) == order
     if order.width > 0:
         # A bound that refuses says so of every order: the best of all has no fewer entries in all than the largest.
-        assert find_order_within(Room(0.5 * least_total(cards, scopes, groups), np.inf), cards, scopes, groups) is None
+        assert (
+            find_order_within(Limits(0.5 * least_total(cards, scopes, groups), np.inf), cards, scopes, groups) is None
+        )
 
 
 def least_total(cards: list[int], scopes: list[tuple[int, ...]], groups: list[list[int]]) -> int:
@@ -113,9 +115,9 @@ def test_images_are_refused_without_a_search(roles: bool) -> None:
     n = 200
     output = np.random.default_rng(0).random(n * n) < 0.15
     groups = [np.flatnonzero(~output).tolist(), np.flatnonzero(output).tolist()] if roles else [list(range(n * n))]
-    assert find_order_within(Room(2e8, 2.0**27), [2] * n * n, grid_scopes(n, n), groups) is None
+    assert find_order_within(Limits(2e8, 2.0**27), [2] * n * n, grid_scopes(n, n), groups) is None
     long = [2] * 6 * n
-    order = find_order_within(Room(2e8, 2.0**27), long, grid_scopes(6, n), [list(range(6 * n))])
+    order = find_order_within(Limits(2e8, 2.0**27), long, grid_scopes(6, n), [list(range(6 * n))])
     assert order is not None and order.width <= 7
 
 

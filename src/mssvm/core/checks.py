@@ -1,9 +1,10 @@
-"""What a parameter may be: looked at once, where it comes in, and refused in a sentence that names it."""
+"""Checks of parameters at the boundary: each returns the value in its canonical type or raises an ``InputError``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from math import nan
 from pathlib import Path
 from sys import float_info
 from typing import Any
@@ -12,42 +13,56 @@ import numpy as np
 
 from mssvm.core.errors import InputError
 
-LARGEST = 1e100  # of features and parameters: products of two of them, summed, stay finite
-MOST = (1 << 53) - 1  # of counts: exact as a float, too
-SHOWN = 60
+LARGEST = 1e100  # largest feature or parameter: sums of products of two of them stay finite
+MOST = (1 << 53) - 1  # largest count: exact as a float, too
+SHOWN = 60  # characters of a value in a message
 
 
 def shown(value: Any) -> str:
-    """A value in a message, cut short."""
+    """The ``repr`` of a value for a message, shortened."""
     try:
         text = repr(value)
     except ValueError:  # Python refuses to write out integers of thousands of digits
         text = f"a {type(value).__name__} of very many digits"
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+    if len(text) <= SHOWN:
+        return text
+    return text[: SHOWN - 3] + "..."
 
 
 def number(
     value: Any, name: str, *, low: float = -LARGEST, above: float | None = None, high: float = LARGEST, unit: str = ""
 ) -> float:
     """A finite number from ``low`` (or above ``above``) to ``high``, as a float."""
-    found = None
-    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        try:
-            found = float(value)
-        except OverflowError:
-            found = None
-    if found is None or not low <= found <= high or (above is not None and not found > above):
-        bound = f" > {above:g}" if above is not None else f" >= {low:g}" if low > -LARGEST else ""
-        bound += f" and <= {high:g}" if high < LARGEST else ""
-        raise InputError(f"{name} must be a finite number{unit}{bound}, got {shown(value)}.")
-    return found
+    real = _as_float(value)
+    if low <= real <= high and (above is None or real > above):
+        return real
+    bound = ""
+    if above is not None:
+        bound = f" > {above:g}"
+    elif low > -LARGEST:
+        bound = f" >= {low:g}"
+    if high < LARGEST:
+        bound += f" and <= {high:g}"
+    raise InputError(f"{name} must be a finite number{unit}{bound}, got {shown(value)}.")
+
+
+def _as_float(value: Any) -> float:
+    """A number as a float; NaN for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return nan
+    try:
+        return float(value)
+    except OverflowError:
+        return nan
 
 
 def count(value: Any, name: str, low: int, high: int = MOST, unit: str = "") -> int:
     """A whole number from ``low`` to ``high``."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not whole or not low <= value <= high:
-        bound = f">= {low}{f' and <= {high}' if high < MOST else ''}"
+        bound = f">= {low}"
+        if high < MOST:
+            bound += f" and <= {high}"
         raise InputError(f"{name} must be a whole number{unit} {bound}, got {shown(value)}.")
     return int(value)
 
@@ -60,12 +75,12 @@ def temperature(value: Any, name: str) -> float:
 def numbers(values: Any, name: str, needs: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """An array of finite numbers; ``needs`` completes the sentence "name needs ..."."""
     try:
-        found = np.asarray(values, dtype=np.float64)
+        array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        found = np.array(np.nan)
-    if not np.all(np.isfinite(found)):
+        array = np.array(np.nan)
+    if not np.all(np.isfinite(array)):
         raise InputError(f"{name} needs {needs}")
-    return found
+    return array
 
 
 def mapping(value: Any, name: str, of: str) -> Mapping[Any, Any]:
@@ -78,7 +93,7 @@ def mapping(value: Any, name: str, of: str) -> Mapping[Any, Any]:
 
 
 def several(value: Any, name: str, of: str) -> list[Any]:
-    """The members of an iterable other than a mapping (letters, of a string); none for None."""
+    """The members of an iterable that is no mapping, as a list (a string gives its letters); [] for None."""
     if value is None:
         return []
     try:
@@ -90,14 +105,14 @@ def several(value: Any, name: str, of: str) -> list[Any]:
 
 
 def sequence(value: Any, what: str, of: str) -> int:
-    """The length of a sequence of instances; strings, mappings, sets, scalars and iterators are none."""
+    """The length of a sequence of instances. Strings, mappings, sets, scalars and iterators are refused."""
     try:
         if isinstance(value, (str, bytes, Mapping, set, frozenset)):
             raise TypeError
         return len(value)
     except TypeError:
-        told = "an array without axes" if isinstance(value, np.ndarray) else type(value).__name__
-        raise InputError(f"{what} must be a sequence {of}, got {told}.") from None
+        kind = "an array without axes" if isinstance(value, np.ndarray) else type(value).__name__
+        raise InputError(f"{what} must be a sequence {of}, got {kind}.") from None
 
 
 def path(value: Any, name: str) -> Path:

@@ -6,17 +6,23 @@ from bisect import bisect_right
 from typing import Any
 
 __all__ = [
-    "ClusterError", "InfeasibleError", "InputError", "MemoryLimitError", "MissingExtraError", "MssvmError",
-    "MssvmWarning", "UnsupportedError",
-]  # fmt: skip
+    "ClusterError",
+    "InfeasibleError",
+    "InputError",
+    "MemoryLimitError",
+    "MissingExtraError",
+    "MssvmError",
+    "MssvmWarning",
+    "UnsupportedError",
+]
 
 
 class MssvmError(Exception):
     """Base of every error raised by the package.
 
-    An error about the caller's data says which by fields: ``InputError("a feature is NaN", what="X", instance=2,
-    site=0)`` reads "X, instance 2, site 0: a feature is NaN", and whoever knows where the instance comes from can say
-    that instead (``reason`` is the message without the place).
+    An error about the caller's data has fields for the place: ``InputError("a feature is NaN", what="X", instance=2,
+    site=0)`` reads "X, instance 2, site 0: a feature is NaN". ``reason`` is the message without the place, so that code
+    that knows the file and line of an instance can raise it again with those.
 
     >>> ms.errors.InputError("a feature is NaN.", what="X", instance=2, site=0)
     InputError('X, instance 2, site 0: a feature is NaN.')
@@ -25,9 +31,15 @@ class MssvmError(Exception):
     def __init__(
         self, reason: str = "", *, what: str = "X", instance: int | None = None, site: int | None = None
     ) -> None:
-        self.reason, self.instance, self.site = reason, instance, site
-        place = "" if instance is None else f"{what}, instance {instance}"
-        super().__init__(f"{place}{'' if site is None else f', site {site}'}: {reason}" if place else reason)
+        self.reason = reason
+        self.instance = instance
+        self.site = site
+        message = reason
+        if instance is not None and site is not None:
+            message = f"{what}, instance {instance}, site {site}: {reason}"
+        elif instance is not None:
+            message = f"{what}, instance {instance}: {reason}"
+        super().__init__(message)
 
 
 class InputError(MssvmError, ValueError):
@@ -68,7 +80,7 @@ class UnsupportedError(MssvmError, ValueError):
 
 
 class MissingExtraError(MssvmError, ImportError):
-    """A package that an extra brings is not installed.
+    """A package of an optional extra is not installed.
 
     >>> issubclass(ms.errors.MissingExtraError, ImportError)                      # "mssvm.torch needs PyTorch; run ..."
     True
@@ -76,7 +88,7 @@ class MissingExtraError(MssvmError, ImportError):
 
 
 class ClusterError(MssvmError, RuntimeError):
-    """A cluster failed in a way that going on elsewhere could not mend.
+    """A cluster failed, and other workers could not take over.
 
     >>> issubclass(ms.errors.ClusterError, ms.errors.MssvmError)
     True
@@ -86,15 +98,15 @@ class ClusterError(MssvmError, RuntimeError):
 class MssvmWarning(UserWarning):
     """Something worked, but probably not as intended.
 
-    >>> with warnings.catch_warnings(record=True) as told:
+    >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     fitted = ms.HCRF(ms.Chain(hidden=2), init="zeros").fit(X, y)
-    >>> told[0].category.__name__
+    >>> caught[0].category.__name__
     'MssvmWarning'
     """
 
 
 def at_row(row: int, ptr: Any) -> dict[str, int]:
-    """The fields of an error about a flat row, where the rows of instance b are ``ptr[b] : ptr[b+1]``."""
-    b = bisect_right(ptr, row) - 1
-    return {"instance": b, "site": int(row - ptr[b])}
+    """The place of a flat row as fields of an error; the rows of instance b are ``ptr[b] : ptr[b+1]``."""
+    instance = bisect_right(ptr, row) - 1
+    return {"instance": instance, "site": int(row - ptr[instance])}

@@ -5,8 +5,8 @@ precedes those of a later group (outputs). What remains of the graph after a who
 on the order inside the group: the border of each of its connected components has become a clique. So groups are
 searched one after the other without loss, and borders bound what any order takes before one is searched.
 
-Images have no order that fits any machine, so orders may be asked for within limits (``Room``): bounds come first,
-and a candidate is dropped at the variable that leads it beyond the limits.
+Images have no order that fits any machine, so a search may have ``Limits``: lower bounds are checked first, and a
+candidate is dropped at the variable that leads it beyond the limits.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.library import FLOAT, FLOATS, INT, INTS, MASK, Function, Record, RecordKind, RecordType
+from mssvm.core.topology import mask_from_indices
 
 # Work allowed for random restarts, in variables visited: a count, not a time, so that orders are reproducible.
 RESTART_BUDGET = 4000
 # No machine holds tables this large, so a greedy search led beyond it takes the other variables as they come.
 HOPELESS = 1 << 64
-# Borders that would become cliques of more edges are not searched beyond.
+# Where borders would become cliques with more edges than this, later groups are taken in their given order.
 MOST_EDGES = 1 << 25
-# The part of a large graph that is searched first has so many variables.
+# Variables of the part of a large graph that is searched first.
 BALL = 4096
-# A first candidate beyond the limits by a larger factor is not worth others.
+# If the first candidate exceeds the limits by more than this factor, no other is tried.
 NEAR = 16.0
-# Of sums of logarithms.
+# Tolerance for sums of logarithms, in bits.
 ROUNDING = 1e-6
 Sets = Sequence[Sequence[int]]
 
@@ -64,8 +65,8 @@ GREEDY = Function(
 )
 
 
-class Room(NamedTuple):
-    """What an order may take: table entries of all cliques together (operations), and of all messages (memory)."""
+class Limits(NamedTuple):
+    """Limits of an order: table entries of all cliques together (operations), and of all messages (memory)."""
 
     total: float = inf
     messages: float = inf
@@ -73,9 +74,12 @@ class Room(NamedTuple):
 
 @dataclass(frozen=True)
 class Order:
-    """Variables in elimination order. A clique is a variable and those in its message; ``width`` is the most variables
-    in a message, ``largest`` and ``total`` count table entries of the cliques, ``messages`` those of all messages: in
-    Python integers, which do not overflow however wide the order is."""
+    """Variables in elimination order, and the cost of eliminating them.
+
+    A clique is a variable with those of its message. ``width`` is the largest number of variables in a message,
+    ``largest`` and ``total`` count table entries of the cliques, ``messages`` those of all messages. They are Python
+    integers, which cannot overflow.
+    """
 
     variables: tuple[int, ...]
     width: int
@@ -86,7 +90,11 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class _Graph:
-    """Neighbours ``near[ptr[v] : ptr[v+1]]``; log2 cardinalities as ``weight``; ``kind``: their places in ``kinds``."""
+    """A graph in CSR form: the neighbours of v are ``near[ptr[v] : ptr[v+1]]``.
+
+    ``weight`` is the log2 cardinality of each variable, ``kinds`` the distinct cardinalities, and ``kind`` the index of
+    each variable's cardinality in ``kinds``.
+    """
 
     ptr: Ints
     near: Ints
@@ -96,26 +104,31 @@ class _Graph:
 
     @cached_property
     def record(self) -> Record:
-        """The same for native functions."""
+        """The graph as a record for native functions."""
         near = np.ascontiguousarray(self.near)
         return GRAPH(first=self.ptr, neighbours=near, weight=self.weight, kind=self.kind, kinds=self.kinds)
 
-    def joined(self, present: Bools, one: Ints, two: Ints) -> _Graph:
-        """The part within the variables ``present``, with edges added, each given in both directions."""
+    def joined(self, present: Bools, new_from: Ints, new_to: Ints) -> _Graph:
+        """The subgraph of the variables ``present``, with new edges added, each given in both directions."""
         rows = np.repeat(np.arange(len(present)), np.diff(self.ptr))
-        one, two = np.append(rows, one), np.append(self.near, two)
-        inside = present[one] & present[two]
-        one, two = one[inside], two[inside]
-        ptr = np.append(0, np.cumsum(np.bincount(one, minlength=len(present))))
-        near = np.empty_like(two)
-        count = ROWS(edge_from=one, edge_to=two, first=ptr, neighbours=near)
+        edge_from = np.append(rows, new_from)
+        edge_to = np.append(self.near, new_to)
+        inside = present[edge_from] & present[edge_to]
+        edge_from = edge_from[inside]
+        edge_to = edge_to[inside]
+        ptr = np.append(0, np.cumsum(np.bincount(edge_from, minlength=len(present))))
+        near = np.empty_like(edge_to)
+        count = ROWS(edge_from=edge_from, edge_to=edge_to, first=ptr, neighbours=near)
         return replace(self, ptr=ptr, near=near[:count])
 
     def separators(self, order: Ints, most: float) -> Ints:
-        """How many variables of every kind are in the message of each variable of ``order``; those it does not name
-        come after. Empty where a clique has more than ``most`` bits."""
+        """Counts (variable, kind) of the variables in the message of each variable of ``order``.
+
+        Variables that ``order`` does not name come after it. Empty if a clique has more than ``most`` bits.
+        """
         place = np.full(len(self.kind), -1, dtype=np.int64)
-        later = np.append(order, np.flatnonzero(~_mask(len(place), order) & (np.diff(self.ptr) > 0)))
+        unnamed = ~mask_from_indices(order, len(place)) & (np.diff(self.ptr) > 0)
+        later = np.append(order, np.flatnonzero(unnamed))
         place[later] = np.arange(len(later))
         counts = np.zeros((len(order), len(self.kinds)), dtype=np.int64)
         bits = self.weight[order]
@@ -123,7 +136,7 @@ class _Graph:
         return counts if fits else counts[:0]
 
     def least_clique(self) -> float:
-        """Bits of the largest clique of any order, at least."""
+        """A lower bound, in bits, on the largest clique of any order."""
         least = np.zeros(1)
         LEAST_CLIQUE(graph=self.record, least=least)
         return float(least[0])
@@ -134,16 +147,18 @@ class _Graph:
         return found[: AROUND(graph=self.record, centre=centre, found=found)]
 
     def borders(self, inside: Bools) -> _Borders:
-        """Components of the variables ``inside`` and what is next to them."""
+        """Connected components of the variables ``inside``, and the neighbours of each."""
         n = len(inside)
-        ptr, border, least = np.zeros(n + 1, dtype=np.int64), np.empty_like(self.near), np.empty(n)
+        ptr = np.zeros(n + 1, dtype=np.int64)
+        border = np.empty_like(self.near)
+        least = np.empty(n)
         count = BORDERS(graph=self.record, inside=inside, ptr=ptr, border=border, least=least)
         return _Borders(ptr[: count + 1], border[: ptr[count]], least[:count])
 
 
 @dataclass(frozen=True, eq=False)
 class _Trial:
-    """A candidate order of a group and what it takes, in floats: exact where that matters."""
+    """A candidate order of a group with its cost as floats: exact below 2^53, and infinite rather than overflowing."""
 
     order: Ints
     largest: float
@@ -158,12 +173,12 @@ class _Trial:
     def rank(self) -> tuple[float, float]:
         return self.largest, self.total
 
-    def within(self, room: Room) -> bool:
-        return self.total <= room.total and self.messages <= room.messages
+    def within(self, limits: Limits) -> bool:
+        return self.total <= limits.total and self.messages <= limits.messages
 
 
 NONE: Ints = np.zeros(0, dtype=np.int64)
-_ANY = Room()
+UNLIMITED = Limits()
 
 
 def find_order(cards: Sequence[int], scopes: Sets, groups: Sets, restarts: int = 8, seed: int = 0) -> Order:
@@ -174,83 +189,106 @@ def find_order(cards: Sequence[int], scopes: Sets, groups: Sets, restarts: int =
     own order, and ``restarts`` runs of min-fill with random tie-breaking (fewer on large graphs). The best has the
     smallest largest table, then the fewest table entries in total.
     """
-    order = find_order_within(_ANY, cards, scopes, groups, restarts, seed)
+    order = find_order_within(UNLIMITED, cards, scopes, groups, restarts, seed)
     assert order is not None, "without limits there is always an order"
     return order
 
 
 def find_order_within(
-    room: Room, cards: Sequence[int], scopes: Sets, groups: Sets, restarts: int = 8, seed: int = 0
+    limits: Limits, cards: Sequence[int], scopes: Sets, groups: Sets, restarts: int = 8, seed: int = 0
 ) -> Order | None:
-    """The best order found of those within ``room``; None where a bound says that there is none, or none was found.
+    """The best order found within ``limits``; None if a bound excludes one, or if none was found.
 
-    An order of a graph is one of any part of it, with tables no larger: where none is found for a part around one
-    variable, a large graph is given up.
+    An order of a graph restricted to a subgraph has tables no larger. So large graphs are given up when no order is
+    found for the neighbourhood of one variable.
     """
     flat = np.fromiter(chain.from_iterable(scopes), dtype=np.int64)
     sizes = np.fromiter(map(len, scopes), dtype=np.int64)
-    return Orders(cards, flat, sizes, groups, restarts, seed).find(room)
+    return Orders(cards, flat, sizes, groups, restarts, seed).find(limits)
 
 
 class Orders:
     """The search for orders that eliminate ``groups`` one after the other, in a graph given by flat scopes."""
 
     def __init__(
-        self, cards: Sequence[int] | Ints, scopes: Ints, scope_sizes: Ints, groups: Sequence[Sequence[int] | Ints],
-        restarts: int = 8, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        cards: Sequence[int] | Ints,
+        scopes: Ints,
+        scope_sizes: Ints,
+        groups: Sequence[Sequence[int] | Ints],
+        restarts: int = 8,
+        seed: int = 0,
+    ) -> None:
         self.groups = [np.sort(np.array(group, dtype=np.int64)) for group in groups if len(group)]
-        self.restarts, self.seed, n = restarts, seed, len(cards)
+        self.restarts = restarts
+        self.seed = seed
+        n = len(cards)
         kinds, kind = np.unique(np.array(cards, dtype=np.float64), return_inverse=True)
-        present = _mask(n, np.concatenate([NONE, *self.groups]))
-        of, ones, twos = np.repeat(np.arange(len(scope_sizes)), scope_sizes), [NONE], [NONE]
-        for apart in range(1, int(scope_sizes.max(initial=1))):
-            same = of[apart:] == of[:-apart]
-            ones.append(scopes[:-apart][same])
-            twos.append(scopes[apart:][same])
+        present = mask_from_indices(np.concatenate([NONE, *self.groups]), n)
         weight = np.where(present, np.log2(kinds)[kind], 0.0)
-        bare = _Graph(np.zeros(n + 1, dtype=np.int64), NONE, weight, kind, kinds)
-        self.graph = bare.joined(present, np.concatenate(ones + twos), np.concatenate(twos + ones))
+        edgeless = _Graph(np.zeros(n + 1, dtype=np.int64), NONE, weight, kind, kinds)
+        first, second = _pairs_of(scopes, scope_sizes)
+        self.graph = edgeless.joined(present, np.append(first, second), np.append(second, first))
 
-    def find(self, room: Room = _ANY) -> Order | None:
-        """The best order found of those within ``room``, or None."""
-        ball = NONE
-        if room != _ANY and self.groups and len(self.graph.kind) > BALL:
-            ball = self.graph.ball(int(self.groups[0][len(self.groups[0]) // 2]), BALL)
-        if len(ball):
-            part = _mask(len(self.graph.kind), ball)
-            groups = [g for g in (group[part[group]] for group in self.groups) if len(g)]
-            if self._search(room, self.graph.joined(part, NONE, NONE), groups) is None:
-                return None
-        order = self._search(room, self.graph, self.groups)
+    def find(self, limits: Limits = UNLIMITED) -> Order | None:
+        """The best order found of those within ``limits``, or None."""
+        if not self._neighbourhood_fits(limits):
+            return None
+        order = self._search(limits, self.graph, self.groups)
         return None if order is None else _measured(self.graph, order)
 
-    def _search(self, room: Room, graph: _Graph, groups: list[Ints]) -> Ints | None:
+    def _neighbourhood_fits(self, limits: Limits) -> bool:
+        """Whether an order within ``limits`` is found for the neighbourhood of one variable of a large graph."""
+        n = len(self.graph.kind)
+        if limits == UNLIMITED or not self.groups or n <= BALL:
+            return True
+        first_group = self.groups[0]
+        ball = mask_from_indices(self.graph.ball(int(first_group[len(first_group) // 2]), BALL), n)
+        if not ball.any():
+            return True
+        parts = [group[ball[group]] for group in self.groups]
+        groups = [part for part in parts if len(part)]
+        return self._search(limits, self.graph.joined(ball, NONE, NONE), groups) is not None
+
+    def _search(self, limits: Limits, graph: _Graph, groups: list[Ints]) -> Ints | None:
         """The best order of a graph, group by group."""
-        found, limited, n = [NONE], room != _ANY, len(graph.kind)
-        if limited and graph.least_clique() > log2(max(room.total, 1.0)) + ROUNDING:
+        order = [NONE]
+        limited = limits != UNLIMITED
+        if limited and graph.least_clique() > log2(max(limits.total, 1.0)) + ROUNDING:
             return None
         for k, group in enumerate(groups):
-            inside = _mask(n, group)
+            inside = mask_from_indices(group, len(graph.kind))
             border = graph.borders(inside)
-            if limited and not border.admitted(room, graph.weight):
+            if limited and not border.admitted(limits, graph.weight):
                 return None
-            trial = _search(graph, group, room, self.restarts, self.seed)
+            trial = _search(graph, group, limits, self.restarts, self.seed)
             if trial is None:
                 return None
-            found.append(trial.order)
+            order.append(trial.order)
             if limited:
-                room = Room(room.total - trial.total, room.messages - trial.messages)
+                limits = Limits(limits.total - trial.total, limits.messages - trial.messages)
             if k + 1 < len(groups):
                 if border.n_edges > MOST_EDGES:
-                    found += groups[k + 1 :]
+                    order += groups[k + 1 :]
                     break
                 graph = graph.joined(~inside, *border.cliques())
-        return np.concatenate(found)
+        return np.concatenate(order)
+
+
+def _pairs_of(scopes: Ints, scope_sizes: Ints) -> tuple[Ints, Ints]:
+    """All pairs of variables that share a scope, each once per scope."""
+    scope_of = np.repeat(np.arange(len(scope_sizes)), scope_sizes)
+    first = [NONE]
+    second = [NONE]
+    for distance in range(1, int(scope_sizes.max(initial=1))):
+        same_scope = scope_of[distance:] == scope_of[:-distance]
+        first.append(scopes[:-distance][same_scope])
+        second.append(scopes[distance:][same_scope])
+    return np.concatenate(first), np.concatenate(second)
 
 
 class _Borders(NamedTuple):
-    """Variables ``var[ptr[c] : ptr[c+1]]`` next to component c of a group, and the ``least`` bits of its members."""
+    """Neighbours ``var[ptr[c] : ptr[c+1]]`` of component c of a group; ``least``: bits of its smallest variable."""
 
     ptr: Ints
     var: Ints
@@ -263,46 +301,52 @@ class _Borders(NamedTuple):
 
     def cliques(self) -> tuple[Ints, Ints]:
         """The edges, in both directions, that join all variables of every border."""
-        one, two = np.empty(self.n_edges, dtype=np.int64), np.empty(self.n_edges, dtype=np.int64)
-        CLIQUES(ptr=self.ptr, border=self.var, edge_from=one, edge_to=two)
-        return one, two
+        edge_from = np.empty(self.n_edges, dtype=np.int64)
+        edge_to = np.empty(self.n_edges, dtype=np.int64)
+        CLIQUES(ptr=self.ptr, border=self.var, edge_from=edge_from, edge_to=edge_to)
+        return edge_from, edge_to
 
-    def admitted(self, room: Room, weight: Floats) -> bool:
-        """Whether there is room for the last clique of every component: its last member and its whole border."""
+    def admitted(self, limits: Limits, weight: Floats) -> bool:
+        """Whether the limits admit the last clique of every component: its last member and its whole border."""
         bits = np.append(0.0, np.cumsum(weight[self.var]))
         bits = np.minimum(bits[self.ptr[1:]] - bits[self.ptr[:-1]], 1000.0) - ROUNDING
-        return bool((2.0 ** (bits + self.least)).sum() <= room.total and (2.0**bits).sum() <= room.messages)
+        return bool((2.0 ** (bits + self.least)).sum() <= limits.total and (2.0**bits).sum() <= limits.messages)
 
 
-def _search(graph: _Graph, group: Ints, room: Room, restarts: int, seed: int) -> _Trial | None:
-    """The best order of a group within ``room``, or None; without limits there is always one."""
-    # What is not nearly found at first is not found by other ways either.
-    near = Room(NEAR * room.total, NEAR * room.messages)
+def _search(graph: _Graph, group: Ints, limits: Limits, restarts: int, seed: int) -> _Trial | None:
+    """The best order of a group within ``limits``, or None; without limits there is always one."""
+    # If the first candidate is far beyond the limits, so are the others.
+    near = Limits(NEAR * limits.total, NEAR * limits.messages)
     best, perfect = _greedy(graph, group, near, _Trial.worst(), False, 0)
-    if perfect or best is None:
-        return best if best is None or best.within(room) else None  # without new edges no other has smaller tables
-    worth = best.largest <= HOPELESS
-    for order in (_sweep(graph, group), group):
-        best = _fixed(graph, order, best) or best
-    if worth:
-        tries = min(restarts, RESTART_BUDGET // len(group))
-        for by_size, shuffle in ((True, 0), *((False, 1 + seed * restarts + k) for k in range(tries))):
-            best = _greedy(graph, group, near, best, by_size, shuffle)[0] or best
-    return best if best.within(room) else None
+    if best is None:
+        return None
+    if not perfect:  # an order that adds no edge has the smallest possible tables
+        best = _improve(graph, group, near, best, restarts, seed)
+    return best if best.within(limits) else None
 
 
-def _mask(n: int, members: Ints) -> Bools:
-    out = np.zeros(n, dtype=bool)
-    out[members] = True
-    return out
+def _improve(graph: _Graph, group: Ints, limits: Limits, best: _Trial, restarts: int, seed: int) -> _Trial:
+    """The best of a first greedy order and all other candidates."""
+    hopeful = best.largest <= HOPELESS
+    best = _fixed(graph, _sweep(graph, group), best) or best
+    best = _fixed(graph, group, best) or best
+    if hopeful:
+        best = _greedy(graph, group, limits, best, True, 0)[0] or best
+        for k in range(min(restarts, RESTART_BUDGET // len(group))):
+            best = _greedy(graph, group, limits, best, False, 1 + seed * restarts + k)[0] or best
+    return best
 
 
 def _greedy(
-    graph: _Graph, group: Ints, room: Room, bar: _Trial, by_size: bool, shuffle: int
+    graph: _Graph, group: Ints, limits: Limits, bar: _Trial, by_size: bool, shuffle: int
 ) -> tuple[_Trial | None, bool]:
-    """The cheapest variable first: by fill, or by the size of its clique; ties by index or, shuffled, at random. None
-    once worse than ``bar`` or beyond ``room``. Also returned: whether no edge had to be added."""
-    order, filled = np.empty(len(group), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    """A greedy order: the cheapest variable first, by fill or by the size of its clique.
+
+    Ties go to the lowest index or, with ``shuffle`` > 0, to a random one. None once the order is worse than ``bar`` or
+    beyond ``limits``. Also returned: whether no edge had to be added.
+    """
+    order = np.empty(len(group), dtype=np.int64)
+    filled = np.zeros(1, dtype=np.int64)
     length = GREEDY(
         graph=graph.record,
         group=group,
@@ -311,8 +355,8 @@ def _greedy(
         shuffle=shuffle,
         bar_largest=bar.largest,
         bar_total=bar.total,
-        most_total=room.total,
-        most_messages=room.messages,
+        most_total=limits.total,
+        most_messages=limits.messages,
         hopeless=float(HOPELESS),
         filled=filled,
     )
@@ -322,7 +366,7 @@ def _greedy(
 
 
 def _fixed(graph: _Graph, order: Ints, bar: _Trial) -> _Trial | None:
-    """What a given order takes; None if it is not better than ``bar``."""
+    """The cost of a given order; None if it is not better than ``bar``."""
     counts = graph.separators(order, log2(max(bar.largest, 1.0)))
     if not len(counts):
         return None
@@ -330,28 +374,36 @@ def _fixed(graph: _Graph, order: Ints, bar: _Trial) -> _Trial | None:
         entries = np.prod(graph.kinds**counts, axis=1)
         cliques = entries * graph.kinds[graph.kind[order]]
         trial = _Trial(order, float(cliques.max()), float(cliques.sum()), float(entries.sum()))
-    # Beyond 1024 bits all are infinite, and the first one stays.
+    # Beyond 1024 bits all costs are infinite, and the first candidate is kept.
     return trial if trial.rank < bar.rank or not len(bar.order) else None
 
 
 def _sweep(graph: _Graph, group: Ints) -> Ints:
     """Reverse Cuthill-McKee order: a front moving through the graph, near-optimal on long grids."""
     n = len(graph.kind)
-    matrix = csr_matrix((np.ones(len(graph.near), dtype=np.int8), graph.near, graph.ptr), shape=(n, n))[group][:, group]
+    ones = np.ones(len(graph.near), dtype=np.int8)
+    adjacency = csr_matrix((ones, graph.near, graph.ptr), shape=(n, n))
+    matrix = adjacency[group][:, group]
     return np.asarray(group[reverse_cuthill_mckee(matrix, symmetric_mode=True)])
 
 
 def _measured(graph: _Graph, order: Ints) -> Order:
-    """The order with its exact figures."""
+    """The order with its exact cost, in Python integers."""
     counts = graph.separators(order, inf)
-    rows, times = np.unique(np.column_stack([graph.kind[order], counts]), axis=0, return_counts=True)
-    kinds = [int(c) for c in graph.kinds]
-    messages = [prod(c**k for c, k in zip(kinds, row[1:], strict=True)) for row in rows.tolist()]
-    cliques = [kinds[row[0]] * entries for row, entries in zip(rows.tolist(), messages, strict=True)]
+    cards = [int(card) for card in graph.kinds]
+    # Many variables have the same kind and the same counts: one product of integers for each distinct row.
+    rows, repeats = np.unique(np.column_stack([graph.kind[order], counts]), axis=0, return_counts=True)
+    largest = total = messages = 0
+    for (kind, *row), repeat in zip(rows.tolist(), repeats.tolist(), strict=True):
+        message = prod(card**count for card, count in zip(cards, row, strict=True))
+        clique = cards[kind] * message
+        largest = max(largest, clique)
+        total += repeat * clique
+        messages += repeat * message
     return Order(
-        tuple(order.tolist()),
-        int(counts.sum(axis=1).max(initial=0)),
-        max(cliques, default=0),
-        sum(k * c for k, c in zip(times.tolist(), cliques, strict=True)),
-        sum(k * m for k, m in zip(times.tolist(), messages, strict=True)),
+        variables=tuple(order.tolist()),
+        width=int(counts.sum(axis=1).max(initial=0)),
+        largest=largest,
+        total=total,
+        messages=messages,
     )

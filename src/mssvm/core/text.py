@@ -1,8 +1,14 @@
-"""Text of users where it could do harm."""
+"""Untrusted text made safe to print."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Text without what moves a terminal's cursor, changes its colours or turns the direction of writing."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+    """Text with control characters escaped: none may move a terminal's cursor, set colours or reverse the text."""
+    return "".join(_escaped(character) for character in text)
+
+
+def _escaped(character: str) -> str:
+    if character.isprintable() or character in "\n\t":
+        return character
+    return character.encode("unicode_escape").decode()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mssvm.core.arrays import Bools, Ints
-from mssvm.core.orders import Order, Orders, Room
+from mssvm.core.orders import Limits, Order, Orders
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology, offsets
 from mssvm.engines.program import Program
@@ -54,12 +54,12 @@ class EliminationPlan:
     order: Order
 
     @classmethod
-    def of(cls, topology: Topology, pattern: bytes, restarts: int, seed: int, room: Room) -> EliminationPlan | None:
-        """The plan with the best order found within ``room``, if there is one."""
+    def of(cls, topology: Topology, pattern: bytes, restarts: int, seed: int, limits: Limits) -> EliminationPlan | None:
+        """The plan with the best order found within ``limits``, if there is one."""
         roles = np.frombuffer(pattern, dtype=np.uint8)
         groups = [np.flatnonzero(roles == kind) for kind in (HIDDEN, OUTPUT)]
         sizes = np.diff(topology.scope_ptr)
-        order = Orders(topology.card_array, topology.scope_flat, sizes, groups, restarts, seed).find(room)
+        order = Orders(topology.card_array, topology.scope_flat, sizes, groups, restarts, seed).find(limits)
         return None if order is None else cls(topology, pattern, order)
 
     def cost(self, marginals: bool) -> Cost:

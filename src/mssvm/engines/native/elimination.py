@@ -17,7 +17,7 @@ import numpy as np
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.library import FLOAT, FLOATS, INT, INTS, MASK, Function, Record, RecordKind, RecordType, lanes
-from mssvm.core.orders import Room
+from mssvm.core.orders import Limits
 from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
@@ -141,9 +141,9 @@ def _doubles(values: AnyArray) -> Floats:
 
 
 @lru_cache(1024)
-def plan_of(topology: Topology, pattern: bytes, restarts: int, seed: int, room: Room) -> EliminationPlan | None:
-    """The plan of a topology and role pattern, if one was found in ``room``; once for all batches that hold them."""
-    return EliminationPlan.of(topology, pattern, restarts, seed, room)
+def plan_of(topology: Topology, pattern: bytes, restarts: int, seed: int, limits: Limits) -> EliminationPlan | None:
+    """The plan of a topology and role pattern, if one was found within ``limits``; cached for all batches."""
+    return EliminationPlan.of(topology, pattern, restarts, seed, limits)
 
 
 class EliminationPlanner:
@@ -160,7 +160,7 @@ class EliminationPlanner:
 
     def measure(self, query: Query, eps_y: float, eps_h: float, instances: Ints, costs: Costs, marginals: bool) -> None:
         """Enter what the named instances would take, from orders alone; infinity where none within limits is found."""
-        for plan, members in self.groups(query, eps_y, eps_h, instances, self._room):
+        for plan, members in self.groups(query, eps_y, eps_h, instances, self._limits):
             if plan is None:
                 costs.bytes[members] = costs.operations[members] = np.inf
                 continue
@@ -181,25 +181,27 @@ class EliminationPlanner:
         return EliminationRoute(self, query, (eps_y, eps_h), instances, jobs, workers, marginals)
 
     @cached_property
-    def _room(self) -> Room:
-        """What orders may take, where costs beyond the limits need not be known."""
-        limits = self.settings
-        return Room(limits.operations_limit, limits.memory_limit / 8) if limits.operations_limit < np.inf else Room()
+    def _limits(self) -> Limits:
+        """Limits of the search for orders: none, unless costs beyond ``operations_limit`` need not be known."""
+        settings = self.settings
+        if settings.operations_limit == np.inf:
+            return Limits()
+        return Limits(settings.operations_limit, settings.memory_limit / 8)
 
     def _planned(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints
     ) -> Iterator[tuple[EliminationPlan, Ints]]:
         """Instances with a plan, whatever it takes: within limits if there is one, as measured."""
-        for limited, members in self.groups(query, eps_y, eps_h, instances, self._room):
+        for limited, members in self.groups(query, eps_y, eps_h, instances, self._limits):
             if limited is not None:
                 yield limited, members
             else:
-                for plan, _ in self.groups(query, eps_y, eps_h, members, Room()):
+                for plan, _ in self.groups(query, eps_y, eps_h, members, Limits()):
                     assert plan is not None, "without limits there is always an order"
                     yield plan, members
 
     def groups(
-        self, query: Query, eps_y: float, eps_h: float, instances: Ints, room: Room
+        self, query: Query, eps_y: float, eps_h: float, instances: Ints, limits: Limits
     ) -> Iterator[tuple[EliminationPlan | None, Ints]]:
         """Instances that share a plan: same topology, same variables clamped and, unless eps_y = eps_h, same roles."""
         batch, settings = self.batch, self.settings
@@ -212,7 +214,7 @@ class EliminationPlanner:
             for b in members:
                 alike.setdefault(pattern[batch.var_ptr[b] : batch.var_ptr[b + 1]].tobytes(), []).append(int(b))
             for kind in sorted(alike):
-                yield plan_of(topology, kind, settings.restarts, settings.seed, room), np.array(alike[kind])
+                yield plan_of(topology, kind, settings.restarts, settings.seed, limits), np.array(alike[kind])
 
     def _admit(
         self, plan: EliminationPlan, query: Query, eps: tuple[float, float], members: Ints, marginals: bool
