@@ -22,7 +22,7 @@ from sklearn.base import clone
 import mssvm as ms
 from mssvm.cli import main
 from mssvm.core.errors import MssvmWarning
-from mssvm.core.progress import ProgressLine, left
+from mssvm.core.progress import ProgressLine, remaining_time
 from mssvm.data import read
 from mssvm.data.embedded import write_chunking
 from mssvm.optim import checkpoints_of
@@ -339,7 +339,9 @@ def test_progress_has_a_rate_and_the_time_left() -> None:
     meter(2e6, 8e6)
     assert re.match(r"Reading a\.jsonl: 2 of 8 MB, [\d.e+]+ MB/s, \d+ s left\n", file.getvalue())
     assert meter.line(5e6, None, 2.0) == "Reading a.jsonl: 5 MB, 2.5 MB/s"
-    assert left(10.0, 0.5) == "10 s" and left(600.0, 0.5) == "10 min" and left(7200.0, 0.5) == "2.0 h"
+    assert remaining_time(10.0, 0.5) == "10 s"
+    assert remaining_time(600.0, 0.5) == "10 min"
+    assert remaining_time(7200.0, 0.5) == "2.0 h"
     quiet = io.StringIO()
     ProgressLine("Reading", file=quiet)(1.0, 2.0)
     assert quiet.getvalue() == ""

@@ -1,7 +1,8 @@
-"""Files that are there whole or not at all, and values in them that no code is run to read back.
+"""Atomic writing of files, and a safe encoding of values in them.
 
-A ``Writer`` turns plain values, containers, arrays (put aside as tensors) and objects of a fixed list into JSON, a
-``Reader`` turns them back: models and checkpoints are both safetensors files with such a JSON text in their header.
+A ``Writer`` turns plain values, containers, arrays (stored as tensors) and objects of a fixed list of classes into
+JSON; a ``Reader`` turns them back without running code from the file. Models and checkpoints are both safetensors files
+with such a JSON text in their header.
 """
 
 from __future__ import annotations
@@ -48,31 +49,37 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """While it lasts, no other process may write ``path``: it is refused. What is held is a lock on a file beside it,
-    which the system lets go of however the process ends; where there are no such locks, nothing is held."""
-    beside = path.with_name(f".{path.name}.lock")
+    """Refuse other processes that want to write ``path`` under this lock.
+
+    The lock is one on a file beside ``path``, which the system releases however the process ends. On systems without
+    such locks there is none.
+    """
+    lock_path = path.with_name(f".{path.name}.lock")
     try:
-        file = beside.open("ab")
+        file = lock_path.open("ab")
     except OSError as error:
         raise _unwritable(path, error) from None
     with file:
-        if not _locked(file, beside):
+        if not _locked(file, lock_path):
             raise InputError(f"{path} is being written by another process; wait for its end, or name another file.")
         try:
             yield
         finally:
             with suppress(OSError):
-                beside.unlink()
+                lock_path.unlink()
 
 
 def left_behind(path: Path) -> list[Path]:
-    """What killed processes left half written of ``path`` and of its checkpoints; garbage to one who is ``alone``."""
+    """Temporary files of ``path`` and its checkpoints that killed processes left behind.
+
+    Only the holder of the ``exclusive_lock`` may delete them.
+    """
     name = re.compile(re.escape(f".{path.name}.") + r"(checkpoint-\d+\.)?[a-z0-9_]{8}")
     return [file for file in path.resolve().parent.iterdir() if name.fullmatch(file.name)]
 
 
 def _locked(file: IO[bytes], path: Path) -> bool:
-    """Whether this process now holds the lock on a file that is still the one of its name."""
+    """Lock an open file; False if another process has it, or if the file is no longer the one at ``path``."""
     if sys.platform == "win32":
         return True
     import fcntl
@@ -80,7 +87,7 @@ def _locked(file: IO[bytes], path: Path) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except (BlockingIOError, FileNotFoundError):  # the latter: whoever held it has just ended
+    except (BlockingIOError, FileNotFoundError):  # the latter: the holder has just ended and deleted the file
         return False
     except OSError:  # a file system without locks
         return True
@@ -91,7 +98,7 @@ def _unwritable(path: Path, error: Exception) -> InputError:
 
 
 def digest_of(text: str, tensors: Mapping[str, AnyArray]) -> str:
-    """A digest of all that a file holds: it tells damage and careless edits, and is no signature."""
+    """A checksum of a file's contents: it detects damage and careless edits, and is no signature."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -108,14 +115,18 @@ def _usual_mode() -> int:
 
 
 class Writer:
-    """Values as JSON; arrays are added to ``tensors``. ``names`` maps every object that may be kept (classes, enums and
-    single values such as the mark of a missing label) to its name."""
+    """Encodes values as JSON; arrays are added to ``tensors``.
+
+    ``names`` maps names to the classes, enums and singletons (such as the mark of a missing label) that a file may
+    hold.
+    """
 
     def __init__(self, tensors: dict[str, AnyArray], names: Mapping[str, Any]) -> None:
-        self.tensors, self._names = tensors, names
+        self.tensors = tensors
+        self._names = names
 
     def encode(self, value: Any, what: str) -> Any:
-        """JSON for ``value``, or an ``InputError`` if it is of a kind that files do not hold."""
+        """JSON for ``value``; ``InputError`` if it has a type that files do not hold."""
         if isinstance(value, np.generic):
             value = value.item()
         if value is None or isinstance(value, (bool, str)):
@@ -137,54 +148,56 @@ class Writer:
     def _compound(self, value: Any, what: str) -> dict[str, Any]:
         name = type(value).__name__
         if name in CONTAINERS and type(value) is CONTAINERS[name]:
-            items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
-            return {"$": name, "items": [self.encode(v, what) for v in items]}
+            is_set = isinstance(value, (set, frozenset))
+            items = sorted(value, key=repr) if is_set else value
+            return {"$": name, "items": [self.encode(item, what) for item in items]}
         if isinstance(value, np.ndarray):
-            return {"$": "list", "items": [self.encode(v, what) for v in value.tolist()]}
+            return {"$": "list", "items": [self.encode(item, what) for item in value.tolist()]}
         if isinstance(value, Mapping):
-            return {"$": "dict", "items": [[self.encode(k, what), self.encode(v, what)] for k, v in value.items()]}
+            pairs = [[self.encode(key, what), self.encode(item, what)] for key, item in value.items()]
+            return {"$": "dict", "items": pairs}
         if self._names.get(name) is type(value):
             parts = {"value": value.value} if isinstance(value, Enum) else settings_of(value)
-            return {
-                "$": "object",
-                "name": name,
-                "parameters": {k: self.encode(v, f"{what}.{k}") for k, v in parts.items()},
-            }
-        single = next((name for name, known in self._names.items() if known is value), None)
-        if single is None:
-            raise InputError(
-                f"{what} holds {value!r}, which a model file cannot keep; use plain labels and the library's own "
-                "objects."
-            )
-        return {"$": single}
+            parameters = {key: self.encode(part, f"{what}.{key}") for key, part in parts.items()}
+            return {"$": "object", "name": name, "parameters": parameters}
+        for singleton_name, singleton in self._names.items():
+            if singleton is value:
+                return {"$": singleton_name}
+        raise InputError(
+            f"{what} holds {value!r}, which a model file cannot keep; use plain labels and the library's own objects."
+        )
 
 
 def settings_of(value: Any) -> dict[str, Any]:
-    """What an object was constructed with: the fields of a dataclass, or what scikit-learn calls its parameters."""
+    """Constructor arguments of an object: the fields of a dataclass, or its scikit-learn parameters."""
     if is_dataclass(value):
         return {f.name: getattr(value, f.name) for f in fields(value) if f.init and not f.name.startswith("_")}
-    found: dict[str, Any] = value.get_params(deep=False)
-    return found
+    parameters: dict[str, Any] = value.get_params(deep=False)
+    return parameters
 
 
 class Reader:
-    """Values from JSON; objects only of the list ``names``, built by their constructors from decoded values.
+    """Decodes values from JSON; objects only of the classes in ``names``, built by their constructors.
 
-    ``renamed`` has, by class, the settings that earlier versions called otherwise.
+    ``renamed`` maps, by class, the names of settings in earlier versions to their present names.
     """
 
     def __init__(
         self, tensors: Mapping[str, AnyArray], names: Mapping[str, Any], renamed: Mapping[str, Mapping[str, str]]
     ) -> None:
-        self.tensors, self._names, self._renamed = tensors, names, renamed
+        self.tensors = tensors
+        self._names = names
+        self._renamed = renamed
 
     def decode(self, data: Any) -> Any:
         """The value that ``Writer.encode`` was given."""
         if data is None or isinstance(data, (bool, str, int)):
             return data
         kind = data["$"]
-        if kind in ("int", "float"):
-            return int(data["text"]) if kind == "int" else float(data["text"])
+        if kind == "int":
+            return int(data["text"])
+        if kind == "float":
+            return float(data["text"])
         if kind == "bytes":
             return bytes.fromhex(data["text"])
         if kind == "array":
@@ -195,16 +208,18 @@ class Reader:
             rng.bit_generator.state = state
             return rng
         if kind in CONTAINERS:
-            return CONTAINERS[kind](self.decode(v) for v in data["items"])
+            return CONTAINERS[kind](self.decode(item) for item in data["items"])
         if kind == "dict":
-            return {self.decode(k): self.decode(v) for k, v in data["items"]}
+            return {self.decode(key): self.decode(item) for key, item in data["items"]}
         if kind == "object" and data["name"] in self._names:
             return self._object(self._names[data["name"]], data["parameters"])
         if kind in self._names and not isinstance(self._names[kind], type):
             return self._names[kind]
         raise InputError(f"the file holds an object of kind {kind!r}, which this version of mssvm does not know.")
 
-    def _object(self, made: Any, parameters: Mapping[str, Any]) -> Any:
-        new_names = self._renamed.get(made.__name__, {})
-        decoded = {new_names.get(k, k): self.decode(v) for k, v in parameters.items()}
-        return made(decoded["value"]) if issubclass(made, Enum) else made(**decoded)
+    def _object(self, cls: Any, parameters: Mapping[str, Any]) -> Any:
+        new_names = self._renamed.get(cls.__name__, {})
+        decoded = {new_names.get(name, name): self.decode(data) for name, data in parameters.items()}
+        if issubclass(cls, Enum):
+            return cls(decoded["value"])
+        return cls(**decoded)

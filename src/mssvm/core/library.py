@@ -26,7 +26,8 @@ from mssvm.core.errors import MemoryLimitError, MissingExtraError, MssvmError
 DIRECTORY = Path(__file__).parents[1] / "engines/native/lib"
 VERSION = 1  # of the interface; ``mssvm_version`` of the library must agree
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-_REFUSED, _NO_MEMORY = -1, -2
+_REFUSED = -1
+_NO_MEMORY = -2
 _REMEDY = "install a wheel of this platform, or run pip install . in the source directory, which compiles it."
 
 _BYTE: Any = ctypes.c_char
@@ -43,8 +44,8 @@ class ArrayKind:
     def encode(self, name: str, value: Any) -> tuple[int, int]:
         """The values to pack; TypeError if the array has another type or is not contiguous."""
         if not isinstance(value, np.ndarray) or value.dtype != self.dtype or not value.flags.c_contiguous:
-            found = f"{value.dtype} array" if isinstance(value, np.ndarray) else type(value).__name__
-            raise TypeError(f"{name} must be a contiguous array of {self.dtype}, got a {found}.")
+            kind = f"{value.dtype} array" if isinstance(value, np.ndarray) else type(value).__name__
+            raise TypeError(f"{name} must be a contiguous array of {self.dtype}, got a {kind}.")
         size = value.size
         if size and value.flags.writeable:
             return ctypes.addressof(_BYTE.from_buffer(value)), size  # four times as fast as value.ctypes.data
@@ -78,9 +79,13 @@ class RecordKind:
 
 
 FieldKind = ArrayKind | NumberKind | RecordKind
-FLOATS, INTS, SHORTS = ArrayKind(np.float64), ArrayKind(np.int64), ArrayKind(np.int32)
-MASK, BYTES = ArrayKind(np.bool_), ArrayKind(np.uint8)
-INT, FLOAT = NumberKind("q"), NumberKind("d")
+FLOATS = ArrayKind(np.float64)
+INTS = ArrayKind(np.int64)
+SHORTS = ArrayKind(np.int32)
+MASK = ArrayKind(np.bool_)
+BYTES = ArrayKind(np.uint8)
+INT = NumberKind("q")
+FLOAT = NumberKind("d")
 
 
 class RecordType:
@@ -201,16 +206,16 @@ def _open(path: Path) -> Any:
 
 @cache
 def load() -> Any:
-    """The fastest build there is, loaded once for the process."""
+    """The fastest build that this processor can run, loaded once for the process."""
     paths = [DIRECTORY / f"libmssvm-{variant}{SUFFIX}" for variant in variants()]
     path = next((path for path in paths if path.exists()), None)
     if path is None:
         raise MissingExtraError(f"mssvm has no compiled library for this machine: {_REMEDY}")
     library = _open(path)
     library.mssvm_error.restype = ctypes.c_char_p
-    found = library.mssvm_version()
-    if found != VERSION:
-        raise MssvmError(f"{path.name} is of another version of mssvm (interface {found}, not {VERSION}): {_REMEDY}")
+    version = library.mssvm_version()
+    if version != VERSION:
+        raise MssvmError(f"{path.name} is of another version of mssvm (interface {version}, not {VERSION}): {_REMEDY}")
     return library
 
 

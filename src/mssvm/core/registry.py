@@ -1,6 +1,7 @@
-"""Every name that stands for something, in one place: what estimators accept as strings, what files may hold, what the
-command line offers and what ``mssvm`` exports. Formats of data files are listed with their readers, engines with their
-package. Classes are given by module and name, and imported when they are first asked for.
+"""The table of names: strings that estimators accept, classes that files may hold, options of the command line, and the
+exports of ``mssvm``. Formats of data files are listed with their readers, engines with their package.
+
+Classes are given by module and name, and imported at their first use.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Entry(NamedTuple):
-    """A class by its ``place``, which ``pkgutil.resolve_name`` imports; ``settings`` are those that the name stands
-    for, ``iterations`` what a solver calls its number of iterations."""
+    """A class with preset ``settings``.
+
+    ``place`` is "module:class" (``pkgutil.resolve_name`` imports it); ``iterations`` is the name of a solver's setting
+    for the number of iterations.
+    """
 
     place: str
     settings: Mapping[str, Any] = NOTHING
@@ -37,18 +41,18 @@ class Member(NamedTuple):
     hidden: bool = True
 
 
-MEMBERS = {  #                eps_y eps_h  Delta      command
-    "MSSVM":            Member(0.0,  1.0,  "hamming", "mssvm"),
-    "LSSVM":            Member(0.0,  0.0,  "hamming", "lssvm"),
-    "HCRF":             Member(1.0,  1.0,  "zero",    "hcrf"),
-    "LossAugmentedCRF": Member(1.0,  1.0,  "hamming", "lacrf"),
-    "EpsilonSSVM":      Member(None, None, "hamming", "epsilon"),
-    "UnifiedSSVM":      Member(None, None, "hamming", "unified"),
-    "SSVM":             Member(0.0,  0.0,  "hamming", "ssvm", hidden=False),
-    "CRF":              Member(1.0,  1.0,  "zero",    "crf", hidden=False),
-    "M3E":              Member(0.0,  1.0,  "hamming", "m3e"),
-    "ModLat":           Member(0.0,  0.0,  "hamming", "modlat"),
-}  # fmt: skip
+MEMBERS = {
+    "MSSVM": Member(eps_y=0.0, eps_h=1.0, loss="hamming", command="mssvm"),
+    "LSSVM": Member(eps_y=0.0, eps_h=0.0, loss="hamming", command="lssvm"),
+    "HCRF": Member(eps_y=1.0, eps_h=1.0, loss="zero", command="hcrf"),
+    "LossAugmentedCRF": Member(eps_y=1.0, eps_h=1.0, loss="hamming", command="lacrf"),
+    "EpsilonSSVM": Member(eps_y=None, eps_h=None, loss="hamming", command="epsilon"),
+    "UnifiedSSVM": Member(eps_y=None, eps_h=None, loss="hamming", command="unified"),
+    "SSVM": Member(eps_y=0.0, eps_h=0.0, loss="hamming", command="ssvm", hidden=False),
+    "CRF": Member(eps_y=1.0, eps_h=1.0, loss="zero", command="crf", hidden=False),
+    "M3E": Member(eps_y=0.0, eps_h=1.0, loss="hamming", command="m3e"),
+    "ModLat": Member(eps_y=0.0, eps_h=0.0, loss="hamming", command="modlat"),
+}
 
 DECODERS = ("map", "marginal", "auto")
 SOLVERS = {
@@ -84,24 +88,30 @@ EDGES = ("free", "associative", "contrast")  # what scores neighbours of a grid
 WITHOUT_FILES = ("factors",)  # structures that no data file describes
 ENUMS = (Entry("mssvm.optim:Scaling"), Entry("mssvm.optim:Stopping"))
 
-# What settings were called in files of earlier versions.
+# Settings of classes by their names in files of earlier versions, and their present names.
 RENAMED: Mapping[str, Mapping[str, str]] = {"LBFGS": {"floors": "schedule"}}
 
 
 class ClassesInFiles(Mapping[str, Any]):
-    """The classes whose objects a model file may hold, by name, imported when asked for; and single ``others``."""
+    """The classes whose objects a model file may hold, by name, imported at first use; and ``singletons``."""
 
-    def __init__(self, **others: Any) -> None:
-        tables = (SOLVERS, LOSSES, INFERENCES, STRUCTURES)
-        entries = (*(e for table in tables for e in table.values()), *ENUMS)
-        self._places = {entry.name: entry.place for entry in entries}
-        self._others = others
+    def __init__(self, **singletons: Any) -> None:
+        self._singletons = singletons
+        self._places: dict[str, str] = {}
+        for table in (SOLVERS, LOSSES, INFERENCES, STRUCTURES):
+            for entry in table.values():
+                self._places[entry.name] = entry.place
+        for entry in ENUMS:
+            self._places[entry.name] = entry.place
 
     def __getitem__(self, name: str) -> Any:
-        return self._others[name] if name in self._others else resolve_name(self._places[name])
+        if name in self._singletons:
+            return self._singletons[name]
+        return resolve_name(self._places[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*self._others, *self._places))
+        yield from self._singletons
+        yield from self._places
 
     def __len__(self) -> int:
-        return len(self._others) + len(self._places)
+        return len(self._singletons) + len(self._places)

@@ -18,7 +18,7 @@ from mssvm.core import checks
 from mssvm.core.arrays import Bools, Floats
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals
-from mssvm.core.progress import ProgressLine, left
+from mssvm.core.progress import ProgressLine, remaining_time
 from mssvm.core.terms import Term
 from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.core.topology import mask_from_indices, spans
@@ -283,7 +283,7 @@ class TrainingLine:
         text += f", temperatures {row.eps_y:g} and {row.eps_h:g}"
         if self._most and row.iteration:
             done = min(row.iteration / (self._most * (1 + self._later)), 1.0)
-            text += f", at most {left(row.seconds, done)} left"
+            text += f", at most {remaining_time(row.seconds, done)} left"
         return text if self._where is None else f"{text}, {self._where()}"
 
 
