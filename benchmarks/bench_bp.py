@@ -84,10 +84,10 @@ def sweeps(batch: Batch, plan: MessagePlan, theta: Potentials, query: Query, n: 
     theta.check(batch)
     query.check(batch)
     model = plan.load(theta, query, np.full(batch.n_states, 0.5))
-    (group,) = model.groups(np.arange(len(batch)), Temperatures(mode.outputs, mode.eps_y, 1.0), True)
-    run = group.run(False)
-    run.start(group.instances, None)
-    run.advance(group.instances, mode, n, Schedule(tolerance=-1.0))
+    instances = np.arange(len(batch))
+    run = model.run(instances, scaled_at=Temperatures(mode.outputs, mode.eps_y, 1.0))
+    run.start(instances, None)
+    run.advance(instances, mode, n, Schedule(tolerance=-1.0))
 
 
 def best(actions: dict[str, Callable[[], object]], repeats: int, clock: Callable[[], float]) -> dict[str, float]:

@@ -74,19 +74,18 @@ def assert_rests(engine: Engine, batch: Batch, theta: Potentials, query: Query, 
     n = batch.n_vars
     t = Temperatures.one(n, eps[0]) if eps[0] == eps[1] else Temperatures(query.output, *eps)
     model = engine.messages(batch).load(theta, query, np.zeros(batch.n_states))
-    effort, said = Effort.of("normal"), 0
-    for group in model.groups(np.arange(len(batch)), t, True):
-        run, instances = group.run(False), group.instances
-        run.start(instances, None)
-        effort.converge(run, instances, instances, t)
-        rested = instances[run.residual[instances] <= effort.schedule.tolerance]
-        said += len(rested)
-        first = after_sweeps(run, rested, t, 0)
-        later = after_sweeps(run, rested, t, 200)
-        unit = t.lowest or run.unit
-        np.testing.assert_allclose(later.messages, first.messages, rtol=0.0, atol=REST * unit)
-        if eps[0] > 0.0:
-            np.testing.assert_allclose(later.value, first.value, rtol=0.0, atol=REST * unit)
-            np.testing.assert_allclose(later.mu.unary, first.mu.unary, rtol=0.0, atol=REST)
-            assert pair_gaps(batch, first.mu)[rested].max(initial=0.0) <= REST
-    return said
+    effort = Effort.of("normal")
+    instances = np.arange(len(batch))
+    run = model.run(instances, scaled_at=t)
+    run.start(instances, None)
+    effort.converge(run, instances, instances, t)
+    rested = instances[run.residual[instances] <= effort.schedule.tolerance]
+    first = after_sweeps(run, rested, t, 0)
+    later = after_sweeps(run, rested, t, 200)
+    unit = t.lowest or run.unit
+    np.testing.assert_allclose(later.messages, first.messages, rtol=0.0, atol=REST * unit)
+    if eps[0] > 0.0:
+        np.testing.assert_allclose(later.value, first.value, rtol=0.0, atol=REST * unit)
+        np.testing.assert_allclose(later.mu.unary, first.mu.unary, rtol=0.0, atol=REST)
+        assert pair_gaps(batch, first.mu)[rested].max(initial=0.0) <= REST
+    return len(rested)

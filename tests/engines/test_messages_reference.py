@@ -109,8 +109,7 @@ def test_runs_agree_message_by_message(noise: bool) -> None:
     found = []
     for model in loaded(case):
         t = Temperatures(outputs, 0.5, 1.0)
-        (group,) = model.groups(every, t, True)
-        run = group.run(noise)
+        run = model.run(every, scaled_at=t, noisy=noise)
         run.start(every, None)
         run.advance(every, t, 3, Schedule(0.2))
         decoded, value, mu = np.zeros(batch.n_vars, dtype=np.int64), np.zeros(3), Marginals.zeros(batch)
@@ -140,7 +139,7 @@ def test_conditionals_agree_and_ascent_ends_where_no_output_gains() -> None:
         given.evaluate(every, first, q)
         feasible = every[q > -np.inf]
         given.marginals(feasible, first, mu)
-        given.ascend(feasible, free & components.outside, y)
+        given.improve(feasible, free & components.outside, y)
         better = np.zeros(12)
         given.evaluate(every, y, better)
         assert np.all(better >= q) and np.any(better > q)

@@ -142,8 +142,7 @@ def test_a_few_sweeps_send_the_messages_of_the_reference(
     for number, schedule in ((turn % 5, SCHEDULES[turn % 5]), ((turn + 2) % 5, SCHEDULES[(turn + 2) % 5])):
         found = []
         for model in setup.models():
-            (group,) = model.groups(every, t, True)
-            run = group.run(True)
+            run = model.run(every, scaled_at=t, noisy=True)
             run.start(every, setup.warm if number % 2 else None)
             run.advance(every, t, 3, replace(schedule, tolerance=-1.0))
             found.append(said(setup, run, t))
@@ -157,7 +156,7 @@ def test_forbidden_entries(kind: str) -> None:
         t, every = temperatures(kind, setup.query, 1.0), np.arange(4)
         found = []
         for model in setup.models():
-            run = model.groups(every, t, True)[0].run(True)
+            run = model.run(every, scaled_at=t, noisy=True)
             run.start(every, None)
             run.advance(every, t, 3, Schedule(tolerance=-1.0))
             found.append(said(setup, run, t))
@@ -172,7 +171,7 @@ def test_held_variables_reach_the_same_beliefs(graph: str, k: int, count: int, d
     t, every = Temperatures.one(setup.batch.n_vars, 0.7), np.arange(count)
     found = []
     for model in setup.models():
-        run = model.groups(every, t, True)[0].run(False)
+        run = model.run(every, scaled_at=t)
         run.hold(every, setup.outside, setup.y)
         run.start(every, None)
         run.advance(every, t, 400, Schedule(damping, tolerance=1e-12))
@@ -197,7 +196,7 @@ def family(count: int, k: int = 3, seed: int = 5) -> tuple[Setup, NativeMessageM
     setup = replace(setup, batch=batch, theta=theta, query=query)
     model = loaded(batch, theta, query)
     assert np.all(model.plan.family_of == 0)
-    run = model.groups(np.arange(count), Temperatures.one(batch.n_vars, 0.8), True)[0].run(False)
+    run = model.run(np.arange(count), scaled_at=Temperatures.one(batch.n_vars, 0.8))
     assert isinstance(run, NativeRun)
     return setup, model, run
 
@@ -209,9 +208,8 @@ def test_lanes_do_not_meet(kind: str) -> None:
     t, every = temperatures(kind, setup.query, 0.8), np.arange(11)
     plan = NativeMessagePlan(setup.batch, Workers(3))
     threaded = plan.load(setup.theta, setup.query, model.noise)
-    apart, spread = (
-        m.groups(every, Temperatures.one(setup.batch.n_vars, 0.8), True)[0].run(False) for m in (model, threaded)
-    )
+    apart = model.run(every, scaled_at=Temperatures.one(setup.batch.n_vars, 0.8))
+    spread = threaded.run(every, scaled_at=Temperatures.one(setup.batch.n_vars, 0.8))
     runs = ((together, [every]), (apart, [every[k : k + 1] for k in every[::-1]]), (spread, [every[::-1]]))
     for run, blocks in runs:
         for block in blocks:
@@ -247,7 +245,7 @@ def test_an_instance_that_underflows_goes_on_in_scores_beside_others() -> None:
     for scores in (theta, weak):
         found = []
         for model in replace(setup, theta=scores).models():
-            run = model.groups(every, t, True)[0].run(False)
+            run = model.run(every, scaled_at=t)
             run.start(every, None)
             run.advance(every, t, 4, Schedule(tolerance=-1.0))
             found.append(said(setup, run, t))
@@ -272,7 +270,7 @@ def test_long_runs_are_cut_into_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup.of("higher", 4, 2, 1.0, seed=0)
     every, t = np.arange(2), temperatures("mixed", setup.query, 1.0)
     model, _ = setup.models()
-    run = model.groups(every, t, True)[0].run(True)
+    run = model.run(every, scaled_at=t, noisy=True)
     calls = []
     advance = native.ADVANCE.run
     monkeypatch.setattr(native.ADVANCE, "run", lambda record: calls.append(1) or advance(record))

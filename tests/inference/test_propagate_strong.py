@@ -82,15 +82,14 @@ def test_few_sweeps_of_strong_models_are_those_of_log_space(seed: int) -> None:
     reference.advance(which, t, n_sweeps, schedule)
     want, values, mu = field(reference, case, which), np.zeros(len(which)), Marginals.zeros(case.batch)
     reference.beliefs(which, Temperatures.one(case.batch.n_vars, eps), values, mu)
-    for group in model.groups(which, t, True):
-        run, value, got = group.run(False), np.zeros(len(which)), Marginals.zeros(case.batch)
-        run.start(group.instances, None)
-        run.advance(group.instances, t, n_sweeps, schedule)
-        mine = np.isin(case.batch.owner, group.instances)[case.batch.state_var]
-        np.testing.assert_allclose(field(run, case, group.instances)[mine], want[mine], rtol=1e-9, atol=1e-7 * eps)
-        run.beliefs(group.instances, Temperatures.one(case.batch.n_vars, eps), value, got)
-        np.testing.assert_allclose(value[group.instances], values[group.instances], rtol=1e-9, atol=1e-7 * eps)
-        np.testing.assert_allclose(got.unary[mine], mu.unary[mine], atol=1e-6)
+    run = model.run(which, scaled_at=t)
+    value, got = np.zeros(len(which)), Marginals.zeros(case.batch)
+    run.start(which, None)
+    run.advance(which, t, n_sweeps, schedule)
+    np.testing.assert_allclose(field(run, case, which), want, rtol=1e-9, atol=1e-7 * eps)
+    run.beliefs(which, Temperatures.one(case.batch.n_vars, eps), value, got)
+    np.testing.assert_allclose(value, values, rtol=1e-9, atol=1e-7 * eps)
+    np.testing.assert_allclose(got.unary, mu.unary, atol=1e-6)
 
 
 def assert_true(got: Belief, want: Belief, batch: Batch, eps: float) -> None:

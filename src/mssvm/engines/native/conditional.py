@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
 from mssvm.core.components import HiddenComponents
 from mssvm.core.library import (
     FLOAT,
@@ -23,33 +23,61 @@ from mssvm.core.library import (
     RecordType,
 )
 from mssvm.core.potentials import Marginals
-from mssvm.engines.messages import Borders
+from mssvm.engines.messages import Annealing, Borders
 from mssvm.engines.native.wiring import WIRING
 
 if TYPE_CHECKING:
     from mssvm.engines.native.messages import NativeMessageModel
 
-# Instances in one call for every thread where one may take long: an interrupt is looked for between calls.
-AT_A_TIME = 8
+# Instances per thread in one call that may take long: interrupts are noticed between calls.
+PORTION = 8
 NO_FLOATS = np.zeros(0)
+NO_ANNEALING = Annealing(hot=NO_FLOATS, cold=NO_FLOATS, rounds=0, budget=0.0, draws=NO_FLOATS)
 
 _HIDDEN: dict[str, FieldKind] = {
-    "wiring": RecordKind(WIRING), "outside": MASK, "forest": MASK, "component": INTS, "ptr": INTS, "member_ptr": INTS,
-    "visit": INTS, "up": INTS, "parent": INTS, "inside": INTS, "unary": FLOATS, "tables": FLOATS, "eps": FLOAT,
-}  # fmt: skip
+    "wiring": RecordKind(WIRING),
+    "outside": MASK,
+    "forest": MASK,
+    "component": INTS,
+    "ptr": INTS,
+    "member_ptr": INTS,
+    "visit": INTS,
+    "up": INTS,
+    "parent": INTS,
+    "inside": INTS,
+    "unary": FLOATS,
+    "tables": FLOATS,
+    "eps": FLOAT,
+}
 HIDDEN = RecordType("hidden", _HIDDEN)
 _ON: dict[str, FieldKind] = {"hidden": RecordKind(HIDDEN), "instances": INTS, "y": INTS}
 EVALUATE = Function("mssvm_conditional_evaluate", **_ON, value=FLOATS, threads=INT)
 MARGINALS = Function("mssvm_conditional_marginals", **_ON, mu_unary=FLOATS, mu_tables=FLOATS, threads=INT)
 ANNEAL = Function(
     "mssvm_conditional_anneal",
-    **_ON, free=MASK, hot=FLOATS, cold=FLOATS, draws=FLOATS, rounds=INT, budget=FLOAT, threads=INT,
-)  # fmt: skip
+    **_ON,
+    free=MASK,
+    hot=FLOATS,
+    cold=FLOATS,
+    draws=FLOATS,
+    rounds=INT,
+    budget=FLOAT,
+    threads=INT,
+)
 BORDERS = Function(
     "mssvm_conditional_borders",
-    hidden=RecordKind(HIDDEN), ptr=INTS, var=INTS, entry_ptr=INTS, instances=INTS, y=INTS, values=FLOATS,
-    weights=FLOATS, mu_unary=FLOATS, mu_tables=FLOATS, threads=INT,
-)  # fmt: skip
+    hidden=RecordKind(HIDDEN),
+    ptr=INTS,
+    var=INTS,
+    entry_ptr=INTS,
+    instances=INTS,
+    y=INTS,
+    values=FLOATS,
+    weights=FLOATS,
+    mu_unary=FLOATS,
+    mu_tables=FLOATS,
+    threads=INT,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +90,12 @@ class NativeConditional:
     @classmethod
     def of(cls, model: NativeMessageModel, components: HiddenComponents, eps_h: float) -> NativeConditional:
         """For the components of the hidden variables, at their temperature."""
-        names = ("component", "ptr", "member_ptr", "visit", "up", "parent", "inside")
-        arrays = {name: np.ascontiguousarray(getattr(components, name), dtype=np.int64) for name in names}
-        flags = {name: np.ascontiguousarray(getattr(components, name), np.bool_) for name in ("outside", "forest")}
-        record = HIDDEN(
-            wiring=model.plan.wiring, **flags, **arrays, unary=model.unary, tables=model.tables, eps=float(eps_h)
-        )
+        arrays: dict[str, AnyArray] = {}
+        for name in ("component", "ptr", "member_ptr", "visit", "up", "parent", "inside"):
+            arrays[name] = np.ascontiguousarray(getattr(components, name), dtype=np.int64)
+        for name in ("outside", "forest"):
+            arrays[name] = np.ascontiguousarray(getattr(components, name), dtype=np.bool_)
+        record = HIDDEN(wiring=model.plan.wiring, **arrays, unary=model.unary, tables=model.tables, eps=float(eps_h))
         return cls(model, record)
 
     def evaluate(self, instances: Ints, y: Ints, value: Floats) -> None:
@@ -76,18 +104,18 @@ class NativeConditional:
     def marginals(self, instances: Ints, y: Ints, mu: Marginals) -> None:
         MARGINALS(**self._on(instances, y), mu_unary=mu.unary, mu_tables=mu.tables)
 
-    def ascend(self, instances: Ints, free: Bools, y: Ints) -> None:
-        self.anneal(instances, free, y, NO_FLOATS, NO_FLOATS, 0, 0.0, NO_FLOATS)
-
-    def anneal(
-        self, instances: Ints, free: Bools, y: Ints, hot: Floats, cold: Floats, rounds: int, budget: float,
-        draws: Floats,
-    ) -> None:  # fmt: skip
-        for some in self._in_portions(instances):
+    def improve(self, instances: Ints, free: Bools, y: Ints, annealing: Annealing | None = None) -> None:
+        chain = annealing or NO_ANNEALING
+        for portion in self._in_portions(instances):
             ANNEAL(
-                **self._on(some, y), free=np.ascontiguousarray(free), hot=hot, cold=cold, draws=draws, rounds=rounds,
-                budget=float(budget),
-            )  # fmt: skip
+                **self._on(portion, y),
+                free=np.ascontiguousarray(free),
+                hot=chain.hot,
+                cold=chain.cold,
+                draws=chain.draws,
+                rounds=chain.rounds,
+                budget=float(chain.budget),
+            )
 
     def tabulate(self, borders: Borders, instances: Ints, y: Ints, values: Floats) -> None:
         self._at_borders(borders, instances, y, values, NO_FLOATS, Marginals(NO_FLOATS, NO_FLOATS))
@@ -99,18 +127,24 @@ class NativeConditional:
         self, borders: Borders, instances: Ints, y: Ints, values: Floats, weights: Floats, mu: Marginals
     ) -> None:
         trial = y.copy()  # borders run through all their states
-        for some in self._in_portions(instances):
+        for portion in self._in_portions(instances):
             BORDERS(
-                **self._on(some, trial), ptr=borders.ptr, var=borders.var, entry_ptr=borders.entry_ptr, values=values,
-                weights=weights, mu_unary=mu.unary, mu_tables=mu.tables,
-            )  # fmt: skip
+                **self._on(portion, trial),
+                ptr=borders.ptr,
+                var=borders.var,
+                entry_ptr=borders.entry_ptr,
+                values=values,
+                weights=weights,
+                mu_unary=mu.unary,
+                mu_tables=mu.tables,
+            )
 
     def _on(self, instances: Ints, y: Ints) -> dict[str, Any]:
         """The fields that all calls share."""
-        named = np.ascontiguousarray(instances, dtype=np.int64)
-        return {"hidden": self.hidden, "instances": named, "y": y, "threads": self.model.threads}
+        index = np.ascontiguousarray(instances, dtype=np.int64)
+        return {"hidden": self.hidden, "instances": index, "y": y, "threads": self.model.threads}
 
     def _in_portions(self, instances: Ints) -> Iterator[Ints]:
-        size = AT_A_TIME * self.model.threads
+        size = PORTION * self.model.threads
         for first in range(0, len(instances), size):
             yield instances[first : first + size]

@@ -31,7 +31,7 @@ from mssvm.core.library import (
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, entries_of, offsets
-from mssvm.engines.messages import NOISE, MessageGroup, Schedule, Temperatures, sweep_order, sweep_places
+from mssvm.engines.messages import NOISE, Schedule, Temperatures, sweep_order, sweep_places
 from mssvm.engines.native.conditional import NativeConditional
 from mssvm.engines.native.wiring import WIRING
 
@@ -267,24 +267,28 @@ class NativeMessageModel:
     def marginals(self) -> Marginals:
         return Marginals.zeros(self.plan.batch)
 
-    def run(self) -> NativeRun:
-        return NativeRun(self, self.unary, self._no_tables)
-
-    def groups(self, instances: Ints, temperatures: Temperatures, scaled: bool) -> list[MessageGroup]:
-        if not len(instances):
-            return []
-        tables = self._scaled(instances, temperatures) if scaled else self._no_tables
-        unit = tables.unit if scaled else temperatures.eps_h or 1.0
-
-        def run(noise: bool) -> NativeRun:
-            return NativeRun(self, self.noisy if noise else self.unary, tables)
-
-        return [MessageGroup(instances, unit, run)]
+    def run(
+        self, instances: Ints | None = None, scaled_at: Temperatures | None = None, noisy: bool = False
+    ) -> NativeRun:
+        unary = self.noisy if noisy else self.unary
+        if scaled_at is None:
+            return NativeRun(self, unary, self._no_tables)
+        if instances is None:
+            instances = np.arange(len(self.plan.batch))
+        # A search makes several runs at the same temperatures.
+        key = (scaled_at.eps_y, scaled_at.eps_h, instances.tobytes())
+        if key not in self._scaled_tables:
+            self._scaled_tables[key] = self._scaled(instances, scaled_at)
+        return NativeRun(self, unary, self._scaled_tables[key])
 
     @cached_property
     def _no_tables(self) -> ScaledTables:
         none = np.zeros(len(self.plan.batch), dtype=bool)
         return ScaledTables(1.0, NO_FLOATS, none, none)
+
+    @cached_property
+    def _scaled_tables(self) -> dict[tuple[float, float, bytes], ScaledTables]:
+        return {}
 
     def _scaled(self, instances: Ints, temperatures: Temperatures) -> ScaledTables:
         """Tables for probabilities at these temperatures."""

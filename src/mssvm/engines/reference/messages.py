@@ -17,8 +17,8 @@ from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch, offsets
 from mssvm.engines.messages import (
+    Annealing,
     Borders,
-    MessageGroup,
     Schedule,
     Temperatures,
     sweep_order,
@@ -103,14 +103,10 @@ class ReferenceMessageModel:
     def table(self, f: int) -> Floats:
         return self.plan.part(self.tables, self.plan.batch.table_at, f, tuple(self.plan.scope(f)))
 
-    def run(self) -> ReferenceRun:
-        return ReferenceRun(self, self.unary)
-
-    def groups(self, instances: Ints, temperatures: Temperatures, scaled: bool) -> list[MessageGroup]:
-        if not len(instances):
-            return []
-        scores = {False: self.unary, True: self.noisy}
-        return [MessageGroup(instances, temperatures.eps_h or 1.0, lambda noise: ReferenceRun(self, scores[noise]))]
+    def run(
+        self, instances: Ints | None = None, scaled_at: Temperatures | None = None, noisy: bool = False
+    ) -> ReferenceRun:
+        return ReferenceRun(self, self.noisy if noisy else self.unary)
 
     def marginals(self) -> Marginals:
         return Marginals.zeros(self.plan.batch)
@@ -322,7 +318,8 @@ class ReferenceConditional:
         y[i] = old
         return np.array(out)
 
-    def ascend(self, instances: Ints, free: Bools, y: Ints) -> None:
+    def improve(self, instances: Ints, free: Bools, y: Ints, annealing: Annealing | None = None) -> None:
+        """Ascent only: annealing is skipped, however large its budget."""
         for b in instances[self.components.forest[instances]]:
             moving = True
             while moving:
@@ -332,13 +329,6 @@ class ReferenceConditional:
                     best, now = q.max(), q[y[i]]
                     if best > now and best - now > 1e-11 * (1.0 + abs(best)):
                         y[i], moving = int(np.argmax(q)), True
-
-    def anneal(
-        self, instances: Ints, free: Bools, y: Ints, hot: Floats, cold: Floats, rounds: int, budget: float,
-        draws: Floats,
-    ) -> None:  # fmt: skip
-        """No rounds of sampling here, however large the budget: only the ascent behind them."""
-        self.ascend(instances, free, y)
 
     def _border_states(self, borders: Borders, instances: Ints, y: Ints) -> Iterator[tuple[int, int, Ints, Ints]]:
         """Component, entry, border and y for every border state."""

@@ -12,7 +12,7 @@ import torch
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.components import HiddenComponents
 from mssvm.core.potentials import Marginals
-from mssvm.engines.messages import Borders, Conditional
+from mssvm.engines.messages import Annealing, Borders, Conditional
 from mssvm.engines.torch.arrays import DeviceMarginals, Index, fetched
 
 if TYPE_CHECKING:
@@ -82,14 +82,8 @@ class TorchConditional:
         first, second = every[plan.ends[factors]].unbind(1)
         return state, factors, first, second
 
-    def ascend(self, instances: Ints, free: Bools, y: Ints) -> None:
-        self._host.ascend(instances, free, y)
-
-    def anneal(
-        self, instances: Ints, free: Bools, y: Ints, hot: Floats, cold: Floats, rounds: int, budget: float,
-        draws: Floats,
-    ) -> None:  # fmt: skip
-        self._host.anneal(instances, free, y, hot, cold, rounds, budget, draws)
+    def improve(self, instances: Ints, free: Bools, y: Ints, annealing: Annealing | None = None) -> None:
+        self._host.improve(instances, free, y, annealing)
 
     def tabulate(self, borders: Borders, instances: Ints, y: Ints, values: Floats) -> None:
         self._host.tabulate(borders, instances, y, values)

@@ -24,7 +24,6 @@ from mssvm.core.topology import Batch, spans
 from mssvm.engines.messages import (
     NOISE,
     Conditional,
-    MessageGroup,
     MessageModel,
     MessagePlan,
     Schedule,
@@ -231,17 +230,10 @@ class TorchMessageModel:
     def range(self) -> Floats:
         return self.host.range
 
-    def run(self) -> TorchRun:
-        return TorchRun(self, self.unary)
-
-    def groups(self, instances: Ints, temperatures: Temperatures, scaled: bool) -> list[MessageGroup]:
-        if not len(instances):
-            return []
-
-        def run(noise: bool) -> TorchRun:
-            return TorchRun(self, self.noisy if noise else self.unary)
-
-        return [MessageGroup(instances, temperatures.eps_h or 1.0, run)]
+    def run(
+        self, instances: Ints | None = None, scaled_at: Temperatures | None = None, noisy: bool = False
+    ) -> TorchRun:
+        return TorchRun(self, self.noisy if noisy else self.unary)
 
     def marginals(self) -> Marginals:
         sizes = self.plan.batch.n_states, self.plan.batch.n_mu_entries

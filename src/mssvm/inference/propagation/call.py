@@ -53,16 +53,20 @@ class PropagationCall:
         if t.eps_y == 0.0:
             self.value[instances] = -np.inf
             self.method[instances] = "mixed-product"
-        for group in self.model.groups(instances, t, self.bound.plan.settings.scaled) if len(instances) else []:
+        if len(instances):
             if conditional is not None and t.eps_y == 0.0:
-                OutputSearch(self, task, group, conditional, merged).run()
+                OutputSearch(self, task, instances, conditional, merged).run()
             else:
-                runs = [self._hold_clamped(group.run(False), group.instances) for _ in range(1 + self.regions)]
-                self._sum(runs, t, group.instances)
+                runs = [self._hold_clamped(self.fresh_run(instances, t), instances) for _ in range(1 + self.regions)]
+                self._sum(runs, t, instances)
         if t.eps_y > 0.0:
             self.converged[instances] = self.residual[instances] <= self.tolerance
             self.method[instances] = "sum-product" if t.eps_y == t.eps_h else "two-temperature propagation"
             self.exact[instances] = self.bound.forest[instances] & self.converged[instances] & (t.eps_y == t.eps_h)
+
+    def fresh_run(self, instances: Ints, t: Temperatures, noisy: bool = False) -> MessageRun:
+        """Messages of the instances of a task, as scaled probabilities where the settings allow them."""
+        return self.model.run(instances, t if self.bound.plan.settings.scaled else None, noisy)
 
     def belief(self) -> Belief:
         """The result. An instance of value -inf has weight zero everywhere, as with ``power_sum``."""

@@ -29,8 +29,8 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import segment_argmax
 from mssvm.core.topology import spans
 from mssvm.engines.messages import (
+    Annealing,
     Conditional,
-    MessageGroup,
     MessageModel,
     MessageRun,
     Schedule,
@@ -56,24 +56,24 @@ CUT_TOLERANCE = 1e-9  # relative to a score: a bound so close proves it
 class OutputSearch:
     """The search for y: states under trial, and sum-product messages given them.
 
-    ``group`` makes messages, ``conditional`` judges states, ``merged`` is the model without hidden variables, if there
+    ``conditional`` judges states, ``merged`` is the model without hidden variables, if there
     is one.
     """
 
     def __init__(
-        self, call: PropagationCall, task: MessageTask, group: MessageGroup, conditional: Conditional,
+        self, call: PropagationCall, task: MessageTask, instances: Ints, conditional: Conditional,
         merged: MessageModel | None,
     ) -> None:  # fmt: skip
         assert task.components is not None
         bound = call.bound
-        self.call, self.group, self.conditional, self.merged = call, group, conditional, merged
+        self.call, self.conditional, self.merged = call, conditional, merged
         self.merging, self.components, self.t = task.merging, task.components, task.temperatures
-        self.instances = group.instances
+        self.instances = instances
         self.bound, self.batch, self.model, self.effort = bound, bound.batch, call.model, call.effort
         self.schedule, self.seed = call.effort.schedule, bound.plan.settings.seed
-        self.messages = group.run(True)
-        loopy = not self.components.forest[group.instances].all()
-        self.held = group.run(False) if loopy else self.messages
+        self.messages = call.fresh_run(instances, self.t, noisy=True)
+        loopy = not self.components.forest[instances].all()
+        self.held = call.fresh_run(instances, self.t) if loopy else self.messages
         n_vars = len(call.y)
         self.q, self.y = np.full(len(call.value), np.nan), np.zeros(n_vars, dtype=np.int64)
         self.judged, self.held_at = np.full((2, n_vars), -1, dtype=np.int64)
@@ -86,7 +86,7 @@ class OutputSearch:
 
     @cached_property
     def sums(self) -> Temperatures:
-        return Temperatures.one(len(self.call.y), self.group.unit)
+        return Temperatures.one(len(self.call.y), self.t.eps_h or self.messages.unit)
 
     @cached_property
     def maxima(self) -> Temperatures:
@@ -350,14 +350,14 @@ class OutputSearch:
     def _local_search(self, instances: Ints) -> None:
         free, call, effort = self.bound.free & self.components.outside, self.call, self.effort
         self._copy(instances, call.y, self.y)
-        self.conditional.ascend(instances, free, self.y)
+        self.conditional.improve(instances, free, self.y)
         self._judge(instances)
         most = int(np.bincount(self.batch.owner[free], minlength=len(self.batch))[instances].max())
         for k in range(effort.gibbs):
             self._copy(instances, call.y, self.y)
             draws = uniforms(np.arange(effort.rounds * most), self.seed, k)
-            hot, cold = self.range / HOT, self.range / COLD
-            self.conditional.anneal(instances, free, self.y, hot, cold, effort.rounds, effort.budget, draws)
+            annealing = Annealing(self.range / HOT, self.range / COLD, effort.rounds, effort.budget, draws)
+            self.conditional.improve(instances, free, self.y, annealing)
             before = call.value[instances].copy()
             self._judge(instances)
             call.method[instances[call.value[instances] > before]] = "annealed Gibbs search"
