@@ -1,7 +1,7 @@
 """Engines: ``base`` is the protocol, ``native`` runs it on CPUs, ``torch`` on GPUs, ``reference`` defines it in NumPy.
 
-``engine_of`` is the table of names that estimators read; a new engine is one package and one line in it. Where there is
-no compiled library, "auto" is the reference engine, and a warning says so once.
+``engine_of`` finds an engine by its name; a new engine is one package and one line of the table ``ENGINES``. Without a
+compiled library "auto" is the reference engine, with a warning once per process.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ ENGINES = {
     "reference": "mssvm.engines.reference:ReferenceEngine",
     "torch": "mssvm.engines.torch:TorchEngine",
 }
-THREADS = 4096  # more than any machine has
+THREADS = 4096  # an upper bound that no machine reaches
 
 
 def engine_of(engine: Any = "auto", threads: int | None = 1, device: str | None = None) -> Engine:
-    """An engine by name with so many threads (None is one, negative numbers count back from all cores), an engine
-    object as it is, or the torch engine on a device.
+    """An engine by name with a number of threads, or the torch engine on a device; an engine object is returned as is.
+
+    ``threads``: None is one, negative numbers count back from the number of cores (-1: all).
 
     >>> engine = ms.engines.engine_of("reference", threads=1)
     >>> engine.name, ms.CRF(ms.Chain(), engine=engine).fit(X, y).score(X, y)
     ('reference', 1.0)
     """
-    many = 1 if threads is None else count(threads, "threads (n_jobs)", -THREADS, THREADS)
-    if many == 0:
-        raise InputError("threads (n_jobs) must be None or a whole number other than 0, got 0.")
+    n_threads = _thread_count(threads)
     if device is not None and engine != "auto":
         raise InputError(f"device={device!r} stands for an engine; leave out either it or engine={engine!r}.")
     if device is not None or (isinstance(engine, str) and engine == "torch"):
@@ -52,14 +51,26 @@ def engine_of(engine: Any = "auto", threads: int | None = 1, device: str | None 
         _warn_once(why)
         engine = "reference"
     if isinstance(engine, str) and engine in ENGINES:
-        made: Engine = resolve_name(ENGINES[engine])(many if many > 0 else max(1, (cpu_count() or 1) + 1 + many))
-        return made
+        on_cpu: Engine = resolve_name(ENGINES[engine])(n_threads)
+        return on_cpu
     if not isinstance(engine, Engine):
         raise InputError(f"engine must be one of {', '.join(map(repr, ENGINES))} or an engine object, got {engine!r}.")
     return engine
 
 
+def _thread_count(threads: int | None) -> int:
+    """The number of threads that the parameter ``threads`` (or ``n_jobs``) stands for."""
+    if threads is None:
+        return 1
+    number = count(threads, "threads (n_jobs)", -THREADS, THREADS)
+    if number == 0:
+        raise InputError("threads (n_jobs) must be None or a whole number other than 0, got 0.")
+    if number > 0:
+        return number
+    return max(1, (cpu_count() or 1) + 1 + number)
+
+
 @cache
 def _warn_once(why: str) -> None:
-    """A process asks for engines many times; one sentence is enough."""
+    """Warn about the missing library; a process looks engines up many times."""
     warn(f"The reference engine answers, hundreds of times more slowly: {why}", MssvmWarning, stacklevel=3)

@@ -1,14 +1,14 @@
-"""What an engine is: the one door between inference and compiled code (CPU, GPU, or plain NumPy).
+"""The engine protocol: the only interface between inference and compiled code (CPU, GPU, or plain NumPy).
 
     engine.exact(batch)     -> Plan          exact nested power sums (paper eq. 5) on any graph
-    engine.messages(batch)  -> MessagePlan   belief propagation: what a search over starts needs (``engines.messages``)
+    engine.messages(batch)  -> MessagePlan   belief propagation (``engines.messages``)
     engine.linear(batch, terms, offset, n_weights) -> Features    scores of linear models, and their transpose
-    plan.bind(query, eps_y, eps_h) -> Bound  routes, orders, masks, kernels and scratch are resolved here, once
+    plan.bind(query, eps_y, eps_h) -> Bound  strategies, orders, masks, kernels and workspaces are resolved here, once
     bound(theta)            -> Belief        run many times
-    features.joined(pair, cost) -> Joined    from weights to values and gradient, where an engine can join these
+    features.joined(pair, cost) -> Joined    from weights to values and gradient in one call, where an engine can
 
-Plan once, bind once, run many: nothing is looked up by identity, whoever calls often holds its bounds. How a batch is
-run (lanes, sub-blocks, threads) is the engine's own business and never changes a result.
+Plan once, bind once, run many: there are no caches keyed by identity, so repeated callers hold on to their bounds. How
+a batch is run (lanes, sub-blocks, threads) is the engine's own business and never changes a result.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class Bound(Protocol):
     """Inference with everything but the potentials resolved."""
 
     def __call__(self, theta: Potentials) -> Belief:
-        """PS_{outputs}[eps_y] PS_{hidden}[eps_h] theta of every instance, its gradient, and what is known about it.
+        """PS_{outputs}[eps_y] PS_{hidden}[eps_h] theta of every instance, its gradient, and its status.
 
-        A bound of some instances leaves the others at value 0, marginals 0 and ``Status.nothing``.
+        A bound of a subset of the instances leaves the others at value 0 and marginals 0, with an empty method.
         """
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """Values under a query and under a narrower one, and the difference of their gradients, plus - minus.
+    """Values of a query (plus) and of a narrower one (minus), and the difference of their gradients, plus - minus.
 
-    ``floored`` counts the instances whose first value had to be raised to the second.
+    ``floored`` counts the instances whose plus value was below the minus value and was raised to it.
     """
 
     plus: Floats
@@ -82,7 +82,7 @@ class Plan(Protocol):
         ...
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
-        """Resolve two queries that are always asked together."""
+        """Resolve two queries that are always evaluated together."""
         ...
 
 
@@ -91,11 +91,11 @@ METHODS = ("given states", "side by side", "tree recursion", "conditioning", "cl
 
 @dataclass(frozen=True)
 class ExactSettings:
-    """What exact inference may do: bytes of workspace, restarts and seed of the search for elimination orders, and
-    the methods that an engine which has several may choose from (one that has not ignores them).
+    """Limits of exact inference: bytes of workspace, restarts and seed of the search for elimination orders, and the
+    methods to choose from (for engines that have several).
 
-    Under a finite ``operations_limit`` costs that are beyond it or beyond ``memory_limit`` need not be worked out: they
-    may be given as infinite."""
+    With a finite ``operations_limit`` an engine may report costs beyond it, or beyond ``memory_limit``, as infinite.
+    """
 
     memory_limit: int = 4 << 30
     restarts: int = 8
@@ -106,7 +106,7 @@ class ExactSettings:
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """What exact inference would take, per instance: induced width, bytes of workspace, table entries visited."""
+    """Predicted cost of exact inference per instance: induced width, bytes of workspace, table entries visited."""
 
     width: Ints
     bytes: Floats
@@ -114,7 +114,7 @@ class Costs:
 
 
 class ExactBound(Bound, Protocol):
-    """Exact inference that can also be asked for less than marginals."""
+    """Exact inference that can also compute values alone, or values and maximisers."""
 
     def value(self, theta: Potentials) -> Floats:
         """The values alone."""
@@ -127,9 +127,9 @@ class ExactBound(Bound, Protocol):
 
 
 class ExactPlan(Plan, Protocol):
-    """Exact inference on one batch; ``costs`` is known before anything is allocated.
+    """Exact inference on one batch; ``costs`` allocates nothing.
 
-    Without ``marginals`` a bound answers ``value`` and ``decode`` only, in about half the memory.
+    Without ``marginals`` a bound has ``value`` and ``decode`` only, and needs about half the memory.
     """
 
     def bind(
@@ -140,7 +140,7 @@ class ExactPlan(Plan, Protocol):
 
 
 class Features(Protocol):
-    """A model bound to the inputs of one batch: kernels, folding of tied tables and checks are resolved."""
+    """A linear model bound to the features of one batch."""
 
     def forward(self, w: Floats) -> Potentials:
         """theta at the weights ``w``."""
@@ -156,18 +156,22 @@ Joined = Callable[[Floats], tuple[Floats, Floats, Floats]]
 
 @runtime_checkable
 class JoiningFeatures(Features, Protocol):
-    """Features of an engine that can go from weights to values and their gradient without a stop: threads wait for the
-    interpreter wherever they come back to it."""
+    """Features of an engine that computes values and their gradient from weights in one call.
+
+    Every return to the interpreter makes threads wait for it.
+    """
 
     def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
-        """The values of U+ (of scores with ``cost``) and of U- at weights w, and Phi^T (mu+ - mu-): what ``forward``,
-        ``pair`` and ``adjoint`` give. None where these cannot be joined."""
+        """A function of w: the values of U+ (of scores with ``cost``) and of U-, and Phi^T (mu+ - mu-).
+
+        It equals ``forward``, ``pair`` and ``adjoint`` in turn. None where an engine cannot join these.
+        """
         ...
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """A way to run inference. ``name`` is what estimators call it, ``threads`` how many it may use.
+    """An implementation of inference. ``name`` is the string for estimators, ``threads`` the number it may use.
 
     >>> isinstance(ms.engines.engine_of("native"), ms.engines.Engine)
     True
@@ -181,7 +185,7 @@ class Engine(Protocol):
 
     @property
     def idle(self) -> int:
-        """How many threads ``each`` would use here: one inside work that it runs."""
+        """The number of threads that ``parallel_map`` would use now: one inside work that it runs."""
         ...
 
     def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan: ...
@@ -194,7 +198,7 @@ class Engine(Protocol):
 
     @property
     def parallel_map(self) -> ParallelMap:
-        """Runs a function on every row of some columns, on this engine's threads; results in order."""
+        """Maps a function over the rows of columns on this engine's threads; results in order."""
         ...
 
 
@@ -211,7 +215,7 @@ class TwoCalls:
 
 
 def too_large(instance: int, width: int, needed: int, limit: int, advice: str = "") -> MemoryLimitError:
-    """The refusal of an instance whose elimination would need more bytes than allowed."""
+    """The error for an instance whose elimination needs more bytes than allowed."""
     return MemoryLimitError(
         f"instance {instance} needs {in_bytes(needed)} for exact elimination (width {width}), more than memory_limit = "
         f"{in_bytes(limit)}; use belief propagation or raise memory_limit{advice}."
@@ -219,7 +223,7 @@ def too_large(instance: int, width: int, needed: int, limit: int, advice: str = 
 
 
 def in_bytes(n: int) -> str:
-    """Bytes for a reader: ``3.2 GiB``, or a power of two when no unit fits."""
+    """A number of bytes as text: ``3.2 GiB``, or a power of two beyond all units."""
     if n >= 1 << 60:
         return f"2^{log2(n):.0f} bytes"
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):

@@ -29,8 +29,14 @@ LARGEST_TRIANGLE = 1 << 17  # states of a triangle, which are entries of a table
 Variables = tuple[int, ...]
 Graph = list[set[int]]
 FIRST, OTHER, COPY = range(3)
-Found = tuple[list[Variables], dict[int, int], list[tuple[int, int]]]
-"""Clusters, the one that each variable belongs to (in others it is a copy), and the edges between clusters."""
+
+
+class Clustering(NamedTuple):
+    """Clusters of variables, the edges between them, and the ``home`` of each variable; elsewhere it is a copy."""
+
+    clusters: list[Variables]
+    home: dict[int, int]
+    edges: list[tuple[int, int]]
 
 
 FormKey = tuple[tuple[Any, ...], ...]
@@ -38,22 +44,27 @@ FormKey = tuple[tuple[Any, ...], ...]
 
 
 class EdgeForm(NamedTuple):
-    """How the table of two clusters comes from those of factors: ``pairs`` (entry, which factor, its entry), and
-    whether entries contradict each other in a variable of both. Equal keys have equal forms."""
+    """How the table between two clusters is the sum of factors' tables.
+
+    ``pairs`` has rows (entry, index of the factor, entry of its table); ``forbidden`` marks entries whose two clusters
+    disagree about a variable that both have. Equal keys have equal forms.
+    """
 
     key: FormKey
     pairs: Ints
-    holes: Bools
+    forbidden: Bools
 
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
     """A topology as a forest of clusters of its variables.
 
-    ``members`` has a row (cluster, variable, kind, to, at, outer, card, inner) for every variable of a cluster, whose
-    own come first: kind FIRST, OTHER or COPY; state s of the variable, state ``at + s`` of the graph, is part of the
-    cluster's states ``to + (o card + s) inner + i``. ``lifted`` are (state of a cluster, factor, entry) of the factors
-    inside one. Edge e has ``forms[e]``, of the factors ``factors[e]``.
+    members   a row (cluster, variable, kind, to, at, outer, card, inner) for every variable of a cluster, its own
+              variables first; kind is FIRST, OTHER or COPY. State s of the variable (state ``at + s`` of the graph) is
+              part of the cluster's states ``to + (o * card + s) * inner + i``, o < outer, i < inner
+    lifted    rows (state of a cluster, factor, entry) of the factors inside one cluster
+    forms     of every edge between clusters
+    factors   of every edge between clusters, in the order of its form
     """
 
     forest: Topology
@@ -66,34 +77,37 @@ class Clusters:
 @lru_cache(1024)
 def clusters_of(topology: Topology) -> Clusters | None:
     """A forest of small clusters, if one is found."""
-    n, factors = topology.n_vars, topology.n_factors
-    if factors >= 2 * n or np.any(topology.scope_sizes != 2):
+    if topology.n_factors >= 2 * topology.n_vars or np.any(topology.scope_sizes != 2):
         return None
-    graph: Graph = [set() for _ in range(n)]
+    graph: Graph = [set() for _ in range(topology.n_vars)]
     for a, b in topology.scopes:
         graph[a].add(b)
         graph[b].add(a)
-    found = _triangles(topology, graph) or _layers(topology, graph)
-    return None if found is None else _cluster(topology, found, np.zeros(factors, dtype=bool))
+    clustering = _triangles(topology, graph) or _layers(topology, graph)
+    if clustering is None:
+        return None
+    return _cluster(topology, clustering, np.zeros(topology.n_factors, dtype=bool))
 
 
 @lru_cache(1024)
 def spanning_forest(topology: Topology, last: bytes) -> tuple[Clusters, Bools]:
-    """The variables as clusters of one, with a forest of the factors, of those marked in ``last`` as few as can be; and
-    which factors are left over."""
-    marked = np.frombuffer(last, dtype=bool)
-    order = np.argsort(marked, kind="stable").tolist()
-    kept = _acyclic(topology.n_vars, [topology.scopes[f] for f in order])
-    left = np.ones(topology.n_factors, dtype=bool)
-    left[[f for f, is_kept in zip(order, kept, strict=True) if is_kept]] = False
-    singles: list[Variables] = [(v,) for v in range(topology.n_vars)]
-    edges = [(a, b) for (a, b), out in zip(topology.scopes, left, strict=True) if not out]
-    return _cluster(topology, (singles, {v: v for v in range(topology.n_vars)}, edges), left), left
+    """Clusters of one variable each, joined by a spanning forest of the factors; and the factors left out.
+
+    Factors marked in ``last`` (a mask, as bytes) enter the forest only where no other factor does.
+    """
+    n = topology.n_vars
+    order = np.argsort(np.frombuffer(last, dtype=bool), kind="stable")
+    in_forest = np.zeros(topology.n_factors, dtype=bool)
+    in_forest[order] = _acyclic(n, [topology.scopes[f] for f in order.tolist()])
+    edges = [(topology.scopes[f][0], topology.scopes[f][1]) for f in np.flatnonzero(in_forest).tolist()]
+    singles = Clustering([(v,) for v in range(n)], {v: v for v in range(n)}, edges)
+    return _cluster(topology, singles, ~in_forest), ~in_forest
 
 
 def _acyclic(n: int, edges: Sequence[Variables]) -> list[bool]:
-    """Which edges, added one after the other, close no cycle with those before."""
-    root, out = list(range(n)), []
+    """Which edges, added one after the other, close no cycle with those before (union-find)."""
+    root = list(range(n))
+    out = []
 
     def find(v: int) -> int:
         while root[v] != v:
@@ -102,37 +116,51 @@ def _acyclic(n: int, edges: Sequence[Variables]) -> list[bool]:
         return v
 
     for a, b in edges:
-        a, b = find(a), find(b)
-        out.append(a != b)
-        root[a] = b
+        root_a = find(a)
+        root_b = find(b)
+        out.append(root_a != root_b)
+        root[root_a] = root_b
     return out
 
 
-def _triangles(topology: Topology, graph: Graph) -> Found | None:
-    """Clusters and edges, if without the edges across hidden variables there is a forest: variables with two neighbours
-    that are neighbours themselves get a copy of one of these."""
-    cards, graph = topology.cards, [set(near) for near in graph]
-    clusters: list[Variables] = [(v,) for v in range(len(cards))]
-    for v in sorted(range(len(cards)), key=lambda v: (cards[v], -v)):  # hidden variables are small, and come last
-        if len(graph[v]) == 2:
-            a, b = sorted(graph[v], key=lambda u: (cards[u], u))
-            if b in graph[a]:
-                graph[a].discard(b)
-                graph[b].discard(a)
-                clusters[v] = (a, v)
-                if cards[a] * cards[b] * cards[v] > LARGEST_TRIANGLE:
-                    return None
-    edges = [(a, b) for a, near in enumerate(graph) for b in sorted(near) if a < b]
-    return (clusters, {v: v for v in range(len(cards))}, edges) if all(_acyclic(len(cards), edges)) else None
+def _triangles(topology: Topology, graph: Graph) -> Clustering | None:
+    """A clustering that opens triangles: a variable whose two neighbours are neighbours gets a copy of one of them.
+
+    None if a cycle is left, or if a triangle has too many states.
+    """
+    cards = topology.cards
+    n = len(cards)
+    graph = [set(neighbours) for neighbours in graph]
+    clusters: list[Variables] = [(v,) for v in range(n)]
+    # Hidden variables usually have few states and come last in the numbering: they are tried first.
+    for v in sorted(range(n), key=lambda v: (cards[v], -v)):
+        if len(graph[v]) != 2:
+            continue
+        a, b = sorted(graph[v], key=lambda u: (cards[u], u))
+        if b not in graph[a]:
+            continue
+        graph[a].discard(b)
+        graph[b].discard(a)
+        clusters[v] = (a, v)
+        if cards[a] * cards[b] * cards[v] > LARGEST_TRIANGLE:
+            return None
+    edges = [(a, b) for a, neighbours in enumerate(graph) for b in sorted(neighbours) if a < b]
+    if not all(_acyclic(n, edges)):
+        return None
+    return Clustering(clusters, {v: v for v in range(n)}, edges)
 
 
-def _layers(topology: Topology, graph: Graph) -> Found | None:
+def _layers(topology: Topology, graph: Graph) -> Clustering | None:
     """Breadth-first layers as clusters, with an edge from each to the next, if their tables are small."""
-    cards, seen, clusters, edges = topology.cards, set[int](), list[Variables](), list[tuple[int, int]]()
+    cards = topology.cards
+    seen: set[int] = set()
+    clusters: list[Variables] = []
+    edges: list[tuple[int, int]] = []
     for root in range(len(cards)):
         if root in seen:
             continue
-        layer, first = {root}, len(clusters)
+        layer = {root}
+        first = len(clusters)
         while layer:
             seen |= layer
             clusters.append(tuple(sorted(layer)))
@@ -141,20 +169,22 @@ def _layers(topology: Topology, graph: Graph) -> Found | None:
                 if prod(cards[v] for cluster in clusters[-2:] for v in cluster) > LARGEST_EDGE:
                     return None
             layer = set[int]().union(*(graph[v] for v in layer)) - seen
-    return clusters, {v: k for k, cluster in enumerate(clusters) for v in cluster}, edges
+    home = {v: k for k, cluster in enumerate(clusters) for v in cluster}
+    return Clustering(clusters, home, edges)
 
 
-def _places(topology: Topology, found: Found, left: Bools) -> tuple[list[list[int]], list[list[int]]]:
-    """Factors inside every cluster, and those on every edge, but for those ``left`` out."""
-    clusters, home, edges = found
-    inside, across = [list[int]() for _ in clusters], [list[int]() for _ in edges]
+def _places(topology: Topology, clustering: Clustering, left_out: Bools) -> tuple[list[list[int]], list[list[int]]]:
+    """Factors inside every cluster, and those on every edge, except those ``left_out``."""
+    clusters, home, edges = clustering
+    inside: list[list[int]] = [[] for _ in clusters]
+    across: list[list[int]] = [[] for _ in edges]
     number = {frozenset(edge): e for e, edge in enumerate(edges)}
     holders = {v: [k] for v, k in home.items()}
     for k, cluster in enumerate(clusters):
         for v in cluster:
             if home[v] != k:
                 holders[v].append(k)
-    for f in np.flatnonzero(~left).tolist():
+    for f in np.flatnonzero(~left_out).tolist():
         a, b = topology.scopes[f]
         pairs = [frozenset((i, j)) for i in holders[a] for j in holders[b]]
         edge = next((number[pair] for pair in pairs if pair in number), -1)
@@ -165,55 +195,91 @@ def _places(topology: Topology, found: Found, left: Bools) -> tuple[list[list[in
     return inside, across
 
 
-def _cluster(topology: Topology, found: Found, left: Bools) -> Clusters:
-    """The maps of given clusters, without the factors ``left`` out."""
-    cards, (clusters, home, edges) = topology.cards, found
-    inside, across = _places(topology, found, left)
-    starts, to = offsets(topology.card_array), 0
-    members, lifted = list[tuple[int, ...]](), [np.zeros((0, 3), dtype=np.int64)]
-    for k, cluster in enumerate(clusters):
+def _cluster(topology: Topology, clustering: Clustering, left_out: Bools) -> Clusters:
+    """The maps of a clustering, without the factors ``left_out``."""
+    cards = topology.cards
+    inside, across = _places(topology, clustering, left_out)
+    members, lifted = _members(topology, clustering, inside)
+    forms = []
+    for (one, two), factors in zip(clustering.edges, across, strict=True):
+        forms.append(_edge_form(topology, clustering.clusters[one], clustering.clusters[two], factors))
+    cluster_cards = tuple(prod(cards[v] for v in cluster) for cluster in clustering.clusters)
+    return Clusters(
+        forest=Topology(cluster_cards, clustering.edges),
+        members=members,
+        lifted=lifted,
+        forms=tuple(forms),
+        factors=tuple(tuple(factors) for factors in across),
+    )
+
+
+def _members(topology: Topology, clustering: Clustering, inside: list[list[int]]) -> tuple[Ints, Ints]:
+    """The arrays ``members`` and ``lifted`` of ``Clusters``."""
+    cards = topology.cards
+    starts = offsets(topology.card_array)
+    members: list[tuple[int, ...]] = []
+    lifted = [np.zeros((0, 3), dtype=np.int64)]
+    to = 0
+    for k, cluster in enumerate(clustering.clusters):
         sizes = [cards[v] for v in cluster]
-        for v in sorted(cluster, key=lambda v: home[v] != k):
-            place = cluster.index(v)
-            kind = COPY if home[v] != k else OTHER if members and members[-1][0] == k else FIRST
-            inside_of = prod(sizes[:place]), cards[v], prod(sizes[place + 1 :])
-            members.append((k, v, kind, to, int(starts[v]), *inside_of))
+        own_first = sorted(cluster, key=lambda v: clustering.home[v] != k)
+        for number, v in enumerate(own_first):
+            if clustering.home[v] != k:
+                kind = COPY
+            elif number > 0:
+                kind = OTHER
+            else:
+                kind = FIRST
+            axis = cluster.index(v)
+            outer = prod(sizes[:axis])
+            inner = prod(sizes[axis + 1 :])
+            members.append((k, v, kind, to, int(starts[v]), outer, cards[v], inner))
         digits = np.indices(sizes).reshape(len(cluster), -1)
-        here = to + np.arange(digits.shape[1])
+        states = to + np.arange(digits.shape[1])
         for f in inside[k]:
-            a, b = (digits[cluster.index(v)] for v in topology.scopes[f])
-            lifted.append(np.stack([here, 0 * here + f, a * cards[topology.scopes[f][1]] + b], axis=1))
-        to += len(here)
-    forms, factors = [], []
-    for e, (i, j) in enumerate(edges):
-        one, two, name = clusters[i], clusters[j], dict[int, int]()
-        for v in one + two:
-            name.setdefault(v, len(name))  # so that equal edges have one form
-        scopes = tuple((name[a], name[b]) for a, b in (topology.scopes[f] for f in across[e]))
-        ends = tuple(name[v] for v in one), tuple(name[v] for v in two)
-        forms.append(_form(tuple(cards[v] for v in name), *ends, scopes))
-        factors.append(tuple(across[e]))
-    forest = Topology(tuple(prod(cards[v] for v in c) for c in clusters), tuple(edges))
-    return Clusters(forest, np.array(members), np.concatenate(lifted), tuple(forms), tuple(factors))
+            first, second = topology.scopes[f]
+            entry = digits[cluster.index(first)] * cards[second] + digits[cluster.index(second)]
+            lifted.append(np.stack([states, np.full_like(states, f), entry], axis=1))
+        to += len(states)
+    return np.array(members), np.concatenate(lifted)
+
+
+def _edge_form(topology: Topology, one: Variables, two: Variables, factors: list[int]) -> EdgeForm:
+    """The form of an edge; variables are renumbered in order of appearance, so that equal edges share one form."""
+    number: dict[int, int] = {}
+    for v in one + two:
+        number.setdefault(v, len(number))
+    return _form(
+        tuple(topology.cards[v] for v in number),
+        tuple(number[v] for v in one),
+        tuple(number[v] for v in two),
+        tuple(tuple(number[v] for v in topology.scopes[f]) for f in factors),
+    )
 
 
 @lru_cache(256)
 def _form(cards: Variables, one: Variables, two: Variables, scopes: tuple[Variables, ...]) -> EdgeForm:
     """The form of an edge between clusters ``one`` and ``two`` with factors of ``scopes``."""
     digits = np.indices([cards[v] for v in one + two]).reshape(len(one + two), -1)
-    n, place, holes = digits.shape[1], dict[int, Ints](), np.zeros(digits.shape[1], dtype=bool)
+    n_entries = digits.shape[1]
+    forbidden = np.zeros(n_entries, dtype=bool)
+    state: dict[int, Ints] = {}
     for v, digit in zip(one + two, digits, strict=True):
-        holes |= place.setdefault(v, digit) != digit
-    kept = np.flatnonzero(~holes)
+        forbidden |= state.setdefault(v, digit) != digit
+    allowed = np.flatnonzero(~forbidden)
     pairs = [np.zeros((0, 3), dtype=np.int64)]
     for k, (a, b) in enumerate(scopes):
-        pairs.append(np.stack([np.arange(n), np.full(n, k), place[a] * cards[b] + place[b]], axis=1)[kept])
-    return EdgeForm((cards, one, two, scopes), np.concatenate(pairs), holes)
+        entry = state[a] * cards[b] + state[b]
+        rows = np.stack([np.arange(n_entries), np.full(n_entries, k), entry], axis=1)
+        pairs.append(rows[allowed])
+    return EdgeForm((cards, one, two, scopes), np.concatenate(pairs), forbidden)
 
 
 def block_width(key: FormKey) -> int:
-    """How many states of a cluster go with every state of a variable that it has a copy of, one after the other, across
-    an edge between the two; 0 if it is no such edge."""
+    """Width of the blocks of an edge between a variable and a cluster with a copy of it as its first member: the number
+    of consecutive cluster states that agree with each state of the variable. 0 for other edges."""
     cards, *ends, _ = key
     one, two = sorted(ends, key=len)
-    return prod(cards[v] for v in two[1:]) if len(one) == 1 and two[:1] == one else 0
+    if len(one) != 1 or two[:1] != one:
+        return 0
+    return prod(cards[v] for v in two[1:])

@@ -1,4 +1,4 @@
-"""Compiled plans of bucket elimination: what is eliminated when, from which inputs, into which message.
+"""Compiled plans of bucket elimination: the order of variables, and the inputs and message of every step.
 
 Exact elimination is mini-bucket elimination with nothing split, so one compiler serves both: without a limit on table
 entries every variable is one step; with one the functions of a bucket are shared out to mini-buckets that respect it.
@@ -25,7 +25,10 @@ HIDDEN, OUTPUT, CLAMPED = 0, 1, 2
 
 
 class Function(NamedTuple):
-    """A table of the work vector: its axes with their strides, its entries, and whose message it is (-1: scores)."""
+    """A table in the work vector.
+
+    ``strides`` by variable; ``at`` and ``size``: its entries; ``source``: the step whose message it is (-1: scores).
+    """
 
     strides: dict[int, int]
     at: int
@@ -60,10 +63,12 @@ class EliminationPlan:
         groups = [np.flatnonzero(roles == kind) for kind in (HIDDEN, OUTPUT)]
         sizes = np.diff(topology.scope_ptr)
         order = Orders(topology.card_array, topology.scope_flat, sizes, groups, restarts, seed).find(limits)
-        return None if order is None else cls(topology, pattern, order)
+        if order is None:
+            return None
+        return cls(topology, pattern, order)
 
     def cost(self, marginals: bool) -> Cost:
-        """Bytes count slots and messages, twice when their gradients are wanted too."""
+        """Bytes of slots and messages, twice with their gradients."""
         entries = self.order.messages + self._score_entries
         return Cost(self.order.width, 8 * entries * (2 if marginals else 1), self.order.total)
 
@@ -74,13 +79,16 @@ class EliminationPlan:
 
     @cached_property
     def _score_entries(self) -> int:
-        cards, scopes = self.topology.cards, self.topology.scopes
-        return sum(prod(cards[v] for v in s if self.pattern[v] != CLAMPED) for s in scopes) + sum(cards)
+        cards = self.topology.cards
+        entries = sum(cards)
+        for scope in self.topology.scopes:
+            entries += prod(cards[v] for v in scope if self.pattern[v] != CLAMPED)
+        return entries
 
 
 def pattern_of(batch: Batch, query: Query, eps_y: float, eps_h: float) -> NDArray[np.uint8]:
-    """The role of every variable; at equal temperatures the order is free, so hidden variables pass as outputs."""
-    roles = np.where(query.output, OUTPUT, HIDDEN) if eps_y != eps_h else np.full(batch.n_vars, OUTPUT)
+    """The role of every variable; at equal temperatures the order is free, so hidden variables count as outputs."""
+    roles = np.where(query.output | (eps_y == eps_h), OUTPUT, HIDDEN)
     return np.where(query.n_allowed(batch) == 1, CLAMPED, roles).astype(np.uint8)
 
 
@@ -97,8 +105,11 @@ class _Compiler:
     """Builds the flat arrays of ``Program`` from an order."""
 
     def __init__(self, topology: Topology, order: Sequence[int], entries: int | None) -> None:
-        self.cards, self.scopes, self.order, self.entries = topology.cards, topology.scopes, order, entries
-        self.rank = {v: p for p, v in enumerate(order)}
+        self.cards = topology.cards
+        self.scopes = topology.scopes
+        self.order = order
+        self.entries = entries
+        self.rank = {v: position for position, v in enumerate(order)}
         self.buckets: list[list[Function]] = [[] for _ in order]
         self.n_work = 1
 
@@ -121,13 +132,14 @@ class _Compiler:
         )
 
     def _axes(self, variables: Iterable[int]) -> tuple[int, ...]:
-        """The unclamped ones in storage order: eliminated first comes last."""
-        rank = self.rank
-        return tuple(sorted((v for v in variables if v in rank), key=rank.__getitem__, reverse=True))
+        """The unclamped variables in storage order: the one eliminated first is the last axis."""
+        unclamped = [v for v in variables if v in self.rank]
+        return tuple(sorted(unclamped, key=lambda v: self.rank[v], reverse=True))
 
     def _strides(self, variables: Sequence[int]) -> tuple[dict[int, int], int]:
         """Strides of a C-ordered table over ``variables``, in their order, and its number of entries."""
-        strides, size = dict.fromkeys(variables, 1), 1
+        strides = dict.fromkeys(variables, 1)
+        size = 1
         for v in reversed(variables):
             strides[v] = size
             size *= self.cards[v]
@@ -143,50 +155,66 @@ class _Compiler:
         return table
 
     def _scores(self) -> dict[str, Ints]:
-        """Where unary scores and tables are copied to, and in which arrangement."""
-        slots: dict[tuple[int, ...], int] = {(): 0}
-        arrangements: dict[tuple[tuple[int, int], ...], tuple[int, int]] = {}
-        index, n_index = [np.zeros(0, dtype=np.int64)], 0
-        slot, place, clamps = [], [], []
-        for scope in [*self.scopes, *((v,) for v in range(len(self.cards)))]:
+        """The slots of unary scores and tables, and the permutation of every table's entries."""
+        slot_of_axes: dict[tuple[int, ...], int] = {(): 0}
+
+        def slot(scope: Sequence[int]) -> int:
             axes = self._axes(scope)
-            if axes not in slots:
-                slots[axes] = self._allocate(axes).at
-            slot.append(slots[axes])
+            if axes not in slot_of_axes:
+                slot_of_axes[axes] = self._allocate(axes).at
+            return slot_of_axes[axes]
+
+        factor_slot = [slot(scope) for scope in self.scopes]
+        unary_slot = [slot((v,)) for v in range(len(self.cards))]
+
+        # Tables with the same cardinalities and strides share one permutation.
+        permutations = [np.zeros(0, dtype=np.int64)]
+        n_entries = 0
+        place_of_shape: dict[tuple[tuple[int, int], ...], tuple[int, int]] = {}
+        entry_at = []
+        factor_size = []
+        clamps = []
         for scope in self.scopes:
             strides, _ = self._strides(scope)
-            key = tuple((self.cards[v], strides[v]) for v in self._axes(scope))
-            if key not in arrangements:
-                index.append(_offsets_of(key))
-                arrangements[key] = n_index, len(index[-1])
-                n_index += len(index[-1])
-            place.append(arrangements[key])
+            shape = tuple((self.cards[v], strides[v]) for v in self._axes(scope))
+            if shape not in place_of_shape:
+                permutations.append(_offsets_of(shape))
+                place_of_shape[shape] = (n_entries, len(permutations[-1]))
+                n_entries += len(permutations[-1])
+            at, size = place_of_shape[shape]
+            entry_at.append(at)
+            factor_size.append(size)
             clamps.append([(v, strides[v]) for v in scope if v not in self.rank])
         return {
-            "unary_slot": _ints(slot[len(self.scopes) :]),
-            "factor_slot": _ints(slot[: len(self.scopes)]),
-            "entry_at": _ints([at for at, _ in place]),
-            "factor_size": _ints([size for _, size in place]),
-            "entry": np.concatenate(index),
+            "unary_slot": _ints(unary_slot),
+            "factor_slot": _ints(factor_slot),
+            "entry_at": _ints(entry_at),
+            "factor_size": _ints(factor_size),
+            "entry": np.concatenate(permutations),
             "clamp_ptr": _offsets(clamps),
-            "clamp_var": _ints([v for c in clamps for v, _ in c]),
-            "clamp_stride": _ints([s for c in clamps for _, s in c]),
+            "clamp_var": _ints([v for row in clamps for v, _ in row]),
+            "clamp_stride": _ints([stride for row in clamps for _, stride in row]),
         }
 
     def _steps(self) -> dict[str, Ints]:
         """Eliminate position by position, mini-bucket by mini-bucket; their messages enter later buckets."""
-        position_ptr, var, shift_at, messages = [0], list[int](), list[int](), list[Function]()
-        inputs, merged = list[list[Function]](), list[list[tuple[int, ...]]]()
-        levels, strides = list[int](), list[list[int]]()
-        for p, v in enumerate(self.order):
-            groups = self._mini_buckets(self.buckets[p])
+        position_ptr = [0]
+        var: list[int] = []
+        shift_at: list[int] = []
+        messages: list[Function] = []
+        inputs: list[list[Function]] = []
+        merged: list[list[tuple[int, ...]]] = []
+        levels: list[int] = []
+        strides: list[list[int]] = []
+        for position, v in enumerate(self.order):
+            groups = self._mini_buckets(self.buckets[position])
             for group in groups:
                 shift_at.append(-1 if len(groups) == 1 else self.n_work)
                 if len(groups) > 1:
                     group.append(self._allocate((v,)))
                 axes = self._axes(set[int]().union(*(table.strides for table in group)) - {v})
                 blocks = _merge(axes, group)
-                rows = sorted((*_walk(table, blocks), table.at, table) for table in group)
+                rows = sorted((*_level_and_strides(table, blocks), table.at, table) for table in group)
                 levels += [level for level, _, _, _ in rows]
                 strides += [row for _, row, _, _ in rows]
                 inputs.append([table for _, _, _, table in rows])
@@ -226,11 +254,13 @@ class _Compiler:
         scopes: list[set[int]] = []
         sizes: list[int] = []
         for table in sorted(bucket, key=lambda f: (-len(f.strides), f.at)):
-            best, best_growth = -1, self.entries + 1
+            best = -1
+            best_growth = self.entries + 1
             for g, scope in enumerate(scopes):
                 growth = prod([self.cards[v] for v in table.strides if v not in scope])
                 if sizes[g] * growth <= self.entries and growth < best_growth:
-                    best, best_growth = g, growth
+                    best = g
+                    best_growth = growth
             if best < 0:
                 groups.append([])
                 scopes.append(set())
@@ -242,13 +272,11 @@ class _Compiler:
         return groups
 
 
-def _walk(table: Function, blocks: list[tuple[int, ...]]) -> tuple[int, list[int]]:
-    """Level of an input, and how far one step along each merged axis moves in it."""
-    level, row = 0, []
-    for k, block in enumerate(blocks, start=1):
-        row.append(table.strides.get(block[-1], 0))
-        level = k if row[-1] else level
-    return level, row
+def _level_and_strides(table: Function, blocks: list[tuple[int, ...]]) -> tuple[int, list[int]]:
+    """Level of an input (one more than its deepest merged axis), and its strides along all merged axes."""
+    strides = [table.strides.get(block[-1], 0) for block in blocks]
+    level = max((k for k, stride in enumerate(strides, start=1) if stride), default=0)
+    return level, strides
 
 
 def _merge(axes: tuple[int, ...], inputs: list[Function]) -> list[tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """The flat form of an elimination plan that engines execute.
 
-Every array an engine reads or writes for one instance lies in one work vector:
+All tables that an engine reads or writes for one instance are stored in one work vector:
 
     work = [ constant | slots of unary and table scores | messages and shifts ]
 
@@ -8,8 +8,8 @@ A slot holds the sum of all scores whose unclamped variables are the same. Axes 
 elimination position, the variable eliminated first being last (contiguous). The bucket of a step therefore consists of
 inputs whose last axis is the eliminated variable; the other clique axes are merged where no input tells them apart.
 
-A variable whose bucket is split is eliminated in several steps, one per mini-bucket, each with its own temperature (its
-Hoelder weight) and with one input more: the shift, a table over the eliminated variable alone. Exact elimination has
+A variable whose bucket is split is eliminated in several steps, one per mini-bucket. Each step has its own temperature
+(its Hoelder weight) and one more input: the shift, a table over the eliminated variable alone. Exact elimination has
 one step per variable and no shifts.
 """
 

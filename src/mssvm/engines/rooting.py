@@ -17,11 +17,14 @@ _TOUCHES = Function("mssvm_forest_touches", order=INTS, parent=INTS, first=INTS,
 
 @dataclass(frozen=True, eq=False)
 class Rooting:
-    """A topology with every component rooted at its last variable, or at the last of ``first`` if it has one; ``valid``
-    only if it is a pairwise forest.
+    """A topology with a root in every component: its last variable, or its last variable of ``first`` if it has one.
 
-    ``order`` lists the variables, children before parents; ``parent``, ``edge`` (the factor to the parent; both -1 at a
-    root), ``flip`` (the parent is the factor's first variable) and ``degree`` are by variable.
+    valid    whether the topology is a pairwise forest; the arrays mean nothing otherwise
+    order    variables, children before parents
+    parent   parent of each variable, -1 at a root
+    edge     factor between each variable and its parent, -1 at a root
+    flip     whether the parent is the first variable of that factor
+    degree   number of factors of each variable
     """
 
     valid: bool
@@ -33,14 +36,19 @@ class Rooting:
 
     @classmethod
     def of(cls, n: int, scopes: tuple[tuple[int, ...], ...], first: bytes = b"") -> Rooting:
-        pairwise = all(len(scope) == 2 for scope in scopes)
-        size = n if pairwise else 0
-        ends = np.array(scopes if pairwise else (), dtype=np.int64).reshape(-1)
-        order, parent, edge, degree = (np.zeros(size, dtype=np.int64) for _ in range(4))
-        flip = np.zeros(size, dtype=bool)
-        roots = np.frombuffer(first or bytes(size), dtype=bool)[:size].copy()
-        valid = _ROOT(ends=ends, first=roots, order=order, parent=parent, edge=edge, flip=flip, degree=degree)
-        return cls(pairwise and valid == 1, order, parent, edge, flip, degree)
+        """Root a graph of ``n`` variables; ``first`` is a mask of preferred roots, as bytes."""
+        if any(len(scope) != 2 for scope in scopes):
+            none = np.zeros(0, dtype=np.int64)
+            return cls(False, none, none, none, np.zeros(0, dtype=bool), none)
+        ends = np.array(scopes, dtype=np.int64).reshape(-1)
+        preferred = np.frombuffer(first or bytes(n), dtype=bool).copy()
+        order = np.zeros(n, dtype=np.int64)
+        parent = np.zeros(n, dtype=np.int64)
+        edge = np.zeros(n, dtype=np.int64)
+        degree = np.zeros(n, dtype=np.int64)
+        flip = np.zeros(n, dtype=bool)
+        valid = _ROOT(ends=ends, first=preferred, order=order, parent=parent, edge=edge, flip=flip, degree=degree)
+        return cls(valid == 1, order, parent, edge, flip, degree)
 
     def postorder(self) -> Ints:
         """The variables, children before parents, every parent directly after one of its children."""
@@ -61,13 +69,15 @@ class Rooting:
 
 @lru_cache(4096)
 def rooting_of(topology: Topology, first: bytes = b"") -> Rooting:
-    """The rooting of a topology, worked out once for all batches that hold it."""
+    """The rooting of a topology, cached for all batches that hold it."""
     return Rooting.of(topology.n_vars, topology.scopes, first)
 
 
 def touch_few_outputs(rooting: Rooting, first: Ints, output: Bools, free: Bools) -> Bools:
-    """Whether every hidden component touches at most two free outputs, for instances of one topology whose variables
-    begin at ``first``."""
+    """Whether every hidden component touches at most two free outputs, per instance of one topology.
+
+    ``first`` is the index of each instance's first variable in ``output`` and ``free``.
+    """
     ok = np.zeros(len(first), dtype=bool)
     _TOUCHES(order=rooting.order, parent=rooting.parent, first=first, output=output, free=free, ok=ok)
     return ok

@@ -90,7 +90,7 @@ class ClusterPlan:
     @cached_property
     def tables(self) -> tuple[Floats, EntryMap]:
         """What forbids that copies differ, and what is added to it: tables of the forests."""
-        new, holes = self.forests.batch, {form.key: form.holes for kind in self.kinds for form in kind.forms}
+        new, holes = self.forests.batch, {form.key: form.forbidden for kind in self.kinds for form in kind.forms}
         first = factorize(new.table_at)[0]
         made = [np.where(mask, -np.inf, 0.0) for mask in holes.values()]
         base = np.concatenate([np.zeros(0), *(made[k] for k in self._form[first])])
