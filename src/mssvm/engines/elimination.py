@@ -21,7 +21,9 @@ from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology, offsets
 from mssvm.engines.program import Program
 
-HIDDEN, OUTPUT, CLAMPED = 0, 1, 2
+HIDDEN = 0
+OUTPUT = 1
+CLAMPED = 2
 
 
 class Function(NamedTuple):

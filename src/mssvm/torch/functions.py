@@ -119,7 +119,8 @@ class _Entropy(torch.autograd.Function):
         theta = unary.to(torch.float64), tables.to(torch.float64)
         found, mu = question(potentials(*theta))
         value = on(theta[0], checked(found))
-        source, owners = layout.index("mu_source", unary.device), ("state_owner", "mu_owner")
+        source = layout.index("mu_source", unary.device)
+        owners = ("state_owner", "mu_owner")
         for p, score, owner in zip(marginals_on(theta[0], mu), (theta[0], theta[1][source]), owners, strict=True):
             expected = p * torch.where(p > 0.0, score, 0.0)
             value = value.index_add(0, layout.index(owner, unary.device), expected, alpha=-1)

@@ -17,7 +17,8 @@ from mssvm.torch.scores import LaidOut, ScoreLayout
 def sample_on_device(laid: LaidOut, y: Any, site_weight: Any, loss: Loss) -> tuple[Sample, Potentials] | None:
     """What ``to_sample`` and the loss make of labels, where these are and without a copy on the host; None where that
     has something to say about them, or the loss is not among those that are known here."""
-    layout, batch = laid.layout, laid.layout.batch
+    layout = laid.layout
+    batch = laid.layout.batch
     rows = _site_rows(laid, y)
     weight = None if site_weight is None else _site_rows(laid, site_weight)
     known = type(loss) in (Hamming, Zero) and len(batch) and bool(np.all(np.diff(layout.encoded.labels.ptr) > 0))
@@ -26,7 +27,8 @@ def sample_on_device(laid: LaidOut, y: Any, site_weight: Any, loss: Loss) -> tup
     found = _masks(rows, layout.encoded.n_classes)
     if found is None:
         return None
-    (observed, mask, fine), sites = found, layout.index("sites", laid.device)
+    observed, mask, fine = found
+    sites = layout.index("sites", laid.device)
     output = torch.zeros(batch.n_vars, dtype=torch.bool, device=laid.device)
     output[sites] = observed
     truth = torch.ones(batch.n_states, dtype=torch.bool, device=laid.device)
@@ -46,7 +48,8 @@ def sample_on_device(laid: LaidOut, y: Any, site_weight: Any, loss: Loss) -> tup
 
 def _site_rows(laid: LaidOut, given: Any) -> torch.Tensor | None:
     """One row per label site of a tensor on the device of the scores, padding left out."""
-    sites, padded = laid.layout.encoded.labels, laid.padded
+    sites = laid.layout.encoded.labels
+    padded = laid.padded
     if not torch.is_tensor(given) or given.device != laid.device or sites.scalar or padded is None:
         return None
     if tuple(given.shape[: len(padded)]) != padded:
@@ -85,7 +88,8 @@ def _delta(
     laid: LaidOut, output: torch.Tensor, truth: torch.Tensor, weight: torch.Tensor | None, loss: Loss
 ) -> Potentials:
     """Hamming's loss of every state, as ``Hamming.delta`` has it."""
-    layout, batch = laid.layout, laid.layout.batch
+    layout = laid.layout
+    batch = laid.layout.batch
     tables = layout.keep(
         ("no tables", laid.device, laid.unary.dtype), lambda: laid.unary.new_zeros(batch.n_table_entries)
     )

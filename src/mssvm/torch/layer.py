@@ -33,8 +33,10 @@ from mssvm.torch.sampling import draw
 from mssvm.torch.scores import LaidOut, Layouts, Scores
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "mean": torch.mean, "sum": torch.sum, "none": lambda value: value,
-}  # fmt: skip
+    "mean": torch.mean,
+    "sum": torch.sum,
+    "none": lambda value: value,
+}
 MISSING_LABEL = -100  # as in torch.nn.CrossEntropyLoss
 
 
@@ -68,16 +70,28 @@ class StructuredLoss(torch.nn.Module):
     """
 
     def __init__(
-        self, structure: Structure, eps_y: float = 0.0, eps_h: float = 1.0, loss: Any = "hamming", *,
-        reduction: str = "mean", inference: Any = "auto", memory_limit: int = 1 << 30, threads: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        structure: Structure,
+        eps_y: float = 0.0,
+        eps_h: float = 1.0,
+        loss: Any = "hamming",
+        *,
+        reduction: str = "mean",
+        inference: Any = "auto",
+        memory_limit: int = 1 << 30,
+        threads: int = 1,
+    ) -> None:
         super().__init__()
         if reduction not in REDUCTIONS:
             raise InputError(f"reduction must be one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}.")
         self.structure = plans.structure_of(structure)
-        self.eps_y, self.eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
-        self.loss, self.reduction, self.threads = plans.loss_of(loss, "hamming"), reduction, threads
-        self.inference, self.memory_limit = inference, memory_limit
+        self.eps_y = temperature(eps_y, "eps_y")
+        self.eps_h = temperature(eps_h, "eps_h")
+        self.loss = plans.loss_of(loss, "hamming")
+        self.reduction = reduction
+        self.threads = threads
+        self.inference = inference
+        self.memory_limit = memory_limit
         plans.inference_of(inference, memory_limit, threads)  # raises on what it does not know
         self._layouts = Layouts(self.structure, bool(getattr(self.loss, "needs_own_tables", False)))
 
@@ -88,9 +102,15 @@ class StructuredLoss(torch.nn.Module):
 
     @torch.compiler.disable
     def forward(
-        self, scores: Scores, y: Any, *, lengths: Any = None, graphs: Any = None, weight: Any = None,
+        self,
+        scores: Scores,
+        y: Any,
+        *,
+        lengths: Any = None,
+        graphs: Any = None,
+        weight: Any = None,
         site_weight: Any = None,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         """The objective, reduced over instances of the given ``weight``; ``site_weight`` scales the loss of a site."""
         laid = self._lay_out(scores, lengths, graphs)
         value = evaluate(self._objective(laid, y, site_weight), laid)
@@ -103,7 +123,8 @@ class StructuredLoss(torch.nn.Module):
         return REDUCTIONS[self.reduction](value)
 
     def _objective(self, laid: LaidOut, y: Any, site_weight: Any) -> Question:
-        planner, unified = self._planner(laid, training=True), Unified(self.eps_y, self.eps_h, self.loss)
+        planner = self._planner(laid, training=True)
+        unified = Unified(self.eps_y, self.eps_h, self.loss)
         found = None if laid.device.type == "cpu" else sample_on_device(laid, y, site_weight, self.loss)
         sample, delta = found or self._sample(laid, y, site_weight)
         parts = unified.bind(sample, delta, self._plan(laid, planner, "training"), planner)
@@ -116,7 +137,8 @@ class StructuredLoss(torch.nn.Module):
         return question
 
     def _sample(self, laid: LaidOut, y: Any, site_weight: Any) -> tuple[Sample, Potentials]:
-        labels, per_site = self._labels(laid, y, "y"), None
+        labels = self._labels(laid, y, "y")
+        per_site = None
         if site_weight is not None:
             per_site = _sites(laid, site_weight, "site_weight").astype(np.float64)
         sample = to_sample(laid.layout.encoded, labels, site_weight=per_site)
@@ -166,7 +188,8 @@ class StructuredLoss(torch.nn.Module):
         [[0, 1]]
         """
         laid = self._lay_out(scores, **shape)
-        request, sites = self._request(laid, given), laid.layout.encoded.labels
+        request = self._request(laid, given)
+        sites = laid.layout.encoded.labels
         belief = request.map()
         if isinstance(belief.mu, DeviceMarginals):
             mine = belief.mu.parts[0][laid.layout.states_of_sites(laid.device)]
@@ -186,7 +209,9 @@ class StructuredLoss(torch.nn.Module):
         """
         laid = self._lay_out(scores, **shape)
         request = self._request(laid, given)
-        sites, first, out = request.encoded.labels, request.encoded.batch.var_ptr, []
+        sites = request.encoded.labels
+        first = request.encoded.batch.var_ptr
+        out = []
         for b, found in enumerate(k_best(request, check_k(k))):
             if not found:
                 raise InfeasibleError("no labelling satisfies given labels and constraints.", instance=b)
@@ -210,8 +235,10 @@ class StructuredLoss(torch.nn.Module):
         """
         laid = self._lay_out(scores, **shape)
         query = self._query(laid, given)
-        batch, theta = laid.layout.batch, potentials(laid.unary, laid.tables)
-        size, device = (count(n, "n", 1), batch.n_vars), generator.device if generator is not None else "cpu"
+        batch = laid.layout.batch
+        theta = potentials(laid.unary, laid.tables)
+        size = (count(n, "n", 1), batch.n_vars)
+        device = generator.device if generator is not None else "cpu"
         uniform = torch.rand(size, dtype=torch.float64, generator=generator, device=device).cpu().numpy()
         drawn = draw(self._planner(laid), batch, theta, query, uniform)
         vars_ = laid.layout.encoded.labels.vars
@@ -245,7 +272,8 @@ class StructuredLoss(torch.nn.Module):
 
     def _bound(self, laid: LaidOut, planner: Planner, query: Query, eps_y: float, eps_h: float) -> Bound:
         """Inference for a query; without labels it is the same in every call on the layout, and on the CPU kept."""
-        plan, layout = self._plan(laid, planner, "asking"), laid.layout
+        plan = self._plan(laid, planner, "asking")
+        layout = laid.layout
         by_value = isinstance(planner.inference, Settings) and laid.device.type == "cpu"
         if query is not layout.query or not by_value:
             return plan.bind(query, eps_y, eps_h)
@@ -265,10 +293,12 @@ class StructuredLoss(torch.nn.Module):
 
     def _request(self, laid: LaidOut, given: Any) -> PredictionRequest:
         """The scores as a model without weights, which estimators know how to ask."""
-        known, theta = laid.layout.encoded, potentials(laid.unary, laid.tables)
+        known = laid.layout.encoded
+        theta = potentials(laid.unary, laid.tables)
         inputs = LinearInputs(known.batch, (), theta)
         encoded = Encoded(inputs, known.labels, known.hidden, known.n_classes, known.allowed)
-        planner, predictor = self._planner(laid), partial(self._predictor, laid)
+        planner = self._planner(laid)
+        predictor = partial(self._predictor, laid)
         request = PredictionRequest(encoded, self._query(laid, given), LinearModel(0), np.zeros(0), planner, predictor)
         request.__dict__["theta"] = theta  # as it is, on its device
         return request
@@ -280,7 +310,8 @@ class StructuredLoss(torch.nn.Module):
 
     def _labels(self, laid: LaidOut, y: Any, what: str) -> Labels:
         """Labels of all sites, from tensors or from what estimators take."""
-        encoded, sites = laid.layout.encoded, laid.layout.encoded.labels
+        encoded = laid.layout.encoded
+        sites = laid.layout.encoded.labels
         listed = isinstance(y, (list, tuple)) and len(y) > 0 and all(map(torch.is_tensor, y))
         if not torch.is_tensor(y) and not listed:
             return laid.layout.vocabulary.encode(y, sites.shapes, what)

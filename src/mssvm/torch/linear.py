@@ -36,9 +36,14 @@ class StructuredLinear(torch.nn.Module):
         self._estimator = estimator
         self.coef = torch.nn.Parameter(torch.tensor(estimator.coef_))
         self.loss = StructuredLoss(
-            estimator.structure_, estimator.eps_y, estimator.eps_h, estimator._loss(), reduction="sum",
-            inference=estimator.inference, memory_limit=estimator.memory_limit,
-        )  # fmt: skip
+            estimator.structure_,
+            estimator.eps_y,
+            estimator.eps_h,
+            estimator._loss(),
+            reduction="sum",
+            inference=estimator.inference,
+            memory_limit=estimator.memory_limit,
+        )
 
     def forward(self, X: Any) -> LaidOut:
         encoder = self._estimator.encoder_
@@ -59,7 +64,8 @@ class StructuredLinear(torch.nn.Module):
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, coef: torch.Tensor, features: Features, layout: ScoreLayout) -> Any:
-        ctx.features, ctx.layout = features, layout
+        ctx.features = features
+        ctx.layout = layout
         theta = features.forward(coef.detach().to(torch.float64).cpu().numpy())
         return on(coef, theta.unary), on(coef, theta.tables)
 

@@ -41,7 +41,8 @@ def _down(
     depth = np.zeros(batch.n_vars, dtype=np.int64)
     for v in found.visit:
         depth[v] = depth[found.parent[v]] + 1 if found.parent[v] >= 0 else 0
-    states, z = np.arange(batch.cards.max(initial=1)), np.zeros(uniform.shape, dtype=np.int64)
+    states = np.arange(batch.cards.max(initial=1))
+    z = np.zeros(uniform.shape, dtype=np.int64)
     for generation in range(int(depth.max(initial=-1)) + 1):
         mine = np.flatnonzero(depth == generation)
         inside = states < batch.cards[mine, None]
@@ -49,7 +50,8 @@ def _down(
             at = np.where(inside, batch.unary_ptr[mine, None] + states, 0)
             p = np.broadcast_to(np.where(inside, belief.mu.unary[at], 0.0), (len(uniform), *at.shape))
         else:
-            factor, above = found.up[mine], found.parent[mine]
+            factor = found.up[mine]
+            above = found.parent[mine]
             first = batch.scope_vars[batch.scope_ptr[factor]] == mine
             own = np.where(first, batch.cards[above], 1)
             other = np.where(first, 1, batch.cards[mine])
@@ -61,7 +63,9 @@ def _down(
 
 def _in_turn(planner: Planner, batch: Batch, theta: Potentials, query: Query, uniform: Floats) -> Ints:
     """The next variable of every instance from its marginal given those drawn before."""
-    plan, sizes, z = planner(batch), np.diff(batch.var_ptr), np.zeros(batch.n_vars, dtype=np.int64)
+    plan = planner(batch)
+    sizes = np.diff(batch.var_ptr)
+    z = np.zeros(batch.n_vars, dtype=np.int64)
     states = np.arange(batch.cards.max(initial=1))
     for k in range(int(sizes.max(initial=0))):
         mine = (batch.var_ptr[:-1] + k)[k < sizes]

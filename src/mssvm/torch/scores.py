@@ -150,7 +150,8 @@ class ScoreLayout:
         """Rows that lie in the extent of their instance."""
         if len(lead) == 1:
             return np.arange(lead[0])
-        kinds, kind_of = self.frames.kinds, self.frames.kind_of
+        kinds = self.frames.kinds
+        kind_of = self.frames.kind_of
         extents = np.array([_extent(kind, name, len(lead) - 1) for kind in kinds], dtype=np.int64)
         extents = extents.reshape(len(kinds), len(lead) - 1)[kind_of]
         if lead[0] != len(extents) or np.any(extents > lead[1:]):
@@ -172,7 +173,8 @@ class ScoreLayout:
         def make() -> torch.Tensor:
             base, _, kind_name = group.partition(":")
             rows = ("node" if base in NODES else "edge") + (f":{kind_name}" if kind_name else "")
-            kinds, sizes = self.frames.kinds, self.sizes(name)
+            kinds = self.frames.kinds
+            sizes = self.sizes(name)
             found = gather([kind.rows[rows] for kind in kinds], self.frames.kind_of, np.cumsum(sizes) - sizes)
             return _ints(found, device)
 
@@ -241,7 +243,8 @@ class Layouts:
 
     def __init__(self, structure: Structure, all_own: bool = False) -> None:
         structure.check()
-        self.structure, self.all_own = structure, all_own
+        self.structure = structure
+        self.all_own = all_own
         self._kept: LRUCache[LayoutKey, ScoreLayout] = LRUCache(KEPT, attrgetter("batch.n_states"))
         self._encoders: LRUCache[EncoderKey, Encoder] = LRUCache(ENCODERS, bool)
 
@@ -272,7 +275,8 @@ class Layouts:
         return "state" if "state" in given else "label_state"
 
     def _n_classes(self, given: Mapping[str, Any]) -> int:
-        name, axis = "node", -1
+        name = "node"
+        axis = -1
         if isinstance(self.structure, SequenceClass):
             name, axis = ("label", -1) if "label" in given else ("label_state", -2)
         if name not in given or _first(given[name]).ndim < -axis:
@@ -288,9 +292,10 @@ class Layouts:
 
     def _own(self, given: Mapping[str, Any]) -> frozenset[str]:
         return frozenset(
-            name for name, value in given.items()
+            name
+            for name, value in given.items()
             if self._axes(name) > 1 and (self.all_own or not torch.is_tensor(value) or value.ndim > self._axes(name))
-        )  # fmt: skip
+        )
 
     def _keys(self, main: Any, name: str, lengths: Any, graphs: Any) -> tuple[tuple[Hashable, ...], Types]:
         """What the topology of every instance depends on, and the types of nodes and edges."""
@@ -329,7 +334,8 @@ class Layouts:
         own = {g for g in groups if g in key.own or g.partition(":")[0] in key.own or self.all_own}
         frames = Frames(kinds, kind_of, own)
         allowed, offset = frames.constrain(encoder.constraints)
-        labels, hidden = frames.sites(), frames.sites(hidden=True)
+        labels = frames.sites()
+        hidden = frames.sites(hidden=True)
         inputs = LinearInputs(frames.batch, (), offset)
         constrained = frozenset(constraint.group for constraint in encoder.constraints)
         encoded = Encoded(inputs, labels, hidden, key.n_classes, allowed)
@@ -394,7 +400,8 @@ def _nothing(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Unary scores and tables of the batch."""
-    batch, frames = layout.batch, layout.frames
+    batch = layout.batch
+    frames = layout.frames
     known = {name for kind in frames.kinds for name in kind.groups}
     for name in given:
         if name not in known and not any(group.partition(":")[0] == name for group in known):
@@ -438,14 +445,16 @@ def _in_order(layout: ScoreLayout, group: str, places: torch.Tensor) -> bool:
 
 def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Target, torch.Tensor, torch.Tensor]:
     """The scores of a group's members, flat, and where they go."""
-    first, kinds = _first(given), layout.frames.kinds
+    first = _first(given)
+    kinds = layout.frames.kinds
     example = next(kind for kind in kinds if group in kind.groups)
     scope = example.groups[group]
     axes = scope.shape[1]
     cards = tuple(example.cards[scope[0]].tolist()) if len(scope) else tuple(first.shape[-axes:])
     if tuple(first.shape[-axes:]) != cards:
         raise InputError(f"scores of {name!r} end in axes {tuple(first.shape[-axes:])}; the structure needs {cards}.")
-    size, device = int(np.prod(cards)), first.device
+    size = int(np.prod(cards))
+    device = first.device
     target, places = layout.places(group, size, device)
     if torch.is_tensor(given) and given.ndim == axes:
         return target, given.reshape(1, size).expand(len(places) // size, size).reshape(-1), places
@@ -455,7 +464,8 @@ def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Tar
         flat = given.reshape(-1, size)
     else:
         _check_parts(layout, name, given, cards)
-        rows, flat = None, torch.cat([part.reshape(-1, size) for part in given])
+        rows = None
+        flat = torch.cat([part.reshape(-1, size) for part in given])
     flat = flat if rows is None else flat[rows]
     if name != group:
         flat = flat[layout.of_type(group, name, device)]
@@ -466,7 +476,8 @@ def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Tar
 
 def _check_parts(layout: ScoreLayout, name: str, given: Sequence[torch.Tensor], cards: tuple[int, ...]) -> None:
     """Raise unless a list has the rows of every instance."""
-    sizes, size = layout.sizes(name).tolist(), int(np.prod(cards))
+    sizes = layout.sizes(name).tolist()
+    size = int(np.prod(cards))
     if len(given) != len(sizes):
         raise InputError(f"scores of {name!r} are a list of {len(given)}; the batch has {len(sizes)} instances.")
     for b, (part, n) in enumerate(zip(given, sizes, strict=True)):

@@ -25,7 +25,8 @@ class ReferenceEngine:
     """Everything one instance and one table at a time."""
 
     threads: int = 1
-    name, idle = "reference", 1
+    name = "reference"
+    idle = 1
 
     @property
     def parallel_map(self) -> ParallelMap:

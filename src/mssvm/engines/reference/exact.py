@@ -63,13 +63,15 @@ class ReferencePlan:
 
     def _order(self, b: int, query: Query, eps_y: float, eps_h: float) -> list[tuple[int, set[int]]]:
         """Variables with their cliques: smallest clique first, hidden before outputs unless temperatures are equal."""
-        topology, first = self.batch.topology(b), int(self.batch.var_ptr[b])
+        topology = self.batch.topology(b)
+        first = int(self.batch.var_ptr[b])
         near = [{v} for v in range(topology.n_vars)]
         for scope in topology.scopes:
             for v in scope:
                 near[v] |= set(scope)
         late = [bool(query.output[first + v]) and eps_y != eps_h for v in range(topology.n_vars)]
-        left, out = set(range(topology.n_vars)), []
+        left = set(range(topology.n_vars))
+        out = []
         while left:
             v = min(left, key=lambda u: (late[u], prod(topology.cards[a] for a in near[u]), u))
             left.remove(v)
@@ -90,7 +92,8 @@ class ReferenceBound:
 
     def __call__(self, theta: Potentials) -> Belief:
         theta.check(self.batch)
-        value, mu = np.zeros(len(self.batch)), Marginals.zeros(self.batch)
+        value = np.zeros(len(self.batch))
+        mu = Marginals.zeros(self.batch)
         for b in self.orders:
             value[b] = self._one(b, theta, mu)
         names = tuple("elimination" if b in self.orders else "" for b in range(len(self.batch)))
@@ -111,7 +114,9 @@ class ReferenceBound:
     def _one(self, b: int, theta: Potentials, mu: Marginals) -> float:
         """Eliminate, then walk back: the gradient of a message, spread by its weights, is that of its tables."""
         tables, places = self._tables(b, theta)
-        first, steps, alive = int(self.batch.var_ptr[b]), [], set(range(len(tables)))
+        first = int(self.batch.var_ptr[b])
+        steps = []
+        alive = set(range(len(tables)))
         for v in self.orders[b]:
             eps = self.temperatures[0] if self.query.output[first + v] else self.temperatures[1]
             inputs = [k for k in sorted(alive) if v in tables[k][0]]
@@ -138,7 +143,8 @@ class ReferenceBound:
 
     def _tables(self, b: int, theta: Potentials) -> tuple[list[Table], list[tuple[bool, int]]]:
         """Masked unaries and tables of an instance, and where the marginal of each goes (unary or not, offset)."""
-        batch, topology = self.batch, self.batch.topology(b)
+        batch = self.batch
+        topology = self.batch.topology(b)
         tables: list[Table] = []
         places: list[tuple[bool, int]] = []
         for v in range(topology.n_vars):
@@ -146,7 +152,8 @@ class ReferenceBound:
             tables.append(((v,), np.where(self.query.allowed[at:end], theta.unary[at:end], -np.inf)))
             places.append((True, int(at)))
         for f, scope in enumerate(topology.scopes):
-            at, shape = int(batch.table_at[batch.factor_ptr[b] + f]), topology.table_shape(f)
+            at = int(batch.table_at[batch.factor_ptr[b] + f])
+            shape = topology.table_shape(f)
             tables.append((scope, theta.tables[at : at + prod(shape)].reshape(shape)))
             places.append((False, int(batch.mu_at[batch.factor_ptr[b] + f])))
         return tables, places

@@ -38,11 +38,14 @@ def linear(batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_wei
         x = sparse.coo_array(term.features * (term.at >= 0)[:, None])
         x.eliminate_zeros()
         r, j = x.coords
-        first, states = np.arange(x.shape[1] + 1) * term.width, np.tile(np.arange(term.width), x.shape[1])
+        first = np.arange(x.shape[1] + 1) * term.width
+        states = np.tile(np.arange(term.width), x.shape[1])
         if term.active is not None:
-            first, states = term.active.first, term.active.states
+            first = term.active.first
+            states = term.active.states
         sizes = np.diff(first)[j]
-        weight, entry = spans(first[j], sizes), np.repeat(np.arange(len(j)), sizes)
+        weight = spans(first[j], sizes)
+        entry = np.repeat(np.arange(len(j)), sizes)
         row = term.at[r][entry] + states[weight] + (batch.n_states if term.target == "tables" else 0)
         phi = phi + sparse.csr_array((x.data[entry], (row, term.block[r][entry] + weight)), shape=phi.shape)
     return ReferenceFeatures(batch, phi, offset or Potentials.zeros(batch))

@@ -90,7 +90,9 @@ class ReferenceMessageModel:
 
     @cached_property
     def range(self) -> Floats:
-        plan, batch, out = self.plan, self.plan.batch, np.zeros(len(self.plan.batch))
+        plan = self.plan
+        batch = self.plan.batch
+        out = np.zeros(len(self.plan.batch))
         with np.errstate(invalid="ignore"):
             for i in range(batch.n_vars):
                 scores = self.unary[plan.states(i)]
@@ -121,8 +123,11 @@ class ReferenceRun:
     unit = 1.0
 
     def __init__(self, model: ReferenceMessageModel, unary: Floats) -> None:
-        self.model, self.plan, self.batch = model, model.plan, model.plan.batch
-        self.unary, self.open_unary = unary.copy(), unary
+        self.model = model
+        self.plan = model.plan
+        self.batch = model.plan.batch
+        self.unary = unary.copy()
+        self.open_unary = unary
         self.m = np.zeros(int(self.plan.message_at[-1]))
         self.sweeps = np.zeros(len(self.plan.batch), dtype=np.int64)
         self.residual = np.full(len(self.plan.batch), np.inf)
@@ -138,7 +143,8 @@ class ReferenceRun:
         for f in self.plan.factors(instances):
             at = slice(*self.plan.message_at[self.plan.batch.scope_ptr[f : f + 2]])
             self.m[at] = 0.0 if messages is None else messages[at]
-        self.sweeps[instances], self.residual[instances] = 0, np.inf
+        self.sweeps[instances] = 0
+        self.residual[instances] = np.inf
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         for i in self.plan.variables(instances):
@@ -169,7 +175,8 @@ class ReferenceRun:
 
     def _factor(self, f: int, m: Floats, t: Temperatures) -> tuple[list[Floats], Floats, Floats, Floats, Floats]:
         """Cavities n_i; S_a, R_a and PS_{eps_y} R_a with summed axes of length one; eps_h log b_a."""
-        scope, first = self.plan.scope(f), int(self.plan.batch.scope_ptr[f])
+        scope = self.plan.scope(f)
+        first = int(self.plan.batch.scope_ptr[f])
         cavities = [self._field(i, self.unary, m, first + k) for k, i in enumerate(scope)]
         axes = [n.reshape([-1 if d == k else 1 for d in range(len(scope))]) for k, n in enumerate(cavities)]
         scores = sum(axes, self.model.table(f))
@@ -192,8 +199,10 @@ class ReferenceRun:
         for k, i in enumerate(self.plan.scope(f)):
             others = [d for d in range(partial.ndim) if d != k]
             to_i = _power_sum_over(partial if t.outputs[i] else belief, t.eps_y if t.outputs[i] else t.eps_h, others)
-            known, at = cavities[k] > -np.inf, self._message(int(self.plan.batch.scope_ptr[f]) + k)
-            new, old = np.full(len(known), -np.inf), self.m[at].copy()
+            known = cavities[k] > -np.inf
+            at = self._message(int(self.plan.batch.scope_ptr[f]) + k)
+            new = np.full(len(known), -np.inf)
+            old = self.m[at].copy()
             new[known] = to_i.ravel()[known] - cavities[k][known]
             new = np.where(known & (new.max() > -np.inf), new - max(new.max(), -1e300), 0.0)
             finite = (new > -np.inf) & (old > -np.inf)
@@ -219,7 +228,8 @@ class ReferenceRun:
         return np.where(np.repeat(mine, np.diff(self.plan.message_at)), self.m, 0.0)
 
     def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
-        plan, t = self.plan, temperatures
+        plan = self.plan
+        t = temperatures
         value[instances] = 0.0
         for i in plan.variables(instances):
             top, weights = power_sum(self._field(i, self.unary, self.m), t.eps_y if t.outputs[i] else t.eps_h)
@@ -256,7 +266,9 @@ class ReferenceConditional:
 
     def _component(self, c: int, y: Ints, weight: float = 0.0, mu: Marginals | None = None) -> float:
         """PS_{eps_h} over component c given y; adds ``weight`` times its marginals to ``mu``."""
-        plan, g, batch = self.model.plan, self.components, self.model.plan.batch
+        plan = self.model.plan
+        g = self.components
+        batch = self.model.plan.batch
         members = g.visit[g.member_ptr[c] : g.member_ptr[c + 1]].tolist()
         at_border = [(h, int(batch.slot_factor[s])) for h in members for s in plan.slots[h]]
         at_border = [(h, f) for h, f in at_border if g.inside[f] == 1]
@@ -265,7 +277,8 @@ class ReferenceConditional:
             acc[h] += plan.part(self.model.tables, batch.table_at, f, (h,), y)
         given_parent = {}
         for h in members[:0:-1]:
-            f, p = int(g.up[h]), int(g.parent[h])
+            f = int(g.up[h])
+            p = int(g.parent[h])
             table = plan.part(self.model.tables, batch.table_at, f, (h, p), y)
             message, given_parent[h] = power_sum(acc[h][:, None] + table, self.eps_h, axis=0)
             acc[p] += message
@@ -273,7 +286,8 @@ class ReferenceConditional:
         if mu is not None:
             belief = {members[0]: weight * root}
             for h in members[1:]:
-                f, p = int(g.up[h]), int(g.parent[h])
+                f = int(g.up[h])
+                p = int(g.parent[h])
                 joint = given_parent[h] * belief[p]
                 belief[h] = joint.sum(axis=1)
                 plan.part(mu.tables, batch.mu_at, f, (h, p), y)[...] += joint
@@ -285,12 +299,14 @@ class ReferenceConditional:
 
     def _outside(self, b: int) -> tuple[list[int], list[int]]:
         """Variables and factors of b that hold no hidden variable."""
-        plan, g = self.model.plan, self.components
+        plan = self.model.plan
+        g = self.components
         given = [i for i in plan.variables([b]) if g.outside[i]]
         return given, [f for f in plan.factors([b]) if g.inside[f] == 0]
 
     def evaluate(self, instances: Ints, y: Ints, value: Floats) -> None:
-        plan, g = self.model.plan, self.components
+        plan = self.model.plan
+        g = self.components
         for b in instances:
             given, factors = self._outside(b)
             total = sum(self.model.unary[plan.batch.unary_ptr[i] + y[i]] for i in given)
@@ -299,7 +315,8 @@ class ReferenceConditional:
             value[b] = total
 
     def marginals(self, instances: Ints, y: Ints, mu: Marginals) -> None:
-        plan, g = self.model.plan, self.components
+        plan = self.model.plan
+        g = self.components
         for b in instances[g.forest[instances]]:
             given, factors = self._outside(b)
             mu.unary[[plan.batch.unary_ptr[i] + y[i] for i in given]] += 1.0
@@ -310,7 +327,9 @@ class ReferenceConditional:
 
     def _options(self, b: int, i: int, y: Ints) -> Floats:
         """Q(y with y_i = x) for every state x."""
-        old, out, value = y[i], [], np.zeros(len(self.model.plan.batch))
+        old = y[i]
+        out = []
+        value = np.zeros(len(self.model.plan.batch))
         for x in range(self.model.plan.batch.cards[i]):
             y[i] = x
             self.evaluate(np.array([b]), y, value)
@@ -326,16 +345,20 @@ class ReferenceConditional:
                 moving = False
                 for i in [i for i in self.model.plan.variables([b]) if free[i]]:
                     q = self._options(b, i, y)
-                    best, now = q.max(), q[y[i]]
+                    best = q.max()
+                    now = q[y[i]]
                     if best > now and best - now > 1e-11 * (1.0 + abs(best)):
-                        y[i], moving = int(np.argmax(q)), True
+                        y[i] = int(np.argmax(q))
+                        moving = True
 
     def _border_states(self, borders: Borders, instances: Ints, y: Ints) -> Iterator[tuple[int, int, Ints, Ints]]:
         """Component, entry, border and y for every border state."""
-        g, cards = self.components, self.model.plan.batch.cards
+        g = self.components
+        cards = self.model.plan.batch.cards
         for b in instances:
             for c in range(g.ptr[b], g.ptr[b + 1]):
-                around, here = borders.var[borders.ptr[c] : borders.ptr[c + 1]], y.copy()
+                around = borders.var[borders.ptr[c] : borders.ptr[c + 1]]
+                here = y.copy()
                 for k, state in enumerate(np.ndindex(*cards[around])):
                     here[around] = state
                     yield c, int(borders.entry_ptr[c]) + k, around, here

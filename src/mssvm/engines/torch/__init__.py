@@ -37,7 +37,9 @@ class TorchEngine:
     device: str = "cpu"
     precision: str = "double"
     plain: bool = False
-    name, threads, idle = "torch", 1, 1
+    name = "torch"
+    threads = 1
+    idle = 1
     block_states = 1 << 27  # of a training problem's blocks: a GPU wants much at once
 
     def __post_init__(self) -> None:

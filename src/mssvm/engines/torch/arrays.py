@@ -201,7 +201,8 @@ class DeviceQuery(_OnDevice, Query):
     def counts(self, batch: Batch) -> torch.Tensor:
         """Number of allowed states of each variable, on the device."""
         if "_counts" not in self.__dict__:
-            allowed, n = self.parts[1], batch.n_vars
+            allowed = self.parts[1]
+            n = batch.n_vars
             if one_size(batch):
                 found = allowed.reshape(n, -1).sum(dim=1, dtype=torch.int32)
             else:
@@ -222,7 +223,8 @@ class DeviceQuery(_OnDevice, Query):
 
     def has_free(self, batch: Batch) -> tuple[Bools, Bools]:
         """Per instance: has it outputs, has it hidden variables, that may vary?"""
-        free, output = self.counts(batch) > 1, self.parts[0]
+        free = self.counts(batch) > 1
+        output = self.parts[0]
         at = Device(output.device, torch.float64)
         owner = kept(batch, ("owner", output.device), lambda: at.ints(batch.owner))
         both = torch.stack([free & output, free & ~output], dim=1).to(torch.int32)

@@ -34,7 +34,8 @@ def able_chains(batch: Batch, at: Device) -> Bools:
 
 
 def _is_path(g: Topology) -> bool:
-    cards, n = g.card_array, g.n_vars
+    cards = g.card_array
+    n = g.n_vars
     if g.n_factors != n - 1 or n < 2 or not 1 < cards[0] <= MOST_STATES or np.any(cards != cards[0]):
         return False
     return np.array_equal(g.scope_flat, np.repeat(np.arange(n), 2)[1:-1])
@@ -49,11 +50,15 @@ def longest_first(batch: Batch, instances: Ints) -> tuple[Ints, Ints]:
 
 def _places(batch: Batch, instances: Ints, at: Device) -> dict[str, Any]:
     instances, length = longest_first(batch, instances)
-    f, work = batch.factor_ptr[instances], offsets(length)
+    f = batch.factor_ptr[instances]
+    work = offsets(length)
     arguments = (
-        at.ints(batch.unary_ptr[batch.var_ptr[instances]]), at.shorts(length),
-        at.ints(batch.table_at[f]), at.ints(batch.mu_at[f]), at.ints(work[:-1]),
-    )  # fmt: skip
+        at.ints(batch.unary_ptr[batch.var_ptr[instances]]),
+        at.shorts(length),
+        at.ints(batch.table_at[f]),
+        at.ints(batch.mu_at[f]),
+        at.ints(work[:-1]),
+    )
     return {"instances": instances, "arguments": arguments, "n_sites": int(work[-1]), "where": at.ints(instances)}
 
 
@@ -124,11 +129,15 @@ class ChainRoute:
 
     def ready(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> tuple[Callable[[], None], torch.Tensor]:
         """The launch, and the values that it writes."""
-        n, sums, dtype = len(self.instances), self.eps > 0.0, unary.dtype
-        value, shape = unary.new_empty(n), Shape.of(self.states, n, dtype, sums)
+        n = len(self.instances)
+        sums = self.eps > 0.0
+        dtype = unary.dtype
+        value = unary.new_empty(n)
+        shape = Shape.of(self.states, n, dtype, sums)
         width = shape.row(self.states) if sums else shape.lanes(self.states)
         work = torch.empty(self.n_sites * width, dtype=dtype if sums else torch.int32, device=unary.device)
         run = kernel("chain.cu", "sums" if sums else "maxima", unary.device, dtype, shape.numbers(self.states))
-        blocks, threads = -(-n // (shape.warps * shape.groups)), 32 * shape.warps
+        blocks = -(-n // (shape.warps * shape.groups))
+        threads = 32 * shape.warps
         arguments = (unary, tables, *self.arguments, work, value, *mu, float(self.eps), n)
         return run.ready(blocks, threads, *arguments), value

@@ -44,7 +44,8 @@ class TorchConditional:
             self._host.evaluate(instances, y, value)
 
     def _score(self, instances: Ints, y: Ints, value: Floats) -> None:
-        model, plan = self.model, self.model.plan
+        model = self.model
+        plan = self.model.plan
         state, factors, first, second = self._states(instances, y)
         of_states = model.unary[plan.on_device(plan.rows(instances))].gather(1, state[:, None])[:, 0]
         of_factors = model.tables[model.number[factors], first, second]
@@ -66,7 +67,8 @@ class TorchConditional:
             self._host.marginals(instances, y, found)
             mu.add(found)
             return
-        plan, (state, factors, first, second) = self.model.plan, self._states(instances, y)
+        plan = self.model.plan
+        state, factors, first, second = self._states(instances, y)
         which = torch.arange(len(plan.ends), device=first.device)[factors]
         places = plan.states_at[plan.on_device(plan.rows(instances))] + state, plan.mu_places[0][which, first, second]
         for part, at in zip(mu.parts, places, strict=True):
@@ -75,7 +77,8 @@ class TorchConditional:
     def _states(self, instances: Ints, y: Ints) -> tuple[torch.Tensor, Index, torch.Tensor, torch.Tensor]:
         """The states of the instances' variables; their factors, and the states of the ends of these."""
         plan = self.model.plan
-        rows, factors = plan.on_device(plan.rows(instances)), plan.on_device(plan.factors(instances))
+        rows = plan.on_device(plan.rows(instances))
+        factors = plan.on_device(plan.factors(instances))
         state = torch.from_numpy(y[plan.rows(instances)].astype(np.int32)).to(plan.at.device).to(torch.int64)
         every = torch.zeros(plan.batch.n_vars, dtype=torch.int64, device=plan.at.device)
         every[rows] = state

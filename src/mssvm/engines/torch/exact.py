@@ -108,7 +108,8 @@ class TorchPlan:
     def bind(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
     ) -> TorchBound:
-        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
+        eps_y = temperature(eps_y, "eps_y")
+        eps_h = temperature(eps_h, "eps_h")
         query = DeviceQuery.on(self.at, query)
         query.check(self.batch)
         chosen = mask_from_indices(instances, len(self.batch))
@@ -134,7 +135,8 @@ class TorchPlan:
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
         """Nothing worth counting where a kernel surely runs; else as the CPU engine works them out, which bounds them
         before it searches for orders."""
-        n, paths = len(self.batch), np.array([t is not None and t.is_path for t in self._orders], dtype=bool)
+        n = len(self.batch)
+        paths = np.array([t is not None and t.is_path for t in self._orders], dtype=bool)
         if np.all((self._trees if eps_y == eps_h else paths[self.batch.topology_of]) | self._chains):
             return Costs(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n))
         return self._host.costs(query, eps_y, eps_h, marginals)
@@ -153,10 +155,13 @@ class TorchPlan:
 
     def _by_kernel(self, query: DeviceQuery, eps_y: float, eps_h: float, chosen: Bools) -> list[Route]:
         """Chains and forests, by the temperatures of the variables that can vary, where there are kernels."""
-        chains, trees, n = chosen & self._chains, chosen & self._trees, len(self.batch)
+        chains = chosen & self._chains
+        trees = chosen & self._trees
+        n = len(self.batch)
         if not (chains.any() or trees.any()):
             return []
-        has_output, has_hidden = np.zeros(n, dtype=bool), np.ones(n, dtype=bool)
+        has_output = np.zeros(n, dtype=bool)
+        has_hidden = np.ones(n, dtype=bool)
         if eps_y != eps_h:
             has_output, has_hidden = query.has_free(self.batch)
         out: list[Route] = []
@@ -170,19 +175,22 @@ class TorchPlan:
         return NestedRoute.all_of(self.batch, instances, query, (eps_y, eps_h), self.at, self._orders)
 
     def _groups(self, query: Query, eps_y: float, eps_h: float, chosen: Ints) -> Iterator[Group]:
-        batch, found = self.batch, dict[tuple[int, bytes], list[int]]()
+        batch = self.batch
+        found = dict[tuple[int, bytes], list[int]]()
         if not len(chosen):
             return
         # Variables with one allowed state have no temperature, so labels make no groups.
         free = query.n_allowed(batch) > 1
-        output, one = query.output & free, eps_y == eps_h
+        output = query.output & free
+        one = eps_y == eps_h
         hides = np.bincount(batch.owner[free & ~query.output], minlength=len(batch)) > 0
         for b in chosen.tolist():
             mine = slice(batch.var_ptr[b], batch.var_ptr[b + 1])
             roles = b"" if one else (output[mine] | (not hides[b])).tobytes()
             found.setdefault((int(batch.topology_of[b]), roles), []).append(b)
         for (kind, roles), members in found.items():
-            topology, instances = batch.topologies[kind], np.array(members, dtype=np.int64)
+            topology = batch.topologies[kind]
+            instances = np.array(members, dtype=np.int64)
             outputs = tuple(map(bool, np.frombuffer(roles, dtype=bool))) or (False,) * topology.n_vars
             fixed = ~free[batch.var_ptr[instances][:, None] + np.arange(topology.n_vars)].any(axis=0)
             eps = tuple(eps_y if output else eps_h for output in outputs)
@@ -228,7 +236,8 @@ class TorchBound:
     def decode(self, theta: Potentials) -> tuple[Floats, Ints]:
         if self.temperatures[0] != 0.0:
             raise UnsupportedError(f"decode needs eps_y = 0, got {self.temperatures[0]}; decode marginals instead.")
-        belief, batch = self(theta), self.batch
+        belief = self(theta)
+        batch = self.batch
         free = self.query.n_allowed(batch) > 1
         unknown = ~self.query.output & (self.temperatures[1] > 0.0) | (belief.value == -np.inf)[batch.owner]
         only = segment_argmax(self.query.allowed.astype(np.float64), batch.unary_ptr)
@@ -246,8 +255,10 @@ class TorchBound:
         each = []
         for group in groups:
             n = max(1, CHUNK // (16 * max(group.size, 1)))
-            each += [Chunk.of(self.batch, group, group.instances[k : k + n], self.at)
-                     for k in range(0, len(group.instances), n)]  # fmt: skip
+            each += [
+                Chunk.of(self.batch, group, group.instances[k : k + n], self.at)
+                for k in range(0, len(group.instances), n)
+            ]
         return each
 
     def _infer(self, theta: Potentials) -> tuple[Floats, Marginals]:
@@ -285,7 +296,8 @@ class TorchBound:
 
     def _again(self, instances: Ints, theta: Parts, mu: Parts, values: Floats) -> None:
         """Forests that left a kernel's safe range, in log space."""
-        batch, unsafe = self.batch, mask_from_indices(instances, len(self.batch))
+        batch = self.batch
+        unsafe = mask_from_indices(instances, len(self.batch))
         mu[0][self.at.bools(unsafe[batch.owner][batch.state_var])] = 0.0
         mu[1][self.at.bools(unsafe[batch.mu_owner])] = 0.0
         for route in self.plan.nested(instances, self.query, *self.temperatures):
@@ -296,14 +308,16 @@ class Repeated:
     """A function of tensors whose steps on a GPU are recorded when it is called for the second time, and replayed."""
 
     def __init__(self, function: Callable[..., tuple[torch.Tensor, ...]]) -> None:
-        self._function, self._calls = function, 0
+        self._function = function
+        self._calls = 0
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         self._calls += 1
         if self._calls == 1:
             return self._function(*inputs)
         if self._calls == 2:
-            self._graph, self._inputs = torch.cuda.CUDAGraph(), [x.clone() for x in inputs]
+            self._graph = torch.cuda.CUDAGraph()
+            self._inputs = [x.clone() for x in inputs]
             # Meanwhile no other recording may be thrown away, which would spoil this one.
             with gc_paused(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._outputs = self._function(*self._inputs)
@@ -327,17 +341,20 @@ class Chunk:
 
     @classmethod
     def of(cls, batch: Batch, group: Group, instances: Ints, at: Device) -> Chunk:
-        topology, n = group.topology, group.topology.n_vars
+        topology = group.topology
+        n = group.topology.n_vars
         scopes = (*((v,) for v in range(n)), *topology.scopes)
         shapes = tuple(tuple(topology.cards[v] for v in scope) for scope in scopes)
-        theta_at, mu_at = [], []
+        theta_at = []
+        mu_at = []
         first = batch.unary_ptr[batch.var_ptr[instances]]
         for k, shape in enumerate(shapes):
             if k < n:
                 starts = mu_starts = first + topology.unary_ptr[k]
             else:
                 f = batch.factor_ptr[instances] + k - n
-                starts, mu_starts = batch.table_at[f], batch.mu_at[f]
+                starts = batch.table_at[f]
+                mu_starts = batch.mu_at[f]
             same = bool(np.all(starts == starts[0])) and k >= n
             entries = np.arange(prod(shape))
             theta_at.append(at.ints((starts[:1] if same else starts)[:, None] + entries))
@@ -364,7 +381,9 @@ class Chunk:
 
 def eliminate(tables: list[Table], group: Group, n: int) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
     """Eliminate, then walk back: the gradient of a message, spread by its weights, is that of its tables."""
-    steps, alive, given = [], set(range(len(tables))), len(tables)
+    steps = []
+    alive = set(range(len(tables)))
+    given = len(tables)
     for v, _ in group.order:
         inputs = [k for k in sorted(alive) if v in tables[k][0]]
         scope = (*dict.fromkeys(u for k in inputs for u in tables[k][0] if u != v), v)

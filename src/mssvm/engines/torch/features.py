@@ -58,9 +58,14 @@ class TorchFeatures:
             rest = at.ints(phi.coords[0]), at.ints(phi.coords[1]), at.floats(np.array(phi.data))
         base = offset or Potentials.zeros(batch)
         return cls(
-            batch, at, tuple(_dense(term, at) for term in plain), rest, (at.floats(base.unary), at.floats(base.tables)),
-            None if batch.whole_copies else at.ints(batch.mu_source), n_weights,
-        )  # fmt: skip
+            batch,
+            at,
+            tuple(_dense(term, at) for term in plain),
+            rest,
+            (at.floats(base.unary), at.floats(base.tables)),
+            None if batch.whole_copies else at.ints(batch.mu_source),
+            n_weights,
+        )
 
     def forward(self, w: Floats) -> Potentials:
         weights = self.at.floats(np.asarray(w, dtype=np.float64))

@@ -16,10 +16,15 @@ from mssvm.engines.messages import Schedule, Temperatures
 from mssvm.engines.torch.arrays import SAFE, Device, fetched
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
-MOST_SHARED, MOST_STATES, FEW_STATES = 226 << 10, 32, 8
+MOST_SHARED = 226 << 10
+MOST_STATES = 32
+FEW_STATES = 8
 LOOK = 16  # sweeps between two looks at convergence, on the device
 SUMS, MAXIMA, MIXED, TEMPERED = range(4)  # the kernels' PRODUCT
-FOR_ALL, EACH_GRID, EDGES = 0, 1, 2  # whose tables: the kernel's TABLES
+# whose tables: the kernel's TABLES
+FOR_ALL = 0
+EACH_GRID = 1
+EDGES = 2
 STEPS = float(2**22)  # whole numbers in which maxima in single precision count logs
 
 
@@ -56,7 +61,9 @@ class GridKernel:
         shape = _grid_shape(g)
         if shape is None or len(set(g.cards)) != 1 or not 1 < g.cards[0] <= MOST_STATES:
             return None
-        per_grid, states, across = batch.table_at.reshape(len(batch), -1), g.cards[0], shape[0] * (shape[1] - 1)
+        per_grid = batch.table_at.reshape(len(batch), -1)
+        states = g.cards[0]
+        across = shape[0] * (shape[1] - 1)
         first = per_grid[:, [0, across]]
         if np.all(per_grid[:, :across] == first[:, :1]) and np.all(per_grid[:, across:] == first[:, 1:]):
             kind = FOR_ALL if states <= FEW_STATES and np.all(first == first[0]) else EACH_GRID
@@ -70,20 +77,36 @@ class GridKernel:
         return found if found.fits(False) else None
 
     def sweep(
-        self, unary: torch.Tensor, tables: torch.Tensor, grids: torch.Tensor, messages: torch.Tensor, t: Temperatures,
-        n_sweeps: int, schedule: Schedule, residual: torch.Tensor,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        unary: torch.Tensor,
+        tables: torch.Tensor,
+        grids: torch.Tensor,
+        messages: torch.Tensor,
+        t: Temperatures,
+        n_sweeps: int,
+        schedule: Schedule,
+        residual: torch.Tensor,
+    ) -> torch.Tensor:
         """Up to ``n_sweeps`` sweeps of the named grids, each until it converges; returns how many of each."""
-        product, unit = product_of(t), t.eps_h
+        product = product_of(t)
+        unit = t.eps_h
         if product == MAXIMA:  # any unit does for a maximum: the one that keeps the range of scores safe
             unit = max(spread(unary, tables) / (0.5 * SAFE[self.at.dtype]), 1e-30)
-        (h, w), dtype = self.shape, self.at.dtype
+        h, w = self.shape
+        dtype = self.at.dtype
         threads, split, blocks = self._threads(product, schedule.flooding, len(grids))
         by_value, table_values, table_at = self._tables(tables, unit, product)
         numbers = constants(
-            H=h, W=w, S=self.states, T=threads, SPLIT=split, BLOCKS=blocks, TABLES=self.kind, PRODUCT=product,
+            H=h,
+            W=w,
+            S=self.states,
+            T=threads,
+            SPLIT=split,
+            BLOCKS=blocks,
+            TABLES=self.kind,
+            PRODUCT=product,
             FLOODING=schedule.flooding,
-        )  # fmt: skip
+        )
         run = kernel("grid.cu", "sweep", self.at.device, dtype, numbers, self._shared(schedule.flooding))
         swept = torch.zeros(len(residual), dtype=torch.int32, device=messages.device)
         tolerance = finest(schedule.tolerance, unit, dtype)
@@ -91,19 +114,37 @@ class GridKernel:
         outputs = self.at.bools(t.outputs if product >= MIXED else np.zeros(0)).to(torch.uint8)
         ratio = float(t.eps_h / t.eps_y) if t.eps_y > 0.0 else 1.0
         run(
-            len(grids), threads, by_value, unary, table_values, table_at, grids.to(torch.int32), fields, messages,
-            residual, swept, outputs, float(unit), ratio, float(schedule.damping), float(tolerance / unit), n_sweeps,
+            len(grids),
+            threads,
+            by_value,
+            unary,
+            table_values,
+            table_at,
+            grids.to(torch.int32),
+            fields,
+            messages,
+            residual,
+            swept,
+            outputs,
+            float(unit),
+            ratio,
+            float(schedule.damping),
+            float(tolerance / unit),
+            n_sweeps,
             LOOK,
-        )  # fmt: skip
+        )
         residual[grids] *= unit
         return swept
 
     def _tables(self, tables: torch.Tensor, unit: float, product: int) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """The tables as the kernel takes them: by value, as they are, or laid out by position; and where they begin."""
-        (h, w), size, n = self.shape, self.states**2, len(self.table_at)
+        h, w = self.shape
+        size = self.states**2
+        n = len(self.table_at)
         whole = product == MAXIMA and self.at.dtype == torch.float32
         real = ctypes.c_double if self.at.dtype == torch.float64 else ctypes.c_int if whole else ctypes.c_float
-        none, first = (real * 1)(0), self.at.ints(self.table_at)
+        none = (real * 1)(0)
+        first = self.at.ints(self.table_at)
         if self.kind == EACH_GRID:
             return none, tables, first
         if self.kind == FOR_ALL:
@@ -111,7 +152,8 @@ class GridKernel:
             logs = (both - both.max()) / unit
             entries = np.rint(STEPS * logs).astype(np.int32) if whole else np.exp(logs)
             return (real * (2 * size))(*entries.tolist()), tables, first
-        different, across = n if self.stride else 1, h * (w - 1)
+        different = n if self.stride else 1
+        across = h * (w - 1)
         rows = tables[self.table_at[0, 0] :][: different * size * (across + (h - 1) * w)].reshape(different, -1, size)
         logs = ((rows - rows.max()) / unit).transpose(1, 2)
         scaled = torch.round(STEPS * logs).to(torch.int32) if whole else torch.exp(logs)
@@ -144,7 +186,8 @@ class GridKernel:
     def _threads(self, product: int, flooding: bool, n_grids: int) -> tuple[int, bool, int]:
         """Threads of a block, whether axes have their own, and blocks of a multiprocessor, as measured on grids 20x40:
         many small blocks hide each other's waiting, a few grids are done soonest by large ones."""
-        colour, single = 32 * -(-self.places // 64), self.at.dtype == torch.float32
+        colour = 32 * -(-self.places // 64)
+        single = self.at.dtype == torch.float32
         if self.states > FEW_STATES:
             return min(2 * colour, 640 if single else 320), True, 1
         if n_grids <= 264:

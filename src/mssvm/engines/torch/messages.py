@@ -91,7 +91,8 @@ class TorchMessagePlan:
     def colour(self) -> Ints:
         """Of every slot: that of its variable, by the parity of its distance from the first of its component."""
         found = hidden_components(self.batch, np.zeros(self.batch.n_vars, dtype=bool))
-        parity, parent = [0] * self.batch.n_vars, found.parent.tolist()
+        parity = [0] * self.batch.n_vars
+        parent = found.parent.tolist()
         for v in found.visit.tolist():
             parity[v] = 1 - parity[parent[v]] if parent[v] >= 0 else 0
         return np.array(parity, dtype=np.int64)[self.batch.scope_vars]
@@ -110,7 +111,8 @@ class TorchMessagePlan:
     def _padded(self, at: Ints, factors: Ints) -> tuple[torch.Tensor, torch.Tensor]:
         pairs = self.batch.scope_vars.reshape(-1, 2)[factors]
         rows, columns = (self.batch.cards[pairs[:, k]] for k in (0, 1))
-        i, j = np.arange(self.width)[:, None], np.arange(self.width)
+        i = np.arange(self.width)[:, None]
+        j = np.arange(self.width)
         there = (i < rows[:, None, None]) & (j < columns[:, None, None])
         entry = np.where(there, at[factors][:, None, None] + i * columns[:, None, None] + j, 0)
         return self.at.ints(entry), self.at.bools(there)
@@ -177,8 +179,10 @@ class TorchMessageModel:
     relabel = None
 
     def __init__(self, plan: TorchMessagePlan, theta: Potentials, query: Query, noise: Floats) -> None:
-        self.plan, self._given = plan, (theta, query, noise)
-        batch, at = plan.batch, plan.at
+        self.plan = plan
+        self._given = (theta, query, noise)
+        batch = plan.batch
+        at = plan.at
         unary, tables = at.theta(theta, batch)
         allowed = kept(query, at, lambda: at.bools(query.allowed))
         self.unary = plan.padded(torch.where(allowed, unary, -INF), -INF)
@@ -197,7 +201,8 @@ class TorchMessageModel:
 
     @cached_property
     def noisy(self) -> torch.Tensor:
-        (_, query, drawn), at = self._given, self.plan.at
+        _, query, drawn = self._given
+        at = self.plan.at
         # The same numbers in every call: they keep their identity while they are kept.
         noise = self.plan.padded(kept(query, (at, id(drawn)), lambda: (drawn, at.floats(drawn)))[1], 0.0)
         return self.unary + NOISE * noise * (1.0 + torch.where(self.unary > -INF, self.unary, 0.0).abs())
@@ -206,7 +211,8 @@ class TorchMessageModel:
         """The kernel that may run such sweeps at these temperatures, and the tables as it takes them."""
         if t.eps_h == 0.0 < t.eps_y:
             return None
-        grid, pairs = self.plan.grid, self.plan.pairs
+        grid = self.plan.grid
+        pairs = self.plan.pairs
         if grid and grid.able(t, flooding) and grid.safe(unary, self.flat_tables, t.eps_h):
             return grid.sweep, self.flat_tables
         able = pairs and pairs.able(t, self.tables) and pairs.safe(self.tables, t.eps_h)
@@ -260,21 +266,27 @@ class TorchRun:
 
     def __init__(self, model: TorchMessageModel, unary: torch.Tensor) -> None:
         plan = model.plan
-        self.model, self.plan, self.batch, self.at = model, plan, plan.batch, plan.at
-        self.unary, self.open_unary = unary.clone(), unary
+        self.model = model
+        self.plan = plan
+        self.batch = plan.batch
+        self.at = plan.at
+        self.unary = unary.clone()
+        self.open_unary = unary
         self.m = unary.new_zeros((len(plan.batch.scope_vars), plan.width))
         self.sweeps = np.zeros(len(plan.batch), dtype=np.int64)
         self.residual = np.full(len(plan.batch), np.inf)
 
     def start(self, instances: Ints, messages: Floats | None) -> None:
-        mine, pairs = self.plan.on_device(self.plan.factors(instances)), self.m.reshape(-1, 2, self.plan.width)
+        mine = self.plan.on_device(self.plan.factors(instances))
+        pairs = self.m.reshape(-1, 2, self.plan.width)
         if messages is None:
             pairs[mine] = 0.0
         else:
             padded = np.zeros(self.m.shape)
             padded[self.plan.message_inside] = messages
             pairs[mine] = self.at.floats(padded).reshape(pairs.shape)[mine]
-        self.sweeps[instances], self.residual[instances] = 0, np.inf
+        self.sweeps[instances] = 0
+        self.residual[instances] = np.inf
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         rows = self.plan.rows(instances)
@@ -294,8 +306,10 @@ class TorchRun:
         if not len(active):
             return
         kernel = self.model.kernel_for(self.unary, temperatures, schedule.flooding)
-        wanted, schedule = schedule.tolerance, self.model.attainable(temperatures, schedule)
-        residual, mine = self.at.floats(self.residual), self.at.ints(active)
+        wanted = schedule.tolerance
+        schedule = self.model.attainable(temperatures, schedule)
+        residual = self.at.floats(self.residual)
+        mine = self.at.ints(active)
         if kernel is None:
             swept = self._sweeps(active, temperatures, n_sweeps, schedule, residual)
         else:
@@ -311,7 +325,8 @@ class TorchRun:
         self, active: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule, residual: torch.Tensor
     ) -> torch.Tensor:
         """Sweeps of the named instances, each until it converges; returns how many of each."""
-        edges, mine = self._edges(active, temperatures), self.at.ints(active)
+        edges = self._edges(active, temperatures)
+        mine = self.at.ints(active)
         n = len(self.plan.batch)
         count = torch.zeros(n, dtype=torch.int64, device=self.at.device)
         colours = [None] if schedule.flooding else self._colours(edges)
@@ -329,7 +344,8 @@ class TorchRun:
 
     def _edges(self, instances: Ints, t: Temperatures) -> Edges:
         rows = self.plan.factors(instances)
-        mine, kinds = self.plan.on_device(rows), list[tuple[Index, bool, bool]]()
+        mine = self.plan.on_device(rows)
+        kinds = list[tuple[Index, bool, bool]]()
         if t.eps_y == t.eps_h:
             kinds.append((slice(None), True, True))
         else:
@@ -356,7 +372,8 @@ class TorchRun:
         total, missing = self._field(self.unary)
         out = list[torch.Tensor]()
         for k in (0, 1):
-            m, i = self.m[k::2][edges.factors], edges.ends[:, k]
+            m = self.m[k::2][edges.factors]
+            i = edges.ends[:, k]
             gone = m == -INF
             left = missing[i] - gone.to(m.dtype)
             out.append(torch.where(left > 0.5, -INF, total[i] - torch.where(gone, 0.0, m)))
@@ -368,9 +385,14 @@ class TorchRun:
         return tables + cavities[0][chosen][:, :, None] + cavities[1][chosen][:, None, :]
 
     def _update(
-        self, edges: Edges, t: Temperatures, damping: float, moving: torch.Tensor, colour: torch.Tensor | None,
+        self,
+        edges: Edges,
+        t: Temperatures,
+        damping: float,
+        moving: torch.Tensor,
+        colour: torch.Tensor | None,
         change: torch.Tensor,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """New messages of all factors (to the variables of a colour); ``change`` is raised to the largest moves."""
         cavities = self._cavities(edges)
         for chosen, *out in edges.kinds:
@@ -380,11 +402,20 @@ class TorchRun:
                 self._put(edges, chosen, k, raw, cavities[k][chosen], damping, moving, colour, change)
 
     def _put(
-        self, edges: Edges, chosen: Index, k: int, raw: torch.Tensor, cavity: torch.Tensor, damping: float,
-        moving: torch.Tensor, colour: torch.Tensor | None, change: torch.Tensor,
-    ) -> None:  # fmt: skip
+        self,
+        edges: Edges,
+        chosen: Index,
+        k: int,
+        raw: torch.Tensor,
+        cavity: torch.Tensor,
+        damping: float,
+        moving: torch.Tensor,
+        colour: torch.Tensor | None,
+        change: torch.Tensor,
+    ) -> None:
         to = self.m[k::2]
-        known, old = cavity > -INF, to[edges.factors][chosen]
+        known = cavity > -INF
+        old = to[edges.factors][chosen]
         new = torch.where(known, raw - torch.where(known, cavity, 0.0), -INF)
         top = new.amax(dim=1, keepdim=True)
         new = torch.where(known & (top > -INF), new - torch.where(top > -INF, top, 0.0), 0.0)
@@ -442,14 +473,17 @@ class TorchRun:
     def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
         if not len(instances):
             return
-        batch, t, at = self.plan.batch, temperatures, self.at
+        batch = self.plan.batch
+        t = temperatures
+        at = self.at
         mine = self.plan.on_device(self.plan.rows(instances))
         field = self._full(self.unary)
         top, weights = power_sum(field, t.eps_h)
         if t.eps_y != t.eps_h:
             output = at.bools(t.outputs)
             top_y, weights_y = power_sum(field, t.eps_y)
-            top, weights = torch.where(output, top_y, top), torch.where(output[:, None], weights_y, weights)
+            top = torch.where(output, top_y, top)
+            weights = torch.where(output[:, None], weights_y, weights)
         part = torch.where(top > -INF, (1 - self.plan.degree) * torch.where(top > -INF, top, 0.0), -INF)
         total = self.m.new_zeros(len(batch)).index_add_(0, self.plan.var_owner[mine], part[mine])
         if isinstance(mu, DeviceMarginals):
@@ -460,7 +494,8 @@ class TorchRun:
         value[instances] = fetched(total)[instances]
 
     def _factor_beliefs(self, instances: Ints, t: Temperatures, total: torch.Tensor, mu: Marginals | None) -> None:
-        edges, batch = self._edges(instances, t), self.plan.batch
+        edges = self._edges(instances, t)
+        batch = self.plan.batch
         cavities = self._cavities(edges)
         least = 1e-300 if self.at.dtype == torch.float64 else 1e-37
         for chosen, *out in edges.kinds:
@@ -507,7 +542,8 @@ def _marginal(scores: torch.Tensor, k: int, out: list[bool], t: Temperatures) ->
 def _belief(scores: torch.Tensor, out: list[bool], t: Temperatures) -> tuple[torch.Tensor, torch.Tensor]:
     """PS(S_a) and b_a, not yet normalised where maximisers tie."""
     if out[0] == out[1]:
-        eps, flat = t.eps_y if out[0] else t.eps_h, scores.flatten(1)
+        eps = t.eps_y if out[0] else t.eps_h
+        flat = scores.flatten(1)
         top, weights = power_sum(flat, eps)
         if eps == 0.0:
             weights = ((flat == top[:, None]) & (flat > -INF)).to(scores.dtype)

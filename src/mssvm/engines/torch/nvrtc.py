@@ -30,7 +30,9 @@ class CudaKernel:
     arrays of ctypes (passed by value)."""
 
     def __init__(self, function: ctypes.c_void_p, shared: int, real: type[Any]) -> None:
-        self._function, self._shared, self._real = function, shared, real
+        self._function = function
+        self._shared = shared
+        self._real = real
 
     def __call__(self, blocks: int, threads: int, *arguments: Any) -> None:
         self.ready(blocks, threads, *arguments)()
@@ -40,7 +42,8 @@ class CudaKernel:
         values = [self._value(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values))
         sizes = (*map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, self._shared)),)
-        launch, function = _driver().cuLaunchKernel, self._function
+        launch = _driver().cuLaunchKernel
+        function = self._function
         kept = (values, arguments)  # what the pointers point to lives as long as the launch
 
         def run(_: Any = kept) -> None:
@@ -72,7 +75,9 @@ def kernel(
     parts = [f"typedef {kind} REAL;", numbers, *(folder.joinpath(f).read_text() for f in ("common.cu", source))]
     code = _compiled("\n".join(parts), source, torch.cuda.get_device_capability(device))
     torch.cuda.current_stream()  # PyTorch's context is current from here on
-    module, function, driver = ctypes.c_void_p(), ctypes.c_void_p(), _driver()
+    module = ctypes.c_void_p()
+    function = ctypes.c_void_p()
+    driver = _driver()
     _check(driver.cuModuleLoadData(ctypes.byref(module), code), "load")
     _check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "find")
     if shared:
@@ -113,7 +118,8 @@ def _compiled(text: str, name: str, capability: tuple[int, int]) -> bytes:
 
 
 def _machine_code(text: str, name: str, flags: Sequence[bytes]) -> bytes:
-    library, program = _nvrtc(), ctypes.c_void_p()
+    library = _nvrtc()
+    program = ctypes.c_void_p()
     arguments = (ctypes.byref(program), text.encode(), name.encode(), 0, None, None)
     if library.nvrtcCreateProgram(*arguments):
         raise UnsupportedError(f"the CUDA source {name} could not be read by NVRTC.")
@@ -146,7 +152,8 @@ def _driver() -> Any:
 
 @lru_cache(maxsize=1)
 def _version() -> str:
-    major, minor = ctypes.c_int(), ctypes.c_int()
+    major = ctypes.c_int()
+    minor = ctypes.c_int()
     _nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
     return f"{major.value}.{minor.value}"
 
@@ -155,7 +162,8 @@ def _version() -> str:
 def _nvrtc() -> Any:
     """PyTorch's own copy first: it fits the driver that PyTorch runs on."""
     major = (torch.version.cuda or "").partition(".")[0]
-    name, home = f"libnvrtc.so.{major}", Path(torch.__file__).parent
+    name = f"libnvrtc.so.{major}"
+    home = Path(torch.__file__).parent
     found = [*home.glob(f"lib/{name}*"), *home.parent.glob(f"nvidia/*/lib/{name}*")]
     for path in (*map(str, found), name, f"/usr/local/cuda/lib64/{name}"):
         try:

@@ -16,8 +16,12 @@ from mssvm.engines.torch.arrays import SAFE, Device
 from mssvm.engines.torch.grids import FEW_STATES, MAXIMA, MIXED, finest, product_of
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
-MOST_STATES, MOST_SHARED, LOOK = 32, 14 << 10, 8
-LANES, AT_ONCE = 4, 2  # threads that add up the messages to a variable, and how many of them each reads at once
+MOST_STATES = 32
+MOST_SHARED = 14 << 10
+LOOK = 8
+# threads that add up the messages to a variable, and how many of them each reads at once
+LANES = 4
+AT_ONCE = 2
 RECORDED = 8  # so many times LOOK sweeps are worth a recording
 
 
@@ -44,7 +48,8 @@ class PairKernel:
         if at.plain or len(cards) != 1 or not 1 < cards[0] <= MOST_STATES or not available(at.device):
             return None
         order = np.argsort(batch.scope_vars[::2], kind="stable")
-        ends, colour = batch.scope_vars.reshape(-1, 2)[order], colours.reshape(-1, 2)[order]
+        ends = batch.scope_vars.reshape(-1, 2)[order]
+        colour = colours.reshape(-1, 2)[order]
         kind = np.zeros(batch.n_vars, dtype=np.int64)
         kind[ends] = colour
         variables = np.argsort(kind, kind="stable")
@@ -54,11 +59,17 @@ class PairKernel:
         rows = np.concatenate([np.column_stack([variables, own, behind[:-1]]), [[0, 0, 0, behind[-1]]]])
         zeros = int(np.sum(kind == 0))
         return cls(
-            int(cards[0]), (zeros, batch.n_vars - zeros), at, at.ints(order),
-            at.shorts(rows), at.shorts(slots),
-            number[at.ints(order)].to(torch.int32), at.shorts(ends), at.shorts(batch.factor_owner[order]),
+            int(cards[0]),
+            (zeros, batch.n_vars - zeros),
+            at,
+            at.ints(order),
+            at.shorts(rows),
+            at.shorts(slots),
+            number[at.ints(order)].to(torch.int32),
+            at.shorts(ends),
+            at.shorts(batch.factor_owner[order]),
             (4 * at.ints(colour[:, 0]) + 8 * at.ints(colour[:, 1])).to(torch.uint8),
-        )  # fmt: skip
+        )
 
     def few(self, tables: torch.Tensor) -> bool:
         """Whether a block has room for all tables."""
@@ -77,12 +88,20 @@ class PairKernel:
         return bool(most < torch.inf and (eps == 0.0 or most / eps < SAFE[self.at.dtype]))
 
     def sweep(
-        self, unary: torch.Tensor, tables: torch.Tensor, mine: torch.Tensor, messages: torch.Tensor, t: Temperatures,
-        n_sweeps: int, schedule: Schedule, residual: torch.Tensor,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        unary: torch.Tensor,
+        tables: torch.Tensor,
+        mine: torch.Tensor,
+        messages: torch.Tensor,
+        t: Temperatures,
+        n_sweeps: int,
+        schedule: Schedule,
+        residual: torch.Tensor,
+    ) -> torch.Tensor:
         """Up to ``n_sweeps`` sweeps of the named instances, each until it converges; returns how many of each."""
         top = tables.amax(dim=(1, 2), keepdim=True)
-        product, unit = product_of(t), t.eps_h
+        product = product_of(t)
+        unit = t.eps_h
         if product == MAXIMA:
             unit = max(float((top - tables.amin(dim=(1, 2), keepdim=True)).amax()) / (0.5 * SAFE[self.at.dtype]), 1e-30)
         tolerance = finest(schedule.tolerance, unit, self.at.dtype)
@@ -105,7 +124,8 @@ class PairKernel:
             state.change.zero_()
             active.bitwise_and_((~(residual <= tolerance)).to(torch.int8))
 
-        (parts, rest), late = divmod(n_sweeps, LOOK), _Late()
+        parts, rest = divmod(n_sweeps, LOOK)
+        late = _Late()
         run: Callable[[int], None] = part
         for k in range(parts):
             if k == 1 and parts >= RECORDED:
@@ -122,7 +142,8 @@ class PairKernel:
 
 def _recorded(part: Callable[[int], None]) -> Callable[[int], None]:
     """The same ``LOOK`` sweeps, launched by the device: the host needs as long for a launch as small graphs do."""
-    graph, aside = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     # No other recording may be thrown away meanwhile; and torch.cuda.graph would empty the cache of memory.
     with gc_paused(), torch.cuda.stream(aside):
@@ -154,11 +175,23 @@ class _Sweeps:
     """Messages of a call in the kernel's own order, and the launches of a sweep."""
 
     def __init__(
-        self, plan: PairKernel, unary: torch.Tensor, tables: torch.Tensor, kinds: torch.Tensor, active: torch.Tensor,
-        messages: torch.Tensor, unit: float, t: Temperatures, schedule: Schedule,
-    ) -> None:  # fmt: skip
-        self._plan, self._unit, n, states = plan, unit, len(plan.order), plan.states
-        size, threads = tables.element_size(), 512 // tables.element_size()
+        self,
+        plan: PairKernel,
+        unary: torch.Tensor,
+        tables: torch.Tensor,
+        kinds: torch.Tensor,
+        active: torch.Tensor,
+        messages: torch.Tensor,
+        unit: float,
+        t: Temperatures,
+        schedule: Schedule,
+    ) -> None:
+        self._plan = plan
+        self._unit = unit
+        n = len(plan.order)
+        states = plan.states
+        size = tables.element_size()
+        threads = 512 // tables.element_size()
         rows = messages.reshape(n, 2, states)[plan.order]
         rows = torch.where(rows > -torch.inf, rows, 0.0)  # such an entry belongs to a forbidden state: any number does
         self._rows = _padded(((rows - rows[..., :1]) / unit)[..., 1:].transpose(0, 1))
@@ -169,9 +202,17 @@ class _Sweeps:
         few = plan.few(tables)
         staged = not few and threads * states**2 * size <= MOST_SHARED
         numbers = constants(
-            S=states, THREADS=threads, TABLES=len(tables) if few else 0, STAGED=staged, PRODUCT=product_of(t),
-            COLOURED=not schedule.flooding, ONE=len(active) == 1, NARROW=narrow, LANES=LANES, AT_ONCE=AT_ONCE,
-        )  # fmt: skip
+            S=states,
+            THREADS=threads,
+            TABLES=len(tables) if few else 0,
+            STAGED=staged,
+            PRODUCT=product_of(t),
+            COLOURED=not schedule.flooding,
+            ONE=len(active) == 1,
+            NARROW=narrow,
+            LANES=LANES,
+            AT_ONCE=AT_ONCE,
+        )
         fields, send = (kernel("pairs.cu", k, plan.at.device, plan.at.dtype, numbers) for k in ("fields", "messages"))
 
         def gather(first: int, count: int) -> Callable[[], None]:
@@ -180,15 +221,28 @@ class _Sweeps:
 
         ratio = t.eps_h / t.eps_y if t.eps_y > 0.0 else 1.0
         given = (
-            field, self._rows, tables, plan.number, plan.ends, plan.owner, kinds, active, self.change, float(unit),
-            float(schedule.damping), float(ratio),
-        )  # fmt: skip
+            field,
+            self._rows,
+            tables,
+            plan.number,
+            plan.ends,
+            plan.owner,
+            kinds,
+            active,
+            self.change,
+            float(unit),
+            float(schedule.damping),
+            float(ratio),
+        )
         zeros, ones = plan.in_colour
         phases = ((-1, 0, zeros + ones),) if schedule.flooding else ((0, 0, zeros), (1, zeros, ones))
         self._phases = {
-            look: [(send.ready(-(-n // threads), threads, *given, colour, int(look), n), gather(first, count))
-                   for colour, first, count in phases] for look in (False, True)
-        }  # fmt: skip
+            look: [
+                (send.ready(-(-n // threads), threads, *given, colour, int(look), n), gather(first, count))
+                for colour, first, count in phases
+            ]
+            for look in (False, True)
+        }
         gather(0, zeros + ones)()
 
     def sweep(self, look: bool) -> None:

@@ -51,7 +51,9 @@ def advance(run: ScoredRun, instances: Ints, t: Temperatures, n_sweeps: int, sch
         run.residual[cold[run.residual[cold] <= rounding]] = 0.0
         count = np.minimum(end - run.sweeps[cold], step)
         going = (count > 0) & ~(run.residual[cold] <= exact.tolerance)
-        cold, end, count = cold[going], end[going], count[going]
+        cold = cold[going]
+        end = end[going]
+        count = count[going]
         for n in np.unique(count):
             run.sweep(cold[count == n], t, int(n), exact)
         step *= 2

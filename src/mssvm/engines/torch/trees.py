@@ -19,9 +19,15 @@ from mssvm.engines.torch.arrays import SAFE, Device, DeviceQuery, Parts, as_it_i
 from mssvm.engines.torch.chains import longest_first
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
-MOST_STATES, THREADS = 32, 128
-OUTPUT, FREE = 1, 2  # roles of variables: those that may vary are free
-LEAF, FIRST_CHILD, SECOND_VARIABLE = 1 << 16, 1 << 17, 1 << 18  # flags of `Visit` in common.cu
+MOST_STATES = 32
+THREADS = 128
+# roles of variables: those that may vary are free
+OUTPUT = 1
+FREE = 2
+# flags of `Visit` in common.cu
+LEAF = 1 << 16
+FIRST_CHILD = 1 << 17
+SECOND_VARIABLE = 1 << 18
 MOST_WORK = 1 << 30  # bytes that one launch may keep of what variables know
 KEPT = 1 << 10  # topologies whose orders are cached: batches share them
 
@@ -78,7 +84,8 @@ class Postorder:
 
     def carries_one(self, roles: Ints) -> bool:
         """Whether no hidden variable that may vary has two free outputs below it that others do not shield."""
-        mine, above = roles[self.variables].tolist(), np.where(self.rows[:, 1] >= 0, self.rows[:, 2], -1).tolist()
+        mine = roles[self.variables].tolist()
+        above = np.where(self.rows[:, 1] >= 0, self.rows[:, 2], -1).tolist()
         carried = [0] * len(mine)
         for role, parent, open_ in zip(mine, above, carried, strict=True):  # what is added comes later in the list
             if parent >= 0 and mine[parent] == FREE:
@@ -125,13 +132,17 @@ class Forests:
     ) -> Forests:
         """``kind_of``, of all instances of the batch, are numbers of ``kinds``."""
         instances, length = longest_first(batch, instances)
-        begin, work = offsets(np.array([len(t.factors) for t in kinds])), offsets(length)
+        begin = offsets(np.array([len(t.factors) for t in kinds]))
+        work = offsets(length)
         orders = (np.concatenate(part) for part in zip(*((t.rows, t.factors, t.variables) for t in kinds), strict=True))
         places = (
-            at.ints(batch.unary_ptr[batch.var_ptr[instances]]), at.shorts(length),
-            at.shorts(begin[kind_of[instances]]), at.ints(batch.factor_ptr[instances]),
-            at.ints(batch.var_ptr[instances]), at.ints(work[:-1]),
-        )  # fmt: skip
+            at.ints(batch.unary_ptr[batch.var_ptr[instances]]),
+            at.shorts(length),
+            at.shorts(begin[kind_of[instances]]),
+            at.ints(batch.factor_ptr[instances]),
+            at.ints(batch.var_ptr[instances]),
+            at.ints(work[:-1]),
+        )
         factors = kept(batch, ("factors", at.device), lambda: (at.ints(batch.table_at), at.ints(batch.mu_at)))
         return cls(instances, wide, tuple(map(at.shorts, orders)), places, factors, int(work[-1]), at.ints(instances))
 
@@ -142,9 +153,11 @@ class Forests:
         """In the orders of their topologies; what is known from the last time serves again."""
         kinds = [t or EMPTY for t in orders]
         return known(
-            batch, ("forests", at.device), instances,
+            batch,
+            ("forests", at.device),
+            instances,
             lambda: cls.of(batch, instances, wide, kinds, batch.topology_of, at),
-        )  # fmt: skip
+        )
 
     @property
     def blocks(self) -> int:
@@ -195,8 +208,11 @@ class TreeRoute(OnForests):
 
     def infer_into(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> torch.Tensor:
         """Values of the instances (NaN where they need log space); their marginals are written."""
-        mine, sums, dtype = self.forests, self.eps > 0.0, unary.dtype
-        value, work = unary.new_empty(len(mine.instances)), unary.new_empty(mine.n_visits * 2 * mine.wide)
+        mine = self.forests
+        sums = self.eps > 0.0
+        dtype = unary.dtype
+        value = unary.new_empty(len(mine.instances))
+        work = unary.new_empty(mine.n_visits * 2 * mine.wide)
         if sums:
             scaled = tables / self.eps
             outside = (scaled.abs() > SAFE[dtype] / 4) & (scaled > -torch.inf)
@@ -218,14 +234,21 @@ class NestedRoute(OnForests):
 
     @classmethod
     def all_of(
-        cls, batch: Batch, instances: Ints, query: DeviceQuery, eps: tuple[float, float], at: Device,
+        cls,
+        batch: Batch,
+        instances: Ints,
+        query: DeviceQuery,
+        eps: tuple[float, float],
+        at: Device,
         orders: Sequence[Postorder | None],
-    ) -> list[NestedRoute]:  # fmt: skip
+    ) -> list[NestedRoute]:
         """Those of the named forests for which there is an order; at one temperature, any."""
         if not len(instances):
             return []
-        free, output = query.counts(batch) > 1, query.parts[0] | (eps[0] == eps[1])
-        roles, out = OUTPUT * output.to(torch.uint8) + FREE * free.to(torch.uint8), list[NestedRoute]()
+        free = query.counts(batch) > 1
+        output = query.parts[0] | (eps[0] == eps[1])
+        roles = OUTPUT * output.to(torch.uint8) + FREE * free.to(torch.uint8)
+        out = list[NestedRoute]()
         kinds, kind_of = rooted_for(batch, instances, roles, orders)
         for wide, some in by_width(batch, instances[kind_of[instances] >= 0]):
             most = max(int(batch.topologies[g].card_array.max(initial=2)) for g in np.unique(batch.topology_of[some]))
@@ -238,8 +261,10 @@ class NestedRoute(OnForests):
 
     def infer_into(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> torch.Tensor:
         """Values of the instances; their marginals are written, those of pairs added."""
-        mine, most = self.forests, self.most
-        value, work = unary.new_empty(len(mine.instances)), unary.new_empty(mine.n_visits * (most + 2 * most * most))
+        mine = self.forests
+        most = self.most
+        value = unary.new_empty(len(mine.instances))
+        work = unary.new_empty(mine.n_visits * (most + 2 * most * most))
         rows = torch.empty(mine.n_visits, dtype=torch.int32, device=unary.device)
         run = kernel("nested.cu", "nested", unary.device, unary.dtype, constants(WIDE=mine.wide, THREADS=THREADS))
         given = (self.roles, work, rows, value, *mu, *map(float, self.eps), most, len(value))
@@ -254,13 +279,17 @@ def rooted_for(
 
     In a path rooted at either end every one does; other forests are rooted at free outputs if need be.
     """
-    kinds, kind_of = [t or EMPTY for t in orders], batch.topology_of
+    kinds = [t or EMPTY for t in orders]
+    kind_of = batch.topology_of
     others = instances[~np.array([t.is_path for t in kinds])[kind_of[instances]]]
     if not len(others):
         return kinds, kind_of
-    kind_of, on_host, known_as = kind_of.copy(), as_it_is(roles), dict[tuple[int, bytes], int]()
+    kind_of = kind_of.copy()
+    on_host = as_it_is(roles)
+    known_as = dict[tuple[int, bytes], int]()
     for b in others.tolist():
-        g, mine = int(batch.topology_of[b]), on_host[batch.var_ptr[b] : batch.var_ptr[b + 1]]
+        g = int(batch.topology_of[b])
+        mine = on_host[batch.var_ptr[b] : batch.var_ptr[b + 1]]
         key = g, mine.tobytes()
         if key not in known_as and kinds[g].carries_one(mine):
             known_as[key] = g
