@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from math import inf, log2
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from mssvm.core.arrays import Floats, Ints
-from mssvm.core.errors import MemoryLimitError
-from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
+from mssvm.core.errors import MemoryLimitError, UnsupportedError
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
 from mssvm.engines.messages import MessagePlan
@@ -212,6 +214,20 @@ class TwoCalls:
     def __call__(self, theta_plus: Potentials, theta_minus: Potentials) -> Paired:
         minus = self.minus(theta_minus)
         return Paired.of(self.plus(theta_plus), minus)
+
+
+def decoded(batch: Batch, query: Query, belief: Belief, eps_h: float) -> Ints:
+    """States of ``ExactBound.decode`` from the marginals of a call at eps_y = 0."""
+    unknown = (~query.output & (eps_h > 0.0)) | (belief.value == -inf)[batch.owner]
+    free = query.n_allowed(batch) > 1
+    only_allowed = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr)
+    return np.where(free, np.where(unknown, -1, belief.decode(batch)), only_allowed)
+
+
+def check_decodable(eps_y: float) -> None:
+    """Raise unless there is a maximum over outputs to decode."""
+    if eps_y != 0.0:
+        raise UnsupportedError(f"decode needs eps_y = 0, got {eps_y}; decode the marginals of a call instead.")
 
 
 def too_large(instance: int, width: int, needed: int, limit: int, advice: str = "") -> MemoryLimitError:

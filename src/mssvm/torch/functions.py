@@ -136,8 +136,11 @@ class _Entropy(torch.autograd.Function):
         scores = ctx.saved_tensors
         with torch.no_grad():
             theta = tuple(part.to(torch.float64) for part in scores)
-            moved = (potentials(*(s * part for part in theta)) for s in (1 + STEP, 1 - STEP))
-            above, below = (marginals_on(theta[0], ctx.question(at)[1]) for at in moved)
-            change = ((b - a) / (2 * STEP) for a, b in zip(above, below, strict=True))
-            unary, tables = _weighted(ctx.layout, grad.to(torch.float64), (next(change), next(change)))
+            stretched = potentials((1 + STEP) * theta[0], (1 + STEP) * theta[1])
+            shrunk = potentials((1 - STEP) * theta[0], (1 - STEP) * theta[1])
+            above = marginals_on(theta[0], ctx.question(stretched)[1])
+            below = marginals_on(theta[0], ctx.question(shrunk)[1])
+            change_unary = (below[0] - above[0]) / (2 * STEP)
+            change_tables = (below[1] - above[1]) / (2 * STEP)
+            unary, tables = _weighted(ctx.layout, grad.to(torch.float64), (change_unary, change_tables))
         return _gradient((unary.to(grad), tables.to(grad)), *scores, grad)

@@ -338,9 +338,10 @@ def _array(given: Any) -> AnyArray:
     """A tensor, on whichever device, or what else NumPy can read."""
     if not torch.is_tensor(given):
         return np.asarray(given)
-    given = given.detach() if given.requires_grad else given
-    given = given.float() if given.dtype in (torch.bfloat16, torch.float16) else given
-    return np.asarray((given.cpu() if given.device.type != "cpu" else given).numpy())
+    tensor = given.detach()
+    if tensor.dtype in (torch.bfloat16, torch.float16):  # types that NumPy does not have, or rounds with
+        tensor = tensor.float()
+    return np.asarray(tensor.cpu().numpy())
 
 
 def _sites(laid: LaidOut, given: Any, what: str) -> AnyArray:

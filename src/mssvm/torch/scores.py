@@ -266,7 +266,11 @@ class Layouts:
     @property
     def _site_axes(self) -> int:
         """Axes of the labels behind that of instances."""
-        return 0 if isinstance(self.structure, SequenceClass) else 2 if isinstance(self.structure, Grid) else 1
+        if isinstance(self.structure, SequenceClass):
+            return 0
+        if isinstance(self.structure, Grid):
+            return 2
+        return 1
 
     def _main(self, given: Mapping[str, Any]) -> str:
         """The group whose rows are the sites."""
@@ -424,9 +428,12 @@ def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, 
         base = out[target]
         base = values.new_zeros(sizes[target]) if base is None else base
         out[target] = base.index_add(0, places, values)
-    unary, tables = (
-        torch.zeros(sizes[t], dtype=dtype, device=device) if out[t] is None else out[t] for t in ("unary", "tables")
-    )
+    unary = out["unary"]
+    if unary is None:
+        unary = torch.zeros(sizes["unary"], dtype=dtype, device=device)
+    tables = out["tables"]
+    if tables is None:
+        tables = torch.zeros(sizes["tables"], dtype=dtype, device=device)
     if layout.encoded.inputs.offset is not None:
         tables = tables + torch.as_tensor(layout.encoded.inputs.offset.tables).to(device, dtype)
     return unary, tables

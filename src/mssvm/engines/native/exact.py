@@ -20,12 +20,11 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.checks import temperature
-from mssvm.core.errors import UnsupportedError
 from mssvm.core.library import FLOATS, INT, INTS, SHORTS, Function
-from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, counts, gather, mask_from_indices, offsets
-from mssvm.engines.base import METHODS, Costs, ExactSettings, Joined, Pair, TwoCalls
+from mssvm.engines.base import METHODS, Costs, ExactSettings, Joined, Pair, TwoCalls, check_decodable, decoded
 from mssvm.engines.clusters import clusters_of
 from mssvm.engines.native.clustering import ClusterPlan, cluster_routes
 from mssvm.engines.native.cutset import CutsetPair, CutsetPlan, CutsetRoute
@@ -180,14 +179,10 @@ class NativeBound:
 
     def decode(self, theta: Potentials) -> tuple[Floats, Ints]:
         eps_y, eps_h = self.temperatures
-        if eps_y != 0.0:
-            raise UnsupportedError(f"decode needs eps_y = 0, got {eps_y}; decode the marginals of a call instead.")
+        check_decodable(eps_y)
         belief = self(theta)
-        batch, value, states = self.batch, belief.value, belief.decode(self.batch)
-        free = self.query.n_allowed(batch) > 1
-        only = segment_argmax(self.query.allowed.astype(np.float64), batch.unary_ptr)
-        unknown = (~self.query.output & (eps_h > 0.0)) | (value == -np.inf)[batch.owner]
-        states = np.where(free, np.where(unknown, -1, states), only)
+        value = belief.value
+        states = decoded(self.batch, self.query, belief, eps_h)
         for route in self.routes:
             if isinstance(route, EliminationRoute) and not route.marginals:
                 route.decode_into(theta, value, states)

@@ -17,11 +17,10 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.checks import temperature
-from mssvm.core.errors import UnsupportedError
-from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, too_large
+from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, check_decodable, decoded, too_large
 
 Table = tuple[tuple[int, ...], Floats]
 """Scores over the variables of a scope, one axis each."""
@@ -103,13 +102,10 @@ class ReferenceBound:
         return self(theta).value
 
     def decode(self, theta: Potentials) -> tuple[Floats, Ints]:
-        if self.temperatures[0] != 0.0:
-            raise UnsupportedError(f"decode needs eps_y = 0, got {self.temperatures[0]}; decode marginals instead.")
+        eps_y, eps_h = self.temperatures
+        check_decodable(eps_y)
         belief = self(theta)
-        free = self.query.n_allowed(self.batch) > 1
-        unknown = ~self.query.output & (self.temperatures[1] > 0.0) | (belief.value == -np.inf)[self.batch.owner]
-        only = segment_argmax(self.query.allowed.astype(np.float64), self.batch.unary_ptr)
-        return belief.value, np.where(free, np.where(unknown, -1, belief.decode(self.batch)), only)
+        return belief.value, decoded(self.batch, self.query, belief, eps_h)
 
     def _one(self, b: int, theta: Potentials, mu: Marginals) -> float:
         """Eliminate, then walk back: the gradient of a message, spread by its weights, is that of its tables."""

@@ -1,4 +1,4 @@
-"""Potentials, marginals and queries that stay on a device; as NumPy arrays they are fetched when somebody looks."""
+"""Potentials, marginals and queries that stay on a device; their NumPy arrays are fetched at first access."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mssvm.core.topology import Batch
 T = TypeVar("T")
 Parts = tuple[torch.Tensor, torch.Tensor]
 Index: TypeAlias = "torch.Tensor | slice"
-KNOWN = 8  # sets of instances of a batch of which it is kept where they lie
-# exp of numbers up to so much, and products of a few of them with scores, stay in the range of the type.
+KNOWN = 8  # subsets of a batch whose index tensors are cached
+# Largest exponents: exp of them, and products of a few such numbers, stay in the range of the type.
 SAFE = {torch.float32: 75.0, torch.float64: 600.0}
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where tensors live, and of what type; ``plain``: without kernels of our own."""
+    """Device and type of tensors; ``plain``: PyTorch only, without the CUDA kernels."""
 
     device: torch.device
     dtype: torch.dtype
@@ -35,10 +35,12 @@ class Device:
     @property
     def current(self) -> AbstractContextManager[Any]:
         """Makes this GPU the current one, on which kernels of our own are loaded and launched."""
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        if self.device.type == "cuda":
+            return torch.cuda.device(self.device)
+        return nullcontext()
 
     def floats(self, array: AnyArray) -> torch.Tensor:
-        # Broadcast arrays (a loss of zero) and arrays that may not be written have to be copied first.
+        # torch.from_numpy needs a writeable array without broadcast axes; a loss of zero is broadcast.
         usable = array.flags.writeable and all(array.strides)
         array = np.ascontiguousarray(array) if usable else np.array(array, order="C")
         return torch.from_numpy(array).to(self.device, self.dtype)
@@ -47,7 +49,7 @@ class Device:
         return torch.from_numpy(np.array(array, dtype=np.int64, order="C")).to(self.device)
 
     def shorts(self, array: AnyArray) -> torch.Tensor:
-        """Whole numbers as the kernels take most of them."""
+        """32-bit integers, the type of most index arrays of the kernels."""
         return self.ints(array).to(torch.int32)
 
     def bools(self, array: AnyArray) -> torch.Tensor:
@@ -67,12 +69,12 @@ def fetched(tensor: torch.Tensor) -> Floats:
 
 
 def as_it_is(tensor: torch.Tensor) -> Any:
-    """Masks and whole numbers as an array of their type."""
+    """A tensor of any type as an array of the same type."""
     return tensor.cpu().numpy()
 
 
 class _OnDevice:
-    """``parts`` on the device; the ``fields`` of the same arrays in NumPy are made when they are read."""
+    """Two tensors on a device (``parts``), with their NumPy copies as lazy attributes named in ``fields``."""
 
     parts: Parts
     fields = ("unary", "tables")
@@ -96,12 +98,12 @@ class DevicePotentials(_OnDevice, Potentials):
         theirs = other.parts if isinstance(other, DevicePotentials) else _uploaded(other, like)
         return DevicePotentials(self.parts[0] + theirs[0], self.parts[1] + theirs[1])
 
-    def sums(self, picked: ScoreIndex, n: int) -> Floats:
-        """What is picked lies in the order of the instances; only their sums are fetched."""
+    def sums(self, index: ScoreIndex, n: int) -> Floats:
+        """Indexed scores are sorted by instance, so that sums are over segments; only these are fetched."""
         at = Device(self.parts[0].device, self.parts[0].dtype)
-        (states, per_unary), (tables, per_table), count = kept(picked, at, lambda: _picked(picked, n, at))
-        chosen = (self.parts[0][states], per_unary), (count * self.parts[1][tables], per_table)
-        unary, table = (torch.segment_reduce(x, "sum", lengths=per, unsafe=True) for x, per in chosen)
+        (states, n_states), (tables, n_tables), count = kept(index, at, lambda: _uploaded_index(index, n, at))
+        unary = torch.segment_reduce(self.parts[0][states], "sum", lengths=n_states, unsafe=True)
+        table = torch.segment_reduce(count * self.parts[1][tables], "sum", lengths=n_tables, unsafe=True)
         return fetched(unary + table)
 
     def check(self, batch: Batch, unary: bool = True) -> None:
@@ -119,27 +121,28 @@ def _uploaded(theta: Potentials, to: Device) -> Parts:
     return kept(theta, to, lambda: (to.floats(theta.unary), to.floats(theta.tables)))
 
 
-def _picked(picked: ScoreIndex, n: int, to: Device) -> tuple[Parts, Parts, torch.Tensor]:
-    places = ((picked.states, picked.owner), (picked.tables, picked.table_owner))
-    unary, tables = ((to.ints(at), to.ints(np.bincount(owner, minlength=n))) for at, owner in places)
-    return unary, tables, to.floats(picked.count)
+def _uploaded_index(index: ScoreIndex, n: int, to: Device) -> tuple[Parts, Parts, torch.Tensor]:
+    """Entries and their number per instance, of states and of tables; and the counts of table entries."""
+    states = (to.ints(index.states), to.ints(np.bincount(index.owner, minlength=n)))
+    tables = (to.ints(index.tables), to.ints(np.bincount(index.table_owner, minlength=n)))
+    return states, tables, to.floats(index.count)
 
 
 def kept(host: Any, name: Hashable, upload: Callable[[], T]) -> T:
-    """What ``upload`` makes of an object on the host, which remembers it: it is asked for in every iteration."""
-    known: dict[Hashable, T] = host.__dict__.setdefault("_on_devices", {})
-    if name not in known:
-        known[name] = upload()
-    return known[name]
+    """The result of ``upload`` for an object on the host, cached on that object: iterations use it again."""
+    uploads: dict[Hashable, T] = host.__dict__.setdefault("_on_devices", {})
+    if name not in uploads:
+        uploads[name] = upload()
+    return uploads[name]
 
 
 def one_size(batch: Batch) -> bool:
-    """Whether all variables, of which there are some, have as many states."""
+    """Whether a batch has variables, and all have the same number of states."""
     return kept(batch, "one size", lambda: bool(batch.n_states and np.all(batch.cards == batch.cards[0])))
 
 
 def known(batch: Batch, name: Hashable, instances: Ints, make: Callable[[], T]) -> T:
-    """What ``make`` finds about some instances of a batch; of the last few sets of them it is kept."""
+    """The result of ``make`` for a subset of a batch, cached on the batch for the last few subsets."""
     recent: LRUCache[bytes, T] = kept(batch, ("known", name), lambda: LRUCache(KNOWN, lambda _: 1))
     return recent.get(instances.tobytes(), lambda _: make())
 
@@ -172,8 +175,8 @@ class DeviceMarginals(_OnDevice, Marginals):
     def best(self, batch: Batch) -> Ints:
         if not one_size(batch):
             return super().best(batch)
-        found: Ints = as_it_is(self.parts[0].reshape(batch.n_vars, -1).argmax(dim=1))
-        return found
+        states: Ints = as_it_is(self.parts[0].reshape(batch.n_vars, -1).argmax(dim=1))
+        return states
 
 
 class DeviceQuery(_OnDevice, Query):
@@ -183,7 +186,7 @@ class DeviceQuery(_OnDevice, Query):
 
     @classmethod
     def on(cls, to: Device, query: Query) -> DeviceQuery:
-        """A query on this device, which remembers the arrays that it was made of."""
+        """A query on this device, with the host's arrays as its NumPy copies."""
         if isinstance(query, DeviceQuery) and query.parts[0].device == to.device:
             return query
 

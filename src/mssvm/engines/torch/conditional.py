@@ -1,4 +1,4 @@
-"""States judged on a device where nothing is hidden, so that Q(y) is theta(y); hidden trees are the CPU engine's."""
+"""Q(y) on a device where no variable is hidden, so that it is theta(y); the CPU engine does hidden trees."""
 
 from __future__ import annotations
 
@@ -49,11 +49,10 @@ class TorchConditional:
         state, factors, first, second = self._states(instances, y)
         of_states = model.unary[plan.on_device(plan.rows(instances))].gather(1, state[:, None])[:, 0]
         of_factors = model.tables[model.number[factors], first, second]
-        parts = (of_states, plan.batch.var_ptr), (of_factors, plan.batch.factor_ptr)
-        unary, tables = (
-            torch.segment_reduce(x, "sum", lengths=plan.at.ints(np.diff(ptr)[instances]), unsafe=True)
-            for x, ptr in parts
-        )
+        n_vars = plan.at.ints(np.diff(plan.batch.var_ptr)[instances])
+        n_factors = plan.at.ints(np.diff(plan.batch.factor_ptr)[instances])
+        unary = torch.segment_reduce(of_states, "sum", lengths=n_vars, unsafe=True)
+        tables = torch.segment_reduce(of_factors, "sum", lengths=n_factors, unsafe=True)
         value[instances] = fetched(unary + tables)
 
     def marginals(self, instances: Ints, y: Ints, mu: Marginals) -> None:

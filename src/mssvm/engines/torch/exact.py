@@ -18,11 +18,10 @@ import torch
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import temperature
 from mssvm.core.collector import gc_paused
-from mssvm.core.errors import UnsupportedError
-from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology, mask_from_indices
-from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls
+from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, check_decodable, decoded
 from mssvm.engines.native.exact import NativeBound, NativePlan
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, DeviceQuery, Parts, fetched
 from mssvm.engines.torch.chains import ChainRoute, able_chains
@@ -234,14 +233,10 @@ class TorchBound:
         return self._infer(theta)[0]
 
     def decode(self, theta: Potentials) -> tuple[Floats, Ints]:
-        if self.temperatures[0] != 0.0:
-            raise UnsupportedError(f"decode needs eps_y = 0, got {self.temperatures[0]}; decode marginals instead.")
+        eps_y, eps_h = self.temperatures
+        check_decodable(eps_y)
         belief = self(theta)
-        batch = self.batch
-        free = self.query.n_allowed(batch) > 1
-        unknown = ~self.query.output & (self.temperatures[1] > 0.0) | (belief.value == -np.inf)[batch.owner]
-        only = segment_argmax(self.query.allowed.astype(np.float64), batch.unary_ptr)
-        return belief.value, np.where(free, np.where(unknown, -1, belief.decode(batch)), only)
+        return belief.value, decoded(self.batch, self.query, belief, eps_h)
 
     @cached_property
     def _forbidden(self) -> torch.Tensor:

@@ -79,8 +79,12 @@ class TorchFeatures:
         return DevicePotentials(*theta)
 
     def adjoint(self, mu: Marginals) -> Floats:
-        parts = mu.parts if isinstance(mu, DeviceMarginals) else (self.at.floats(mu.unary), self.at.floats(mu.tables))
-        unary, tables = (part.to(self.at.dtype) for part in parts)
+        if isinstance(mu, DeviceMarginals):
+            unary = mu.parts[0].to(self.at.dtype)
+            tables = mu.parts[1].to(self.at.dtype)
+        else:
+            unary = self.at.floats(mu.unary)
+            tables = self.at.floats(mu.tables)
         if self.mu_source is None:
             tables = tables.reshape(-1, self.batch.n_table_entries).sum(0)
         else:

@@ -29,12 +29,14 @@ STEPS = float(2**22)  # whole numbers in which maxima in single precision count 
 
 
 def finest(tolerance: float, unit: float, dtype: torch.dtype) -> float:
-    """The tolerance that is not below rounding (a negative one means that all sweeps are wanted)."""
-    return tolerance if tolerance < 0.0 or dtype == torch.float64 else max(tolerance, 3e-6 * unit)
+    """The tolerance, raised to the rounding of single precision; a negative one (never stop early) is unchanged."""
+    if tolerance < 0.0 or dtype == torch.float64:
+        return tolerance
+    return max(tolerance, 3e-6 * unit)
 
 
 def product_of(t: Temperatures) -> int:
-    """Which of the products temperatures ask for."""
+    """The kind of product at these temperatures: the kernels' PRODUCT."""
     if t.eps_y == t.eps_h:
         return SUMS if t.eps_h > 0.0 else MAXIMA
     return TEMPERED if t.eps_y > 0.0 else MIXED
@@ -42,8 +44,11 @@ def product_of(t: Temperatures) -> int:
 
 @dataclass(frozen=True, eq=False)
 class GridKernel:
-    """The kernel for one size of grid and number of states; ``kind`` says which factors share a table, ``stride`` how
-    far the tables of grids that have one an edge are apart (0: they share them)."""
+    """The kernel for grids of one size and number of states.
+
+    ``kind`` says which factors share a table (FOR_ALL grids one per direction, EACH_GRID its own two, or all EDGES
+    differ). With EDGES, ``stride`` is the distance between the tables of consecutive grids (0: all grids share them).
+    """
 
     shape: tuple[int, int]
     states: int
@@ -142,7 +147,11 @@ class GridKernel:
         size = self.states**2
         n = len(self.table_at)
         whole = product == MAXIMA and self.at.dtype == torch.float32
-        real = ctypes.c_double if self.at.dtype == torch.float64 else ctypes.c_int if whole else ctypes.c_float
+        real: Any = ctypes.c_float
+        if self.at.dtype == torch.float64:
+            real = ctypes.c_double
+        elif whole:
+            real = ctypes.c_int
         none = (real * 1)(0)
         first = self.at.ints(self.table_at)
         if self.kind == EACH_GRID:

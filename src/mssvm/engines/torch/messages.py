@@ -1,10 +1,10 @@
 """Belief propagation on pairwise graphs with all messages of a colour at once (``engines.messages`` has the formulas).
 
-Messages, scores and tables are padded to the largest number of states; what is padded is forbidden. A sweep updates the
+Messages, scores and tables are padded to the largest number of states; padded states are forbidden. A sweep updates the
 messages to all variables (flooding), or first those to one colour and then those to the other (on bipartite graphs,
-such as grids and trees, every message then sees its neighbours' newest). Instances stop changing when they have
-converged; the host looks every few sweeps whether all have. What is judged state by state (local search, hidden trees
-given outputs) is the CPU engine's, and so are factors of three or more variables.
+such as grids and trees, every message then uses its neighbours' newest). Converged instances are left unchanged; the
+host checks every few sweeps whether all have converged. The CPU engine does local search, hidden trees given outputs,
+and factors of three or more variables.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ class TorchMessagePlan:
 
     def _padded(self, at: Ints, factors: Ints) -> tuple[torch.Tensor, torch.Tensor]:
         pairs = self.batch.scope_vars.reshape(-1, 2)[factors]
-        rows, columns = (self.batch.cards[pairs[:, k]] for k in (0, 1))
+        rows = self.batch.cards[pairs[:, 0]]
+        columns = self.batch.cards[pairs[:, 1]]
         i = np.arange(self.width)[:, None]
         j = np.arange(self.width)
         there = (i < rows[:, None, None]) & (j < columns[:, None, None])
@@ -503,7 +504,9 @@ class TorchRun:
             top, belief = _belief(scores, out, t)
             total.index_add_(0, edges.owner[chosen], top)
             if mu is not None and len(top):
-                places, there = (part[edges.factors][chosen] for part in self.plan.mu_places)
+                every_place, exists = self.plan.mu_places
+                places = every_place[edges.factors][chosen]
+                there = exists[edges.factors][chosen]
                 # Where a tie leaves several maximisers the belief is spread over them.
                 belief = torch.where(there, belief / belief.sum(dim=(1, 2), keepdim=True).clamp(min=least), 0.0)
                 added = self.m.new_zeros(batch.n_mu_entries).index_add_(0, places.reshape(-1), belief.reshape(-1))

@@ -213,7 +213,8 @@ class _Sweeps:
             LANES=LANES,
             AT_ONCE=AT_ONCE,
         )
-        fields, send = (kernel("pairs.cu", k, plan.at.device, plan.at.dtype, numbers) for k in ("fields", "messages"))
+        fields = kernel("pairs.cu", "fields", plan.at.device, plan.at.dtype, numbers)
+        send = kernel("pairs.cu", "messages", plan.at.device, plan.at.dtype, numbers)
 
         def gather(first: int, count: int) -> Callable[[], None]:
             given = (scores, self._rows, plan.variables, plan.slots, field, first, count, n)

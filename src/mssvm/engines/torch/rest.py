@@ -1,7 +1,7 @@
-"""Sweeps until log-messages rest in units of the temperature, by a run that measures their changes in scores.
+"""Sweeps until log-messages are at rest in units of the temperature, by a run that measures changes in scores.
 
-At low temperatures the last digits of scores count, and there may be none left: changes that are rounding of the scores
-they are made of are none.
+At low temperatures a tolerance in units of the temperature may be below the rounding of the scores: changes by
+rounding count as none.
 """
 
 from __future__ import annotations
