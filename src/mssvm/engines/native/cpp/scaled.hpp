@@ -12,8 +12,11 @@
 // A vector V is L instances of one graph and one set of tables, or one instance. Roles and held variables may differ from
 // lane to lane: bits of a word say in which.
 #pragma once
+#include <memory>
+#include <mutex>
 #include <new>
 #include <type_traits>
+#include <unordered_map>
 
 #include "messages.hpp"
 
@@ -21,7 +24,7 @@ namespace mssvm {
 
 constexpr double TRUSTED = 1e-290;
 // Messages that are multiplied afresh for a cavity; with more, one is divided out of the product of all, which is kept.
-constexpr int MOST_OTHERS = 14;
+constexpr int MOST_OTHERS = 5;
 // States up to which an update is made for a number of states; with more, one instance has vectors along a row of a table,
 // and an update is made for a number of vectors.
 template <class V> constexpr int largest_square = std::is_same_v<V, double> ? 7 : 8;
@@ -72,10 +75,8 @@ struct Graph {
     template <class V> void build(const Wiring &w, int64_t b) {
         int64_t first = w.var_ptr[b], first_slot = w.first_slot(b);
         n_vars = w.var_ptr[b + 1] - first;
-        steps.clear();
-        hubs.clear();
-        others.clear();
         lay_out<V>(w, b);
+        steps.reserve(w.factor_ptr[b + 1] - w.factor_ptr[b]);
         for (int64_t i = first; i < first + n_vars; ++i) {
             if (w.degree(i) - 1 <= MOST_OTHERS) continue;
             hubs.push_back({state_place[i - first], int32_t(w.card(i)), int32_t(others.size()), int32_t(w.degree(i))});
@@ -98,9 +99,6 @@ private:
     }
 
     template <class V> void lay_out(const Wiring &w, int64_t b) {
-        widest = 1;
-        entries = 0;
-        padded = false;
         bool many = std::is_same_v<V, double> && w.end_slot(b) - w.first_slot(b) > MANY_FACTORS * n_vars;
         largest = many ? LARGEST_SQUARE_OF_MANY : largest_square<V>;
         for (int64_t f = w.factor_ptr[b]; f < w.factor_ptr[b + 1]; ++f) {
@@ -108,10 +106,6 @@ private:
             padded |= std::is_same_v<V, double> && shape_of<V>(w, w.scope_ptr[f]) <= 0;
         }
         int64_t unit = padded ? L : 1;
-        state_place.clear();
-        message_place.clear();
-        n_states = 0;
-        n_messages = 0;
         for (int64_t i = w.var_ptr[b]; i < w.var_ptr[b + 1]; ++i) {
             widest = std::max(widest, w.card(i));
             state_place.push_back(int32_t(n_states));
@@ -140,6 +134,51 @@ private:
         return out;
     }
 };
+
+// The graphs of a plan, one for every family and every instance without one; each is built when it is first swept.
+class Graphs {
+public:
+    template <class V> const Graph &of(const Wiring &w, int64_t b) {
+        int64_t family = w.family_of[b], key = family < 0 ? b : -1 - family;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            auto found = graphs_.find(key);
+            if (found != graphs_.end()) return *found->second;
+        }
+        auto built = std::make_unique<Graph>();
+        built->build<V>(w, b);
+        std::lock_guard<std::mutex> lock(mutex_);
+        return *graphs_.emplace(key, std::move(built)).first->second;  // another thread may have been faster
+    }
+
+private:
+    std::mutex mutex_;
+    std::unordered_map<int64_t, std::unique_ptr<const Graph>> graphs_;
+};
+
+// The graphs of all plans, by the numbers of these. Python says when a plan is gone; a call that still runs keeps its own.
+class Plans {
+public:
+    std::shared_ptr<Graphs> graphs(int64_t plan) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        std::shared_ptr<Graphs> &found = plans_[plan];
+        if (!found) found = std::make_shared<Graphs>();
+        return found;
+    }
+    void forget(int64_t plan) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        plans_.erase(plan);
+    }
+
+private:
+    std::mutex mutex_;
+    std::unordered_map<int64_t, std::shared_ptr<Graphs>> plans_;
+};
+
+inline Plans &plans() {
+    static Plans *all_of_them = new Plans();  // never destroyed: threads may outlive the end of the program
+    return *all_of_them;
+}
 
 // --- one factor -------------------------------------------------------------------------------------------------------
 
@@ -180,7 +219,7 @@ template <class W, class V> INLINE W read(const V *from) {
 }
 template <class W> INLINE W only(int count, W value, W other) {
     if constexpr (std::is_same_v<W, Vec>)
-        if (count < L) return pick((1u << count) - 1, value, other);
+        if (count < L) return first_lanes(count, value, other);
     return value;
 }
 template <class W, class V> INLINE void write(V *to, W value) {
@@ -487,6 +526,11 @@ INLINE void update(
 // States in C vectors; what is behind the last one is zero in potentials, messages and cavities.
 template <int C> using States = Vec[C];
 
+// `only` of vector c: all before the last one are full.
+template <int C> INLINE Vec only_states(int c, int card, Vec value, Vec other) {
+    return c + 1 < C ? value : first_lanes(card - c * L, value, other);
+}
+
 template <int C, class Part> INLINE void each_vector(Part part) {
     unrolled<C>([&](int c) ALWAYS { part(c, c * L); });
 }
@@ -495,7 +539,7 @@ template <int C> INLINE void cavity(const Lanes<double> &lanes, const End &end, 
     if (end.count < 0) {
         const double *all_of_them = lanes.product + end.state, *own = lanes.from + end.message;
         each_vector<C>([&](int c, int x) ALWAYS {
-            n[c] = only(end.card - x, read<Vec>(all_of_them + x) / read<Vec>(own + x), Vec{});  // zero by zero
+            n[c] = only_states<C>(c, end.card, read<Vec>(all_of_them + x) / read<Vec>(own + x), Vec{});  // zero by zero
         });
         return;
     }
@@ -507,8 +551,9 @@ template <int C> INLINE void cavity(const Lanes<double> &lanes, const End &end, 
     }
 }
 
-// Messages before they are normalised, to i and to j if wanted: every row of the table is read once for both.
-template <Product kind, bool want_i, bool want_j, int C>
+// Messages before they are normalised, to i and to j if wanted: every row of the table is read once for both. i has no
+// more than C * rows states.
+template <Product kind, bool want_i, bool want_j, int C, int rows = L>
 INLINE void products(const double *table, const Step &step, const States<C> &n_i, const States<C> &n_j, States<C> &to_i,
                      States<C> &to_j) {
     double number[C * L];  // a load spreads a number over a vector at no cost
@@ -520,9 +565,8 @@ INLINE void products(const double *table, const Step &step, const States<C> &n_i
     const double *row = table;
 #pragma GCC unroll 1
     for (int first = 0; first < C * L; first += L) {
-        Vec along[L];
-        unrolled<L>([&](int r) ALWAYS {
-            along[r] = Vec{};
+        Vec along[L] = {};
+        unrolled<rows>([&](int r) ALWAYS {
             if (first + r >= ki) return;
             Vec from_i = all<Vec>(number[first + r]);
             each_vector<C>([&](int c, int x) ALWAYS {
@@ -534,7 +578,7 @@ INLINE void products(const double *table, const Step &step, const States<C> &n_i
         });
         if (want_i) to_i[first / L] = kind == Product::SUM ? sums(along) : maxima(along);
     }
-    each_vector<C>([&](int c, int x) ALWAYS { to_j[c] = only(kj - x, to_j[c], Vec{}); });
+    each_vector<C>([&](int c, int) ALWAYS { to_j[c] = only_states<C>(c, kj, to_j[c], Vec{}); });
 }
 
 // The first state of the largest cavity times message.
@@ -556,38 +600,39 @@ template <int C> INLINE void finish(Lanes<double> &lanes, Marks<Vec> &marks, con
                                     const States<C> *const (&n)[2], States<C> *const (&to)[2]) {
     Vec total[2] = {}, low = all<Vec>(1.0);
     for (int e : {0, 1})
-        each_vector<C>([&](int c, int x) ALWAYS {
+        each_vector<C>([&](int c, int) ALWAYS {
             Vec v = (*to[e])[c];
             total[e] += v;
-            low = smaller(only(ends[e]->card - x, v, all<Vec>(1.0)), low);
+            low = smaller(only_states<C>(c, ends[e]->card, v, all<Vec>(1.0)), low);
         });
-    Vec scale = 1.0 / sums(total[0], total[1]);
+    Vec inverse = 1.0 / sums(total[0], total[1]), scale[2] = {doubled<0>(inverse), doubled<1>(inverse)};
     if (lanes.damping > 0.0) {
         for (int e : {0, 1}) {
             const double *old = lanes.from + ends[e]->message;
             Vec sum{};
             each_vector<C>([&](int c, int x) ALWAYS {
                 Vec v = (*to[e])[c] * scale[e], before = read<Vec>(old + x);
-                low = smaller(only(ends[e]->card - x, v * before, all<Vec>(1.0)), low);
-                (*to[e])[c] = only(ends[e]->card - x, damped(v, before, lanes.damping), Vec{});
+                low = smaller(only_states<C>(c, ends[e]->card, v * before, all<Vec>(1.0)), low);
+                (*to[e])[c] = only_states<C>(c, ends[e]->card, damped(v, before, lanes.damping), Vec{});
                 sum += (*to[e])[c];
             });
             total[e] = sum;
         }
-        scale = 1.0 / sums(total[0], total[1]);
+        inverse = 1.0 / sums(total[0], total[1]);
+        scale[0] = doubled<0>(inverse);
+        scale[1] = doubled<1>(inverse);
     }
     marks.least = smaller(low, marks.least);
     for (int e : {0, 1}) {
         const End &end = *ends[e];
         const double *old = lanes.from + end.message;
-        Vec factor = all<Vec>(scale[e]);
         each_vector<C>([&](int c, int x) ALWAYS {
-            Vec v = (*to[e])[c] * factor, before = read<Vec>(old + x), moved = v - before;
+            Vec v = (*to[e])[c] * scale[e], before = read<Vec>(old + x), moved = v - before;
             write(lanes.to + end.message + x, v);
             marks.rise = larger(moved, marks.rise);
             marks.fall = smaller(moved, marks.fall);
             if (lanes.look) {
-                Vec least = only(end.card - x, smaller(v, before), all<Vec>(1.0));
+                Vec least = only_states<C>(c, end.card, smaller(v, before), all<Vec>(1.0));
                 marks.log_change = larger(absolute(moved) / least, marks.log_change);
             }
             if (!lanes.keep_products || end.count >= 0) return;
@@ -607,11 +652,12 @@ INLINE void update(Lanes<double> &lanes, Marks<Vec> &marks, const Step &step, bo
     cavity<C>(lanes, step.j, n_j);
     if constexpr (roles != Roles::MIXED) {
         constexpr Product kind = roles == Roles::SUMS ? Product::SUM : Product::MAX;
-        products<kind, true, true, C>(table, step, n_i, n_j, to_i, to_j);
+        if (C == 1 && step.i.card <= L / 2) products<kind, true, true, C, L / 2>(table, step, n_i, n_j, to_i, to_j);
+        else products<kind, true, true, C>(table, step, n_i, n_j, to_i, to_j);
     } else if (i_is_maximal) {
         products<Product::SUM, true, false, C>(table, step, n_i, n_j, to_i, to_j);
         const double *row = table + best_state<C>(marks, n_i, to_i, step.i.card) * step.j.card;
-        each_vector<C>([&](int c, int x) ALWAYS { to_j[c] = only(step.j.card - x, read<Vec>(row + x), Vec{}); });
+        each_vector<C>([&](int c, int x) ALWAYS { to_j[c] = only_states<C>(c, step.j.card, read<Vec>(row + x), Vec{}); });
     } else {
         products<Product::SUM, false, true, C>(table, step, n_i, n_j, to_i, to_j);
         const double *column = table + best_state<C>(marks, n_j, to_j, step.j.card);
@@ -683,29 +729,29 @@ public:
     }
 
     // For the graph of instance b. Memory stays with the thread from call to call.
-    void prepare(const Wiring &wiring, const RunArrays &run, const Sweeping &how, int64_t b) {
+    void prepare(const Wiring &wiring, Graphs &graphs, const RunArrays &run, const Sweeping &how, int64_t b) {
         w_ = &wiring;
         run_ = &run;
         how_ = &how;
-        graph_.build<V>(wiring, b);
+        graph_ = &graphs.of<V>(wiring, b);
         // Vectors of states may end behind the last one.
-        psi_.resize(graph_.n_states + L);
-        messages_.resize(graph_.n_messages + L);
-        next_.resize(how.flooding ? graph_.n_messages + L : 0);
-        product_.resize(graph_.hubs.empty() ? 0 : graph_.n_states + L);
-        room_.resize(8 * (graph_.widest + L));
-        if (graph_.padded) {
+        psi_.resize(graph_->n_states + L);
+        messages_.resize(graph_->n_messages + L);
+        next_.resize(how.flooding ? graph_->n_messages + L : 0);
+        product_.resize(graph_->hubs.empty() ? 0 : graph_->n_states + L);
+        room_.resize(8 * (graph_->widest + L));
+        if (graph_->padded) {
             std::fill(psi_.begin(), psi_.end(), V{});
             std::fill(messages_.begin(), messages_.end(), V{});
             std::fill(product_.begin(), product_.end(), V{});
         }
-        roles_.assign(graph_.n_vars, 0);
-        held_.assign(run.held.empty() ? 0 : graph_.n_vars, 0);
+        roles_.assign(graph_->n_vars, 0);
+        held_.assign(run.held.empty() ? 0 : graph_->n_vars, 0);
         idle_ = full<V>;
         first_ = true;
     }
 
-    int64_t at_a_time(int64_t) const { return std::max<int64_t>(1, int64_t(WORK_AT_A_TIME / double(graph_.entries + 1))); }
+    int64_t at_a_time(int64_t) const { return std::max<int64_t>(1, int64_t(WORK_AT_A_TIME / double(graph_->entries + 1))); }
 
     void load(unsigned joined, const int64_t *who) {
         const double *psi[lanes], *messages[lanes];
@@ -720,34 +766,34 @@ public:
             psi[k] = run_->potential.data + w_->first_state(b);
             messages[k] = run_->messages.data + w_->first_message(b);
             if (!(filled >> k & 1)) continue;
-            for (int64_t i = 0; i < graph_.n_vars; ++i) {
+            for (int64_t i = 0; i < graph_->n_vars; ++i) {
                 int64_t v = w_->var_ptr[b] + i;
                 mark(roles_[i], k, how_->maximal(v));
                 if (!held_.empty()) mark(held_[i], k, run_->held[v]);
             }
         }
         if constexpr (lanes == 1) {
-            spread_out(psi[0], graph_.state_place, graph_.n_states, w_->state_ptr.data + w_->var_ptr[who[0]], psi_.data());
+            spread_out(psi[0], graph_->state_place, graph_->n_states, w_->state_ptr.data + w_->var_ptr[who[0]], psi_.data());
             const int64_t *at = w_->message_at.data + w_->first_slot(who[0]);
-            spread_out(messages[0], graph_.message_place, graph_.n_messages, at, messages_.data());
+            spread_out(messages[0], graph_->message_place, graph_->n_messages, at, messages_.data());
         } else {
-            gather_some(psi, graph_.n_states, psi_.data(), filled);
-            gather_some(messages, graph_.n_messages, messages_.data(), filled);
+            gather_some(psi, graph_->n_states, psi_.data(), filled);
+            gather_some(messages, graph_->n_messages, messages_.data(), filled);
         }
         if (how_->flooding) next_ = messages_;
         idle_ &= ~joined;
     }
 
     void sweep(bool reverse, bool look) {
-        const int64_t n = int64_t(graph_.steps.size());
+        const int64_t n = int64_t(graph_->steps.size());
         bool flooding = how_->flooding;
         Marks<V> marks;
         marks.least = collect();
         Lanes<V> state{how_->scaled_tables.data, psi_.data(), messages_.data(), flooding ? next_.data() : messages_.data(),
-                       product_.data(), room_.data(), graph_.others.data(), how_->damping, !flooding, look};
-        bool plain = how_->damping == 0.0 && !look && graph_.hubs.empty() && held_.empty();
+                       product_.data(), room_.data(), graph_->others.data(), how_->damping, !flooding, look};
+        bool plain = how_->damping == 0.0 && !look && graph_->hubs.empty() && held_.empty();
         Words words{roles_.data(), held_.empty() ? nullptr : held_.data(), idle_};
-        const Step *first = graph_.steps.data(), *last = first + n - 1;
+        const Step *first = graph_->steps.data(), *last = first + n - 1;
         const Step *step = reverse ? last : first, *end = reverse ? first - 1 : last + 1;
         while (step != end) {
             Roles roles = roles_of<V>(roles_[step->i.variable], roles_[step->j.variable]);
@@ -770,10 +816,10 @@ public:
             messages[k] = done >> k & 1 ? run_->messages.data + w_->first_message(who[k]) : nullptr;
         if constexpr (lanes == 1) {
             const int64_t *at = w_->message_at.data + w_->first_slot(who[0]);
-            for (size_t s = 0; s < graph_.message_place.size(); ++s)
-                std::copy_n(messages_.data() + graph_.message_place[s], at[s + 1] - at[s], messages[0] + at[s] - at[0]);
+            for (size_t s = 0; s < graph_->message_place.size(); ++s)
+                std::copy_n(messages_.data() + graph_->message_place[s], at[s + 1] - at[s], messages[0] + at[s] - at[0]);
         } else {
-            scatter_some(messages_.data(), graph_.n_messages, messages, done);
+            scatter_some(messages_.data(), graph_->n_messages, messages, done);
         }
     }
 
@@ -793,9 +839,9 @@ public:
         for (int k = 0; k < lanes; ++k)
             if (who_of >> k & 1) some = who[k];
         int64_t n_mu = 0;
-        for (const Step &step : graph_.steps)
+        for (const Step &step : graph_->steps)
             n_mu = std::max(n_mu, mu_at(step, some) + int64_t(step.i.card) * step.j.card);
-        mu_unary_.assign(wanted ? graph_.n_states : 0, V{});
+        mu_unary_.assign(wanted ? graph_->n_states : 0, V{});
         mu_tables_.assign(wanted ? n_mu : 0, V{});
         least_ = all<V>(1.0);
         V total = variable_beliefs(some) + factor_beliefs(some);
@@ -804,9 +850,9 @@ public:
             int64_t b = who[k];
             out.value[b] = trusted(k) ? lane(total, k) + tops(b, out) : std::nan("");
             if (!wanted || !trusted(k)) continue;
-            for (int64_t i = 0; i < graph_.n_vars; ++i) {
+            for (int64_t i = 0; i < graph_->n_vars; ++i) {
                 double *to = out.mu_unary.data + w_->state_ptr[w_->var_ptr[b] + i];
-                for (int64_t x = 0; x < w_->card(w_->var_ptr[b] + i); ++x) to[x] += lane(mu_unary_[graph_.state_place[i] + x], k);
+                for (int64_t x = 0; x < w_->card(w_->var_ptr[b] + i); ++x) to[x] += lane(mu_unary_[graph_->state_place[i] + x], k);
             }
             double *to = out.mu_tables.data + w_->mu_at[w_->factor_ptr[b]];
             for (int64_t e = 0; e < n_mu; ++e) to[e] += lane(mu_tables_[e], k);
@@ -839,12 +885,12 @@ private:
     V variable_beliefs(int64_t b) {
         V total{};
         for (int64_t i = w_->var_ptr[b]; i < w_->var_ptr[b + 1]; ++i) {
-            int64_t card = w_->card(i), at = graph_.state_place[i - w_->var_ptr[b]];
+            int64_t card = w_->card(i), at = graph_->state_place[i - w_->var_ptr[b]];
             V z{};
             for (int64_t x = 0; x < card; ++x) {
                 V g = psi_[at + x];
                 for (int64_t k = w_->near_ptr[i]; k < w_->near_ptr[i + 1]; ++k)
-                    g *= messages_[graph_.message_place[w_->near[k] - w_->first_slot(b)] + x];
+                    g *= messages_[graph_->message_place[w_->near[k] - w_->first_slot(b)] + x];
                 room_[x] = g;
                 z += g;
             }
@@ -863,19 +909,18 @@ private:
         state.psi = psi_.data();
         state.from = messages_.data();
         state.product = product_.data();
-        state.others = graph_.others.data();
-        for (const Step &step : graph_.steps) {
+        state.others = graph_->others.data();
+        for (const Step &step : graph_->steps) {
             int ki = step.i.card, kj = step.j.card;
             V *n_i = room_.data(), *n_j = n_i + (ki + L - 1) / L * L;
             cavity<0, false>(state, step.i, ki, n_i);
             cavity<0, false>(state, step.j, kj, n_j);
             const double *table = how_->scaled_tables.data + step.table;
-            V z{};
-            for (int r = 0; r < ki; ++r) {
-                V row{};
-                for (int c = 0; c < kj; ++c) row += table[r * kj + c] * n_j[c];
-                z += row * n_i[r];
-            }
+            V z{}, *to_j = n_j + (kj + L - 1) / L * L;  // column by column: sums that do not wait for one another
+            for (int c = 0; c < kj; ++c) to_j[c] = table[c] * n_i[0];
+            for (int r = 1; r < ki; ++r)
+                for (int c = 0; c < kj; ++c) to_j[c] += table[r * kj + c] * n_i[r];
+            for (int c = 0; c < kj; ++c) z += to_j[c] * n_j[c];
             least_ = smaller(z, least_);
             total += how_->unit * log(z);
             if (mu_unary_.empty()) continue;
@@ -894,19 +939,29 @@ private:
     // The products of all messages to hubs, afresh for every sweep so that nothing drifts; returns the smallest.
     V collect() {
         V least = all<V>(1.0);
-        for (const Hub &hub : graph_.hubs)
-            for (int x = 0; x < hub.card; ++x) {
-                V total = psi_[hub.state + x];
-                for (int o = 0; o < hub.count; ++o) total *= messages_[graph_.others[hub.messages + o] + x];
-                product_[hub.state + x] = total;
-                least = smaller(psi_[hub.state + x] > 0.0 ? total : all<V>(1.0), least);
-            }
+        for (const Hub &hub : graph_->hubs) {
+            if (graph_->padded) collect<Wide<0, V>>(hub, least);
+            else collect<V>(hub, least);
+        }
         return least;
+    }
+    template <class W> void collect(const Hub &hub, V &least) {
+        constexpr int step = std::is_same_v<W, V> ? 1 : L;
+        W low = all<W>(1.0);
+        for (int x = 0; x < hub.card; x += step) {
+            W psi = read<W>(psi_.data() + hub.state + x), total = psi;
+            for (int o = 0; o < hub.count; ++o)
+                total *= read<W>(messages_.data() + graph_->others[hub.messages + o] + x);
+            write(product_.data() + hub.state + x, total);
+            low = smaller(psi > 0.0 ? total : all<W>(1.0), low);
+        }
+        if constexpr (std::is_same_v<W, V>) least = smaller(low, least);
+        else least = smaller(across_min(low), least);
     }
 
     // Numbers of one instance to their places; `at` says where those of every part begin.
     void spread_out(const double *from, const std::vector<int32_t> &place, int64_t n, const int64_t *at, double *to) const {
-        if (!graph_.padded) {
+        if (!graph_->padded) {
             std::copy_n(from, n, to);
             return;
         }
@@ -944,7 +999,7 @@ private:
     const Wiring *w_ = nullptr;
     const RunArrays *run_ = nullptr;
     const Sweeping *how_ = nullptr;
-    Graph graph_;
+    const Graph *graph_ = nullptr;
     std::vector<V, Aligned<V>> psi_, messages_, next_, product_, room_, mu_unary_, mu_tables_;
     std::vector<uint8_t> roles_, held_;
     Update<V> updates_[2][3][most_vectors<V> + largest_square<V> + 1];
