@@ -1,7 +1,7 @@
 // Belief propagation, as Python calls it: potentials, the start of messages, sweeps, and what messages say.
 #include "messages.hpp"
 
-#include "scaled.hpp"
+#include "graphs.hpp"
 #include "scores.hpp"
 
 using namespace mssvm;
@@ -222,10 +222,17 @@ Probabilities<double> &one_at_a_time() {
     thread_local Probabilities<double> here;
     return here;
 }
+Waves &in_waves() {
+    thread_local Waves here;
+    return here;
+}
 Scores &in_scores() {
     thread_local Scores here;
     return here;
 }
+
+// Instances of a family that a thread has, up to which each is swept in waves, where it can be: lanes would not be full.
+constexpr int MOST_IN_WAVES = L / 2;
 
 void sort_queues(const Wiring &w, const RunArrays &run, const Ints &instances, int64_t threads, std::vector<Queue> &families,
                  Queue &alone, Queue &scores) {
@@ -264,18 +271,30 @@ int64_t advance(const AdvanceCall &call) {
     std::shared_ptr<Graphs> graphs = plans().graphs(w.plan);
     Deadline end(SLICE);
     parallel_for(std::min(threads, call.instances.size), int(threads), [&](int64_t) {
+        auto sweep_one_by_one = [&](Queue &queue) {
+            for (int64_t b; !end.passed() && queue.take(b);) {
+                Queue one;
+                one.instances.push_back(b);
+                if (const Grid *grid = graphs->grid(w, b)) {
+                    in_waves().prepare(w, *grid, run, how);
+                    sweep_all(in_waves(), run, how, one, end);
+                } else {
+                    one_at_a_time().prepare(w, graphs->graph(w, b), run, how);
+                    sweep_all(one_at_a_time(), run, how, one, end);
+                }
+            }
+        };
         for (Queue &queue : families) {
             if (queue.instances.empty()) continue;
-            side_by_side().prepare(w, *graphs, run, how, queue.instances[0]);
+            int64_t b = queue.instances[0];
+            if (queue.share <= MOST_IN_WAVES && graphs->grid(w, b)) {
+                sweep_one_by_one(queue);
+                continue;
+            }
+            side_by_side().prepare(w, graphs->graph(w, b), run, how);
             sweep_all(side_by_side(), run, how, queue, end);
         }
-        int64_t b;
-        while (!end.passed() && alone.take(b)) {
-            Queue one;
-            one.instances.push_back(b);
-            one_at_a_time().prepare(w, *graphs, run, how, b);
-            sweep_all(one_at_a_time(), run, how, one, end);
-        }
+        sweep_one_by_one(alone);
         if (scores.instances.empty() || end.passed()) return;
         in_scores().prepare(w, run, how);
         sweep_all(in_scores(), run, how, scores, end);
@@ -321,7 +340,7 @@ void beliefs(const BeliefCall &call) {
         for (Queue &queue : families) {
             if (queue.instances.empty()) continue;
             Probabilities<Vec> &here = side_by_side();
-            here.prepare(w, *graphs, run, how, queue.instances[0]);
+            here.prepare(w, graphs->graph(w, queue.instances[0]), run, how);
             for (;;) {
                 int64_t who[L], count = 0;
                 while (count < queue.share && queue.take(who[count])) ++count;
@@ -332,7 +351,7 @@ void beliefs(const BeliefCall &call) {
         }
         int64_t b;
         while (alone.take(b)) {
-            one_at_a_time().prepare(w, *graphs, run, how, b);
+            one_at_a_time().prepare(w, graphs->graph(w, b), run, how);
             one_at_a_time().load(1, &b);
             one_at_a_time().beliefs(1, &b, out);
         }

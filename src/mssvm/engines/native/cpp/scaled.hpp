@@ -12,11 +12,8 @@
 // A vector V is L instances of one graph and one set of tables, or one instance. Roles and held variables may differ from
 // lane to lane: bits of a word say in which.
 #pragma once
-#include <memory>
-#include <mutex>
 #include <new>
 #include <type_traits>
-#include <unordered_map>
 
 #include "messages.hpp"
 
@@ -135,61 +132,24 @@ private:
     }
 };
 
-// The graphs of a plan, one for every family and every instance without one; each is built when it is first swept.
-class Graphs {
-public:
-    template <class V> const Graph &of(const Wiring &w, int64_t b) {
-        int64_t family = w.family_of[b], key = family < 0 ? b : -1 - family;
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            auto found = graphs_.find(key);
-            if (found != graphs_.end()) return *found->second;
-        }
-        auto built = std::make_unique<Graph>();
-        built->build<V>(w, b);
-        std::lock_guard<std::mutex> lock(mutex_);
-        return *graphs_.emplace(key, std::move(built)).first->second;  // another thread may have been faster
-    }
-
-private:
-    std::mutex mutex_;
-    std::unordered_map<int64_t, std::unique_ptr<const Graph>> graphs_;
-};
-
-// The graphs of all plans, by the numbers of these. Python says when a plan is gone; a call that still runs keeps its own.
-class Plans {
-public:
-    std::shared_ptr<Graphs> graphs(int64_t plan) {
-        std::lock_guard<std::mutex> lock(mutex_);
-        std::shared_ptr<Graphs> &found = plans_[plan];
-        if (!found) found = std::make_shared<Graphs>();
-        return found;
-    }
-    void forget(int64_t plan) {
-        std::lock_guard<std::mutex> lock(mutex_);
-        plans_.erase(plan);
-    }
-
-private:
-    std::mutex mutex_;
-    std::unordered_map<int64_t, std::shared_ptr<Graphs>> plans_;
-};
-
-inline Plans &plans() {
-    static Plans *all_of_them = new Plans();  // never destroyed: threads may outlive the end of the program
-    return *all_of_them;
-}
-
 // --- one factor -------------------------------------------------------------------------------------------------------
 
-// What an update reads and writes. `from` and `to` are the same messages unless all change at once.
-template <class V> struct Lanes {
+// What an update reads and writes. `from` and `to` are the same messages unless all change at once. Numbers lie in memory
+// as Items: V themselves, or one by one, then those of the next state are so far `apart`.
+template <class V, class Item = V> struct Lanes {
     const double *tables;
-    const V *psi, *from;
-    V *to, *product, *room;
+    const Item *psi, *from;
+    Item *to, *product;
+    V *room;
     const int32_t *others;
     double damping;
     bool keep_products, look;
+    int64_t apart = 1;
+
+    template <class Number> Number *of_state(Number *first, int x) const {
+        if constexpr (std::is_same_v<V, Item>) return first + x;
+        else return first + x * apart;
+    }
 };
 
 // The largest rise and fall of a probability, the largest change of a logarithm, the smallest number relied on.
@@ -239,28 +199,30 @@ template <int K, class V, class Part> INLINE void each_state(int k, Part part) {
     }
 }
 
-template <int K, bool plain, class V> INLINE void cavity(const Lanes<V> &lanes, const End &end, int k, V *n) {
+template <int K, bool plain, class V, class Item>
+INLINE void cavity(const Lanes<V, Item> &lanes, const End &end, int k, V *n) {
     using W = Wide<K, V>;
+    auto of_state = [&](const Item *first, int x) ALWAYS { return read<W>(lanes.of_state(first, x)); };
     if (!plain && end.count < 0) {
-        const V *all_of_them = lanes.product + end.state, *own = lanes.from + end.message;
+        const Item *all_of_them = lanes.product + end.state, *own = lanes.from + end.message;
         each_state<K, V>(k, [&](int x, int count) {
-            write(n + x, only(count, read<W>(all_of_them + x) / read<W>(own + x), W{}));  // zero by zero
+            write(n + x, only(count, of_state(all_of_them, x) / of_state(own, x), W{}));  // zero by zero
         });
         return;
     }
-    const V *psi = lanes.psi + end.state;
+    const Item *psi = lanes.psi + end.state;
     const int32_t *others = lanes.others + end.others;
     if constexpr (along_rows<K, V>) {
         each_state<K, V>(k, [&](int x, int) {
-            W product = read<W>(psi + x);
-            for (int o = 0; o < end.count; ++o) product *= read<W>(lanes.from + others[o] + x);
+            W product = of_state(psi, x);
+            for (int o = 0; o < end.count; ++o) product *= of_state(lanes.from + others[o], x);
             write(n + x, product);
         });
     } else {
-        each_state<K, V>(k, [&](int x, int) { n[x] = psi[x]; });
+        each_state<K, V>(k, [&](int x, int) { n[x] = of_state(psi, x); });
         for (int o = 0; o < end.count; ++o) {
-            const V *other = lanes.from + others[o];
-            each_state<K, V>(k, [&](int x, int) { n[x] *= other[x]; });
+            const Item *other = lanes.from + others[o];
+            each_state<K, V>(k, [&](int x, int) { n[x] *= of_state(other, x); });
         }
     }
 }
@@ -421,12 +383,14 @@ template <class V, class W> INLINE V summed(W x) {
 
 // Normalise, damp and write one message, except in the lanes where it is `fixed`. `plain`: no damping, no such lanes, no
 // products to keep, no look at logarithms.
-template <bool plain, int K, class V>
-INLINE void finish(Lanes<V> &lanes, Marks<Wide<K, V>> &marks, const End &end, const V *n, V *to, int card, unsigned fixed) {
+template <bool plain, int K, class V, class Item>
+INLINE void finish(
+    Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const End &end, const V *n, V *to, int card, unsigned fixed) {
     using W = Wide<K, V>;
     const int k = K ? K : card;
-    const V *old = lanes.from + end.message;
-    V *out = lanes.to + end.message;
+    const Item *old = lanes.from + end.message;
+    Item *out = lanes.to + end.message;
+    auto of_state = [&](const Item *first, int x) ALWAYS { return read<W>(lanes.of_state(first, x)); };
     W total{}, low = all<W>(1.0);
     each_state<K, V>(k, [&](int x, int count) {
         W v = only(count, read<W>(to + x), W{});
@@ -438,7 +402,7 @@ INLINE void finish(Lanes<V> &lanes, Marks<Wide<K, V>> &marks, const End &end, co
     if (!plain && lanes.damping > 0.0) {
         total = W{};
         each_state<K, V>(k, [&](int x, int count) {
-            W v = read<W>(to + x) * scale, before = read<W>(old + x);
+            W v = read<W>(to + x) * scale, before = of_state(old, x);
             low = smaller(only(count, v * before, all<W>(1.0)), low);
             W mean = only(count, damped(v, before, lanes.damping), W{});
             total += mean;
@@ -452,23 +416,23 @@ INLINE void finish(Lanes<V> &lanes, Marks<Wide<K, V>> &marks, const End &end, co
     bool keep_product = !plain && lanes.keep_products && end.count < 0;
     W rise = marks.rise, fall = marks.fall;
     each_state<K, V>(k, [&](int x, int count) {
-        W v = read<W>(to + x) * scale, before = read<W>(old + x);
+        W v = read<W>(to + x) * scale, before = of_state(old, x);
         if constexpr (!plain && std::is_same_v<W, V>)
             if (fixed) v = pick(fixed, before, v);
         W moved = v - before;
-        write(out + x, v);
+        write(lanes.of_state(out, x), v);
         rise = larger(moved, rise);
         fall = smaller(moved, fall);
         if (plain) return;
         if (lanes.look)  // behind the last state zero by one
             marks.log_change = larger(absolute(moved) / only(count, smaller(v, before), all<W>(1.0)), marks.log_change);
         if (!keep_product) return;
-        V *product = lanes.product + end.state + x;
+        Item *product = lanes.of_state(lanes.product + end.state, x);
         W all_of_them = read<W>(n + x) * v;
         // What is lost of a product that underflows would be divided by a small message later.
-        marks.least = smaller(read<W>(lanes.psi + end.state + x) > 0.0 ? all_of_them : all<W>(1.0), marks.least);
+        marks.least = smaller(of_state(lanes.psi + end.state, x) > 0.0 ? all_of_them : all<W>(1.0), marks.least);
         if constexpr (std::is_same_v<W, V>)
-            if (fixed) all_of_them = pick(fixed, *product, all_of_them);
+            if (fixed) all_of_them = pick(fixed, read<W>(product), all_of_them);
         write(product, all_of_them);
     });
     marks.rise = rise;
@@ -483,9 +447,9 @@ template <class V> INLINE Roles roles_of(unsigned role_i, unsigned role_j) {
 }
 
 // Both messages of a factor. `role_i`, `role_j`: lanes in which i and j are maximal.
-template <class V, int K, Roles roles, bool plain>
+template <class V, int K, Roles roles, bool plain, class Item>
 INLINE void update(
-    Lanes<V> &lanes, Marks<Wide<K, V>> &marks, const Step &step, unsigned role_i, unsigned role_j, unsigned fixed) {
+    Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const Step &step, unsigned role_i, unsigned role_j, unsigned fixed) {
     const int ki = K ? K : step.i.card, kj = K ? K : step.j.card, size = K ? K : (std::max(ki, kj) + L - 1) / L * L;
     V local[K ? 4 * K : 1];
     V *n_i = K ? local : lanes.room;
@@ -677,10 +641,10 @@ struct Words {
 };
 
 // Updates factors from `step` on while they are of shape K with such roles; returns the first one that is not.
-template <class V, int K, Roles roles, bool plain>
-const Step *update_while(
-    const Lanes<V> &given, Marks<V> &sofar, const Step *step, const Step *end, int direction, const Words &words) {
-    Lanes<V> lanes = given;
+template <class V, class Item, int K, Roles roles, bool plain>
+const Step *update_while(const Lanes<V, Item> &given, Marks<V> &sofar, const Step *step, const Step *end, int direction,
+                         const Words &words) {
+    Lanes<V, Item> lanes = given;
     Marks<Wide<K, V>> marks;
     for (; step != end; step += direction) {
         unsigned role_i = words.role[step->i.variable], role_j = words.role[step->j.variable], fixed = 0;
@@ -696,23 +660,23 @@ const Step *update_while(
     return step;
 }
 
-template <class V> using Update = const Step *(*)(const Lanes<V> &, Marks<V> &, const Step *, const Step *, int, const Words &);
+template <class V, class Item>
+using Update = const Step *(*)(const Lanes<V, Item> &, Marks<V> &, const Step *, const Step *, int, const Words &);
 
-template <class V, Roles roles, bool plain, int K = largest_square<V>> Update<V> update_for(int shape) {
+template <class V, class Item, Roles roles, bool plain, int K = largest_square<V>> Update<V, Item> update_for(int shape) {
     if constexpr (K < -most_vectors<V>) {
         return nullptr;
     } else {
         // With vectors along rows, what `plain` spares counts for little.
-        if (shape == K) return update_while<V, K, roles, plain && K >= 0>;
-        return update_for<V, roles, plain, K == 2 ? 0 : K - 1>(shape);
+        if (shape == K) return update_while<V, Item, K, roles, plain && K >= 0>;
+        return update_for<V, Item, roles, plain, K == 2 ? 0 : K - 1>(shape);
     }
 }
 
-template <class V> Update<V> update_for(int shape, Roles roles, bool plain) {
-    if (roles == Roles::SUMS) return plain ? update_for<V, Roles::SUMS, true>(shape) : update_for<V, Roles::SUMS, false>(shape);
-    if (roles == Roles::MAXIMA)
-        return plain ? update_for<V, Roles::MAXIMA, true>(shape) : update_for<V, Roles::MAXIMA, false>(shape);
-    return plain ? update_for<V, Roles::MIXED, true>(shape) : update_for<V, Roles::MIXED, false>(shape);
+template <class V, class Item, bool plain> Update<V, Item> update_for(int shape, Roles roles) {
+    if (roles == Roles::SUMS) return update_for<V, Item, Roles::SUMS, plain>(shape);
+    if (roles == Roles::MAXIMA) return update_for<V, Item, Roles::MAXIMA, plain>(shape);
+    return update_for<V, Item, Roles::MIXED, plain>(shape);
 }
 
 // --- many factors -----------------------------------------------------------------------------------------------------
@@ -722,18 +686,19 @@ public:
     static constexpr int lanes = Of<V>::lanes;
 
     Probabilities() {
-        for (int plain : {0, 1})
-            for (Roles roles : {Roles::SUMS, Roles::MAXIMA, Roles::MIXED})
-                for (int shape = -most_vectors<V>; shape <= largest_square<V>; ++shape)
-                    updates_[plain][int(roles)][shape + most_vectors<V>] = update_for<V>(shape, roles, plain != 0);
+        for (Roles roles : {Roles::SUMS, Roles::MAXIMA, Roles::MIXED})
+            for (int shape = -most_vectors<V>; shape <= largest_square<V>; ++shape) {
+                updates_[0][int(roles)][shape + most_vectors<V>] = update_for<V, V, false>(shape, roles);
+                updates_[1][int(roles)][shape + most_vectors<V>] = update_for<V, V, true>(shape, roles);
+            }
     }
 
-    // For the graph of instance b. Memory stays with the thread from call to call.
-    void prepare(const Wiring &wiring, Graphs &graphs, const RunArrays &run, const Sweeping &how, int64_t b) {
+    // Memory stays with the thread from call to call.
+    void prepare(const Wiring &wiring, const Graph &graph, const RunArrays &run, const Sweeping &how) {
         w_ = &wiring;
+        graph_ = &graph;
         run_ = &run;
         how_ = &how;
-        graph_ = &graphs.of<V>(wiring, b);
         // Vectors of states may end behind the last one.
         psi_.resize(graph_->n_states + L);
         messages_.resize(graph_->n_messages + L);
@@ -797,7 +762,7 @@ public:
         const Step *step = reverse ? last : first, *end = reverse ? first - 1 : last + 1;
         while (step != end) {
             Roles roles = roles_of<V>(roles_[step->i.variable], roles_[step->j.variable]);
-            Update<V> update = updates_[plain][int(roles)][step->shape + most_vectors<V>];
+            Update<V, V> update = updates_[plain][int(roles)][step->shape + most_vectors<V>];
             step = update(state, marks, step, end, reverse ? -1 : 1, words);
         }
         if (flooding) std::swap(messages_, next_);
@@ -1002,7 +967,7 @@ private:
     const Graph *graph_ = nullptr;
     std::vector<V, Aligned<V>> psi_, messages_, next_, product_, room_, mu_unary_, mu_tables_;
     std::vector<uint8_t> roles_, held_;
-    Update<V> updates_[2][3][most_vectors<V> + largest_square<V> + 1];
+    Update<V, V> updates_[2][3][most_vectors<V> + largest_square<V> + 1];
     V change_{}, log_change_{}, least_{};
     unsigned idle_ = 0;
     bool first_ = true;
