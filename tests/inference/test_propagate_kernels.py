@@ -204,8 +204,7 @@ def test_waves_and_lanes_have_the_same_bits(graph: str, kind: str, k: int, held:
     for schedule in SCHEDULES:
         found = []
         for threads in (1, 5):
-            (group,) = loaded(setup.batch, setup.theta, setup.query, threads).groups(every, t, True)
-            run = group.run(True)
+            run = loaded(setup.batch, setup.theta, setup.query, threads).run(every, scaled_at=t, noisy=True)
             if held:
                 run.hold(every, setup.outside, setup.y)
             run.start(every, None)

@@ -86,7 +86,7 @@ class _Once(torch.autograd.Function):
 
 
 def _gradient(found: Parts, *scores: torch.Tensor) -> Any:
-    """What a backward pass gives; one that is recorded (``create_graph=True``) may not be gone through again."""
+    """The result of a backward pass; a recorded one (``create_graph=True``) cannot be differentiated a third time."""
     gradient = _Once.apply(*found, *scores) if torch.is_grad_enabled() else found
     return *gradient, None, None
 

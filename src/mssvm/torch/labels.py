@@ -1,4 +1,4 @@
-"""Labels that lie on a GPU become roles, masks and losses there."""
+"""Roles, masks and losses from labels on a GPU, without a copy to the host."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from mssvm.torch.scores import LaidOut, ScoreLayout
 
 
 def sample_on_device(laid: LaidOut, y: Any, site_weight: Any, loss: Loss) -> tuple[Sample, Potentials] | None:
-    """What ``to_sample`` and the loss make of labels, where these are and without a copy on the host; None where that
-    has something to say about them, or the loss is not among those that are known here."""
+    """The result of ``to_sample`` and of the loss, computed on the device of the labels.
+
+    None if the labels are invalid (``to_sample`` has the error message), or if the loss is not implemented here.
+    """
     layout = laid.layout
     batch = laid.layout.batch
     rows = _site_rows(laid, y)

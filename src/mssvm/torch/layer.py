@@ -1,4 +1,4 @@
-"""The unified objective as a PyTorch module, and what else can be asked of the same potentials."""
+"""The unified objective as a PyTorch module, with prediction, marginals and samples from the same potentials."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class StructuredLoss(torch.nn.Module):
         self.threads = threads
         self.inference = inference
         self.memory_limit = memory_limit
-        plans.inference_of(inference, memory_limit, threads)  # raises on what it does not know
+        plans.inference_of(inference, memory_limit, threads)  # raises for unknown names
         self._layouts = Layouts(self.structure, bool(getattr(self.loss, "needs_own_tables", False)))
 
     def extra_repr(self) -> str:
@@ -148,7 +148,7 @@ class StructuredLoss(torch.nn.Module):
 
     @torch.compiler.disable
     def log_partition(self, scores: Scores, *, given: Any = None, **shape: Any) -> torch.Tensor:
-        """log sum exp theta of every instance, over what ``given`` labels leave open; its gradient: the marginals.
+        """log sum exp theta of every instance over all labellings that agree with ``given``; its gradient: the marginals.
 
         >>> float(layer.log_partition(scores)) > 3.0, layer.log_partition(scores, given=torch.tensor([[0, 1]])).tolist()
         (True, [3.0])
@@ -271,7 +271,7 @@ class StructuredLoss(torch.nn.Module):
         return to_query(laid.layout.encoded, None, self._labels(laid, given, "given"))
 
     def _bound(self, laid: LaidOut, planner: Planner, query: Query, eps_y: float, eps_h: float) -> Bound:
-        """Inference for a query; without labels it is the same in every call on the layout, and on the CPU kept."""
+        """Inference for a query; without labels it depends on the layout alone and, on the CPU, is cached with it."""
         plan = self._plan(laid, planner, "asking")
         layout = laid.layout
         by_value = isinstance(planner.inference, Settings) and laid.device.type == "cpu"
@@ -309,7 +309,7 @@ class StructuredLoss(torch.nn.Module):
         return planner(inputs.batch).bind(query, 0.0, self.eps_h)
 
     def _labels(self, laid: LaidOut, y: Any, what: str) -> Labels:
-        """Labels of all sites, from tensors or from what estimators take."""
+        """Labels of all sites, from tensors or from the types that estimators take."""
         encoded = laid.layout.encoded
         sites = laid.layout.encoded.labels
         listed = isinstance(y, (list, tuple)) and len(y) > 0 and all(map(torch.is_tensor, y))
@@ -335,7 +335,7 @@ class StructuredLoss(torch.nn.Module):
 
 
 def _array(given: Any) -> AnyArray:
-    """A tensor, on whichever device, or what else NumPy can read."""
+    """A tensor on any device, or an array-like, as an array."""
     if not torch.is_tensor(given):
         return np.asarray(given)
     tensor = given.detach()

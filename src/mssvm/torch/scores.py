@@ -38,7 +38,7 @@ from mssvm.structures.encoded import BOUNDS, Bounds, Encoded, Frames, GroupedTop
 
 Scores = Any
 """A tensor (the labels' scores alone), or a mapping from names of groups to tensors or lists of tensors."""
-KEPT = 1 << 22  # states of layouts that are kept
+KEPT = 1 << 22  # total number of states of cached layouts
 ENCODERS = 8
 NODES = ("node", "hidden", "attach")  # groups with a member for every node; the others have one for every edge
 BY_DIRECTION = {"right": (0, 1), "down": (1, 0), "down_right": (1, 1), "down_left": (1, 1)}
@@ -50,7 +50,7 @@ EncoderKey = tuple[int, Types]
 
 @dataclass(frozen=True)
 class LayoutKey:
-    """What a layout depends on; ``own`` are the groups whose members have tables of their own."""
+    """Key of a layout; ``own`` are the groups whose members have tables of their own."""
 
     n_classes: int
     keys: tuple[Hashable, ...]
@@ -66,8 +66,8 @@ class ScoreLayout:
     encoded: Encoded
     vocabulary: LabelVocabulary
     constrained: frozenset[str] = frozenset()
-    plans: dict[Any, Any] = field(default_factory=dict)  # what was planned for the batch, by what it is for
-    bounds: Bounds = field(default_factory=partial(Bounds, BOUNDS, bool))  # that of ``query``, by what they depend on
+    plans: dict[Any, Any] = field(default_factory=dict)  # plans of the batch by purpose
+    bounds: Bounds = field(default_factory=partial(Bounds, BOUNDS, bool))  # bounds of ``query`` by their settings
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -76,11 +76,11 @@ class ScoreLayout:
 
     @cached_property
     def query(self) -> Query:
-        """That for all labels, none known."""
+        """The query for all labels, none of them given."""
         return to_query(self.encoded)
 
     def keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What ``make`` makes, once; autograd may save it, in whichever mode the first call was."""
+        """The cached result of ``make``; made outside inference mode, so that autograd may save it."""
         if key not in self._kept:
             with torch.inference_mode(False):
                 self._kept[key] = make()
@@ -100,7 +100,7 @@ class ScoreLayout:
         return found
 
     def states_of_sites(self, device: torch.device) -> slice | torch.Tensor:
-        """Where the classes of the label sites lie among all states."""
+        """Index of the classes of label sites among all states."""
 
         def make() -> slice | torch.Tensor:
             found = self.encoded.states_at
@@ -111,7 +111,7 @@ class ScoreLayout:
 
     @cached_property
     def tables_as_marginals(self) -> bool:
-        """Whether tables and their marginals lie alike."""
+        """Whether tables and their marginals have the same layout."""
         batch = self.batch
         return batch.n_mu_entries == batch.n_table_entries and np.array_equal(batch.mu_at, batch.table_at)
 
@@ -147,7 +147,7 @@ class ScoreLayout:
         return found
 
     def _inside(self, name: str, lead: tuple[int, ...]) -> Ints:
-        """Rows that lie in the extent of their instance."""
+        """Rows inside the extent of their instance (not padding)."""
         if len(lead) == 1:
             return np.arange(lead[0])
         kinds = self.frames.kinds
@@ -239,7 +239,7 @@ class LaidOut:
 
 
 class Layouts:
-    """Layouts of one structure, the most recent kept."""
+    """Layouts of one structure, with a cache of the most recent."""
 
     def __init__(self, structure: Structure, all_own: bool = False) -> None:
         structure.check()
@@ -302,7 +302,7 @@ class Layouts:
         )
 
     def _keys(self, main: Any, name: str, lengths: Any, graphs: Any) -> tuple[tuple[Hashable, ...], Types]:
-        """What the topology of every instance depends on, and the types of nodes and edges."""
+        """Keys of the instances' topologies, and the types of nodes and edges."""
         axes = 2 if isinstance(self.structure, Grid) else 1
         if torch.is_tensor(main):
             if main.ndim < 1 + axes + self._axes(name):

@@ -15,28 +15,36 @@ from mssvm.engines.clusters import COPY, Clusters, FormKey, spanning_forest
 from mssvm.engines.native.forests import ForestPlan, ForestRoute
 from mssvm.engines.native.maps import EntryMap
 
-FEWEST = 3  # instances a table: with fewer, elimination is as fast
-LARGEST = 1 << 20  # numbers of a forest with rows
+FEWEST = 3  # instances that share a table: with fewer, elimination is as fast
+LARGEST = 1 << 20  # numbers in the workspace of a forest with rows
 
 
 class ClusterPlan:
-    """The instances of a batch that are forests of clusters (``found`` by topology), as a batch of these."""
+    """The instances of a batch that are forests of clusters, as a batch of forests.
 
-    def __init__(self, batch: Batch, side_by_side: bool, found: Sequence[Clusters | None]) -> None:
-        able = np.array([one is not None for one in found], dtype=bool)
-        self.batch, self.side_by_side, self.able = batch, side_by_side, able[batch.topology_of]
-        self.kinds, self.instances = [one for one in found if one is not None], np.flatnonzero(self.able)
-        self.number = np.cumsum(self.able) - 1  # of an instance, among those
+    ``clusters`` are those of every topology, or None where it has none.
+    """
+
+    def __init__(self, batch: Batch, side_by_side: bool, clusters: Sequence[Clusters | None]) -> None:
+        able = np.array([kind is not None for kind in clusters], dtype=bool)
+        self.batch = batch
+        self.side_by_side = side_by_side
+        self.able = able[batch.topology_of]
+        self.kinds = [kind for kind in clusters if kind is not None]
+        self.instances = np.flatnonzero(self.able)
+        self.number = np.cumsum(self.able) - 1  # index of an instance in ``instances``
         self.of = (np.cumsum(able) - 1)[batch.topology_of[self.instances]]
 
     @cached_property
     def forests(self) -> ForestPlan:
-        """Edges have one table where they have one form and the same tables to make it from."""
-        unique, sizes = dict.fromkeys(kind.forest for kind in self.kinds), np.diff(self._factor_ptr)
+        """The forests of clusters; edges share a table if they have one form and sum the same tables."""
+        unique = dict.fromkeys(kind.forest for kind in self.kinds)
+        sizes = np.diff(self._factor_ptr)
         forest = {topology: k for k, topology in enumerate(unique)}
         numbers = np.array([forest[kind.forest] for kind in self.kinds], dtype=np.int64)
         number = factorize(self.batch.table_at)[1]
-        ids, table = self._form, np.append(number[self._factors], 0) + 1
+        ids = self._form
+        table = np.append(number[self._factors], 0) + 1
         for k in range(int(sizes.max(initial=0))):
             own = np.where(k < sizes, table[np.where(k < sizes, self._factor_ptr[:-1] + k, -1)], 0)
             ids = factorize(ids * (int(number.max()) + 2) + own)[1]
@@ -68,37 +76,43 @@ class ClusterPlan:
     @cached_property
     def starts(self) -> tuple[Ints, Ints]:
         """Where the states of every instance begin, in the forests and in the graphs."""
-        batch, new = self.batch, self.forests.batch
+        batch = self.batch
+        new = self.forests.batch
         return new.unary_ptr[new.var_ptr[:-1]], batch.unary_ptr[batch.var_ptr[self.instances]]
 
     def states(self, copies: bool) -> EntryMap:
-        """States of the graphs, and those of clusters that they are part of; as copies of a variable too, or not."""
+        """Map from the states of the graphs to those of clusters, with or without ``copies`` of variables."""
         here, there = self.starts
         lists = [_member_states(kind, copies) for kind in self.kinds]
         return EntryMap.make(self.of, here, np.arange(len(self.of)), there, lists)
 
     def lifted(self, place: Ints) -> EntryMap:
-        """Entries of tables that begin at ``place``, and states."""
-        lists, at = [kind.lifted for kind in self.kinds], self.batch.factor_ptr[self.instances]
+        """Map from entries of tables inside clusters, which begin at ``place``, to states of clusters."""
+        lists = [kind.lifted for kind in self.kinds]
+        at = self.batch.factor_ptr[self.instances]
         return EntryMap.make(self.of, self.starts[0], at, place, lists)
 
-    def edges(self, some: Ints, here: Ints, place: Ints) -> EntryMap:
-        """Entries of tables that begin at ``place``, and of those of some edges, which begin at ``here``."""
+    def edges(self, edges: Ints, starts: Ints, place: Ints) -> EntryMap:
+        """Map from entries of tables, which begin at ``place``, to tables of edges, which begin at ``starts``."""
         lists = list(self._forms.values())
-        return EntryMap.make(self._form[some], here, self._factor_ptr[some], place[self._factors], lists)
+        return EntryMap.make(self._form[edges], starts, self._factor_ptr[edges], place[self._factors], lists)
 
     @cached_property
     def tables(self) -> tuple[Floats, EntryMap]:
-        """What forbids that copies differ, and what is added to it: tables of the forests."""
-        new, holes = self.forests.batch, {form.key: form.forbidden for kind in self.kinds for form in kind.forms}
+        """Tables of the forests: -inf where copies of a variable differ, and the map that adds the graphs' tables."""
+        new = self.forests.batch
+        forbidden = {form.key: form.forbidden for kind in self.kinds for form in kind.forms}
+        base_of_form = [np.where(mask, -np.inf, 0.0) for mask in forbidden.values()]
         first = factorize(new.table_at)[0]
-        made = [np.where(mask, -np.inf, 0.0) for mask in holes.values()]
-        base = np.concatenate([np.zeros(0), *(made[k] for k in self._form[first])])
+        base = np.concatenate([np.zeros(0), *(base_of_form[k] for k in self._form[first])])
         return base, self.edges(first, new.table_at[first], self.batch.table_at)
 
     def supports(self, query: Query, eps_y: float, eps_h: float) -> Bools:
-        """Per instance: has it clusters of one temperature each, which are exact at these? None where tables are not
-        shared, so that few instances run side by side: elimination is as fast then."""
+        """Per instance: is the recursion over its clusters exact for this query?
+
+        The variables of a cluster need one temperature. No instance is supported where few share their tables and can
+        run side by side: elimination is as fast then.
+        """
         ok = self.able.copy()
         if not ok.any() or self.forests.batch.n_mu_entries < FEWEST * self.forests.batch.n_table_entries:
             return np.zeros_like(ok)
@@ -110,14 +124,18 @@ class ClusterPlan:
         return ok
 
     def _roles(self, query: Query) -> tuple[Bools, Bools]:
-        """Which clusters are outputs, and which instances may be asked at two temperatures: free variables of a cluster
-        have one role, and an output has copies of outputs only."""
-        new, free = self.forests.batch, query.n_allowed(self.batch) > 1
+        """Which clusters are outputs, and which instances can be inferred at two temperatures.
+
+        In these the free variables of a cluster have one role, and an output has copies of outputs only.
+        """
+        new = self.forests.batch
+        free = query.n_allowed(self.batch) > 1
         members = [kind.members for kind in self.kinds]
         cluster = gather([rows[:, 0] for rows in members], self.of, new.var_ptr[:-1])
         variable = gather([rows[:, 1] for rows in members], self.of, self.batch.var_ptr[self.instances])
         copy = gather([rows[:, 2] for rows in members], self.of) == COPY
-        out, free = query.output[variable], free[variable]
+        out = query.output[variable]
+        free = free[variable]
         output, hidden, copied = np.zeros((3, new.n_vars), dtype=bool)
         output[cluster[free & out & ~copy]] = True
         hidden[cluster[free & ~out & ~copy]] = True
@@ -126,7 +144,7 @@ class ClusterPlan:
         return output, np.logical_or.reduceat(np.append(wrong, False), new.var_ptr[:-1]) == 0
 
     def query(self, query: Query) -> Query:
-        """The same question about clusters."""
+        """The query about clusters that a query about variables becomes."""
         masked = np.zeros(self.forests.batch.n_states)
         self.states(copies=True).add((~query.allowed).astype(np.float64), masked)
         return Query(self._roles(query)[0], masked == 0.0)
@@ -135,9 +153,13 @@ class ClusterPlan:
 def cluster_routes(
     plan: ClusterPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers
 ) -> list[ClusterRoute]:
-    """Forests of what is left without the edges between given variables, where it is one, else of clusters."""
-    batch, out, given = plan.batch, list[ClusterRoute](), query.n_allowed(plan.batch) == 1
-    found, mine, left_out = list[Clusters | None](), [NONE], [NONE]
+    """Routes of the instances: forests after edges between given variables are removed, else forests of clusters."""
+    batch = plan.batch
+    out = list[ClusterRoute]()
+    given = query.n_allowed(plan.batch) == 1
+    found = list[Clusters | None]()
+    mine = [NONE]
+    left_out = [NONE]
     for g, topology in enumerate(batch.topologies):
         found.append(None)
         some = instances[batch.topology_of[instances] == g]
@@ -147,11 +169,14 @@ def cluster_routes(
             found[g], left = spanning_forest(topology, (2 * ends.sum(axis=0) > len(some)).tobytes())
             mine.append(some[ends[:, left].all(axis=1)])
             left_out.append((batch.factor_ptr[mine[-1]][:, None] + np.flatnonzero(left)).ravel())
-    some, factors, own = np.sort(np.concatenate(mine)), np.concatenate(left_out), None
+    some = np.sort(np.concatenate(mine))
+    factors = np.concatenate(left_out)
+    own = None
     if len(some):
         own = ClusterPlan(batch, plan.side_by_side, found)
         able = own.supports(query, eps_y, eps_h)
-        some, factors = some[able[some]], factors[able[batch.factor_owner[factors]]]
+        some = some[able[some]]
+        factors = factors[able[batch.factor_owner[factors]]]
     if own is not None and len(some):
         out.append(ClusterRoute(own, query, eps_y, eps_h, some, workers, GivenFactors(batch, query, factors)))
     rest = np.setdiff1d(instances, some)
@@ -159,18 +184,21 @@ def cluster_routes(
 
 
 class GivenFactors:
-    """Factors between variables with one allowed state, some of every instance."""
+    """Factors between variables with one allowed state: constants of their instances."""
 
     def __init__(self, batch: Batch, query: Query, factors: Ints) -> None:
-        only, self.batch = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr), batch
+        only = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr)
+        self.batch = batch
         a, b = batch.scope_vars[batch.scope_ptr[factors] + np.arange(2)[:, None]]
         entry = only[a] * batch.cards[b] + only[b]
-        self.owner, self.tables, self.mu = batch.factor_owner[factors], batch.table_at[factors], batch.mu_at[factors]
-        self.tables, self.mu = self.tables + entry, self.mu + entry
+        self.owner = batch.factor_owner[factors]
+        self.tables = batch.table_at[factors] + entry
+        self.mu = batch.mu_at[factors] + entry
 
     def add_to(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
-        """Add what is given; what it makes impossible has no marginals."""
-        batch, total = self.batch, sum_by(self.owner, theta.tables[self.tables], len(value))
+        """Add the constants to values and marginals; instances that they make infeasible have marginals of zero."""
+        batch = self.batch
+        total = sum_by(self.owner, theta.tables[self.tables], len(value))
         mine = mask_from_indices(self.owner, len(value))
         value += total
         np.add.at(mu.tables, self.mu, np.where(value[self.owner] > -np.inf, 1.0, 0.0))
@@ -180,16 +208,26 @@ class GivenFactors:
 
 
 class ClusterRoute:
-    """Forests of clusters at given roles, masks and temperatures, and with factors that are ``given``."""
+    """Forests of clusters bound to roles, masks and temperatures, with ``given`` factors as constants."""
 
     def __init__(
-        self, plan: ClusterPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers,
+        self,
+        plan: ClusterPlan,
+        query: Query,
+        eps_y: float,
+        eps_h: float,
+        instances: Ints,
+        workers: Workers,
         given: GivenFactors | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.given = given
-        self.plan, self.instances, self.mine = plan, instances, plan.number[instances]
+        self.plan = plan
+        self.instances = instances
+        self.mine = plan.number[instances]
         self.route = ForestRoute(plan.forests, plan.query(query), eps_y, eps_h, self.mine, workers)
-        batch, new, chosen = plan.batch, plan.forests.batch, mask_from_indices(self.mine, len(plan.instances))
+        batch = plan.batch
+        new = plan.forests.batch
+        chosen = mask_from_indices(self.mine, len(plan.instances))
         self.states = plan.states(copies=False).some(chosen)
         self.lifted = [plan.lifted(place).some(chosen) for place in (batch.table_at, batch.mu_at)]
         owner = np.searchsorted(new.factor_ptr, new.mu_first, side="right") - 1
@@ -197,15 +235,19 @@ class ClusterRoute:
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write value and marginals of the instances, the latter into zeros."""
-        new, (base, tables) = self.plan.forests.batch, self.plan.tables
+        new = self.plan.forests.batch
+        base, tables = self.plan.tables
         workspace = self.route.workers.workspace("forests", 2 * new.n_states + new.n_mu_entries)
         unary, mu_unary, mu_tables = np.split(workspace, [new.n_states, 2 * new.n_states])
         unary[:] = 0.0
-        if len(self.mine) < len(new):  # of which not every entry is written
+        if len(self.mine) < len(new):  # the kernel leaves the entries of other instances unwritten
             mu_unary[:] = 0.0
             mu_tables[:] = 0.0
-        inner, found, own = Potentials(unary, base.copy()), Marginals(mu_unary, mu_tables), np.zeros(len(new))
-        scores, entries = np.ascontiguousarray(theta.unary), np.ascontiguousarray(theta.tables)
+        inner = Potentials(unary, base.copy())
+        found = Marginals(mu_unary, mu_tables)
+        own = np.zeros(len(new))
+        scores = np.ascontiguousarray(theta.unary)
+        entries = np.ascontiguousarray(theta.tables)
         self.states.add(scores, inner.unary)
         self.lifted[0].add(entries, inner.unary)
         tables.add(entries, inner.tables)
@@ -219,7 +261,7 @@ class ClusterRoute:
 
 
 def _member_states(kind: Clusters, copies: bool) -> Ints:
-    """Rows (state of a cluster, 0, state of the graph) of every variable of a cluster, those of copies or not."""
+    """Rows (state of a cluster, 0, state of the graph) of every variable of a cluster, with or without copies."""
     parts = [np.zeros((0, 3), dtype=np.int64)]
     for _, _, role, to, at, outer, card, inner in kind.members.tolist():
         if role == COPY and not copies:

@@ -11,12 +11,11 @@ from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch
 from mssvm.engines.native.families import Kinds
 
-MOST_COPIES = 8  # of scores that differ by 40 / eps_h all powers are far from underflow
+MOST_COPIES = 8  # powers up to this of exp(-40) are far from underflow
 
 
 def copies_of(batch: Batch, kinds: Kinds, query: Query, eps_y: float, eps_h: float) -> int:
-    """How often hidden variables are copied; 0 if they cannot be, or if there are more counts than labels, where rows
-    are as fast."""
+    """Number of copies of hidden variables; 0 if copying is impossible, or no faster than rows."""
     ratio = eps_h / eps_y if eps_y > 0.0 else 0.0
     n = int(ratio) if ratio <= MOST_COPIES and ratio == int(ratio) else 0
     lead = kinds.readings[0]

@@ -49,7 +49,10 @@ class CutTopology:
     def at(cls, topology: Topology, v: int) -> CutTopology:
         """The topology cut at v, whose larger factors have v and two others in their scope."""
         cards = topology.cards[:v] + topology.cards[v + 1 :]
-        first, edges, attached, scopes = offsets(np.array(cards, dtype=np.int64)), [], [], list[tuple[int, ...]]()
+        first = offsets(np.array(cards, dtype=np.int64))
+        edges = []
+        attached = []
+        scopes = list[tuple[int, ...]]()
         for f, scope in enumerate(topology.scopes):
             steps = topology.scope_strides[topology.scope_ptr[f] : topology.scope_ptr[f + 1]].tolist()
             step = steps.pop(scope.index(v)) if v in scope else 0
@@ -70,7 +73,7 @@ def cut_of(topology: Topology) -> CutTopology | None:
     candidates = set.intersection(*large) if large else set(range(topology.n_vars))
     degree = np.bincount(topology.scope_flat, minlength=topology.n_vars)
     if topology.scope_sizes.max(initial=0) > 3 or topology.n_factors - degree.max(initial=0) > topology.n_vars - 2:
-        return None  # whichever goes, more factors are left than a forest of the others has
+        return None  # without any one variable more factors are left than a forest has edges
     for v in sorted(candidates, key=lambda i: (-int(degree[i]), i))[:TRIED]:
         found = CutTopology.at(topology, v)
         if rooting_of(found.rest).valid:
@@ -79,7 +82,7 @@ def cut_of(topology: Topology) -> CutTopology | None:
 
 
 class CutForests:
-    """The forests of some instances, one for every state of their cut variables, as a batch of its own.
+    """The forests of a set of instances, one for every state of their cut variables, as a batch of its own.
 
     ``of`` is the instance of each and ``row`` its number among ``instances``, ``ptr`` the forests of each instance,
     ``cut_state`` where the state lies among those of the batch. ``table_source`` has the entry that each entry of the
@@ -89,9 +92,12 @@ class CutForests:
     """
 
     def __init__(self, batch: Batch, cuts: list[CutTopology | None], instances: Ints) -> None:
-        self.source, self.instances, self.cuts = batch, instances, list[CutTopology]()
+        self.source = batch
+        self.instances = instances
+        self.cuts = list[CutTopology]()
         first, kind = factorize(batch.topology_of[instances])
-        graphs, number = dict[Topology, int](), []
+        graphs = dict[Topology, int]()
+        number = []
         for g in batch.topology_of[instances[first]].tolist():
             cut = cuts[g]
             assert cut is not None
@@ -99,8 +105,11 @@ class CutForests:
             number.append(graphs.setdefault(cut.rest, len(graphs)))
         self.variable = batch.var_ptr[instances] + np.array([cut.variable for cut in self.cuts], dtype=np.int64)[kind]
         states = np.diff(batch.unary_ptr)[self.variable]
-        self.ptr, self.row = offsets(states), np.repeat(np.arange(len(instances)), states)
-        self.of, state, kinds = instances[self.row], ranks(self.ptr), kind[self.row]
+        self.ptr = offsets(states)
+        self.row = np.repeat(np.arange(len(instances)), states)
+        self.of = instances[self.row]
+        state = ranks(self.ptr)
+        kinds = kind[self.row]
         self.cut_state = np.repeat(batch.unary_ptr[self.variable], states) + state
         edges = np.concatenate([cut.edges for cut in self.cuts])
         per_kind = np.array([len(cut.edges) for cut in self.cuts], dtype=np.int64)
@@ -108,13 +117,19 @@ class CutForests:
         each = spans((np.cumsum(per_kind) - per_kind)[kinds], per_kind[kinds])  # the edges of every forest
         factor = np.repeat(batch.factor_ptr[self.of], per_kind[kinds]) + edges[each, 0]
         inside = np.repeat(state, per_kind[kinds]) * edges[each, 1]
-        start, steps, shape = batch.table_at[factor] + inside, edges[each, 2:4], edges[each, 4:]
+        start = batch.table_at[factor] + inside
+        steps = edges[each, 2:4]
+        shape = edges[each, 4:]
         ids = start * len(patterns) + pattern[each]
         self.batch = own = Batch.of_kinds(tuple(graphs), np.array(number, dtype=np.int64)[kinds], ids)
-        first = factorize(ids)[0]  # the order in which tables lie
-        size, block = shape[first].prod(axis=1), own.mu_first
-        at, width = ranks(offsets(size)), np.repeat(shape[first, 1], size)
-        begin, down, right = (np.repeat(part, size) for part in (start[first], *steps[first].T))
+        first = factorize(ids)[0]  # in storage order
+        size = shape[first].prod(axis=1)
+        block = own.mu_first
+        at = ranks(offsets(size))
+        width = np.repeat(shape[first, 1], size)
+        begin = np.repeat(start[first], size)
+        down = np.repeat(steps[first, 0], size)
+        right = np.repeat(steps[first, 1], size)
         self.table_source = begin + at // width * down + at % width * right
         self.edge_owner = own.factor_owner[block]
         shapes, shape_of = distinct_rows(np.concatenate([shape[block], steps[block]], axis=1))
@@ -125,7 +140,8 @@ class CutForests:
             batch.mu_at[factor[block]] + inside[block],
             [_table_entries(*row) for row in shapes.tolist()],
         )
-        self.here, self.kinds = own.unary_ptr[own.var_ptr[:-1]], kinds
+        self.here = own.unary_ptr[own.var_ptr[:-1]]
+        self.kinds = kinds
         self.lo = batch.unary_ptr[batch.var_ptr[self.of]]
         self.nodes = EntryMap.make(
             kinds, self.here, np.arange(len(self.of)), self.lo, [_node_entries(cut) for cut in self.cuts]
@@ -152,12 +168,16 @@ class CutForests:
         return ForestPlan(self.batch)
 
     def query(self, query: Query) -> Query:
-        """Roles and masks of the variables that are left."""
-        batch, own, n = self.source, self.batch, np.diff(self.ptr)
-        sizes, first = np.diff(own.var_ptr), np.repeat(self.variable, n)
+        """Roles and masks of the variables other than the cut ones."""
+        batch = self.source
+        own = self.batch
+        n = np.diff(self.ptr)
+        sizes = np.diff(own.var_ptr)
+        first = np.repeat(self.variable, n)
         variables = spans(batch.var_ptr[self.of], sizes)
         variables += variables >= np.repeat(first, sizes)
-        sizes, lo = np.diff(np.append(self.here, own.n_states)), self.lo
+        sizes = np.diff(np.append(self.here, own.n_states))
+        lo = self.lo
         cut = np.repeat(batch.unary_ptr[self.variable], n)
         states = spans(lo, sizes)
         states += (states >= np.repeat(cut, sizes)) * np.repeat(np.repeat(n, n), sizes)
@@ -193,12 +213,13 @@ class CutsetPlan:
     """
 
     def __init__(self, batch: Batch) -> None:
-        self.batch, self.cuts = batch, [cut_of(topology) for topology in batch.topologies]
+        self.batch = batch
+        self.cuts = [cut_of(topology) for topology in batch.topologies]
         self.ok: Bools = np.array([cut is not None for cut in self.cuts], dtype=bool)[batch.topology_of]
 
     @cached_property
     def forests(self) -> list[CutForests]:
-        """The forests of all instances that have some, in parts that are a function of the data alone."""
+        """The forests of all instances that have a cut, in parts that depend on the data alone (not on threads)."""
         states = [
             0 if cut is None else t.cards[cut.variable] for t, cut in zip(self.batch.topologies, self.cuts, strict=True)
         ]
@@ -216,7 +237,8 @@ class CutsetPlan:
             return ok
         free = query.n_allowed(self.batch) > 1
         for part in self.forests:
-            own, given = part.query(query), part.variable
+            own = part.query(query)
+            given = part.variable
             outputs = counts(own.output & (own.n_allowed(part.batch) > 1), part.batch.var_ptr)[part.ptr[:-1]] > 0
             ok[part.instances] = query.output[given] | ~free[given] | ~outputs
             ok[part.of[~part.plan.supports(own, eps_y, eps_h)]] = False
@@ -240,9 +262,11 @@ class BoundForests:
         free = own.n_allowed(forests.batch) > 1
         low = eps_y if np.any(free & own.output) else eps_h
         high = eps_h if np.any(free & ~own.output) else low
-        self.forests, self.route = forests, ForestRoute(forests.plan, own, low, high, some, workers)
+        self.forests = forests
+        self.route = ForestRoute(forests.plan, own, low, high, some, workers)
         self.wanted = mask_from_indices(some, len(forests.batch))
-        self.nodes, self.attached = forests.nodes.some(self.wanted), forests.attached[0].some(self.wanted)
+        self.nodes = forests.nodes.some(self.wanted)
+        self.attached = forests.attached[0].some(self.wanted)
         self.asked = np.flatnonzero(mask_from_indices(forests.row[some], len(forests.instances)))
         self.eps = np.where(query.output[forests.variable], eps_y, eps_h)
         self.cold = self.eps == 0.0
@@ -251,7 +275,8 @@ class BoundForests:
 
     def weigh(self, values: Floats) -> tuple[Floats, Floats]:
         """PS over the states of every cut variable at its own temperature, and the weight of every state."""
-        first, row = self.forests.ptr[:-1], self.forests.row
+        first = self.forests.ptr[:-1]
+        row = self.forests.row
         top = np.maximum.reduceat(values, first)
         possible = top > -np.inf
         shift = np.where(possible, top, 0.0)
@@ -266,13 +291,16 @@ class BoundForests:
 
 
 class CutsetRoute:
-    """Conditioning at given roles, masks and temperatures."""
+    """Conditioning bound to roles, masks and temperatures."""
 
     def __init__(
         self, plan: CutsetPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers
     ) -> None:
-        self.plan, self.instances, self.workers = plan, instances, workers
-        self.parts, chosen = list[BoundForests](), mask_from_indices(instances, len(plan.batch))
+        self.plan = plan
+        self.instances = instances
+        self.workers = workers
+        self.parts = list[BoundForests]()
+        chosen = mask_from_indices(instances, len(plan.batch))
         for part in plan.forests:
             some = np.flatnonzero(chosen[part.of] & query.allowed[part.cut_state])
             if len(some):
@@ -286,16 +314,21 @@ class CutsetRoute:
         narrower: Bools | None = None,
         minus: Floats | None = None,
     ) -> None:
-        """Write value and marginals of the instances, the latter into zeros. With a mask ``narrower`` of the cut
-        variables, ``minus`` gets the values under it and mu is the difference of marginals."""
+        """Write value and marginals of the instances, the latter into zeros.
+
+        With a mask ``narrower`` of the cut variables, values under it go to ``minus`` and mu is the difference of
+        marginals.
+        """
         if not self.plan.ok[self.instances].all():
             raise UnsupportedError(
                 "no single variable separates an instance into an exactly solvable forest; use general elimination."
             )
-        unary, tables = np.ascontiguousarray(theta.unary), np.ascontiguousarray(theta.tables)
+        unary = np.ascontiguousarray(theta.unary)
+        tables = np.ascontiguousarray(theta.tables)
 
         def run(bound: BoundForests) -> None:
-            part, route = bound.forests, bound.route
+            part = bound.forests
+            route = bound.route
             own = part.batch
             n = own.n_states
             workspace = self.workers.workspace("forests", 2 * n + own.n_mu_entries)
@@ -325,8 +358,10 @@ class CutsetRoute:
 
 @dataclass(frozen=True, eq=False)
 class CutsetPair:
-    """Paired inference in one pass, where the narrower query restricts cut variables (labels) alone and both have the
-    same potentials; elsewhere it is bound by itself (``bind_minus``), once that is needed."""
+    """Paired inference in one pass, where the narrower query restricts cut variables (labels) alone.
+
+    If the potentials of both queries differ, the narrower one is bound separately (``bind_minus``), at first need.
+    """
 
     route: CutsetRoute
     plus: Bound
@@ -341,7 +376,9 @@ class CutsetPair:
         if theta_plus is not theta_minus:
             return TwoCalls(self.plus, self.minus)(theta_plus, theta_minus)
         batch = self.route.plan.batch
-        plus, minus, mu = np.zeros(len(batch)), np.zeros(len(batch)), Marginals.zeros(batch)
+        plus = np.zeros(len(batch))
+        minus = np.zeros(len(batch))
+        mu = Marginals.zeros(batch)
         theta_plus.check(batch)
         self.route.infer_into(theta_plus, plus, mu, self.narrower.allowed, minus)
         return Paired(plus, minus, mu, Status.exactly(plus, NAME), Status.exactly(minus, NAME))

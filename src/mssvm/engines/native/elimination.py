@@ -32,7 +32,8 @@ SHARED_DOUBLES = 1 << 19
 # Table entries of one block's buckets from which the block is run in slices of time, in memory of its own.
 LONG_BLOCK = 1 << 21
 SLICE = 0.2  # seconds of a native call, between which Ctrl-C is heard
-NO_FLOATS, NO_INTS = np.zeros(0), np.zeros(0, dtype=np.int64)
+NO_FLOATS = np.zeros(0)
+NO_INTS = np.zeros(0, dtype=np.int64)
 
 _SCALARS = ("n_slots", "n_work", "n_hidden", "max_axes", "max_inputs", "max_card")
 _INDICES = tuple(name for name in Program._fields if name != "clamped" and name not in _SCALARS)
@@ -204,7 +205,8 @@ class EliminationPlanner:
         self, query: Query, eps_y: float, eps_h: float, instances: Ints, limits: Limits
     ) -> Iterator[tuple[EliminationPlan | None, Ints]]:
         """Instances that share a plan: same topology, same variables clamped and, unless eps_y = eps_h, same roles."""
-        batch, settings = self.batch, self.settings
+        batch = self.batch
+        settings = self.settings
         pattern = pattern_of(batch, query, eps_y, eps_h)
         for g, topology in enumerate(batch.topologies):
             members = instances[batch.topology_of[instances] == g]
@@ -221,7 +223,8 @@ class EliminationPlanner:
     ) -> int:
         """Bytes one instance of the plan needs; raises when they exceed the limit."""
         eps_y, eps_h = eps
-        cost, limit = plan.cost(marginals), self.settings.memory_limit
+        cost = plan.cost(marginals)
+        limit = self.settings.memory_limit
         if cost.bytes <= limit:
             return max(1, cost.bytes)
         advice = ""

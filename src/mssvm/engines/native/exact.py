@@ -1,12 +1,12 @@
 """Exact inference on CPUs: each instance by the cheapest method that is exact on it.
 
 every variable has one allowed state             given states
-pairwise forest, order of elimination legal      tree recursion   (eight instances side by side where they are alike)
+pairwise forest, order of elimination legal      tree recursion   (one instance per vector lane where tables are shared)
 one variable away from such a forest             conditioning
 such a forest if some variables are joined       clustering
 anything else                                    elimination
 
-``JoinedInference`` goes from weights to U+ - U- and its gradient without a stop, in memory that threads keep.
+``JoinedInference`` computes U+ - U- and its gradient from weights in one call, in a workspace of its thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from mssvm.engines.native.cutset import CutsetPair, CutsetPlan, CutsetRoute
 from mssvm.engines.native.elimination import EliminationPlanner, EliminationRoute
 from mssvm.engines.native.forests import ForestCall, ForestPlan, ForestRoute
 
-NO_SHORT, NO_WIDE = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
+NO_SHORT = np.zeros(0, dtype=np.int32)
+NO_WIDE = np.zeros(0, dtype=np.int64)
 _GIVEN = Function(
     "mssvm_given_states",
     instances=INTS,
@@ -53,7 +54,7 @@ _GIVEN = Function(
 
 
 class Route(Protocol):
-    """Some instances of a batch, bound to the method that is exact on them."""
+    """A subset of the instances of a batch, bound to a method that is exact on them."""
 
     @property
     def instances(self) -> Ints: ...
@@ -92,10 +93,12 @@ class NativePlan:
     def bind(
         self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None, marginals: bool = True
     ) -> NativeBound:
-        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
+        eps_y = temperature(eps_y, "eps_y")
+        eps_h = temperature(eps_h, "eps_h")
         query.check(self.batch)
         eps_h = eps_y if query.output.all() else eps_h
-        routes, methods = list[Route](), np.full(len(self.batch), "", dtype=object)
+        routes = list[Route]()
+        methods = np.full(len(self.batch), "", dtype=object)
         for name, mine in self._shares(query, eps_y, eps_h, instances):
             methods[mine] = name
             if name == "given states":
@@ -111,15 +114,17 @@ class NativePlan:
         return NativeBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
-        plus, bind_minus = self.bind(query, eps_y, eps_h), partial(self.bind, narrower, eps_y, eps_h)
+        plus = self.bind(query, eps_y, eps_h)
+        bind_minus = partial(self.bind, narrower, eps_y, eps_h)
         first = plus.routes[0] if len(plus.routes) == 1 else None
         if isinstance(first, CutsetRoute) and self._cutsets.narrows_cuts(query, narrower):
             return CutsetPair(first, plus, narrower, bind_minus)
         return TwoCalls(plus, bind_minus())
 
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
-        """Nothing worth counting where a fast path applies."""
-        n, eps_h = len(self.batch), eps_y if query.output.all() else eps_h
+        """Costs of elimination; zero for instances of cheaper methods."""
+        n = len(self.batch)
+        eps_h = eps_y if query.output.all() else eps_h
         costs = Costs(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n))
         for name, mine in self._shares(query, eps_y, eps_h, None):
             if name == "elimination":
@@ -128,7 +133,8 @@ class NativePlan:
 
     def _shares(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None) -> Iterator[tuple[str, Ints]]:
         """The methods, cheapest first, each with the instances on which it is exact and no cheaper one is."""
-        left, methods = mask_from_indices(instances, len(self.batch)), self.settings.methods
+        left = mask_from_indices(instances, len(self.batch))
+        methods = self.settings.methods
         for name in METHODS:
             if name not in methods or name == "side by side" or not left.any():
                 continue
@@ -156,7 +162,7 @@ class NativeBound:
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """By instance how it is run, finer than ``methods``."""
+        """The strategy of every instance: finer than ``methods``."""
         names = np.array(self.methods, dtype=object)
         for route in self.routes:
             if isinstance(route, ForestRoute):
@@ -165,9 +171,10 @@ class NativeBound:
         return tuple(names)
 
     def __call__(self, theta: Potentials) -> Belief:
-        batch, first = self.batch, self.routes[0] if len(self.routes) == 1 else None
+        batch = self.batch
+        first = self.routes[0] if len(self.routes) == 1 else None
         whole = isinstance(first, ForestRoute) and len(first.instances) == len(batch)
-        theta.check(batch, not whole)  # the kernel of forests sees for itself whether scores are numbers
+        theta.check(batch, not whole)  # the kernel of forests checks unary scores itself
         value = np.zeros(len(batch))
         mu = Marginals.empty(batch) if whole else Marginals.zeros(batch)  # forests write every entry
         for route in self.routes:
@@ -198,23 +205,27 @@ class GivenStates:
     def __init__(self, batch: Batch, query: Query, instances: Ints) -> None:
         chosen = mask_from_indices(instances, len(batch))
         self.instances = instances
-        self.n_vars, self.n_factors = np.diff(batch.var_ptr)[instances], np.diff(batch.factor_ptr)[instances]
-        variables, factors = (np.flatnonzero(np.repeat(chosen, np.diff(p))) for p in (batch.var_ptr, batch.factor_ptr))
+        self.n_vars = np.diff(batch.var_ptr)[instances]
+        self.n_factors = np.diff(batch.factor_ptr)[instances]
+        variables = np.flatnonzero(np.repeat(chosen, np.diff(batch.var_ptr)))
+        factors = np.flatnonzero(np.repeat(chosen, np.diff(batch.factor_ptr)))
         states = np.flatnonzero(query.allowed)
         if len(variables) < batch.n_vars:
             states = states[np.repeat(chosen, np.diff(batch.unary_ptr[batch.var_ptr]))[states]]
-        state, inside = np.zeros(batch.n_vars, dtype=np.int64), np.zeros(batch.n_factors, dtype=np.int64)
+        state = np.zeros(batch.n_vars, dtype=np.int64)
+        inside = np.zeros(batch.n_factors, dtype=np.int64)
         state[variables] = states - batch.unary_ptr[variables]
         if batch.n_factors:
-            of = batch.topology_of  # the scopes are not kept: where nothing is inferred nobody else asks for them
+            of = batch.topology_of  # scopes are gathered anew: cached ones would stay in memory for this use alone
             ptr = offsets(gather([t.scope_sizes for t in batch.topologies], of))
             places = state[gather([t.scope_flat for t in batch.topologies], of, batch.var_ptr[:-1])]
             inside = np.add.reduceat(places * gather([t.scope_strides for t in batch.topologies], of), ptr[:-1])
         size = max(batch.n_states, batch.n_table_entries, batch.n_mu_entries)
         self._wide = size > np.iinfo(np.int32).max
-        short: Any = np.int64 if self._wide else np.int32  # data have many sites
+        short: Any = np.int64 if self._wide else np.int32  # half the memory where it suffices
         self.states = states.astype(short)
-        self.entries, self.places = ((at + inside)[factors].astype(short) for at in (batch.table_at, batch.mu_at))
+        self.entries = (batch.table_at + inside)[factors].astype(short)
+        self.places = (batch.mu_at + inside)[factors].astype(short)
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Write values and add marginals."""
@@ -253,7 +264,8 @@ class JoinedInference:
     def __init__(
         self, features: WeightMap, sides: list[ForestRoute], given: GivenStates | None, cost: Potentials | None
     ) -> None:
-        self.features, self.given = features, given
+        self.features = features
+        self.given = given
         self.workers = sides[0].workers
         batch = features.batch
         self._call = ForestCall(batch, [record for k, side in enumerate(sides) for record in side.records(k)], cost)
@@ -263,7 +275,8 @@ class JoinedInference:
         batch = self.features.batch
         workspace = self.workers.workspace("joined", int(self._at[-1]))
         unary, mu_unary, tables, mu_tables = np.split(workspace, self._at[1:-1])
-        theta, mu = Potentials(unary, tables), Marginals(mu_unary, mu_tables)
+        theta = Potentials(unary, tables)
+        mu = Marginals(mu_unary, mu_tables)
         self.features.forward(w, theta)
         value = np.zeros((2, len(batch)))
         self._call(theta, value, mu, self.workers.idle)
@@ -283,11 +296,12 @@ class WeightMap(Protocol):
 
 
 def joined(features: WeightMap, pair: Pair, cost: Potentials | None) -> Joined | None:
-    """Inference from weights to U+ - U- in one go, where both are forests or given states; else None."""
+    """U+ - U- from weights in one call, where both are forests or given states; else None."""
     if not isinstance(pair, TwoCalls) or not isinstance(pair.plus, NativeBound):
         return None
     assert isinstance(pair.minus, NativeBound)
-    plus, minus = pair.plus.routes, pair.minus.routes
+    plus = pair.plus.routes
+    minus = pair.minus.routes
     routes: tuple[Route, ...] = (*plus, *minus)
     forests: list[ForestRoute] = [route for route in routes if isinstance(route, ForestRoute)]
     given = [route for route in minus if isinstance(route, GivenStates)]

@@ -1,4 +1,4 @@
-"""Families of forests that run side by side: which instances, and how they are laid out for the kernel.
+"""Families of forests that run side by side: their instances and memory layout.
 
 Read from the root, a short chain is the beginning of a longer one. A family is the largest such forest with the same
 tables; its members are the instances that are a beginning of it (``cpp/layout.hpp``).
@@ -18,8 +18,11 @@ from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology, offsets, spans
 from mssvm.engines.rooting import rooting_of
 
-FREE_OUTPUT, CLOSED, PRESENT = 1, 2, 4  # bits of a role, as in ``cpp/layout.hpp``
-KEY_BYTES = 24  # of a reading: one position, which tells most families apart
+# bits of a role, as in ``cpp/layout.hpp``
+FREE_OUTPUT = 1
+CLOSED = 2
+PRESENT = 4
+KEY_BYTES = 24  # prefix of ``text`` for hashing: one position, which distinguishes most families
 
 FAMILY = RecordType(
     "Family",
@@ -59,7 +62,8 @@ class Reading(NamedTuple):
 
 @lru_cache(4096)
 def read_from_root(topology: Topology, first: bytes) -> Reading:
-    rooting, n = rooting_of(topology, first), topology.n_vars
+    rooting = rooting_of(topology, first)
+    n = topology.n_vars
     order = rooting.order
     position = np.empty(n + 1, dtype=np.int64)
     position[order] = np.arange(n)
@@ -81,7 +85,7 @@ class Kinds(NamedTuple):
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
-    """The different rows of a matrix, and which of them each row is."""
+    """The distinct rows of a matrix, and the number of each row among them."""
     if not rows.size or (rows == rows[0]).all():  # the common case
         return rows[:1], np.zeros(len(rows), dtype=np.int64)
     whole = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
@@ -90,8 +94,11 @@ def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
 
 
 def families_of(batch: Batch, instances: Ints, query: Query | None) -> list[Kinds]:
-    """The families of some instances. Without a query all variables have one temperature; with one, forests are rooted
-    at variables that are outputs somewhere, so that few rows reach a root."""
+    """The families of the named instances.
+
+    Without a query all variables have one temperature. With one, forests are rooted at variables that are outputs in
+    some instance, so that few rows reach a root.
+    """
     found = dict[tuple[int, bytes], list[Kinds]]()
     sizes = np.zeros(len(batch.topologies), dtype=np.int64)
     sizes[batch.topology_of] = np.diff(batch.var_ptr)
@@ -118,7 +125,7 @@ def families_of(batch: Batch, instances: Ints, query: Query | None) -> list[Kind
 
 
 def _family_with(known: list[Kinds], tables: Ints, reading: Reading) -> Kinds:
-    """The family that begins as a forest with these tables does; a new one if there is none."""
+    """The family that has this forest and these tables as a prefix, or a new one."""
     for family in known:
         same = not len(tables) or np.array_equal(family.tables[-len(tables) :], tables)
         if same and family.readings[0].text.startswith(reading.text):
@@ -130,14 +137,17 @@ def _family_with(known: list[Kinds], tables: Ints, reading: Reading) -> Kinds:
 def family_fields(
     batch: Batch, kinds: Kinds, query: Query | None, allowed: Bools, free: Bools, eps_y: float, eps_h: float
 ) -> dict[str, Any]:
-    """The fields of a family's record, but for its side."""
-    largest, lead = kinds.topologies[0], kinds.readings[0]
+    """The fields of a family's record, except its side."""
+    largest = kinds.topologies[0]
+    lead = kinds.readings[0]
     card = largest.card_array[lead.order]
-    n, below = len(card), lead.factor >= 0
+    n = len(card)
+    below = lead.factor >= 0
     starts, slot_below = np.unique(kinds.tables, return_inverse=True)
     slot = np.full(n, -1, dtype=np.int64)
     slot[below] = slot_below
-    child, above = card[below], card[lead.parent[below]]
+    child = card[below]
+    above = card[lead.parent[below]]
     shapes = np.zeros((len(starts), 3), dtype=np.int64)
     shapes[:, 0] = starts
     shapes[slot_below, 1] = np.where(lead.flip[below], above, child)
@@ -180,8 +190,7 @@ def _factors_by_slot(kinds: Kinds, slot: Ints, slots: int) -> Ints:
 
 
 def _segments(kinds: Kinds, at: Ints) -> tuple[Ints, Ints]:
-    """By kind, runs of scores that are contiguous in an instance and in the family: where each begins in both, and how
-    long it is."""
+    """By kind, rows (offset in the instance, offset in the family, length) of scores contiguous in both."""
     sizes = np.array([len(reading.order) for reading in kinds.readings], dtype=np.int64)
     first = offsets(sizes)
     row = np.repeat(np.arange(len(sizes)), sizes)
@@ -198,7 +207,7 @@ def _segments(kinds: Kinds, at: Ints) -> tuple[Ints, Ints]:
 
 
 def _roles(batch: Batch, kinds: Kinds, query: Query | None, free: Bools) -> AnyArray:
-    """(member, position): what the variable is. At one temperature all that counts is whether it is there."""
+    """(member, position): role bits. At one temperature only PRESENT matters."""
     n = len(kinds.readings[0].order)
     parts = []
     for reading, chosen in zip(kinds.readings, kinds.instances, strict=True):
@@ -207,7 +216,8 @@ def _roles(batch: Batch, kinds: Kinds, query: Query | None, free: Bools) -> AnyA
         mine[:] = PRESENT
         if query is not None:
             variables = batch.var_ptr[chosen][:, None] + reading.order
-            output, varies = query.output[variables], free[variables]
+            output = query.output[variables]
+            varies = free[variables]
             mine += (FREE_OUTPUT * (output & varies) + CLOSED * (output | ~varies)).astype(np.uint8)
         parts.append(roles)
     return np.concatenate(parts)

@@ -23,7 +23,9 @@ from mssvm.engines.native.exact import joined
 
 CONSTANT, DENSE, SPARSE = range(3)
 PACKED_FROM = 1 << 14  # multiplications of a term from which packing its weights pays
-NO_FLOATS, NO_INTS, NO_SHORTS = np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+NO_FLOATS = np.zeros(0)
+NO_INTS = np.zeros(0, dtype=np.int64)
+NO_SHORTS = np.zeros(0, dtype=np.int32)
 
 TERM = RecordType(
     "Term",
@@ -91,7 +93,7 @@ class LinearFeatures:
         CHECK.run(self.model)
 
     def forward(self, w: Floats, into: Potentials | None = None) -> Potentials:
-        """theta at the weights, in new arrays or in those given."""
+        """theta at the weights, in new arrays or in ``into``."""
         theta = into or Potentials(np.empty(self.batch.n_states), np.empty(self.batch.n_table_entries))
         if w.shape != (self.n_weights,):
             raise InputError(f"the model has {self.n_weights} weights, but w has shape {w.shape}.")
@@ -126,8 +128,9 @@ class LinearFeatures:
 
     @cached_property
     def _runs(self) -> Ints:
-        """Runs (from, to, length) of the marginals that lie as the tables do, one after the other."""
-        n, size = self.batch.n_table_entries, self.batch.n_mu_entries
+        """Rows (from, to, length): contiguous runs of marginals that belong to contiguous tables."""
+        n = self.batch.n_table_entries
+        size = self.batch.n_mu_entries
         if not size:
             return NO_INTS
         if self.batch.whole_copies:
@@ -138,21 +141,25 @@ class LinearFeatures:
         return np.stack([first, source[first], np.diff(np.append(first, size))], axis=1)
 
     def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
-        """Values of both sides and the gradient from the weights, where forests do nearly all of the work."""
+        """Values of both sides and the gradient from weights in one call; None unless both are forests or given."""
         return joined(self, pair, cost)
 
 
 def _term_record(term: Term) -> Record:
     """The C struct of a term."""
     rows = term.features
-    layout, x = DENSE, NO_FLOATS
+    layout = DENSE
+    x = NO_FLOATS
     indices: AnyArray = NO_INTS
     indptr: AnyArray = NO_INTS
     if sparse.issparse(rows):
-        layout, x = SPARSE, rows.data
-        indices, indptr = rows.indices, rows.indptr
+        layout = SPARSE
+        x = rows.data
+        indices = rows.indices
+        indptr = rows.indptr
         if indices.dtype != indptr.dtype:
-            indices, indptr = indices.astype(np.int64), indptr.astype(np.int64)
+            indices = indices.astype(np.int64)
+            indptr = indptr.astype(np.int64)
     elif term.constant:
         layout = CONSTANT
     else:

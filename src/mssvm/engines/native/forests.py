@@ -16,8 +16,11 @@ from mssvm.engines.native.copies import copies_of
 from mssvm.engines.native.families import FAMILY, families_of, family_fields
 from mssvm.engines.rooting import rooting_of, touch_few_outputs
 
-NO_COST, NO_MASK = np.zeros(0), np.zeros(0, dtype=bool)
-NO_NUMBERS, UNFINISHED = 1, 2  # as ``cpp/forests.cpp`` returns them
+NO_COST = np.zeros(0)
+NO_MASK = np.zeros(0, dtype=bool)
+# as ``cpp/forests.cpp`` returns them
+NO_NUMBERS = 1
+UNFINISHED = 2
 AT_Y, AT_H, MIXED = range(3)  # temperatures of the free variables of an instance: eps_y, eps_h, or both
 
 FORESTS = Function(
@@ -37,7 +40,7 @@ FORESTS = Function(
 
 
 class Ran(NamedTuple):
-    """How many instances ran with copies of hidden variables, in scaled probabilities, and in scores."""
+    """Numbers of instances that ran with copies of hidden variables, in scaled probabilities, and in scores."""
 
     copies: int
     scaled: int
@@ -51,7 +54,8 @@ class ForestPlan:
     """
 
     def __init__(self, batch: Batch, side_by_side: bool = True) -> None:
-        self.batch, self.side_by_side = batch, side_by_side
+        self.batch = batch
+        self.side_by_side = side_by_side
         rootings = [rooting_of(topology) for topology in batch.topologies]
         valid = np.array([rooting.valid for rooting in rootings], dtype=bool)
         path = np.array([rooting.degree.max(initial=0) <= 2 for rooting in rootings], dtype=bool)
@@ -60,11 +64,13 @@ class ForestPlan:
 
     def supports(self, query: Query, eps_y: float, eps_h: float) -> Bools:
         """Per instance: is it a pairwise forest on which these roles and temperatures are exact here?"""
-        ok, batch = self.ok.copy(), self.batch
+        ok = self.ok.copy()
+        batch = self.batch
         asked = ok & ~self.paths  # in a path every hidden component has two neighbours at most
         if eps_y == eps_h or not asked.any():
             return ok
-        output, free = np.ascontiguousarray(query.output), query.n_allowed(batch) > 1
+        output = np.ascontiguousarray(query.output)
+        free = query.n_allowed(batch) > 1
         for g in np.unique(batch.topology_of[asked]).tolist():
             mine = np.flatnonzero(asked & (batch.topology_of == g))
             rooting = rooting_of(batch.topologies[g])
@@ -80,14 +86,18 @@ def temperatures_of(batch: Batch, query: Query, free: Bools) -> Ints:
 
 
 class ForestRoute:
-    """Forests at given roles, masks and temperatures, in families that run side by side."""
+    """Forests bound to roles, masks and temperatures, in families that run side by side."""
 
     def __init__(
         self, plan: ForestPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers
     ) -> None:
-        self.plan, self.query, self.instances, self.workers = plan, query, instances, workers
+        self.plan = plan
+        self.query = query
+        self.instances = instances
+        self.workers = workers
         self._supported = bool(plan.supports(query, eps_y, eps_h)[instances].all())
-        batch, free = plan.batch, query.n_allowed(plan.batch) > 1
+        batch = plan.batch
+        free = query.n_allowed(plan.batch) > 1
         allowed = NO_MASK if query.allowed.all() else np.ascontiguousarray(query.allowed)
         of = np.full(len(instances), AT_Y)
         if eps_y != eps_h:
@@ -106,7 +116,7 @@ class ForestRoute:
 
     @property
     def strategies(self) -> list[tuple[Ints, str]]:
-        """Instances by the strategy that they run by first; what is not safe in probabilities runs again in scores."""
+        """Instances with their first strategy; those that probabilities cannot be trusted with run again in scores."""
         out = list[tuple[Ints, str]]()
         for family in self.families:
             name = "one temperature" if family["eps_y"] == family["eps_h"] else "two temperatures"
@@ -116,11 +126,11 @@ class ForestRoute:
         return out
 
     def records(self, side: int) -> list[Record]:
-        """The families as the kernel takes them; marginals of side 1 are subtracted."""
+        """The families as records; marginals of side 1 are subtracted."""
         return [FAMILY(**fields, side=side) for fields in self.families]
 
     def infer_into(self, theta: Potentials, value: Floats, mu: Marginals) -> Ran:
-        """Write value and marginals of the instances; how they ran."""
+        """Write value and marginals of the instances; returns how many ran by which algebra."""
         if not self._supported:
             raise UnsupportedError(
                 "an instance is no forest whose hidden components touch at most two outputs; use general elimination."
@@ -135,7 +145,9 @@ class ForestCall:
     """Families of one or both sides, bound to a cost of side 0: marginals are those of side 0 less those of side 1."""
 
     def __init__(self, batch: Batch, families: list[Record], cost: Potentials | None) -> None:
-        self.batch, self.families, self.cost = batch, families, cost
+        self.batch = batch
+        self.families = families
+        self.cost = cost
         none = NO_COST
         self.record = FORESTS.record(
             families=np.array([record.address for record in families], dtype=np.int64),
@@ -165,7 +177,7 @@ class ForestCall:
             threads=threads,
         )
         outcome = UNFINISHED
-        while outcome == UNFINISHED:  # a fifth of a second at a time: here Ctrl-C is heard
+        while outcome == UNFINISHED:  # calls return five times a second, so that Python can handle Ctrl-C
             outcome = FORESTS.run(record)
         if outcome == NO_NUMBERS:
             (theta if self.cost is None else theta + self.cost).check(self.batch)

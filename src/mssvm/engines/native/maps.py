@@ -31,9 +31,9 @@ _RUNS = Function("mssvm_map_runs", rows=INTS, runs=INTS)
 
 @dataclass(frozen=True, eq=False)
 class EntryMap:
-    """Entries of an array of graphs, and those of an array of forests that they are added to, for things of some kinds.
+    """A sparse matrix of ones from an array of graphs to one of forests, as blocks of a few kinds.
 
-    Thing i, of kind ``of[i]``, begins at ``here[i]`` of the forests, and its slot s at ``place[at[i] + s]`` of the
+    Block i, of kind ``of[i]``, begins at ``here[i]`` of the forests, and its slot s at ``place[at[i] + s]`` of the
     graphs. A kind has the runs ``ptr[kind] : ptr[kind + 1]``: slot, entry, to, length, step of entry, step of to.
     """
 
@@ -50,11 +50,17 @@ class EntryMap:
         runs = [_runs_of(rows) for rows in lists]
         ptr = offsets(np.array([len(rows) for rows in runs], dtype=np.int64))
         every = np.concatenate([np.zeros((0, 6), dtype=np.int64), *runs])
-        of, here, at, place = (np.ascontiguousarray(column) for column in (of, here, at, place))
-        return cls(of, here, at, place, ptr, every)
+        return cls(
+            of=np.ascontiguousarray(of),
+            here=np.ascontiguousarray(here),
+            at=np.ascontiguousarray(at),
+            place=np.ascontiguousarray(place),
+            ptr=ptr,
+            runs=every,
+        )
 
     def some(self, chosen: Bools) -> EntryMap:
-        """Of some things only."""
+        """The chosen blocks only."""
         if chosen.all():
             return self
         return EntryMap(self.of[chosen], self.here[chosen], self.at[chosen], self.place, self.ptr, self.runs)
@@ -64,12 +70,12 @@ class EntryMap:
         _MAP.run(self._forth.changed(graphs=graphs, forests=forests))
 
     def add_back(self, forests: Floats, graphs: Floats, weight: Floats = NO_WEIGHT) -> None:
-        """graphs += the transpose of the map, of every thing by its weight (none: 1)."""
+        """graphs += the transposed map of forests, each block times its weight (default 1)."""
         _MAP.run(self._back.changed(graphs=graphs, forests=forests, weight=weight))
 
     @cached_property
     def _forth(self) -> Record:
-        """What is the same in all calls."""
+        """The record of a call, without the arrays that change from call to call."""
         return _MAP.record(
             of=self.of,
             here=self.here,
@@ -89,11 +95,11 @@ class EntryMap:
 
 
 def _runs_of(rows: Ints) -> Ints:
-    """Rows (to, slot, entry) as runs with constant steps: in the order of forests or of graphs, as few as can be."""
+    """Rows (to, slot, entry) as runs with constant steps, in the order of forests or of graphs: the fewer of both."""
     to, slot, entry = rows.T
-    found = list[Ints]()
+    candidates: list[Ints] = []
     for order in ((to, slot), (to, entry, slot)):
         ordered = np.ascontiguousarray(rows[np.lexsort(order)])
         runs = np.empty((len(rows), 6), dtype=np.int64)
-        found.append(runs[: _RUNS(rows=ordered, runs=runs)])
-    return min(found, key=len)
+        candidates.append(runs[: _RUNS(rows=ordered, runs=runs)])
+    return min(candidates, key=len)

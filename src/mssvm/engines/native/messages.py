@@ -37,18 +37,23 @@ from mssvm.engines.messages import NOISE, Schedule, Temperatures, sweep_order, s
 from mssvm.engines.native.conditional import NativeConditional
 from mssvm.engines.native.wiring import WIRING
 
-# Of a table, in units of the temperature: up to SAFE_RANGE probabilities are tried, up to WEAK_RANGE none is so small
-# that its changes do not show.
-SAFE_RANGE, WEAK_RANGE = 600.0, 4.0
+# Ranges of a table, in units of the temperature. Up to SAFE_RANGE probabilities are tried; up to WEAK_RANGE none is so
+# small that its relative changes go unnoticed.
+SAFE_RANGE = 600.0
+WEAK_RANGE = 4.0
 # Max-product is the same at any positive scale; this range in units of it keeps both range and precision.
 MAX_PRODUCT_RANGE = 100.0
-# Instances of one graph that are worth a vector of lanes: with few states, and with more; with most, one by one is as
-# fast.
-FEW_STATES, MOST_STATES = 5, 12
-FEWEST, FEWEST_WIDE = 3, 6
+# Least number of instances of one graph that run in lanes: FEWEST up to FEW_STATES states, FEWEST_WIDE up to
+# MOST_STATES; beyond, one instance at a time is as fast.
+FEW_STATES = 5
+MOST_STATES = 12
+FEWEST = 3
+FEWEST_WIDE = 6
 PADDING = 8
 NUMBERS = count(1)  # of plans, under which the library keeps graphs
-NO_FLOATS, NO_FLAGS, NO_INTS = np.zeros(0), np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int64)
+NO_FLOATS = np.zeros(0)
+NO_FLAGS = np.zeros(0, dtype=bool)
+NO_INTS = np.zeros(0, dtype=np.int64)
 
 RUN = RecordType(
     "run",
@@ -59,27 +64,73 @@ _ON: dict[str, FieldKind] = {"wiring": RecordKind(WIRING), "run": RecordKind(RUN
 
 TABLES = Function(
     "mssvm_messages_tables",
-    tables=FLOATS, starts=INTS, sizes=INTS, at=INTS, unit=FLOAT, top=FLOATS, low=FLOATS, out=FLOATS, threads=INT,
-)  # fmt: skip
+    tables=FLOATS,
+    starts=INTS,
+    sizes=INTS,
+    at=INTS,
+    unit=FLOAT,
+    top=FLOATS,
+    low=FLOATS,
+    out=FLOATS,
+    threads=INT,
+)
 SCORES = Function(
     "mssvm_messages_scores",
-    wiring=RecordKind(WIRING), scores=FLOATS, noise=FLOATS, allowed=MASK, noise_scale=FLOAT, table_top=FLOATS,
-    table_low=FLOATS, unary=FLOATS, noisy=FLOATS, range=FLOATS, widest_table=FLOATS, threads=INT,
-)  # fmt: skip
+    wiring=RecordKind(WIRING),
+    scores=FLOATS,
+    noise=FLOATS,
+    allowed=MASK,
+    noise_scale=FLOAT,
+    table_top=FLOATS,
+    table_low=FLOATS,
+    unary=FLOATS,
+    noisy=FLOATS,
+    range=FLOATS,
+    widest_table=FLOATS,
+    threads=INT,
+)
 START = Function(
     "mssvm_messages_start",
-    **_ON, eligible=MASK, given=FLOATS, scaled_tables=FLOATS, unit=FLOAT, threads=INT,
-)  # fmt: skip
+    **_ON,
+    eligible=MASK,
+    given=FLOATS,
+    scaled_tables=FLOATS,
+    unit=FLOAT,
+    threads=INT,
+)
 ADVANCE = Function(
     "mssvm_messages_advance",
-    **_ON, until=INTS, outputs=MASK, weak=MASK, tables=FLOATS, scaled_tables=FLOATS, eps_y=FLOAT, eps_h=FLOAT,
-    unit=FLOAT, damping=FLOAT, tolerance=FLOAT, flooding=INT, scalable=INT, threads=INT,
-)  # fmt: skip
+    **_ON,
+    until=INTS,
+    outputs=MASK,
+    weak=MASK,
+    tables=FLOATS,
+    scaled_tables=FLOATS,
+    eps_y=FLOAT,
+    eps_h=FLOAT,
+    unit=FLOAT,
+    damping=FLOAT,
+    tolerance=FLOAT,
+    flooding=INT,
+    scalable=INT,
+    threads=INT,
+)
 BELIEFS = Function(
     "mssvm_messages_beliefs",
-    **_ON, outputs=MASK, tables=FLOATS, scaled_tables=FLOATS, table_tops=FLOATS, eps_y=FLOAT, eps_h=FLOAT, unit=FLOAT,
-    scalable=INT, value=FLOATS, mu_unary=FLOATS, mu_tables=FLOATS, threads=INT,
-)  # fmt: skip
+    **_ON,
+    outputs=MASK,
+    tables=FLOATS,
+    scaled_tables=FLOATS,
+    table_tops=FLOATS,
+    eps_y=FLOAT,
+    eps_h=FLOAT,
+    unit=FLOAT,
+    scalable=INT,
+    value=FLOATS,
+    mu_unary=FLOATS,
+    mu_tables=FLOATS,
+    threads=INT,
+)
 FORGET = Function("mssvm_messages_forget", plan=INT)
 DECODE = Function("mssvm_messages_decode", **_ON, allowed=MASK, unit=FLOAT, states=INTS, threads=INT)
 FIELDS = Function(
@@ -88,26 +139,36 @@ FIELDS = Function(
 LOGS = Function("mssvm_messages_logs", **_ON, unit=FLOAT, out=FLOATS, threads=INT)
 RELABEL = Function(
     "mssvm_messages_relabel",
-    wiring=RecordKind(WIRING), instances=INTS, free=MASK, unary=FLOATS, tables=FLOATS, states=INTS, sent=FLOATS,
-    moved=MASK, threads=INT,
-)  # fmt: skip
+    wiring=RecordKind(WIRING),
+    instances=INTS,
+    free=MASK,
+    unary=FLOATS,
+    tables=FLOATS,
+    states=INTS,
+    sent=FLOATS,
+    moved=MASK,
+    threads=INT,
+)
 
 
 class Buffers:
-    """Arrays that runs give back when they end: the system takes longer to give memory anew than some sweeps run."""
+    """A buffer pool: runs return their arrays when they end.
+
+    The system takes longer to provide fresh memory than some sweeps run.
+    """
 
     def __init__(self) -> None:
         self._free: defaultdict[int, list[Floats]] = defaultdict(list)
         self._lock = Lock()
 
     def take(self, size: int) -> Floats:
-        """An array that may hold anything."""
+        """An array with arbitrary contents."""
         with self._lock:
-            kept = self._free[size]
-            return kept.pop() if kept else np.empty(size)
+            free = self._free[size]
+            return free.pop() if free else np.empty(size)
 
     def give_back(self, *arrays: Floats) -> None:
-        """Keep arrays that nobody uses any more, a few of every size."""
+        """Take unused arrays back; a few of every size are kept."""
         with self._lock:
             for array in arrays:
                 if len(self._free[array.size]) < 4:
@@ -116,7 +177,7 @@ class Buffers:
 
 @dataclass(frozen=True, eq=False)
 class NativeMessagePlan:
-    """Index arrays of a batch; distinct tables in the order in which sweeps meet them."""
+    """Index arrays of a batch; distinct tables are ordered by their first use in a sweep."""
 
     batch: Batch
     workers: Workers
@@ -128,8 +189,9 @@ class NativeMessagePlan:
 
     @cached_property
     def _distinct(self) -> tuple[Ints, Ints, Ints]:
-        """Where distinct tables begin, their sizes, and which one every factor has."""
-        batch, order = self.batch, self.order
+        """Offsets and sizes of the distinct tables, and the table number of every factor."""
+        batch = self.batch
+        order = self.order
         starts, first, number = np.unique(batch.table_at[order], return_index=True, return_inverse=True)
         by_use = np.argsort(first, kind="stable")
         rank = np.empty(len(starts), dtype=np.int64)
@@ -148,7 +210,7 @@ class NativeMessagePlan:
 
     @cached_property
     def scaled_starts(self) -> Ints:
-        """Where distinct tables begin when they lie one behind the other, and where the last ends."""
+        """Offsets of the distinct tables when they are stored one after the other, with the total appended."""
         return offsets(self.table_sizes)
 
     @cached_property
@@ -162,15 +224,26 @@ class NativeMessagePlan:
     @cached_property
     def wiring(self) -> Record:
         batch = self.batch
-        scope, table_of = batch.scope_vars, self._distinct[2]
+        scope = batch.scope_vars
+        table_of = self._distinct[2]
         near_ptr = offsets(np.bincount(scope, minlength=batch.n_vars).astype(np.int64))
         arrays: dict[str, Any] = {
-            "var_ptr": batch.var_ptr, "factor_ptr": batch.factor_ptr, "state_ptr": batch.unary_ptr,
-            "scope_ptr": batch.scope_ptr, "scope": scope, "message_at": self.message_at, "order": self.order,
-            "near_ptr": near_ptr, "near": np.argsort(scope, kind="stable"), "slot_factor": batch.slot_factor,
-            "table_at": batch.table_at, "scaled_at": self.scaled_starts[table_of], "table_of": table_of,
-            "mu_at": batch.mu_at, "family_of": self.family_of,
-        }  # fmt: skip
+            "var_ptr": batch.var_ptr,
+            "factor_ptr": batch.factor_ptr,
+            "state_ptr": batch.unary_ptr,
+            "scope_ptr": batch.scope_ptr,
+            "scope": scope,
+            "message_at": self.message_at,
+            "order": self.order,
+            "near_ptr": near_ptr,
+            "near": np.argsort(scope, kind="stable"),
+            "slot_factor": batch.slot_factor,
+            "table_at": batch.table_at,
+            "scaled_at": self.scaled_starts[table_of],
+            "table_of": table_of,
+            "mu_at": batch.mu_at,
+            "family_of": self.family_of,
+        }
         widest = int(batch.cards.max(initial=1))
         whole = {name: np.ascontiguousarray(array, dtype=np.int64) for name, array in arrays.items()}
         number = next(NUMBERS)
@@ -179,7 +252,7 @@ class NativeMessagePlan:
 
     @cached_property
     def family_of(self) -> Ints:
-        """Instances of one graph with the same tables, where there are enough for lanes, by number; -1: none."""
+        """Family number of each instance; families have one graph and the same tables. -1: too few for lanes."""
         batch = self.batch
         members: dict[tuple[int, bytes], list[int]] = {}
         widest = np.zeros(len(batch), dtype=np.int64)
@@ -195,13 +268,14 @@ class NativeMessagePlan:
         return out
 
     def load(self, theta: Potentials, query: Query, noise: Floats) -> NativeMessageModel:
-        scores, tables = (np.ascontiguousarray(array, np.float64) for array in (theta.unary, theta.tables))
+        scores = np.ascontiguousarray(theta.unary, np.float64)
+        tables = np.ascontiguousarray(theta.tables, np.float64)
         return NativeMessageModel(self, scores, noise, tables, np.ascontiguousarray(query.allowed, np.bool_))
 
 
 @dataclass(frozen=True, eq=False)
 class ScaledTables:
-    """exp((theta - max theta) / unit) of every distinct table, one behind the other."""
+    """exp((theta - max theta) / unit) of every distinct table, stored one after the other."""
 
     unit: float
     entries: Floats
@@ -211,7 +285,7 @@ class ScaledTables:
 
 @dataclass(frozen=True, eq=False)
 class NativeMessageModel:
-    """Potentials as they were given."""
+    """Potentials of a batch, measured once: ranges, masks, and noisy scores."""
 
     plan: NativeMessagePlan
     scores: Floats
@@ -229,9 +303,16 @@ class NativeMessageModel:
         plan = self.plan
         top, low = np.empty((2, len(plan.table_starts)))
         TABLES(
-            tables=self.tables, starts=plan.table_starts, sizes=plan.table_sizes, at=NO_INTS, unit=1.0, top=top,
-            low=low, out=NO_FLOATS, threads=self.threads,
-        )  # fmt: skip
+            tables=self.tables,
+            starts=plan.table_starts,
+            sizes=plan.table_sizes,
+            at=NO_INTS,
+            unit=1.0,
+            top=top,
+            low=low,
+            out=NO_FLOATS,
+            threads=self.threads,
+        )
         return top, low
 
     @cached_property
@@ -240,13 +321,23 @@ class NativeMessageModel:
 
     def _measure(self, noisy: Floats) -> tuple[Floats, Floats, Floats]:
         top, low = self.table_ends
-        unary, n = np.empty(len(self.scores)), len(self.plan.batch)
+        unary = np.empty(len(self.scores))
+        n = len(self.plan.batch)
         ranges, widest_table = np.empty((2, n))
         SCORES(
-            wiring=self.plan.wiring, scores=self.scores, noise=np.ascontiguousarray(self.noise), allowed=self.allowed,
-            noise_scale=NOISE, table_top=top, table_low=low, unary=unary, noisy=noisy, range=ranges,
-            widest_table=widest_table, threads=self.threads,
-        )  # fmt: skip
+            wiring=self.plan.wiring,
+            scores=self.scores,
+            noise=np.ascontiguousarray(self.noise),
+            allowed=self.allowed,
+            noise_scale=NOISE,
+            table_top=top,
+            table_low=low,
+            unary=unary,
+            noisy=noisy,
+            range=ranges,
+            widest_table=widest_table,
+            threads=self.threads,
+        )
         return unary, ranges, widest_table
 
     @property
@@ -256,7 +347,7 @@ class NativeMessageModel:
 
     @cached_property
     def noisy(self) -> Floats:
-        """The same with tie-breaking noise."""
+        """``unary`` with tie-breaking noise."""
         out = np.empty(len(self.scores))
         self._measure(out)
         return out
@@ -298,13 +389,14 @@ class NativeMessageModel:
 
     def _scaled(self, instances: Ints, temperatures: Temperatures) -> ScaledTables:
         """Tables for probabilities at these temperatures."""
-        plan, unit = self.plan, temperatures.eps_h
+        plan = self.plan
+        unit = temperatures.eps_h
         candidates = np.zeros(len(plan.batch), dtype=bool)
         candidates[instances] = plan.batch.pairwise[instances] & (np.diff(plan.batch.factor_ptr)[instances] > 0)
         if unit == 0.0:
-            # Per instance it would not matter; one unit for all keeps one set of tables, unless ranges differ wildly.
-            known = self.range[instances]
-            most = float(known[np.isfinite(known)].max(initial=0.0))
+            # Any unit gives the same maxima. One for all needs one set of tables; tiny ranges are left out.
+            ranges = self.range[instances]
+            most = float(ranges[np.isfinite(ranges)].max(initial=0.0))
             unit = most / MAX_PRODUCT_RANGE if most > 0.0 else 1.0
             candidates &= self.range >= 1e-9 * most
         eligible = candidates & (self.widest_table <= SAFE_RANGE * unit)
@@ -314,9 +406,16 @@ class NativeMessageModel:
         top, low = self.table_ends
         entries = np.zeros(int(plan.scaled_starts[-1]) + PADDING)  # vectors read over the end of a table
         TABLES(
-            tables=self.tables, starts=plan.table_starts, sizes=plan.table_sizes, at=plan.scaled_starts[:-1],
-            unit=unit, top=top, low=low, out=entries, threads=self.threads,
-        )  # fmt: skip
+            tables=self.tables,
+            starts=plan.table_starts,
+            sizes=plan.table_sizes,
+            at=plan.scaled_starts[:-1],
+            unit=unit,
+            top=top,
+            low=low,
+            out=entries,
+            threads=self.threads,
+        )
         return ScaledTables(unit, entries, eligible, self.widest_table <= WEAK_RANGE * unit)
 
     def relabel(self, instances: Ints, free: Bools, z: Ints) -> tuple[Ints, Floats]:
@@ -324,9 +423,16 @@ class NativeMessageModel:
         moved = np.zeros(len(named), dtype=bool)
         sent = np.empty(self.plan.n_messages)
         RELABEL(
-            wiring=self.plan.wiring, instances=named, free=free, unary=self.unary, tables=self.tables, states=z,
-            sent=sent, moved=moved, threads=self.threads,
-        )  # fmt: skip
+            wiring=self.plan.wiring,
+            instances=named,
+            free=free,
+            unary=self.unary,
+            tables=self.tables,
+            states=z,
+            sent=sent,
+            moved=moved,
+            threads=self.threads,
+        )
         return named[moved], sent
 
     def given(self, components: HiddenComponents, eps_h: float) -> NativeConditional:
@@ -334,11 +440,14 @@ class NativeMessageModel:
 
 
 class NativeRun:
-    """Messages of a batch; ``unit`` is the temperature of probabilities, and what counts as one at temperature zero."""
+    """Messages of a batch. ``unit`` is the temperature of probabilities, and of residuals at temperature zero."""
 
     def __init__(self, model: NativeMessageModel, unary: Floats, tables: ScaledTables) -> None:
         plan = model.plan
-        self.model, self.batch, self.unit, self._tables = model, plan.batch, tables.unit, tables
+        self.model = model
+        self.batch = plan.batch
+        self.unit = tables.unit
+        self._tables = tables
         n = len(plan.batch)
         self.sweeps = np.zeros(n, dtype=np.int64)
         self.residual = np.full(n, np.inf)
@@ -347,11 +456,21 @@ class NativeRun:
         self._messages = self._buffers.take(plan.n_messages)
         self._potential = self._buffers.take(len(unary) if tables.eligible.any() else 0)
         self._scaled = np.zeros(n, dtype=bool)
-        self._unary, self._held, self._held_at = unary, NO_FLAGS, NO_INTS
+        self._unary = unary
+        self._held = NO_FLAGS
+        self._held_at = NO_INTS
         self._run = RUN(
-            unary=unary, open_unary=unary, potential=self._potential, messages=self._messages, residual=self.residual,
-            sweeps=self.sweeps, held_at=NO_INTS, scaled=self._scaled, looking=np.zeros(n, dtype=bool), held=NO_FLAGS,
-        )  # fmt: skip
+            unary=unary,
+            open_unary=unary,
+            potential=self._potential,
+            messages=self._messages,
+            residual=self.residual,
+            sweeps=self.sweeps,
+            held_at=NO_INTS,
+            scaled=self._scaled,
+            looking=np.zeros(n, dtype=bool),
+            held=NO_FLAGS,
+        )
 
     def __del__(self) -> None:
         self._buffers.give_back(self._messages, self._potential)
@@ -362,16 +481,19 @@ class NativeRun:
         return {"wiring": self.model.plan.wiring, "run": self._run, "instances": named, "threads": self.model.threads}
 
     def _scalable(self, t: Temperatures) -> bool:
-        """Whether probabilities can do these temperatures."""
+        """Whether scaled probabilities are exact at these temperatures."""
         outputs_fit = t.eps_y in (0.0, self.unit)
         return outputs_fit and (t.eps_h == self.unit or bool(t.outputs.all()))
 
     def start(self, instances: Ints, messages: Floats | None) -> None:
         given = NO_FLOATS if messages is None else np.ascontiguousarray(messages, dtype=np.float64)
         START(
-            **self._on(instances), eligible=self._tables.eligible, given=given, scaled_tables=self._tables.entries,
+            **self._on(instances),
+            eligible=self._tables.eligible,
+            given=given,
+            scaled_tables=self._tables.entries,
             unit=self.unit,
-        )  # fmt: skip
+        )
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         if not len(self._held_at):
@@ -383,7 +505,8 @@ class NativeRun:
         self._held_at[rows] = y[rows]
 
     def advance(self, instances: Ints, temperatures: Temperatures, n_sweeps: int, schedule: Schedule) -> None:
-        t, until = temperatures, self._until
+        t = temperatures
+        until = self._until
         until[instances] = self.sweeps[instances] + n_sweeps
         record = None
         while True:
@@ -393,11 +516,20 @@ class NativeRun:
                 return
             if record is None:
                 record = ADVANCE.record(
-                    **self._on(active), until=until, outputs=t.outputs, weak=self._tables.weak,
-                    tables=self.model.tables, scaled_tables=self._tables.entries, eps_y=t.eps_y, eps_h=t.eps_h,
-                    unit=self.unit, damping=schedule.damping, tolerance=schedule.tolerance,
-                    flooding=int(schedule.flooding), scalable=int(self._scalable(t)),
-                )  # fmt: skip
+                    **self._on(active),
+                    until=until,
+                    outputs=t.outputs,
+                    weak=self._tables.weak,
+                    tables=self.model.tables,
+                    scaled_tables=self._tables.entries,
+                    eps_y=t.eps_y,
+                    eps_h=t.eps_h,
+                    unit=self.unit,
+                    damping=schedule.damping,
+                    tolerance=schedule.tolerance,
+                    flooding=int(schedule.flooding),
+                    scalable=int(self._scalable(t)),
+                )
             record.set("instances", active)
             ADVANCE.run(record)
 
@@ -405,17 +537,29 @@ class NativeRun:
         DECODE(**self._on(instances), allowed=self.model.allowed, unit=self.unit, states=y)
 
     def scores(self, instances: Ints) -> Floats:
-        out, n = np.zeros(self.batch.n_states), len(self.batch)
-        # On a copy in scores: messages to held variables are brought up to date.
+        out = np.zeros(self.batch.n_states)
+        n = len(self.batch)
+        # On a copy in log space, in which messages to held variables are updated.
         run = RUN(
-            unary=self._unary, open_unary=self._unary, potential=NO_FLOATS, messages=self.log_messages(instances),
-            residual=self.residual, sweeps=self.sweeps, held_at=self._held_at, scaled=np.zeros(n, dtype=bool),
-            looking=np.zeros(n, dtype=bool), held=self._held,
-        )  # fmt: skip
+            unary=self._unary,
+            open_unary=self._unary,
+            potential=NO_FLOATS,
+            messages=self.log_messages(instances),
+            residual=self.residual,
+            sweeps=self.sweeps,
+            held_at=self._held_at,
+            scaled=np.zeros(n, dtype=bool),
+            looking=np.zeros(n, dtype=bool),
+            held=self._held,
+        )
         FIELDS(
-            **(self._on(instances) | {"run": run}), outputs=np.zeros(self.batch.n_vars, dtype=bool),
-            stale=self._scaled, tables=self.model.tables, eps=self.unit, out=out,
-        )  # fmt: skip
+            **(self._on(instances) | {"run": run}),
+            outputs=np.zeros(self.batch.n_vars, dtype=bool),
+            stale=self._scaled,
+            tables=self.model.tables,
+            eps=self.unit,
+            out=out,
+        )
         return out
 
     def log_messages(self, instances: Ints) -> Floats:
@@ -426,8 +570,16 @@ class NativeRun:
     def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
         t = temperatures
         BELIEFS(
-            **self._on(instances), outputs=t.outputs, tables=self.model.tables, scaled_tables=self._tables.entries,
-            table_tops=self.model.table_ends[0], eps_y=t.eps_y, eps_h=t.eps_h, unit=self.unit,
-            scalable=int(t.eps_y == t.eps_h == self.unit), value=value,
-            mu_unary=NO_FLOATS if mu is None else mu.unary, mu_tables=NO_FLOATS if mu is None else mu.tables,
-        )  # fmt: skip
+            **self._on(instances),
+            outputs=t.outputs,
+            tables=self.model.tables,
+            scaled_tables=self._tables.entries,
+            table_tops=self.model.table_ends[0],
+            eps_y=t.eps_y,
+            eps_h=t.eps_h,
+            unit=self.unit,
+            scalable=int(t.eps_y == t.eps_h == self.unit),
+            value=value,
+            mu_unary=NO_FLOATS if mu is None else mu.unary,
+            mu_tables=NO_FLOATS if mu is None else mu.tables,
+        )

@@ -8,10 +8,23 @@ WIRING = RecordType(
     "wiring",
     dict.fromkeys(
         (
-            "var_ptr", "factor_ptr", "state_ptr", "scope_ptr", "scope", "message_at", "order", "near_ptr", "near",
-            "slot_factor", "table_at", "scaled_at", "table_of", "mu_at", "family_of",
+            "var_ptr",
+            "factor_ptr",
+            "state_ptr",
+            "scope_ptr",
+            "scope",
+            "message_at",
+            "order",
+            "near_ptr",
+            "near",
+            "slot_factor",
+            "table_at",
+            "scaled_at",
+            "table_of",
+            "mu_at",
+            "family_of",
         ),
         INTS,
     )
     | {"widest": INT, "plan": INT},
-)  # fmt: skip
+)

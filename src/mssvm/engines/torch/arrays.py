@@ -35,9 +35,10 @@ class Device:
     @property
     def current(self) -> AbstractContextManager[Any]:
         """Makes this GPU the current one, on which kernels of our own are loaded and launched."""
-        if self.device.type == "cuda":
-            return torch.cuda.device(self.device)
-        return nullcontext()
+        if self.device.type != "cuda":
+            return nullcontext()
+        device: AbstractContextManager[Any] = torch.cuda.device(self.device)
+        return device
 
     def floats(self, array: AnyArray) -> torch.Tensor:
         # torch.from_numpy needs a writeable array without broadcast axes; a loss of zero is broadcast.

@@ -117,7 +117,7 @@ class ChainRoute:
 
     @classmethod
     def of(cls, batch: Batch, instances: Ints, states: int, eps: float, at: Device) -> ChainRoute:
-        """Where chains lie is known from the last time that these were asked for."""
+        """Index tensors of the chains are cached with the batch."""
         found = known(batch, ("chains", at.device), instances, lambda: _places(batch, instances, at))
         return cls(at=at, states=states, eps=eps, **found)
 

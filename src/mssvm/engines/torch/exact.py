@@ -116,7 +116,7 @@ class TorchPlan:
         for route in routes:
             chosen[route.instances] = False
         groups = list(self._groups(query, eps_y, eps_h, np.flatnonzero(chosen)))
-        # Labels cut cliques, which the orders here do not see: what seems too large is the CPU engine's, or refused.
+        # Labels make cliques smaller, which these orders ignore: groups that seem too large go to the CPU engine.
         large = [group for group in groups if 16 * group.size > self.settings.memory_limit]
         host = None
         if large:
@@ -324,8 +324,10 @@ class Repeated:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some instances of a group, and where their numbers lie: per table (unaries first) its entries of theta, which
-    may be the same for all instances, and of mu."""
+    """A part of a group, with the index of its tables (unaries first) in theta and in mu.
+
+    ``theta_at`` has one row if all instances share a table.
+    """
 
     group: Group
     instances: torch.Tensor

@@ -99,7 +99,7 @@ class TorchMessagePlan:
 
     @cached_property
     def table_places(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Different tables: of every factor its number, and for the padded entries of each where they lie, or -1."""
+        """Table number of every factor; index of each distinct table's padded entries, and which of these exist."""
         first, number = np.unique(self.batch.table_at, return_index=True, return_inverse=True)[1:]
         return self.at.ints(number), *self._padded(self.batch.table_at, first)
 
@@ -175,7 +175,7 @@ class TorchMessagePlan:
 
 
 class TorchMessageModel:
-    """Potentials of a batch on the device, and the CPU engine's model for what is its own."""
+    """Potentials of a batch on the device, with a model of the CPU engine for its parts of the protocol."""
 
     relabel = None
 
@@ -204,7 +204,7 @@ class TorchMessageModel:
     def noisy(self) -> torch.Tensor:
         _, query, drawn = self._given
         at = self.plan.at
-        # The same numbers in every call: they keep their identity while they are kept.
+        # Every call has the same array of noise; the cache holds a reference, so that its id stays valid.
         noise = self.plan.padded(kept(query, (at, id(drawn)), lambda: (drawn, at.floats(drawn)))[1], 0.0)
         return self.unary + NOISE * noise * (1.0 + torch.where(self.unary > -INF, self.unary, 0.0).abs())
 
@@ -252,7 +252,7 @@ class TorchMessageModel:
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Factors of some instances: their number, ends, tables, instance, and the temperatures of their ends."""
+    """Factors of the named instances: indices, ends, owners, and groups by the temperatures of their ends."""
 
     factors: Index
     ends: torch.Tensor
@@ -261,7 +261,7 @@ class Edges:
 
 
 class TorchRun:
-    """Messages in log space, the largest entry of each 0; in single precision a residual of rounding is given as 0."""
+    """Messages in log space, the largest entry of each 0; in single precision a residual by rounding counts as 0."""
 
     unit = 1.0
 
@@ -530,7 +530,7 @@ def _share(partial: torch.Tensor, t: Temperatures) -> tuple[torch.Tensor, torch.
 
 
 def _marginal(scores: torch.Tensor, k: int, out: list[bool], t: Temperatures) -> torch.Tensor:
-    """What the message to end k is before its cavity is taken off: R_a or eps_h log b_a over the other end."""
+    """The message to end k before its cavity is subtracted: R_a or eps_h log b_a over the other end."""
     if out[0] == out[1]:
         return _sum_over(scores, 2 - k, t.eps_y if out[0] else t.eps_h)
     output = 0 if out[0] else 1

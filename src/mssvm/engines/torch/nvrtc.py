@@ -1,8 +1,7 @@
 """CUDA source compiled at first use with the libraries that PyTorch brings: no toolkit, no package beside it.
 
-NVRTC turns source into machine code for the present GPU, which is kept on disk beside the kernels for the CPU; the
-driver's interface loads and launches it on PyTorch's own context and stream. Where either library is missing ``kernel``
-says so, and the plain PyTorch runs instead.
+NVRTC compiles source for the present GPU, and the machine code is cached on disk; the driver loads and launches it on
+PyTorch's own context and stream. Where either library is missing, ``available`` is False and plain PyTorch runs instead.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class CudaKernel:
         sizes = (*map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, self._shared)),)
         launch = _driver().cuLaunchKernel
         function = self._function
-        kept = (values, arguments)  # what the pointers point to lives as long as the launch
+        kept = (values, arguments)  # keeps the pointers' targets alive during the launch
 
         def run(_: Any = kept) -> None:
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -97,7 +96,7 @@ def available(device: torch.device) -> bool:
 
 
 def _compiled(text: str, name: str, capability: tuple[int, int]) -> bytes:
-    """Machine code for a GPU: what was kept of it, if that is whole, or compiled and kept."""
+    """Machine code for a GPU, from the kernel cache if the file is intact, else compiled and cached."""
     # The last two concern single precision alone: no denormal numbers, divisions that round like other operations.
     flags = (
         f"--gpu-architecture=sm_{capability[0]}{capability[1]}".encode(),

@@ -22,7 +22,7 @@ LOOK = 8
 # threads that add up the messages to a variable, and how many of them each reads at once
 LANES = 4
 AT_ONCE = 2
-RECORDED = 8  # so many times LOOK sweeps are worth a recording
+RECORDED = 8  # multiples of LOOK sweeps from which on a CUDA graph is recorded
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +116,7 @@ class PairKernel:
         state = _Sweeps(self, unary, scaled, kinds, active, messages, unit, t, schedule)
 
         def part(count: int) -> None:
-            """So many sweeps, with a look at the last."""
+            """A number of sweeps, the last of which measures residuals."""
             for k in range(count):
                 state.sweep(k + 1 == count)
             swept.add_(count * active)
@@ -154,7 +154,7 @@ def _recorded(part: Callable[[int], None]) -> Callable[[int], None]:
 
 
 class _Late:
-    """Whether nothing was active when it was asked last: the device is not waited for."""
+    """Whether no instance was active at the previous query, so that the host does not wait for the device."""
 
     def __init__(self) -> None:
         self._answer = torch.ones(1, dtype=torch.int8, pin_memory=True)

@@ -28,7 +28,7 @@ FREE = 2
 LEAF = 1 << 16
 FIRST_CHILD = 1 << 17
 SECOND_VARIABLE = 1 << 18
-MOST_WORK = 1 << 30  # bytes that one launch may keep of what variables know
+MOST_WORK = 1 << 30  # bytes of workspace of one launch
 KEPT = 1 << 10  # topologies whose orders are cached: batches share them
 
 
@@ -83,11 +83,11 @@ class Postorder:
         return len(np.unique(above)) == len(above)
 
     def carries_one(self, roles: Ints) -> bool:
-        """Whether no hidden variable that may vary has two free outputs below it that others do not shield."""
+        """Whether every free hidden variable has at most one open output below it (one not separated by an output)."""
         mine = roles[self.variables].tolist()
         above = np.where(self.rows[:, 1] >= 0, self.rows[:, 2], -1).tolist()
         carried = [0] * len(mine)
-        for role, parent, open_ in zip(mine, above, carried, strict=True):  # what is added comes later in the list
+        for role, parent, open_ in zip(mine, above, carried, strict=True):  # parents come later in the list
             if parent >= 0 and mine[parent] == FREE:
                 carried[parent] += 1 if role == OUTPUT | FREE else open_
                 if carried[parent] > 1:
@@ -116,7 +116,7 @@ def able_trees(batch: Batch, orders: Sequence[Postorder | None]) -> Bools:
 
 @dataclass(frozen=True, eq=False)
 class Forests:
-    """Instances whose variables have at most ``wide`` states, longest first, and what both kernels read of them."""
+    """Instances whose variables have at most ``wide`` states, longest first, and their index tensors for both kernels."""
 
     instances: Ints
     wide: int
@@ -150,7 +150,7 @@ class Forests:
     def planned(
         cls, batch: Batch, instances: Ints, wide: int, orders: Sequence[Postorder | None], at: Device
     ) -> Forests:
-        """In the orders of their topologies; what is known from the last time serves again."""
+        """Forests in the postorders of their topologies, cached with the batch."""
         kinds = [t or EMPTY for t in orders]
         return known(
             batch,
@@ -180,7 +180,7 @@ def by_width(batch: Batch, instances: Ints) -> Iterator[tuple[int, Ints]]:
 
 @dataclass(frozen=True, eq=False)
 class OnForests:
-    """What a kernel of forests does."""
+    """Base of the routes: a kernel bound to forests."""
 
     forests: Forests
 
@@ -302,6 +302,6 @@ def rooted_for(
 
 
 def _parts(batch: Batch, instances: Ints, most_visits: int) -> list[Ints]:
-    """Instances in parts of so many variables (or of one instance)."""
+    """Instances in parts of at most ``most_visits`` variables (or of one instance)."""
     before = offsets(np.diff(batch.var_ptr)[instances])[:-1]
     return np.split(instances, np.flatnonzero(np.diff(before // max(most_visits, 1))) + 1)

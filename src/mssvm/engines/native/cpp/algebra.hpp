@@ -1,5 +1,5 @@
-// The arithmetic of message passing in two algebras: scaled probabilities and scores. A belief b is a product, a message
-// s a power sum of products; d and t are the derivatives of the value with respect to s and to b:
+// The arithmetic of message passing in two algebras: scaled probabilities and scores. A belief b is a product, a
+// message s a power sum of products; d and t are the derivatives of the value with respect to s and to b:
 //
 //              belief      times   through             push: s(r, z) =                    pull: t(r, x) =
 //   Scaled     exp(u/eps)    *     t * other factors   sum_x b(r, x) E(x, z)              sum_z E(x, z) d(r, z)
@@ -10,8 +10,8 @@
 // and reports the smallest number that it relied on (`least`): an instance for which that is not above
 // `Forest::trusted` runs again in Scores.
 //
-// The functions of an algebra, in the order in which a forest calls them (k states x of a child, c states z of its parent;
-// `role` says what the position does in which lanes, and is a constant in most positions of most forests):
+// The functions of an algebra, in the order in which a forest calls them (k states x of a child, c states z of its
+// parent; `role` says what the position does in which lanes, and is a constant in most positions of most forests):
 //
 //   enter       e(x) from the scores u(x); returns what was subtracted from these
 //   normalise   factors a scale out of the belief; returns the score of that scale. Scaled applies it to the message,
@@ -26,7 +26,8 @@
 
 namespace mssvm {
 
-// Splits 0 .. n into pieces of nearly equal size, at most `most`: f(size, start), where the size is a compile-time constant.
+// Splits 0 .. n into pieces of nearly equal size, at most `most`: f(size, start), where the size is a compile-time
+// constant.
 template <int most, class F> INLINE void in_pieces(int n, F f) {
     auto piece = [&]<int size>(int at) {
         if constexpr (size <= most) f(std::integral_constant<int, size>(), at);
@@ -60,7 +61,7 @@ struct MaxSum {
     template <class V> static INLINE V plus(V a, V b) { return larger(a, b); }
 };
 
-// The sum of some numbers, in two parts: a processor would wait for one.
+// The sum of n numbers, as two independent sums: additions overlap.
 template <class V> INLINE V sum_of(const V *x, int n) {
     V even = x[0];
     V odd = V{};
@@ -73,7 +74,8 @@ template <class V> INLINE V sum_of(const V *x, int n) {
     return even + odd;
 }
 
-// sum(z) = plus_x b(x) times a(x, z) of some z. Of few, in two parts: a processor would wait for one.
+// sum(z) = plus_x b(x) times a(x, z) for `size` columns z. Few columns have two independent sums each: additions
+// overlap.
 template <class Semiring, int size, class V>
 INLINE void product_of_row(const V *b, int k, const double *a, int c, V (&sum)[size]) {
     for (int j = 0; j < size; ++j) sum[j] = Semiring::times(b[0], all<V>(a[j]));
@@ -94,7 +96,7 @@ INLINE void product_of_row(const V *b, int k, const double *a, int c, V (&sum)[s
         for (int j = 0; j < size; ++j) sum[j] = Semiring::plus(sum[j], Semiring::times(b[x], all<V>(a[x * c + j])));
 }
 
-// put(r c + z, plus_x b(r, x) times a(x, z)), some z at a time in registers.
+// put(r c + z, plus_x b(r, x) times a(x, z)), up to 8 columns z at a time in registers.
 template <class Semiring, class V, class Put>
 INLINE void product(const V *b, int rows, int k, const double *a, int c, Put put) {
     in_pieces<8>(c, [&](auto size, int z) {
@@ -122,7 +124,7 @@ INLINE void best_product(const V *b, int rows, int k, const double *a, int c, Pu
     });
 }
 
-// Two vectors whose outer product is wanted: one for the rows of a table, one for its columns.
+// Two vectors of an outer product: one for the rows of a table, one for its columns.
 template <class V> using FactorPair = std::pair<const V *, const V *>;
 
 // to += E * sum of outer products, some entries at a time in registers.
@@ -177,10 +179,10 @@ template <class V, class Put> INLINE void row_at(const double *back, int k, V at
     });
 }
 
-// At temperature zero: the best state of a child with scores u given that of its parent, in the lanes of a word. `mass`
-// is 1, or 0 where nothing is possible.
+// At temperature zero: the best state of a child with scores u given that of its parent, in the lanes of a lane_mask.
+// `mass` is 1, or 0 where nothing is possible.
 template <class V>
-INLINE void walk(Node<V> &node, const V *u, const Node<V> &above, V mass, unsigned word, V *pairs) {
+INLINE void choose_state(Node<V> &node, const V *u, const Node<V> &above, V mass, unsigned lane_mask, V *pairs) {
     V best = V{};
     V top = all<V>(-INF);
     row_at(node.table.scores.back, node.k, above.state, [&](int x, V theta) ALWAYS {
@@ -188,13 +190,13 @@ INLINE void walk(Node<V> &node, const V *u, const Node<V> &above, V mass, unsign
         best = v > top ? all<V>(x) : best;
         top = larger(top, v);
     });
-    node.state = pick(word, best, node.state);
-    in_lanes<V>(word, [&](auto walking) {
-        for (int x = 0; x < node.k; ++x) node.u[x] = walking(best == double(x) ? mass : V{}, node.u[x]);
+    node.state = pick(lane_mask, best, node.state);
+    in_lanes<V>(lane_mask, [&](auto chosen) {
+        for (int x = 0; x < node.k; ++x) node.u[x] = chosen(best == double(x) ? mass : V{}, node.u[x]);
     });
     if (!pairs) return;
     for_lanes(node.pair_at(best, above.state), [&](int i, int64_t at) ALWAYS {
-        if (word >> i & 1) add_to(pairs[at], i, lane(mass, i));
+        if (lane_mask >> i & 1) add_to(pairs[at], i, lane(mass, i));
     });
 }
 
@@ -206,16 +208,20 @@ template <class V> struct Scaled {
     // The derivative by a factor, from that by the product.
     static INLINE V through(V t, V other) { return t * other; }
     // Lanes in which the position stays in scores: at eps_y = 0 an output that tells an output is a matter of maxima.
-    static INLINE unsigned walks(const Role<V> &role, Temperatures eps) { return eps.y == 0 ? role.cold : 0; }
+    static INLINE unsigned by_maxima(const Role<V> &role, Temperatures eps) {
+        return eps.y == 0 ? role.output_edge : 0;
+    }
     // Whether rows end and only the best is wanted.
-    static INLINE bool one_row(const Role<V> &role, Temperatures eps) { return eps.y == 0 && role.ends == full<V>; }
+    static INLINE bool only_best_row(const Role<V> &role, Temperatures eps) {
+        return eps.y == 0 && role.ends == full<V>;
+    }
     static INLINE V unit(const Role<V> &role, Temperatures eps) {
-        return pick(role.cold, all<V>(eps.y), all<V>(eps.h));
+        return pick(role.output_edge, all<V>(eps.y), all<V>(eps.h));
     }
 
     // e = exp((u - max) / unit).
     static INLINE V enter(Node<V> &node, const Role<V> &role, Temperatures eps) {
-        V inverse = pick(role.cold, all<V>(eps.y > 0 ? 1 / eps.y : 1.0), all<V>(1 / eps.h));
+        V inverse = pick(role.output_edge, all<V>(eps.y > 0 ? 1 / eps.y : 1.0), all<V>(1 / eps.h));
         V top = all<V>(-1e300);
         for (int x = 0; x < node.k; ++x) top = larger(top, node.u[x]);
         for (int x = 0; x < node.k; ++x) node.e[x] = exp((node.u[x] - top) * inverse);
@@ -225,7 +231,7 @@ template <class V> struct Scaled {
     // The power of two that brings the sum of the belief into [1, 2) scales the message, not the belief.
     static INLINE V normalise(Node<V> &node, const Role<V> &role, Temperatures eps, bool strict, V &least) {
         V total = sum_of(node.b, role.rows * node.k);
-        least = pick(role.here, smaller(total, least), least);
+        least = pick(role.present, smaller(total, least), least);
         if (strict) smallest_number(node, role, least);
         node.scale = two_to_minus_exponent(total);
         return exponent(total) * LN2 * unit(role, eps);
@@ -234,32 +240,31 @@ template <class V> struct Scaled {
         V found = least;
         for (int j = 0; j < role.rows * node.k; ++j) found = node.b[j] > 0.0 ? smaller(node.b[j], found) : found;
         for (int x = 0; x < node.k; ++x) found = node.u[x] > -INF ? smaller(node.e[x], found) : found;
-        least = pick(role.here, found, least);
+        least = pick(role.present, found, least);
     }
 
     static INLINE void push(Node<V> &node, const Role<V> &role, Temperatures eps, V *) {
-        const Edge &hot = node.table.hot, &cold = node.table.cold;
+        const Edge &at_eps_h = node.table.at_eps_h, &at_eps_y = node.table.at_eps_y;
         int k = node.k, c = node.c;
         V scale = node.scale;
         auto send = [s = node.s, scale](int at, V sum) ALWAYS { s[at] = sum * scale; };
-        if (one_row(role, eps)) return best_product<SumProduct>(node.b, role.rows, k, hot.forth, c, send);
-        if (role.opens != full<V> && role.cold != full<V>)
-            product<SumProduct>(node.b, role.rows, k, hot.forth, c, send);
-        if (role.cold && eps.y > 0)
-            in_lanes<V>(role.cold, [&](auto cold_lanes) {
-                product<SumProduct>(node.b, 1, k, cold.forth, c, [&, s = node.s](int z, V sum) ALWAYS {
-                    s[z] = cold_lanes(sum * scale, s[z]);
-                });
+        if (only_best_row(role, eps)) return best_product<SumProduct>(node.b, role.rows, k, at_eps_h.forth, c, send);
+        if (role.opens != full<V> && role.output_edge != full<V>)
+            product<SumProduct>(node.b, role.rows, k, at_eps_h.forth, c, send);
+        if (role.output_edge && eps.y > 0)
+            in_lanes<V>(role.output_edge, [&](auto on_output_edge) {
+                product<SumProduct>(node.b, 1, k, at_eps_y.forth, c,
+                                    [&, s = node.s](int z, V sum) ALWAYS { s[z] = on_output_edge(sum * scale, s[z]); });
             });
         if (role.opens) open(node, role);
     }
     // Rows begin: s(r, z) = b(r) E(r, z), in the lanes that open.
     static INLINE void open(Node<V> &node, const Role<V> &role) {
         int c = node.c;
-        for (int r = 0; r < role.sent; ++r)
+        for (int r = 0; r < role.message_rows; ++r)
             for (int z = 0; z < c; ++z) {
                 V other = r < role.rows && role.opens != full<V> ? node.s[r * c + z] : V{};
-                V mine = r < node.k ? node.b[r] * node.scale * node.table.hot.forth[r * c + z] : V{};
+                V mine = r < node.k ? node.b[r] * node.scale * node.table.at_eps_h.forth[r * c + z] : V{};
                 node.s[r * c + z] = pick(role.opens, mine, other);
             }
     }
@@ -267,21 +272,21 @@ template <class V> struct Scaled {
     // up(z) += eps_y log sum_r s(r, z)^(eps_h / eps_y); s and norm become what makes d(r, z) = q(z) norm(z) s(r, z),
     // except at eps_y = 0, where one row will be the best.
     static INLINE void close(Node<V> &node, const Role<V> &role, Temperatures eps, V *up, V &least, V *) {
-        unsigned word = role.here & ~role.times;
-        if (unsigned cold = walks(role, eps)) {
-            in_lanes<V>(cold, [&](auto walking) {
+        unsigned lane_mask = role.present & ~role.multiplies;
+        if (unsigned maxima = by_maxima(role, eps)) {
+            in_lanes<V>(maxima, [&](auto chosen) {
                 product<MaxSum>(node.u, 1, node.k, node.table.scores.forth, node.c,
-                                [&](int z, V top) ALWAYS { up[z] += walking(top, V{}); });
+                                [&](int z, V top) ALWAYS { up[z] += chosen(top, V{}); });
             });
-            word &= ~cold;
-            if (!word) return;
+            lane_mask &= ~maxima;
+            if (!lane_mask) return;
         }
-        int rows = one_row(role, eps) ? 1 : role.rows;  // others begin in lanes that do not end them
+        int rows = only_best_row(role, eps) ? 1 : role.rows;  // others begin in lanes that do not end them
         bool several = rows > 1 && eps.y > 0;
         V one = all<V>(1.0);
         V score_unit = unit(role, eps);
         in_pieces<5>(node.c, [&](auto size, int z) {
-            in_lanes<V>(word, [&](auto closing) {
+            in_lanes<V>(lane_mask, [&](auto closing) {
                 constexpr int n = decltype(size)::value;
                 V top[n], safe[n], inverse[n], sum[n] = {};
                 for (int j = 0; j < n; ++j) top[j] = node.s[z + j];
@@ -297,8 +302,8 @@ template <class V> struct Scaled {
                     V v[n], x[n], y[n];
                     for (int j = 0; j < n; ++j) v[j] = x[j] = s[j] * inverse[j];
                     power(x, eps.h / eps.y - 1, y);
-                    if (role.cold)
-                        for (int j = 0; j < n; ++j) y[j] = pick(role.cold, one, y[j]);
+                    if (role.output_edge)
+                        for (int j = 0; j < n; ++j) y[j] = pick(role.output_edge, one, y[j]);
                     for (int j = 0; j < n; ++j) {
                         sum[j] += v[j] * y[j];
                         s[j] = closing(y[j], s[j]);
@@ -323,20 +328,19 @@ template <class V> struct Scaled {
 
     // t(r, x) = sum_z E(x, z) d(r, z); marginals q = sum_r b t. Pairs of some lanes here, of all lanes later
     // (`Forest::outer_products`). With `strict`, derivatives by what is impossible, which may be of any size, are zero.
-    static INLINE void pull(
-        Node<V> &node, const Role<V> &role, Temperatures eps, const Node<V> &above, V, bool strict, V *pairs, V *work) {
+    static INLINE void pull(Node<V> &node, const Role<V> &role, Temperatures eps, const Node<V> &above, V, bool strict,
+                            V *pairs, V *work) {
         if (eps.y == 0) return descend(node, role, above, pairs, work);
-        const Edge &hot = node.table.hot, &cold = node.table.cold;
-        if (role.opens && role.rows == 1 && !role.cold) pull_opened(node, role);
-        else if (role.opens || (role.cold && role.cold != full<V>)) pull_mixed(node, role, pairs);
+        const Edge &at_eps_h = node.table.at_eps_h, &at_eps_y = node.table.at_eps_y;
+        if (role.opens && role.rows == 1 && !role.output_edge) pull_opened(node, role);
+        else if (role.opens || (role.output_edge && role.output_edge != full<V>)) pull_mixed(node, role, pairs);
         else {
-            const double *back = role.cold ? cold.back : hot.back;
+            const double *back = role.output_edge ? at_eps_y.back : at_eps_h.back;
             auto derive_one_row = [t = node.t, u = node.u, b = node.b](int x, V sum) ALWAYS {
                 t[x] = sum;
                 u[x] = b[x] * sum;
             };
-            if (role.rows == 1 && !strict)
-                return product<SumProduct>(node.s, 1, node.c, back, node.k, derive_one_row);
+            if (role.rows == 1 && !strict) return product<SumProduct>(node.s, 1, node.c, back, node.k, derive_one_row);
             product<SumProduct>(node.s, role.rows, node.c, back, node.k, node.t);
         }
         if (strict)
@@ -355,7 +359,7 @@ template <class V> struct Scaled {
             for (int z = 0; z < c; ++z) {
                 V &d = node.s[x * c + z];
                 d = pick(role.opens, d, node.s[z]);
-                sum += d * node.table.hot.forth[x * c + z];
+                sum += d * node.table.at_eps_h.forth[x * c + z];
             }
             node.t[x] = sum;
         }
@@ -363,23 +367,23 @@ template <class V> struct Scaled {
     // Lanes that open beside lanes with rows, or lanes at both temperatures.
     static INLINE void pull_mixed(Node<V> &node, const Role<V> &role, V *pairs) {
         int k = node.k, c = node.c;
-        const double *hot = node.table.hot.forth, *cold = node.table.cold.forth;
+        const double *at_eps_h = node.table.at_eps_h.forth, *at_eps_y = node.table.at_eps_y.forth;
         std::fill(node.t, node.t + role.rows * k, V{});
         for (int x = 0; x < k; ++x)
             in_pieces<4>(c, [&](auto size, int z) {
                 V E[size], pair[size] = {};
                 for (int j = 0; j < size; ++j) {
                     int at = x * c + z + j;
-                    E[j] = pick(role.cold, all<V>(cold[at]), all<V>(hot[at]));
+                    E[j] = pick(role.output_edge, all<V>(at_eps_y[at]), all<V>(at_eps_h[at]));
                 }
-                for (int r = 0; r < role.sent; ++r) {
-                    unsigned word = r == x ? role.opens : 0;
-                    if (r < role.rows) word |= ~role.opens & full<V>;
-                    if (!word) continue;
+                for (int r = 0; r < role.message_rows; ++r) {
+                    unsigned lane_mask = r == x ? role.opens : 0;
+                    if (r < role.rows) lane_mask |= ~role.opens & full<V>;
+                    if (!lane_mask) continue;
                     V sum = V{};
                     V b = pick(role.opens, node.b[x], node.b[(r < role.rows ? r : 0) * k + x]);
                     for (int j = 0; j < size; ++j) {
-                        V d = pick(word, node.s[r * c + z + j] * E[j], V{});
+                        V d = pick(lane_mask, node.s[r * c + z + j] * E[j], V{});
                         sum += d;
                         pair[j] += d * b;
                     }
@@ -390,11 +394,11 @@ template <class V> struct Scaled {
             });
     }
 
-    // `pull` at eps_y = 0, given the row that its parent chose for it where it multiplies: outputs are point masses, and
-    // a hidden variable has its distribution in one row, q(x) = b(x) sum_z E(x, z) q(z) / s(z).
+    // `pull` at eps_y = 0, given the row that its parent chose for it where it multiplies: outputs are point masses,
+    // and a hidden variable has its distribution in one row, q(x) = b(x) sum_z E(x, z) q(z) / s(z).
     static void descend(Node<V> &node, const Role<V> &role, const Node<V> &above, V *pairs, V *work) {
-        unsigned hidden = role.here & ~role.cold & ~role.opens;
-        if (role.cold) walk(node, node.u, above, all<V>(1.0), role.cold, pairs);
+        unsigned hidden = role.present & ~role.output_edge & ~role.opens;
+        if (role.output_edge) choose_state(node, node.u, above, all<V>(1.0), role.output_edge, pairs);
         if (role.opens) descend_opened(node, role, above.u, pairs);
         if (role.ends) choose_row(node, role, above, pairs, work);
         if (hidden && role.ends != full<V>) descend_hidden(node, role, above, hidden, pairs, work);
@@ -402,14 +406,14 @@ template <class V> struct Scaled {
             for (int x = 0; x < node.k; ++x)
                 node.state = pick(role.given, node.u[x] > 0.5 ? all<V>(x) : node.state, node.state);
     }
-    static INLINE void descend_hidden(
-        Node<V> &node, const Role<V> &role, const Node<V> &above, unsigned hidden, V *pairs, V *work) {
+    static INLINE void descend_hidden(Node<V> &node, const Role<V> &role, const Node<V> &above, unsigned hidden,
+                                      V *pairs, V *work) {
         constexpr int lanes = Of<V>::lanes;
         int k = node.k, c = node.c;
         V *b = work, *d = work + k;
         for (int z = 0; z < c; ++z) {
             for (int i = 0; i < lanes; ++i) {
-                int row = role.sent > 1 ? int(lane(node.row, i)) : 0;
+                int row = role.message_rows > 1 ? int(lane(node.row, i)) : 0;
                 set_lane(d[z], i, lane(node.s[row * c + z], i));
             }
             V q = above.u[z];
@@ -422,7 +426,7 @@ template <class V> struct Scaled {
             }
             V sum = V{};
             for (int z = 0; z < c; ++z) {
-                V v = pick(hidden, b[x] * d[z] * node.table.hot.forth[x * c + z], V{});
+                V v = pick(hidden, b[x] * d[z] * node.table.at_eps_h.forth[x * c + z], V{});
                 sum += v;
                 if (pairs) *node.pair(pairs, x, z) += v;
             }
@@ -447,7 +451,7 @@ template <class V> struct Scaled {
         V at = above.state;
         V top = all<V>(-1.0), row = V{};
         V *b = work, *e = work + k;
-        row_at(node.table.hot.back, k, at, [&](int x, V v) ALWAYS { e[x] = v; });
+        row_at(node.table.at_eps_h.back, k, at, [&](int x, V v) ALWAYS { e[x] = v; });
         for (int r = 0; r < role.rows; ++r) {
             V v = node.b[r * k] * e[0];
             for (int x = 1; x < k; ++x) v += node.b[r * k + x] * e[x];
@@ -461,7 +465,8 @@ template <class V> struct Scaled {
         for (int x = 0; x < k; ++x) {
             node.u[x] = b[x] * e[x] / top;
             if (!pairs) continue;
-            for (int i = 0; i < Of<V>::lanes; ++i) add_to(*node.pair(pairs, x, int(lane(at, i))), i, lane(node.u[x], i));
+            for (int i = 0; i < Of<V>::lanes; ++i)
+                add_to(*node.pair(pairs, x, int(lane(at, i))), i, lane(node.u[x], i));
         }
     }
 };
@@ -472,8 +477,10 @@ template <class V> struct Scores {
     static INLINE V zero() { return all<V>(-INF); }
     static INLINE V times(V a, V b) { return a + b; }
     static INLINE V through(V t, V) { return t; }
-    static INLINE unsigned walks(const Role<V> &, Temperatures) { return 0; }
-    static INLINE V unit(const Role<V> &role, Temperatures eps) { return pick(role.cold, all<V>(eps.y), all<V>(eps.h)); }
+    static INLINE unsigned by_maxima(const Role<V> &, Temperatures) { return 0; }
+    static INLINE V unit(const Role<V> &role, Temperatures eps) {
+        return pick(role.output_edge, all<V>(eps.y), all<V>(eps.h));
+    }
     static INLINE bool maxima(Temperatures eps) { return eps.h == 0 && eps.y == 0; }
     static INLINE V term(const Node<V> &node, int r, int x, int z) {
         return node.b[r * node.k + x] + node.table.scores.forth[x * node.c + z];
@@ -495,16 +502,16 @@ template <class V> struct Scores {
 
     static INLINE void push(Node<V> &node, const Role<V> &role, Temperatures eps, V *work) {
         int c = node.c;
-        if (eps.h == 0 && (eps.y == 0 || !role.cold)) {
+        if (eps.h == 0 && (eps.y == 0 || !role.output_edge)) {
             product<MaxSum>(node.b, role.rows, node.k, node.table.scores.forth, c, node.s);
         } else {
-            V eps_here = unit(role, eps);
+            V eps_edge = unit(role, eps);
             for (int r = 0; r < role.rows; ++r)
                 for (int z = 0; z < c; ++z)
-                    node.s[r * c + z] = power_sum(node.k, eps_here, [&](int x) { return term(node, r, x, z); }, work);
+                    node.s[r * c + z] = power_sum(node.k, eps_edge, [&](int x) { return term(node, r, x, z); }, work);
         }
         if (!role.opens) return;
-        for (int r = 0; r < role.sent; ++r)
+        for (int r = 0; r < role.message_rows; ++r)
             for (int z = 0; z < c; ++z) {
                 V mine = r < node.k ? term(node, 0, r, z) : zero();
                 V other = r < role.rows ? node.s[r * c + z] : zero();
@@ -513,23 +520,23 @@ template <class V> struct Scores {
     }
 
     static INLINE void close(Node<V> &node, const Role<V> &role, Temperatures eps, V *up, V &, V *work) {
-        unsigned word = role.here & ~role.times;
+        unsigned lane_mask = role.present & ~role.multiplies;
         int c = node.c;
         for (int z = 0; z < c; ++z) {
-            V score = power_sum(role.sent, all<V>(eps.y), [&](int r) { return node.s[r * c + z]; }, work);
-            for (int r = 0; r < role.sent; ++r) node.s[r * c + z] = pick(word, work[r], node.s[r * c + z]);
+            V score = power_sum(role.message_rows, all<V>(eps.y), [&](int r) { return node.s[r * c + z]; }, work);
+            for (int r = 0; r < role.message_rows; ++r) node.s[r * c + z] = pick(lane_mask, work[r], node.s[r * c + z]);
             node.norm[z] = all<V>(1.0);
-            up[z] += pick(word, score, V{});
+            up[z] += pick(lane_mask, score, V{});
         }
     }
 
-    static INLINE void pull(
-        Node<V> &node, const Role<V> &role, Temperatures eps, const Node<V> &above, V mass, bool, V *pairs, V *work) {
-        if (maxima(eps)) return walk(node, node.b, above, mass, role.here, pairs);
+    static INLINE void pull(Node<V> &node, const Role<V> &role, Temperatures eps, const Node<V> &above, V mass, bool,
+                            V *pairs, V *work) {
+        if (maxima(eps)) return choose_state(node, node.b, above, mass, role.present, pairs);
         int k = node.k, c = node.c;
-        V eps_here = unit(role, eps);
+        V eps_edge = unit(role, eps);
         for (int j = 0; j < role.rows * k; ++j) node.t[j] = V{};
-        for (int r = 0; r < role.sent; ++r)
+        for (int r = 0; r < role.message_rows; ++r)
             for (int z = 0; z < c; ++z) {
                 V d = node.s[r * c + z];
                 auto put = [&](int row, int x, V weight) {
@@ -538,7 +545,7 @@ template <class V> struct Scores {
                 };
                 if (r < role.rows) {
                     V summed = pick(role.opens, V{}, d);
-                    power_sum(k, eps_here, [&](int x) { return term(node, r, x, z); }, work);
+                    power_sum(k, eps_edge, [&](int x) { return term(node, r, x, z); }, work);
                     for (int x = 0; x < k; ++x) put(r, x, summed * work[x]);
                 }
                 if (role.opens && r < k) put(0, r, pick(role.opens, d, V{}));

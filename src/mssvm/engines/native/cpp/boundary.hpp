@@ -56,7 +56,8 @@ inline std::string &last_error() {
 template <class Record, class F> int64_t guarded(const Record *record, F f) {
     try {
         require(record != nullptr, "no record was given.");
-        require(record->bytes == int64_t(sizeof(Record)), "the record has another size: Python files and library differ.");
+        require(record->bytes == int64_t(sizeof(Record)),
+                "the record has another size: Python files and library differ.");
         return f(*record);
     } catch (const Refused &error) {
         last_error() = error.what();

@@ -77,7 +77,8 @@ private:
             int64_t source = b_.source[i];
             const int64_t *gather = b_.gather.data + b_.gather_at[i];
             bool table = source >= 0;
-            const double *from = table ? b_.prob.data + s_.place[source] : s_.messages.data + b_.message_at[-1 - source];
+            const double *from =
+                table ? b_.prob.data + s_.place[source] : s_.messages.data + b_.message_at[-1 - source];
             least += table ? b_.floor[source] : s_.least[-1 - source];
             if (i == first) {
                 for (int64_t k = 0; k < size * card; ++k) x[k] = from[gather[k]];
@@ -150,8 +151,12 @@ struct Descend {
 class Descent {
 public:
     explicit Descent(const Descend &call)
-        : c_(call), p_(*call.program), conditional_(*call.buckets, *call.state, call.eps), at_(p_.max_inputs),
-          last_(p_.positions() - 1), levels_(p_.positions() - p_.n_hidden) {}
+        : c_(call),
+          p_(*call.program),
+          conditional_(*call.buckets, *call.state, call.eps),
+          at_(p_.max_inputs),
+          last_(p_.positions() - 1),
+          levels_(p_.positions() - p_.n_hidden) {}
 
     bool run() {
         int64_t &depth = c_.depth[0];

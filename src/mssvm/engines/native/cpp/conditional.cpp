@@ -139,7 +139,8 @@ public:
             if (options_[x] == -INF) continue;
             y[i] = x;
             ++stamp_;
-            for (int64_t k = w_.near_ptr[i]; k < w_.near_ptr[i + 1]; ++k) options_[x] += near_value(w_.slot_factor[w_.near[k]], y);
+            for (int64_t k = w_.near_ptr[i]; k < w_.near_ptr[i + 1]; ++k)
+                options_[x] += near_value(w_.slot_factor[w_.near[k]], y);
         }
         y[i] = kept;
         return options_.data();
@@ -215,7 +216,8 @@ private:
     // The belief of h from that of its parent.
     void descend(int64_t h, const int64_t *y, const Floats &mu_tables) {
         int64_t p = h_.parent[h], f = h_.up[h], card = w_.card(h);
-        const double *sum = up_.data() + (w_.state_ptr[h] - first_), *above = belief_.data() + (w_.state_ptr[p] - first_);
+        const double *sum = up_.data() + (w_.state_ptr[h] - first_),
+                     *above = belief_.data() + (w_.state_ptr[p] - first_);
         double *belief = belief_.data() + (w_.state_ptr[h] - first_);
         std::fill_n(belief, card, 0.0);
         Cut at = cut(f, y, h, p);
@@ -251,8 +253,10 @@ private:
     std::vector<int64_t> stamps_;
 };
 
-// `work(trees, b)` for every instance, blocks on several threads; with `forest_only`, for those whose components are trees.
-template <class Work> void each_tree(const Hidden &hidden, const Ints &instances, int64_t threads, bool forest_only, Work work) {
+// `work(trees, b)` for every instance, blocks on several threads; with `forest_only`, for those whose components are
+// trees.
+template <class Work> void each_tree(const Hidden &hidden, const Ints &instances, int64_t threads, bool forest_only,
+                                     Work work) {
     constexpr int64_t SIZE = 8;
     parallel_for((instances.size + SIZE - 1) / SIZE, int(threads), [&](int64_t block) {
         Trees trees(hidden);
@@ -345,7 +349,8 @@ void tabulate(const BorderCall &call, Trees &trees, int64_t b, int64_t *y) {
     for (int64_t c = hidden.ptr[b]; c < hidden.ptr[b + 1]; ++c)
         each_border_state(call, c, y, [&](int64_t entry, const Ints &members) {
             if (call.values.empty()) {
-                if (call.weights[entry] > 0.0) trees.add_marginals(c, y, call.weights[entry], call.mu_unary, call.mu_tables);
+                if (call.weights[entry] > 0.0)
+                    trees.add_marginals(c, y, call.weights[entry], call.mu_unary, call.mu_tables);
                 return;
             }
             bool allowed = true;
@@ -376,7 +381,8 @@ MSSVM_API mssvm_conditional_marginals(const MarginalCall *record) {
             for (int64_t i = w.var_ptr[b]; i < w.var_ptr[b + 1]; ++i)
                 if (call.hidden->outside[i]) call.mu_unary[w.state_ptr[i] + call.y[i]] += 1.0;
             for (int64_t f = w.factor_ptr[b]; f < w.factor_ptr[b + 1]; ++f)
-                if (call.hidden->inside[f] == 0) call.mu_tables[w.mu_at[f] + trees.cut(f, call.y.data, -1, -1).entry] += 1.0;
+                if (call.hidden->inside[f] == 0)
+                    call.mu_tables[w.mu_at[f] + trees.cut(f, call.y.data, -1, -1).entry] += 1.0;
             for (int64_t c = call.hidden->ptr[b]; c < call.hidden->ptr[b + 1]; ++c)
                 trees.add_marginals(c, call.y.data, 1.0, call.mu_unary, call.mu_tables);
         });
@@ -392,10 +398,12 @@ MSSVM_API mssvm_conditional_anneal(const AnnealCall *record) {
         require(call.rounds == 0 || (call.hot.size == n && call.cold.size == n), "one temperature for every instance.");
         for (int64_t b : call.instances) {
             int64_t outputs = 0;
-            for (int64_t i = call.hidden->wiring->var_ptr[b]; i < call.hidden->wiring->var_ptr[b + 1]; ++i) outputs += call.free[i];
+            for (int64_t i = call.hidden->wiring->var_ptr[b]; i < call.hidden->wiring->var_ptr[b + 1]; ++i)
+                outputs += call.free[i];
             require(call.draws.size >= call.rounds * outputs, "there are too few random numbers.");
         }
-        each_tree(*call.hidden, call.instances, call.threads, true, [&](Trees &trees, int64_t b) { anneal(call, trees, b); });
+        each_tree(*call.hidden, call.instances, call.threads, true,
+                  [&](Trees &trees, int64_t b) { anneal(call, trees, b); });
         return 0;
     });
 }
@@ -404,7 +412,8 @@ MSSVM_API mssvm_conditional_anneal(const AnnealCall *record) {
 MSSVM_API mssvm_conditional_borders(const BorderCall *record) {
     return guarded(record, [](const BorderCall &call) -> int64_t {
         checked(call.hidden, call.instances, call.y);
-        require(call.ptr.size == call.hidden->member_ptr.size && call.entry_ptr.size == call.ptr.size, "borders differ in number.");
+        require(call.ptr.size == call.hidden->member_ptr.size && call.entry_ptr.size == call.ptr.size,
+                "borders differ in number.");
         int64_t entries = call.entry_ptr[call.entry_ptr.size - 1];
         require(call.values.size == entries || (call.values.empty() && call.weights.size == entries),
                 "one number for every state of a border.");

@@ -1,7 +1,7 @@
 // Paths of labels and hidden variables in turn at eps_y = eps_h / n, n whole: hidden variables are copied n times.
 //
-// A hidden variable between two labels is summed at eps_h, and what remains is raised to the power n. That is a sum over
-// n copies of it, of which it only matters how many are in every state:
+// A hidden variable between two labels is summed at eps_h, and what remains is raised to the power n. That is a sum
+// over n copies of it, of which it only matters how many are in every state:
 //
 //     (sum_h a(h) f(h))^n = sum_k c(k) prod_h a(h)^k(h) prod_h f(h)^k(h),   k(1) + .. + k(H) = n,   c multinomial
 //
@@ -11,10 +11,10 @@
 //     label to counts     g(k) = c(k) sum_y b(y) E^k(y),     b(y) = exp(u(y) / eps_y) s(y)
 //     counts to label     s(y) = sum_k m(k) E^k(y),          m(k) = g(k) prod_h exp(u(h) / eps_h)^k(h)
 //
-// A label that is missing, in some lanes, is summed with its neighbours at eps_h, T(h, h') = sum_y E(h, y) e(y) E(y, h'),
-// and g are the coefficients of the polynomial sum_k m(k) f^k at f = T f'. Beyond an end of a path there is a variable of
-// one state, whose counts are all in that state. The downward pass is the chain rule; a state with k of the n copies has
-// the share k / n of the marginal of the counts. All terms are positive: nothing cancels.
+// A label that is missing, in some lanes, is summed with its neighbours at eps_h, T(h, h') = sum_y E(h, y) e(y) E(y,
+// h'), and g are the coefficients of the polynomial sum_k m(k) f^k at f = T f'. Beyond an end of a path there is a
+// variable of one state, whose counts are all in that state. The downward pass is the chain rule; a state with k of the
+// n copies has the share k / n of the marginal of the counts. All terms are positive: nothing cancels.
 #pragma once
 #include <cmath>
 
@@ -172,9 +172,9 @@ public:
     };
     Counts counts;
     int labels;
-    double range = 0.0;        // of the tables, in units of eps_h
-    bool holes = false;        // a table forbids something
-    std::vector<double> tops;  // by slot: the largest score
+    double range = 0.0;          // of the tables, in units of eps_h
+    bool has_forbidden = false;  // a table forbids something
+    std::vector<double> tops;    // by slot: the largest score
     std::vector<Powers> powers;
     std::vector<bool> label_rows;  // labels are the rows of the table
     std::vector<Joint> joints;
@@ -194,10 +194,10 @@ public:
         }
         for (int j = 0; j < f.slots(); ++j) {
             const Table &table = tables(j);
-            range = std::max(range, table.hot_range);
-            holes |= table.holes;
+            range = std::max(range, table.range_h);
+            has_forbidden |= table.has_forbidden;
             tops.push_back(table.top);
-            const double *from = label_rows[j + 1] ? table.hot.forth : table.hot.back;
+            const double *from = label_rows[j + 1] ? table.at_eps_h.forth : table.at_eps_h.back;
             E[j + 1].assign(from, from + labels * counts.H);
         }
         for (size_t i = 0; i < E.size(); ++i) raise(E[i], powers[i]);
@@ -247,8 +247,15 @@ public:
     static constexpr int lanes = Of<V>::lanes;
 
     Copies(const Family &f, const ForestCall &call, const PowerTables &tables)
-        : f_(f), tables_(tables), counts_(tables.counts), members_(f, call), words_(f), states_(f.states()),
-          K_(counts_.K), H_(counts_.H), C_(tables.labels) {
+        : f_(f),
+          tables_(tables),
+          counts_(tables.counts),
+          members_(f, call),
+          masks_(f),
+          states_(f.states()),
+          K_(counts_.K),
+          H_(counts_.H),
+          C_(tables.labels) {
         int n = f.positions();
         for (int p = 0; p < n; p += 2) {
             Label label;
@@ -275,8 +282,8 @@ public:
     // Runs some members. Lanes whose numbers were too small to trust are not written, and none where a table forbids
     // something or ranges too far for powers: lanes with rows have more room.
     Outcome run(const Group<V> &group) {
-        if (tables_.holes || 2 * counts_.n * tables_.range > 300.0) return {0, true};
-        words_.read(group.member, group.count);
+        if (tables_.has_forbidden || 2 * counts_.n * tables_.range > 300.0) return {0, true};
+        masks_.read(group.member, group.count);
         place();
         members_.choose(group);
         if (!members_.read(u_)) return {0, false};
@@ -298,12 +305,12 @@ private:
     // A label and the counts above it. `missing`: lanes in which it is hidden; `opening`: lanes that begin with it.
     struct Label {
         int position, below, above, joint, opening_joint;
-        unsigned here, given, missing, opening;
-        V *u, *hidden_u;      // scores, then marginals, of the label and of the hidden variable above it
-        V *e, *b, *s;         // (y) exponentials, at eps_y where given; times s; message from the counts below, then
-                              // its derivative
-        V *g, *v, *m;         // (k) message to the counts, then its derivative; powers of the hidden scores; counts
-        V *T, *poly;          // (h h') of a missing label, then its derivative; coefficients of all stages
+        unsigned present, given, missing, opening;
+        V *u, *hidden_u;  // scores, then marginals, of the label and of the hidden variable above it
+        V *e, *b, *s;     // (y) exponentials, at eps_y where given; times s; message from the counts below, then
+                          // its derivative
+        V *g, *v, *m;     // (k) message to the counts, then its derivative; powers of the hidden scores; counts
+        V *T, *poly;      // (h h') of a missing label, then its derivative; coefficients of all stages
         V scale, T_scale;
     };
 
@@ -326,10 +333,10 @@ private:
         for (size_t i = 0; i < n; ++i) {
             Label &label = labels_[i];
             int p = label.position;
-            label.here = words_[p].here;
-            label.missing = label.here & ~words_[p].output & ~words_[p].closed;
-            label.given = label.here & ~label.missing;
-            label.opening = p > 0 ? label.here & ~words_[p - 1].here : label.here;
+            label.present = masks_[p].present;
+            label.missing = label.present & ~masks_[p].output & ~masks_[p].closed;
+            label.given = label.present & ~label.missing;
+            label.opening = p > 0 ? label.present & ~masks_[p - 1].present : label.present;
             label.u = u_ + f_.at[p];
             label.hidden_u = p + 1 < f_.positions() ? u_ + f_.at[p + 1] : nullptr;
             label.e = take(C_);
@@ -378,9 +385,9 @@ private:
         V top = all<V>(-1e300);
         for (int y = 0; y < C_; ++y) top = larger(top, label.u[y]);
         for (int y = 0; y < C_; ++y) label.e[y] = exp((label.u[y] - top) * inverse);
-        if (label.below) top += pick(label.here & ~label.opening, all<V>(table_top(label.position - 1)), V{});
+        if (label.below) top += pick(label.present & ~label.opening, all<V>(table_top(label.position - 1)), V{});
         if (label.above) top += table_top(label.position);
-        value_ += pick(label.here, top, V{});
+        value_ += pick(label.present, top, V{});
     }
     double table_top(int position) const { return tables_.tops[f_.slot[position]]; }
 
@@ -403,7 +410,7 @@ private:
             for (int h = 1; h < H_; ++h) v *= power[h * (n + 1) + counts_.count[k][h]];
             label.v[k] = v;
         }
-        value_ += pick(label.here, top, V{});
+        value_ += pick(label.present, top, V{});
     }
     // g of the lanes in which the label is missing.
     void sum_missing(Label &label, const Label *below) {
@@ -437,11 +444,11 @@ private:
             label.m[k] = label.g[k] * label.v[k];
             total += label.m[k];
         }
-        least_ = pick(label.here, smaller(total, least_), least_);
+        least_ = pick(label.present, smaller(total, least_), least_);
         V safe = total > 1e-300 ? total : all<V>(1.0);
         label.scale = two_to_minus_exponent(safe);
         for (int k = 0; k < K_; ++k) label.m[k] *= label.scale;
-        value_ += pick(label.here, exponent(safe) * (LN2 * f_.eps_y), V{});
+        value_ += pick(label.present, exponent(safe) * (LN2 * f_.eps_y), V{});
     }
 
     // Derivatives of log Z, from the root on: by g, by b and s or by T, and by m.
@@ -481,8 +488,8 @@ private:
         for (int y = 0; y < C_; ++y) label.u[y] = pick(label.missing, label.e[y] * q[y], label.u[y]);
         if (!label.opening || label.joint == label.opening_joint) return;
         product<SumProduct>(label.T, 1, size, tables_.joints[label.opening_joint].by_pair.data(), C_, q);
-        unsigned word = label.missing & label.opening;
-        for (int y = 0; y < C_; ++y) label.u[y] = pick(word, label.e[y] * q[y], label.u[y]);
+        unsigned lane_mask = label.missing & label.opening;
+        for (int y = 0; y < C_; ++y) label.u[y] = pick(lane_mask, label.e[y] * q[y], label.u[y]);
     }
     // From a label to the counts below it: marginals of the hidden variable, and the derivative by g.
     void derive_counts(const Label &label, Label &below) {
@@ -529,16 +536,16 @@ private:
             if (!label.missing) continue;
             bool inner = label.joint == j, end = label.opening_joint == j;
             if (!inner && !end) continue;
-            unsigned word = label.missing;
-            if (!end) word &= ~label.opening;
-            if (!inner) word &= label.opening;
-            if (!word) continue;
-            if (word == label.missing) {
+            unsigned lane_mask = label.missing;
+            if (!end) lane_mask &= ~label.opening;
+            if (!inner) lane_mask &= label.opening;
+            if (!lane_mask) continue;
+            if (lane_mask == label.missing) {
                 factors_.push_back({label.e, label.T});
                 continue;
             }
             masked_.emplace_back(size);
-            for (int i = 0; i < size; ++i) masked_.back()[i] = pick(word, label.T[i], V{});
+            for (int i = 0; i < size; ++i) masked_.back()[i] = pick(lane_mask, label.T[i], V{});
             factors_.push_back({label.e, nullptr});
         }
         size_t next = 0;
@@ -563,7 +570,7 @@ private:
     const PowerTables &tables_;
     const Counts &counts_;
     Members<V> members_;
-    RoleWords<V> words_;
+    RoleMasks<V> masks_;
     int64_t states_;
     int K_, H_, C_;
     std::vector<Label> labels_;

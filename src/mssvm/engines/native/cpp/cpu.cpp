@@ -1,4 +1,5 @@
-// Which of the library's variants this processor can run. Compiled for the oldest processors of a family, and loaded first.
+// Which of the library's variants this processor can run. Compiled for the oldest processors of a family, and loaded
+// first.
 #include <cstdint>
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -184,7 +184,8 @@ INLINE void weigh_rows(V *x, int64_t n, int64_t card, double eps, V *tops, const
     });
 }
 
-// --- the walk through a bucket ------------------------------------------------------------------------------------
+// --- visiting the entries of a bucket
+// ------------------------------------------------------------------------------------
 
 // Inputs of one level: they change with axis `level - 1` and those outside of it.
 struct InputGroup {
@@ -206,8 +207,8 @@ struct Bucket {
     }
 };
 
-// Memory of a thread that a walk needs: rows, their gradients, one block, greatest scores, the odometer.
-template <class V> struct Scratch {
+// Memory of a thread for visiting a bucket: rows, their gradients, one block, greatest scores, the odometer.
+template <class V> struct Workspace {
     std::vector<double> floats;
     std::vector<int64_t> at, digit;
     std::vector<InputGroup> group;
@@ -228,13 +229,13 @@ template <class V> struct Scratch {
         group.resize(p.max_inputs + 1);
     }
 
-    static Scratch &here() {
-        thread_local Scratch scratch;
-        return scratch;
+    static Workspace &of_thread() {
+        thread_local Workspace workspace;
+        return workspace;
     }
 };
 
-template <class V> Bucket bucket_of(const Program &p, int64_t s, Scratch<V> &scratch) {
+template <class V> Bucket bucket_of(const Program &p, int64_t s, Workspace<V> &workspace) {
     int64_t i0 = p.input_ptr[s], a0 = p.axis_ptr[s];
     Bucket b;
     b.card = p.card[s];
@@ -245,7 +246,7 @@ template <class V> Bucket bucket_of(const Program &p, int64_t s, Scratch<V> &scr
     b.stride = p.stride.data + p.stride_ptr[i0];
     b.positions = p.message_size[s];
     b.inside = b.axes ? b.size[b.axes - 1] : 1;
-    b.group = scratch.group.data();
+    b.group = workspace.group.data();
     b.groups = 0;
     b.inner = 0;
     const int64_t *level = p.level.data + i0;
@@ -294,8 +295,10 @@ INLINE void combine_rows(const Bucket &b, int64_t first, const V *work, const in
         V *row = rows + g * b.card;
         int64_t i = b.group[g].first;
         const V *x = work + at[i];
-        if (g == 0) for (int64_t j = 0; j < b.card; ++j) row[j] = x[j];
-        else for (int64_t j = 0; j < b.card; ++j) row[j] = combined<algebra>(row[j - b.card], x[j]);
+        if (g == 0)
+            for (int64_t j = 0; j < b.card; ++j) row[j] = x[j];
+        else
+            for (int64_t j = 0; j < b.card; ++j) row[j] = combined<algebra>(row[j - b.card], x[j]);
         for (++i; i < b.group[g].last; ++i) {
             x = work + at[i];
             for (int64_t j = 0; j < b.card; ++j) row[j] = combined<algebra>(row[j], x[j]);
@@ -327,19 +330,19 @@ INLINE void combine_block(const Bucket &b, int64_t begin, int64_t n, const V *wo
     }
 }
 
-// Calls consume(position, n) for blocks of n rows, in scratch.block, of the positions from .. to of the separator.
+// Calls consume(position, n) for blocks of n rows, in workspace.block, of the positions from .. to of the separator.
 template <Algebra algebra, class V, class F>
-void walk(const Bucket &b, int64_t from, int64_t to, const V *work, Scratch<V> &scratch, F consume) {
-    Odometer odometer{b, scratch.at.data(), scratch.digit.data()};
-    const int64_t *at = scratch.at.data();
+void visit(const Bucket &b, int64_t from, int64_t to, const V *work, Workspace<V> &workspace, F consume) {
+    Odometer odometer{b, workspace.at.data(), workspace.digit.data()};
+    const int64_t *at = workspace.at.data();
     int64_t height = std::max<int64_t>(1, BLOCK / (Of<V>::lanes * b.card)), begin = from % b.inside;
     odometer.start(from / b.inside);
-    combine_rows<algebra>(b, 0, work, at, scratch.rows);
+    combine_rows<algebra>(b, 0, work, at, workspace.rows);
     for (;;) {
         int64_t end = std::min(b.inside, begin + to - from);
         while (begin < end) {
             int64_t n = std::min(height, end - begin);
-            combine_block<algebra>(b, begin, n, work, at, scratch.rows, scratch.block);
+            combine_block<algebra>(b, begin, n, work, at, workspace.rows, workspace.block);
             consume(from, n);
             begin += n;
             from += n;
@@ -347,7 +350,7 @@ void walk(const Bucket &b, int64_t from, int64_t to, const V *work, Scratch<V> &
         if (from == to) return;
         int64_t axis = odometer.next();
         odometer.move(axis);
-        combine_rows<algebra>(b, b.stale(axis), work, at, scratch.rows);
+        combine_rows<algebra>(b, b.stale(axis), work, at, workspace.rows);
         begin = 0;
     }
 }
@@ -355,9 +358,9 @@ void walk(const Bucket &b, int64_t from, int64_t to, const V *work, Scratch<V> &
 // The message of a step at the positions from .. to.
 template <Algebra algebra, class V>
 void forward_range(const Bucket &b, double eps, int64_t from, int64_t to, const V *work, V *message,
-                   Scratch<V> &scratch) {
-    walk<algebra>(b, from, to, work, scratch, [&](int64_t position, int64_t n) {
-        reduce_rows<algebra>(scratch.block, n, b.card, eps, scratch.tops, message + position);
+                   Workspace<V> &workspace) {
+    visit<algebra>(b, from, to, work, workspace, [&](int64_t position, int64_t n) {
+        reduce_rows<algebra>(workspace.block, n, b.card, eps, workspace.tops, message + position);
     });
 }
 
@@ -369,7 +372,8 @@ template <class V> INLINE void flush_rows(const Bucket &b, int64_t first, V *gra
             V *to = grad + at[i];
             for (int64_t j = 0; j < b.card; ++j) to[j] += sum[j];
         }
-        if (g > 0) for (int64_t j = 0; j < b.card; ++j) sum[j - b.card] += sum[j];
+        if (g > 0)
+            for (int64_t j = 0; j < b.card; ++j) sum[j - b.card] += sum[j];
         for (int64_t j = 0; j < b.card; ++j) sum[j] = V{};
     }
 }
@@ -409,16 +413,16 @@ template <class V> INLINE int64_t count_nonzero(const V *g, int64_t n) {
 // Hands the gradient of a step's message, at the positions from .. to, on to its inputs.
 template <Algebra algebra, class V>
 void reverse_range(const Bucket &b, double eps, int64_t from, int64_t to, const V *work, const V *message, V *grad,
-                   Scratch<V> &scratch) {
-    Odometer odometer{b, scratch.at.data(), scratch.digit.data()};
-    const int64_t *at = scratch.at.data();
+                   Workspace<V> &workspace) {
+    Odometer odometer{b, workspace.at.data(), workspace.digit.data()};
+    const int64_t *at = workspace.at.data();
     int64_t height = std::max<int64_t>(1, BLOCK / (Of<V>::lanes * b.card)), begin = from % b.inside, stale = 0;
     bool flushed = true;
-    std::fill(scratch.sums, scratch.sums + b.groups * b.card, V{});
+    std::fill(workspace.sums, workspace.sums + b.groups * b.card, V{});
     auto rows = [&](int64_t first, int64_t n) {
-        combine_block<algebra>(b, first, n, work, at, scratch.rows, scratch.block);
-        weigh_rows<algebra>(scratch.block, n, b.card, eps, scratch.tops, message + from - begin + first);
-        spread_block(b, first, n, scratch.block, grad, at, scratch.sums);
+        combine_block<algebra>(b, first, n, work, at, workspace.rows, workspace.block);
+        weigh_rows<algebra>(workspace.block, n, b.card, eps, workspace.tops, message + from - begin + first);
+        spread_block(b, first, n, workspace.block, grad, at, workspace.sums);
     };
     odometer.start(from / b.inside);
     for (;;) {
@@ -427,7 +431,7 @@ void reverse_range(const Bucket &b, double eps, int64_t from, int64_t to, const 
             int64_t n = std::min(height, end - begin);
             int64_t count = count_nonzero(message + from, n);
             if (count) {
-                combine_rows<algebra>(b, stale, work, at, scratch.rows);
+                combine_rows<algebra>(b, stale, work, at, workspace.rows);
                 stale = b.groups;
                 flushed = false;
             }
@@ -439,7 +443,7 @@ void reverse_range(const Bucket &b, double eps, int64_t from, int64_t to, const 
             from += n;
         }
         int64_t axis = from == to ? -1 : odometer.next(), first = b.stale(axis);
-        if (!flushed) flush_rows(b, first, grad, at, scratch.sums);
+        if (!flushed) flush_rows(b, first, grad, at, workspace.sums);
         flushed = flushed || first == 0;
         if (from == to) return;
         stale = std::min(stale, first);
@@ -536,28 +540,31 @@ template <class V> struct Sweep : Memory<V> {
     using Memory<V>::total, Memory<V>::warmest, Memory<V>::cursor;
 
     Sweep(const Program &program, const double *temperature, double max_spread, bool scores_only, Memory<V> memory)
-        : Memory<V>(memory), program(program), temperature(temperature), max_spread(max_spread),
+        : Memory<V>(memory),
+          program(program),
+          temperature(temperature),
+          max_spread(max_spread),
           scores_only(scores_only) {}
 
     // All steps in order, or as many as time permits; returns whether all are done. Begins where the cursor is.
     bool forward(Clock &clock, bool match = false) {
-        Scratch<V> &scratch = Scratch<V>::here();
-        scratch.reserve(program);
+        Workspace<V> &workspace = Workspace<V>::of_thread();
+        workspace.reserve(program);
         if (cursor.step == 0 && cursor.position == 0) begin();
         while (cursor.step < program.steps()) {
             int64_t s = cursor.step, from = cursor.position;
             if (from == 0) {
                 if constexpr (Of<V>::lanes == 1)
-                    if (match) this->match(s, scratch);
-                algebra[s] = scores_only ? plain(s) : prepare(s, scratch);
+                    if (match) this->match(s, workspace);
+                algebra[s] = scores_only ? plain(s) : prepare(s, workspace);
             }
-            Bucket b = bucket_of(program, s, scratch);
+            Bucket b = bucket_of(program, s, workspace);
             int64_t to = range_end(b, clock);
             V *message = work + program.message_at[s];
             double eps = temperature[s];
-            if (algebra[s] == SCALED) forward_range<SCALED>(b, eps, from, to, work, message, scratch);
-            else if (algebra[s] == LOG) forward_range<LOG>(b, eps, from, to, work, message, scratch);
-            else forward_range<MAX>(b, eps, from, to, work, message, scratch);
+            if (algebra[s] == SCALED) forward_range<SCALED>(b, eps, from, to, work, message, workspace);
+            else if (algebra[s] == LOG) forward_range<LOG>(b, eps, from, to, work, message, workspace);
+            else forward_range<MAX>(b, eps, from, to, work, message, workspace);
             cursor.position = to;
             if (to == b.positions) {
                 send(s);
@@ -570,19 +577,19 @@ template <class V> struct Sweep : Memory<V> {
 
     // The derivative of the value in every entry, zero in lanes that are infeasible; the same way, from the last step.
     bool reverse(Clock &clock) {
-        Scratch<V> &scratch = Scratch<V>::here();
-        scratch.reserve(program);
+        Workspace<V> &workspace = Workspace<V>::of_thread();
+        workspace.reserve(program);
         if (cursor.step == program.steps() && cursor.position == 0) begin_reverse();
         while (cursor.step > 0) {
             int64_t s = cursor.step - 1, from = cursor.position;
             if (from == 0) clear_inputs(s);
-            Bucket b = bucket_of(program, s, scratch);
+            Bucket b = bucket_of(program, s, workspace);
             int64_t to = range_end(b, clock);
             const V *message = grad + program.message_at[s];
             double eps = temperature[s];
-            if (algebra[s] == SCALED) reverse_range<SCALED>(b, eps, from, to, work, message, grad, scratch);
-            else if (algebra[s] == LOG) reverse_range<LOG>(b, eps, from, to, work, message, grad, scratch);
-            else reverse_range<MAX>(b, eps, from, to, work, message, grad, scratch);
+            if (algebra[s] == SCALED) reverse_range<SCALED>(b, eps, from, to, work, message, grad, workspace);
+            else if (algebra[s] == LOG) reverse_range<LOG>(b, eps, from, to, work, message, grad, workspace);
+            else reverse_range<MAX>(b, eps, from, to, work, message, grad, workspace);
             cursor.position = to;
             if (to == b.positions) cursor = {s, 0};
             if (clock.late((to - from) * b.card * Of<V>::lanes)) break;
@@ -626,11 +633,11 @@ private:
     }
 
     // Brings the inputs of a step to one domain: scaled probabilities where these are safe in every lane, else scores.
-    Algebra prepare(int64_t s, Scratch<V> &scratch) {
+    Algebra prepare(int64_t s, Workspace<V> &workspace) {
         double eps = temperature[s];
         int64_t i0 = program.input_ptr[s], i1 = program.input_ptr[s + 1];
         bool scaled = eps > 0.0 && eps <= warmest && max_spread > 0.0;
-        V *tops = scratch.rows, *bottoms = scratch.sums, spread{};
+        V *tops = workspace.rows, *bottoms = workspace.sums, spread{};
         for (int64_t i = i0; i < i1; ++i) {
             V top, bottom;
             double floor = domain[i] > 0.0 ? 0.0 : -INF;
@@ -686,7 +693,7 @@ private:
 
     // Before the first step of a variable with several: shifts scores between its mini-buckets until their moments, the
     // power sums over everything but its state, agree. A state that one of them forbids is forbidden in all.
-    void match(int64_t s, Scratch<V> &scratch) {
+    void match(int64_t s, Workspace<V> &workspace) {
         const Ints &ptr = program.position_ptr;
         int64_t position = std::upper_bound(ptr.begin(), ptr.end(), s) - ptr.begin() - 1;
         int64_t first = ptr[position], count = ptr[position + 1] - first, card = program.card[s];
@@ -695,7 +702,7 @@ private:
         double tau = 0.0;
         for (int64_t r = 0; r < count; ++r) {
             tau += temperature[first + r];
-            add_moments(first + r, scratch, moments.data() + r * card);
+            add_moments(first + r, workspace, moments.data() + r * card);
         }
         for (int64_t j = 0; j < card; ++j) {
             double sum = 0.0;
@@ -709,21 +716,22 @@ private:
     }
 
     // moment[j] = PS_eps of all scores of the bucket in which the variable is in state j.
-    void add_moments(int64_t s, Scratch<V> &scratch, double *moment) {
-        Bucket b = bucket_of(program, s, scratch);
+    void add_moments(int64_t s, Workspace<V> &workspace, double *moment) {
+        Bucket b = bucket_of(program, s, workspace);
         int64_t card = b.card;
         double eps = temperature[s];
         std::vector<double> totals(card, 0.0);
         std::fill(moment, moment + card, -INF);
-        walk<LOG>(b, 0, b.positions, work, scratch, [&](int64_t, int64_t n) {
-            double *x = scratch.block;
+        visit<LOG>(b, 0, b.positions, work, workspace, [&](int64_t, int64_t n) {
+            double *x = workspace.block;
             for (int64_t j = 0; j < card; ++j) {
                 double top = moment[j];
                 for (int64_t r = 0; r < n; ++r) top = std::max(top, x[r * card + j]);
                 if (eps > 0.0 && top > moment[j]) totals[j] *= exp((moment[j] - top) / eps);
                 moment[j] = top;
                 double base = top > -INF ? top : 0.0;
-                if (eps > 0.0) for (int64_t r = 0; r < n; ++r) x[r * card + j] = (x[r * card + j] - base) / eps;
+                if (eps > 0.0)
+                    for (int64_t r = 0; r < n; ++r) x[r * card + j] = (x[r * card + j] - base) / eps;
             }
             if (eps == 0.0) return;
             exponentials(x, n * card);

@@ -18,7 +18,8 @@ void check(const Term &t, const Model &m) {
     require(t.rows >= 0 && t.features >= 0 && t.width >= 0, "a term has a negative size.");
     int64_t at = t.at.wide.size + t.at.narrow.size;
     require(at == t.rows, "a term needs one target for every row.");
-    require(t.rows == 0 || t.block.size >= (t.one_block ? 1 : t.rows), "a term needs a block of weights for every row.");
+    require(t.rows == 0 || t.block.size >= (t.one_block ? 1 : t.rows),
+            "a term needs a block of weights for every row.");
     require(t.layout != DENSE || t.x.size == t.rows * t.features, "a dense term needs rows times features numbers.");
     int64_t size = t.on_unary ? m.states : m.entries, highest = -1, last_block = -1;
     for (int64_t to : t.at.wide) highest = std::max(highest, to);
@@ -34,7 +35,8 @@ void check(const Term &t, const Model &m) {
     require(t.indptr.wide.size + t.indptr.narrow.size == t.rows + 1, "compressed rows need rows + 1 pointers.");
     require(t.indices.wide.size + t.indices.narrow.size == t.x.size, "compressed rows need an index for every number.");
     require(t.indices.wide.empty() == t.indptr.wide.empty() || t.x.empty(), "indices and pointers need one type.");
-    require(t.active_first.empty() || t.active_first.size == t.features + 1, "active states need features + 1 pointers.");
+    require(t.active_first.empty() || t.active_first.size == t.features + 1,
+            "active states need features + 1 pointers.");
     for (int64_t j : t.indices.wide) require(j >= 0 && j < t.features, "a compressed index is no feature.");
     for (int32_t j : t.indices.narrow) require(j >= 0 && j < t.features, "a compressed index is no feature.");
 }
@@ -79,8 +81,10 @@ MSSVM_API mssvm_features_forward(const Forward *call) {
         const Model &m = nested(c.model);
         require(c.w.size == m.weights, "w has another number of weights than the model.");
         require(c.unary.size == m.states && c.tables.size == m.entries, "theta has another size than the batch.");
-        require(c.offset_unary.empty() || c.offset_unary.size == m.states, "the offset has another size than the batch.");
-        require(c.offset_tables.empty() || c.offset_tables.size == m.entries, "the offset has another size than the batch.");
+        require(c.offset_unary.empty() || c.offset_unary.size == m.states,
+                "the offset has another size than the batch.");
+        require(c.offset_tables.empty() || c.offset_tables.size == m.entries,
+                "the offset has another size than the batch.");
         begin_with(c.offset_unary, c.unary);
         begin_with(c.offset_tables, c.tables);
         for (const Term *term : m.terms)

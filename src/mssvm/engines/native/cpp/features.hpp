@@ -34,8 +34,8 @@ struct Term {
     Ints active_first, active_states;
 };
 
-constexpr int ROWS = 8;        // rows (or features) whose sums stay in registers
-constexpr int SPAN = 32;       // rows whose features stay in the nearest cache
+constexpr int ROWS = 8;   // rows (or features) whose sums stay in registers
+constexpr int SPAN = 32;  // rows whose features stay in the nearest cache
 
 INLINE Vec load(const double *from) { return *reinterpret_cast<const Unaligned *>(from); }
 INLINE void store(double *to, Vec v) { *reinterpret_cast<Unaligned *>(to) = v; }

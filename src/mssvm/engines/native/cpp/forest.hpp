@@ -1,9 +1,9 @@
 // Nested power sums PS_y[eps_y] PS_h[eps_h] theta on forests, L instances side by side: an upward pass, children before
 // parents, then a downward pass.
 //
-// Position p has scores u(x) and a belief b(r, x) = e(x) times the messages of its children, e = exp(u / eps), with a row
-// r for every joint state of the outputs below it whose maximum or sum is still open. What a child sends to its parent
-// (E is the exponential of the table):
+// Position p has scores u(x) and a belief b(r, x) = e(x) times the messages of its children, e = exp(u / eps), with a
+// row r for every joint state of the outputs below it whose maximum or sum is still open. What a child sends to its
+// parent (E is the exponential of the table):
 //
 //     hidden to hidden    s(r, z) = sum_x b(r, x) E(x, z)      multiplies the parent's belief             (eps_h)
 //     output to hidden    s(r, z) = b(r) E(r, z)               multiplies it too: rows begin              (eps_h)
@@ -11,14 +11,15 @@
 //     output to output    s(z) = sum_x b(x) E(x, z)            multiplies where the parent sends to an output as well,
 //                                                              else u(z) += eps_y log s(z)                (eps_y)
 //
-// At eps_y = 0 the third line is u(z) += eps_h log max_r s(r, z) (where the parent opens rows in all lanes, the best row
-// multiplies its belief instead), and the fourth is u(z) += max_x u(x) + theta(x, z). So marginal MAP on y - h - y' is
-// the second line for y and the third for h: a row for every label y, the sum over h in each, and at y' the best row.
+// At eps_y = 0 the third line is u(z) += eps_h log max_r s(r, z) (where the parent opens rows in all lanes, the best
+// row multiplies its belief instead), and the fourth is u(z) += max_x u(x) + theta(x, z). So marginal MAP on y - h - y'
+// is the second line for y and the third for h: a row for every label y, the sum over h in each, and at y' the best
+// row.
 //
 // The downward pass is the chain rule: t is the derivative with respect to b, d with respect to s (in its array), and
-// marginals are sum_r b t in Scaled, sum_r t in Scores. All roots send to one more position of one state, the super-root,
-// where rows end: its score is the value. A variable with one allowed state ends rows and begins none. Where
-// eps_y = eps_h all variables are treated as hidden, and there are no rows.
+// marginals are sum_r b t in Scaled, sum_r t in Scores. All roots send to one more position of one state, the
+// super-root, where rows end: its score is the value. A variable with one allowed state ends rows and begins none.
+// Where eps_y = eps_h all variables are treated as hidden, and there are no rows.
 //
 // A member is an instance of a family; it runs in one lane. Masks with a bit for every lane (`roles.hpp`) say which
 // instance has a position, and where rows begin and end in it.
@@ -38,8 +39,14 @@ public:
     static constexpr int lanes = Of<V>::lanes;
 
     Forest(const Family &f, const ForestCall &call, const Tables &tables)
-        : f_(f), tables_(tables), members_(f, call), roles_(f, tables), nodes_(roles_.nodes), eps_{f.eps_y, f.eps_h},
-          states_(f.states()), products_(roles_.most_kids) {
+        : f_(f),
+          tables_(tables),
+          members_(f, call),
+          roles_(f, tables),
+          nodes_(roles_.nodes),
+          eps_{f.eps_y, f.eps_h},
+          states_(f.states()),
+          products_(roles_.most_children) {
         size_t pairs = 0;
         for (int j = 0; j < f.slots(); ++j) {
             pair_at_.push_back(pairs);
@@ -61,10 +68,10 @@ public:
         if (changed) fits_ = place();
         if (!fits_) return {0, true, false};
         if (Algebra::scaled && !may_scale()) return {0, true, true};
-        V *room = static_cast<V *>(workspace(need_ * sizeof(V)));
-        if (changed || room != room_) set_pointers(room);
+        V *memory = static_cast<V *>(workspace(need_ * sizeof(V)));
+        if (changed || memory != memory_) set_pointers(memory);
         members_.choose(group);
-        if (!members_.read(room_)) return {0, false, true};
+        if (!members_.read(memory_)) return {0, false, true};
         std::fill(pairs_, pairs_ + pair_size_, V{});
         strict_ = strict();
         upward<Algebra>();
@@ -77,7 +84,7 @@ public:
         downward<Algebra>();
         if (Algebra::scaled && eps_.y > 0) outer_products();
         members_.write_values(value_, good);
-        members_.write_states(room_, good);
+        members_.write_states(memory_, good);
         for (int j = 0; j < f_.slots(); ++j) members_.write_tables(j, pairs_ + pair_at_[j], good);
         return {good, true, true};
     }
@@ -86,15 +93,15 @@ private:
     // Whether every positive number counts, however small: where a table forbids something a state that is far behind
     // may be the only one left later, and at eps_y > eps_h a row that is far behind comes closer when it is raised to
     // eps_h / eps_y.
-    bool strict() const { return roles_.holes || eps_.y > eps_.h; }
+    bool strict() const { return roles_.has_forbidden || eps_.y > eps_.h; }
 
-    // The smallest number that may be trusted. With `strict` it is the smallest of all factors; a belief is a product of
-    // e and, for m children, of messages, each at least the product of a belief and a table's entry: of 2 m + 1 factors,
-    // which must not underflow. Else it is the smallest sum of a belief: what underflowed (1e-308) beside such a sum may
-    // gain exp(range) on its way to the parent, and with rows as much again against other rows, and must then be nothing
-    // beside what was kept.
+    // The smallest number that may be trusted. With `strict` it is the smallest of all factors; a belief is a product
+    // of e and, for m children, of messages, each at least the product of a belief and a table's entry: of 2 m + 1
+    // factors, which must not underflow. Else it is the smallest sum of a belief: what underflowed (1e-308) beside such
+    // a sum may gain exp(range) on its way to the parent, and with rows as much again against other rows, and must then
+    // be nothing beside what was kept.
     double trusted() const {
-        if (strict()) return std::pow(1e-290, 1.0 / (2 * roles_.most_kids + 1));
+        if (strict()) return std::pow(1e-290, 1.0 / (2 * roles_.most_children + 1));
         if (roles_.has_rows) return std::max(1e-250, 1e-270 * std::exp(2 * roles_.range));
         return std::max(1e-250, 1e-290 * std::exp(roles_.range));
     }
@@ -111,10 +118,10 @@ private:
         least_ = all<V>(1.0);
         nodes_.back().u[0] = V{};
         for (Node<V> &node : nodes_)  // by themselves: many exponentials are under way at a time
-            if (node.ready && node.here) enter<A>(node);
+            if (node.ready && node.present) enter<A>(node);
         for (Node<V> &node : nodes_) {
-            if (node.plain) rise<A, true>(node);
-            else if (node.here) rise<A, false>(node);
+            if (node.plain) send_upward<A, true>(node);
+            else if (node.present) send_upward<A, false>(node);
         }
     }
     // What a position does: known to the compiler where it and its children are plain.
@@ -123,50 +130,50 @@ private:
         else return node;
     }
     template <class A> void enter(Node<V> &node) {
-        unsigned walks = A::walks(node, eps_);
-        value_ += pick(node.here & ~walks, A::enter(node, node, eps_), V{});
+        unsigned by_maxima = A::by_maxima(node, eps_);
+        value_ += pick(node.present & ~by_maxima, A::enter(node, node, eps_), V{});
     }
-    template <class A, bool plain> INLINE void rise(Node<V> &node) {
+    template <class A, bool plain> INLINE void send_upward(Node<V> &node) {
         Role<V> role = role_of<plain>(node);
-        unsigned walks = A::walks(role, eps_);
-        if (walks != full<V>) {
+        unsigned by_maxima = A::by_maxima(role, eps_);
+        if (by_maxima != full<V>) {
             if (!node.ready) enter<A>(node);
-            believe<A, plain>(node);
+            form_belief<A, plain>(node);
             V gain = A::normalise(node, role, eps_, strict_, least_);
             if (node.parent >= 0) A::push(node, role, eps_, work_);
             if (A::scaled) gain += node.table.top;
-            value_ += pick(role.here & ~walks, gain, V{});
+            value_ += pick(role.present & ~by_maxima, gain, V{});
         }
-        if (role.here & ~role.times) A::close(node, role, eps_, nodes_[node.parent].u, least_, work_);
+        if (role.present & ~role.multiplies) A::close(node, role, eps_, nodes_[node.parent].u, least_, work_);
     }
 
     // Messages multiply one after the other, and so do their rows: b((r, j), z) = b(r, z) s(j, z).
     template <class A>
     INLINE void multiply(const V *b, int rows, const Node<V> &below, const Role<V> &role, V *to) {
-        int k = below.c, brought = role.brought;
-        in_lanes<V>(role.times, [&](auto times) {
-            if (rows * brought == 1) {
-                for (int z = 0; z < k; ++z) to[z] = A::times(b[z], times(below.s[z], A::one()));
+        int k = below.c, parent_rows = role.parent_rows;
+        in_lanes<V>(role.multiplies, [&](auto select) {
+            if (rows * parent_rows == 1) {
+                for (int z = 0; z < k; ++z) to[z] = A::times(b[z], select(below.s[z], A::one()));
                 return;
             }
             for (int r = rows - 1; r >= 0; --r)
-                for (int j = brought - 1; j >= 0; --j)
+                for (int j = parent_rows - 1; j >= 0; --j)
                     for (int z = 0; z < k; ++z) {
-                        V factor = times(below.s[j * k + z], j ? A::zero() : A::one());
-                        to[(r * brought + j) * k + z] = A::times(b[r * k + z], factor);
+                        V factor = select(below.s[j * k + z], j ? A::zero() : A::one());
+                        to[(r * parent_rows + j) * k + z] = A::times(b[r * k + z], factor);
                     }
         });
     }
-    template <class A, bool plain> INLINE void believe(Node<V> &node) {
+    template <class A, bool plain> INLINE void form_belief(Node<V> &node) {
         const V *b = node.e;
         int rows = 1;
-        for (int i = node.kids; i < node.kids_end; ++i) {
-            Node<V> &below = roles_.kid(i);
+        for (int i = node.children; i < node.children_end; ++i) {
+            Node<V> &below = roles_.child(i);
             Role<V> child = role_of<plain>(below);
-            if (!child.times) continue;
+            if (!child.multiplies) continue;
             multiply<A>(b, rows, below, child, node.b);
             b = node.b;
-            rows *= child.brought;
+            rows *= child.parent_rows;
         }
     }
 
@@ -180,7 +187,7 @@ private:
         for (int p = f_.positions() - 1; p >= 0; --p) {
             Node<V> &node = nodes_[p];
             if (node.plain) descend<A, true>(node, mass);
-            else if (node.here) descend<A, false>(node, mass);
+            else if (node.present) descend<A, false>(node, mass);
         }
     }
     template <class A, bool plain> INLINE void descend(Node<V> &node, V mass) {
@@ -191,19 +198,19 @@ private:
     // At eps_y = 0: the rows of the children that make up the row of their parent.
     void choose_rows(Node<V> &node) {
         V row = node.row;
-        for (int i = node.kids_end - 1; i >= node.kids; --i) {
-            Node<V> &below = roles_.kid(i);
-            if (!below.times) continue;
-            if (below.brought == node.rows) {
+        for (int i = node.children_end - 1; i >= node.children; --i) {
+            Node<V> &below = roles_.child(i);
+            if (!below.multiplies) continue;
+            if (below.parent_rows == node.rows) {
                 below.row = row;
                 continue;
             }
             below.row = V{};
-            if (below.brought == 1) continue;
+            if (below.parent_rows == 1) continue;
             for (int l = 0; l < lanes; ++l) {
                 int at = int(lane(row, l));
-                set_lane(below.row, l, at % below.brought);
-                set_lane(row, l, at / below.brought);
+                set_lane(below.row, l, at % below.parent_rows);
+                set_lane(row, l, at / below.parent_rows);
             }
         }
     }
@@ -212,65 +219,66 @@ private:
         const V *b = node.e;  // the product of the factors before a child
         V *to = work_;
         int rows = 1;
-        for (int i = node.kids; i < node.kids_end; ++i) {
-            Node<V> &below = roles_.kid(i);
+        for (int i = node.children; i < node.children_end; ++i) {
+            Node<V> &below = roles_.child(i);
             Role<V> child = role_of<plain>(below);
-            products_[i - node.kids] = {b, rows};
-            if (!child.times || i + 1 == node.kids_end) continue;
+            products_[i - node.children] = {b, rows};
+            if (!child.multiplies || i + 1 == node.children_end) continue;
             multiply<A>(b, rows, below, child, to);
             b = to;
-            rows *= child.brought;
+            rows *= child.parent_rows;
             to += rows * node.k;
         }
-        for (int i = node.kids_end - 1; i >= node.kids; --i) {
-            Node<V> &below = roles_.kid(i);
+        for (int i = node.children_end - 1; i >= node.children; --i) {
+            Node<V> &below = roles_.child(i);
             Role<V> child = role_of<plain>(below);
-            auto [before, rows_before] = products_[i - node.kids];
-            if (child.times) derive<A>(node, below, child, before, rows_before, i > node.kids);
-            if (child.here && child.times != full<V>) derive_closed(node, below, A::walks(child, eps_));
+            auto [before, rows_before] = products_[i - node.children];
+            if (child.multiplies) derive<A>(node, below, child, before, rows_before, i > node.children);
+            if (child.present && child.multiplies != full<V>) derive_closed(node, below, A::by_maxima(child, eps_));
         }
     }
     // d(j, z) by the message of a child, given the product before it; and t(r, z) by that product if it is `wanted`.
     template <class A>
     INLINE void derive(Node<V> &node, Node<V> &below, const Role<V> &child, const V *before, int rows, bool wanted) {
-        int k = node.k, brought = child.brought;
-        in_lanes<V>(child.times, [&](auto times) {
-            if (rows * brought == 1) {
+        int k = node.k, parent_rows = child.parent_rows;
+        in_lanes<V>(child.multiplies, [&](auto select) {
+            if (rows * parent_rows == 1) {
                 for (int z = 0; z < k; ++z) {
                     V t = node.t[z], s = below.s[z];
-                    below.s[z] = times(A::through(t, before[z]) * below.scale, s);
-                    if (wanted) node.t[z] = A::through(t, times(s, A::one()));
+                    below.s[z] = select(A::through(t, before[z]) * below.scale, s);
+                    if (wanted) node.t[z] = A::through(t, select(s, A::one()));
                 }
                 return;
             }
             for (int r = 0; wanted && r < rows; ++r)
                 for (int z = 0; z < k; ++z) {
-                    V sum = A::through(node.t[r * brought * k + z], times(below.s[z], A::one()));
-                    for (int j = 1; j < brought; ++j)
-                        sum += A::through(node.t[(r * brought + j) * k + z], times(below.s[j * k + z], V{}));
+                    V sum = A::through(node.t[r * parent_rows * k + z], select(below.s[z], A::one()));
+                    for (int j = 1; j < parent_rows; ++j)
+                        sum += A::through(node.t[(r * parent_rows + j) * k + z], select(below.s[j * k + z], V{}));
                     work_t_[r * k + z] = sum;
                 }
-            for (int j = 0; j < brought; ++j)
+            for (int j = 0; j < parent_rows; ++j)
                 for (int z = 0; z < k; ++z) {
                     V d = A::through(node.t[j * k + z], before[z]);
                     for (int r = 1; r < rows; ++r)
-                        d += A::through(node.t[(r * brought + j) * k + z], before[r * k + z]);
-                    below.s[j * k + z] = times(d * below.scale, below.s[j * k + z]);
+                        d += A::through(node.t[(r * parent_rows + j) * k + z], before[r * k + z]);
+                    below.s[j * k + z] = select(d * below.scale, below.s[j * k + z]);
                 }
             if (wanted) std::copy(work_t_, work_t_ + rows * k, node.t);
         });
     }
-    // The same where the message was added to scores: d(r, z) = q(z) norm(z) s(r, z). In lanes without the child it is 0.
-    INLINE void derive_closed(Node<V> &node, Node<V> &below, unsigned walks) {
+    // The same where the message was added to scores: d(r, z) = q(z) norm(z) s(r, z). In lanes without the child it is
+    // 0.
+    INLINE void derive_closed(Node<V> &node, Node<V> &below, unsigned by_maxima) {
         int k = node.k;
-        in_lanes<V>(below.here & ~below.times & ~walks, [&](auto closing) {
+        in_lanes<V>(below.present & ~below.multiplies & ~by_maxima, [&](auto closing) {
             in_pieces<8>(k, [&](auto size, int z) {
                 V weight[size];
                 for (int j = 0; j < size; ++j) weight[j] = node.u[z + j] * below.norm[z + j] * below.scale;
-                for (int r = 0; r < below.sent; ++r)
+                for (int r = 0; r < below.message_rows; ++r)
                     for (int j = 0; j < size; ++j) {
                         V &s = below.s[r * k + z + j];
-                        V other = r < below.brought ? pick(below.times, s, V{}) : V{};
+                        V other = r < below.parent_rows ? pick(below.multiplies, s, V{}) : V{};
                         s = closing(weight[j] * s, other);
                     }
             });
@@ -280,22 +288,22 @@ private:
     // Marginals of tables: sums of b(r, x) d(r, z) over positions, times E. (Of some lanes: see `Scaled::pull`.)
     void outer_products() {
         for (int j = 0; j < f_.slots(); ++j) {
-            hot_.clear();
-            cold_.clear();
+            hidden_factors_.clear();
+            output_factors_.clear();
             opening_[0].clear();
             opening_[1].clear();
             for (Node<V> &node : nodes_) {
-                if (node.slot != j || !node.here) continue;
-                if (node.cold == full<V>) add_factors(node, 1, cold_);
-                else if (node.opens && node.rows == 1 && !node.cold) opening_[node.flip].push_back(&node);
-                else if (!node.opens && !node.cold) add_factors(node, node.rows, hot_);
+                if (node.slot != j || !node.present) continue;
+                if (node.output_edge == full<V>) add_factors(node, 1, output_factors_);
+                else if (node.opens && node.rows == 1 && !node.output_edge) opening_[node.flip].push_back(&node);
+                else if (!node.opens && !node.output_edge) add_factors(node, node.rows, hidden_factors_);
             }
             V *to = pairs_ + pair_at_[j];
             const Shape &shape = f_.shape(j);
-            if (!hot_.empty()) add_outer_products(hot_, shape, tables_(j).hot.forth, to);
-            if (!cold_.empty()) add_outer_products(cold_, shape, tables_(j).cold.forth, to);
+            if (!hidden_factors_.empty()) add_outer_products(hidden_factors_, shape, tables_(j).at_eps_h.forth, to);
+            if (!output_factors_.empty()) add_outer_products(output_factors_, shape, tables_(j).at_eps_y.forth, to);
             for (const auto &list : opening_)
-                if (!list.empty()) add_opening(list, shape, tables_(j).hot.forth, to);
+                if (!list.empty()) add_opening(list, shape, tables_(j).at_eps_h.forth, to);
         }
     }
     using Factors = std::vector<FactorPair<V>>;
@@ -327,18 +335,18 @@ private:
         double need = 0;
         most_ = 1;
         for (const Node<V> &node : nodes_) {
-            double k = node.k, c = node.c, rows = node.rows, sent = node.sent;
-            need += k * (1 + rows) + sent * c + c;
-            double work = std::max({rows * k * (1 + node.kids_end - node.kids), sent, 2 * k + c});
+            double k = node.k, c = node.c, rows = node.rows, message_rows = node.message_rows;
+            need += k * (1 + rows) + message_rows * c + c;
+            double work = std::max({rows * k * (1 + node.children_end - node.children), message_rows, 2 * k + c});
             if (need + 3 * work > MOST_NUMBERS / lanes) return false;
             most_ = std::max(most_, size_t(work));
         }
         need_ = size_t(need) + states_ + 1 + pair_size_ + 3 * most_;
         return true;
     }
-    void set_pointers(V *room) {
-        room_ = room;
-        V *to = room;
+    void set_pointers(V *memory) {
+        memory_ = memory;
+        V *to = memory;
         for (int p = 0; p < f_.positions(); ++p) nodes_[p].u = to + f_.at[p];
         nodes_.back().u = to + states_;
         pairs_ = to += states_ + 1;
@@ -348,16 +356,16 @@ private:
         to += most_;
         for (Node<V> &node : nodes_) {
             bool alone = true;  // no message multiplies its belief
-            for (int i = node.kids; i < node.kids_end; ++i) alone &= !roles_.kid(i).times;
+            for (int i = node.children; i < node.children_end; ++i) alone &= !roles_.child(i).multiplies;
             node.t = t;
             node.e = to;
             to += node.k;
             node.b = alone ? node.e : to;
             if (!alone) to += node.rows * node.k;
             node.s = to;
-            to += node.sent * node.c;
+            to += node.message_rows * node.c;
             node.norm = to;
-            if (node.here & ~node.times) to += node.c;
+            if (node.present & ~node.multiplies) to += node.c;
         }
     }
 
@@ -371,10 +379,10 @@ private:
     std::vector<size_t> pair_at_;  // by slot
     size_t pair_size_, need_ = 0, most_ = 1;
     bool fits_ = true, strict_ = false;
-    V *room_ = nullptr, *pairs_, *work_, *work_t_;
+    V *memory_ = nullptr, *pairs_, *work_, *work_t_;
     V value_, least_;
-    Factors hot_, cold_;
-    std::vector<Node<V> *> opening_[2];  // by flip
+    Factors hidden_factors_, output_factors_;
+    std::vector<Node<V> *> opening_[2];                // by flip
     std::vector<std::pair<const V *, int>> products_;  // before every child, and their rows
 };
 

@@ -1,12 +1,11 @@
 // Exact inference on forests, as Python calls it: families of instances in blocks, on the pool's threads.
-#include "copies.hpp"
-#include "forest.hpp"
-
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <optional>
 
+#include "copies.hpp"
+#include "forest.hpp"
 #include "parallel.hpp"
 
 using namespace mssvm;
@@ -64,7 +63,8 @@ private:
             keep(copies_->run(group), group, left);
         }
     }
-    template <template <class> class Algebra> void run(const std::vector<int64_t> &members, std::vector<int64_t> &left) {
+    template <template <class> class Algebra> void run(const std::vector<int64_t> &members,
+                                                       std::vector<int64_t> &left) {
         int step = f_.abreast ? L : 1;
         for (size_t at = 0; at < members.size() && numbers_; at += step) {
             int count = int(std::min<size_t>(step, members.size() - at));
@@ -134,7 +134,8 @@ enum Outcome : int64_t { DONE = 0, NO_NUMBERS = 1, UNFINISHED = 2 };
 
 // The families of one side, from the task of the cursor on, until all is done or the time is up. What a block computes
 // does not depend on its task.
-Outcome run_side(const std::vector<const Family *> &families, const ForestCall &call, int64_t side, Ran &ran, Time end) {
+Outcome run_side(const std::vector<const Family *> &families, const ForestCall &call, int64_t side, Ran &ran,
+                 Time end) {
     int64_t threads = std::max<int64_t>(call.threads, 1), blocks = 0;
     std::vector<const Family *> mine, shared;
     for (const Family *family : families)
@@ -177,11 +178,13 @@ Outcome run_side(const std::vector<const Family *> &families, const ForestCall &
 MSSVM_API mssvm_forests(const ForestCall *record) {
     return guarded(record, [](const ForestCall &call) -> int64_t {
         require(call.mu_unary.size == call.unary.size, "marginals have another length than scores.");
-        require(call.cost_unary.empty() || call.cost_unary.size == call.unary.size, "costs have another length than scores.");
+        require(call.cost_unary.empty() || call.cost_unary.size == call.unary.size,
+                "costs have another length than scores.");
         require(call.cost_tables.empty() || call.cost_tables.size == call.tables.size,
                 "costs have another length than tables.");
         require(call.ran.size == 3, "there must be three counts of members.");
-        require(call.cursor.size == 2 && call.cursor[0] >= 0 && call.cursor[1] >= 0, "the cursor is a side and a task.");
+        require(call.cursor.size == 2 && call.cursor[0] >= 0 && call.cursor[1] >= 0,
+                "the cursor is a side and a task.");
         std::vector<const Family *> families;
         for (int64_t address : call.families) {
             require(address != 0, "a family is missing.");

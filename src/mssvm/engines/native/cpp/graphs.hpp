@@ -50,7 +50,8 @@ private:
     Map<Grid> grids_;
 };
 
-// The graphs of all plans, by the numbers of these. Python says when a plan is gone; a call that still runs keeps its own.
+// The graphs of all plans, by the numbers of these. Python says when a plan is gone; a call that still runs keeps its
+// own.
 class Plans {
 public:
     std::shared_ptr<Graphs> graphs(int64_t plan) {

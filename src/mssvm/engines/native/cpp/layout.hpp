@@ -1,4 +1,4 @@
-// How forests and their instances lie in memory: the records that Python fills, and the tables of one call.
+// Memory layout of forests and their instances: the records that Python fills, and the tables of one call.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@ struct Temperatures {
     double y, h;
 };
 
-// Where a table lies among the tables of the batch, and its shape.
+// Offset of a table in the tables of the batch, and its shape.
 struct Shape {
     int64_t start, rows, columns;
 
@@ -51,7 +51,7 @@ struct Family {
     Bytes8 roles;      // (member, position)
     Bytes8 allowed;    // by score of the batch; empty if all are
     double eps_y, eps_h;
-    int64_t side;    // 0: costs are added to scores, marginals are written; 1: no costs, marginals are subtracted
+    int64_t side;     // 0: costs are added to scores, marginals are written; 1: no costs, marginals are subtracted
     int64_t abreast;  // whether members run in lanes
     int64_t copies;   // eps_h / eps_y if hidden variables may be copied so often (`copies.hpp`), else 0
 
@@ -62,7 +62,8 @@ struct Family {
     const Segment &segment(int64_t i) const { return reinterpret_cast<const Segment *>(segments.data)[i]; }
     double work() const {  // multiplications of a member, about
         double total = 0;
-        for (int64_t p = 0; p < parent.size; ++p) total += 3.0 * card[p] * (parent[p] < parent.size ? card[parent[p]] : 1);
+        for (int64_t p = 0; p < parent.size; ++p)
+            total += 3.0 * card[p] * (parent[p] < parent.size ? card[parent[p]] : 1);
         return total;
     }
     int64_t states() const {
@@ -75,13 +76,13 @@ struct Family {
 // Nested power sums of all members of some families, and the marginals of side 0 less those of side 1.
 struct ForestCall {
     int64_t bytes;
-    Ints families;                    // addresses
-    Floats unary, tables;             // scores of the batch
-    Floats cost_unary, cost_tables;   // of side 0; empty if there are none
-    Floats value;                     // (side, instance)
+    Ints families;                   // addresses
+    Floats unary, tables;            // scores of the batch
+    Floats cost_unary, cost_tables;  // of side 0; empty if there are none
+    Floats value;                    // (side, instance)
     Floats mu_unary, mu_tables;
-    Ints ran;                         // added to: how many members ran with copies, in Scaled and in Scores
-    Ints cursor;                      // side and task to begin with; written: those to go on with
+    Ints ran;     // added to: how many members ran with copies, in Scaled and in Scores
+    Ints cursor;  // side and task to begin with; written: those to go on with
     int64_t threads;
 
     int64_t instances() const { return value.size / 2; }
@@ -113,7 +114,8 @@ inline void check(const Family &f, const ForestCall &call) {
     }
     for (int64_t j = 0; j < slots; ++j) {
         const Shape &shape = f.shape(int(j));
-        require(shape.start >= 0 && shape.start + shape.entries() <= call.tables.size, "a table lies outside the batch.");
+        require(shape.start >= 0 && shape.start + shape.entries() <= call.tables.size,
+                "a table lies outside the batch.");
     }
     int64_t kinds = f.segment_ptr.size - 1;
     require(kinds >= 0 && f.segment_ptr[0] == 0 && f.segment_ptr[kinds] == f.segments.size / 3,
@@ -122,8 +124,9 @@ inline void check(const Family &f, const ForestCall &call) {
     for (int64_t kind = 0; kind < kinds; ++kind)
         for (int64_t i = f.segment_ptr[kind]; i < f.segment_ptr[kind + 1]; ++i) {
             const Segment &segment = f.segment(i);
-            require(segment.from >= 0 && segment.length >= 0 && segment.to >= 0 && segment.to + segment.length <= states,
-                    "a segment lies outside the family.");
+            require(
+                segment.from >= 0 && segment.length >= 0 && segment.to >= 0 && segment.to + segment.length <= states,
+                "a segment lies outside the family.");
             reach[kind] = std::max(reach[kind], segment.from + segment.length);
         }
     for (int64_t m = 0; m < members; ++m) {
@@ -132,7 +135,8 @@ inline void check(const Family &f, const ForestCall &call) {
         require(f.first[m] >= 0 && f.first[m] + reach[f.kind[m]] <= call.unary.size, "scores lie outside the batch.");
         for (int64_t j = 0; j < slots; ++j) {
             int64_t to = f.mu_at[m * slots + j];
-            require(to < 0 || to + f.shape(int(j)).entries() <= call.mu_tables.size, "marginals lie outside the batch.");
+            require(to < 0 || to + f.shape(int(j)).entries() <= call.mu_tables.size,
+                    "marginals lie outside the batch.");
         }
     }
 }
@@ -142,25 +146,25 @@ struct Edge {
     const double *forth, *back;
 };
 
-// A table as scores, and as exp((theta - top) / eps) at eps_h (`hot`) and at eps_y (`cold`), where these are positive.
-// `range` of its allowed entries, in units of either temperature; `holes`: an entry is forbidden.
+// A table as scores, and as exp((theta - top) / eps) at eps_h (`at_eps_h`) and at eps_y (`at_eps_y`), where these are
+// positive. `range` of its allowed entries, in units of either temperature; `has_forbidden`: an entry is forbidden.
 struct Table {
-    Edge scores, hot, cold;
+    Edge scores, at_eps_h, at_eps_y;
     double top;
-    double hot_range, cold_range;
-    bool holes;
+    double range_h, range_y;
+    bool has_forbidden;
 };
 
 // All tables of a family for one call, each both ways round.
 class Tables {
 public:
     Tables(const Family &f, const ForestCall &call) {
-        bool cold = f.eps_y > 0 && f.eps_y != f.eps_h;
-        bool hot = f.eps_h > 0;
+        bool two_temperatures = f.eps_y > 0 && f.eps_y != f.eps_h;
+        bool sums = f.eps_h > 0;
         size_t total = 0;
-        for (int j = 0; j < f.slots(); ++j) total += 2 * (1 + hot + cold) * f.shape(j).entries();
-        room_.resize(total + L);  // rows are read L numbers at a time
-        double *to = room_.data();
+        for (int j = 0; j < f.slots(); ++j) total += 2 * (1 + sums + two_temperatures) * f.shape(j).entries();
+        memory_.resize(total + L);  // rows are read L numbers at a time
+        double *to = memory_.data();
         std::vector<double> sum;
         for (int j = 0; j < f.slots(); ++j) {
             const Shape &shape = f.shape(j);
@@ -174,11 +178,12 @@ public:
             Table table = describe(theta, shape.entries(), f.eps_y, f.eps_h);
             double top = table.top;
             table.scores = both_ways(theta, shape, to, [](double v) { return v; });
-            if (hot) table.hot = both_ways(theta, shape, to, [&](double v) { return exp((v - top) / f.eps_h); });
-            table.cold = table.hot;
-            if (cold) table.cold = both_ways(theta, shape, to, [&](double v) { return exp((v - top) / f.eps_y); });
+            if (sums) table.at_eps_h = both_ways(theta, shape, to, [&](double v) { return exp((v - top) / f.eps_h); });
+            table.at_eps_y = table.at_eps_h;
+            if (two_temperatures)
+                table.at_eps_y = both_ways(theta, shape, to, [&](double v) { return exp((v - top) / f.eps_y); });
             tables_.push_back(table);
-            for (Edge *edge : {&table.scores, &table.hot, &table.cold}) std::swap(edge->forth, edge->back);
+            for (Edge *edge : {&table.scores, &table.at_eps_h, &table.at_eps_y}) std::swap(edge->forth, edge->back);
             tables_.push_back(table);
         }
         int64_t widest = 1;
@@ -192,7 +197,7 @@ public:
     // The table of a slot, its rows being the child's states; or `flipped`, its columns.
     const Table &operator()(int slot, bool flipped = false) const { return tables_[2 * slot + flipped]; }
 
-    // What a root tells the position of one state above all roots.
+    // The table between a root and the super-root, which has one state.
     const Table &from_root() const { return from_root_; }
 
 private:
@@ -202,12 +207,12 @@ private:
         for (int64_t i = 0; i < entries; ++i) {
             top = std::max(top, theta[i]);
             if (theta[i] > -INF) low = std::min(low, theta[i]);
-            else table.holes = true;
+            else table.has_forbidden = true;
         }
         table.top = top > -INF ? top : 0.0;
         double range = top > -INF ? top - low : 0.0;
-        table.hot_range = eps_h > 0 ? range / eps_h : INF;
-        table.cold_range = eps_y > 0 ? range / eps_y : INF;
+        table.range_h = eps_h > 0 ? range / eps_h : INF;
+        table.range_y = eps_y > 0 ? range / eps_y : INF;
         return table;
     }
 
@@ -224,7 +229,7 @@ private:
         return edge;
     }
 
-    std::vector<double> room_, zeros_, ones_;
+    std::vector<double> memory_, zeros_, ones_;
     std::vector<Table> tables_;  // (slot, flipped)
     Table from_root_;
 };

@@ -16,10 +16,10 @@ struct EntryRun {
 struct MapCall {
     int64_t bytes;
     Ints of, here, at, place, ptr;
-    Ints runs;       // (run, 6): see EntryRun
+    Ints runs;  // (run, 6): see EntryRun
     Floats graphs, forests;
-    Floats weight;   // by thing; empty: 1
-    int64_t back;    // 0: forests += map(graphs); 1: graphs += weight * transpose(forests)
+    Floats weight;  // by thing; empty: 1
+    int64_t back;   // 0: forests += map(graphs); 1: graphs += weight * transpose(forests)
 };
 
 void check_ends(const MapCall &call, const EntryRun &run, int64_t from, int64_t to) {
@@ -27,7 +27,8 @@ void check_ends(const MapCall &call, const EntryRun &run, int64_t from, int64_t 
     require(from >= 0 && from + last * run.entry_step >= 0 && from < call.graphs.size &&
                 from + last * run.entry_step < call.graphs.size,
             "a map reads outside the graphs' array.");
-    require(to >= 0 && to + last * run.to_step >= 0 && to < call.forests.size && to + last * run.to_step < call.forests.size,
+    require(to >= 0 && to + last * run.to_step >= 0 && to < call.forests.size &&
+                to + last * run.to_step < call.forests.size,
             "a map writes outside the forests' array.");
 }
 
@@ -117,7 +118,8 @@ struct GivenCall {
     int64_t subtract;
 };
 
-template <class Index> int64_t read_given(const GivenCall &call, View<Index> states, View<Index> entries, View<Index> places) {
+template <class Index> int64_t read_given(const GivenCall &call, View<Index> states, View<Index> entries,
+                                          View<Index> places) {
     require(call.variables.size == call.instances.size && call.factors.size == call.instances.size &&
                 entries.size == places.size,
             "the columns of given states have different lengths.");

@@ -40,26 +40,26 @@ public:
         return f_.allowed.empty() ? read_as<false, false>(u) : read_as<false, true>(u);
     }
 
-    // Values and marginals of the lanes of `word`: marginals are written on side 0 and subtracted on side 1.
-    void write_values(V value, unsigned word) const {
+    // Values and marginals of the lanes of `lane_mask`: marginals are written on side 0 and subtracted on side 1.
+    void write_values(V value, unsigned lane_mask) const {
         double *to = call_.value.data + f_.side * call_.instances();
         for (int i = 0; i < group_.count; ++i)
-            if (word >> i & 1) to[f_.instance[group_.member[i]]] = lane(value, i);
+            if (lane_mask >> i & 1) to[f_.instance[group_.member[i]]] = lane(value, i);
     }
-    void write_states(const V *u, unsigned word) const {
+    void write_states(const V *u, unsigned lane_mask) const {
         for (const Run &run : runs_) {
             double *to[lanes] = {};
             for (int i = 0; i < group_.count; ++i)
-                if (run.from[i] >= 0 && word >> i & 1)
+                if (run.from[i] >= 0 && lane_mask >> i & 1)
                     to[i] = call_.mu_unary.data + f_.first[group_.member[i]] + run.from[i];
             write(u + run.to, run.length, to);
         }
     }
-    void write_tables(int slot, const V *pairs, unsigned word) const {
+    void write_tables(int slot, const V *pairs, unsigned lane_mask) const {
         double *to[lanes] = {};
         for (int i = 0; i < group_.count; ++i) {
             int64_t at = f_.mu_at[group_.member[i] * f_.slots() + slot];
-            if (at >= 0 && word >> i & 1) to[i] = call_.mu_tables.data + at;
+            if (at >= 0 && lane_mask >> i & 1) to[i] = call_.mu_tables.data + at;
         }
         write(pairs, f_.shape(slot).entries(), to);
     }
@@ -138,9 +138,7 @@ private:
         }
         return numbers;
     }
-    static INLINE V masked(V v, const uint8_t *allowed) {
-        return set_lanes(allowed) ? v : all<V>(-INF);
-    }
+    static INLINE V masked(V v, const uint8_t *allowed) { return set_lanes(allowed) ? v : all<V>(-INF); }
 
     // n numbers of every lane to a place of its own; none for lanes without one.
     void write(const V *from, int64_t n, double *const *to) const {

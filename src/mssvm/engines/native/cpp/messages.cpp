@@ -20,7 +20,8 @@ template <class Work> void each_instance(const Ints &instances, int64_t threads,
     });
 }
 
-// --- potentials -------------------------------------------------------------------------------------------------------
+// --- potentials
+// -------------------------------------------------------------------------------------------------------
 
 // In place, exp(x).
 void exponentiate(double *x, int64_t n) {
@@ -29,8 +30,8 @@ void exponentiate(double *x, int64_t n) {
     for (; e < n; ++e) x[e] = mssvm::exp(x[e]);
 }
 
-// Largest and smallest entries of tables that begin at `starts`; with `out`, exp((table - top) / unit), one table behind
-// the other from `at` on.
+// Largest and smallest entries of tables that begin at `starts`; with `out`, exp((table - top) / unit), one table
+// behind the other from `at` on.
 struct TableCall {
     int64_t bytes;
     Floats tables;
@@ -100,15 +101,16 @@ void measure(const ScoreCall &call, int64_t b) {
     call.widest_table[b] = widest;
 }
 
-// --- runs -------------------------------------------------------------------------------------------------------------
+// --- runs
+// -------------------------------------------------------------------------------------------------------------
 
 struct StartCall {
     int64_t bytes;
     const Wiring *wiring;
     const RunArrays *run;
     Ints instances;
-    Bytes8 eligible;    // for probabilities
-    Floats given;       // messages in scores; uniform ones if there are none
+    Bytes8 eligible;  // for probabilities
+    Floats given;     // messages in scores; uniform ones if there are none
     Floats scaled_tables;
     double unit;
     int64_t threads;
@@ -215,27 +217,28 @@ struct AdvanceCall {
 
 // Workspaces stay with their threads: the system takes longer to give memory anew than some sweeps run.
 Probabilities<Vec> &side_by_side() {
-    thread_local Probabilities<Vec> here;
-    return here;
+    thread_local Probabilities<Vec> state;
+    return state;
 }
 Probabilities<double> &one_at_a_time() {
-    thread_local Probabilities<double> here;
-    return here;
+    thread_local Probabilities<double> state;
+    return state;
 }
 Waves &in_waves() {
-    thread_local Waves here;
-    return here;
+    thread_local Waves state;
+    return state;
 }
 Scores &in_scores() {
-    thread_local Scores here;
-    return here;
+    thread_local Scores state;
+    return state;
 }
 
-// Instances of a family that a thread has, up to which each is swept in waves, where it can be: lanes would not be full.
+// Instances of a family that a thread has, up to which each is swept in waves, where it can be: lanes would not be
+// full.
 constexpr int MOST_IN_WAVES = L / 2;
 
-void sort_queues(const Wiring &w, const RunArrays &run, const Ints &instances, int64_t threads, std::vector<Queue> &families,
-                 Queue &alone, Queue &scores) {
+void sort_queues(const Wiring &w, const RunArrays &run, const Ints &instances, int64_t threads,
+                 std::vector<Queue> &families, Queue &alone, Queue &scores) {
     for (int64_t b : instances) {
         int64_t family = w.family_of[b];
         if (!run.scaled[b]) scores.instances.push_back(b);
@@ -323,7 +326,8 @@ struct BeliefCall {
 void beliefs(const BeliefCall &call) {
     const Wiring &w = *call.wiring;
     const RunArrays &run = *call.run;
-    Sweeping how{call.outputs, call.eps_y, call.eps_h, call.unit, 0.0, 0.0, false, {}, {}, call.tables, call.scaled_tables};
+    Sweeping how{call.outputs, call.eps_y, call.eps_h,  call.unit,         0.0, 0.0, false,
+                 {},           {},         call.tables, call.scaled_tables};
     BeliefArrays out{call.value, call.mu_unary, call.mu_tables, call.table_tops};
     if (!call.scalable)
         for (int64_t b : call.instances) {
@@ -339,14 +343,14 @@ void beliefs(const BeliefCall &call) {
     parallel_for(std::min(threads, call.instances.size), int(threads), [&](int64_t) {
         for (Queue &queue : families) {
             if (queue.instances.empty()) continue;
-            Probabilities<Vec> &here = side_by_side();
-            here.prepare(w, graphs->graph(w, queue.instances[0]), run, how);
+            Probabilities<Vec> &state = side_by_side();
+            state.prepare(w, graphs->graph(w, queue.instances[0]), run, how);
             for (;;) {
                 int64_t who[L], count = 0;
                 while (count < queue.share && queue.take(who[count])) ++count;
                 if (!count) break;
-                here.load((1u << count) - 1, who);
-                here.beliefs((1u << count) - 1, who, out);
+                state.load((1u << count) - 1, who);
+                state.beliefs((1u << count) - 1, who, out);
             }
         }
         int64_t b;
@@ -370,7 +374,8 @@ void beliefs(const BeliefCall &call) {
     });
 }
 
-// --- what messages say ------------------------------------------------------------------------------------------------
+// --- what messages say
+// ------------------------------------------------------------------------------------------------
 
 struct DecodeCall {
     int64_t bytes;
@@ -384,7 +389,8 @@ struct DecodeCall {
 };
 
 // The products of potentials and messages at variable i, or, in scores, their sums in units of the temperature.
-void gather_beliefs(const Wiring &w, const RunArrays &run, bool products, double unit, int64_t i, bool scaled, double *out) {
+void gather_beliefs(const Wiring &w, const RunArrays &run, bool products, double unit, int64_t i, bool scaled,
+                    double *out) {
     int64_t at = w.state_ptr[i], card = w.card(i);
     for (int64_t x = 0; x < card; ++x) out[x] = products ? run.potential[at + x] : score_of(w, run, i, x);
     for (int64_t k = w.near_ptr[i]; k < w.near_ptr[i + 1]; ++k) {
@@ -461,7 +467,8 @@ MSSVM_API mssvm_messages_tables(const TableCall *record) {
         require(call.out.empty() || call.at.size == n, "tables differ in number.");
         require(call.out.empty() || call.unit > 0.0, "the temperature must be positive.");
         for (int64_t k = 0; k < n; ++k) {
-            require(call.starts[k] >= 0 && call.starts[k] + call.sizes[k] <= call.tables.size, "a table is not in the array.");
+            require(call.starts[k] >= 0 && call.starts[k] + call.sizes[k] <= call.tables.size,
+                    "a table is not in the array.");
             require(call.out.empty() || (call.at[k] >= 0 && call.at[k] + call.sizes[k] <= call.out.size),
                     "a table has no room.");
         }
@@ -495,7 +502,8 @@ MSSVM_API mssvm_messages_start(const StartCall *record) {
     return guarded(record, [](const StartCall &call) -> int64_t {
         checked(call.wiring, call.run, call.instances);
         require(call.eligible.size == call.wiring->instances(), "eligible needs a flag for every instance.");
-        require(call.given.empty() || call.given.size == call.run->messages.size, "given messages have another length.");
+        require(call.given.empty() || call.given.size == call.run->messages.size,
+                "given messages have another length.");
         each_instance(call.instances, call.threads, [&](int64_t b) { start(call, b); });
         return 0;
     });
@@ -550,12 +558,13 @@ MSSVM_API mssvm_messages_fields(const FieldCall *record) {
         Sweeping how{call.outputs, call.eps, call.eps, call.eps, 0.0, 0.0, false, {}, {}, call.tables, {}};
         each_instance(call.instances, call.threads, [&](int64_t b) {
             require(!call.run->scaled[b], "fields are made of messages in scores.");
-            Scores &here = in_scores();
-            here.prepare(*call.wiring, *call.run, how);
-            here.load(1, &b);
-            if (call.stale[b]) here.refresh();
-            here.collect(true);
-            for (int64_t e = call.wiring->first_state(b); e < call.wiring->end_state(b); ++e) call.out[e] = here.field(e);
+            Scores &state = in_scores();
+            state.prepare(*call.wiring, *call.run, how);
+            state.load(1, &b);
+            if (call.stale[b]) state.refresh();
+            state.collect(true);
+            for (int64_t e = call.wiring->first_state(b); e < call.wiring->end_state(b); ++e)
+                call.out[e] = state.field(e);
         });
         return 0;
     });

@@ -3,12 +3,12 @@
 // A factor has slots, one for each of its variables; a slot holds the message from the factor to that variable. Two
 // algebras hold messages: `Probabilities` (scaled.hpp; pairwise factors, one temperature, maxima beside it, L instances
 // side by side or one) and `Scores` (scores.hpp; any factors, any two temperatures, any range). Both are swept by
-// `sweep_all` below. Probabilities know the smallest number that a sweep relied on: an instance for which that is not to
-// be trusted goes back to the messages it had before the call and on in scores.
+// `sweep_all` below. Probabilities know the smallest number that a sweep relied on: an instance for which that is not
+// to be trusted goes back to the messages it had before the call and on in scores.
 //
 // The change of a message is measured in logarithms, in units of the temperature. Of probabilities that is dear, so
-// their own change is looked at first; where tables are so strong that a probability can be tiny (`weak` says where they
-// are not), an instance has converged only when a further sweep shows that logarithms rest as well.
+// their own change is looked at first; where tables are so strong that a probability can be tiny (`weak` says where
+// they are not), an instance has converged only when a further sweep shows that logarithms rest as well.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -59,7 +59,8 @@ struct Wiring {
         require(bytes == int64_t(sizeof(Wiring)), "the wiring has another size: Python files and library differ.");
         require(var_ptr.size >= 1 && factor_ptr.size == var_ptr.size, "var_ptr and factor_ptr differ in length.");
         int64_t n_vars = var_ptr[instances()], n_factors = factor_ptr[instances()];
-        require(state_ptr.size == n_vars + 1 && near_ptr.size == n_vars + 1, "state_ptr or near_ptr has another length.");
+        require(state_ptr.size == n_vars + 1 && near_ptr.size == n_vars + 1,
+                "state_ptr or near_ptr has another length.");
         require(scope_ptr.size == n_factors + 1 && order.size == n_factors, "scope_ptr or order has another length.");
         require(scope.size == scope_ptr[n_factors] && near.size == scope.size, "scope or near has another length.");
         require(message_at.size == scope.size + 1 && slot_factor.size == scope.size, "slots differ in number.");
@@ -87,7 +88,8 @@ struct RunArrays {
         require(messages.size == w.message_at[w.scope.size], "messages have another length.");
         require(residual.size == w.instances() && sweeps.size == w.instances(), "one residual for every instance.");
         require(scaled.size == w.instances() && looking.size == w.instances(), "one flag for every instance.");
-        require(held.empty() || (held.size == n_vars && held_at.size == n_vars), "held needs a flag for every variable.");
+        require(held.empty() || (held.size == n_vars && held_at.size == n_vars),
+                "held needs a flag for every variable.");
     }
 };
 

@@ -272,8 +272,13 @@ struct Greedy {
 class Elimination {
 public:
     explicit Elimination(const Greedy &call)
-        : graph_(*call.graph), by_size_(call.by_size), near_(graph_.size()), stamp_(graph_.size(), 0),
-          have_(graph_.kinds.size), hits_(graph_.kinds.size), bits_(graph_.kinds.size) {
+        : graph_(*call.graph),
+          by_size_(call.by_size),
+          near_(graph_.size()),
+          stamp_(graph_.size(), 0),
+          have_(graph_.kinds.size),
+          hits_(graph_.kinds.size),
+          bits_(graph_.kinds.size) {
         for (int64_t v = 0; v < graph_.size(); ++v) {
             View<int64_t> around = graph_.around(v);
             near_[v].assign(around.begin(), around.end());
@@ -289,7 +294,8 @@ public:
         return entries;
     }
 
-    // Bits of the clique of v, or the weight products of the pairs of its neighbours that are not joined yet, each twice.
+    // Bits of the clique of v, or the weight products of the pairs of its neighbours that are not joined yet, each
+    // twice.
     double price(int64_t v) {
         const std::vector<int32_t> &around = near_[v];
         if (by_size_) {
@@ -380,7 +386,8 @@ int64_t greedy(const Greedy &c) {
         largest = std::max(largest, clique);
         total += clique;
         messages += clique / g.kinds[g.kind[v]];
-        bool worse = largest > c.bar_largest || (largest == c.bar_largest && total >= c.bar_total && largest < INFINITE);
+        bool worse =
+            largest > c.bar_largest || (largest == c.bar_largest && total >= c.bar_total && largest < INFINITE);
         if (worse || total > c.most_total || messages > c.most_messages) return 0;
         if (largest > c.hopeless) {
             for (int64_t u : c.group) {

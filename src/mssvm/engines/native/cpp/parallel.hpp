@@ -1,7 +1,8 @@
 // A pool of threads for one call at a time: fixed blocks, taken in order by an atomic counter.
 //
-// Calls often follow one another within microseconds, and the system takes as long to wake a thread as a short call runs:
-// threads look for work for a while (PATIENCE) before they sleep, if every one of them has a processor of its own.
+// Calls often follow one another within microseconds, and the system takes as long to wake a thread as a short call
+// runs: threads look for work for a while (PATIENCE) before they sleep, if every one of them has a processor of its
+// own.
 //
 // Which thread runs a block never changes what the block computes, so results have the same bits on any number of
 // threads. A forked child starts a pool of its own: threads do not survive a fork.
@@ -35,8 +36,8 @@ inline void relax() {
 
 class Pool {
 public:
-    // Runs work(block) for block = 0 .. blocks - 1 on up to `threads` threads, the caller's among them. The error of the
-    // lowest failed block is thrown when all threads have come to rest.
+    // Runs work(block) for block = 0 .. blocks - 1 on up to `threads` threads, the caller's among them. The error of
+    // the lowest failed block is thrown when all threads have come to rest.
     void run(int64_t blocks, int threads, const std::function<void(int64_t)> &work) {
         std::unique_lock<std::mutex> busy(exclusive_, std::try_to_lock);
         if (threads <= 1 || blocks <= 1 || !busy.owns_lock()) {  // a pool at work: the caller's thread does it all
@@ -46,7 +47,8 @@ public:
         int helpers = int(std::min<int64_t>(threads, blocks)) - 1;
         {
             std::lock_guard<std::mutex> lock(mutex_);
-            while (int(threads_.size()) < helpers) threads_.emplace_back([this, id = int(threads_.size())] { serve(id); });
+            while (int(threads_.size()) < helpers)
+                threads_.emplace_back([this, id = int(threads_.size())] { serve(id); });
             work_ = &work;
             blocks_ = blocks;
             next_ = 0;

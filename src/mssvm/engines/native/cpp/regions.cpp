@@ -1,8 +1,9 @@
 // Ascent on theta(z) by whole regions: connected variables of equal state move to another state together.
 //
 // Messages settle region by region, and a region that has settled on the wrong state stays there: no single variable
-// gains by leaving it. Relabelling a region costs one look at its variables and its border, so all regions and states are
-// tried. For graphs of pairwise factors; states of the same number are taken to mean the same in neighbouring variables.
+// gains by leaving it. Relabelling a region costs one look at its variables and its border, so all regions and states
+// are tried. For graphs of pairwise factors; states of the same number are taken to mean the same in neighbouring
+// variables.
 #include "messages.hpp"
 
 using namespace mssvm;
@@ -19,8 +20,8 @@ struct RelabelCall {
     Bytes8 free;
     Floats unary, tables;
     Ints states;
-    Floats sent;    // the messages that variables at `states` would send, of the instances that changed
-    Bytes8 moved;   // one flag for every one of `instances`
+    Floats sent;   // the messages that variables at `states` would send, of the instances that changed
+    Bytes8 moved;  // one flag for every one of `instances`
     int64_t threads;
 };
 
@@ -141,7 +142,8 @@ private:
             int64_t i = members_[at];
             for (int64_t k = w_.near_ptr[i]; k < w_.near_ptr[i + 1]; ++k) {
                 int64_t j = across(w_.near[k]).variable;
-                if (region_[j - first_] == name || !call_.free[j] || z_[j] != z_[root] || w_.card(j) != w_.card(root)) continue;
+                if (region_[j - first_] == name || !call_.free[j] || z_[j] != z_[root] || w_.card(j) != w_.card(root))
+                    continue;
                 region_[j - first_] = name;
                 members_.push_back(j);
             }
@@ -181,7 +183,8 @@ MSSVM_API mssvm_messages_relabel(const RelabelCall *record) {
         const Wiring &w = *call.wiring;
         w.check();
         check_instances(w, call.instances);
-        require(call.states.size == w.state_ptr.size - 1 && call.free.size == call.states.size, "one state a variable.");
+        require(call.states.size == w.state_ptr.size - 1 && call.free.size == call.states.size,
+                "one state a variable.");
         require(call.sent.size == w.message_at[w.scope.size], "one message for every slot.");
         require(call.moved.size == call.instances.size, "one flag for every instance named.");
         parallel_for(call.instances.size, int(call.threads), [&](int64_t k) {

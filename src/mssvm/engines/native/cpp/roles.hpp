@@ -1,15 +1,16 @@
-// What every position of a forest does in every lane, and how many rows its belief and its message have.
+// The role of every position of a forest in every lane, and the numbers of rows of its belief and its message.
 //
-// A word has one bit per lane. With c the parent's `closed` bit (an output or a given variable; always so above a root):
+// A lane mask has one bit per lane. With c the parent's `closed` bit (an output or a given variable; always set above a
+// root):
 //
-//     here     the lane's forest has the position
-//     opens    a free output, not c: it tells a hidden parent, and rows begin, one for each of its states
-//     cold     a free output, c: an output tells an output, at eps_y
-//     ends     not a free output, c: rows end
-//     times    the message multiplies the parent's belief: not c, or cold where the parent is cold as well;
-//              elsewhere it is added to the parent's scores
+//     present      the lane's forest has the position
+//     opens        a free output, not c: it sends to a hidden parent, and rows begin, one for each of its states
+//     output_edge  a free output, c: an output sends to an output, at eps_y
+//     ends         not a free output, c: rows end
+//     multiplies   the message multiplies the parent's belief: not c, or an output edge where the parent's own edge is
+//                  an output edge as well; elsewhere the message is added to the parent's scores
 //
-// Where eps_y = eps_h nothing opens and nothing closes below the roots: one sum over all variables.
+// Where eps_y = eps_h no rows open and none end below the roots: one sum over all variables.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -20,56 +21,57 @@
 
 namespace mssvm {
 
-// What a position does in the lanes, and how many rows there are.
+// The role of a position: lane masks, and numbers of rows.
 template <class V> struct Role {
-    unsigned here, opens, ends, cold, times;
-    unsigned given;      // not a free output, but closed: it has one state
-    int rows;            // of its belief
-    int sent;            // rows of its message
-    int brought;         // rows that its message brings its parent
+    unsigned present, opens, ends, output_edge, multiplies;
+    unsigned given;    // not a free output, but closed: it has one state
+    int rows;          // of its belief
+    int message_rows;  // rows of its message
+    int parent_rows;   // factor by which its message multiplies the rows of its parent's belief
 
-    // Of hidden variables among hidden variables, in all lanes: constants, for which little code is left.
+    // The role of hidden variables among hidden variables, in all lanes: constants, so that branches compile away.
     static constexpr Role plain() { return {full<V>, 0, 0, 0, full<V>, 0, 1, 1, 1}; }
     bool operator==(const Role &) const = default;
 };
 
 // A position of a forest, and its message to its parent. `forest.hpp` has the mathematics of u, e, b, t and s.
 template <class V> struct Node : Role<V> {
-    int parent;          // -1: the position above all roots
-    int k, c;            // its states x, and those of its parent, z
-    int slot;            // -1: no table
-    bool flip;           // the table's rows are the parent's states
+    int parent;  // -1: the position above all roots
+    int k, c;    // its states x, and those of its parent, z
+    int slot;    // -1: no table
+    bool flip;   // the table's rows are the parent's states
     Table table;
-    int kids, kids_end;  // in `Roles::kids`
+    int children, children_end;  // in `Roles::children`
 
-    bool ready;          // no message is added to its scores
-    bool plain;          // it and the messages that it gets are `Role::plain`
+    bool ready;  // no message is added to its scores
+    bool plain;  // it and the messages that it gets are `Role::plain`
 
-    V scale;             // of the message
-    V row;               // at eps_y = 0, the best row of its belief
-    V state;             // at eps_y = 0, the state of an output
-    V *u;                // (x) scores; after the downward pass its marginals
-    V *e;                // (x) exponentials of the scores
-    V *b;                // (row, x) belief; the array of e where no message multiplies it
-    V *t;                // (row, x) derivative by the belief; one array for all positions
-    V *s;                // (row, z) message, then the derivative by it
-    V *norm;             // (z) of a message that is added to scores
+    V scale;  // of the message
+    V row;    // at eps_y = 0, the best row of its belief
+    V state;  // at eps_y = 0, the state of an output
+    V *u;     // (x) scores; after the downward pass its marginals
+    V *e;     // (x) exponentials of the scores
+    V *b;     // (row, x) belief; the array of e where no message multiplies it
+    V *t;     // (row, x) derivative by the belief; one array for all positions
+    V *s;     // (row, z) message, then the derivative by it
+    V *norm;  // (z) of a message that is added to scores
 
     V pair_at(V x, V z) const { return flip ? z * double(k) + x : x * double(c) + z; }
     V *pair(V *pairs, int x, int z) const { return pairs + (flip ? z * k + x : x * c + z); }
 };
 
-// The roles of some members, a word for every position.
-template <class V> class RoleWords {
+// The roles of the members of a group as lane masks, by position.
+template <class V> class RoleMasks {
 public:
     static constexpr int lanes = Of<V>::lanes;
-    struct Words {
-        unsigned output, closed, here;
+    struct Masks {
+        unsigned output, closed, present;
     };
 
-    explicit RoleWords(const Family &f) : f_(f), words_(f.positions()) {}
+    explicit RoleMasks(const Family &f) : f_(f), masks_(f.positions()) {}
 
-    // Reads them; whether they differ from those read before. Lanes without a member repeat the last.
+    // Reads the members' roles; returns whether they differ from those read before. Lanes without a member repeat the
+    // last.
     bool read(const int64_t *members, int count) {
         int n = f_.positions();
         const uint8_t *roles[lanes];
@@ -80,23 +82,23 @@ public:
             before_[lane] = roles[lane];
         }
         for (int p = 0; changed && p < n; ++p) {
-            Words found{};
+            Masks masks{};
             for (int lane = 0; lane < lanes; ++lane) {
                 unsigned role = roles[lane][p];
-                found.output |= unsigned((role & FREE_OUTPUT) != 0) << lane;
-                found.closed |= unsigned((role & CLOSED) != 0) << lane;
-                found.here |= unsigned((role & PRESENT) != 0) << lane;
+                masks.output |= unsigned((role & FREE_OUTPUT) != 0) << lane;
+                masks.closed |= unsigned((role & CLOSED) != 0) << lane;
+                masks.present |= unsigned((role & PRESENT) != 0) << lane;
             }
-            words_[p] = found;
+            masks_[p] = masks;
         }
         return changed;
     }
 
-    const Words &operator[](int p) const { return words_[p]; }
+    const Masks &operator[](int p) const { return masks_[p]; }
 
 private:
     const Family &f_;
-    std::vector<Words> words_;
+    std::vector<Masks> masks_;
     const uint8_t *before_[lanes] = {};  // the roles that were read last
 };
 
@@ -104,10 +106,10 @@ template <class V> class Roles {
 public:
     static constexpr int lanes = Of<V>::lanes;
 
-    Roles(const Family &f, const Tables &tables) : f_(f), nodes(f.positions() + 1), words_(f) {
+    Roles(const Family &f, const Tables &tables) : f_(f), nodes(f.positions() + 1), masks_(f) {
         int n = f.positions();
-        for (int p = 0; p < n; ++p) kids.push_back(p);
-        std::stable_sort(kids.begin(), kids.end(), [&](int a, int b) { return f.parent[a] < f.parent[b]; });
+        for (int p = 0; p < n; ++p) children.push_back(p);
+        std::stable_sort(children.begin(), children.end(), [&](int a, int b) { return f.parent[a] < f.parent[b]; });
         int next = 0;
         for (int p = 0; p <= n; ++p) {
             Node<V> &node = nodes[p];
@@ -121,47 +123,47 @@ public:
             node.flip = !top && f.flip[p];
             if (root) node.table = tables.from_root();
             else if (!top) node.table = tables(node.slot, node.flip);
-            node.kids = next;
-            while (next < n && f.parent[kids[next]] == p) ++next;
-            node.kids_end = next;
-            most_kids = std::max(most_kids, node.kids_end - node.kids);
+            node.children = next;
+            while (next < n && f.parent[children[next]] == p) ++next;
+            node.children_end = next;
+            most_children = std::max(most_children, node.children_end - node.children);
         }
     }
 
     // Sets roles and rows for some members, one a lane; false if they are those of the last call.
     bool set(const int64_t *members, int count, bool scaled) {
-        if (!words_.read(members, count) && scaled == scaled_) return false;
+        if (!masks_.read(members, count) && scaled == scaled_) return false;
         scaled_ = scaled;
-        set_words();
+        set_masks();
         set_rows();
         set_ranges();
         return true;
     }
 
-    Node<V> &kid(int i) { return nodes[kids[i]]; }
+    Node<V> &child(int i) { return nodes[children[i]]; }
 
 private:
-    void set_words() {
+    void set_masks() {
         int n = f_.positions();
         bool one_temperature = f_.eps_y == f_.eps_h;
         Node<V> &top = nodes[n];
-        top.here = top.times = full<V>;
-        top.opens = top.ends = top.cold = top.given = 0;
+        top.present = top.multiplies = full<V>;
+        top.opens = top.ends = top.output_edge = top.given = 0;
         for (int p = n - 1; p >= 0; --p) {
             Node<V> &node = nodes[p];
             const Node<V> &above = nodes[node.parent];
-            unsigned output = one_temperature ? 0 : words_[p].output;
+            unsigned output = one_temperature ? 0 : masks_[p].output;
             unsigned closed = full<V>;
-            if (node.parent < n) closed = one_temperature ? 0 : words_[node.parent].closed;
-            node.here = words_[p].here;
-            node.opens = node.here & output & ~closed;
-            node.cold = node.here & output & closed;
-            node.ends = node.here & ~output & closed;
-            node.given = node.here & words_[p].closed & ~words_[p].output;
-            node.times = node.here & ~closed;
-            if (f_.eps_y > 0) node.times |= node.cold & above.cold;
+            if (node.parent < n) closed = one_temperature ? 0 : masks_[node.parent].closed;
+            node.present = masks_[p].present;
+            node.opens = node.present & output & ~closed;
+            node.output_edge = node.present & output & closed;
+            node.ends = node.present & ~output & closed;
+            node.given = node.present & masks_[p].closed & ~masks_[p].output;
+            node.multiplies = node.present & ~closed;
+            if (f_.eps_y > 0) node.multiplies |= node.output_edge & above.output_edge;
             // At eps_y = 0 the best row is in the parent's unit where that opens rows itself: it multiplies.
-            if (scaled_ && f_.eps_y == 0 && node.ends == full<V> && above.opens == full<V>) node.times = full<V>;
+            if (scaled_ && f_.eps_y == 0 && node.ends == full<V> && above.opens == full<V>) node.multiplies = full<V>;
         }
     }
 
@@ -171,37 +173,37 @@ private:
             Node<V> &node = nodes[p];
             node.rows = 1;
             with_rows[p] = node.opens;
-            node.ready = f_.eps_y > 0 || node.cold != full<V>;
+            node.ready = f_.eps_y > 0 || node.output_edge != full<V>;
             node.plain = true;
-            for (int i = node.kids; i < node.kids_end; ++i) {
-                Node<V> &below = kid(i);
-                unsigned carries = with_rows[kids[i]] & below.times;
-                if (carries & ~below.cold & ~below.ends) {
-                    node.rows = int(std::min<int64_t>(int64_t(node.rows) * below.sent, 1 << 30));
+            for (int i = node.children; i < node.children_end; ++i) {
+                Node<V> &below = child(i);
+                unsigned carries = with_rows[children[i]] & below.multiplies;
+                if (carries & ~below.output_edge & ~below.ends) {
+                    node.rows = int(std::min<int64_t>(int64_t(node.rows) * below.message_rows, 1 << 30));
                     with_rows[p] |= carries;
-                    below.brought = below.sent;
+                    below.parent_rows = below.message_rows;
                 } else {
-                    below.brought = 1;
+                    below.parent_rows = 1;
                 }
-                if (below.here & ~below.times) node.ready = false;
-                node.plain &= below.times == full<V> && below.brought == 1;
+                if (below.present & ~below.multiplies) node.ready = false;
+                node.plain &= below.multiplies == full<V> && below.parent_rows == 1;
             }
-            node.sent = node.opens ? std::max(node.rows, node.k) : node.rows;
-            node.brought = 1;  // until its parent says more
+            node.message_rows = node.opens ? std::max(node.rows, node.k) : node.rows;
+            node.parent_rows = 1;  // until its parent says more
             node.plain &= static_cast<const Role<V> &>(node) == Role<V>::plain();
         }
     }
 
     void set_ranges() {
         range = 0.0;
-        holes = false;
+        has_forbidden = false;
         has_rows = false;
         for (const Node<V> &node : nodes) {
-            has_rows |= node.rows > 1 || node.sent > 1;
+            has_rows |= node.rows > 1 || node.message_rows > 1;
             if (node.slot < 0) continue;
-            holes |= node.table.holes;
-            if (node.here & ~node.cold) range = std::max(range, node.table.hot_range);
-            if (node.cold && f_.eps_y > 0) range = std::max(range, node.table.cold_range);
+            has_forbidden |= node.table.has_forbidden;
+            if (node.present & ~node.output_edge) range = std::max(range, node.table.range_h);
+            if (node.output_edge && f_.eps_y > 0) range = std::max(range, node.table.range_y);
         }
     }
 
@@ -210,14 +212,14 @@ private:
 
 public:
     std::vector<Node<V>> nodes;  // by position, then the one above all roots
-    std::vector<int> kids;       // positions by parent
-    int most_kids = 1;
+    std::vector<int> children;   // positions by parent
+    int most_children = 1;
     double range = 0.0;          // of the tables, in units of the temperatures at which they are used
-    bool holes = false;          // a table forbids something
+    bool has_forbidden = false;  // a table forbids something
     bool has_rows = false;
 
 private:
-    RoleWords<V> words_;
+    RoleMasks<V> masks_;
 };
 
 }  // namespace mssvm

@@ -9,11 +9,11 @@ namespace {
 
 struct RootingCall {
     int64_t bytes;
-    Ints ends;     // (factor, 2): the variables of every factor
-    Bytes8 first;  // variables that are preferred as roots
+    Ints ends;                 // (factor, 2): the variables of every factor
+    Bytes8 first;              // variables that are preferred as roots
     Ints order, parent, edge;  // by variable: all, children first; parent and the factor to it, -1 at a root
-    Bytes8 flip;   // by variable: its parent is the factor's first variable
-    Ints degree;   // by variable
+    Bytes8 flip;               // by variable: its parent is the factor's first variable
+    Ints degree;               // by variable
 };
 
 // Every component rooted at its last variable, at one of `first` if it has one. 1, or 0 if there is a cycle.

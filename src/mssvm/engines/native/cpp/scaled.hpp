@@ -5,12 +5,12 @@
 //     max i to sum j       m_j(x_j) ~ E(x_i*, x_j),   x_i* = argmax n_i times the new message to i
 //
 // E = exp((theta - max theta) / unit), psi alike, and messages sum to one: no number is above one, so what underflows
-// anywhere is below 1e-307 and is lost from results that are sums of such. Where every number that a sweep relied on (the
-// entries of new messages before they are normalised, the largest product by which a maximal variable chooses) is above
-// TRUSTED, what was lost is below rounding. Otherwise the instance goes on in scores.
+// anywhere is below 1e-307 and is lost from results that are sums of such. Where every number that a sweep relied on
+// (the entries of new messages before they are normalised, the largest product by which a maximal variable chooses) is
+// above TRUSTED, what was lost is below rounding. Otherwise the instance goes on in scores.
 //
-// A vector V is L instances of one graph and one set of tables, or one instance. Roles and held variables may differ from
-// lane to lane: bits of a word say in which.
+// A vector V is L instances of one graph and one set of tables, or one instance. Roles and held variables may differ
+// from lane to lane: the bits of a lane mask say in which.
 #pragma once
 #include <new>
 #include <type_traits>
@@ -22,8 +22,8 @@ namespace mssvm {
 constexpr double TRUSTED = 1e-290;
 // Messages that are multiplied afresh for a cavity; with more, one is divided out of the product of all, which is kept.
 constexpr int MOST_OTHERS = 5;
-// States up to which an update is made for a number of states; with more, one instance has vectors along a row of a table,
-// and an update is made for a number of vectors.
+// States up to which an update is made for a number of states; with more, one instance has vectors along a row of a
+// table, and an update is made for a number of vectors.
 template <class V> constexpr int largest_square = std::is_same_v<V, double> ? 7 : 8;
 template <class V> constexpr int most_vectors = std::is_same_v<V, double> ? 4 : 0;
 // The same where one instance has so many factors a variable that multiplying messages takes most of the time.
@@ -59,8 +59,8 @@ struct Hub {
     int32_t state, card, messages, count;
 };
 
-// The pairwise factors of one instance in the order of a sweep; places are counted within the instance. Where vectors run
-// along rows, the states of a variable and of a message are padded to whole vectors, with zeros.
+// The pairwise factors of one instance in the order of a sweep; places are counted within the instance. Where vectors
+// run along rows, the states of a variable and of a message are padded to whole vectors, with zeros.
 struct Graph {
     std::vector<Step> steps;
     std::vector<Hub> hubs;
@@ -77,7 +77,8 @@ struct Graph {
         for (int64_t i = first; i < first + n_vars; ++i) {
             if (w.degree(i) - 1 <= MOST_OTHERS) continue;
             hubs.push_back({state_place[i - first], int32_t(w.card(i)), int32_t(others.size()), int32_t(w.degree(i))});
-            for (int64_t k = w.near_ptr[i]; k < w.near_ptr[i + 1]; ++k) others.push_back(message_place[w.near[k] - first_slot]);
+            for (int64_t k = w.near_ptr[i]; k < w.near_ptr[i + 1]; ++k)
+                others.push_back(message_place[w.near[k] - first_slot]);
         }
         for (int64_t e = w.factor_ptr[b]; e < w.factor_ptr[b + 1]; ++e) {
             int64_t f = w.order[e], s = w.scope_ptr[f];
@@ -116,8 +117,8 @@ private:
 
     End end(const Wiring &w, int64_t s, int64_t first, int64_t first_slot) {
         int64_t i = w.scope[s];
-        End out{int32_t(i - first), state_place[i - first], message_place[s - first_slot], int32_t(w.card(i)),
-                int32_t(others.size()), -1};
+        End out{int32_t(i - first), state_place[i - first], message_place[s - first_slot],
+                int32_t(w.card(i)), int32_t(others.size()), -1};
         if (w.degree(i) - 1 > MOST_OTHERS) return out;
         // Without a branch: which of them is the own one is hard to foresee.
         size_t end = others.size();
@@ -132,10 +133,11 @@ private:
     }
 };
 
-// --- one factor -------------------------------------------------------------------------------------------------------
+// --- one factor
+// -------------------------------------------------------------------------------------------------------
 
-// What an update reads and writes. `from` and `to` are the same messages unless all change at once. Numbers lie in memory
-// as Items: V themselves, or one by one, then those of the next state are so far `apart`.
+// What an update reads and writes. `from` and `to` are the same messages unless all change at once. Numbers lie in
+// memory as Items: V themselves, or one by one, then those of the next state are so far `apart`.
 template <class V, class Item = V> struct Lanes {
     const double *tables;
     const Item *psi, *from;
@@ -243,8 +245,7 @@ INLINE void multiply(const double *table, const V *from, int n, int down, int ac
         for (int k = 0; k < K; ++k) {
             V total = all<V>(table[k * across]) * from[0];
 #pragma GCC unroll 8
-            for (int r = 1; r < K; ++r)
-                total = joined<kind>(total, all<V>(table[r * down + k * across]), from[r]);
+            for (int r = 1; r < K; ++r) total = joined<kind>(total, all<V>(table[r * down + k * across]), from[r]);
             to[k] = total;
         }
     } else {
@@ -284,7 +285,8 @@ INLINE void multiply_down(const double *table, const double *from, int n, double
         Vec number = all<Vec>(from[r]);
         const double *row = table + int64_t(r) * m;
 #pragma GCC unroll 4
-        for (int c = 0; c < chunks; ++c) total[c] = joined<kind>(total[c], Vec(*(const Unaligned *)(row + c * L)), number);
+        for (int c = 0; c < chunks; ++c)
+            total[c] = joined<kind>(total[c], Vec(*(const Unaligned *)(row + c * L)), number);
     }
 #pragma GCC unroll 4
     for (int c = 0; c < chunks; ++c) *(Unaligned *)(to + c * L) = total[c];
@@ -328,7 +330,8 @@ INLINE void toward(const double *table, const V *from, int ki, int kj, V *to) {
     else multiply<kind, K>(table, from, ki, kj, 1, to, kj);
 }
 
-// A message to i (`first`) or j: sums, with maxima in some lanes or all. Every lane has the same bits beside any others.
+// A message to i (`first`) or j: sums, with maxima in some lanes or all. Every lane has the same bits beside any
+// others.
 template <int K, bool first, class V>
 INLINE void send(const double *table, const V *from, int ki, int kj, unsigned maximal, V *to, V *spare) {
     if (maximal == full<V>) {
@@ -381,11 +384,11 @@ template <class V, class W> INLINE V summed(W x) {
     }
 }
 
-// Normalise, damp and write one message, except in the lanes where it is `fixed`. `plain`: no damping, no such lanes, no
-// products to keep, no look at logarithms.
+// Normalise, damp and write one message, except in the lanes where it is `fixed`. `plain`: no damping, no such lanes,
+// no products to keep, no look at logarithms.
 template <bool plain, int K, class V, class Item>
-INLINE void finish(
-    Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const End &end, const V *n, V *to, int card, unsigned fixed) {
+INLINE void finish(Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const End &end, const V *n, V *to, int card,
+                   unsigned fixed) {
     using W = Wide<K, V>;
     const int k = K ? K : card;
     const Item *old = lanes.from + end.message;
@@ -448,8 +451,8 @@ template <class V> INLINE Roles roles_of(unsigned role_i, unsigned role_j) {
 
 // Both messages of a factor. `role_i`, `role_j`: lanes in which i and j are maximal.
 template <class V, int K, Roles roles, bool plain, class Item>
-INLINE void update(
-    Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const Step &step, unsigned role_i, unsigned role_j, unsigned fixed) {
+INLINE void update(Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const Step &step, unsigned role_i, unsigned role_j,
+                   unsigned fixed) {
     const int ki = K ? K : step.i.card, kj = K ? K : step.j.card, size = K ? K : (std::max(ki, kj) + L - 1) / L * L;
     V local[K ? 4 * K : 1];
     V *n_i = K ? local : lanes.room;
@@ -485,7 +488,8 @@ INLINE void update(
     }
 }
 
-// --- one factor of one instance, in registers -------------------------------------------------------------------------
+// --- one factor of one instance, in registers
+// -------------------------------------------------------------------------
 
 // States in C vectors; what is behind the last one is zero in potentials, messages and cavities.
 template <int C> using States = Vec[C];
@@ -621,7 +625,8 @@ INLINE void update(Lanes<double> &lanes, Marks<Vec> &marks, const Step &step, bo
     } else if (i_is_maximal) {
         products<Product::SUM, true, false, C>(table, step, n_i, n_j, to_i, to_j);
         const double *row = table + best_state<C>(marks, n_i, to_i, step.i.card) * step.j.card;
-        each_vector<C>([&](int c, int x) ALWAYS { to_j[c] = only_states<C>(c, step.j.card, read<Vec>(row + x), Vec{}); });
+        each_vector<C>([&](int c, int x)
+                           ALWAYS { to_j[c] = only_states<C>(c, step.j.card, read<Vec>(row + x), Vec{}); });
     } else {
         products<Product::SUM, false, true, C>(table, step, n_i, n_j, to_i, to_j);
         const double *column = table + best_state<C>(marks, n_j, to_j, step.j.card);
@@ -632,10 +637,11 @@ INLINE void update(Lanes<double> &lanes, Marks<Vec> &marks, const Step &step, bo
     finish<C>(lanes, marks, {&step.i, &step.j}, {&n_i, &n_j}, {&to_i, &to_j});
 }
 
-// --- many factors in a row --------------------------------------------------------------------------------------------
+// --- many factors in a row
+// --------------------------------------------------------------------------------------------
 
-// Which variables are maximal or held, a word of lanes each (`held` may be null); lanes that are `idle`.
-struct Words {
+// Which variables are maximal or held, a lane mask each (`held` may be null); lanes that are `idle`.
+struct MessageMasks {
     const uint8_t *role, *held;
     unsigned idle;
 };
@@ -643,15 +649,15 @@ struct Words {
 // Updates factors from `step` on while they are of shape K with such roles; returns the first one that is not.
 template <class V, class Item, int K, Roles roles, bool plain>
 const Step *update_while(const Lanes<V, Item> &given, Marks<V> &sofar, const Step *step, const Step *end, int direction,
-                         const Words &words) {
+                         const MessageMasks &masks) {
     Lanes<V, Item> lanes = given;
     Marks<Wide<K, V>> marks;
     for (; step != end; step += direction) {
-        unsigned role_i = words.role[step->i.variable], role_j = words.role[step->j.variable], fixed = 0;
+        unsigned role_i = masks.role[step->i.variable], role_j = masks.role[step->j.variable], fixed = 0;
         if (step->shape != K || roles_of<V>(role_i, role_j) != roles) break;
         if constexpr (!plain) {
-            if (words.held) fixed = words.held[step->i.variable] | words.held[step->j.variable];
-            if ((fixed | words.idle) == full<V> && fixed) continue;
+            if (masks.held) fixed = masks.held[step->i.variable] | masks.held[step->j.variable];
+            if ((fixed | masks.idle) == full<V> && fixed) continue;
         }
         if constexpr (K < 0) update<-K, roles>(lanes, marks, *step, role_i != 0);
         else update<V, K, roles, plain>(lanes, marks, *step, role_i, role_j, fixed);
@@ -661,14 +667,16 @@ const Step *update_while(const Lanes<V, Item> &given, Marks<V> &sofar, const Ste
 }
 
 template <class V, class Item>
-using Update = const Step *(*)(const Lanes<V, Item> &, Marks<V> &, const Step *, const Step *, int, const Words &);
+using Update = const Step *(*)(const Lanes<V, Item> &, Marks<V> &, const Step *, const Step *, int,
+                               const MessageMasks &);
 
-template <class V, class Item, Roles roles, bool plain, int K = largest_square<V>> Update<V, Item> update_for(int shape) {
+template <class V, class Item, Roles roles, bool plain, int K = largest_square<V>> Update<V, Item> update_for(
+    int shape) {
     if constexpr (K < -most_vectors<V>) {
         return nullptr;
     } else {
         // With vectors along rows, what `plain` spares counts for little.
-        if (shape == K) return update_while<V, Item, K, roles, plain && K >= 0>;
+        if (shape == K) return update_while < V, Item, K, roles, plain && K >= 0 > ;
         return update_for<V, Item, roles, plain, K == 2 ? 0 : K - 1>(shape);
     }
 }
@@ -679,7 +687,8 @@ template <class V, class Item, bool plain> Update<V, Item> update_for(int shape,
     return update_for<V, Item, Roles::MIXED, plain>(shape);
 }
 
-// --- many factors -----------------------------------------------------------------------------------------------------
+// --- many factors
+// -----------------------------------------------------------------------------------------------------
 
 template <class V> class Probabilities {
 public:
@@ -716,7 +725,9 @@ public:
         first_ = true;
     }
 
-    int64_t at_a_time(int64_t) const { return std::max<int64_t>(1, int64_t(WORK_AT_A_TIME / double(graph_->entries + 1))); }
+    int64_t at_a_time(int64_t) const {
+        return std::max<int64_t>(1, int64_t(WORK_AT_A_TIME / double(graph_->entries + 1)));
+    }
 
     void load(unsigned joined, const int64_t *who) {
         const double *psi[lanes], *messages[lanes];
@@ -738,7 +749,8 @@ public:
             }
         }
         if constexpr (lanes == 1) {
-            spread_out(psi[0], graph_->state_place, graph_->n_states, w_->state_ptr.data + w_->var_ptr[who[0]], psi_.data());
+            spread_out(psi[0], graph_->state_place, graph_->n_states, w_->state_ptr.data + w_->var_ptr[who[0]],
+                       psi_.data());
             const int64_t *at = w_->message_at.data + w_->first_slot(who[0]);
             spread_out(messages[0], graph_->message_place, graph_->n_messages, at, messages_.data());
         } else {
@@ -754,16 +766,24 @@ public:
         bool flooding = how_->flooding;
         Marks<V> marks;
         marks.least = collect();
-        Lanes<V> state{how_->scaled_tables.data, psi_.data(), messages_.data(), flooding ? next_.data() : messages_.data(),
-                       product_.data(), room_.data(), graph_->others.data(), how_->damping, !flooding, look};
+        Lanes<V> state{how_->scaled_tables.data,
+                       psi_.data(),
+                       messages_.data(),
+                       flooding ? next_.data() : messages_.data(),
+                       product_.data(),
+                       room_.data(),
+                       graph_->others.data(),
+                       how_->damping,
+                       !flooding,
+                       look};
         bool plain = how_->damping == 0.0 && !look && graph_->hubs.empty() && held_.empty();
-        Words words{roles_.data(), held_.empty() ? nullptr : held_.data(), idle_};
+        MessageMasks masks{roles_.data(), held_.empty() ? nullptr : held_.data(), idle_};
         const Step *first = graph_->steps.data(), *last = first + n - 1;
         const Step *step = reverse ? last : first, *end = reverse ? first - 1 : last + 1;
         while (step != end) {
             Roles roles = roles_of<V>(roles_[step->i.variable], roles_[step->j.variable]);
             Update<V, V> update = updates_[plain][int(roles)][step->shape + most_vectors<V>];
-            step = update(state, marks, step, end, reverse ? -1 : 1, words);
+            step = update(state, marks, step, end, reverse ? -1 : 1, masks);
         }
         if (flooding) std::swap(messages_, next_);
         change_ = larger(marks.rise, -marks.fall);
@@ -782,7 +802,8 @@ public:
         if constexpr (lanes == 1) {
             const int64_t *at = w_->message_at.data + w_->first_slot(who[0]);
             for (size_t s = 0; s < graph_->message_place.size(); ++s)
-                std::copy_n(messages_.data() + graph_->message_place[s], at[s + 1] - at[s], messages[0] + at[s] - at[0]);
+                std::copy_n(messages_.data() + graph_->message_place[s], at[s + 1] - at[s],
+                            messages[0] + at[s] - at[0]);
         } else {
             scatter_some(messages_.data(), graph_->n_messages, messages, done);
         }
@@ -796,8 +817,8 @@ public:
         run_->scaled[b] = 0;
     }
 
-    // Bethe values sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i) of the loaded instances, and marginals, if wanted, which
-    // are added to `out`. An instance that cannot be trusted has NaN and adds nothing.
+    // Bethe values sum_a PS(S_a) + sum_i (1 - degree_i) PS(g_i) of the loaded instances, and marginals, if wanted,
+    // which are added to `out`. An instance that cannot be trusted has NaN and adds nothing.
     void beliefs(unsigned who_of, const int64_t *who, const BeliefArrays &out) {
         bool wanted = !out.mu_unary.empty();
         int64_t some = 0;
@@ -817,7 +838,8 @@ public:
             if (!wanted || !trusted(k)) continue;
             for (int64_t i = 0; i < graph_->n_vars; ++i) {
                 double *to = out.mu_unary.data + w_->state_ptr[w_->var_ptr[b] + i];
-                for (int64_t x = 0; x < w_->card(w_->var_ptr[b] + i); ++x) to[x] += lane(mu_unary_[graph_->state_place[i] + x], k);
+                for (int64_t x = 0; x < w_->card(w_->var_ptr[b] + i); ++x)
+                    to[x] += lane(mu_unary_[graph_->state_place[i] + x], k);
             }
             double *to = out.mu_tables.data + w_->mu_at[w_->factor_ptr[b]];
             for (int64_t e = 0; e < n_mu; ++e) to[e] += lane(mu_tables_[e], k);
@@ -899,7 +921,9 @@ private:
         return total;
     }
 
-    static void mark(uint8_t &word, int k, bool set) { word = uint8_t((word & ~(1u << k)) | unsigned(set) << k); }
+    static void mark(uint8_t &lane_mask, int k, bool set) {
+        lane_mask = uint8_t((lane_mask & ~(1u << k)) | unsigned(set) << k);
+    }
 
     // The products of all messages to hubs, afresh for every sweep so that nothing drifts; returns the smallest.
     V collect() {
@@ -925,7 +949,8 @@ private:
     }
 
     // Numbers of one instance to their places; `at` says where those of every part begin.
-    void spread_out(const double *from, const std::vector<int32_t> &place, int64_t n, const int64_t *at, double *to) const {
+    void spread_out(const double *from, const std::vector<int32_t> &place, int64_t n, const int64_t *at,
+                    double *to) const {
         if (!graph_->padded) {
             std::copy_n(from, n, to);
             return;

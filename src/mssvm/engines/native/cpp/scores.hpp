@@ -5,15 +5,15 @@
 //     output i   m_i(x_i) = PS_{eps_y} over the other outputs of R_a  -  n_i(x_i)
 //     hidden i   m_i(x_i) = eps_h log b_a(x_i)  -  n_i(x_i)
 //
-// with outputs a_B, hidden a_A, PS_eps(v) = eps log sum exp(v / eps) (the maximum at eps = 0), and max m_i = 0. A state is
-// masked while a score or message of -inf sits on it: `field` sums what is finite and `masked` counts what is not, so that
-// no infinity is ever subtracted.
+// with outputs a_B, hidden a_A, PS_eps(v) = eps log sum exp(v / eps) (the maximum at eps = 0), and max m_i = 0. A state
+// is masked while a score or message of -inf sits on it: `field` sums what is finite and `masked` counts what is not,
+// so that no infinity is ever subtracted.
 #pragma once
 #include "messages.hpp"
 
 namespace mssvm {
 
-constexpr double ROUNDINGS = 8.0;              // of the largest field, up to which a change of a message is none
+constexpr double ROUNDINGS = 8.0;             // of the largest field, up to which a change of a message is none
 constexpr double SCORE_WORK_AT_A_TIME = 1e7;  // table entries of the sweeps of one instance in one call
 
 inline double power_sum(const double *values, int64_t n, double eps) {
@@ -139,7 +139,8 @@ private:
 
     double largest_field() const {
         double most = 0.0;
-        for (int64_t e = 0; e < w_->end_state(b_) - w_->first_state(b_); ++e) most = std::max(most, std::abs(field_[e]));
+        for (int64_t e = 0; e < w_->end_state(b_) - w_->first_state(b_); ++e)
+            most = std::max(most, std::abs(field_[e]));
         return most;
     }
 

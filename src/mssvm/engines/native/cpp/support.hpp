@@ -1,4 +1,5 @@
-// Zeros of tables as hard constraints: arc consistency, and a depth-first search for assignments of positive probability.
+// Zeros of tables as hard constraints: arc consistency, and a depth-first search for assignments of positive
+// probability.
 //
 // A state is possible while every table around its variable has an entry above -inf whose states are all left.
 // Arc consistency removes the others, again and again; `Domains` remembers what was removed, so that it can be undone.
@@ -56,8 +57,13 @@ inline void check(const ConstraintGraph &w, const Floats &tables) {
 class Domains {
 public:
     Domains(const ConstraintGraph &wiring, const Bytes8 &hard, const Floats &tables, const Bytes8 &left)
-        : wiring_(wiring), hard_(hard), tables_(tables), left_(left), size_(wiring.variables(), 0),
-          queued_(wiring.factors(), 0), supported_(wiring.states(), 0) {
+        : wiring_(wiring),
+          hard_(hard),
+          tables_(tables),
+          left_(left),
+          size_(wiring.variables(), 0),
+          queued_(wiring.factors(), 0),
+          supported_(wiring.states(), 0) {
         for (int64_t state = 0; state < wiring.states(); ++state) size_[wiring.owner[state]] += left[state];
     }
 
@@ -138,7 +144,8 @@ private:
 };
 
 // Removes what is impossible from `left`; whether every variable has a state left.
-inline bool arc_consistent(const ConstraintGraph &wiring, const Bytes8 &hard, const Floats &tables, const Bytes8 &left) {
+inline bool arc_consistent(const ConstraintGraph &wiring, const Bytes8 &hard, const Floats &tables,
+                           const Bytes8 &left) {
     Domains domains(wiring, hard, tables, left);
     for (int64_t f = 0; f < wiring.factors(); ++f) domains.enqueue(f);
     if (domains.propagate() >= 0) return false;

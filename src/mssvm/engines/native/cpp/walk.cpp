@@ -21,17 +21,17 @@ struct Walk {
     int64_t bytes;
     const ConstraintGraph *wiring;
     Bytes8 hard;
-    Floats scores, prob;        // of states, then of tables (where `wiring` finds them); exp(scores / eps_h)
-    Bytes8 possible, free;      // states that are not forbidden; outputs that may move
-    Ints states;                // of outputs, changed in place
-    Floats draws;               // rows of random numbers in (0, 1), one a region
-    int64_t columns;            // of a row
-    double hot, cold;           // temperatures of the noise at the first region and after the last
-    double most_entries;        // of a clique
+    Floats scores, prob;               // of states, then of tables (where `wiring` finds them); exp(scores / eps_h)
+    Bytes8 possible, free;             // states that are not forbidden; outputs that may move
+    Ints states;                       // of outputs, changed in place
+    Floats draws;                      // rows of random numbers in (0, 1), one a region
+    int64_t columns;                   // of a row
+    double hot, cold;                  // temperatures of the noise at the first region and after the last
+    double most_entries;               // of a clique
     double most_outputs, least_power;  // of a region; its least number of outputs as a power of the most
     double eps;
-    Floats progress;            // the value of the states, and the best one seen
-    Ints best;                  // states of the best value
+    Floats progress;  // the value of the states, and the best one seen
+    Ints best;        // states of the best value
 };
 
 // A table over local variables: entries at `at` of the arena, in C order of `scope`.
@@ -43,9 +43,18 @@ struct Function {
 class Region {
 public:
     explicit Region(const Walk &walk)
-        : walk_(walk), w_(*walk.wiring), local_(w_.variables()), chosen_(w_.variables()), left_(w_.states()),
-          open_(w_.variables()), seen_(w_.variables()), held_(w_.variables()), seen_factor_(w_.factors(), -1),
-          adjacent_(MOST_VARIABLES * MOST_VARIABLES), arena_(ARENA), choice_(ARENA) {
+        : walk_(walk),
+          w_(*walk.wiring),
+          local_(w_.variables()),
+          chosen_(w_.variables()),
+          left_(w_.states()),
+          open_(w_.variables()),
+          seen_(w_.variables()),
+          held_(w_.variables()),
+          seen_factor_(w_.factors(), -1),
+          adjacent_(MOST_VARIABLES * MOST_VARIABLES),
+          arena_(ARENA),
+          choice_(ARENA) {
         for (int64_t v = 0; v < w_.variables(); ++v) {
             if (walk.free[v]) centres_.push_back(v);
         }
@@ -57,7 +66,8 @@ public:
     void move(int64_t k, const double *draws, double temperature) {
         draws_ = draws;
         double power = walk_.least_power + (1.0 - walk_.least_power) * draws[1];
-        find_outputs(centres_[int64_t(draws[0] * double(centres_.size()))], int64_t(std::pow(walk_.most_outputs, power)));
+        find_outputs(centres_[int64_t(draws[0] * double(centres_.size()))],
+                     int64_t(std::pow(walk_.most_outputs, power)));
         propagate();
         if (!collect() || outputs_ == 0) return;
         for (int64_t v = 0; v < outputs_; ++v) old_[v] = index_of(v, walk_.states[name_[v]]);

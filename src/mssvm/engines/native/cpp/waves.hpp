@@ -1,11 +1,13 @@
-// Probabilities of one instance whose graph is a grid with one table across and one down: lanes hold several rows of it.
+// Probabilities of one instance whose graph is a grid with one table across and one down: lanes hold several rows of
+// it.
 //
 // A sweep meets the variables row by row, and at (r, c) the factor to the variable above before that to the left (other
-// orders, as by diagonals, give the same messages if factors that share a variable come in the same order). What it does there
-// needs the variable to the left and the one above that to the right, so all variables with the same c + 2 r, a wave, may
-// be done side by side, first their factors upwards, then those to the left: every message is the one of the sweep, bit by
-// bit. The numbers of one state and one wave lie one behind the other in order of rows, so that the neighbours of L
-// variables are L numbers as well, wherever they begin. Messages that a variable at the border does not have are one.
+// orders, as by diagonals, give the same messages if factors that share a variable come in the same order). What it
+// does there needs the variable to the left and the one above that to the right, so all variables with the same c + 2
+// r, a wave, may be done side by side, first their factors upwards, then those to the left: every message is the one of
+// the sweep, bit by bit. The numbers of one state and one wave lie one behind the other in order of rows, so that the
+// neighbours of L variables are L numbers as well, wherever they begin. Messages that a variable at the border does not
+// have are one.
 #pragma once
 #include "scaled.hpp"
 
@@ -14,8 +16,8 @@ namespace mssvm {
 enum Side { LEFT, RIGHT, ABOVE, BELOW };
 constexpr int SIDES = 4;
 
-// A grid in waves. Steps are packs of up to L factors; the ends of pack p have the numbers 2 p and 2 p + 1 as variables,
-// of which `lane_variables` names those of every lane (-1: the lane has no factor).
+// A grid in waves. Steps are packs of up to L factors; the ends of pack p have the numbers 2 p and 2 p + 1 as
+// variables, of which `lane_variables` names those of every lane (-1: the lane has no factor).
 struct Grid {
     int64_t rows = 0, columns = 0, states = 0, room = 0;  // room: numbers of a state in a wave
     std::vector<Step> steps;
@@ -48,9 +50,7 @@ private:
 
     int64_t first_row(int64_t wave) const { return std::max<int64_t>(0, (wave - columns + 2) / 2); }
     int64_t index(int64_t r, int64_t c) const { return r - first_row(c + 2 * r) + MARGIN; }
-    int32_t place_of_states(int64_t r, int64_t c) const {
-        return int32_t((c + 2 * r) * states * room + index(r, c));
-    }
+    int32_t place_of_states(int64_t r, int64_t c) const { return int32_t((c + 2 * r) * states * room + index(r, c)); }
     // The message to (r, c) from a side, kept with the later variable of its factor.
     int32_t incoming(int64_t r, int64_t c, Side side) const {
         if (side == RIGHT) ++c;
@@ -80,8 +80,8 @@ private:
         return w.factor_ptr[b + 1] - w.factor_ptr[b] == rows * (columns - 1) + (rows - 1) * columns;
     }
 
-    // Whether the factors are those of the grid, each kind with one table, and swept in an order with the same messages:
-    // at every variable the one above comes first, then the left, the right and the one below.
+    // Whether the factors are those of the grid, each kind with one table, and swept in an order with the same
+    // messages: at every variable the one above comes first, then the left, the right and the one below.
     bool sort_factors(const Wiring &w, int64_t b) {
         int64_t first = w.var_ptr[b], first_slot = w.first_slot(b), first_factor = w.factor_ptr[b], n = rows * columns;
         std::vector<int64_t> rank[SIDES];  // in the sweep, by side and variable
@@ -100,7 +100,8 @@ private:
                 late_first_[side] = late_first;
                 seen[side] = true;
             }
-            if (table_[side] != w.scaled_at[f] || late_first_[side] != late_first || rank[side][late] >= 0) return false;
+            if (table_[side] != w.scaled_at[f] || late_first_[side] != late_first || rank[side][late] >= 0)
+                return false;
             rank[side][late] = rank[back][early] = e;
             message_place[s + !late_first - first_slot] = incoming(late / columns, late % columns, side);
             message_place[s + late_first - first_slot] = incoming(early / columns, early % columns, back);
@@ -130,13 +131,15 @@ private:
         for (int64_t v = 0; v < rows * columns; ++v) {
             int64_t k = w.near_ptr[w.var_ptr[b] + v];
             for (Side side : order_)
-                if (has(v / columns, v % columns, side) && side_of(v / columns, v % columns, w.near[k++]) != side) return false;
+                if (has(v / columns, v % columns, side) && side_of(v / columns, v % columns, w.near[k++]) != side)
+                    return false;
         }
         return true;
     }
 
     End end(int32_t number, int64_t r, int64_t c, Side from) {
-        End out{number, place_of_states(r, c), incoming(r, c, from), int32_t(states), int32_t(others.size()), SIDES - 1};
+        End out{number,          place_of_states(r, c),  incoming(r, c, from),
+                int32_t(states), int32_t(others.size()), SIDES - 1};
         for (Side side : order_)
             if (side != from) others.push_back(incoming(r, c, side));
         return out;
@@ -148,7 +151,8 @@ private:
             int64_t c = wave - 2 * r, up = side == ABOVE, left = side == LEFT;
             int32_t number = int32_t(2 * steps.size());
             bool swap = late_first_[side];
-            End late = end(number + !swap, r, c, side), early = end(number + swap, r - up, c - left, side == ABOVE ? BELOW : RIGHT);
+            End late = end(number + !swap, r, c, side),
+                early = end(number + swap, r - up, c - left, side == ABOVE ? BELOW : RIGHT);
             steps.push_back({swap ? late : early, swap ? early : late, table_[side], -1, int32_t(states)});
             for (bool is_late : {swap, !swap})
                 for (int64_t k = 0; k < L; ++k) {
@@ -201,15 +205,24 @@ public:
 
     void sweep(bool reverse, bool look) {
         double *to = how_->flooding ? next_.data() : messages_.data();
-        Lanes<Vec, double> state{how_->scaled_tables.data, psi_.data(), messages_.data(), to, nullptr, nullptr,
-                                 grid_->others.data(), how_->damping, false, look, grid_->room};
+        Lanes<Vec, double> state{how_->scaled_tables.data,
+                                 psi_.data(),
+                                 messages_.data(),
+                                 to,
+                                 nullptr,
+                                 nullptr,
+                                 grid_->others.data(),
+                                 how_->damping,
+                                 false,
+                                 look,
+                                 grid_->room};
         Marks<Vec> marks;
-        Words words{roles_.data(), held_.data(), 0};
+        MessageMasks masks{roles_.data(), held_.data(), 0};
         const Step *first = grid_->steps.data(), *last = first + grid_->steps.size() - 1;
         const Step *step = reverse ? last : first, *end = reverse ? first - 1 : last + 1;
         while (step != end) {
             Roles roles = roles_of<Vec>(roles_[step->i.variable], roles_[step->j.variable]);
-            step = updates_[int(roles)][step->shape](state, marks, step, end, reverse ? -1 : 1, words);
+            step = updates_[int(roles)][step->shape](state, marks, step, end, reverse ? -1 : 1, masks);
         }
         if (how_->flooding) std::swap(messages_, next_);
         change_ = largest(larger(marks.rise, -marks.fall));

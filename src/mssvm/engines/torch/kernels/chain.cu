@@ -1,12 +1,13 @@
-// Exact chains of S states that read one table each, everything in one launch: GROUPS chains a warp, LANES lanes a
-// chain, lane k holding the states k, k + LANES, ... (COLS of them). Compiled with S, COLS, GROUPS, WARPS (a block),
-// AHEAD (sites read in advance) and BLOCKS (a multiprocessor). Numbers are scaled probabilities exp(theta / eps).
-// Chains whose scale leaves the safe range, or which lose a state below it that may matter later, get the value NaN,
-// and are computed again elsewhere: where no entry of the table is forbidden a lost state is heard again at most by the
-// table's range over what the others say; where one is, nothing may be lost.
+// Exact inference on chains of S states with one table each, in one launch. A warp has GROUPS chains, a chain has LANES
+// lanes, and lane k holds the states k, k + LANES, ... (COLS of them). Compiled with S, COLS, GROUPS, WARPS (per
+// block), AHEAD (sites prefetched) and BLOCKS (per multiprocessor).
+//
+// Numbers are scaled probabilities exp(theta / eps). A chain whose scale leaves the safe range, or in which a state
+// underflows that may matter later, gets the value NaN and is computed again in log space. Without forbidden entries an
+// underflowed state can regain at most the range of the table; with forbidden entries no state may underflow.
 #define FULL 0xffffffffu
 constexpr int LANES = (S + COLS - 1) / COLS, ROW = (LANES * COLS + 4) / 4 * 4, VECTOR = (S + 3) / 4 * 4;
-constexpr bool SPARE = COLS == 1 && GROUPS == 1 && S < 32;  // the last lane has no state, and sums
+constexpr bool SPARE = COLS == 1 && GROUPS == 1 && S < 32;  // a lane without a state computes the sum
 constexpr REAL LOW = sizeof(REAL) == 4 ? REAL(1e-28) : REAL(1e-250), HIGH = REAL(1) / LOW;
 constexpr REAL TINY = sizeof(REAL) == 4 ? REAL(1e-37) : REAL(1e-300),
                DIGITS = sizeof(REAL) == 4 ? REAL(1e6) : REAL(1e14);
@@ -15,8 +16,8 @@ struct alignas(16) Four {
     REAL x, y, z, w;
 };
 
-// What a lane is: its chain (none: n = 0), its place among the lanes of the chain, and the chain's vector in shared
-// memory (lanes that belong to no chain read the first one's).
+// The place of a lane: its chain (n = 0: none), its index among the chain's lanes, and the chain's vector in shared
+// memory (lanes without a chain read that of the first chain).
 struct Lane {
     int b, k, base, n;
     bool own;
@@ -48,8 +49,8 @@ __device__ __forceinline__ int longest(int n) { return __reduce_max_sync(FULL, n
 __device__ __forceinline__ float rsqrt_(float x) { return rsqrtf(x); }
 __device__ __forceinline__ double rsqrt_(double x) { return rsqrt(x); }
 
-// work: ROW numbers a site. Chain b has the states from first[b] on, length[b] sites, the table at table_at[b], and
-// adds nothing else to the marginals at mu_at[b].
+// Forward-backward. `work` has ROW numbers per site. Chain b has its scores at first[b], length[b] sites, its table at
+// table_at[b], and is the only one to write the pairwise marginals at mu_at[b].
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     sums(const REAL *__restrict__ theta, const REAL *__restrict__ tables, const long long *__restrict__ first,
          const int *__restrict__ length, const long long *__restrict__ table_at, const long long *__restrict__ mu_at,
@@ -71,14 +72,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         for (int s = 0; s < VECTOR; s++)
             P[j][s] = s < S && me.on(j) ? exp_(E[s * S + me.state(j)] * c) : REAL(SPARE && s < S);
     REAL most_p = 0, least_p = infinity();
-    bool hole = false;
+    bool forbids = false;
 #pragma unroll
     for (int j = 0; j < COLS; j++)
 #pragma unroll
         for (int s = 0; s < S; s++)
             if (me.on(j)) {
                 const bool forbidden = E[s * S + me.state(j)] == -infinity();
-                hole = hole || forbidden;
+                forbids = forbids || forbidden;
                 most_p = larger(most_p, P[j][s]);
                 least_p = forbidden || P[j][s] > least_p ? least_p : P[j][s];
             }
@@ -88,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         most_p = larger(most_p, __shfl_xor_sync(FULL, most_p, o));
         least_p = less < least_p ? less : least_p;
     }
-    const bool holes = __any_sync(FULL, hole);
+    const bool has_forbidden = __any_sync(FULL, forbids);
     const REAL floor = TINY / least_p;
     bool lost = false;
     // Forward: a_t = exp(u_t) (P^T a_{t-1}) r_t, where r_t = z_{t-2}^(-1/2) and z = sum(a): that keeps z near a
@@ -142,7 +143,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
                 const REAL sum = m[j][0] + m[j][1];
                 if (SPARE) z0 = __shfl_sync(FULL, sum, 31);
                 a[j] = go && me.on(j) ? exp_(next[i][j] * c) * (sum * r) : SPARE && !me.on(j) ? REAL(0) : a[j];
-                if (holes) lost = lost || (go && me.on(j) && sum > 0 && a[j] < floor && next[i][j] > -infinity());
+                if (has_forbidden)
+                    lost = lost || (go && me.on(j) && sum > 0 && a[j] < floor && next[i][j] > -infinity());
                 if (t + AHEAD + 1 < n && me.on(j)) next[i][j] = coming[i * S + j * LANES];
             }
             const REAL z = z0 + z1;
@@ -161,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         At += AHEAD * ROW;
     }
     const unsigned int losing =
-        __ballot_sync(FULL, holes && lost) >> me.base % 32 & (LANES < 32 ? (1u << LANES % 32) - 1 : FULL);
+        __ballot_sync(FULL, has_forbidden && lost) >> me.base % 32 & (LANES < 32 ? (1u << LANES % 32) - 1 : FULL);
     const bool safe = low > larger(LOW, TINY * DIGITS * most_p / least_p) && high < HIGH && !losing;
     logz += log_(end);
     r = REAL(1) / end;

@@ -1,4 +1,5 @@
-// In front of every kernel, behind REAL and the constants: fast functions in single precision, exact ones in double.
+// Prefix of every kernel's source, after REAL and the constants: fast functions in single precision, exact ones in
+// double.
 __device__ __forceinline__ float exp_(float x) { return __expf(x); }
 __device__ __forceinline__ double exp_(double x) { return exp(x); }
 __device__ __forceinline__ float log_(float x) { return __logf(x); }
@@ -13,22 +14,27 @@ __device__ __forceinline__ float larger(float a, float b) { return fmaxf(a, b); 
 __device__ __forceinline__ double larger(double a, double b) { return fmax(a, b); }
 __device__ __forceinline__ REAL infinity() { return REAL(__int_as_float(0x7f800000)); }
 
-// One visit of a variable of a forest, children before their parents and one child directly before: where its states
-// and its parent's begin (the latter -1 for a root), the visit of the parent, and its numbers of states and flags
-// (`Postorder.of` in trees.py).
+// One visit of a variable of a forest, in postorder: children before parents, and each parent directly after one of its
+// children (`Postorder.of` in trees.py fills these).
 struct alignas(16) Visit {
-    int v, p, parent, cards;
-    __device__ __forceinline__ int own() const { return cards & 255; }
-    __device__ __forceinline__ int up() const { return (cards >> 8) & 255; }
-    __device__ __forceinline__ bool leaf() const { return cards >> 16 & 1; }
-    __device__ __forceinline__ bool first() const { return cards >> 17 & 1; }   // child of its parent
-    __device__ __forceinline__ bool second() const { return cards >> 18 & 1; }  // variable of its factor
-    // Entry of the table for the variable's state s and its parent's q.
-    __device__ __forceinline__ int at(int s, int q) const { return second() ? q * own() + s : s * up() + q; }
+    int state_at;         // offset of the variable's states in the instance
+    int parent_state_at;  // and of its parent's; -1 for a root
+    int parent_visit;     // position of the parent in the postorder
+    int packed;           // numbers of states, then flags
+    __device__ __forceinline__ int n_states() const { return packed & 255; }
+    __device__ __forceinline__ int n_parent_states() const { return (packed >> 8) & 255; }
+    __device__ __forceinline__ bool is_leaf() const { return packed >> 16 & 1; }
+    __device__ __forceinline__ bool is_first_child() const { return packed >> 17 & 1; }      // of its parent
+    __device__ __forceinline__ bool is_second_variable() const { return packed >> 18 & 1; }  // of its factor
+    // Entry of the table for the variable's state s and its parent's state q.
+    __device__ __forceinline__ int entry(int s, int q) const {
+        return is_second_variable() ? q * n_states() + s : s * n_parent_states() + q;
+    }
 };
 
-// The forests of a batch: visits of every kind with their factors and variables; of each instance where its scores,
-// visits, factors, variables and room for work begin; of each factor its table and the marginals of its pairs.
+// The forests of a batch. `visits`, `factors` and `variables` are the postorders of all topologies; then, by instance,
+// the offsets of its scores, postorder, factors, variables and workspace; then, by factor, those of its table and of
+// its pairwise marginals.
 struct Forests {
     const Visit *visits;
     const int *factors, *variables;

@@ -1,14 +1,20 @@
-// Belief propagation on grids of H x W variables of S states: one block a grid, all messages in shared memory, all
-// sweeps in one launch. Compiled with H, W, S, T (threads), SPLIT (half of them for each axis), BLOCKS (a
-// multiprocessor), PRODUCT (of sums, of maxima, mixed, or mixed with outputs at a temperature of their own), FLOODING
-// and TABLES: 0, two for all grids, which come by value; 1, two for each grid; 2, one for each edge, laid out as
-// [axis][entry][position of the first end], scaled. Positions go by colour, so that neighbours in memory send together.
-// A message is its ratios to its first entry: S - 1 numbers. Slots 0 to 3 of a node hold what comes from the left, the
-// right, above and below. With FLOODING sweeps go from one half of the memory to the other; otherwise the nodes of one
-// colour send, then the others. What an output sends to a hidden neighbour needs what that neighbour says to it: the
-// message it sent last. Threads of a mixed product take the hidden nodes of a colour first, so that most warps do one
-// thing. Maxima in single precision are those of sums of whole numbers (logs in steps of 2^-22), for which there is one
-// instruction.
+// Belief propagation on grids of H x W variables of S states: one block per grid, all messages in shared memory, all
+// sweeps in one launch. Compiled with
+//
+//     H, W, S      height, width, states
+//     T, SPLIT     threads of a block, and whether half of them serve each axis
+//     BLOCKS       blocks per multiprocessor
+//     PRODUCT      sums, maxima, mixed (eps_y = 0), or mixed with outputs at their own temperature
+//     FLOODING     all messages at once, from one half of the memory to the other; else the nodes of one colour, then
+//                  those of the other
+//     TABLES       0: two tables for all grids, passed by value; 1: two for each grid; 2: one for each edge, as
+//                  [axis][entry][position of the first variable], scaled
+//
+// Positions are grouped by colour, so that neighbours in memory send together. A message is stored as the ratios to its
+// first entry, S - 1 numbers. Slots 0 to 3 of a node hold the messages from the left, the right, above and below. The
+// message of an output to a hidden neighbour depends on the neighbour's last message to it. In mixed products threads
+// take the hidden nodes of a colour first, so that most warps do not diverge. Maxima in single precision are computed
+// on integers (logs in steps of 2^-22), for which there is a single instruction.
 constexpr int SUMS = 0, MAXIMA = 1, MIXED = 2, TEMPERED = 3;
 constexpr int N = H * W, HALF = (W + 1) / 2, NH = H * HALF, PLACES = 2 * NH, SS = S * S, R = S - 1;
 constexpr int TH = T / (SPLIT ? 2 : 1), ROUNDS = (NH + TH - 1) / TH, SLOT = R * PLACES, BUFFER = 4 * SLOT;
@@ -48,7 +54,7 @@ __device__ __forceinline__ void from_log(REAL log, REAL &x) { x = exp_(log); }
 __device__ __forceinline__ void from_log(REAL log, int &x) {
     x = log > -64 ? __float2int_rn(STEPS * (log < 64 ? log : REAL(64))) : -(1 << 29);
 }
-// Positive numbers are in the order of their bits, and of three whole numbers one instruction takes the largest.
+// Positive floats compare like their bits as integers, and one instruction takes the largest of three integers.
 __device__ __forceinline__ float largest(float a, float b, float c) {
     return __int_as_float(__vimax3_s32(__float_as_int(a), __float_as_int(b), __float_as_int(c)));
 }
@@ -64,8 +70,7 @@ __device__ __forceinline__ int place(int n) {
     return ((i + j) & 1) * NH + i * HALF + j / 2;
 }
 
-// A variable of a colour, number k of them: where it is, and its neighbours' positions along an axis, -1 if there is
-// none.
+// Variable number k of a colour: its row, column and position, and its neighbours' positions along an axis (-1: none).
 struct Node {
     int i, j, at, other;
     __device__ __forceinline__ Node(int colour, int k) {
@@ -90,8 +95,8 @@ struct Node {
     }
 };
 
-// Puts ratios into a slot, averaged with what was there; raises the largest change of the message (largest entry 1) if
-// LOOK.
+// Damps a new message x by the old one; with `look`, raises `change` to the largest change of its logs (both messages
+// normalised to largest entry 1).
 __device__ __forceinline__ void settle(const M *old, M *x, bool look, REAL damping, REAL &change) {
     if (damping > 0)
 #pragma unroll

@@ -1,27 +1,32 @@
-// Nested power sums on forests at two temperatures, zeros included, everything in one launch: WIDE lanes an instance,
-// lane k holding state k. Compiled with WIDE (2 to 32) and THREADS. A free output below a hidden variable stays open
-// until the next output above: what is sent past hidden variables has a row for each of its states. Exact where each
-// hidden component touches two free outputs at most, and variables are rooted at outputs (or at an end of a path).
-// Everything is in logs and stays near 0: the highest score of a variable goes to the value. Sums are of scaled
-// numbers, and again in logs where these are too small to tell.
+// Nested power sums on forests at any two temperatures, zero included, in one launch. An instance has WIDE lanes, and
+// lane k holds state k. Compiled with WIDE (2 to 32) and THREADS.
+//
+// A free output below a hidden variable stays open until the next output above it: messages of hidden variables have a
+// row for each of its states. This is exact where each hidden component touches at most two free outputs, and forests
+// are rooted at outputs (or at an end of a path).
+//
+// Everything is in logs near 0: the highest score of each variable is moved to the value. Sums use scaled
+// probabilities, and are repeated in logs where these are too small to be trusted.
 constexpr REAL SMALL = sizeof(REAL) == 4 ? REAL(1e-20) : REAL(1e-200);
 constexpr int OUTPUT = 1, FREE = 2;  // roles
 
 __device__ __forceinline__ REAL none() { return -infinity(); }
-__device__ __forceinline__ REAL of(unsigned int group, REAL x, int lane) { return __shfl_sync(group, x, lane, WIDE); }
-__device__ __forceinline__ REAL most_of(unsigned int group, REAL x) {
+__device__ __forceinline__ REAL from_lane(unsigned int group, REAL x, int lane) {
+    return __shfl_sync(group, x, lane, WIDE);
+}
+__device__ __forceinline__ REAL max_over_lanes(unsigned int group, REAL x) {
 #pragma unroll
     for (int o = WIDE / 2; o; o >>= 1) x = larger(x, __shfl_xor_sync(group, x, o));
     return x;
 }
-__device__ __forceinline__ REAL sum_of(unsigned int group, REAL x) {
+__device__ __forceinline__ REAL sum_over_lanes(unsigned int group, REAL x) {
 #pragma unroll
     for (int o = WIDE / 2; o; o >>= 1) x += __shfl_xor_sync(group, x, o);
     return x;
 }
-__device__ __forceinline__ bool any_of(unsigned int group, bool x) { return __ballot_sync(group, x) & group; }
+__device__ __forceinline__ bool any_lane(unsigned int group, bool x) { return __ballot_sync(group, x) & group; }
 
-// The power sum of numbers that come one after the other, and the first of the largest.
+// A running power sum of numbers, with the index of the first maximum.
 struct Running {
     REAL eps, top, total;
     int best;
@@ -42,22 +47,22 @@ struct Running {
 
 // The power sum over lanes, and the weight of each.
 __device__ __forceinline__ REAL power(unsigned int group, REAL x, REAL eps) {
-    const REAL top = most_of(group, x);
-    return eps > 0 && top > none() ? top + eps * log_(sum_of(group, exp_((x - top) / eps))) : top;
+    const REAL top = max_over_lanes(group, x);
+    return eps > 0 && top > none() ? top + eps * log_(sum_over_lanes(group, exp_((x - top) / eps))) : top;
 }
 __device__ __forceinline__ REAL weight(unsigned int group, REAL x, REAL eps) {
-    const REAL top = most_of(group, x);
+    const REAL top = max_over_lanes(group, x);
     if (!(top > none())) return 0;
     if (eps > 0) {
         const REAL e = exp_((x - top) / eps);
-        return e / sum_of(group, e);
+        return e / sum_over_lanes(group, e);
     }
     return REAL((__ffs(int(__ballot_sync(group, x == top) & group)) - 1) % 32 == int(threadIdx.x % 32));
 }
 
-// What an instance's variables know: of each visit its scores with all that has no rows, the rows from below, and the
-// rows to its parent, in whose place their weights come on the way down. rows[t] counts the former, 0 if there are
-// none.
+// Workspace of an instance. Each visit t has its scores plus all messages without rows, the rows that came from below,
+// and the rows sent to its parent, which the downward pass replaces by their weights. rows[t] is the number of rows
+// from below, 0 if active are none.
 struct Space {
     REAL *at;
     int *rows;
@@ -67,20 +72,20 @@ struct Space {
     __device__ __forceinline__ REAL *above(int t) const { return below(t) + most * most; }
 };
 
-// A variable with its factor towards its parent: lane k has the table's column of the parent's state k, or the row of
-// its own.
+// The table between a variable and its parent in registers: lane k has the column of the parent's state k, or the row
+// of the variable's own state k.
 struct Pair {
     REAL log[WIDE], scaled[WIDE], top;
     __device__ __forceinline__ Pair(unsigned int group, const Visit &me, const REAL *P, int k, bool column, REAL eps) {
-        const int n = column ? me.own() : me.up();
-        const bool there = k < (column ? me.up() : me.own());
+        const int n = column ? me.n_states() : me.n_parent_states();
+        const bool active = k < (column ? me.n_parent_states() : me.n_states());
         top = none();
 #pragma unroll
         for (int s = 0; s < WIDE; s++) {
-            log[s] = s < n && there ? P[column ? me.at(s, k) : me.at(k, s)] : none();
+            log[s] = s < n && active ? P[column ? me.entry(s, k) : me.entry(k, s)] : none();
             top = larger(top, log[s]);
         }
-        top = most_of(group, top);
+        top = max_over_lanes(group, top);
         if (!(top > none())) top = 0;
 #pragma unroll
         for (int s = 0; s < WIDE; s++) scaled[s] = eps > 0 ? exp_((log[s] - top) / eps) : REAL(0);
@@ -88,46 +93,46 @@ struct Pair {
 };
 
 // For the parent's state k: the power sum over a variable's states of their scores x and the table's column.
-__device__ __forceinline__ REAL through(unsigned int group, const Pair &table, REAL x, int own, bool there, REAL eps) {
+__device__ __forceinline__ REAL through(unsigned int group, const Pair &table, REAL x, int own, bool active, REAL eps) {
     REAL best = none();
     if (eps > 0) {
-        const REAL top = most_of(group, x), e = top > none() ? exp_((x - top) / eps) : REAL(0);
+        const REAL top = max_over_lanes(group, x), e = top > none() ? exp_((x - top) / eps) : REAL(0);
         REAL sum = 0;
         if (!(top > none())) return top;
 #pragma unroll
         for (int s = 0; s < WIDE; s++)
-            if (s < own) sum += of(group, e, s) * table.scaled[s];
-        if (!any_of(group, there && !(sum > SMALL))) return there ? top + table.top + eps * log_(sum) : none();
+            if (s < own) sum += from_lane(group, e, s) * table.scaled[s];
+        if (!any_lane(group, active && !(sum > SMALL))) return active ? top + table.top + eps * log_(sum) : none();
     }
 #pragma unroll
     for (int s = 0; s < WIDE; s++)
-        if (s < own) best = larger(best, of(group, x, s) + table.log[s]);
+        if (s < own) best = larger(best, from_lane(group, x, s) + table.log[s]);
     if (!(eps > 0)) return best;
     REAL sum = 0;
     const bool some = best > none();
 #pragma unroll
     for (int s = 0; s < WIDE; s++)
         if (s < own) {
-            const REAL e = exp_((of(group, x, s) + table.log[s] - best) / eps);
+            const REAL e = exp_((from_lane(group, x, s) + table.log[s] - best) / eps);
             sum += some ? e : REAL(0);
         }
     return some ? best + eps * log_(sum) : best;
 }
 
-// Back: what g, the weight of the parent's state k, whose power sum was the message, gives to the variable's state k;
-// and to both together, which is added to the pairs.
+// The derivative of `through`: given g, the weight of the parent's state k, returns the weight of the variable's state
+// k, and adds the joint weights to the pairwise marginals.
 __device__ __forceinline__ REAL back_through(unsigned int group, const Pair &table, REAL x, REAL message, REAL g,
                                              int up, REAL eps, REAL *pairs) {
     REAL mine = 0;
     if (eps > 0) {
-        const REAL top = most_of(group, x), e = x > none() ? exp_((x - top) / eps) : REAL(0);
+        const REAL top = max_over_lanes(group, x), e = x > none() ? exp_((x - top) / eps) : REAL(0);
         const REAL sum = message > none() && top > none() ? exp_((message - top - table.top) / eps) : REAL(0);
-        if (!any_of(group, g > 0 && !(sum > SMALL))) {
+        if (!any_lane(group, g > 0 && !(sum > SMALL))) {
             const REAL r = g > 0 ? g / sum : REAL(0);
 #pragma unroll
             for (int q = 0; q < WIDE; q++)
                 if (q < up) {
-                    const REAL v = e * table.scaled[q] * of(group, r, q);
+                    const REAL v = e * table.scaled[q] * from_lane(group, r, q);
                     mine += v;
                     pairs[q] += v;
                 }
@@ -137,7 +142,7 @@ __device__ __forceinline__ REAL back_through(unsigned int group, const Pair &tab
 #pragma unroll
     for (int q = 0; q < WIDE; q++)
         if (q < up) {
-            const REAL to = of(group, message, q), share = of(group, g, q), score = x + table.log[q];
+            const REAL to = from_lane(group, message, q), share = from_lane(group, g, q), score = x + table.log[q];
             REAL v = 0;
             if (eps > 0) v = share > 0 && score > none() ? share * exp_((score - to) / eps) : REAL(0);
             else {
@@ -174,46 +179,46 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     REAL total = 0;
     for (int t = 0; t < n; t++) {
         const Visit me = visit[t];
-        const int own = me.own(), up = me.up(), role = roles[variable[t]], count = space.rows[t];
+        const int own = me.n_states(), up = me.n_parent_states(), role = roles[variable[t]], count = space.rows[t];
         const REAL eps = role & OUTPUT ? eps_y : eps_h;
         const REAL *below = space.below(t) + k;
-        const bool here = k < own, there = k < up;
+        const bool here = k < own, active = k < up;
         REAL c = here ? space.scores(t)[k] : none(), high = count ? none() : REAL(0);
         if (here)
             for (int w = 0; w < count; w++) high = larger(high, below[w * most]);
-        const REAL shift = most_of(group, c + high);
+        const REAL shift = max_over_lanes(group, c + high);
         total += shift;
         if (!(shift > none())) break;
         c -= shift;
         if (here) space.scores(t)[k] = c;
-        if (me.p < 0) {
+        if (me.parent_state_at < 0) {
             Running sum(eps_y);
             for (int w = 0; w < count; w++) sum.add(power(group, here ? c + below[w * most] : none(), eps), w);
             total += count ? sum.value() : power(group, c, eps);
             continue;
         }
         const REAL *P = tables + in.table_at[f0 + factor[t]];
-        REAL *over = space.scores(me.parent), *carried = space.below(me.parent);
-        const bool carries = roles[variable[me.parent]] == FREE;
+        REAL *over = space.scores(me.parent_visit), *carried = space.below(me.parent_visit);
+        const bool carries = roles[variable[me.parent_visit]] == FREE;
         if (carries && role == (OUTPUT | FREE)) {
             for (int w = 0; w < own; w++) {
-                const REAL x = of(group, c, w);
-                if (there) carried[w * most + k] = x + P[me.at(w, k)];
+                const REAL x = from_lane(group, c, w);
+                if (active) carried[w * most + k] = x + P[me.entry(w, k)];
             }
-            if (k == 0) space.rows[me.parent] = own;
+            if (k == 0) space.rows[me.parent_visit] = own;
         } else {
             const Pair table(group, me, P, k, true, eps);
             REAL *to = carries && count ? carried : space.above(t);
             Running sum(eps_y);
             REAL message = none();
             for (int w = 0; w < (count ? count : 1); w++) {
-                message = through(group, table, here ? (count ? c + below[w * most] : c) : none(), own, there, eps);
-                if (there) to[w * most + k] = message;
+                message = through(group, table, here ? (count ? c + below[w * most] : c) : none(), own, active, eps);
+                if (active) to[w * most + k] = message;
                 if (count && !carries) sum.add(message, w);
             }
             if (carries && count) {
-                if (k == 0) space.rows[me.parent] = count;
-            } else if (there) over[k] += count ? sum.value() : message;
+                if (k == 0) space.rows[me.parent_visit] = count;
+            } else if (active) over[k] += count ? sum.value() : message;
         }
         __syncwarp(group);
     }
@@ -221,14 +226,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (!(total > none())) return;
     for (int t = n - 1; t >= 0; t--) {
         const Visit me = visit[t];
-        const int own = me.own(), up = me.up(), role = roles[variable[t]], count = space.rows[t];
+        const int own = me.n_states(), up = me.n_parent_states(), role = roles[variable[t]], count = space.rows[t];
         const REAL eps = role & OUTPUT ? eps_y : eps_h;
         const REAL *below = space.below(t) + k;
-        const bool here = k < own, there = k < up;
+        const bool here = k < own, active = k < up;
         REAL *weights = space.above(t) + k, mine = 0;
         const REAL c = here ? space.scores(t)[k] : none();
         const auto scores = [&](int w) { return here ? (count ? c + below[w * most] : c) : none(); };
-        if (me.p < 0) {
+        if (me.parent_state_at < 0) {
             Running sum(eps_y);
             for (int w = 0; w < count; w++) sum.add(power(group, scores(w), eps), w);
             for (int w = 0; w < (count ? count : 1); w++) {
@@ -237,47 +242,49 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 if (here && count) weights[w * most] = x;
                 mine += x;
             }
-            mine /= sum_of(group, mine);
-            if (here) p[me.v + k] = mine;
+            mine /= sum_over_lanes(group, mine);
+            if (here) p[me.state_at + k] = mine;
             __syncwarp(group);
             continue;
         }
         const long long f = f0 + factor[t];
         const REAL *P = tables + in.table_at[f];
         REAL *pair = mu_tables + in.mu_at[f];
-        const bool carries = roles[variable[me.parent]] == FREE;
-        const REAL *shares = space.above(me.parent);
+        const bool carries = roles[variable[me.parent_visit]] == FREE;
+        const REAL *shares = space.above(me.parent_visit);
         if (carries && role == (OUTPUT | FREE)) {
             if (here)
                 for (int q = 0; q < up; q++) mine += shares[k * most + q];
-            const REAL scale = 1 / sum_of(group, mine);
+            const REAL scale = 1 / sum_over_lanes(group, mine);
             if (here)
-                for (int q = 0; q < up; q++) atomicAdd(pair + me.at(k, q), scale * shares[k * most + q]);
+                for (int q = 0; q < up; q++) atomicAdd(pair + me.entry(k, q), scale * shares[k * most + q]);
             mine *= scale;
         } else {
             const Pair table(group, me, P, k, false, eps);
-            const REAL over = there ? p[me.p + k] : REAL(0);
+            const REAL over = active ? p[me.parent_state_at + k] : REAL(0);
             REAL pairs[WIDE];
-            const REAL *messages = (carries && count ? space.below(me.parent) : space.above(t)) + k;
+            const REAL *messages = (carries && count ? space.below(me.parent_visit) : space.above(t)) + k;
             Running sum(eps_y);
 #pragma unroll
             for (int q = 0; q < WIDE; q++) pairs[q] = 0;
-            if (there && count && !carries)
+            if (active && count && !carries)
                 for (int w = 0; w < count; w++) sum.add(messages[w * most], w);
             for (int w = 0; w < (count ? count : 1); w++) {
-                const REAL message = there ? messages[w * most] : none();
-                const REAL g = !count || !there ? over : carries ? shares[w * most + k] : over * sum.weight(message, w);
+                const REAL message = active ? messages[w * most] : none();
+                const REAL g = !count || !active ? over
+                               : carries         ? shares[w * most + k]
+                                                 : over * sum.weight(message, w);
                 const REAL x = back_through(group, table, scores(w), message, g, up, eps, pairs);
                 if (here && count) weights[w * most] = x;
                 mine += x;
             }
-            const REAL scale = 1 / sum_of(group, mine);
+            const REAL scale = 1 / sum_over_lanes(group, mine);
             mine *= scale;
 #pragma unroll
             for (int q = 0; q < WIDE; q++)
-                if (q < up && here) atomicAdd(pair + me.at(k, q), scale * pairs[q]);
+                if (q < up && here) atomicAdd(pair + me.entry(k, q), scale * pairs[q]);
         }
-        if (here) p[me.v + k] = mine;
+        if (here) p[me.state_at + k] = mine;
         __syncwarp(group);
     }
 }

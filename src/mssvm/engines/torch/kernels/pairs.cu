@@ -1,10 +1,17 @@
-// Belief propagation on any pairwise graph: a sweep is one launch for the fields of the variables and one for the
-// messages, both of a factor by one thread, in place. Compiled with S, THREADS, TABLES (different tables, kept in
-// shared memory; 0: too many), STAGED (a block's tables are brought there), PRODUCT (of sums, of maxima, mixed, or
-// mixed with outputs at a temperature of their own), COLOURED (only messages to the variables of one colour), ONE
-// (instance) and NARROW (the first state of every variable is allowed). Factors are sorted by their first end; messages
-// to first ends come first, in that order. Messages and fields are logs over eps; of a message the first entry is 0 and
-// left out, of a field if it is NARROW. Tables come as exp(theta / eps) and must be positive.
+// Belief propagation on any pairwise graph. A sweep is one launch for the fields of the variables (score plus all
+// messages) and one for the messages, in place; one thread updates both messages of a factor. Compiled with
+//
+//     S, THREADS   states, and threads of a block
+//     TABLES       number of distinct tables, kept in shared memory; 0: too many
+//     STAGED       whether a block copies its tables to shared memory
+//     PRODUCT      sums, maxima, mixed (eps_y = 0), or mixed with outputs at their own temperature
+//     COLOURED     whether only messages to the variables of one colour are sent
+//     ONE          whether there is one instance
+//     NARROW       whether the first state of every variable is allowed
+//
+// Factors are sorted by their first variable; messages to first variables are stored first, in that order. Messages and
+// fields are logs over eps. The first entry of a message is 0 and not stored; so it is for fields if NARROW. Tables are
+// exp(theta / eps) and must be positive.
 constexpr int SUMS = 0, MAXIMA = 1, MIXED = 2, TEMPERED = 3;
 constexpr int R = S - 1, ROW = R < 3 ? R : (R + 3) / 4 * 4, SS = S * S;
 constexpr int COLUMNS = (S + 3) / 4 * 4, FIELD = NARROW ? ROW : COLUMNS, FIRST = NARROW ? 0 : 1;
@@ -45,7 +52,7 @@ template <int N> __device__ __forceinline__ void store(REAL *row, const REAL *x)
     }
 }
 
-// The same for what is not needed again soon: it leaves the cache to what is.
+// As `load`, for rows that are read once: a streaming access that does not displace other data from the cache.
 template <int N> __device__ __forceinline__ void load_once(const REAL *row, REAL *x) {
     if constexpr (N % 4 == 0 && sizeof(REAL) == 4) {
 #pragma unroll
@@ -67,9 +74,9 @@ template <int N> __device__ __forceinline__ void store_once(REAL *row, const REA
     } else store<N>(row, x);
 }
 
-// field = score + all messages to the variable: of[k] has its number, the rows of those to first ends from .y to .z -
-// 1; those to second ends are rows slot[of[k].w] .. slot[of[k + 1].w - 1]. Of the n variables from the first on: LANES
-// lanes each, which are added in a fixed order.
+// field = score + all messages to the variable, for n variables from `first` on. of[k].x is the variable; messages to
+// it as a first variable are the rows of[k].y .. of[k].z - 1, and as a second variable the rows slot[of[k].w] ..
+// slot[of[k + 1].w - 1]. LANES lanes share a variable, and their sums are added in a fixed order.
 extern "C" __global__ void __launch_bounds__(THREADS)
     fields(const REAL *__restrict__ scores, const REAL *__restrict__ m, const int4 *__restrict__ of,
            const int *__restrict__ slot, REAL *__restrict__ field, int first, int n, int n_factors) {
@@ -81,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int row[AT_ONCE];
 #pragma unroll
     for (int s = 0; s < ROW; s++) total[s] = 0;
-    // So many at once are on their way before the first is waited for; what is read too much is not added.
+    // AT_ONCE loads are in flight together; loads beyond the end are not added.
     for (int i = mine.y + lane, j = mine.w + lane; i < mine.z || j < last; i += AT_ONCE * LANES, j += AT_ONCE * LANES) {
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) row[k] = slot[max(min(j + k * LANES, last - 1), 0)];
@@ -108,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     store<FIELD>(field + (long long)mine.x * FIELD, out);
 }
 
-// exp(field - message), largest entry 1 (all 1 where nothing is allowed).
+// The cavity exp(field - message), with largest entry 1 (all 1 where no state is allowed).
 __device__ __forceinline__ void cavity(const REAL *field, const REAL *message, REAL *e) {
     REAL x[FIELD], top = NARROW ? REAL(0) : -infinity();
     load<FIELD>(field, x);
@@ -123,8 +130,8 @@ __device__ __forceinline__ void cavity(const REAL *field, const REAL *message, R
     for (int s = 0; s < S; s++) e[s] = NARROW || top > -infinity() ? exp_(e[s] - top) : REAL(1);
 }
 
-// Weights of an output's states for a hidden neighbour: of softmax(eps_y) of its belief e back, over what the neighbour
-// says.
+// Weights of an output's states in its message to a hidden neighbour: softmax at eps_y of its belief e * back, divided
+// by the neighbour's message `back`.
 __device__ __forceinline__ void share(const REAL *e, const REAL *back, REAL ratio, REAL *w) {
     REAL top = 0;
 #pragma unroll
