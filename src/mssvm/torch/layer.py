@@ -148,7 +148,7 @@ class StructuredLoss(torch.nn.Module):
 
     @torch.compiler.disable
     def log_partition(self, scores: Scores, *, given: Any = None, **shape: Any) -> torch.Tensor:
-        """log sum exp theta of every instance over all labellings that agree with ``given``; its gradient: the marginals.
+        """log sum exp theta over all labellings that agree with ``given``, by instance; its gradient: the marginals.
 
         >>> float(layer.log_partition(scores)) > 3.0, layer.log_partition(scores, given=torch.tensor([[0, 1]])).tolist()
         (True, [3.0])

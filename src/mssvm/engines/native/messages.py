@@ -58,7 +58,8 @@ NO_INTS = np.zeros(0, dtype=np.int64)
 RUN = RecordType(
     "run",
     dict.fromkeys(("unary", "open_unary", "potential", "messages", "residual"), FLOATS)
-    | {"sweeps": INTS, "held_at": INTS, "scaled": MASK, "looking": MASK, "held": MASK},
+    | {"sweeps": INTS, "held_at": INTS, "scaled": MASK, "looking": MASK, "held": MASK}
+    | {"tables": FLOATS, "scaled_tables": FLOATS, "eligible": MASK, "weak": MASK, "unit": FLOAT},
 )
 _ON: dict[str, FieldKind] = {"wiring": RecordKind(WIRING), "run": RecordKind(RUN), "instances": INTS}
 
@@ -92,10 +93,7 @@ SCORES = Function(
 START = Function(
     "mssvm_messages_start",
     **_ON,
-    eligible=MASK,
     given=FLOATS,
-    scaled_tables=FLOATS,
-    unit=FLOAT,
     threads=INT,
 )
 ADVANCE = Function(
@@ -103,12 +101,8 @@ ADVANCE = Function(
     **_ON,
     until=INTS,
     outputs=MASK,
-    weak=MASK,
-    tables=FLOATS,
-    scaled_tables=FLOATS,
     eps_y=FLOAT,
     eps_h=FLOAT,
-    unit=FLOAT,
     damping=FLOAT,
     tolerance=FLOAT,
     flooding=INT,
@@ -119,12 +113,9 @@ BELIEFS = Function(
     "mssvm_messages_beliefs",
     **_ON,
     outputs=MASK,
-    tables=FLOATS,
-    scaled_tables=FLOATS,
     table_tops=FLOATS,
     eps_y=FLOAT,
     eps_h=FLOAT,
-    unit=FLOAT,
     scalable=INT,
     value=FLOATS,
     mu_unary=FLOATS,
@@ -132,11 +123,9 @@ BELIEFS = Function(
     threads=INT,
 )
 FORGET = Function("mssvm_messages_forget", plan=INT)
-DECODE = Function("mssvm_messages_decode", **_ON, allowed=MASK, unit=FLOAT, states=INTS, threads=INT)
-FIELDS = Function(
-    "mssvm_messages_fields", **_ON, outputs=MASK, stale=MASK, tables=FLOATS, eps=FLOAT, out=FLOATS, threads=INT
-)
-LOGS = Function("mssvm_messages_logs", **_ON, unit=FLOAT, out=FLOATS, threads=INT)
+DECODE = Function("mssvm_messages_decode", **_ON, allowed=MASK, states=INTS, threads=INT)
+FIELDS = Function("mssvm_messages_fields", **_ON, outputs=MASK, stale=MASK, out=FLOATS, threads=INT)
+LOGS = Function("mssvm_messages_logs", **_ON, out=FLOATS, threads=INT)
 RELABEL = Function(
     "mssvm_messages_relabel",
     wiring=RecordKind(WIRING),
@@ -447,7 +436,6 @@ class NativeRun:
         self.model = model
         self.batch = plan.batch
         self.unit = tables.unit
-        self._tables = tables
         n = len(plan.batch)
         self.sweeps = np.zeros(n, dtype=np.int64)
         self.residual = np.full(n, np.inf)
@@ -470,6 +458,11 @@ class NativeRun:
             scaled=self._scaled,
             looking=np.zeros(n, dtype=bool),
             held=NO_FLAGS,
+            tables=model.tables,
+            scaled_tables=tables.entries,
+            eligible=tables.eligible,
+            weak=tables.weak,
+            unit=tables.unit,
         )
 
     def __del__(self) -> None:
@@ -487,13 +480,7 @@ class NativeRun:
 
     def start(self, instances: Ints, messages: Floats | None) -> None:
         given = NO_FLOATS if messages is None else np.ascontiguousarray(messages, dtype=np.float64)
-        START(
-            **self._on(instances),
-            eligible=self._tables.eligible,
-            given=given,
-            scaled_tables=self._tables.entries,
-            unit=self.unit,
-        )
+        START(**self._on(instances), given=given)
 
     def hold(self, instances: Ints, outside: Bools, y: Ints) -> None:
         if not len(self._held_at):
@@ -519,12 +506,8 @@ class NativeRun:
                     **self._on(active),
                     until=until,
                     outputs=t.outputs,
-                    weak=self._tables.weak,
-                    tables=self.model.tables,
-                    scaled_tables=self._tables.entries,
                     eps_y=t.eps_y,
                     eps_h=t.eps_h,
-                    unit=self.unit,
                     damping=schedule.damping,
                     tolerance=schedule.tolerance,
                     flooding=int(schedule.flooding),
@@ -534,37 +517,29 @@ class NativeRun:
             ADVANCE.run(record)
 
     def decode(self, instances: Ints, y: Ints) -> None:
-        DECODE(**self._on(instances), allowed=self.model.allowed, unit=self.unit, states=y)
+        DECODE(**self._on(instances), allowed=self.model.allowed, states=y)
 
     def scores(self, instances: Ints) -> Floats:
         out = np.zeros(self.batch.n_states)
-        n = len(self.batch)
         # On a copy in log space, in which messages to held variables are updated.
-        run = RUN(
+        run = self._run.changed(
             unary=self._unary,
-            open_unary=self._unary,
             potential=NO_FLOATS,
             messages=self.log_messages(instances),
-            residual=self.residual,
-            sweeps=self.sweeps,
-            held_at=self._held_at,
-            scaled=np.zeros(n, dtype=bool),
-            looking=np.zeros(n, dtype=bool),
-            held=self._held,
+            scaled=np.zeros(len(self.batch), dtype=bool),
+            looking=np.zeros(len(self.batch), dtype=bool),
         )
         FIELDS(
             **(self._on(instances) | {"run": run}),
             outputs=np.zeros(self.batch.n_vars, dtype=bool),
             stale=self._scaled,
-            tables=self.model.tables,
-            eps=self.unit,
             out=out,
         )
         return out
 
     def log_messages(self, instances: Ints) -> Floats:
         out = np.zeros(self.model.plan.n_messages)
-        LOGS(**self._on(instances), unit=self.unit, out=out)
+        LOGS(**self._on(instances), out=out)
         return out
 
     def beliefs(self, instances: Ints, temperatures: Temperatures, value: Floats, mu: Marginals | None) -> None:
@@ -572,12 +547,9 @@ class NativeRun:
         BELIEFS(
             **self._on(instances),
             outputs=t.outputs,
-            tables=self.model.tables,
-            scaled_tables=self._tables.entries,
             table_tops=self.model.table_ends[0],
             eps_y=t.eps_y,
             eps_h=t.eps_h,
-            unit=self.unit,
             scalable=int(t.eps_y == t.eps_h == self.unit),
             value=value,
             mu_unary=NO_FLOATS if mu is None else mu.unary,

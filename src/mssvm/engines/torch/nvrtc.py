@@ -1,7 +1,7 @@
 """CUDA source compiled at first use with the libraries that PyTorch brings: no toolkit, no package beside it.
 
 NVRTC compiles source for the present GPU, and the machine code is cached on disk; the driver loads and launches it on
-PyTorch's own context and stream. Where either library is missing, ``available`` is False and plain PyTorch runs instead.
+PyTorch's own context and stream. Where either library is missing, ``available`` is False and plain PyTorch runs.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def able_trees(batch: Batch, orders: Sequence[Postorder | None]) -> Bools:
 
 @dataclass(frozen=True, eq=False)
 class Forests:
-    """Instances whose variables have at most ``wide`` states, longest first, and their index tensors for both kernels."""
+    """Instances whose variables have at most ``wide`` states, longest first, with their index tensors."""
 
     instances: Ints
     wide: int

@@ -9,7 +9,7 @@ using namespace mssvm;
 
 namespace {
 
-// --- programs -----------------------------------------------------------------------------------------------------
+// --- programs ---
 
 void check_pointers(const Ints &pointers, int64_t rows, int64_t end, const char *message) {
     require(pointers.size == rows + 1 && pointers[0] == 0 && pointers[rows] == end, message);
@@ -107,7 +107,7 @@ void check(const Program &p) {
     }
 }
 
-// --- many instances -----------------------------------------------------------------------------------------------
+// --- many instances ---
 
 // A program, the temperature of each of its steps, and the instances that it is run on.
 struct Job {
@@ -263,7 +263,7 @@ struct Resume {
     double seconds;
 };
 
-// --- one instance in log space ------------------------------------------------------------------------------------
+// --- one instance in log space ---
 
 struct Load {
     int64_t bytes;

@@ -75,7 +75,7 @@ private:
     std::chrono::time_point<Time, std::chrono::duration<double>> end_;
 };
 
-// --- arithmetic of entries ----------------------------------------------------------------------------------------
+// --- arithmetic of entries ---
 
 template <Algebra algebra, class V> INLINE V combined(V a, V b) {
     if constexpr (algebra == SCALED) return a * b;
@@ -184,8 +184,7 @@ INLINE void weigh_rows(V *x, int64_t n, int64_t card, double eps, V *tops, const
     });
 }
 
-// --- visiting the entries of a bucket
-// ------------------------------------------------------------------------------------
+// --- visiting the entries of a bucket ---
 
 // Inputs of one level: they change with axis `level - 1` and those outside of it.
 struct InputGroup {
@@ -452,7 +451,7 @@ void reverse_range(const Bucket &b, double eps, int64_t from, int64_t to, const 
     }
 }
 
-// --- domains ------------------------------------------------------------------------------------------------------
+// --- domains ---
 
 // Greatest and least feasible entry of n; `floor` stands for what is impossible, which has no least entry (INF).
 template <class V> INLINE void extent(const V *x, int64_t n, double floor, V &top, V &bottom) {
@@ -512,7 +511,7 @@ template <class V> void take_shared_score(V *x, int64_t n, V top, V bottom, V &s
     transform(x, n, shared, [](auto a, auto shared) { return a - shared; });
 }
 
-// --- the sweeps of one instance, or of L --------------------------------------------------------------------------
+// --- the sweeps of one instance, or of L ---
 
 // Where a sweep has come to: a step, and a position of its separator.
 struct Cursor {
@@ -743,7 +742,7 @@ private:
     }
 };
 
-// --- scores in and marginals out ----------------------------------------------------------------------------------
+// --- scores in and marginals out ---
 
 // The layout of a batch, which states are allowed, and the first of these for every variable.
 struct Instances {

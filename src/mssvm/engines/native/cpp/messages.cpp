@@ -20,8 +20,7 @@ template <class Work> void each_instance(const Ints &instances, int64_t threads,
     });
 }
 
-// --- potentials
-// -------------------------------------------------------------------------------------------------------
+// --- potentials ---
 
 // In place, exp(x).
 void exponentiate(double *x, int64_t n) {
@@ -101,18 +100,14 @@ void measure(const ScoreCall &call, int64_t b) {
     call.widest_table[b] = widest;
 }
 
-// --- runs
-// -------------------------------------------------------------------------------------------------------------
+// --- runs ---
 
 struct StartCall {
     int64_t bytes;
     const Wiring *wiring;
     const RunArrays *run;
     Ints instances;
-    Bytes8 eligible;  // for probabilities
-    Floats given;     // messages in scores; uniform ones if there are none
-    Floats scaled_tables;
-    double unit;
+    Floats given;  // log-messages; uniform ones if empty
     int64_t threads;
 };
 
@@ -120,7 +115,7 @@ struct StartCall {
 void exponentiate_scores(const StartCall &call, int64_t b) {
     const Wiring &w = *call.wiring;
     const RunArrays &run = *call.run;
-    double scale = 1.0 / call.unit;
+    double scale = 1.0 / run.unit;
     for (int64_t i = w.var_ptr[b]; i < w.var_ptr[b + 1]; ++i) {
         double top = top_of(w, run, i);
         for (int64_t x = 0; x < w.card(i); ++x) {
@@ -149,7 +144,7 @@ Slice held_slice(const Wiring &w, const RunArrays &run, int64_t f, int64_t s) {
     return out;
 }
 
-// What held variables say never changes: it is said here, and sweeps of probabilities pass it over.
+// Messages of held variables never change: they are computed here, and sweeps of probabilities skip them.
 void tell_held(const StartCall &call, int64_t b) {
     const Wiring &w = *call.wiring;
     const RunArrays &run = *call.run;
@@ -159,7 +154,7 @@ void tell_held(const StartCall &call, int64_t b) {
             Slice at = held_slice(w, run, f, s);
             if (at.entry < 0) continue;
             double *message = run.messages.data + w.message_at[s];
-            const double *table = call.scaled_tables.data + w.scaled_at[f] + at.entry;
+            const double *table = run.scaled_tables.data + w.scaled_at[f] + at.entry;
             double total = 0.0;
             for (int64_t x = 0; x < w.slot_card(s); ++x) total += table[x * at.stride];
             for (int64_t x = 0; x < w.slot_card(s); ++x) message[x] = table[x * at.stride] / total;
@@ -173,7 +168,7 @@ void start(const StartCall &call, int64_t b) {
     run.sweeps[b] = 0;
     run.residual[b] = INF;
     run.looking[b] = 0;
-    run.scaled[b] = call.eligible[b];
+    run.scaled[b] = run.eligible[b];
     for (int64_t s = w.first_slot(b); run.scaled[b] && s < w.end_slot(b); ++s) {
         int64_t at = w.message_at[s], card = w.slot_card(s);
         if (call.given.empty()) {
@@ -182,7 +177,7 @@ void start(const StartCall &call, int64_t b) {
         }
         double top = -INF, total = 0.0;
         for (int64_t x = 0; x < card; ++x) top = std::max(top, call.given[at + x]);
-        for (int64_t x = 0; x < card; ++x) run.messages[at + x] = (call.given[at + x] - top) / call.unit;
+        for (int64_t x = 0; x < card; ++x) run.messages[at + x] = (call.given[at + x] - top) / run.unit;
         exponentiate(run.messages.data + at, card);
         for (int64_t x = 0; x < card; ++x) total += run.messages[at + x];
         for (int64_t x = 0; x < card; ++x) {
@@ -204,14 +199,25 @@ struct AdvanceCall {
     const Wiring *wiring;
     const RunArrays *run;
     Ints instances, until;
-    Bytes8 outputs, weak;
-    Floats tables, scaled_tables;
-    double eps_y, eps_h, unit, damping, tolerance;
+    Bytes8 outputs;
+    double eps_y, eps_h, damping, tolerance;
     int64_t flooding, scalable;  // whether probabilities can do these temperatures
     int64_t threads;
 
     Sweeping sweeping() const {
-        return {outputs, eps_y, eps_h, unit, damping, tolerance, flooding != 0, until, weak, tables, scaled_tables};
+        return {
+            .outputs = outputs,
+            .eps_y = eps_y,
+            .eps_h = eps_h,
+            .unit = run->unit,
+            .damping = damping,
+            .tolerance = tolerance,
+            .flooding = flooding != 0,
+            .until = until,
+            .weak = run->weak,
+            .tables = run->tables,
+            .scaled_tables = run->scaled_tables,
+        };
     }
 };
 
@@ -264,7 +270,7 @@ int64_t advance(const AdvanceCall &call) {
     if (!call.scalable)
         for (int64_t b : call.instances) {
             if (!run.scaled[b]) continue;
-            Probabilities<double>::messages_to_scores(w, run, call.unit, b);
+            Probabilities<double>::messages_to_scores(w, run, run.unit, b);
             run.scaled[b] = 0;
         }
     std::vector<Queue> families(count_families(w));
@@ -316,8 +322,8 @@ struct BeliefCall {
     const RunArrays *run;
     Ints instances;
     Bytes8 outputs;
-    Floats tables, scaled_tables, table_tops;
-    double eps_y, eps_h, unit;
+    Floats table_tops;
+    double eps_y, eps_h;
     int64_t scalable;
     Floats value, mu_unary, mu_tables;
     int64_t threads;
@@ -326,13 +332,24 @@ struct BeliefCall {
 void beliefs(const BeliefCall &call) {
     const Wiring &w = *call.wiring;
     const RunArrays &run = *call.run;
-    Sweeping how{call.outputs, call.eps_y, call.eps_h,  call.unit,         0.0, 0.0, false,
-                 {},           {},         call.tables, call.scaled_tables};
+    Sweeping how{
+        .outputs = call.outputs,
+        .eps_y = call.eps_y,
+        .eps_h = call.eps_h,
+        .unit = run.unit,
+        .damping = 0.0,
+        .tolerance = 0.0,
+        .flooding = false,
+        .until = {},
+        .weak = {},
+        .tables = run.tables,
+        .scaled_tables = run.scaled_tables,
+    };
     BeliefArrays out{call.value, call.mu_unary, call.mu_tables, call.table_tops};
     if (!call.scalable)
         for (int64_t b : call.instances) {
             if (!run.scaled[b]) continue;
-            Probabilities<double>::messages_to_scores(w, run, call.unit, b);
+            Probabilities<double>::messages_to_scores(w, run, run.unit, b);
             run.scaled[b] = 0;
         }
     std::vector<Queue> families(count_families(w));
@@ -362,7 +379,7 @@ void beliefs(const BeliefCall &call) {
     });
     for (int64_t b : call.instances)
         if (run.scaled[b] && std::isnan(call.value[b])) {
-            Probabilities<double>::messages_to_scores(w, run, call.unit, b);
+            Probabilities<double>::messages_to_scores(w, run, run.unit, b);
             run.scaled[b] = 0;
             scores.instances.push_back(b);
         }
@@ -374,8 +391,7 @@ void beliefs(const BeliefCall &call) {
     });
 }
 
-// --- what messages say
-// ------------------------------------------------------------------------------------------------
+// --- what messages say ---
 
 struct DecodeCall {
     int64_t bytes;
@@ -383,7 +399,6 @@ struct DecodeCall {
     const RunArrays *run;
     Ints instances;
     Bytes8 allowed;
-    double unit;
     Ints states;
     int64_t threads;
 };
@@ -420,11 +435,11 @@ void decode(const DecodeCall &call, int64_t b) {
         const uint8_t *allowed = call.allowed.data + w.state_ptr[i];
         int64_t &best = call.states[i];
         if (scaled) {
-            gather_beliefs(w, run, true, call.unit, i, scaled, belief.data());
+            gather_beliefs(w, run, true, run.unit, i, scaled, belief.data());
             best = best_allowed(belief.data(), allowed, w.card(i));
             if (best >= 0 && belief[best] >= TRUSTED) continue;
         }
-        gather_beliefs(w, run, false, call.unit, i, scaled, belief.data());
+        gather_beliefs(w, run, false, run.unit, i, scaled, belief.data());
         best = best_allowed(belief.data(), allowed, w.card(i));
     }
 }
@@ -434,9 +449,7 @@ struct FieldCall {
     const Wiring *wiring;
     const RunArrays *run;
     Ints instances;
-    Bytes8 outputs, stale;  // instances whose messages to held variables have been passed over
-    Floats tables;
-    double eps;
+    Bytes8 outputs, stale;  // `stale`: instances in which messages to held variables were skipped
     Floats out;
     int64_t threads;
 };
@@ -446,7 +459,6 @@ struct LogCall {
     const Wiring *wiring;
     const RunArrays *run;
     Ints instances;
-    double unit;
     Floats out;
     int64_t threads;
 };
@@ -501,7 +513,6 @@ MSSVM_API mssvm_messages_scores(const ScoreCall *record) {
 MSSVM_API mssvm_messages_start(const StartCall *record) {
     return guarded(record, [](const StartCall &call) -> int64_t {
         checked(call.wiring, call.run, call.instances);
-        require(call.eligible.size == call.wiring->instances(), "eligible needs a flag for every instance.");
         require(call.given.empty() || call.given.size == call.run->messages.size,
                 "given messages have another length.");
         each_instance(call.instances, call.threads, [&](int64_t b) { start(call, b); });
@@ -512,8 +523,7 @@ MSSVM_API mssvm_messages_start(const StartCall *record) {
 MSSVM_API mssvm_messages_advance(const AdvanceCall *record) {
     return guarded(record, [](const AdvanceCall &call) -> int64_t {
         checked(call.wiring, call.run, call.instances);
-        require(call.until.size == call.wiring->instances() && call.weak.size == call.until.size,
-                "until and weak need a number for every instance.");
+        require(call.until.size == call.wiring->instances(), "until needs a number for every instance.");
         require(call.outputs.size == call.wiring->state_ptr.size - 1, "outputs need a flag for every variable.");
         require(call.damping >= 0.0 && call.damping < 1.0, "damping must be at least 0 and less than 1.");
         return advance(call);
@@ -555,7 +565,20 @@ MSSVM_API mssvm_messages_fields(const FieldCall *record) {
         checked(call.wiring, call.run, call.instances);
         require(call.out.size == call.run->unary.size, "one score for every state.");
         require(call.stale.size == call.wiring->instances(), "stale needs a flag for every instance.");
-        Sweeping how{call.outputs, call.eps, call.eps, call.eps, 0.0, 0.0, false, {}, {}, call.tables, {}};
+        double eps = call.run->unit;
+        Sweeping how{
+            .outputs = call.outputs,
+            .eps_y = eps,
+            .eps_h = eps,
+            .unit = eps,
+            .damping = 0.0,
+            .tolerance = 0.0,
+            .flooding = false,
+            .until = {},
+            .weak = {},
+            .tables = call.run->tables,
+            .scaled_tables = {},
+        };
         each_instance(call.instances, call.threads, [&](int64_t b) {
             require(!call.run->scaled[b], "fields are made of messages in scores.");
             Scores &state = in_scores();
@@ -581,7 +604,7 @@ MSSVM_API mssvm_messages_logs(const LogCall *record) {
                 double top = 0.0;
                 for (int64_t e = w.message_at[s]; e < w.message_at[s + 1]; ++e) top = std::max(top, run.messages[e]);
                 for (int64_t e = w.message_at[s]; e < w.message_at[s + 1]; ++e)
-                    call.out[e] = run.scaled[b] ? call.unit * std::log(run.messages[e] / top) : run.messages[e];
+                    call.out[e] = run.scaled[b] ? run.unit * std::log(run.messages[e] / top) : run.messages[e];
             }
         });
         return 0;

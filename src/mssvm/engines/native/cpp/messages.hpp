@@ -72,11 +72,17 @@ struct Wiring {
 
 // Messages in progress, see `NativeRun`. `scaled`: which instances hold probabilities (`potential` then has their
 // exponentiated scores). Variables that are `held` (none if empty) have the one state `held_at`.
+//
+// The other fields are constant: tables as scores and as exponentials at the temperature `unit`, which instances are
+// `eligible` for probabilities, and which have `weak` tables, so that no probability is tiny.
 struct RunArrays {
     int64_t bytes;
     Floats unary, open_unary, potential, messages, residual;
     Ints sweeps, held_at;
     Bytes8 scaled, looking, held;
+    Floats tables, scaled_tables;
+    Bytes8 eligible, weak;
+    double unit;
 
     bool is_held(int64_t i) const { return !held.empty() && held[i]; }
 
@@ -88,6 +94,8 @@ struct RunArrays {
         require(messages.size == w.message_at[w.scope.size], "messages have another length.");
         require(residual.size == w.instances() && sweeps.size == w.instances(), "one residual for every instance.");
         require(scaled.size == w.instances() && looking.size == w.instances(), "one flag for every instance.");
+        require(eligible.size == w.instances() && weak.size == w.instances(), "one flag for every instance.");
+        require(unit > 0.0, "the temperature of probabilities must be positive.");
         require(held.empty() || (held.size == n_vars && held_at.size == n_vars),
                 "held needs a flag for every variable.");
     }

@@ -39,7 +39,7 @@ void check(const Graph &g) {
     for (int64_t k : g.kind) require(k >= 0 && k < g.kinds.size, "a variable's kind is not listed.");
 }
 
-// --- rows of a graph from edges -----------------------------------------------------------------------------------
+// --- rows of a graph from edges ---
 
 // Edges in both directions, counted by `first`, become rows without repetitions.
 struct Rows {
@@ -73,7 +73,7 @@ int64_t rows(const Rows &r) {
     return kept;
 }
 
-// --- what a given order takes -------------------------------------------------------------------------------------
+// --- what a given order takes ---
 
 // `later` has all variables in order, those that are eliminated first; `place` is its inverse (-1: not there).
 struct Separators {
@@ -119,7 +119,7 @@ int64_t separators(const Separators &s) {
     return 1;
 }
 
-// --- bounds on every order ----------------------------------------------------------------------------------------
+// --- bounds on every order ---
 
 struct LeastClique {
     int64_t bytes;
@@ -253,7 +253,7 @@ int64_t cliques(const Cliques &c) {
     return at;
 }
 
-// --- greedy search ------------------------------------------------------------------------------------------------
+// --- greedy search ---
 
 // The cheapest variable of `group` first: by fill, or by the size of its clique; ties by index or, with a `shuffle`
 // that is not 0, at random. Returns the length of the order: 0 once it is worse than the bar or beyond the limits.

@@ -133,8 +133,7 @@ private:
     }
 };
 
-// --- one factor
-// -------------------------------------------------------------------------------------------------------
+// --- one factor ---
 
 // What an update reads and writes. `from` and `to` are the same messages unless all change at once. Numbers lie in
 // memory as Items: V themselves, or one by one, then those of the next state are so far `apart`.
@@ -488,8 +487,7 @@ INLINE void update(Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const Step &
     }
 }
 
-// --- one factor of one instance, in registers
-// -------------------------------------------------------------------------
+// --- one factor of one instance, in registers ---
 
 // States in C vectors; what is behind the last one is zero in potentials, messages and cavities.
 template <int C> using States = Vec[C];
@@ -637,8 +635,7 @@ INLINE void update(Lanes<double> &lanes, Marks<Vec> &marks, const Step &step, bo
     finish<C>(lanes, marks, {&step.i, &step.j}, {&n_i, &n_j}, {&to_i, &to_j});
 }
 
-// --- many factors in a row
-// --------------------------------------------------------------------------------------------
+// --- many factors in a row ---
 
 // Which variables are maximal or held, a lane mask each (`held` may be null); lanes that are `idle`.
 struct MessageMasks {
@@ -687,8 +684,7 @@ template <class V, class Item, bool plain> Update<V, Item> update_for(int shape,
     return update_for<V, Item, Roles::MIXED, plain>(shape);
 }
 
-// --- many factors
-// -----------------------------------------------------------------------------------------------------
+// --- many factors ---
 
 template <class V> class Probabilities {
 public:

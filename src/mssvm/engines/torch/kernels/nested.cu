@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const long long f0 = in.factor_at[b];
     const Space space{work + in.work_at[b] * (most + 2 * most * most), rows + in.work_at[b], most};
     for (int t = 0; t < n; t++) {
-        if (k < visit[t].own()) space.scores(t)[k] = u[visit[t].v + k];
+        if (k < visit[t].n_states()) space.scores(t)[k] = u[visit[t].state_at + k];
         if (k == 0) space.rows[t] = 0;
     }
     __syncwarp(group);
