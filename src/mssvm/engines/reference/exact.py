@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,16 @@ from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls, check_decod
 
 Table = tuple[tuple[int, ...], Floats]
 """Scores over the variables of a scope, one axis each."""
+
+
+class Step(NamedTuple):
+    """The elimination of the last variable of ``scope``: indices of the tables that hold it, the derivatives of the
+    power sum of their total, and the index of its message."""
+
+    inputs: list[int]
+    scope: tuple[int, ...]
+    weights: Floats
+    message: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +63,11 @@ class ReferencePlan:
 
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
         orders = [self._order(b, query, eps_y, eps_h) for b in range(len(self.batch))]
-        width = np.array([max((len(c) - 1 for _, c in cliques), default=0) for cliques in orders], dtype=np.int64)
-        size = np.array([float(self._bytes(b, cliques)) for b, cliques in enumerate(orders)])
+        width = np.zeros(len(orders), dtype=np.int64)
+        size = np.zeros(len(orders))
+        for b, cliques in enumerate(orders):
+            width[b] = max((len(clique) - 1 for _, clique in cliques), default=0)
+            size[b] = self._bytes(b, cliques)
         return Costs(width, size, size / 16)
 
     def _bytes(self, b: int, cliques: list[tuple[int, set[int]]]) -> int:
@@ -64,20 +78,20 @@ class ReferencePlan:
         """Variables with their cliques: smallest clique first, hidden before outputs unless temperatures are equal."""
         topology = self.batch.topology(b)
         first = int(self.batch.var_ptr[b])
-        near = [{v} for v in range(topology.n_vars)]
+        clique = [{v} for v in range(topology.n_vars)]
         for scope in topology.scopes:
             for v in scope:
-                near[v] |= set(scope)
+                clique[v] |= set(scope)
         late = [bool(query.output[first + v]) and eps_y != eps_h for v in range(topology.n_vars)]
-        left = set(range(topology.n_vars))
-        out = []
-        while left:
-            v = min(left, key=lambda u: (late[u], prod(topology.cards[a] for a in near[u]), u))
-            left.remove(v)
-            out.append((v, near[v]))
-            for u in near[v] - {v}:
-                near[u] = (near[u] | near[v]) - {v}
-        return out
+        remaining = set(range(topology.n_vars))
+        order = []
+        while remaining:
+            v = min(remaining, key=lambda u: (late[u], prod(topology.cards[w] for w in clique[u]), u))
+            remaining.remove(v)
+            order.append((v, clique[v]))
+            for u in clique[v] - {v}:
+                clique[u] = (clique[u] | clique[v]) - {v}
+        return order
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +108,7 @@ class ReferenceBound:
         value = np.zeros(len(self.batch))
         mu = Marginals.zeros(self.batch)
         for b in self.orders:
-            value[b] = self._one(b, theta, mu)
+            value[b] = self._infer(b, theta, mu)
         names = tuple("elimination" if b in self.orders else "" for b in range(len(self.batch)))
         return Belief(value, mu, Status.exactly(value, names))
 
@@ -107,35 +121,37 @@ class ReferenceBound:
         belief = self(theta)
         return belief.value, decoded(self.batch, self.query, belief, eps_h)
 
-    def _one(self, b: int, theta: Potentials, mu: Marginals) -> float:
-        """Eliminate, then walk back: the gradient of a message, spread by its weights, is that of its tables."""
+    def _infer(self, b: int, theta: Potentials, mu: Marginals) -> float:
+        """The value of instance b; its gradient is added to ``mu``."""
         tables, places = self._tables(b, theta)
-        first = int(self.batch.var_ptr[b])
-        steps = []
-        alive = set(range(len(tables)))
-        for v in self.orders[b]:
-            eps = self.temperatures[0] if self.query.output[first + v] else self.temperatures[1]
-            inputs = [k for k in sorted(alive) if v in tables[k][0]]
-            scope = (*dict.fromkeys(u for k in inputs for u in tables[k][0] if u != v), v)
-            joint = reduce(np.add, [_over(scope, tables[k]) for k in inputs])
-            message, weights = power_sum(joint, eps)
-            steps.append((inputs, scope, weights, len(tables)))
-            alive = alive - set(inputs) | {len(tables)}
-            tables.append((scope[:-1], message))
-        value = float(sum(tables[k][1] for k in alive))
+        steps, constants = self._eliminate(b, tables)
+        value = float(sum(tables[k][1] for k in constants))
         if value == -np.inf:
             return value
-        gradient = {k: np.ones(()) for k in alive}
-        for inputs, scope, weights, k in reversed(steps):
-            spread = weights * gradient[k][..., None]
-            for i in inputs:
-                inside = spread.sum(axis=tuple(a for a, u in enumerate(scope) if u not in tables[i][0]))
-                kept = [u for u in scope if u in tables[i][0]]
-                gradient[i] = np.transpose(inside, [kept.index(u) for u in tables[i][0]])
-        for k, (target, at) in enumerate(places):
-            array = mu.unary if target else mu.tables
+        gradient = {k: np.ones(()) for k in constants}
+        _backpropagate(tables, steps, gradient)
+        for k, (is_unary, at) in enumerate(places):
+            array = mu.unary if is_unary else mu.tables
             array[at : at + gradient[k].size] += gradient[k].ravel()
         return value
+
+    def _eliminate(self, b: int, tables: list[Table]) -> tuple[list[Step], set[int]]:
+        """Eliminate all variables; messages are appended to ``tables``. Returns the tables left, over no variables."""
+        first = int(self.batch.var_ptr[b])
+        eps_y, eps_h = self.temperatures
+        steps = []
+        active = set(range(len(tables)))
+        for v in self.orders[b]:
+            inputs = [k for k in sorted(active) if v in tables[k][0]]
+            rest = dict.fromkeys(u for k in inputs for u in tables[k][0] if u != v)
+            scope = (*rest, v)
+            joint = reduce(np.add, [_over(scope, tables[k]) for k in inputs])
+            message, weights = power_sum(joint, eps_y if self.query.output[first + v] else eps_h)
+            steps.append(Step(inputs, scope, weights, len(tables)))
+            active -= set(inputs)
+            active.add(len(tables))
+            tables.append((scope[:-1], message))
+        return steps, active
 
     def _tables(self, b: int, theta: Potentials) -> tuple[list[Table], list[tuple[bool, int]]]:
         """Masked unaries and tables of an instance, and where the marginal of each goes (unary or not, offset)."""
@@ -153,6 +169,17 @@ class ReferenceBound:
             tables.append((scope, theta.tables[at : at + prod(shape)].reshape(shape)))
             places.append((False, int(batch.mu_at[batch.factor_ptr[b] + f])))
         return tables, places
+
+
+def _backpropagate(tables: list[Table], steps: list[Step], gradient: dict[int, Floats]) -> None:
+    """The gradient of a message, times its weights, is the gradient of the sum of its inputs."""
+    for inputs, scope, weights, message in reversed(steps):
+        joint = weights * gradient[message][..., None]
+        for k in inputs:
+            axes = tables[k][0]
+            summed = tuple(axis for axis, u in enumerate(scope) if u not in axes)
+            rest = [u for u in scope if u in axes]
+            gradient[k] = np.transpose(joint.sum(axis=summed), [rest.index(u) for u in axes])
 
 
 def _over(scope: tuple[int, ...], table: Table) -> Floats:

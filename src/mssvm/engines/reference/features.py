@@ -37,15 +37,20 @@ def linear(batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_wei
     for term in terms:
         x = sparse.coo_array(term.features * (term.at >= 0)[:, None])
         x.eliminate_zeros()
-        r, j = x.coords
-        first = np.arange(x.shape[1] + 1) * term.width
-        states = np.tile(np.arange(term.width), x.shape[1])
-        if term.active is not None:
+        row, feature = x.coords
+        if term.active is None:
+            first = np.arange(x.shape[1] + 1) * term.width
+            states = np.tile(np.arange(term.width), x.shape[1])
+        else:
             first = term.active.first
             states = term.active.states
-        sizes = np.diff(first)[j]
-        weight = spans(first[j], sizes)
-        entry = np.repeat(np.arange(len(j)), sizes)
-        row = term.at[r][entry] + states[weight] + (batch.n_states if term.target == "tables" else 0)
-        phi = phi + sparse.csr_array((x.data[entry], (row, term.block[r][entry] + weight)), shape=phi.shape)
+        # One entry of Phi for every nonzero feature and every state that it has a weight for.
+        counts = np.diff(first)[feature]
+        weight = spans(first[feature], counts)
+        source = np.repeat(np.arange(len(feature)), counts)
+        score = term.at[row][source] + states[weight]
+        if term.target == "tables":
+            score = score + batch.n_states
+        columns = term.block[row][source] + weight
+        phi = phi + sparse.csr_array((x.data[source], (score, columns)), shape=phi.shape)
     return ReferenceFeatures(batch, phi, offset or Potentials.zeros(batch))

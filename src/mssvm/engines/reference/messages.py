@@ -1,6 +1,7 @@
 """Message passing in plain NumPy, one factor and one variable at a time: the definition of ``engines.messages``.
 
-Messages lie one per slot (a variable of a factor). Cavities are summed afresh, so that no infinity is ever subtracted.
+There is one message per slot (a variable of a factor). Cavities are sums of the other messages, never differences, so
+that no infinity is ever subtracted.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from mssvm.engines.messages import (
     with_noise,
 )
 
-# Roundings of the largest score at a variable up to which a change of a message is none.
+# A change of a message by at most this many roundings of the largest score counts as none.
 ROUNDINGS = 8.0
 
 
 @dataclass(frozen=True, eq=False)
 class ReferenceMessagePlan:
-    """Where things lie in a batch."""
+    """Index arrays of a batch."""
 
     batch: Batch
 
@@ -68,8 +69,10 @@ class ReferenceMessagePlan:
         return self.batch.scope_vars[self.batch.scope_ptr[f] : self.batch.scope_ptr[f + 1]]
 
     def part(self, array: Floats, at: Ints, f: int, keep: tuple[int, ...], y: Ints | None = None) -> Floats:
-        """The part of factor f's table (at ``at[f]`` of an array) with every variable but ``keep`` at y: a view with
-        axes in the order of ``keep``."""
+        """The table of factor f (at ``at[f]`` of an array) with every variable but ``keep`` fixed at y.
+
+        A view with axes in the order of ``keep``.
+        """
         scope = self.scope(f).tolist()
         shape = self.batch.cards[scope]
         table = array[at[f] : at[f] + int(shape.prod())].reshape(shape)
@@ -136,7 +139,7 @@ class ReferenceRun:
         return slice(self.plan.message_at[s], self.plan.message_at[s + 1])
 
     def _field(self, i: int, unary: Floats, m: Floats, without: int = -1) -> Floats:
-        """theta_i plus all messages to i (but that of one slot)."""
+        """theta_i plus all messages to i, except that of the slot ``without``."""
         return sum((m[self._message(s)] for s in self.plan.slots[i] if s != without), unary[self.plan.states(i)])
 
     def start(self, instances: Ints, messages: Floats | None) -> None:
@@ -301,8 +304,9 @@ class ReferenceConditional:
         """Variables and factors of b that hold no hidden variable."""
         plan = self.model.plan
         g = self.components
-        given = [i for i in plan.variables([b]) if g.outside[i]]
-        return given, [f for f in plan.factors([b]) if g.inside[f] == 0]
+        variables = [i for i in plan.variables([b]) if g.outside[i]]
+        factors = [f for f in plan.factors([b]) if g.inside[f] == 0]
+        return variables, factors
 
     def evaluate(self, instances: Ints, y: Ints, value: Floats) -> None:
         plan = self.model.plan
