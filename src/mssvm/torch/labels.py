@@ -11,7 +11,7 @@ from mssvm.core.potentials import Potentials
 from mssvm.engines.torch.arrays import DevicePotentials, DeviceQuery
 from mssvm.losses import Hamming, Loss, Zero
 from mssvm.objectives.unified import Sample
-from mssvm.torch.scores import LaidOut, ScoreLayout
+from mssvm.torch.scores import LaidOut, ScoreLayout, without_padding
 
 
 def sample_on_device(laid: LaidOut, y: Any, site_weight: Any, loss: Loss) -> tuple[Sample, Potentials] | None:
@@ -23,8 +23,8 @@ def sample_on_device(laid: LaidOut, y: Any, site_weight: Any, loss: Loss) -> tup
     batch = laid.layout.batch
     rows = _site_rows(laid, y)
     weight = None if site_weight is None else _site_rows(laid, site_weight)
-    known = type(loss) in (Hamming, Zero) and len(batch) and bool(np.all(np.diff(layout.encoded.labels.ptr) > 0))
-    if not known or rows is None or (site_weight is not None and (weight is None or weight.ndim != 1)):
+    supported = type(loss) in (Hamming, Zero) and len(batch) and bool(np.all(np.diff(layout.encoded.labels.ptr) > 0))
+    if not supported or rows is None or (site_weight is not None and (weight is None or weight.ndim != 1)):
         return None
     found = _masks(rows, layout.encoded.n_classes)
     if found is None:
@@ -57,8 +57,8 @@ def _site_rows(laid: LaidOut, given: Any) -> torch.Tensor | None:
     if tuple(given.shape[: len(padded)]) != padded:
         return None
     rows = laid.layout.members("node", padded, laid.device)
-    flat = given.detach().reshape(-1, *given.shape[len(padded) :])
-    return flat if rows is None else flat[rows]
+    found: torch.Tensor = without_padding(given.detach(), len(padded), rows)
+    return found
 
 
 def _masks(rows: torch.Tensor, n_classes: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
@@ -82,7 +82,7 @@ def _allowed(layout: ScoreLayout, device: torch.device) -> torch.Tensor:
             return torch.ones(layout.batch.n_states, dtype=torch.bool, device=device)
         return torch.from_numpy(allowed).to(device)
 
-    found: torch.Tensor = layout.keep(("allowed", device), make)
+    found: torch.Tensor = layout.cached(("allowed", device), make)
     return found
 
 
@@ -92,7 +92,7 @@ def _delta(
     """Hamming's loss of every state, as ``Hamming.delta`` has it."""
     layout = laid.layout
     batch = laid.layout.batch
-    tables = layout.keep(
+    tables = layout.cached(
         ("no tables", laid.device, laid.unary.dtype), lambda: laid.unary.new_zeros(batch.n_table_entries)
     )
     if not isinstance(loss, Hamming):

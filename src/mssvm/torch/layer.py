@@ -30,7 +30,7 @@ from mssvm.structures.encoded import Encoded, to_query, to_sample
 from mssvm.torch.functions import Question, checked, entropy, evaluate, on, potentials
 from mssvm.torch.labels import sample_on_device
 from mssvm.torch.sampling import draw
-from mssvm.torch.scores import LaidOut, Layouts, Scores
+from mssvm.torch.scores import LaidOut, Layouts, Scores, without_padding
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "mean": torch.mean,
@@ -292,11 +292,11 @@ class StructuredLoss(torch.nn.Module):
         return laid, question
 
     def _request(self, laid: LaidOut, given: Any) -> PredictionRequest:
-        """The scores as a model without weights, which estimators know how to ask."""
-        known = laid.layout.encoded
+        """The scores as a model without weights: a request that estimators can answer."""
+        template = laid.layout.encoded
         theta = potentials(laid.unary, laid.tables)
-        inputs = LinearInputs(known.batch, (), theta)
-        encoded = Encoded(inputs, known.labels, known.hidden, known.n_classes, known.allowed)
+        inputs = LinearInputs(template.batch, (), theta)
+        encoded = Encoded(inputs, template.labels, template.hidden, template.n_classes, template.allowed)
         planner = self._planner(laid)
         predictor = partial(self._predictor, laid)
         request = PredictionRequest(encoded, self._query(laid, given), LinearModel(0), np.zeros(0), planner, predictor)
@@ -355,9 +355,7 @@ def _sites(laid: LaidOut, given: Any, what: str) -> AnyArray:
         if lead != laid.padded and flat.shape[:1] != sites.vars.shape:
             raise InputError(f"{what} has leading axes {lead}; those of the sites are {laid.padded}.")
         if lead == laid.padded:
-            rows = laid.layout.rows("node", lead)
-            flat = flat.reshape(-1, *flat.shape[len(lead) :])
-            flat = flat if rows is None else flat[rows]
+            flat = without_padding(flat, len(lead), laid.layout.rows("node", lead))
     if len(flat) != len(sites.vars):
         raise InputError(f"there are {len(sites.vars)} sites to label, but labels or weights for {len(flat)}.")
     return flat

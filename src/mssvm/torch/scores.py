@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ from mssvm.structures.encoded import BOUNDS, Bounds, Encoded, Frames, GroupedTop
 
 Scores = Any
 """A tensor (the labels' scores alone), or a mapping from names of groups to tensors or lists of tensors."""
-KEPT = 1 << 22  # total number of states of cached layouts
+CACHED_STATES = 1 << 22  # total number of states of cached layouts
 ENCODERS = 8
 NODES = ("node", "hidden", "attach")  # groups with a member for every node; the others have one for every edge
 BY_DIRECTION = {"right": (0, 1), "down": (1, 0), "down_right": (1, 1), "down_left": (1, 1)}
@@ -68,7 +67,7 @@ class ScoreLayout:
     constrained: frozenset[str] = frozenset()
     plans: dict[Any, Any] = field(default_factory=dict)  # plans of the batch by purpose
     bounds: Bounds = field(default_factory=partial(Bounds, BOUNDS, bool))  # bounds of ``query`` by their settings
-    _kept: dict[Any, Any] = field(default_factory=dict)
+    _cache: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def batch(self) -> Batch:
@@ -79,12 +78,12 @@ class ScoreLayout:
         """The query for all labels, none of them given."""
         return to_query(self.encoded)
 
-    def keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def cached(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The cached result of ``make``; made outside inference mode, so that autograd may save it."""
-        if key not in self._kept:
+        if key not in self._cache:
             with torch.inference_mode(False):
-                self._kept[key] = make()
-        return self._kept[key]
+                self._cache[key] = make()
+        return self._cache[key]
 
     def index(self, name: str, device: torch.device) -> torch.Tensor:
         """``state_var``, ``state_owner``: variable and instance of every state; ``owner``: instance of every variable;
@@ -96,7 +95,7 @@ class ScoreLayout:
                 return _ints(self.encoded.labels.vars, device)
             return _ints(batch.owner[batch.state_var] if name == "state_owner" else getattr(batch, name), device)
 
-        found: torch.Tensor = self.keep((name, device), make)
+        found: torch.Tensor = self.cached((name, device), make)
         return found
 
     def states_of_sites(self, device: torch.device) -> slice | torch.Tensor:
@@ -106,7 +105,7 @@ class ScoreLayout:
             found = self.encoded.states_at
             return found if isinstance(found, slice) else _ints(found, device)
 
-        at: slice | torch.Tensor = self.keep(("states of sites", device), make)
+        at: slice | torch.Tensor = self.cached(("states of sites", device), make)
         return at
 
     @cached_property
@@ -122,7 +121,7 @@ class ScoreLayout:
             target, at = self.frames.locate(group)
             return target, _ints((at[:, None] + np.arange(card)).ravel(), device)
 
-        found: tuple[Target, torch.Tensor] = self.keep(("places", group, device), make)
+        found: tuple[Target, torch.Tensor] = self.cached(("places", group, device), make)
         return found
 
     def members(self, name: str, lead: tuple[int, ...], device: torch.device) -> torch.Tensor | None:
@@ -133,7 +132,7 @@ class ScoreLayout:
             rows = self.rows(name, lead)
             return None if rows is None else _ints(rows, device)
 
-        found: torch.Tensor | None = self.keep(("members", name, lead, device), make)
+        found: torch.Tensor | None = self.cached(("members", name, lead, device), make)
         return found
 
     def rows(self, name: str, lead: tuple[int, ...]) -> Ints | None:
@@ -143,7 +142,7 @@ class ScoreLayout:
             rows = self._inside(name, lead)
             return None if len(rows) == int(np.prod(lead)) else rows
 
-        found: Ints | None = self.keep(("rows", name, lead), make)
+        found: Ints | None = self.cached(("rows", name, lead), make)
         return found
 
     def _inside(self, name: str, lead: tuple[int, ...]) -> Ints:
@@ -178,7 +177,7 @@ class ScoreLayout:
             found = gather([kind.rows[rows] for kind in kinds], self.frames.kind_of, np.cumsum(sizes) - sizes)
             return _ints(found, device)
 
-        chosen: torch.Tensor = self.keep(("type", group, device), make)
+        chosen: torch.Tensor = self.cached(("type", group, device), make)
         return chosen
 
 
@@ -245,7 +244,7 @@ class Layouts:
         structure.check()
         self.structure = structure
         self.all_own = all_own
-        self._kept: LRUCache[LayoutKey, ScoreLayout] = LRUCache(KEPT, attrgetter("batch.n_states"))
+        self._cache: LRUCache[LayoutKey, ScoreLayout] = LRUCache(CACHED_STATES, _n_states)
         self._encoders: LRUCache[EncoderKey, Encoder] = LRUCache(ENCODERS, bool)
 
     def lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None) -> LaidOut:
@@ -256,7 +255,7 @@ class Layouts:
         if main not in given:
             raise InputError(f"scores lack the group {main!r}, one row for every site.")
         keys, types = self._keys(given[main], main, lengths, graphs)
-        layout = self._kept.get(LayoutKey(self._n_classes(given), keys, types, self._own(given)), self._make)
+        layout = self._cache.get(LayoutKey(self._n_classes(given), keys, types, self._own(given)), self._make)
         unary, tables = _fill(layout, given) if keys else _nothing(given)
         padded = None
         if torch.is_tensor(given[main]):
@@ -406,15 +405,15 @@ def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, 
     """Unary scores and tables of the batch."""
     batch = layout.batch
     frames = layout.frames
-    known = {name for kind in frames.kinds for name in kind.groups}
+    groups = {name for kind in frames.kinds for name in kind.groups}
     for name in given:
-        if name not in known and not any(group.partition(":")[0] == name for group in known):
-            listed = ", ".join(map(repr, sorted(known)))
+        if name not in groups and not any(group.partition(":")[0] == name for group in groups):
+            listed = ", ".join(map(repr, sorted(groups)))
             raise InputError(f"scores name the group {name!r}; the structure has {listed}.")
     device, dtype = _kind(given)
     out: dict[Target, torch.Tensor | None] = {"unary": None, "tables": None}
     sizes: dict[Target, int] = {"unary": batch.n_states, "tables": batch.n_table_entries}
-    for group in sorted(known, key=_order):
+    for group in sorted(groups, key=_order):
         name = group if group in given else group.partition(":")[0]
         if name not in given:
             if group in frames.factors and group not in layout.constrained:
@@ -439,6 +438,16 @@ def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, 
     return unary, tables
 
 
+def _n_states(layout: ScoreLayout) -> int:
+    return layout.batch.n_states
+
+
+def without_padding(values: Any, n_axes: int, rows: Any) -> Any:
+    """Values (an array or a tensor) with ``n_axes`` leading axes, of which only the flat ``rows`` exist (None: all)."""
+    flat = values.reshape(-1, *values.shape[n_axes:])
+    return flat if rows is None else flat[rows]
+
+
 def _order(group: str) -> tuple[bool, str]:
     return not group.startswith("node"), group
 
@@ -447,7 +456,7 @@ def _in_order(layout: ScoreLayout, group: str, places: torch.Tensor) -> bool:
     def make() -> bool:
         return bool((places == torch.arange(len(places), device=places.device)).all())
 
-    return bool(layout.keep(("in order", group), make))
+    return bool(layout.cached(("in order", group), make))
 
 
 def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Target, torch.Tensor, torch.Tensor]:

@@ -102,7 +102,7 @@ class DevicePotentials(_OnDevice, Potentials):
     def sums(self, index: ScoreIndex, n: int) -> Floats:
         """Indexed scores are sorted by instance, so that sums are over segments; only these are fetched."""
         at = Device(self.parts[0].device, self.parts[0].dtype)
-        (states, n_states), (tables, n_tables), count = kept(index, at, lambda: _uploaded_index(index, n, at))
+        (states, n_states), (tables, n_tables), count = cached_on(index, at, lambda: _uploaded_index(index, n, at))
         unary = torch.segment_reduce(self.parts[0][states], "sum", lengths=n_states, unsafe=True)
         table = torch.segment_reduce(count * self.parts[1][tables], "sum", lengths=n_tables, unsafe=True)
         return fetched(unary + table)
@@ -119,7 +119,7 @@ class DevicePotentials(_OnDevice, Potentials):
 
 
 def _uploaded(theta: Potentials, to: Device) -> Parts:
-    return kept(theta, to, lambda: (to.floats(theta.unary), to.floats(theta.tables)))
+    return cached_on(theta, to, lambda: (to.floats(theta.unary), to.floats(theta.tables)))
 
 
 def _uploaded_index(index: ScoreIndex, n: int, to: Device) -> tuple[Parts, Parts, torch.Tensor]:
@@ -129,7 +129,7 @@ def _uploaded_index(index: ScoreIndex, n: int, to: Device) -> tuple[Parts, Parts
     return states, tables, to.floats(index.count)
 
 
-def kept(host: Any, name: Hashable, upload: Callable[[], T]) -> T:
+def cached_on(host: Any, name: Hashable, upload: Callable[[], T]) -> T:
     """The result of ``upload`` for an object on the host, cached on that object: iterations use it again."""
     uploads: dict[Hashable, T] = host.__dict__.setdefault("_on_devices", {})
     if name not in uploads:
@@ -139,12 +139,12 @@ def kept(host: Any, name: Hashable, upload: Callable[[], T]) -> T:
 
 def one_size(batch: Batch) -> bool:
     """Whether a batch has variables, and all have the same number of states."""
-    return kept(batch, "one size", lambda: bool(batch.n_states and np.all(batch.cards == batch.cards[0])))
+    return cached_on(batch, "one size", lambda: bool(batch.n_states and np.all(batch.cards == batch.cards[0])))
 
 
-def known(batch: Batch, name: Hashable, instances: Ints, make: Callable[[], T]) -> T:
+def cached_for(batch: Batch, name: Hashable, instances: Ints, make: Callable[[], T]) -> T:
     """The result of ``make`` for a subset of a batch, cached on the batch for the last few subsets."""
-    recent: LRUCache[bytes, T] = kept(batch, ("known", name), lambda: LRUCache(KNOWN, lambda _: 1))
+    recent: LRUCache[bytes, T] = cached_on(batch, ("known", name), lambda: LRUCache(KNOWN, lambda _: 1))
     return recent.get(instances.tobytes(), lambda _: make())
 
 
@@ -196,7 +196,7 @@ class DeviceQuery(_OnDevice, Query):
             found.__dict__.update(output=query.output, allowed=query.allowed)
             return found
 
-        return kept(query, to.device, upload)
+        return cached_on(query, to.device, upload)
 
     def restrict(self, mask: Any) -> DeviceQuery:
         output, allowed = self.parts
@@ -211,7 +211,7 @@ class DeviceQuery(_OnDevice, Query):
                 found = allowed.reshape(n, -1).sum(dim=1, dtype=torch.int32)
             else:
                 at = Device(allowed.device, torch.float64)
-                of = kept(batch, ("state_var", allowed.device), lambda: at.ints(batch.state_var))
+                of = cached_on(batch, ("state_var", allowed.device), lambda: at.ints(batch.state_var))
                 found = torch.zeros(n, dtype=torch.int32, device=of.device).index_add_(0, of, allowed.to(torch.int32))
             self.__dict__["_counts"] = found
         counts: torch.Tensor = self.__dict__["_counts"]
@@ -230,7 +230,7 @@ class DeviceQuery(_OnDevice, Query):
         free = self.counts(batch) > 1
         output = self.parts[0]
         at = Device(output.device, torch.float64)
-        owner = kept(batch, ("owner", output.device), lambda: at.ints(batch.owner))
+        owner = cached_on(batch, ("owner", output.device), lambda: at.ints(batch.owner))
         both = torch.stack([free & output, free & ~output], dim=1).to(torch.int32)
         found = torch.zeros((len(batch), 2), dtype=torch.int32, device=output.device).index_add_(0, owner, both)
         has: Bools = as_it_is(found > 0)

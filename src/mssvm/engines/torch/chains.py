@@ -11,7 +11,7 @@ import torch
 
 from mssvm.core.arrays import Bools, Ints
 from mssvm.core.topology import Batch, Topology, offsets
-from mssvm.engines.torch.arrays import Device, Parts, known
+from mssvm.engines.torch.arrays import Device, Parts, cached_for
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_STATES = 32
@@ -118,7 +118,7 @@ class ChainRoute:
     @classmethod
     def of(cls, batch: Batch, instances: Ints, states: int, eps: float, at: Device) -> ChainRoute:
         """Index tensors of the chains are cached with the batch."""
-        found = known(batch, ("chains", at.device), instances, lambda: _places(batch, instances, at))
+        found = cached_for(batch, ("chains", at.device), instances, lambda: _places(batch, instances, at))
         return cls(at=at, states=states, eps=eps, **found)
 
     def infer_into(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> torch.Tensor:

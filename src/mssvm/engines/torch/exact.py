@@ -86,7 +86,7 @@ def elimination_order(
     cost = {v: rank(v) for v in range(topology.n_vars)}
     out = []
     while cost:
-        v = min(cost, key=cost.__getitem__)
+        v = min(cost, key=lambda u: cost[u])
         del cost[v]
         out.append((v, frozenset(near[v])))
         for u in near[v] - {v}:
@@ -270,8 +270,10 @@ class TorchBound:
         unsafe = np.flatnonzero(np.isnan(values))
         if len(unsafe):
             self._again(unsafe, (unary, tables), (mu[0], mu[1]), values)
-        kept = DeviceMarginals(*mu)
-        return values, kept if isinstance(theta, DevicePotentials) else Marginals(kept.unary, kept.tables)
+        marginals = DeviceMarginals(*mu)
+        return values, marginals if isinstance(theta, DevicePotentials) else Marginals(
+            marginals.unary, marginals.tables
+        )
 
     def _run(self, unary: torch.Tensor, tables: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Values, and the marginals of both kinds, of all that is done on the device."""
@@ -316,8 +318,8 @@ class Repeated:
             # Meanwhile no other recording may be thrown away, which would spoil this one.
             with gc_paused(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._outputs = self._function(*self._inputs)
-        for kept, x in zip(self._inputs, inputs, strict=True):
-            kept.copy_(x)
+        for static, x in zip(self._inputs, inputs, strict=True):
+            static.copy_(x)
         self._graph.replay()
         return tuple(x.clone() for x in self._outputs)
 
@@ -395,8 +397,8 @@ def eliminate(tables: list[Table], group: Group, n: int) -> tuple[torch.Tensor, 
         for i in inputs:
             away = [a + 1 for a, u in enumerate(scope) if u not in tables[i][0]]
             inside = spread_out.sum(dim=away) if away else spread_out
-            kept = [u for u in scope if u in tables[i][0]]
-            gradient[i] = inside.permute([0, *(kept.index(u) + 1 for u in tables[i][0])])
+            rest = [u for u in scope if u in tables[i][0]]
+            gradient[i] = inside.permute([0, *(rest.index(u) + 1 for u in tables[i][0])])
     return value, {k: g for k, g in gradient.items() if k < given}
 
 

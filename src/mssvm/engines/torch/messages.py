@@ -30,7 +30,7 @@ from mssvm.engines.messages import (
     Temperatures,
 )
 from mssvm.engines.native.engine import NativeEngine
-from mssvm.engines.torch.arrays import Device, DeviceMarginals, Index, fetched, kept
+from mssvm.engines.torch.arrays import Device, DeviceMarginals, Index, cached_on, fetched
 from mssvm.engines.torch.conditional import TorchConditional
 from mssvm.engines.torch.exact import power_sum
 from mssvm.engines.torch.grids import GridKernel, finest
@@ -185,7 +185,7 @@ class TorchMessageModel:
         batch = plan.batch
         at = plan.at
         unary, tables = at.theta(theta, batch)
-        allowed = kept(query, at, lambda: at.bools(query.allowed))
+        allowed = cached_on(query, at, lambda: at.bools(query.allowed))
         self.unary = plan.padded(torch.where(allowed, unary, -INF), -INF)
         self.allowed = plan.padded(allowed, False)
         self.flat_tables = tables
@@ -205,7 +205,7 @@ class TorchMessageModel:
         _, query, drawn = self._given
         at = self.plan.at
         # Every call has the same array of noise; the cache holds a reference, so that its id stays valid.
-        noise = self.plan.padded(kept(query, (at, id(drawn)), lambda: (drawn, at.floats(drawn)))[1], 0.0)
+        noise = self.plan.padded(cached_on(query, (at, id(drawn)), lambda: (drawn, at.floats(drawn)))[1], 0.0)
         return self.unary + NOISE * noise * (1.0 + torch.where(self.unary > -INF, self.unary, 0.0).abs())
 
     def kernel_for(self, unary: torch.Tensor, t: Temperatures, flooding: bool) -> tuple[Sweep, torch.Tensor] | None:
@@ -415,11 +415,11 @@ class TorchRun:
         change: torch.Tensor,
     ) -> None:
         to = self.m[k::2]
-        known = cavity > -INF
+        possible = cavity > -INF
         old = to[edges.factors][chosen]
-        new = torch.where(known, raw - torch.where(known, cavity, 0.0), -INF)
+        new = torch.where(possible, raw - torch.where(possible, cavity, 0.0), -INF)
         top = new.amax(dim=1, keepdim=True)
-        new = torch.where(known & (top > -INF), new - torch.where(top > -INF, top, 0.0), 0.0)
+        new = torch.where(possible & (top > -INF), new - torch.where(top > -INF, top, 0.0), 0.0)
         finite = (new > -INF) & (old > -INF)
         new = torch.where(finite, (1.0 - damping) * new + damping * old, new) if damping else new
         write = moving[chosen] if colour is None else moving[chosen] & colour[chosen, k]

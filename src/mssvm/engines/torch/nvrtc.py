@@ -43,9 +43,9 @@ class CudaKernel:
         sizes = (*map(ctypes.c_uint, (blocks, 1, 1, threads, 1, 1, self._shared)),)
         launch = _driver().cuLaunchKernel
         function = self._function
-        kept = (values, arguments)  # keeps the pointers' targets alive during the launch
+        targets = (values, arguments)  # keeps the pointers' targets alive during the launch
 
-        def run(_: Any = kept) -> None:
+        def run(_: Any = targets) -> None:
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
             _check(launch(function, *sizes, stream, pointers, None), "launch")
 
@@ -100,19 +100,22 @@ def _compiled(text: str, name: str, capability: tuple[int, int]) -> bytes:
     # The last two concern single precision alone: no denormal numbers, divisions that round like other operations.
     flags = (
         f"--gpu-architecture=sm_{capability[0]}{capability[1]}".encode(),
-        *(b"--std=c++17", b"--ftz=true", b"--prec-div=false"),
+        b"--std=c++17",
+        b"--ftz=true",
+        b"--prec-div=false",
     )
     digest = hashlib.sha256(b"\n".join((*flags, text.encode()))).hexdigest()
     folder = directory(f"cuda{_version()}")
-    kept = None if folder is None else folder / f"{name}-{digest[:32]}"
+    if folder is None:
+        return _machine_code(text, name, flags)
+    cached = folder / f"{name}-{digest[:32]}"
     with suppress(OSError):
-        found = b"" if kept is None else kept.read_bytes()
-        if found[:32] == hashlib.sha256(found[32:]).digest():
-            return found[32:]
+        content = cached.read_bytes()
+        if content[:32] == hashlib.sha256(content[32:]).digest():
+            return content[32:]
     code = _machine_code(text, name, flags)
-    if kept is not None:
-        with suppress(InputError), replacing(kept) as file:  # a full disk: the code is in memory
-            file.write(hashlib.sha256(code).digest() + code)
+    with suppress(InputError), replacing(cached) as file:  # a full disk is no error: the code is in memory
+        file.write(hashlib.sha256(code).digest() + code)
     return code
 
 

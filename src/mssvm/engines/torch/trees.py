@@ -15,7 +15,7 @@ import torch
 from mssvm.core.arrays import Bools, Ints
 from mssvm.core.topology import Batch, Topology, offsets
 from mssvm.engines.rooting import rooting_of
-from mssvm.engines.torch.arrays import SAFE, Device, DeviceQuery, Parts, as_it_is, kept, known
+from mssvm.engines.torch.arrays import SAFE, Device, DeviceQuery, Parts, as_it_is, cached_for, cached_on
 from mssvm.engines.torch.chains import longest_first
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
@@ -29,7 +29,7 @@ LEAF = 1 << 16
 FIRST_CHILD = 1 << 17
 SECOND_VARIABLE = 1 << 18
 MOST_WORK = 1 << 30  # bytes of workspace of one launch
-KEPT = 1 << 10  # topologies whose orders are cached: batches share them
+CACHED_ORDERS = 1 << 10  # topologies whose orders are cached: batches share them
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class Postorder:
 EMPTY = Postorder(np.zeros((0, 4), dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
-postorder_of = lru_cache(maxsize=KEPT)(Postorder.of)
+postorder_of = lru_cache(maxsize=CACHED_ORDERS)(Postorder.of)
 
 
 def postorders(batch: Batch, at: Device) -> tuple[Postorder | None, ...]:
@@ -143,7 +143,7 @@ class Forests:
             at.ints(batch.var_ptr[instances]),
             at.ints(work[:-1]),
         )
-        factors = kept(batch, ("factors", at.device), lambda: (at.ints(batch.table_at), at.ints(batch.mu_at)))
+        factors = cached_on(batch, ("factors", at.device), lambda: (at.ints(batch.table_at), at.ints(batch.mu_at)))
         return cls(instances, wide, tuple(map(at.shorts, orders)), places, factors, int(work[-1]), at.ints(instances))
 
     @classmethod
@@ -152,7 +152,7 @@ class Forests:
     ) -> Forests:
         """Forests in the postorders of their topologies, cached with the batch."""
         kinds = [t or EMPTY for t in orders]
-        return known(
+        return cached_for(
             batch,
             ("forests", at.device),
             instances,
