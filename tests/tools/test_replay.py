@@ -11,7 +11,7 @@ import pytest
 
 from mssvm.core.arrays import Floats
 from mssvm.experiments.protocol import Protocol
-from mssvm.objectives.problem import Part
+from mssvm.objectives.problem import Evaluation
 from mssvm.objectives.training import BoundBlock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
@@ -74,7 +74,7 @@ def test_another_weight_of_the_loss_is_noticed(solver: str) -> None:
 def test_an_objective_that_is_slightly_off_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     right = BoundBlock.difference
 
-    def off(block: BoundBlock, w: Floats) -> Part:
+    def off(block: BoundBlock, w: Floats) -> Evaluation:
         part = right(block, w)
         return replace(part, values=1.001 * part.values, total=1.001 * part.total, gradient=1.001 * part.gradient)
 
