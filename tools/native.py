@@ -97,9 +97,9 @@ class Compiler:
 
 @cache
 def version(compiler: Compiler) -> str:
-    """What a compiler says of itself; objects of another one are not used."""
+    """What a compiler says of itself, but for the place where it lies; objects of another one are not used."""
     done = subprocess.run([*compiler.command, "--version"], capture_output=True, text=True, check=False)
-    return done.stdout
+    return "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith("InstalledDir"))
 
 
 def find_compiler() -> Compiler:

@@ -1,5 +1,6 @@
 // What sweeps of probabilities derive from the wiring of a plan, kept until the plan is gone.
 #pragma once
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -12,6 +13,11 @@ namespace mssvm {
 // The graphs of a plan, one for every family and every instance without one; each is built when it is first swept.
 class Graphs {
 public:
+    explicit Graphs(const Wiring &w) : wiring_(w) {}
+
+    // Whether they were built for this very wiring: a record of the same arrays.
+    bool are_of(const Wiring &w) const { return std::memcmp(&wiring_, &w, sizeof(Wiring)) == 0; }
+
     // For instances side by side, if the instance has a family, or one.
     const Graph &graph(const Wiring &w, int64_t b) {
         return *found(graphs_, w, b, [&] {
@@ -45,6 +51,7 @@ private:
         return map.emplace(key, std::move(built)).first->second.get();  // another thread may have been faster
     }
 
+    Wiring wiring_;  // its arrays are only compared
     std::mutex mutex_;
     Map<Graph> graphs_;
     Map<Grid> grids_;
@@ -54,10 +61,10 @@ private:
 // own.
 class Plans {
 public:
-    std::shared_ptr<Graphs> graphs(int64_t plan) {
+    std::shared_ptr<Graphs> graphs(const Wiring &w) {
         std::lock_guard<std::mutex> lock(mutex_);
-        std::shared_ptr<Graphs> &found = plans_[plan];
-        if (!found) found = std::make_shared<Graphs>();
+        std::shared_ptr<Graphs> &found = plans_[w.plan];
+        if (!found || !found->are_of(w)) found = std::make_shared<Graphs>(w);
         return found;
     }
     void forget(int64_t plan) {

@@ -277,7 +277,7 @@ int64_t advance(const AdvanceCall &call) {
     Queue alone, scores;
     int64_t threads = std::max<int64_t>(1, call.threads);
     sort_queues(w, run, call.instances, threads, families, alone, scores);
-    std::shared_ptr<Graphs> graphs = plans().graphs(w.plan);
+    std::shared_ptr<Graphs> graphs = plans().graphs(w);
     Deadline end(SLICE);
     parallel_for(std::min(threads, call.instances.size), int(threads), [&](int64_t) {
         auto sweep_one_by_one = [&](Queue &queue) {
@@ -356,7 +356,7 @@ void beliefs(const BeliefCall &call) {
     Queue alone, scores;
     int64_t threads = std::max<int64_t>(1, call.threads);
     sort_queues(w, run, call.instances, threads, families, alone, scores);
-    std::shared_ptr<Graphs> graphs = plans().graphs(w.plan);
+    std::shared_ptr<Graphs> graphs = plans().graphs(w);
     parallel_for(std::min(threads, call.instances.size), int(threads), [&](int64_t) {
         for (Queue &queue : families) {
             if (queue.instances.empty()) continue;
@@ -430,8 +430,9 @@ void decode(const DecodeCall &call, int64_t b) {
     const Wiring &w = *call.wiring;
     const RunArrays &run = *call.run;
     bool scaled = run.scaled[b];
-    std::vector<double> belief(w.widest);
+    std::vector<double> belief;
     for (int64_t i = w.var_ptr[b]; i < w.var_ptr[b + 1]; ++i) {
+        belief.resize(w.card(i));
         const uint8_t *allowed = call.allowed.data + w.state_ptr[i];
         int64_t &best = call.states[i];
         if (scaled) {
