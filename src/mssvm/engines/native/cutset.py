@@ -2,8 +2,8 @@
 
 value = PS over the cutset (at its own temperature) of [its score + nested power sum of the forest given it].
 
-Every state of a cut variable makes an instance of its own: the forest that is left, with the scores and the slices of
-tables that the state selects. These run as all forests do (``plan``), side by side where they are alike.
+Every state of a cut variable makes an instance of its own: the remaining forest, with the scores and the slices of
+tables that the state selects. These run like all forests (``native.forests``), side by side where they share tables.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from mssvm.engines.native.maps import EntryMap
 from mssvm.engines.rooting import rooting_of
 
 NAME = "conditioning"
-TRIED = 8  # variables that are tried as cutsets, those in most factors first
-AT_ONCE = 1 << 18  # states of the forests that are laid out together
+TRIED = 8  # candidates for the cut variable, those in most factors first
+AT_ONCE = 1 << 18  # states of the forests of one batch
 
 
 @dataclass(frozen=True, eq=False)
 class CutTopology:
-    """A topology with its cut variable and the forest that is left.
+    """A topology with its cut variable and the remaining forest.
 
-    A row of ``edges``: factor, steps in its table from a state of the cut variable to the next (0: not in its scope)
-    and of the other two, and the states of these. A row of ``attached``, factors of the cut variable and one other:
-    factor, where the states of the other begin in the forest, their number, steps of the cut variable and of the other.
+    edges      of the forest, rows (factor, stride of the cut variable in its table, 0 if it is not in the scope;
+               strides of the two others; states of the two others)
+    attached   factors of the cut variable and one other, rows (factor, offset of the other's states in the forest,
+               their number, stride of the cut variable, stride of the other)
     """
 
     variable: int
@@ -62,8 +63,13 @@ class CutTopology:
             else:
                 edges.append((f, step, *steps, cards[others[0]], cards[others[1]]))
                 scopes.append(others)
-        tables = np.array(edges, dtype=np.int64).reshape(-1, 6), np.array(attached, dtype=np.int64).reshape(-1, 5)
-        return cls(v, topology.cards[v], Topology(cards, tuple(scopes)), *tables)
+        return cls(
+            variable=v,
+            states=topology.cards[v],
+            rest=Topology(cards, scopes),
+            edges=np.array(edges, dtype=np.int64).reshape(-1, 6),
+            attached=np.array(attached, dtype=np.int64).reshape(-1, 5),
+        )
 
 
 @lru_cache(4096)
@@ -75,20 +81,22 @@ def cut_of(topology: Topology) -> CutTopology | None:
     if topology.scope_sizes.max(initial=0) > 3 or topology.n_factors - degree.max(initial=0) > topology.n_vars - 2:
         return None  # without any one variable more factors are left than a forest has edges
     for v in sorted(candidates, key=lambda i: (-int(degree[i]), i))[:TRIED]:
-        found = CutTopology.at(topology, v)
-        if rooting_of(found.rest).valid:
-            return found
+        cut = CutTopology.at(topology, v)
+        if rooting_of(cut.rest).valid:
+            return cut
     return None
 
 
 class CutForests:
     """The forests of a set of instances, one for every state of their cut variables, as a batch of its own.
 
-    ``of`` is the instance of each and ``row`` its number among ``instances``, ``ptr`` the forests of each instance,
-    ``cut_state`` where the state lies among those of the batch. ``table_source`` has the entry that each entry of the
-    tables is a copy of. Scores of a forest are those of its variables (``nodes``) and slices of the tables that these
-    share with the cut variable (``attached``, with places of tables and of their marginals); ``edges`` say where
-    marginals of the forests' tables go, those of forest ``edge_owner`` each.
+    of, row        instance of each forest, and its index in ``instances``
+    ptr            forests of instance k: ``ptr[k] : ptr[k + 1]``
+    cut_state      index of each forest's cut state among the states of the batch
+    table_source   entry of the batch's tables that each entry of the forests' tables is a copy of
+    nodes          map of the unary scores of the remaining variables
+    attached       maps of the slices of tables that these share with the cut variable: of theta, and of marginals
+    edges          map of the marginals of the forests' tables back to the batch; ``edge_owner``: the forest of each
     """
 
     def __init__(self, batch: Batch, cuts: list[CutTopology | None], instances: Ints) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mssvm.core.arrays import Floats, Ints
+from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import temperature
 from mssvm.core.library import FLOATS, INT, INTS, SHORTS, Function
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
@@ -99,18 +99,18 @@ class NativePlan:
         eps_h = eps_y if query.output.all() else eps_h
         routes = list[Route]()
         methods = np.full(len(self.batch), "", dtype=object)
-        for name, mine in self._shares(query, eps_y, eps_h, instances):
-            methods[mine] = name
+        for name, members in self._shares(query, eps_y, eps_h, instances):
+            methods[members] = name
             if name == "given states":
-                routes.append(GivenStates(self.batch, query, mine))
+                routes.append(GivenStates(self.batch, query, members))
             elif name == "elimination":
-                routes.append(self._eliminations.bind(query, eps_y, eps_h, mine, marginals))
+                routes.append(self._eliminations.bind(query, eps_y, eps_h, members, marginals))
             elif name == "tree recursion":
-                routes.append(ForestRoute(self._forests, query, eps_y, eps_h, mine, self.workers))
+                routes.append(ForestRoute(self._forests, query, eps_y, eps_h, members, self.workers))
             elif name == "clustering":
-                routes += cluster_routes(self._clusters, query, eps_y, eps_h, mine, self.workers)
+                routes += cluster_routes(self._clusters, query, eps_y, eps_h, members, self.workers)
             else:
-                routes.append(CutsetRoute(self._cutsets, query, eps_y, eps_h, mine, self.workers))
+                routes.append(CutsetRoute(self._cutsets, query, eps_y, eps_h, members, self.workers))
         return NativeBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
@@ -126,9 +126,9 @@ class NativePlan:
         n = len(self.batch)
         eps_h = eps_y if query.output.all() else eps_h
         costs = Costs(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n))
-        for name, mine in self._shares(query, eps_y, eps_h, None):
+        for name, members in self._shares(query, eps_y, eps_h, None):
             if name == "elimination":
-                self._eliminations.measure(query, eps_y, eps_h, mine, costs, marginals)
+                self._eliminations.measure(query, eps_y, eps_h, members, costs, marginals)
         return costs
 
     def _shares(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None) -> Iterator[tuple[str, Ints]]:
@@ -138,16 +138,23 @@ class NativePlan:
         for name in METHODS:
             if name not in methods or name == "side by side" or not left.any():
                 continue
-            able = left
-            if name == "given states":
-                able = counts(query.n_allowed(self.batch) > 1, self.batch.var_ptr) == 0
-            elif name != "elimination":
-                plans = {"tree recursion": "_forests", "conditioning": "_cutsets", "clustering": "_clusters"}
-                able = getattr(self, plans[name]).supports(query, eps_y, eps_h)
-            mine = np.flatnonzero(left & able)
-            if len(mine):
-                yield name, mine
-            left = left & ~able
+            supported = self._supports(name, query, eps_y, eps_h)
+            members = np.flatnonzero(left & supported)
+            if len(members):
+                yield name, members
+            left = left & ~supported
+
+    def _supports(self, method: str, query: Query, eps_y: float, eps_h: float) -> Bools:
+        """Per instance: is the method exact on it?"""
+        if method == "given states":
+            return np.asarray(counts(query.n_allowed(self.batch) > 1, self.batch.var_ptr) == 0)
+        if method == "tree recursion":
+            return self._forests.supports(query, eps_y, eps_h)
+        if method == "conditioning":
+            return self._cutsets.supports(query, eps_y, eps_h)
+        if method == "clustering":
+            return self._clusters.supports(query, eps_y, eps_h)
+        return np.ones(len(self.batch), dtype=bool)  # elimination
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,7 +51,10 @@ FAMILY = RecordType(
 
 
 class Reading(NamedTuple):
-    """A rooted topology by position, children before parents."""
+    """A rooted topology by position, children before parents.
+
+    ``text`` of a forest is a prefix of that of a larger one if the forest is the beginning of it, read from the root.
+    """
 
     order: Ints
     parent: Ints  # position; the number of positions at a root
@@ -99,39 +102,39 @@ def families_of(batch: Batch, instances: Ints, query: Query | None) -> list[Kind
     Without a query all variables have one temperature. With one, forests are rooted at variables that are outputs in
     some instance, so that few rows reach a root.
     """
-    found = dict[tuple[int, bytes], list[Kinds]]()
+    by_key: dict[tuple[int, bytes], list[Kinds]] = {}
     sizes = np.zeros(len(batch.topologies), dtype=np.int64)
     sizes[batch.topology_of] = np.diff(batch.var_ptr)
     by_topology = np.argsort(batch.topology_of[instances], kind="stable")
     ends = np.searchsorted(batch.topology_of[instances], np.arange(len(sizes) + 1), sorter=by_topology)
     for g in np.argsort(-sizes, kind="stable").tolist():
-        mine = instances[by_topology[ends[g] : ends[g + 1]]]
-        if not len(mine):
+        members = instances[by_topology[ends[g] : ends[g + 1]]]
+        if not len(members):
             continue
         first = b""
         if query is not None:
-            outputs: Bools = query.output[batch.var_ptr[mine][:, None] + np.arange(sizes[g])]
+            outputs: Bools = query.output[batch.var_ptr[members][:, None] + np.arange(sizes[g])]
             first = np.logical_or.reduce(outputs, axis=0).tobytes()
         reading = read_from_root(batch.topologies[g], first)
-        tables = batch.table_at[batch.factor_ptr[mine][:, None] + reading.factor[reading.factor >= 0]]
+        tables = batch.table_at[batch.factor_ptr[members][:, None] + reading.factor[reading.factor >= 0]]
         rows, of = distinct_rows(tables)
         for k, row in enumerate(rows):
             key = (int(row[-1]) if len(row) else -1, reading.text[:KEY_BYTES])
-            family = _family_with(found.setdefault(key, []), row, reading)
+            family = _family_with(by_key.setdefault(key, []), row, reading)
             family.topologies.append(batch.topologies[g])
             family.readings.append(reading)
-            family.instances.append(mine[of == k] if len(rows) > 1 else mine)
-    return list(chain.from_iterable(found.values()))
+            family.instances.append(members[of == k] if len(rows) > 1 else members)
+    return list(chain.from_iterable(by_key.values()))
 
 
-def _family_with(known: list[Kinds], tables: Ints, reading: Reading) -> Kinds:
+def _family_with(families: list[Kinds], tables: Ints, reading: Reading) -> Kinds:
     """The family that has this forest and these tables as a prefix, or a new one."""
-    for family in known:
+    for family in families:
         same = not len(tables) or np.array_equal(family.tables[-len(tables) :], tables)
         if same and family.readings[0].text.startswith(reading.text):
             return family
-    known.append(Kinds(tables, [], [], []))
-    return known[-1]
+    families.append(Kinds(tables, [], [], []))
+    return families[-1]
 
 
 def family_fields(
@@ -153,7 +156,7 @@ def family_fields(
     shapes[slot_below, 1] = np.where(lead.flip[below], above, child)
     shapes[slot_below, 2] = np.where(lead.flip[below], child, above)
     at = offsets(largest.card_array)[:-1][lead.order]
-    counts = np.array([len(some) for some in kinds.instances], dtype=np.int64)
+    counts = np.array([len(members) for members in kinds.instances], dtype=np.int64)
     instance = np.concatenate(kinds.instances)
     kind = np.repeat(np.arange(len(counts)), counts)
     factor = _factors_by_slot(kinds, slot, len(starts))[kind]

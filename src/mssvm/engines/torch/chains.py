@@ -42,7 +42,7 @@ def _is_path(g: Topology) -> bool:
 
 
 def longest_first(batch: Batch, instances: Ints) -> tuple[Ints, Ints]:
-    """Instances by their numbers of variables, and these: those that share a warp are about as long."""
+    """Instances sorted by descending length, and the lengths: chains that share a warp have similar lengths."""
     length = np.diff(batch.var_ptr)[instances]
     order = np.argsort(-length, kind="stable")
     return instances[order], length[order]
@@ -64,8 +64,8 @@ def _places(batch: Batch, instances: Ints, at: Device) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Shape:
-    """How chains lie on the GPU: states of a lane, chains of a warp, warps of a block, sites read ahead, blocks of a
-    multiprocessor."""
+    """Launch shape of the chain kernel: states per lane, chains per warp, warps per block, prefetched sites, and blocks
+    per multiprocessor."""
 
     cols: int
     groups: int
@@ -75,7 +75,7 @@ class Shape:
 
     @classmethod
     def of(cls, states: int, n: int, dtype: torch.dtype, sums: bool) -> Shape:
-        """As measured: many chains share warps; few have one each, which reads far ahead."""
+        """The fastest shapes measured: many chains share warps; few have a warp each, which prefetches far ahead."""
         if dtype == torch.float64:
             return cls(1, 1, 2, 4 if n <= 1024 else 2, 1)
         if n <= 1024:
@@ -90,7 +90,7 @@ class Shape:
         return constants(S=states, **{name.upper(): number for name, number in vars(self).items()})
 
     def row(self, states: int) -> int:
-        """Numbers that a site keeps: its states and one scale, by fours."""
+        """Numbers stored per site: its states and one scale, rounded up to a multiple of four."""
         return (self.cols * self.lanes(states) + 4) // 4 * 4
 
     def lanes(self, states: int) -> int:

@@ -71,9 +71,11 @@ class Group:
 def elimination_order(
     topology: Topology, late: tuple[bool, ...], fixed: tuple[bool, ...]
 ) -> tuple[tuple[int, frozenset[int]], ...]:
-    """Variables with their cliques: those whose neighbours are all linked first (in forests the leaves: nothing grows),
-    then the smallest clique; those that are ``late`` after all others. Variables ``fixed`` at a state may come at any
-    time: among the late ones where something would grow."""
+    """Variables with their cliques, in elimination order.
+
+    Simplicial variables come first (in forests the leaves: no clique grows), then the smallest clique; ``late``
+    variables after all others. Those ``fixed`` at a state may come at any time: late if a clique would grow.
+    """
     near = [{v} for v in range(topology.n_vars)]
     for scope in topology.scopes:
         for v in scope:
@@ -315,7 +317,7 @@ class Repeated:
         if self._calls == 2:
             self._graph = torch.cuda.CUDAGraph()
             self._inputs = [x.clone() for x in inputs]
-            # Meanwhile no other recording may be thrown away, which would spoil this one.
+            # Freeing another recording would spoil this one: no garbage collection meanwhile.
             with gc_paused(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._outputs = self._function(*self._inputs)
         for static, x in zip(self._inputs, inputs, strict=True):

@@ -141,11 +141,11 @@ class PairKernel:
 
 
 def _recorded(part: Callable[[int], None]) -> Callable[[int], None]:
-    """The same ``LOOK`` sweeps, launched by the device: the host needs as long for a launch as small graphs do."""
+    """``LOOK`` sweeps as a recorded CUDA graph: on small graphs a launch by the host takes as long as its kernel."""
     graph = torch.cuda.CUDAGraph()
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
-    # No other recording may be thrown away meanwhile; and torch.cuda.graph would empty the cache of memory.
+    # Freeing another recording would spoil this one. (torch.cuda.graph would also empty the allocator's cache.)
     with gc_paused(), torch.cuda.stream(aside):
         graph.capture_begin(capture_error_mode="thread_local")
         part(LOOK)
@@ -193,7 +193,7 @@ class _Sweeps:
         size = tables.element_size()
         threads = 512 // tables.element_size()
         rows = messages.reshape(n, 2, states)[plan.order]
-        rows = torch.where(rows > -torch.inf, rows, 0.0)  # such an entry belongs to a forbidden state: any number does
+        rows = torch.where(rows > -torch.inf, rows, 0.0)  # entries of forbidden states are arbitrary
         self._rows = _padded(((rows - rows[..., :1]) / unit)[..., 1:].transpose(0, 1))
         self.change = messages.new_zeros(len(active))
         narrow = bool((unary[:, 0] > -torch.inf).all())
