@@ -270,34 +270,39 @@ class ReferenceConditional:
     def _component(self, c: int, y: Ints, weight: float = 0.0, mu: Marginals | None = None) -> float:
         """PS_{eps_h} over component c given y; adds ``weight`` times its marginals to ``mu``."""
         plan = self.model.plan
-        g = self.components
-        batch = self.model.plan.batch
-        members = g.visit[g.member_ptr[c] : g.member_ptr[c + 1]].tolist()
-        at_border = [(h, int(batch.slot_factor[s])) for h in members for s in plan.slots[h]]
-        at_border = [(h, f) for h, f in at_border if g.inside[f] == 1]
-        acc = {h: self.model.unary[plan.states(h)].copy() for h in members}
+        batch = plan.batch
+        tables = self.model.tables
+        hidden = self.components
+        members = hidden.visit[hidden.member_ptr[c] : hidden.member_ptr[c + 1]].tolist()
+        root = members[0]
+        slots = [(h, int(batch.slot_factor[s])) for h in members for s in plan.slots[h]]
+        at_border = [(h, f) for h, f in slots if hidden.inside[f] == 1]
+
+        # Upward: scores of each variable plus its factors at the border, plus the messages of its children.
+        scores = {h: self.model.unary[plan.states(h)].copy() for h in members}
         for h, f in at_border:
-            acc[h] += plan.part(self.model.tables, batch.table_at, f, (h,), y)
+            scores[h] += plan.part(tables, batch.table_at, f, (h,), y)
         given_parent = {}
-        for h in members[:0:-1]:
-            f = int(g.up[h])
-            p = int(g.parent[h])
-            table = plan.part(self.model.tables, batch.table_at, f, (h, p), y)
-            message, given_parent[h] = power_sum(acc[h][:, None] + table, self.eps_h, axis=0)
-            acc[p] += message
-        value, root = power_sum(acc[members[0]], self.eps_h)
-        if mu is not None:
-            belief = {members[0]: weight * root}
-            for h in members[1:]:
-                f = int(g.up[h])
-                p = int(g.parent[h])
-                joint = given_parent[h] * belief[p]
-                belief[h] = joint.sum(axis=1)
-                plan.part(mu.tables, batch.mu_at, f, (h, p), y)[...] += joint
-            for h in members:
-                mu.unary[plan.states(h)] += belief[h]
-            for h, f in at_border:
-                plan.part(mu.tables, batch.mu_at, f, (h,), y)[...] += belief[h]
+        for h in reversed(members[1:]):
+            parent = int(hidden.parent[h])
+            table = plan.part(tables, batch.table_at, int(hidden.up[h]), (h, parent), y)
+            message, given_parent[h] = power_sum(scores[h][:, None] + table, self.eps_h, axis=0)
+            scores[parent] += message
+        value, root_weights = power_sum(scores[root], self.eps_h)
+        if mu is None:
+            return float(value)
+
+        # Downward: the derivatives of power sums are conditional probabilities given the parent.
+        belief = {root: weight * root_weights}
+        for h in members[1:]:
+            parent = int(hidden.parent[h])
+            joint = given_parent[h] * belief[parent]
+            belief[h] = joint.sum(axis=1)
+            plan.part(mu.tables, batch.mu_at, int(hidden.up[h]), (h, parent), y)[...] += joint
+        for h in members:
+            mu.unary[plan.states(h)] += belief[h]
+        for h, f in at_border:
+            plan.part(mu.tables, batch.mu_at, f, (h,), y)[...] += belief[h]
         return float(value)
 
     def _outside(self, b: int) -> tuple[list[int], list[int]]:
