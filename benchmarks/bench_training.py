@@ -26,7 +26,7 @@ from mssvm.core.potentials import Query, Term
 from mssvm.core.topology import Batch, Topology
 from mssvm.data.labels import LabelSpace
 from mssvm.engines.native.engine import NativeEngine
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Sample, crf, hcrf

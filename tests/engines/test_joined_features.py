@@ -12,7 +12,7 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
 from mssvm.engines.base import JoiningFeatures
 from mssvm.engines.native.engine import NativeEngine
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives.training import TrainingProblem

@@ -14,7 +14,7 @@ from mssvm.engines.messages import MessageModel
 from mssvm.experiments.members import MEMBERS, Untrained
 from mssvm.experiments.segmentation import N_WEIGHTS, noisy_images, picture
 from mssvm.experiments.simulate import PartlyLabelled
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Outcome, Scaling, Subgradient

@@ -20,7 +20,7 @@ from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.segmentation import filtered_accuracy, noisy_images, picture
 from mssvm.experiments.statistics import Differences, Estimate, Verdict, each, judge, pool
 from mssvm.experiments.trials import Store, Trial, run_trials
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.optim import BCFW, CCCP, Subgradient
 

@@ -9,8 +9,9 @@ from builders import grid_scopes, random_case
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.base import Auto, Exact
+from mssvm.inference.auto import Auto
 from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 
 

@@ -13,8 +13,10 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
-from mssvm.inference.base import Auto, Exact, Planner
+from mssvm.inference.auto import Auto
+from mssvm.inference.base import Planner
 from mssvm.inference.enumerate import entries
+from mssvm.inference.exact import Exact
 from mssvm.losses.losses import Hamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives.m3e import RenyiMargin

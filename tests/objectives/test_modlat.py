@@ -8,7 +8,7 @@ import pytest
 from builders import DenseModel, features
 from mssvm.core.errors import InputError
 from mssvm.engines import engine_of
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.objectives.modlat import ModLatProblems
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Sample, lssvm

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from builders import AsymmetricLoss, DenseModel, ScaledLoss, features, random_sample
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.base import Exact, Inference
+from mssvm.inference.base import Inference
 from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
 from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Sample, Unified

@@ -211,7 +211,7 @@ def extras() -> dict[str, tuple[str, Callable[[], Any]]]:
 
 def _with_objects() -> Any:
     """Solver, loss and inference as objects, which files keep by name."""
-    from mssvm.inference.base import Exact
+    from mssvm.inference.exact import Exact
     from mssvm.losses import WeightedHamming
     from mssvm.optim import CCCP, Subgradient
 

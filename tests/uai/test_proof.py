@@ -10,9 +10,9 @@ import pytest
 
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch
-from mssvm.inference.base import Exact
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
 from mssvm.uai.anytime import Anytime, AnytimeSearch
 from mssvm.uai.proof import Proof, relaxed, state_bounds
 from uai.test_anytime import grid

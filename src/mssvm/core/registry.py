@@ -67,8 +67,8 @@ LOSSES = {
 }
 NAMED_LOSSES = ("hamming", "zero")  # the others need costs
 INFERENCES = {
-    "auto": Entry("mssvm.inference.base:Auto"),
-    "exact": Entry("mssvm.inference.base:Exact"),
+    "auto": Entry("mssvm.inference.auto:Auto"),
+    "exact": Entry("mssvm.inference.exact:Exact"),
     "propagate": Entry("mssvm.inference.propagation:Propagate"),
     "toulbar2": Entry("mssvm.inference.toulbar2:Toulbar2"),
 }

@@ -18,7 +18,8 @@ from mssvm.core.errors import InputError
 from mssvm.experiments.lbfgs import ScipyLBFGS
 from mssvm.experiments.members import Arena
 from mssvm.experiments.simulate import Recipe, checkerboard, hidden_chain
-from mssvm.inference.base import Exact, Inference
+from mssvm.inference.base import Inference
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.optim import BCFW, CCCP, Solver, Subgradient
 from mssvm.optim.subgradient import Scaling, Stopping

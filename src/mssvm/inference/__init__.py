@@ -12,10 +12,10 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Auto": "mssvm.inference.base",
+    "Auto": "mssvm.inference.auto",
     "Bounded": "mssvm.inference.bounds",
     "Enumerate": "mssvm.inference.enumerate",
-    "Exact": "mssvm.inference.base",
+    "Exact": "mssvm.inference.exact",
     "Propagate": "mssvm.inference.propagation",
     "Toulbar2": "mssvm.inference.toulbar2",
 }

@@ -32,7 +32,7 @@ from mssvm.core.errors import InputError, MssvmWarning, UnsupportedError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch
-from mssvm.inference.base import Auto, joined
+from mssvm.inference.auto import Auto, merge_beliefs
 from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.enumerate import entries
 
@@ -84,7 +84,7 @@ class Toulbar2(Settings):
         why = nothing if installed else 'is not installed (pip install "mssvm[map]")'
         warn(f'toulbar2 {why}: "auto" answers.', MssvmWarning, stacklevel=2)
         others = Auto(threads=self.threads).plan(batch).bind(query, 0.0, 0.0, np.array(missing))(theta)
-        return joined(belief, others, ~np.isin(np.arange(len(batch)), missing))
+        return merge_beliefs(belief, others, ~np.isin(np.arange(len(batch)), missing))
 
     def attempt(self, batch: Batch, theta: Potentials, query: Query) -> tuple[Belief, list[int]]:
         """What the solver finds, and the instances without an answer, for which everything is zero."""
