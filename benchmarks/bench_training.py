@@ -28,8 +28,9 @@ from mssvm.data.labels import LabelSpace
 from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.exact import Exact
 from mssvm.models.linear import LinearInputs, LinearModel
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, crf, hcrf
+from mssvm.objectives.unified import crf, hcrf
 from mssvm.optim.lbfgs import LBFGS
 from mssvm.structures import SequenceClass
 from mssvm.structures.encoded import to_sample

@@ -20,8 +20,9 @@ from mssvm.inference.exact import Exact
 from mssvm.losses.losses import Hamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives.m3e import RenyiMargin
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, lssvm, mssvm
+from mssvm.objectives.unified import lssvm, mssvm
 
 ALPHAS = (0.3, 2.0, 5.0, np.inf)
 N_WEIGHTS = 6

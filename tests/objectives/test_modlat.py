@@ -10,8 +10,9 @@ from mssvm.core.errors import InputError
 from mssvm.engines import engine_of
 from mssvm.inference.exact import Exact
 from mssvm.objectives.modlat import ModLatProblems
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, lssvm
+from mssvm.objectives.unified import lssvm
 from mssvm.optim.alternate import alternate
 from mssvm.optim.lbfgs import LBFGS
 from mssvm.optim.subgradient import Subgradient

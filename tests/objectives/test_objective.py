@@ -15,9 +15,10 @@ from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.enumerate import Enumerate
 from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.objectives import training
+from mssvm.objectives import blocks
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
+from mssvm.objectives.unified import Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
 
 GRAPH = Topology((2, 3, 2, 3), ((0, 1), (1, 2), (2, 3), (3, 0)))
 PAIR_COST = np.random.default_rng(7).random((2, 3, 2, 3)) * (1.0 - np.eye(6).reshape(2, 3, 2, 3))
@@ -221,7 +222,7 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = sample_of(np.random.default_rng(13), 12)
     w = np.random.default_rng(14).normal(size=N_WEIGHTS)
     whole = problem_of(sample, mssvm()).difference(w)
-    monkeypatch.setattr(training, "BLOCK_STATES", 20)
+    monkeypatch.setattr(blocks, "BLOCK_STATES", 20)
     parts = [replace(problem_of(sample, mssvm()), engine=NativeEngine(t)).difference(w) for t in (1, 2, 3)]
     for part in parts:
         assert part.total == parts[0].total
@@ -232,7 +233,7 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("everything", [True, False], ids=["nothing is allowed", "labels contradict"])
 @pytest.mark.parametrize("part", ["plus", "minus", "difference"])
 def test_an_instance_without_an_allowed_assignment_is_named(part: str, everything: bool, monkeypatch) -> None:
-    monkeypatch.setattr(training, "BLOCK_STATES", 4)
+    monkeypatch.setattr(blocks, "BLOCK_STATES", 4)
     batch = Batch.build([Topology((2, 2), ((0, 1),))] * 5)
     offset = Potentials.zeros(batch)
     offset.tables[12:16] = -np.inf if everything else [-np.inf, 0.0, 0.0, 0.0]

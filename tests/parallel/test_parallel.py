@@ -23,7 +23,7 @@ from distributed.comm import CommClosedError
 import mssvm as ms
 from mssvm.core.errors import ClusterError, InputError, UnsupportedError
 from mssvm.data.embedded import write_pictures
-from mssvm.objectives import training
+from mssvm.objectives import blocks
 from mssvm.parallel.cluster import PLUGIN
 from parallel_faults import Fatal, Loaded, arm, write_shards
 
@@ -51,7 +51,7 @@ def local() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "BLOCK_STATES", 300)
+    monkeypatch.setattr(blocks, "BLOCK_STATES", 300)
 
 
 @pytest.fixture(scope="module")

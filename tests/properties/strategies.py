@@ -15,8 +15,9 @@ from mssvm.inference.base import Inference
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.exact import Exact
 from mssvm.losses.losses import Hamming, Loss, Zero
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, Unified
+from mssvm.objectives.unified import Unified
 
 N_WEIGHTS = 4
 EXACT: Inference = Exact()

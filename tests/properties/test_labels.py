@@ -15,8 +15,9 @@ from mssvm.core.topology import Topology
 from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.base import Inference
 from mssvm.losses.losses import Hamming, Loss, WeightedHamming, Zero
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
+from mssvm.objectives.unified import Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
 from properties.strategies import BRUTE, EXACT, N_WEIGHTS, Draw, decoded_outputs, delta_of, draws, losses, temperature
 
 TEMPERATURES = [(y, h) for y in (0.0, 0.5, 1.0) for h in (0.0, 0.5, 1.0)]
@@ -178,7 +179,7 @@ def test_totals_are_weighted_sums_of_single_instances(
 
 
 def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mssvm.objectives.training.BLOCK_STATES", 40)
+    monkeypatch.setattr("mssvm.objectives.blocks.BLOCK_STATES", 40)
     rng = np.random.default_rng(0)
     sample = random_sample(rng, [PATH] * 60, rng.random(180) < 0.7, N_WEIGHTS)
     sample = replace(sample, weight=rng.random(60))

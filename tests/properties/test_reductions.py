@@ -14,18 +14,9 @@ from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.objectives.problem import Evaluation
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import (
-    Sample,
-    Unified,
-    crf,
-    hcrf,
-    loss_augmented_likelihood,
-    lssvm,
-    mssvm,
-    softmax_margin,
-    ssvm,
-)
+from mssvm.objectives.unified import Unified, crf, hcrf, loss_augmented_likelihood, lssvm, mssvm, softmax_margin, ssvm
 from properties.strategies import (
     EXACT,
     N_WEIGHTS,

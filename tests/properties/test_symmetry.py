@@ -12,8 +12,9 @@ from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.losses.losses import Hamming
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, Unified
+from mssvm.objectives.unified import Unified
 from properties.strategies import EXACT, temperature
 
 K_Y, K_H, D = 2, 3, 2

@@ -13,8 +13,8 @@ from mssvm.estimators.base import StructuredEstimator
 from mssvm.estimators.prediction import Predictor
 from mssvm.losses.losses import Loss
 from mssvm.objectives import m3e, modlat
+from mssvm.objectives.base import Objective
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Objective
 from mssvm.optim import Solution
 from mssvm.optim.alternate import Minimise, alternate
 

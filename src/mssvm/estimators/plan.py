@@ -30,9 +30,9 @@ from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
 from mssvm.losses.losses import Loss
+from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Objective
 from mssvm.optim import LBFGS, Regulariser, Solution, Solver, random_start
 from mssvm.optim.alternate import Minimise
 from mssvm.optim.solver import PLAIN

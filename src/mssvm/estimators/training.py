@@ -40,8 +40,9 @@ from mssvm.losses.losses import Zero, inputs_for
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.objectives.problem import Problem
-from mssvm.objectives.training import InferenceSummary, TrainingProblem
-from mssvm.objectives.unified import Sample
+from mssvm.objectives.sample import Sample
+from mssvm.objectives.summary import InferenceSummary
+from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import BCFW, Callback, Checkpoint, Regulariser, Row, Solution, Validation
 from mssvm.optim.solver import best_of
 from mssvm.structures import Encoder

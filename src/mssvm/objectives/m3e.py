@@ -27,7 +27,8 @@ from mssvm.engines.base import Bound, Plan
 from mssvm.inference.base import Planner
 from mssvm.inference.components import Components
 from mssvm.losses import Hamming, Loss
-from mssvm.objectives.unified import Parts, Sample
+from mssvm.objectives.base import Parts
+from mssvm.objectives.sample import Sample
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,10 @@ from mssvm.engines.base import Bound, Engine, Features, Plan
 from mssvm.inference.base import Inference, Planner
 from mssvm.losses import Hamming, Loss, Zero
 from mssvm.models.base import Model
+from mssvm.objectives.base import Objective, Parts
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Objective, Parts, Sample, lssvm
+from mssvm.objectives.unified import lssvm
 
 STEP = 1e-3  # of the fourth-order difference below; its truncation error is of order STEP**4 / 30
 

@@ -24,7 +24,7 @@ from mssvm.data.labels import Labels
 from mssvm.engines.base import Bound
 from mssvm.losses.losses import Loss, inputs_for
 from mssvm.models.linear import LinearInputs
-from mssvm.objectives.unified import Sample
+from mssvm.objectives.sample import Sample
 
 Bounds = LRUCache[Hashable, Bound]
 BOUNDS = 4  # kept of one query
