@@ -145,7 +145,7 @@ def test_the_truth_never_scores_above_the_decoded_labelling() -> None:
         rng = np.random.default_rng([7, k])
         n_classes = 3 if k % 4 == 3 else 2
         X, y = discs(rng, 3, int(rng.integers(12, 21)), n_classes, float(rng.uniform(0.8, 1.5)))
-        solver = ms.solvers.BCFW(max_passes=15, check_every=15)
+        solver = ms.solvers.BCFW(max_iter=15, check_every=15)
         model = ms.SSVM(ms.Grid(), solver=solver, inference=rough, random_state=0, classes=range(n_classes))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)

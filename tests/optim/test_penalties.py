@@ -31,9 +31,7 @@ def test_converged_is_within_a_thousandth_of_what_ten_times_the_iterations_reach
     found = solver.minimize(problem, w0)
     assert found.outcome is Outcome.CONVERGED
     # From the same point, since another path could lead to another minimum.
-    longer = replace(
-        solver.for_warm_start(), max_iterations=10 * len(found.trace), tolerance=1e-15, gradient_tolerance=1e-15
-    )
+    longer = replace(solver.for_warm_start(), max_iter=10 * len(found.trace), tolerance=1e-15, gradient_tolerance=1e-15)
     further = longer.minimize(problem, found.w)
     assert found.objective <= further.objective * (1 + 1e-3)
 
@@ -71,7 +69,7 @@ def test_l1_meets_the_conditions_of_a_minimum_with_hidden_variables(name: str) -
     problem = PROBLEMS[name]().at(1.0, 1.0)
     strengths = np.where(np.arange(problem.n_weights) % 5 == 0, 0.0, 0.8)
     regulariser = Regulariser(0.2, absolute=strengths)
-    found = LBFGS(tolerance=1e-14, gradient_tolerance=1e-9, max_iterations=2000).minimize(
+    found = LBFGS(tolerance=1e-14, gradient_tolerance=1e-9, max_iter=2000).minimize(
         problem, random_start(problem.n_weights), regulariser=regulariser
     )
     slope = 0.2 * found.w + problem.difference(found.w).gradient

@@ -151,16 +151,16 @@ def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
 def test_files_of_other_runs_are_refused(tmp_path: Path) -> None:
     problem = Toy.draw()
     w0, file = random_start(problem.n_weights), Checkpoint(tmp_path / "run")
-    Subgradient(n_epochs=2).minimize(problem, w0, checkpoint=file)
+    Subgradient(max_iter=2).minimize(problem, w0, checkpoint=file)
     with pytest.raises(InputError, match="another solver, problem or start"):
-        Subgradient(n_epochs=3).minimize(problem, w0, checkpoint=file)
+        Subgradient(max_iter=3).minimize(problem, w0, checkpoint=file)
     with pytest.raises(InputError, match="another solver, problem or start"):
-        Subgradient(n_epochs=2).minimize(problem, w0 + 1e-9, checkpoint=file)
+        Subgradient(max_iter=2).minimize(problem, w0 + 1e-9, checkpoint=file)
     (tmp_path / "run").write_bytes(b"not a checkpoint")
     with pytest.raises(InputError, match="cannot be read"):
-        Subgradient(n_epochs=2).minimize(problem, w0, checkpoint=file)
+        Subgradient(max_iter=2).minimize(problem, w0, checkpoint=file)
     with pytest.raises(InputError, match="cannot be written: No such file"):
-        Subgradient(n_epochs=2).minimize(problem, w0, checkpoint=Checkpoint(tmp_path / "nowhere" / "run"))
+        Subgradient(max_iter=2).minimize(problem, w0, checkpoint=Checkpoint(tmp_path / "nowhere" / "run"))
 
 
 def test_the_same_sizes_with_other_data_are_refused(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_early_stopping_returns_the_weights_with_the_highest_score() -> None:
 
 def test_divergence_is_an_outcome_and_the_best_point_survives() -> None:
     problem = Toy.draw()
-    far = Subgradient(n_epochs=500, rate=30.0, full_batch=True, adaptive=False, average=False).minimize(
+    far = Subgradient(max_iter=500, rate=30.0, full_batch=True, adaptive=False, average=False).minimize(
         problem, np.zeros(problem.n_weights)
     )
     assert far.outcome is Outcome.DIVERGED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,3 +164,25 @@ def test_wrong_arguments_are_refused() -> None:
         Subgradient(adaptive=False)
     with pytest.raises(InputError, match="evaluate_every must be at least 1"):
         Subgradient(evaluate_every=0)
+
+
+@pytest.mark.parametrize(
+    ("solver", "former"),
+    [
+        (LBFGS, "max_iterations"),
+        (CCCP, "max_outer"),
+        (BCFW, "max_passes"),
+        (CuttingPlane, "max_rounds"),
+        (Subgradient, "n_epochs"),
+    ],
+)
+def test_former_names_of_the_budget_warn(solver: Any, former: str) -> None:
+    now = f"{solver.__name__}.max_iter"
+    with pytest.warns(FutureWarning, match=f"is now {solver.__name__}\\(max_iter=") as caught:
+        given = solver(**{former: 7})
+    assert given == solver(max_iter=7) and caught[0].filename == __file__
+    with pytest.warns(FutureWarning, match=f"is now {now}"):
+        assert getattr(given, former) == 7
+    with pytest.warns(FutureWarning, match=f"is now {solver.__name__}\\(max_iter="):
+        assert solver().set_params(**{former: 8}).max_iter == 8
+    assert former not in repr(given) and former not in given.get_params()

@@ -36,7 +36,7 @@ CERTIFYING = [BCFW(), CuttingPlane(), CuttingPlane(n_slack=True), CCCP(BCFW()), 
 def optimum(name: str) -> float:
     """By cutting planes to a much smaller gap than is tested for, certified."""
     problem = CONVEX[name]()
-    best = CuttingPlane(tolerance=1e-7, max_rounds=2000).minimize(problem, np.zeros(problem.n_weights))
+    best = CuttingPlane(tolerance=1e-7, max_iter=2000).minimize(problem, np.zeros(problem.n_weights))
     assert best.outcome is Outcome.CONVERGED
     return best.objective
 
@@ -157,7 +157,7 @@ INNERS = [
     CuttingPlane(),
     CuttingPlane(n_slack=True),
     LBFGS(),
-    Subgradient(n_epochs=5),
+    Subgradient(max_iter=5),
     Subgradient.literal(0.1, 9),
 ]
 
@@ -166,7 +166,7 @@ INNERS = [
 @pytest.mark.parametrize("inner", INNERS, ids=repr)
 def test_cccp_never_rises(inner: Solver, member: str) -> None:
     problem = latent_chain(member)
-    found = CCCP(inner, max_outer=6, tolerance=1e-3).minimize(problem, random_start(problem.n_weights))
+    found = CCCP(inner, max_iter=6, tolerance=1e-3).minimize(problem, random_start(problem.n_weights))
     steps = np.diff(found.history["objective"])
     assert np.all(steps <= 1e-9)
     assert found.objective < found.trace[0].objective
@@ -234,11 +234,11 @@ def test_negative_gaps_are_counted() -> None:
             return value - 0.5 * (w @ w > 0.1), mu
 
     problem = replace(Liar.draw(), exact=False)
-    found = BCFW(max_passes=10).minimize(problem, np.zeros(problem.n_weights))
+    found = BCFW(max_iter=10).minimize(problem, np.zeros(problem.n_weights))
     assert found.certificate.negative_gaps > 0
 
 
-@pytest.mark.parametrize("solver", [Subgradient(n_epochs=4), BCFW(max_passes=10)], ids=repr)
+@pytest.mark.parametrize("solver", [Subgradient(max_iter=4), BCFW(max_iter=10)], ids=repr)
 def test_seeds_decide(solver: Any) -> None:
     problem = Toy.draw()
     w0 = random_start(problem.n_weights)
@@ -247,7 +247,7 @@ def test_seeds_decide(solver: Any) -> None:
     assert not np.array_equal(first.w, replace(solver, seed=1).minimize(problem, w0).w)
 
 
-@pytest.mark.parametrize("solver", [LBFGS(), CCCP(max_outer=2), Subgradient(n_epochs=2)], ids=repr)
+@pytest.mark.parametrize("solver", [LBFGS(), CCCP(max_iter=2), Subgradient(max_iter=2)], ids=repr)
 def test_threads_do_not_change_a_bit(solver: Solver) -> None:
     problem = latent_chain("mssvm")
     w0 = random_start(problem.n_weights)

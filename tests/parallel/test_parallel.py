@@ -154,10 +154,10 @@ def test_named_features_candidates_and_class_weights(local: Any, tmp_path: Path)
 
 
 SOLVERS = {
-    "cccp": ms.solvers.CCCP(ms.solvers.LBFGS(max_iterations=3), max_outer=2),
-    "planes of one slack": ms.solvers.CCCP(ms.solvers.CuttingPlane(max_rounds=5), max_outer=2),
-    "adam": ms.solvers.Subgradient(n_epochs=2, rate=0.1, scaling="adam"),
-    "full batch": ms.solvers.Subgradient(n_epochs=3, rate=0.1, full_batch=True),
+    "cccp": ms.solvers.CCCP(ms.solvers.LBFGS(max_iter=3), max_iter=2),
+    "planes of one slack": ms.solvers.CCCP(ms.solvers.CuttingPlane(max_iter=5), max_iter=2),
+    "adam": ms.solvers.Subgradient(max_iter=2, rate=0.1, scaling="adam"),
+    "full batch": ms.solvers.Subgradient(max_iter=3, rate=0.1, full_batch=True),
 }
 
 

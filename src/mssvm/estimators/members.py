@@ -128,4 +128,4 @@ class ModLat(StructuredEstimator):
         given = (problem.model, problem.sample, problem.inference, problem.engine, problem.C)
         blocks = modlat.ModLatProblems(*given, self.beta, self.latent_weight, problem.objective.loss)
         rounds = count(self.n_rounds, "n_rounds", 1)
-        return alternate(blocks, minimise, w0, w0, max_rounds=rounds)[0]
+        return alternate(blocks, minimise, w0, w0, max_iter=rounds)[0]

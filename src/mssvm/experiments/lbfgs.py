@@ -21,7 +21,7 @@ class ScipyLBFGS(LBFGS):
     """As ``LBFGS``, but ``tolerance`` is of a single iteration, and a stage cut short is repeated in full."""
 
     tolerance: float = 1e-8
-    max_iterations: int = 200
+    max_iter: int = 200
     repeatable: ClassVar[bool] = False
 
     def step(self, run: SolverRun, state: LBFGSState) -> None:
@@ -40,8 +40,8 @@ class ScipyLBFGS(LBFGS):
             run.record(np.asarray(intermediate_result.x), float(intermediate_result.fun), temperatures=at)
 
         options = {
-            "maxiter": self.max_iterations,
-            "maxfun": 10 * self.max_iterations,
+            "maxiter": self.max_iter,
+            "maxfun": 10 * self.max_iter,
             "maxcor": self.memory,
             "ftol": self.tolerance if last else max(self.tolerance, STAGE_TOLERANCE),
             "gtol": self.gradient_tolerance,

@@ -123,11 +123,11 @@ class Protocol:
                 stopping, gradient = Stopping(spec.get("stopping", "printed")), spec.get("gradient", 0.0)
                 return CCCP.printed(_own(spec["rate"], member), spec["outer"], spec["inner"], gradient, stopping)
             case "cccp":
-                inner = BCFW(max_passes=spec["passes"], **pinned["cccp"]["bcfw"])
-                limits = {"max_outer": spec["outer"], "tolerance": spec["tolerance"]}
+                inner = BCFW(max_iter=spec["passes"], **pinned["cccp"]["bcfw"])
+                limits = {"max_iter": spec["outer"], "tolerance": spec["tolerance"]}
                 return CCCP(inner, **limits, inner_tolerance=pinned["cccp"]["inner_tolerance"])
             case "lbfgs":
-                return ScipyLBFGS(schedule=tuple(spec["floors"]), max_iterations=spec["iterations"], **pinned["lbfgs"])
+                return ScipyLBFGS(schedule=tuple(spec["floors"]), max_iter=spec["iterations"], **pinned["lbfgs"])
         raise InputError(f"solver {name!r} of the protocol has the unknown kind {spec['kind']!r}.")
 
     def descent(self, name: str, rate: float, **settings: Any) -> Subgradient:

@@ -30,7 +30,7 @@ def alternate(
     w: Floats,
     theta: Floats,
     *,
-    max_rounds: int = 10,
+    max_iter: int = 10,
     tolerance: float = 1e-3,
 ) -> tuple[Solution, Floats]:
     """Solve for w, then for theta, until the objective of w changes by less than ``tolerance`` of it.
@@ -40,11 +40,11 @@ def alternate(
     """
     found: list[tuple[Solution, Floats]] = []
     before, last = np.inf, None
-    for k in range(max_rounds):
+    for k in range(max_iter):
         last = minimise(blocks.prediction_problem(theta), w)
         found.append((last, theta))
         close = abs(before - last.objective) <= tolerance * max(abs(last.objective), 1e-300)
-        if close or last.outcome.cut_short or k == max_rounds - 1:
+        if close or last.outcome.cut_short or k == max_iter - 1:
             break
         w, before = last.w, last.objective
         last = minimise(blocks.conditional_problem(w), theta)

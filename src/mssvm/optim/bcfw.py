@@ -23,6 +23,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate, pairwise
+from mssvm.optim.former_names import former_names
 from mssvm.optim.run import Outcome, SolverRun, Stop, closed, impossible
 from mssvm.optim.solver import Certificate, Solver
 
@@ -55,12 +56,13 @@ class BCFWState:
     n_pass: int = 0
 
 
+@former_names(max_passes="max_iter")
 @dataclass(frozen=True)
 class BCFW(Solver[BCFWState]):
     """Block-coordinate Frank-Wolfe.
 
     Stops when the duality gap is at most ``tolerance`` times the objective and not negative, checked every
-    ``check_every`` passes, or after ``max_passes``. ``n_planes`` is the number of planes kept an instance;
+    ``check_every`` passes, or after ``max_iter`` passes. ``n_planes`` is the number of planes kept an instance;
     ``cached_passes`` the passes over known planes, free of inference, after each pass with the oracle; ``seed`` that of
     the order of visits.
 
@@ -68,7 +70,7 @@ class BCFW(Solver[BCFWState]):
     1.0
     """
 
-    max_passes: int = 100
+    max_iter: int = 100
     tolerance: float = 1e-3
     n_planes: int = 20
     cached_passes: int = 5
@@ -79,14 +81,14 @@ class BCFW(Solver[BCFWState]):
     warm: ClassVar[tuple[str, ...]] = ("planes", "offsets", "alpha", "used", "products")
 
     def __post_init__(self) -> None:
-        if min(self.max_passes, self.n_planes, self.check_every) < 1 or self.cached_passes < 0:
-            raise InputError("BCFW needs max_passes, n_planes and check_every >= 1, and cached_passes >= 0.")
+        if min(self.max_iter, self.n_planes, self.check_every) < 1 or self.cached_passes < 0:
+            raise InputError("BCFW needs max_iter, n_planes and check_every >= 1, and cached_passes >= 0.")
 
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=tolerance)
 
     def limit(self, temperatures: tuple[float, float]) -> int:
-        return -(-self.max_passes // self.check_every)
+        return -(-self.max_iter // self.check_every)
 
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> BCFWState:
         form = ConvexForm.of(run, "BCFW", by_instance=True)
@@ -131,8 +133,8 @@ class BCFW(Solver[BCFWState]):
         gap = self._check(run, state, form)
         if closed(gap, run.best.objective, self.tolerance):
             raise Stop(Outcome.CONVERGED, f"The duality gap fell to {gap:.4g} after {state.n_pass} passes.")
-        if state.n_pass >= self.max_passes:
-            raise Stop(Outcome.BUDGET, f"All {self.max_passes} passes were run; the duality gap is {gap:.4g}.")
+        if state.n_pass >= self.max_iter:
+            raise Stop(Outcome.BUDGET, f"All {self.max_iter} passes were run; the duality gap is {gap:.4g}.")
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
         """The lowest objective, but the last weights where inference missed maxima: there the lowest estimate is found

@@ -22,6 +22,7 @@ from mssvm.core.errors import InputError
 from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.optim.bcfw import BCFW
 from mssvm.optim.dual import duality_certificate
+from mssvm.optim.former_names import former_names
 from mssvm.optim.run import NAN, Outcome, Row, SolverRun, Stop, impossible
 from mssvm.optim.solver import Certificate, Solution, Solver
 from mssvm.optim.subgradient import Stopping, Subgradient
@@ -47,19 +48,20 @@ class CCCPState:
     inner_certified: bool
 
 
+@former_names(max_outer="max_iter")
 @dataclass(frozen=True)
 class CCCP(Solver[CCCPState]):
     """The concave-convex procedure around the solver ``inner``, asked for a gap of ``inner_tolerance``.
 
-    Stops when an outer step lowers the objective by less than ``tolerance`` of it, or after ``max_outer`` steps.
+    Stops when an outer step lowers the objective by less than ``tolerance`` of it, or after ``max_iter`` steps.
     ``literal`` takes every inner result as it comes. ``eps_h_schedule`` may let eps_h fall towards the target.
 
-    >>> ms.LSSVM(ms.Chain(), solver=ms.solvers.CCCP(ms.solvers.LBFGS(), max_outer=20)).fit(X, y).score(X, y)
+    >>> ms.LSSVM(ms.Chain(), solver=ms.solvers.CCCP(ms.solvers.LBFGS(), max_iter=20)).fit(X, y).score(X, y)
     1.0
     """
 
     inner: Solver[Any] = field(default_factory=BCFW)
-    max_outer: int = 100
+    max_iter: int = 100
     tolerance: float = 2e-4
     inner_tolerance: float = 1e-3
     literal: bool = False
@@ -68,8 +70,8 @@ class CCCP(Solver[CCCPState]):
     state_type: ClassVar[type] = CCCPState
 
     def __post_init__(self) -> None:
-        if self.max_outer < 1 or not self.tolerance > 0:
-            raise InputError("CCCP needs max_outer >= 1 and tolerance > 0.")
+        if self.max_iter < 1 or not self.tolerance > 0:
+            raise InputError("CCCP needs max_iter >= 1 and tolerance > 0.")
         if list(self.eps_h_schedule) != sorted(self.eps_h_schedule, reverse=True):
             raise InputError(f"eps_h_schedule must fall, got {self.eps_h_schedule}.")
 
@@ -79,7 +81,7 @@ class CCCP(Solver[CCCPState]):
     ) -> Self:
         """Algorithm 2 as printed: full-batch subgradient steps at a fixed rate, at most ``n_inner`` an outer step,
         until the gradient norm (``stopping``: as printed or as corrected) falls to ``tolerance``."""
-        return cls(Subgradient.literal(rate, n_inner, tolerance, stopping), max_outer=n_outer, literal=True)
+        return cls(Subgradient.literal(rate, n_inner, tolerance, stopping), max_iter=n_outer, literal=True)
 
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=tolerance, inner_tolerance=tolerance)
@@ -119,8 +121,8 @@ class CCCP(Solver[CCCPState]):
         progress = (before - state.objective) / max(abs(before), 1e-300)
         if not self.literal:
             self._settle(run, state, progress, state.stage == len(stages) - 1)
-        if state.outer >= self.max_outer:
-            raise Stop(Outcome.BUDGET, f"All {self.max_outer} outer steps were taken.")
+        if state.outer >= self.max_iter:
+            raise Stop(Outcome.BUDGET, f"All {self.max_iter} outer steps were taken.")
 
     def _settle(self, run: SolverRun, state: CCCPState, progress: float, last: bool) -> None:
         """After too little progress: on to the next stage, to finer inner solutions, or to the end."""

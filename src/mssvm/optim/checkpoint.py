@@ -19,7 +19,7 @@ from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
 from mssvm.core.files import Reader, Writer, digest_of, replacing
 
-FORMAT = "mssvm-checkpoint-4"
+FORMAT = "mssvm-checkpoint-5"
 
 
 @dataclass(frozen=True)

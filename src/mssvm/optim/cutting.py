@@ -16,6 +16,7 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate, solve_simplices
+from mssvm.optim.former_names import former_names
 from mssvm.optim.run import Outcome, SolverRun, Stop, closed
 from mssvm.optim.solver import Certificate, Solver
 
@@ -42,11 +43,12 @@ class CuttingPlaneState:
     n_failed: int
 
 
+@former_names(max_rounds="max_iter")
 @dataclass(frozen=True)
 class CuttingPlane(Solver[CuttingPlaneState]):
     """Cutting planes.
 
-    Stops when the gap is at most ``tolerance`` times the objective and not negative, or after ``max_rounds``.
+    Stops when the gap is at most ``tolerance`` times the objective and not negative, or after ``max_iter`` rounds.
     ``n_slack`` gives every instance a slack of its own; planes idle for ``max_idle`` rounds are dropped (default 30,
     with n slacks 5).
 
@@ -54,7 +56,7 @@ class CuttingPlane(Solver[CuttingPlaneState]):
     1.0
     """
 
-    max_rounds: int = 500
+    max_iter: int = 500
     tolerance: float = 1e-3
     n_slack: bool = False
     max_idle: int | None = None
@@ -63,8 +65,8 @@ class CuttingPlane(Solver[CuttingPlaneState]):
     warm: ClassVar[tuple[str, ...]] = ("a", "b", "group", "alpha", "idle")
 
     def __post_init__(self) -> None:
-        if self.max_rounds < 1 or (self.max_idle is not None and self.max_idle < 1):
-            raise InputError("CuttingPlane needs max_rounds and max_idle >= 1.")
+        if self.max_iter < 1 or (self.max_idle is not None and self.max_idle < 1):
+            raise InputError("CuttingPlane needs max_iter and max_idle >= 1.")
 
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=tolerance)
@@ -103,8 +105,8 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         state.n_round += 1
         if closed(gap, lowest, self.tolerance):
             raise Stop(Outcome.CONVERGED, f"The gap fell to {gap:.4g} after {state.n_round} rounds.")
-        if state.n_round >= self.max_rounds:
-            raise Stop(Outcome.BUDGET, f"All {self.max_rounds} rounds were run; the gap is {gap:.4g}.")
+        if state.n_round >= self.max_iter:
+            raise Stop(Outcome.BUDGET, f"All {self.max_iter} rounds were run; the gap is {gap:.4g}.")
         self._drop(state)
         # What is left out promises less than a tenth of the gap in all.
         new = rows @ w + values - tops > 0.1 * max(gap, 0.0) / len(tops)

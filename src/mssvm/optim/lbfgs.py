@@ -12,9 +12,8 @@ bound holds there are left out, the others move along a path that is cut off whe
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -22,6 +21,7 @@ import numpy as np
 
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
+from mssvm.optim.former_names import former_names
 from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.run import NAN, Outcome, SolverRun, Stop, impossible
 from mssvm.optim.solver import Certificate, Solver
@@ -51,33 +51,30 @@ class LBFGSState:
     pairs: Pairs = ()
 
 
+@former_names(floors="schedule", max_iterations="max_iter")
 @dataclass(frozen=True)
 class LBFGS(Solver[LBFGSState]):
     """L-BFGS at falling temperatures.
 
     ``schedule`` has the temperatures below which no stage goes (members that are smooth already have one stage). A
-    stage ends after ``max_iterations``, or when ten iterations together lower the objective by less than ``tolerance``
-    of it (or three by hardly anything), or when no component of the gradient exceeds ``gradient_tolerance``;
-    ``memory`` is the number of pairs kept. ``floors`` is the former name of ``schedule``.
+    stage ends after ``max_iter`` iterations, or when ten together lower the objective by less than ``tolerance`` of it
+    (or three by hardly anything), or when no component of the gradient exceeds ``gradient_tolerance``; ``memory`` is
+    the number of pairs kept.
 
-    >>> ms.SSVM(ms.Chain(), solver=ms.solvers.LBFGS(schedule=(1.0, 0.1), max_iterations=100)).fit(X, y).score(X, y)
+    >>> ms.SSVM(ms.Chain(), solver=ms.solvers.LBFGS(schedule=(1.0, 0.1), max_iter=100)).fit(X, y).score(X, y)
     1.0
     """
 
     schedule: Sequence[float] = (1, 1 / 4, 1 / 16, 1 / 32)
-    max_iterations: int = 500
+    max_iter: int = 500
     tolerance: float = 1e-4
     gradient_tolerance: float = 1e-5
     memory: int = 10
-    floors: InitVar[Sequence[float] | None] = None
 
     state_type: ClassVar[type] = LBFGSState
     repeatable: ClassVar[bool] = True
 
-    def __post_init__(self, floors: Sequence[float] | None) -> None:
-        if floors is not None:
-            warnings.warn("LBFGS(floors=...) is now LBFGS(schedule=...).", FutureWarning, stacklevel=3)
-            object.__setattr__(self, "schedule", floors)
+    def __post_init__(self) -> None:
         fall = list(self.schedule)
         if not fall or not min(fall) > 0 or fall != sorted(fall)[::-1]:
             raise InputError(f"schedule must be falling temperatures > 0, got {self.schedule}.")
@@ -104,7 +101,7 @@ class LBFGS(Solver[LBFGSState]):
     def limit(self, temperatures: tuple[float, float]) -> int:
         """Every stage but that at the target itself also records where it ends."""
         stages = self.stages(temperatures)
-        return len(stages) * (self.max_iterations + (stages[0] != temperatures))
+        return len(stages) * (self.max_iter + (stages[0] != temperatures))
 
     def for_warm_start(self) -> Self:
         """The last stage alone."""
@@ -137,7 +134,7 @@ class LBFGS(Solver[LBFGSState]):
         if not target:
             run.record(state.w, run.objective(state.w)[0])
         if last:
-            kind = Outcome.BUDGET if state.iteration >= self.max_iterations else Outcome.CONVERGED
+            kind = Outcome.BUDGET if state.iteration >= self.max_iter else Outcome.CONVERGED
             raise Stop(kind, f"L-BFGS ended at temperatures {at[0]:g} and {at[1]:g}: {ended}.")
         state.stage, state.iteration, state.recent, state.pairs = state.stage + 1, 0, (), ()
 
@@ -150,8 +147,8 @@ class LBFGS(Solver[LBFGSState]):
             if len(state.recent) > period and state.recent[-1 - period] - state.value <= most * abs(state.value):
                 share = (state.recent[-1 - period] - state.value) / max(abs(state.value), 1e-300)
                 return f"the last {period} iterations lowered the objective by {share:.1e} of it"
-        if state.iteration >= self.max_iterations:
-            return f"all {self.max_iterations} iterations were used"
+        if state.iteration >= self.max_iter:
+            return f"all {self.max_iter} iterations were used"
         return ""
 
     def _arrive(

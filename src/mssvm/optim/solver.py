@@ -7,9 +7,10 @@ stopped, and what is certain about the result.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -17,10 +18,10 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats
 from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
-from mssvm.core.registry import SOLVERS
 from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.optim.checkpoint import Checkpoint, Saver
+from mssvm.optim.former_names import with_new_names
 from mssvm.optim.regulariser import Regulariser
 from mssvm.optim.run import HISTORY, Callback, Outcome, Row, SolverRun, Stop, Tally, Validation, Watch
 
@@ -106,6 +107,11 @@ class Solver(Settings, ABC, Generic[S]):
     state_type: ClassVar[type]
     warm: ClassVar[tuple[str, ...]] = ()  # of a state, what a call on a problem with the same convex parts starts from
     repeatable: ClassVar[bool] = False  # steps replace what they change in a state: one cut short can be repeated
+    former_names: ClassVar[Mapping[str, str]] = MappingProxyType({})  # of settings, with their present names
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings in place, with the checks of the constructor; former names are accepted with a warning."""
+        return super().set_params(**with_new_names(type(self).__name__, self.former_names, params))
 
     @abstractmethod
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> S:
@@ -132,7 +138,7 @@ class Solver(Settings, ABC, Generic[S]):
 
     def limit(self, temperatures: tuple[float, float]) -> int:
         """The number of the last row that the trace of a run at these temperatures can have; 0 where not known."""
-        return next((int(getattr(self, e.iterations)) for e in SOLVERS.values() if hasattr(self, e.iterations)), 0)
+        return int(getattr(self, "max_iter", 0))
 
     def for_warm_start(self) -> Self:
         """The same solver for a start close to the minimum."""

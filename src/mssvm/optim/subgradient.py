@@ -17,6 +17,7 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
+from mssvm.optim.former_names import former_names
 from mssvm.optim.run import Outcome, SolverRun, Stop
 from mssvm.optim.solver import Solver
 
@@ -75,9 +76,10 @@ class SubgradientState:
     falls: list[float] | None
 
 
+@former_names(n_epochs="max_iter")
 @dataclass(frozen=True)
 class Subgradient(Solver[SubgradientState]):
-    """Subgradient descent over ``n_epochs`` visits to every instance.
+    """Subgradient descent over ``max_iter`` epochs, each a visit to every instance.
 
     ``rate=None`` chooses the rate by short trials; ``batch_size=None`` by the sample, ``full_batch`` takes all
     instances at once. ``adaptive`` rates follow ``scaling`` ("adagrad" or "adam") and cool down, others stay fixed.
@@ -86,11 +88,11 @@ class Subgradient(Solver[SubgradientState]):
     it. An epoch in ``evaluate_every``, and the last, ends with a pass over all instances that evaluates the objective,
     which costs as much as the epoch itself. ``seed`` is that of the order of visits.
 
-    >>> ms.SSVM(ms.Chain(), solver=ms.solvers.Subgradient(n_epochs=30, scaling="adam")).fit(X, y).score(X, y)
+    >>> ms.SSVM(ms.Chain(), solver=ms.solvers.Subgradient(max_iter=30, scaling="adam")).fit(X, y).score(X, y)
     1.0
     """
 
-    n_epochs: int = 100
+    max_iter: int = 100
     rate: float | None = None
     batch_size: int | None = None
     full_batch: bool = False
@@ -106,8 +108,8 @@ class Subgradient(Solver[SubgradientState]):
     state_type: ClassVar[type] = SubgradientState
 
     def __post_init__(self) -> None:
-        if self.n_epochs < 1 or (self.batch_size is not None and self.batch_size < 1):
-            raise InputError("Subgradient needs n_epochs >= 1 and batch_size >= 1.")
+        if self.max_iter < 1 or (self.batch_size is not None and self.batch_size < 1):
+            raise InputError("Subgradient needs max_iter >= 1 and batch_size >= 1.")
         if self.evaluate_every < 1:
             raise InputError(f"evaluate_every must be at least 1, got {self.evaluate_every}.")
         if self.rate is not None and not (np.isfinite(self.rate) and self.rate > 0):
@@ -123,7 +125,7 @@ class Subgradient(Solver[SubgradientState]):
         cls, rate: float, n_steps: int, tolerance: float = 0.0, stopping: Stopping = Stopping.CORRECTED
     ) -> Self:
         """Algorithm 1 as printed: full batch, fixed rate, the last iterate."""
-        plain = cls(n_epochs=n_steps, rate=rate, full_batch=True, adaptive=False, average=False, keep_last=True)
+        plain = cls(max_iter=n_steps, rate=rate, full_batch=True, adaptive=False, average=False, keep_last=True)
         return replace(plain, tolerance=tolerance, stopping=stopping)
 
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> SubgradientState:
@@ -141,20 +143,20 @@ class Subgradient(Solver[SubgradientState]):
         if self.full_batch:
             self._full_step(run, state)
             return
-        if state.epoch >= self.n_epochs:
-            kind = Outcome.COMPLETED if self.n_epochs >= ENOUGH_EPOCHS else Outcome.BUDGET
-            raise Stop(kind, f"All {self.n_epochs} epochs were run, at rate {state.rate:g}.")
+        if state.epoch >= self.max_iter:
+            kind = Outcome.COMPLETED if self.max_iter >= ENOUGH_EPOCHS else Outcome.BUDGET
+            raise Stop(kind, f"All {self.max_iter} epochs were run, at rate {state.rate:g}.")
         if not self._epoch(run, state):
             return
-        if state.epoch % self.evaluate_every and state.epoch < self.n_epochs:
+        if state.epoch % self.evaluate_every and state.epoch < self.max_iter:
             return
-        if not (self.average and state.summed) or state.epoch == self.n_epochs:
+        if not (self.average and state.summed) or state.epoch == self.max_iter:
             run.record(state.w, run.objective(state.w)[0])
         self._record_mean(run, state)
 
     def limit(self, temperatures: tuple[float, float]) -> int:
         """The last epoch records its mean too."""
-        return self.n_epochs if self.full_batch else -(-self.n_epochs // self.evaluate_every) + self.average
+        return self.max_iter if self.full_batch else -(-self.max_iter // self.evaluate_every) + self.average
 
     @property
     def averaged(self) -> float:
@@ -197,9 +199,9 @@ class Subgradient(Solver[SubgradientState]):
         tested = float(np.linalg.norm(part.gradient)) if stopping is Stopping.PRINTED else norm
         if self.tolerance > 0 and tested <= self.tolerance:
             raise Stop(Outcome.CONVERGED, f"The {stopping.value} gradient norm fell to {tested:.3g}.")
-        if state.epoch >= self.n_epochs:
+        if state.epoch >= self.max_iter:
             self._record_mean(run, state)
-            raise Stop(Outcome.BUDGET, f"All {self.n_epochs} steps were taken.")
+            raise Stop(Outcome.BUDGET, f"All {self.max_iter} steps were taken.")
         self._move(run, state, total if not self.adaptive else total / run.problem.n_sites)
         state.epoch += 1
 
@@ -230,14 +232,14 @@ class Subgradient(Solver[SubgradientState]):
         if self.adaptive:
             g = self._scaled(state, g)
         state.w = run.regulariser.project(state.w - state.rate * g)
-        if self.average and state.epoch >= (1.0 - self.averaged) * self.n_epochs:
+        if self.average and state.epoch >= (1.0 - self.averaged) * self.max_iter:
             state.sum += state.w
             state.summed += 1
 
     def _scaled(self, state: SubgradientState, g: Floats) -> Floats:
         """The direction at AdaGrad's or Adam's rates, cooled: that lets the iterates settle where a constant rate
         keeps them moving."""
-        left = 1.0 - state.epoch / self.n_epochs
+        left = 1.0 - state.epoch / self.max_iter
         if Scaling(self.scaling) is Scaling.ADAM:
             state.mean = MEAN_KEPT * state.mean + (1.0 - MEAN_KEPT) * g
             state.squares = SQUARES_KEPT * state.squares + (1.0 - SQUARES_KEPT) * g * g
