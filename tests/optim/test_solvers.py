@@ -276,3 +276,11 @@ def test_cutting_planes_survive_a_failing_qp_solver(monkeypatch: pytest.MonkeyPa
     found = CuttingPlane().minimize(problem, np.zeros(problem.n_weights))
     assert found.certificate.gap <= 1e-3 * found.objective
     assert found.objective <= optimum("toy") * 1.001 + 1e-9
+
+
+def test_full_batches_may_choose_their_rate() -> None:
+    """The trials of rates need the objective at the start, which other full-batch runs do not record."""
+    problem = latent_chain("mssvm")
+    found = Subgradient(max_iter=12, full_batch=True).minimize(problem, random_start(problem.n_weights))
+    assert found.objective < found.trace[0].objective
+    assert found.trace[-1].iteration <= Subgradient(max_iter=12, full_batch=True).limit(problem.temperatures) + 1

@@ -34,7 +34,8 @@ STAGE_TOLERANCE = 1e-2  # of the outer loop at temperatures that only lead to th
 
 @dataclass
 class CCCPState:
-    """The point, its objective and the tangent there (at the stage's temperatures), and what the inner solver keeps."""
+    """The point, its objective and the tangent (``minus``, ``u``) there at the temperatures of the stage, and the warm
+    start of the inner solver."""
 
     w: Floats
     objective: float
@@ -89,7 +90,18 @@ class CCCP(Solver[CCCPState]):
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> CCCPState:
         run.regulariser.demand_smooth("CCCP")
         w = run.regulariser.project(run.w0)
-        state = CCCPState(w, NAN, NAN, np.zeros_like(w), 0, 0, dict(warm), self.inner_tolerance, NAN, False)
+        state = CCCPState(
+            w=w,
+            objective=NAN,
+            minus=NAN,
+            u=np.zeros_like(w),
+            stage=0,
+            outer=0,
+            warm=dict(warm),
+            inner_tolerance=self.inner_tolerance,
+            inner_gap=NAN,
+            inner_certified=False,
+        )
         self._enter(run, state)
         return state
 
@@ -103,19 +115,19 @@ class CCCP(Solver[CCCPState]):
         minus = Evaluation(np.zeros(0), state.minus, state.u)
         inner = Linearised(view, state.w, minus)
         before = state.objective
-        found = self._solve(run, state, inner)
-        run.tally.add(found.tally)
-        run.negative_gaps += found.certificate.negative_gaps
-        state.warm = found.warm
-        # Of the point kept, whether that is the new one or the old: its inner objective less the inner lower bound.
-        state.inner_gap = min(found.objective, before) - found.objective + found.certificate.gap
-        state.inner_certified = found.certificate.certifies
-        if self.literal or found.objective < state.objective:
-            self._accept(run, view, state, inner, found)
+        solution = self._solve(run, state, inner)
+        run.tally.add(solution.tally)
+        run.negative_gaps += solution.certificate.negative_gaps
+        state.warm = solution.warm
+        # Inner objective of the better of the new and the old point, less the inner lower bound.
+        state.inner_gap = min(solution.objective, before) - solution.objective + solution.certificate.gap
+        state.inner_certified = solution.certificate.certifies
+        if self.literal or solution.objective < state.objective:
+            self._accept(run, view, state, inner, solution)
         run.record(state.w, state.objective, gap=self._gap(run, state), temperatures=view.temperatures)
-        if found.outcome is Outcome.INTERRUPTED:
+        if solution.outcome is Outcome.INTERRUPTED:
             raise KeyboardInterrupt
-        if found.outcome is Outcome.TIME:
+        if solution.outcome is Outcome.TIME:
             raise Stop(Outcome.TIME, f"The time limit was reached in outer step {state.outer + 1}.")
         state.outer += 1
         progress = (before - state.objective) / max(abs(before), 1e-300)
@@ -126,7 +138,8 @@ class CCCP(Solver[CCCPState]):
 
     def _settle(self, run: SolverRun, state: CCCPState, progress: float, last: bool) -> None:
         """After too little progress: on to the next stage, to finer inner solutions, or to the end."""
-        if progress > (self.tolerance if last else max(STAGE_TOLERANCE, self.tolerance)):
+        tolerance = self.tolerance if last else max(STAGE_TOLERANCE, self.tolerance)
+        if progress > tolerance:
             return
         if not last:
             state.stage += 1
@@ -138,6 +151,11 @@ class CCCP(Solver[CCCPState]):
         state.inner_tolerance = finer
 
     def _solve(self, run: SolverRun, state: CCCPState, inner: Linearised) -> Solution:
+        """The inner problem, from the present point; ends early once the gap is small against the progress."""
+        problem = cast(Problem, inner)
+        seconds_left = run.deadline - monotonic()
+        if self.literal:
+            return self.inner.minimize(problem, state.w, regulariser=run.regulariser, time_limit=seconds_left)
         lowest = state.objective
 
         def enough(row: Row, w: Floats) -> bool:
@@ -145,10 +163,14 @@ class CCCP(Solver[CCCPState]):
             lowest = min(lowest, row.objective)
             return row.gap <= ENOUGH * (state.objective - lowest) and not impossible(row.gap, row.objective)
 
-        solver = self.inner if self.literal else self.inner.tightened(state.inner_tolerance)
-        more: dict[str, Any] = {} if self.literal else {"callback": enough, "warm": state.warm}
-        problem, left = cast(Problem, inner), run.deadline - monotonic()
-        return solver.minimize(problem, state.w, regulariser=run.regulariser, time_limit=left, **more)
+        return self.inner.tightened(state.inner_tolerance).minimize(
+            problem,
+            state.w,
+            regulariser=run.regulariser,
+            time_limit=seconds_left,
+            callback=enough,
+            warm=state.warm,
+        )
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
         return run.chosen(last=self.literal)
@@ -171,31 +193,38 @@ class CCCP(Solver[CCCPState]):
     def _enter(self, run: SolverRun, state: CCCPState) -> None:
         """Evaluate the point at the temperatures of a new stage; planes of other temperatures are no longer valid."""
         view = run.problem.at(*self.stages(run.problem.temperatures)[state.stage])
-        plus, minus = run.count(view.plus(state.w)), run.count(view.minus(state.w))
+        plus = run.count(view.plus(state.w))
+        minus = run.count(view.minus(state.w))
         state.objective = run.regulariser.value(state.w) + plus.total - minus.total
-        state.minus, state.u = minus.total, minus.gradient
+        state.minus = minus.total
+        state.u = minus.gradient
         if state.stage:
             state.warm = {}
         run.record(state.w, state.objective, temperatures=view.temperatures)
 
-    def _accept(self, run: SolverRun, view: Problem, state: CCCPState, inner: Linearised, found: Solution) -> None:
+    def _accept(self, run: SolverRun, view: Problem, state: CCCPState, inner: Linearised, solution: Solution) -> None:
         """Move to the inner solution, unless its true objective is not lower (possible only with inexact inference)."""
-        minus = run.count(view.minus(found.w))
-        objective = found.objective + float(inner.u @ found.w) - inner.constant - minus.total
+        minus = run.count(view.minus(solution.w))
+        objective = solution.objective + float(inner.u @ solution.w) - inner.constant - minus.total
         if self.literal or objective < state.objective:
-            state.w, state.objective = found.w, objective
-            state.minus, state.u = minus.total, minus.gradient
+            state.w = solution.w
+            state.objective = objective
+            state.minus = minus.total
+            state.u = minus.gradient
 
 
 class Linearised:
-    """CCCP's convex inner problem: ``problem`` with its subtracted part replaced by the tangent u.w - const at ``w``,
-    where ``minus`` was evaluated. The tangent is known only as a sum over instances; each is given a share of it in
-    proportion to c_i. All else is the problem's own."""
+    """CCCP's convex inner problem: ``problem`` with its subtracted part replaced by the tangent u.w - const at ``w``.
+
+    ``minus`` is the evaluation of that part at ``w``. The tangent is known only as a sum over instances; each is given
+    a share of it in proportion to c_i. All else is the problem's own.
+    """
 
     convex = True
 
     def __init__(self, problem: Problem, w: Floats, minus: Evaluation) -> None:
-        self.problem, self.u = problem, minus.gradient
+        self.problem = problem
+        self.u = minus.gradient
         self.constant = float(minus.gradient @ w) - minus.total
 
     def __getattr__(self, name: str) -> Any:
@@ -221,6 +250,11 @@ class Linearised:
 
     def difference(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         """The first part less the tangent."""
-        high, low = self.problem.plus(w, instances), self.minus(w, instances)
-        values, gradient = high.values - low.values, high.gradient - low.gradient
-        return replace(high, values=values, total=high.total - low.total, gradient=gradient)
+        plus = self.problem.plus(w, instances)
+        tangent = self.minus(w, instances)
+        return replace(
+            plus,
+            values=plus.values - tangent.values,
+            total=plus.total - tangent.total,
+            gradient=plus.gradient - tangent.gradient,
+        )

@@ -3,7 +3,7 @@
     min_w R(w) - u.w + xi    with    xi >= a_k.w + b_k    for every tangent (a_k, b_k) of P(w) = sum_i c_i plus_i(w)
 
 One slack for the sum of all instances, or one an instance (n-slack: more planes a round, fewer rounds). The QP is
-solved in its dual, whose value is a lower bound; the solver stops on the gap to the best objective met.
+solved in its dual (``dual``), whose value is a lower bound; the solver stops on the gap to the best objective so far.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from mssvm.optim.solver import Certificate, Solver
 # New planes are taken at this share of the way from the best point to the QP's solution, which swings far at first.
 STRIDE = 0.3
 TURNS = 50  # at most, between a QP and the bounds of weights
+# Rounds without weight after which planes are dropped.
+MAX_IDLE = 30
+MAX_IDLE_N_SLACK = 5
 
 
 @dataclass
@@ -76,10 +79,10 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         form = ConvexForm.of(run, "CuttingPlane", by_instance=self.n_slack)
         none = np.zeros(0, dtype=np.int64)
         empty = {"a": np.zeros((0, p)), "b": np.zeros(0), "group": none, "alpha": np.zeros(0), "idle": none}
-        kept = {key: np.array(value) for key, value in (warm or empty).items()}
-        H = (kept["a"] / form.r) @ kept["a"].T
+        planes = {key: np.array(value) for key, value in (warm or empty).items()}
+        H = (planes["a"] / form.r) @ planes["a"].T
         state = CuttingPlaneState(
-            form.u, form.constant, H=H, lower=-np.inf, slack=np.zeros(0), n_round=0, n_failed=0, **kept
+            form.u, form.constant, H=H, lower=-np.inf, slack=np.zeros(0), n_round=0, n_failed=0, **planes
         )
         if not warm:
             w = run.regulariser.project(run.w0)
@@ -93,7 +96,8 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         v = self._solve(state, form)
         w = form.point(v)
         state.lower = max(state.lower, form.dual(v, float(state.alpha @ state.b)))
-        w = run.best.w + STRIDE * (w - run.best.w) if np.isfinite(run.best.objective) else w
+        if np.isfinite(run.best.objective):
+            w = run.best.w + STRIDE * (w - run.best.w)
         plus, (rows, values, groups) = self._tangents(run, w)
         objective = form.primal(w, plus)
         tops = _tops(state.a @ w + state.b, state.group)
@@ -108,19 +112,20 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         if state.n_round >= self.max_iter:
             raise Stop(Outcome.BUDGET, f"All {self.max_iter} rounds were run; the gap is {gap:.4g}.")
         self._drop(state)
-        # What is left out promises less than a tenth of the gap in all.
+        # The planes left out promise less than a tenth of the gap together.
         new = rows @ w + values - tops > 0.1 * max(gap, 0.0) / len(tops)
         _add(state, form.r, rows[new], values[new], groups[new])
 
     def _solve(self, state: CuttingPlaneState, form: ConvexForm) -> Floats:
-        """The QP, by turns with the multipliers of the weights' bounds where there are some; returns v."""
+        """The QP, by turns with the multipliers of the bounds w >= 0 if there are any; returns v."""
         v = form.u - state.alpha @ state.a
         multipliers = form.regulariser.project(v) - v
         for _ in range(TURNS):
             q = state.b + state.a @ ((form.u + multipliers) / form.r)
             state.alpha, solved = solve_simplices(state.H, q, state.group, state.alpha)
             state.n_failed += not solved
-            v, before = form.u - state.alpha @ state.a, multipliers
+            v = form.u - state.alpha @ state.a
+            before = multipliers
             multipliers = form.regulariser.project(v) - v
             if np.allclose(multipliers, before, rtol=1e-6, atol=0.0):
                 break
@@ -142,7 +147,8 @@ class CuttingPlane(Solver[CuttingPlaneState]):
             offset = part.total - float(part.gradient @ w)
             return part.total, (part.gradient[None], np.array([offset]), np.zeros(1, dtype=np.int64))
         n = problem.n_instances
-        rows, values = np.zeros((n, problem.n_weights)), np.zeros(n)
+        rows = np.zeros((n, problem.n_weights))
+        values = np.zeros(n)
         for i in range(n):
             value, mu = run.atom(w, i)
             rows[i] = problem.scale[i] * problem.features_of(i, mu)
@@ -152,18 +158,26 @@ class CuttingPlane(Solver[CuttingPlaneState]):
     def _drop(self, state: CuttingPlaneState) -> None:
         """Forget planes without weight for too long; at least one in each group has weight, so none empties."""
         state.idle = np.where(state.alpha > 0, 0, state.idle + 1)
-        keep = state.idle <= (self.max_idle or (5 if self.n_slack else 30))
-        if not keep.all():
-            state.a, state.b, state.group = state.a[keep], state.b[keep], state.group[keep]
-            state.alpha, state.idle, state.H = state.alpha[keep], state.idle[keep], state.H[np.ix_(keep, keep)]
+        max_idle = self.max_idle or (MAX_IDLE_N_SLACK if self.n_slack else MAX_IDLE)
+        keep = state.idle <= max_idle
+        if keep.all():
+            return
+        state.a = state.a[keep]
+        state.b = state.b[keep]
+        state.group = state.group[keep]
+        state.alpha = state.alpha[keep]
+        state.idle = state.idle[keep]
+        state.H = state.H[np.ix_(keep, keep)]
 
 
 def _add(state: CuttingPlaneState, r: Floats, rows: Floats, values: Floats, groups: Ints) -> None:
     """Append planes with weight 0, or 1 where they are the first of their group."""
-    cross, own = (rows / r) @ state.a.T, (rows / r) @ rows.T
+    cross = (rows / r) @ state.a.T
+    own = (rows / r) @ rows.T
     state.H = np.block([[state.H, cross.T], [cross, own]])
     first = ~np.isin(groups, state.group)
-    state.a, state.b = np.vstack([state.a, rows]), np.append(state.b, values)
+    state.a = np.vstack([state.a, rows])
+    state.b = np.append(state.b, values)
     state.group = np.append(state.group, groups)
     state.alpha = np.append(state.alpha, first.astype(np.float64))
     state.idle = np.append(state.idle, np.zeros(len(values), dtype=np.int64))

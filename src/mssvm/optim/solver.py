@@ -1,7 +1,7 @@
-"""The frame of every solver: begin, step until done, hand back the best. Solvers differ only in state and step.
+"""The loop of every solver: begin, step until done, return the best. Solvers differ only in state and step.
 
-``run`` is what they share during a call; a ``Solution`` is what comes back: weights, how the solver got there, why it
-stopped, and what is certain about the result.
+``SolverRun`` is the state that all share during a call; a ``Solution`` is the result: weights, the trace, why the
+solver stopped, and what is certified.
 """
 
 from __future__ import annotations
@@ -87,26 +87,29 @@ class Solution:
 
 def best_of(solutions: Sequence[Solution]) -> Solution:
     """The lowest objective of a series of solutions; cut short, if the series was."""
-    best, last = solutions[0], solutions[-1]
-    for found in solutions[1:]:
-        if np.isfinite(found.objective) and not best.objective <= found.objective:
-            best = found
-    return replace(best, outcome=last.outcome, message=last.message) if last.outcome.cut_short else best
+    best = solutions[0]
+    for solution in solutions[1:]:
+        if np.isfinite(solution.objective) and not best.objective <= solution.objective:
+            best = solution
+    last = solutions[-1]
+    if last.outcome.cut_short:
+        return replace(best, outcome=last.outcome, message=last.message)
+    return best
 
 
 class Solver(Settings, ABC, Generic[S]):
     """Minimises R(w) + sum_i c_i (plus_i(w) - minus_i(w)). Subclasses are frozen dataclasses of their settings.
 
-    A state is a dataclass of arrays, numbers, generators and nests of them: whatever is not in it or in ``SolverRun``
-    does not survive a restart, which is what makes resumed runs equal to uninterrupted ones.
+    A state is a dataclass of arrays, numbers, generators and nests of them. Together with ``SolverRun`` it is all that
+    a checkpoint saves, so that a resumed run equals an uninterrupted one.
 
     >>> isinstance(ms.solvers.BCFW(), ms.solvers.Solver)                           # docs/extending.md writes one
     True
     """
 
     state_type: ClassVar[type]
-    warm: ClassVar[tuple[str, ...]] = ()  # of a state, what a call on a problem with the same convex parts starts from
-    repeatable: ClassVar[bool] = False  # steps replace what they change in a state: one cut short can be repeated
+    warm: ClassVar[tuple[str, ...]] = ()  # fields of the state that warm-start a problem with the same convex parts
+    repeatable: ClassVar[bool] = False  # steps replace values of the state: one that was cut short can be repeated
     former_names: ClassVar[Mapping[str, str]] = MappingProxyType({})  # of settings, with their present names
 
     def set_params(self, **params: Any) -> Self:
@@ -125,7 +128,7 @@ class Solver(Settings, ABC, Generic[S]):
         """Raise ``ValueError`` where a state from a file cannot be one of this run's."""
 
     def certificate(self, run: SolverRun, state: S, objective: float) -> Certificate:
-        """What is certain about the result; nothing, unless a solver knows better."""
+        """What is certified about the result; by default nothing."""
         return Certificate("No lower bound: this solver does not certify.")
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
@@ -158,7 +161,7 @@ class Solver(Settings, ABC, Generic[S]):
         first: Evaluation | None = None,
     ) -> Solution:
         """Minimise from ``w0``. Ctrl-C, and ``time_limit`` seconds, return the best iterate so far; an existing
-        checkpoint file is resumed. ``first`` is ``problem.difference(w0)`` for a caller who has it."""
+        checkpoint file is resumed. ``first`` is ``problem.difference(w0)`` if the caller has evaluated it."""
         watch = Watch(callback, validation, float("inf") if time_limit is None else time_limit)
         run = SolverRun(problem, w0, regulariser, watch, first)
         saver = Saver(checkpoint, run.fingerprint(self)) if checkpoint else None
@@ -185,17 +188,21 @@ class Solver(Settings, ABC, Generic[S]):
                 saver.save(run.dump(), state, end.outcome.value, end.message)
             elif self.repeatable and before is not None:
                 saver.save(run.dump(before[0]), before[1])
+        return self._solution(run, state, end)
+
+    def _solution(self, run: SolverRun, state: S | None, end: Stop) -> Solution:
+        """The chosen weights with their certificate; ``state`` is None if the run ended before it began."""
         run.end(end.outcome)
         w, objective = self.choose(run)
         if run.rows and np.isnan(objective):  # chosen by validation while at other temperatures
             objective = run.objective(w)[0]
-        certificate, kept = Certificate("Nothing was computed."), dict[str, Any]()
+        certificate = Certificate("Nothing was computed.")
+        warm_start: dict[str, Any] = {}
         if state is not None:
             certificate = self.certificate(run, state, objective)
-            for name in self.warm:
-                kept[name] = getattr(state, name)
+            warm_start = {name: getattr(state, name) for name in self.warm}
         outcome, message = judged(end, certificate)
-        return Solution(w, objective, tuple(run.rows), outcome, message, certificate, kept, run.tally)
+        return Solution(w, objective, tuple(run.rows), outcome, message, certificate, warm_start, run.tally)
 
     def _resume(self, run: SolverRun, saver: Saver) -> tuple[S | None, Stop | None]:
         """State and end of the run that the checkpoint file holds."""
@@ -216,7 +223,7 @@ class Solver(Settings, ABC, Generic[S]):
 
 
 def judged(end: Stop, certificate: Certificate) -> tuple[Outcome, str]:
-    """How a run ended, in view of what is known of its result: nothing converged to a gap that cannot be."""
+    """How a run ended, in view of its certificate: a run with impossible gaps has not converged."""
     if not certificate.negative_gaps or not end.outcome.own:
         return end.outcome, end.message
     return Outcome.UNCERTIFIED, f"{end.message} Not certified: inference missed maxima."
