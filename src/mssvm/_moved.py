@@ -23,6 +23,7 @@ MODULES: Mapping[str, str] = {
     "mssvm.inference.decomposition": "mssvm.inference.bounds",
     "mssvm.inference.minibucket": "mssvm.inference.bounds",
     "mssvm.inference.propagate": "mssvm.inference.propagation",
+    "mssvm.losses.losses": "mssvm.losses",
     "mssvm.models.losses": "mssvm.losses",
 }
 _FILES = [f"{verb}_{kind}" for verb in ("read", "write") for kind in ("evidence", "fg", "query", "uai")]

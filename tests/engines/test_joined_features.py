@@ -13,7 +13,7 @@ from mssvm.engines import engine_of
 from mssvm.engines.base import JoiningFeatures
 from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.exact import Exact
-from mssvm.losses.losses import Hamming, Loss, Zero
+from mssvm.losses import Hamming, Loss, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem

@@ -13,7 +13,7 @@ import pytest
 
 import mssvm as ms
 from mssvm.core.errors import InputError, MssvmError, MssvmWarning
-from mssvm.losses.losses import WeightedHamming
+from mssvm.losses import WeightedHamming
 from mssvm.optim import CCCP, Subgradient
 from ragged import MEMBERS, QUICK, same, sequences, thinned
 

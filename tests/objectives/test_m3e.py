@@ -17,7 +17,7 @@ from mssvm.inference.auto import Auto
 from mssvm.inference.base import Planner
 from mssvm.inference.enumerate import entries
 from mssvm.inference.exact import Exact
-from mssvm.losses.losses import Hamming, Zero
+from mssvm.losses import Hamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives.m3e import RenyiMargin
 from mssvm.objectives.sample import Sample

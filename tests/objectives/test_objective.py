@@ -13,7 +13,7 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.enumerate import Enumerate
-from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
+from mssvm.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives import blocks
 from mssvm.objectives.sample import Sample

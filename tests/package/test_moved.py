@@ -18,6 +18,7 @@ DOCUMENTED = {
     "mssvm.inference.decomposition": "Decomposition",
     "mssvm.inference.minibucket": "MiniBucket",
     "mssvm.inference.propagate": "Propagate",
+    "mssvm.losses.losses": "Hamming",
     "mssvm.models.losses": "Hamming",
 }
 

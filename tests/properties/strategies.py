@@ -14,7 +14,7 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.inference.base import Inference
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.exact import Exact
-from mssvm.losses.losses import Hamming, Loss, Zero
+from mssvm.losses import Hamming, Loss, Zero
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified

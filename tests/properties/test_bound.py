@@ -9,7 +9,7 @@ from builders import DenseInputs, DenseModel, labels_as_truth
 from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.losses.losses import Hamming, Loss
+from mssvm.losses import Hamming, Loss
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import mssvm

@@ -14,7 +14,7 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Topology
 from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.base import Inference
-from mssvm.losses.losses import Hamming, Loss, WeightedHamming, Zero
+from mssvm.losses import Hamming, Loss, WeightedHamming, Zero
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm

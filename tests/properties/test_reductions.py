@@ -12,7 +12,7 @@ from builders import AsymmetricLoss, DenseInputs, DenseModel, ScaledLoss, labels
 from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.losses.losses import Hamming, Loss, Zero
+from mssvm.losses import Hamming, Loss, Zero
 from mssvm.objectives.problem import Evaluation
 from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem

@@ -11,7 +11,7 @@ from mssvm.core.arrays import Floats
 from mssvm.core.checks import count
 from mssvm.estimators.base import StructuredEstimator
 from mssvm.estimators.prediction import Predictor
-from mssvm.losses.losses import Loss
+from mssvm.losses import Loss
 from mssvm.objectives import m3e, modlat
 from mssvm.objectives.base import Objective
 from mssvm.objectives.training import TrainingProblem

@@ -29,7 +29,7 @@ from mssvm.core.registry import INFERENCES, LOSSES, NAMED_LOSSES, SOLVERS
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
-from mssvm.losses.losses import Loss
+from mssvm.losses import Loss
 from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.training import TrainingProblem

@@ -36,7 +36,8 @@ from mssvm.estimators.plan import (
 )
 from mssvm.estimators.prediction import Predictor, agreement, request
 from mssvm.inference.base import Inference, Planner
-from mssvm.losses.losses import Zero, inputs_for
+from mssvm.losses import Zero
+from mssvm.losses.base import inputs_for
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.objectives.problem import Problem
