@@ -1,4 +1,4 @@
-"""Exact inference for the instances that it fits, propagation for the rest of the batch; ``Status.method`` tells."""
+"""Exact inference for the instances within its limits, propagation for the rest of the batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mssvm.engines.base import Bound, Engine, ExactPlan, ExactSettings, Pair, Pl
 
 @dataclass(frozen=True)
 class Auto(Settings):
-    """``Exact`` for instances whose elimination fits the limits, ``Propagate`` for the others; ``Status.method`` tells.
+    """``Exact`` for instances whose elimination fits the limits, ``Propagate`` for the others (see ``Status.method``).
 
     Parameters
     ----------

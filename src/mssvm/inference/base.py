@@ -36,7 +36,7 @@ class Planner:
     engine: Engine
 
     def __call__(self, batch: Batch) -> Plan:
-        """The plan of a batch; an inference without a method ``plan`` is called anew with all potentials."""
+        """The plan of a batch; an inference without a method ``plan`` resolves everything in every call."""
         plan: Callable[[Batch, Engine], Plan] | None = getattr(self.inference, "plan", None)
         if plan is None:
             return UnplannedInference(self.inference, batch)

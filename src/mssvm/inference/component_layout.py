@@ -25,8 +25,11 @@ NO_INTS: Ints = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, eq=False)
 class EntryIndex:
-    """Entries of the scores of a component: ``factor`` of the component (-1: its variables' own scores), and by state
-    of the border the ``entry`` there, (border state, len(factor))."""
+    """Entries of the scores of a component.
+
+    ``factor`` (entries) is a factor of the component, -1 for the unary scores of its variables; ``entry`` (border
+    states, entries) the position in the factor's table, for every state of the border.
+    """
 
     factor: Ints
     entry: Ints

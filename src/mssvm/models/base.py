@@ -27,7 +27,7 @@ X = TypeVar("X", bound=Inputs, contravariant=True)
 class Model(Protocol[X]):
     """theta = bind(x, engine).forward(w) is linear (or differentiable) in w; ``adjoint`` is (d theta / d w)^T mu.
 
-    ``forward`` and ``adjoint`` of the model bind anew in every call; to run often, bind once and keep the features.
+    ``forward`` and ``adjoint`` of the model bind in every call; to run often, bind once and use the features.
     """
 
     @property

@@ -71,7 +71,7 @@ class TrainingProblem:
 
     @property
     def convex(self) -> bool:
-        # Every variable has an admitted state, so one each if there are as many as variables.
+        # Every variable has at least one admitted state: exactly one each if there are as many as variables.
         admitted = self.sample.query.allowed & self.sample.truth
         return int(np.count_nonzero(admitted)) == self.sample.batch.n_vars
 
@@ -98,7 +98,7 @@ class TrainingProblem:
         return plus, minus
 
     def at(self, eps_y: float, eps_h: float) -> TrainingProblem:
-        """The same problem at other temperatures; asked for twice, it is the same object with its bound blocks."""
+        """The same problem at other temperatures, cached with its bound blocks."""
         cache = self._at_temperatures
         if (eps_y, eps_h) not in cache:
             problem = replace(self, objective=self.objective.at(eps_y, eps_h))
@@ -110,7 +110,7 @@ class TrainingProblem:
 
     @cached_property
     def _at_temperatures(self) -> dict[tuple[float, float], TrainingProblem]:
-        """The problems at all temperatures asked for so far; shared by them."""
+        """Cache of the problems at other temperatures, shared by all of them."""
         return {}
 
     def likelihood(self) -> TrainingProblem:

@@ -9,7 +9,7 @@ moves weight among its planes, always from the lowest in use (a) to the highest 
 
 as often as it pays, on the small matrix of products between the planes' features; weight space is touched once a step.
 gap_i = c_i (plus_i(w) - sum_k alpha_k score_k) add up to a duality gap. Instances are drawn in proportion to their last
-known gaps; planes met before are tried first, and replace an oracle call when they promise enough of the gap
+known gaps; cached planes are tried first, and replace an oracle call when they promise enough of the gap
 (Osokin et al. 2016, Shah et al. 2015).
 """
 
@@ -110,7 +110,7 @@ class BCFW(Solver[BCFWState]):
         return BCFWState(form.u, form.constant, v, gaps=np.ones(n), mean=form.point(v), rng=rng, **cached)
 
     def _first_planes(self, run: SolverRun, form: ConvexForm) -> dict[str, Any]:
-        """The planes at the start, whose values are also the objective there."""
+        """The planes at the start, and the objective there from their values."""
         w = run.regulariser.project(run.w0)
         planes = []
         offsets = []

@@ -56,7 +56,7 @@ class Scaling(Enum):
 # Decay of Adam's running means of g and g^2, a step.
 MEAN_DECAY = 0.9
 SQUARES_DECAY = 0.99
-# The share of the best decrease in a trial that is enough for a rate. Adam's high rates have not cooled down yet there.
+# Share of the best decrease in a trial that is enough for a rate; lower for Adam, whose high rates still have to cool.
 TRIAL_SHARE = {Scaling.ADAGRAD: 0.9, Scaling.ADAM: 0.5}
 
 
@@ -278,7 +278,7 @@ class Subgradient(Solver[SubgradientState]):
         return left * g / np.sqrt(np.where(square > 0, square, 1.0))
 
     def tightened(self, tolerance: float) -> Self:
-        """The best iterate rather than the last: this solver has no gap that could be asked to be small."""
+        """The best iterate rather than the last: this solver has no gap to bound."""
         return replace(self, keep_last=False)
 
 

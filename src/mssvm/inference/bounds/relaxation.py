@@ -148,19 +148,19 @@ class Relaxation:
         self.shifts, self.weight, self.tilt = values
 
     def improve(
-        self, iterations: int, deadline: float = float("inf"), enough: float = -np.inf, again: bool = False
+        self, iterations: int, deadline: float = float("inf"), enough: float = -np.inf, warm_start: bool = False
     ) -> float:
         """Match moments, then minimise over shifts and weights until the deadline (of the monotonic clock), or until
-        the bound is at most ``enough``; ``again`` begins with the present parameters.
+        the bound is at most ``enough``; ``warm_start`` begins with the present parameters.
 
         The parameters of the best bound stay; returns this bound.
         """
-        best = self.run(match=not again)
+        best = self.run(match=not warm_start)
         if self.exact or not iterations or best <= enough or best == -np.inf:
             return best
         best_parameters = self.parameters
         base, _, _ = best_parameters
-        stages = self._smoothing_stages(again)
+        stages = self._smoothing_stages(warm_start)
         start = np.concatenate([np.zeros(len(base)), self.tilt])
         began = monotonic()
         for turn, smoothing in enumerate(stages, start=1):
@@ -178,11 +178,11 @@ class Relaxation:
         self.parameters = best_parameters
         return self.run()
 
-    def _smoothing_stages(self, again: bool) -> tuple[float, ...]:
+    def _smoothing_stages(self, warm_start: bool) -> tuple[float, ...]:
         """The lowest temperatures of the successive minimisations; the last alone if one is to be continued."""
         if not (self.tau[self.split] == 0.0).any():
             return (0.0,)
-        return SMOOTHING[-1:] if again else SMOOTHING
+        return SMOOTHING[-1:] if warm_start else SMOOTHING
 
 
 class _Objective:

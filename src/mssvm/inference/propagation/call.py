@@ -36,7 +36,7 @@ class PropagationCall:
         self.tolerance = bound.effort.schedule.tolerance
         self.model = bound.plan.messages.load(theta, bound.query, bound.plan.noise)
         self.value = np.zeros(n)
-        # Sums over merged regions are put together here; all else stays with the engine.
+        # Sums over merged regions add to NumPy arrays; all other marginals stay in the engine's own.
         merged = any(task.merging is not None and task.temperatures.eps_y > 0.0 for task in bound.tasks)
         self.mu = Marginals.zeros(batch) if merged else self.model.marginals()
         self.y = np.full(batch.n_vars, -1, dtype=np.int64)

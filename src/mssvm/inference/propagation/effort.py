@@ -17,7 +17,7 @@ class Effort:
 
     The first decoded y of a run is judged after ``first_check`` sweeps, later ones each time their number has doubled;
     relabelled regions are judged before any sweep if ``judge_moves``. Cold starts on cycles begin with a ``warm_up`` of
-    damped updates of all messages at once; sums that do not converge are tried again with damping if ``retry``. Hidden
+    damped updates of all messages at once; sums that do not converge are repeated with damping if ``retry``. Hidden
     components are summed out into at most ``merge_entries`` table entries an instance, by ``merge_work`` operations.
     Labellings are improved by at most ``expansions`` rounds over all states.
     """
@@ -64,7 +64,7 @@ class Effort:
         """Sweep from the present messages to convergence, the ``loopy`` instances after a warm-up.
 
         With ``retry``, instances that do not converge start once more, from uniform messages with damping.
-        U- and the judgement of a y both come through here, so that the same y has the same value in both.
+        U- and the judgement of a y both use this method, so that the same y has the same value in both.
         """
         self.warm(run, loopy, temperatures)
         run.advance(instances, temperatures, self.sweeps, self.schedule)

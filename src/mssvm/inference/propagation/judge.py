@@ -111,8 +111,8 @@ class Judge:
     def _update_changed(self, instances: Ints, y: Ints, last: Ints) -> Ints:
         """The named instances whose given variables differ from ``last``, which is brought up to date."""
         variables = self._variables_of(instances)
-        given = self.components.outside[variables] | (last[variables] < 0)
-        differs = (last[variables] != y[variables]) & given
+        matters = self.components.outside[variables] | (last[variables] < 0)
+        differs = (last[variables] != y[variables]) & matters
         last[variables] = y[variables]
         changed = np.zeros(len(self.batch), dtype=bool)
         changed[self.batch.owner[variables][differs]] = True

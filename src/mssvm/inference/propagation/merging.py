@@ -28,8 +28,8 @@ class Merging:
 
     Hidden variables are isolated and have one state. Only ``instances``, those that fit the limits, have factors;
     ``forest`` masks those of them without cycles.
-    Components with two or more outputs at their border become factors, others add to a unary. Index arrays pair
-    entries here with entries of the original batch and of numbers about border states (``Borders.entry_ptr``).
+    Components with two or more outputs at their border become factors, others add to a unary. Index arrays map between
+    entries of the merged batch, of the original one, and of numbers about border states (``Borders.entry_ptr``).
     """
 
     instances: Ints
@@ -40,10 +40,10 @@ class Merging:
     borders: Borders
     given: Ints  # states of the variables that have only one
     hidden_states: Bools
-    tables_from: Ints  # for entries of the tables here: entries of [original tables | border numbers]
+    tables_from: Ints  # for entries of the merged tables: entries of [original tables | border numbers]
     added: tuple[Ints, Ints]  # border numbers that add to a unary, and where
-    weights_from: Ints  # for border numbers: their probability, an entry of [mu.unary | mu.tables | 1] here
-    mu_kept: tuple[Ints, Ints]  # entries of the original mu.tables, and of those here, of factors without hidden ones
+    weights_from: Ints  # for border numbers: their probability, an entry of the merged [mu.unary | mu.tables | 1]
+    output_mu: tuple[Ints, Ints]  # entries of the original and of the merged mu.tables, of factors of outputs alone
 
     @classmethod
     def of(cls, bound: PropagationBound, components: HiddenComponents, instances: Ints) -> Merging | None:
@@ -63,10 +63,10 @@ class Merging:
         entry_at = borders.entry_ptr[:-1]
         n_entries = np.diff(borders.entry_ptr)
         n_border = np.diff(ptr)
-        kept = np.flatnonzero((g.inside == 0) & chosen[batch.factor_owner])
+        output_factors = np.flatnonzero((g.inside == 0) & chosen[batch.factor_owner])
         wide = np.flatnonzero(summed & (n_border > 1))
         narrow = np.flatnonzero(summed & (n_border < 2))
-        merged, source = _wire(bound, borders, kept, wide)
+        merged, source = _wire(bound, borders, output_factors, wide)
         is_new = source >= batch.n_table_entries
         tables_from = np.zeros(merged.n_table_entries, dtype=np.int64)
         tables_from[spans(merged.table_at, merged.table_sizes)] = spans(source, merged.table_sizes)
@@ -84,7 +84,7 @@ class Merging:
         first_states = np.zeros(batch.n_states, dtype=bool)
         first_states[batch.unary_ptr[:-1]] = True
         query = Query(g.outside, np.where(hidden_states, first_states, bound.query.allowed))
-        sizes = batch.table_sizes[kept]
+        sizes = batch.table_sizes[output_factors]
         return cls(
             instances=instances,
             forest=acyclic(merged, bound.free & g.outside),
@@ -97,7 +97,7 @@ class Merging:
             tables_from=tables_from,
             added=(added_from, added_to),
             weights_from=weights_from,
-            mu_kept=(spans(batch.mu_at[kept], sizes), spans(merged.mu_at[~is_new], sizes)),
+            output_mu=(spans(batch.mu_at[output_factors], sizes), spans(merged.mu_at[~is_new], sizes)),
         )
 
     def load(self, theta: Potentials, conditional: Conditional) -> MessageModel:
@@ -111,9 +111,10 @@ class Merging:
         return self.plan.load(Potentials(unary, tables), self.query, np.zeros(len(unary)))
 
     def expect(self, beliefs: Marginals, conditional: Conditional, mu: Marginals) -> None:
-        """Add the marginals of the original model, from beliefs here: E over the border of the marginals given it."""
+        """Add the marginals of the original model: the expectation, under the merged beliefs of the border, of the
+        marginals given the border."""
         mu.unary[~self.hidden_states] += beliefs.unary[~self.hidden_states]
-        original, merged = self.mu_kept
+        original, merged = self.output_mu
         mu.tables[original] = beliefs.tables[merged]
         weights = np.concatenate([beliefs.unary, beliefs.tables, [1.0]])[self.weights_from]
         conditional.expect(self.borders, self.instances, self.given, weights, mu)
@@ -141,19 +142,19 @@ def _measure(bound: PropagationBound, g: HiddenComponents) -> tuple[Ints, Ints, 
     return offsets(n_border), var, size, fits
 
 
-def _wire(bound: PropagationBound, borders: Borders, kept: Ints, wide: Ints) -> tuple[Batch, Ints]:
-    """The batch with the ``kept`` factors and one factor per component in ``wide``, and where its tables come from."""
+def _wire(bound: PropagationBound, borders: Borders, output_factors: Ints, wide: Ints) -> tuple[Batch, Ints]:
+    """The batch with the ``output_factors`` and one factor per ``wide`` component, and the source of its tables."""
     batch = bound.batch
     around = [borders.var[borders.ptr[c] : borders.ptr[c + 1]] for c in wide]
-    owner = np.append(batch.factor_owner[kept], [batch.owner[v[0]] for v in around]).astype(np.int64)
-    source = np.append(batch.table_at[kept], batch.n_table_entries + borders.entry_ptr[wide])
+    owner = np.append(batch.factor_owner[output_factors], [batch.owner[v[0]] for v in around]).astype(np.int64)
+    source = np.append(batch.table_at[output_factors], batch.n_table_entries + borders.entry_ptr[wide])
     order = np.argsort(owner, kind="stable")
     graphs: list[Topology] = []
     rows = np.split(order, np.searchsorted(owner[order], np.arange(1, len(batch))))
     for b, row in enumerate(rows):
         graph = batch.topology(b)
         first = int(batch.factor_ptr[b])
-        scopes = [graph.scopes[kept[k] - first] for k in row[row < len(kept)]]
-        scopes += [tuple(around[k - len(kept)] - batch.var_ptr[b]) for k in row[row >= len(kept)]]
+        scopes = [graph.scopes[output_factors[k] - first] for k in row[row < len(output_factors)]]
+        scopes += [tuple(around[k - len(output_factors)] - batch.var_ptr[b]) for k in row[row >= len(output_factors)]]
         graphs.append(Topology(graph.cards, tuple(scopes)))
     return Batch.build(graphs, [source[row] for row in rows]), source[order]

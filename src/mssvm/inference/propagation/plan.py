@@ -69,7 +69,7 @@ class PropagationPlan:
         return PropagationBound(self, query, eps_y, eps_h, np.asarray(instances))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
-        """Two queries that are always asked together."""
+        """Resolve two queries that are always evaluated together."""
         return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
 
 
