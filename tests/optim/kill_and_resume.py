@@ -38,7 +38,8 @@ class Deadly:
     """A problem that kills its process, with no chance to clean up, when its fuse has burnt."""
 
     def __init__(self, problem: Toy, fuse: Fuse) -> None:
-        self.problem, self.fuse = problem, fuse
+        self.problem = problem
+        self.fuse = fuse
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.problem, name)

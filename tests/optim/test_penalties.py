@@ -26,7 +26,8 @@ PROBLEMS = {
 @pytest.mark.parametrize("schedule", [(1.0, 0.25), (1.0, 1 / 4, 1 / 16, 1 / 32)], ids=["as auto", "as lbfgs"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_converged_is_within_a_thousandth_of_what_ten_times_the_iterations_reach(name: str, schedule) -> None:
-    problem, solver = PROBLEMS[name](), LBFGS(schedule=schedule)
+    problem = PROBLEMS[name]()
+    solver = LBFGS(schedule=schedule)
     w0 = random_start(problem.n_weights)
     found = solver.minimize(problem, w0)
     assert found.outcome is Outcome.CONVERGED
@@ -39,13 +40,16 @@ def test_converged_is_within_a_thousandth_of_what_ten_times_the_iterations_reach
 def proximal(problem: Toy, squares: float, absolute: float, nonnegative: bool = False) -> np.ndarray:
     """FISTA with a constant step: an independent solution of the same problem."""
     w = z = np.zeros(problem.n_weights)
-    step, t = 1.0 / (squares + 2.0 * float(problem.scale @ (problem.x**2).sum(axis=1))), 1.0
+    step = 1.0 / (squares + 2.0 * float(problem.scale @ (problem.x**2).sum(axis=1)))
+    t = 1.0
     for _ in range(20000):
         moved = z - step * (squares * z + problem.difference(z).gradient)
         new = np.sign(moved) * np.maximum(np.abs(moved) - step * absolute, 0.0)
         new = np.maximum(new, 0.0) if nonnegative else new
         faster = (1 + np.sqrt(1 + 4 * t * t)) / 2
-        w, z, t = new, new + (t - 1) / faster * (new - w), faster
+        z = new + (t - 1) / faster * (new - w)
+        w = new
+        t = faster
     return w
 
 
