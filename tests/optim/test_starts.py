@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mssvm.optim.run import Outcome
-from mssvm.optim.solver import Certificate, Solution, best_of
+from mssvm.optim.outcome import Outcome
+from mssvm.optim.solution import Certificate, Solution, best_of
 
 
 def test_an_interrupted_series_is_interrupted_even_if_an_earlier_start_is_lower():

@@ -45,7 +45,7 @@ from mssvm.objectives.sample import Sample
 from mssvm.objectives.summary import InferenceSummary
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import BCFW, Callback, Checkpoint, Regulariser, Row, Solution, Validation
-from mssvm.optim.solver import best_of
+from mssvm.optim.solution import best_of
 from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, to_sample
 

@@ -11,7 +11,8 @@ from scipy.optimize import minimize as scipy_minimize
 
 from mssvm.core.arrays import Floats
 from mssvm.optim.lbfgs import LBFGS, LBFGSState
-from mssvm.optim.run import Outcome, SolverRun, Stop
+from mssvm.optim.outcome import Outcome, Stop
+from mssvm.optim.run import SolverRun
 
 STAGE_TOLERANCE = 1e-4  # of the stages that only lead to the last one
 

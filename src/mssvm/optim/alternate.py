@@ -10,7 +10,7 @@ import numpy as np
 
 from mssvm.core.arrays import Floats
 from mssvm.objectives.problem import Problem
-from mssvm.optim.solver import Solution
+from mssvm.optim.solution import Solution
 
 Minimise = Callable[[Problem, Floats], Solution]
 """A solver with its regulariser, callbacks and limits."""

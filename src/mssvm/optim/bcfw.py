@@ -24,8 +24,10 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate, pairwise
 from mssvm.optim.former_names import former_names
-from mssvm.optim.run import Outcome, SolverRun, Stop, closed, impossible
-from mssvm.optim.solver import Certificate, Solver
+from mssvm.optim.outcome import Outcome, Stop, closed, impossible
+from mssvm.optim.run import SolverRun
+from mssvm.optim.solution import Certificate
+from mssvm.optim.solver import Solver
 
 UNIFORM = 0.1  # share of draws that ignore the gaps, which may be out of date
 MIX_ROUNDS = 100  # at most, of pairwise steps among one instance's planes at a visit

@@ -23,9 +23,12 @@ from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.optim.bcfw import BCFW
 from mssvm.optim.dual import duality_certificate
 from mssvm.optim.former_names import former_names
-from mssvm.optim.run import NAN, Outcome, Row, SolverRun, Stop, impossible
-from mssvm.optim.solver import Certificate, Solution, Solver
+from mssvm.optim.outcome import Outcome, Stop, impossible
+from mssvm.optim.run import SolverRun
+from mssvm.optim.solution import Certificate, Solution
+from mssvm.optim.solver import Solver
 from mssvm.optim.subgradient import Stopping, Subgradient
+from mssvm.optim.trace import NAN, Row
 
 ENOUGH = 0.5  # an inner solve ends when its gap is below this share of the decrease it has achieved
 FINER = 0.25  # share of ``inner_tolerance`` that is tried once when progress ends

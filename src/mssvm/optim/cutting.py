@@ -17,8 +17,10 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate, solve_simplices
 from mssvm.optim.former_names import former_names
-from mssvm.optim.run import Outcome, SolverRun, Stop, closed
-from mssvm.optim.solver import Certificate, Solver
+from mssvm.optim.outcome import Outcome, Stop, closed
+from mssvm.optim.run import SolverRun
+from mssvm.optim.solution import Certificate
+from mssvm.optim.solver import Solver
 
 # New planes are taken at this share of the way from the best point to the QP's solution, which swings far at first.
 STRIDE = 0.3

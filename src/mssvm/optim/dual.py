@@ -20,9 +20,10 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.library import FLOAT, FLOATS, INT, INTS, Function
+from mssvm.optim.outcome import impossible
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.run import SolverRun, impossible
-from mssvm.optim.solver import Certificate
+from mssvm.optim.run import SolverRun
+from mssvm.optim.solution import Certificate
 
 NEGLIGIBLE = 1e-6
 PAIRWISE = Function(

@@ -22,9 +22,12 @@ import numpy as np
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.optim.former_names import former_names
+from mssvm.optim.outcome import Outcome, Stop, impossible
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.run import NAN, Outcome, SolverRun, Stop, impossible
-from mssvm.optim.solver import Certificate, Solver
+from mssvm.optim.run import SolverRun
+from mssvm.optim.solution import Certificate
+from mssvm.optim.solver import Solver
+from mssvm.optim.trace import NAN
 
 STAGE_TOLERANCE = 1e-3  # of the stages that only lead to the last one
 PERIOD = 10  # iterations over which progress is measured

@@ -7,9 +7,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,125 +16,9 @@ from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.optim.checkpoint import digest
+from mssvm.optim.outcome import Outcome, Stop, impossible
 from mssvm.optim.regulariser import Regulariser
-
-NAN = float("nan")
-ROUNDING = 1e-9  # of a gap, relative to the objective
-
-
-class Row(NamedTuple):
-    """One line of a trace; NaN where a solver does not know a figure. Calls, and instances floored at U-, count from
-    the start.
-
-    >>> ms.solvers.Row._fields[:3], clf.history_.dtype.names == ms.solvers.Row._fields
-    (('iteration', 'objective', 'gap'), True)
-    """
-
-    iteration: int
-    objective: float
-    gap: float
-    gradient_norm: float
-    plus_calls: int
-    minus_calls: int
-    seconds: float
-    converged: float
-    floored: int
-    eps_y: float
-    eps_h: float
-
-    @classmethod
-    def of(cls, values: Floats) -> Row:
-        """The row whose numbers were stored as floats."""
-        row = cls._make(float(value) for value in values)
-        return row._replace(
-            iteration=int(row.iteration),
-            plus_calls=int(row.plus_calls),
-            minus_calls=int(row.minus_calls),
-            floored=int(row.floored),
-        )
-
-
-HISTORY = np.dtype([(name, np.float64) for name in Row._fields])
-
-
-class Outcome(Enum):
-    """Why a solver stopped.
-
-    >>> ms.solvers.Outcome.TIME.cut_short, ms.solvers.Outcome.CONVERGED.unfinished
-    (True, False)
-    """
-
-    CONVERGED = "converged"
-    COMPLETED = "completed"
-    BUDGET = "budget"
-    UNCERTIFIED = "uncertified"
-    STALLED = "stalled"
-    DIVERGED = "diverged"
-    STOPPED = "stopped"
-    EARLY = "early"
-    TIME = "time"
-    INTERRUPTED = "interrupted"
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether the solver itself gave up before it was done."""
-        return self in (Outcome.BUDGET, Outcome.UNCERTIFIED, Outcome.STALLED, Outcome.DIVERGED)
-
-    @property
-    def own(self) -> bool:
-        """Whether the solver itself ended the run, and not a callback, a validation score or a limit."""
-        return self in (Outcome.CONVERGED, Outcome.COMPLETED, Outcome.BUDGET)
-
-    @property
-    def cut_short(self) -> bool:
-        """Whether the run would have gone on, and a checkpoint of it can be resumed."""
-        return self in (Outcome.TIME, Outcome.INTERRUPTED)
-
-
-def impossible(gap: float, objective: float) -> bool:
-    """Whether a gap is below zero by more than rounding.
-
-    No lower bound is above the minimum, so either the bound or the objective is wrong: inference missed maxima.
-    """
-    return bool(gap < -ROUNDING * max(1.0, abs(objective)))
-
-
-def closed(gap: float, objective: float, tolerance: float) -> bool:
-    """Whether a gap shows convergence: at most ``tolerance`` of the objective, and not impossible."""
-    return bool(gap <= tolerance * abs(objective)) and not impossible(gap, objective)
-
-
-@dataclass
-class Tally:
-    """Running counts of inference. ``reported`` is the number of calls that said whether they converged."""
-
-    plus_calls: int = 0
-    minus_calls: int = 0
-    reported: int = 0
-    converged: int = 0
-    floored: int = 0
-    exact: bool = True
-
-    def add(self, other: Evaluation | Tally) -> None:
-        """Enter one evaluation, or all those of an inner solver."""
-        self.plus_calls += other.plus_calls
-        self.minus_calls += other.minus_calls
-        self.reported += other.reported if isinstance(other, Tally) else other.plus_calls + other.minus_calls
-        self.converged += other.converged
-        self.floored += other.floored
-        self.exact = self.exact and other.exact
-
-
-Callback = Callable[[Row, Floats], bool | None]
-"""Called with every new trace row and its weights; returning True stops the solver."""
-
-
-@dataclass(eq=False)
-class Stop(Exception):
-    """Ends the loop of a solver from wherever it is; carries the reason."""
-
-    outcome: Outcome
-    message: str
+from mssvm.optim.trace import NAN, Callback, Row, Tally
 
 
 @dataclass(frozen=True)

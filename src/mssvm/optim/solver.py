@@ -1,100 +1,33 @@
 """The loop of every solver: begin, step until done, return the best. Solvers differ only in state and step.
 
-``SolverRun`` is the state that all share during a call; a ``Solution`` is the result: weights, the trace, why the
-solver stopped, and what is certified.
+``SolverRun`` (``run``) is the state that all share during a call, a ``Solution`` (``solution``) the result.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats
+from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
 from mssvm.core.threads import ONE_BLAS_THREAD
 from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.optim.checkpoint import Checkpoint, Saver
 from mssvm.optim.former_names import with_new_names
+from mssvm.optim.outcome import Outcome, Stop
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.run import HISTORY, Callback, Outcome, Row, SolverRun, Stop, Tally, Validation, Watch
+from mssvm.optim.run import SolverRun, Validation, Watch
+from mssvm.optim.solution import Certificate, Solution
+from mssvm.optim.trace import Callback
 
 S = TypeVar("S")
 PLAIN = Regulariser()
-
-
-@dataclass(frozen=True, eq=False)
-class Certificate:
-    """How far the objective can be above its optimum, and whether that figure is proven: in a ``sentence``, and below.
-
-    ``gap`` is objective minus a lower bound (NaN: none known). It certifies only if every inference call was exact;
-    otherwise it is an estimate, and ``negative_gaps`` counts the impossible ones that were seen. ``bias`` bounds what
-    smoothing may have added to the objective. ``slack`` holds xi_i of the constraint form, where a solver has them.
-
-    >>> ms.solvers.Certificate("The dual proves it.", gap=0.01, certifies=True).certifies
-    True
-    """
-
-    sentence: str
-    gap: float = float("nan")
-    certifies: bool = False
-    negative_gaps: int = 0
-    bias: float = 0.0
-    slack: Floats | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """Weights ``w`` and their objective, the trace, the outcome with a ``message``, and the certificate.
-
-    ``tally`` counts inference. ``warm`` is what the same solver can start from on a problem with the same convex parts.
-
-    >>> nothing = ms.solvers.Certificate("No bound is known.")
-    >>> found = ms.solvers.Solution(np.zeros(2), 1.5, (), ms.solvers.Outcome.CONVERGED, "Done.", nothing)
-    >>> found.objective, found.plus_calls
-    (1.5, 0)
-    """
-
-    w: Floats
-    objective: float
-    trace: tuple[Row, ...]
-    outcome: Outcome
-    message: str
-    certificate: Certificate
-    warm: dict[str, Any] = field(default_factory=dict)
-    tally: Tally = field(default_factory=Tally)
-
-    @property
-    def history(self) -> Any:
-        """The trace as a record array."""
-        columns = np.array(self.trace, dtype=np.float64).reshape(-1, len(Row._fields)).T
-        return np.rec.fromarrays(columns, HISTORY)
-
-    @property
-    def plus_calls(self) -> int:
-        return self.trace[-1].plus_calls if self.trace else 0
-
-    @property
-    def minus_calls(self) -> int:
-        return self.trace[-1].minus_calls if self.trace else 0
-
-
-def best_of(solutions: Sequence[Solution]) -> Solution:
-    """The lowest objective of a series of solutions; cut short, if the series was."""
-    best = solutions[0]
-    for solution in solutions[1:]:
-        if np.isfinite(solution.objective) and not best.objective <= solution.objective:
-            best = solution
-    last = solutions[-1]
-    if last.outcome.cut_short:
-        return replace(best, outcome=last.outcome, message=last.message)
-    return best
 
 
 class Solver(Settings, ABC, Generic[S]):
@@ -177,7 +110,8 @@ class Solver(Settings, ABC, Generic[S]):
                 while end is None:
                     if saver is not None and saver.due:
                         saver.save(run.dump(), state)
-                    before = (run.mark(), copy(state)) if saver is not None else None
+                    if saver is not None:
+                        before = (run.mark(), copy(state))
                     self.step(run, state)
         except Stop as stop:
             end = stop
@@ -187,6 +121,7 @@ class Solver(Settings, ABC, Generic[S]):
             if not end.outcome.cut_short:
                 saver.save(run.dump(), state, end.outcome.value, end.message)
             elif self.repeatable and before is not None:
+                # The step that was cut short is repeated when the run resumes.
                 saver.save(run.dump(before[0]), before[1])
         return self._solution(run, state, end)
 
@@ -227,18 +162,3 @@ def judged(end: Stop, certificate: Certificate) -> tuple[Outcome, str]:
     if not certificate.negative_gaps or not end.outcome.own:
         return end.outcome, end.message
     return Outcome.UNCERTIFIED, f"{end.message} Not certified: inference missed maxima."
-
-
-def random_start(n_weights: int, *, seed: int = 0, scale: float = 0.1, hidden: Bools | None = None) -> Floats:
-    """N(0, scale^2) on those of ``n_weights`` weights that touch hidden states (mask ``hidden``; default all), zero
-    elsewhere; ``seed`` is that of the numbers.
-
-    >>> ms.solvers.random_start(3, seed=0, hidden=np.array([False, True, False])).round(3).tolist()
-    [0.0, -0.013, 0.0]
-    """
-    w = scale * np.random.default_rng(seed).standard_normal(n_weights)
-    if hidden is None:
-        return w
-    if np.shape(hidden) != (n_weights,):
-        raise InputError(f"the mask of hidden weights has shape {np.shape(hidden)} for {n_weights} weights.")
-    return np.where(hidden, w, 0.0)

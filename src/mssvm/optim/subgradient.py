@@ -18,7 +18,8 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.optim.former_names import former_names
-from mssvm.optim.run import Outcome, SolverRun, Stop
+from mssvm.optim.outcome import Outcome, Stop
+from mssvm.optim.run import SolverRun
 from mssvm.optim.solver import Solver
 
 TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
