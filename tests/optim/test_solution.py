@@ -1,4 +1,4 @@
-"""Choosing among starts."""
+"""Solutions: the best of a series."""
 
 from __future__ import annotations
 
