@@ -9,7 +9,7 @@ solved in its dual (``dual``), whose value is a lower bound; the solver stops on
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -28,6 +28,14 @@ TURNS = 50  # at most, between a QP and the bounds of weights
 # Rounds without weight after which planes are dropped.
 MAX_IDLE = 30
 MAX_IDLE_N_SLACK = 5
+
+
+class Planes(NamedTuple):
+    """Planes a_k.w + b_k and the group (sum or instance) that each belongs to."""
+
+    a: Floats
+    b: Floats
+    group: Ints
 
 
 @dataclass
@@ -88,9 +96,9 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         )
         if not warm:
             w = run.regulariser.project(run.w0)
-            plus, (rows, values, groups) = self._tangents(run, w)
+            plus, tangents = self._tangents(run, w)
             run.record(w, form.primal(w, plus))
-            _add(state, form.r, rows, values, groups)
+            _add(state, form.r, tangents)
         return state
 
     def step(self, run: SolverRun, state: CuttingPlaneState) -> None:
@@ -100,14 +108,14 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         state.lower = max(state.lower, form.dual(v, float(state.alpha @ state.b)))
         if np.isfinite(run.best.objective):
             w = run.best.w + STRIDE * (w - run.best.w)
-        plus, (rows, values, groups) = self._tangents(run, w)
+        plus, tangents = self._tangents(run, w)
         objective = form.primal(w, plus)
         tops = _tops(state.a @ w + state.b, state.group)
         if objective < run.best.objective:
             state.slack = tops
         lowest = min(objective, run.best.objective)
         gap = lowest - state.lower
-        run.record(w, objective, gap=gap, gradient_norm=run.gradient_norm(w, rows.sum(axis=0) - form.u))
+        run.record(w, objective, gap=gap, gradient_norm=run.gradient_norm(w, tangents.a.sum(axis=0) - form.u))
         state.n_round += 1
         if closed(gap, lowest, self.tolerance):
             raise Stop(Outcome.CONVERGED, f"The gap fell to {gap:.4g} after {state.n_round} rounds.")
@@ -115,8 +123,8 @@ class CuttingPlane(Solver[CuttingPlaneState]):
             raise Stop(Outcome.BUDGET, f"All {self.max_iter} rounds were run; the gap is {gap:.4g}.")
         self._drop(state)
         # The planes left out promise less than a tenth of the gap together.
-        new = rows @ w + values - tops > 0.1 * max(gap, 0.0) / len(tops)
-        _add(state, form.r, rows[new], values[new], groups[new])
+        new = tangents.a @ w + tangents.b - tops > 0.1 * max(gap, 0.0) / len(tops)
+        _add(state, form.r, Planes(tangents.a[new], tangents.b[new], tangents.group[new]))
 
     def _solve(self, state: CuttingPlaneState, form: ConvexForm) -> Floats:
         """The QP, by turns with the multipliers of the bounds w >= 0 if there are any; returns v."""
@@ -141,13 +149,13 @@ class CuttingPlane(Solver[CuttingPlaneState]):
             slack = raw - run.count(run.problem.minus(run.best.w)).values
         return duality_certificate(run, objective, state.lower, slack)
 
-    def _tangents(self, run: SolverRun, w: Floats) -> tuple[float, tuple[Floats, Floats, Ints]]:
+    def _tangents(self, run: SolverRun, w: Floats) -> tuple[float, Planes]:
         """P(w), and its tangent at w: as one plane, or as one an instance."""
         problem = run.problem
         if not self.n_slack:
             part = run.count(problem.plus(w))
             offset = part.total - float(part.gradient @ w)
-            return part.total, (part.gradient[None], np.array([offset]), np.zeros(1, dtype=np.int64))
+            return part.total, Planes(part.gradient[None], np.array([offset]), np.zeros(1, dtype=np.int64))
         n = problem.n_instances
         rows = np.zeros((n, problem.n_weights))
         values = np.zeros(n)
@@ -155,7 +163,7 @@ class CuttingPlane(Solver[CuttingPlaneState]):
             value, mu = run.atom(w, i)
             rows[i] = problem.scale[i] * problem.features_of(i, mu)
             values[i] = problem.scale[i] * value
-        return float(values.sum()), (rows, values - rows @ w, np.arange(n))
+        return float(values.sum()), Planes(rows, values - rows @ w, np.arange(n))
 
     def _drop(self, state: CuttingPlaneState) -> None:
         """Forget planes without weight for too long; at least one in each group has weight, so none empties."""
@@ -172,17 +180,17 @@ class CuttingPlane(Solver[CuttingPlaneState]):
         state.H = state.H[np.ix_(keep, keep)]
 
 
-def _add(state: CuttingPlaneState, r: Floats, rows: Floats, values: Floats, groups: Ints) -> None:
+def _add(state: CuttingPlaneState, r: Floats, planes: Planes) -> None:
     """Append planes with weight 0, or 1 where they are the first of their group."""
-    cross = (rows / r) @ state.a.T
-    own = (rows / r) @ rows.T
+    cross = (planes.a / r) @ state.a.T
+    own = (planes.a / r) @ planes.a.T
     state.H = np.block([[state.H, cross.T], [cross, own]])
-    first = ~np.isin(groups, state.group)
-    state.a = np.vstack([state.a, rows])
-    state.b = np.append(state.b, values)
-    state.group = np.append(state.group, groups)
+    first = ~np.isin(planes.group, state.group)
+    state.a = np.vstack([state.a, planes.a])
+    state.b = np.append(state.b, planes.b)
+    state.group = np.append(state.group, planes.group)
     state.alpha = np.append(state.alpha, first.astype(np.float64))
-    state.idle = np.append(state.idle, np.zeros(len(values), dtype=np.int64))
+    state.idle = np.append(state.idle, np.zeros(len(planes.b), dtype=np.int64))
 
 
 def _tops(scores: Floats, group: Ints) -> Floats:

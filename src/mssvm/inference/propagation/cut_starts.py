@@ -9,7 +9,7 @@ import numpy as np
 
 from mssvm.core.arrays import Ints
 from mssvm.inference.propagation.cuts import CutModel
-from mssvm.inference.propagation.effort import uniforms
+from mssvm.inference.propagation.uniforms import uniforms
 
 if TYPE_CHECKING:
     from mssvm.inference.propagation.search import OutputSearch

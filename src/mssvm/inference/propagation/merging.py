@@ -28,6 +28,7 @@ class Merging:
 
     Hidden variables are isolated and have one state. Only ``instances``, those that fit the limits, have factors;
     ``forest`` masks those of them without cycles.
+
     Components with two or more outputs at their border become factors, others add to a unary. Index arrays map between
     entries of the merged batch, of the original one, and of numbers about border states (``Borders.entry_ptr``).
     """
@@ -50,20 +51,19 @@ class Merging:
         """Sum out the hidden components of every named instance in which all fit the limits of the effort; None if
         there is no such instance."""
         batch = bound.batch
-        g = components
-        ptr, var, size, fits = _measure(bound, g)
+        ptr, var, size, fits = _measure(bound, components)
         instances = instances[fits[instances]]
         if not len(instances):
             return None
         chosen = np.zeros(len(batch), dtype=bool)
         chosen[instances] = True
-        roots = g.visit[g.member_ptr[:-1]]
+        roots = components.visit[components.member_ptr[:-1]]
         summed = chosen[batch.owner[roots]]
         borders = Borders(ptr, var, offsets(np.where(summed, size, 0.0).astype(np.int64)))
         entry_at = borders.entry_ptr[:-1]
         n_entries = np.diff(borders.entry_ptr)
         n_border = np.diff(ptr)
-        output_factors = np.flatnonzero((g.inside == 0) & chosen[batch.factor_owner])
+        output_factors = np.flatnonzero((components.inside == 0) & chosen[batch.factor_owner])
         wide = np.flatnonzero(summed & (n_border > 1))
         narrow = np.flatnonzero(summed & (n_border < 2))
         merged, source = _wire(bound, borders, output_factors, wide)
@@ -76,18 +76,18 @@ class Merging:
         added_from = spans(entry_at[narrow], n_entries[narrow])
         added_to = spans(batch.unary_ptr[receiver[narrow]], n_entries[narrow])
         weights_from = np.full(borders.entry_ptr[-1], batch.n_states + merged.n_mu_entries)
-        at_output = g.outside[batch.state_var[added_to]]
+        at_output = components.outside[batch.state_var[added_to]]
         weights_from[added_from[at_output]] = added_to[at_output]
         of_wide = spans(entry_at[wide], n_entries[wide])
         weights_from[of_wide] = batch.n_states + spans(merged.mu_at[is_new], n_entries[wide])
-        hidden_states = ~g.outside[batch.state_var]
+        hidden_states = ~components.outside[batch.state_var]
         first_states = np.zeros(batch.n_states, dtype=bool)
         first_states[batch.unary_ptr[:-1]] = True
-        query = Query(g.outside, np.where(hidden_states, first_states, bound.query.allowed))
+        query = Query(components.outside, np.where(hidden_states, first_states, bound.query.allowed))
         sizes = batch.table_sizes[output_factors]
         return cls(
             instances=instances,
-            forest=acyclic(merged, bound.free & g.outside),
+            forest=acyclic(merged, bound.free & components.outside),
             batch=merged,
             query=query,
             plan=bound.plan.engine.messages(merged),
@@ -120,24 +120,28 @@ class Merging:
         conditional.expect(self.borders, self.instances, self.given, weights, mu)
 
 
-def _measure(bound: PropagationBound, g: HiddenComponents) -> tuple[Ints, Ints, Floats, Bools]:
+def _measure(bound: PropagationBound, components: HiddenComponents) -> tuple[Ints, Ints, Floats, Bools]:
     """The outputs around every component (offsets and variables), their joint states, and the instances that fit."""
     batch = bound.batch
     n = max(batch.n_vars, 1)
-    touching = (g.inside[batch.slot_factor] > 0) & (g.outside & bound.free)[batch.scope_vars]
-    around = np.unique(g.factor_component[batch.slot_factor[touching]] * n + batch.scope_vars[touching])
+    touching = (components.inside[batch.slot_factor] > 0) & (components.outside & bound.free)[batch.scope_vars]
+    around = np.unique(components.factor_component[batch.slot_factor[touching]] * n + batch.scope_vars[touching])
     component, var = np.divmod(around, n)
-    n_border = np.bincount(component, minlength=len(g.tree))
-    size = np.ones(len(g.tree))
+    n_border = np.bincount(component, minlength=len(components.tree))
+    size = np.ones(len(components.tree))
     with np.errstate(over="ignore"):  # an infinite number does not fit either
         np.multiply.at(size, component, batch.cards[var])
-    card = batch.cards[g.visit]
-    degree = np.bincount(batch.scope_vars, minlength=n)[g.visit]
-    single = np.diff(g.member_ptr)[g.component[g.visit]] == 1
-    cost = np.bincount(g.component[g.visit], card * (degree + np.where(single, 1, card)), minlength=len(g.tree))
-    owner = batch.owner[g.visit[g.member_ptr[:-1]]]
+    card = batch.cards[components.visit]
+    degree = np.bincount(batch.scope_vars, minlength=n)[components.visit]
+    single = np.diff(components.member_ptr)[components.component[components.visit]] == 1
+    cost = np.bincount(
+        components.component[components.visit],
+        card * (degree + np.where(single, 1, card)),
+        minlength=len(components.tree),
+    )
+    owner = batch.owner[components.visit[components.member_ptr[:-1]]]
     entries = np.bincount(owner, np.where(n_border > 1, size, 0.0), minlength=len(batch))
-    work = np.bincount(owner, np.where(g.tree, size * cost, np.inf), minlength=len(batch))
+    work = np.bincount(owner, np.where(components.tree, size * cost, np.inf), minlength=len(batch))
     fits = (entries <= bound.effort.merge_entries) & (work <= bound.effort.merge_work)
     return offsets(n_border), var, size, fits
 

@@ -18,8 +18,9 @@ from mssvm.core.topology import Batch, ranks
 from mssvm.engines.base import Engine, Pair, TwoCalls
 from mssvm.engines.messages import MessagePlan, Temperatures
 from mssvm.inference.propagation.call import PropagationCall
-from mssvm.inference.propagation.effort import Effort, uniforms
+from mssvm.inference.propagation.effort import Effort
 from mssvm.inference.propagation.merging import Merging
+from mssvm.inference.propagation.uniforms import uniforms
 
 if TYPE_CHECKING:
     from mssvm.inference.propagation.propagate import Propagate

@@ -9,8 +9,8 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.engines.messages import MessageRun, Temperatures
-from mssvm.inference.propagation.effort import uniforms
 from mssvm.inference.propagation.judge import score_range
+from mssvm.inference.propagation.uniforms import uniforms
 
 if TYPE_CHECKING:
     from mssvm.inference.propagation.search import OutputSearch
