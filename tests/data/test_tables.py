@@ -30,7 +30,7 @@ def test_words_in_python_are_words_in_files(tmp_path: Path) -> None:
     read = ms.data.read(file)
     here = ms.CRF(ms.Chain(), random_state=0).fit(SENTENCES, TAGS)
     there = ms.CRF(ms.Chain(), random_state=0).fit(read.X, read.labels)
-    assert here.space_.to_json() == there.space_.to_json() and np.array_equal(here.coef_, there.coef_)
+    assert here.schema_.to_json() == there.schema_.to_json() and np.array_equal(here.coef_, there.coef_)
     forms: list[Any] = [SENTENCES, [np.array(s) for s in SENTENCES], [tuple(s) for s in SENTENCES], read.X]
     for X in (*forms, ms.features.words(SENTENCES), [[], *SENTENCES][1:]):
         assert [p.tolist() for p in here.predict(X)] == [p.tolist() for p in there.predict(read.X)]

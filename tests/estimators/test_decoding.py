@@ -141,7 +141,7 @@ def test_the_parameter_is_what_predict_and_score_use() -> None:
 
 def test_one_label_an_instance_is_decided_alike() -> None:
     y = [item[0] for item in Y]
-    for model in (ms.LSSVM(ms.SequenceClass(2), **QUICK), ms.HCRF(ms.SequenceClass(2), **QUICK)):
+    for model in (ms.LSSVM(ms.SequenceLabel(2), **QUICK), ms.HCRF(ms.SequenceLabel(2), **QUICK)):
         model.fit(X, y)
         assert same(model.predict(NEW[0], decode="map"), model.predict(NEW[0], decode="marginal"))
         p = model.predict_proba(NEW[0])

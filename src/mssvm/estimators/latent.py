@@ -12,7 +12,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from mssvm.core.arrays import AnyArray, Floats
 from mssvm.estimators.members import UnifiedSSVM
-from mssvm.structures import SequenceClass
+from mssvm.structures import SequenceLabel
 
 # Parameters that are those of the structured estimators.
 AS_THERE = ("eps_y", "eps_h", "C", "solver", "engine", "max_iter", "tol", "n_init", "random_state", "n_jobs", "verbose")
@@ -85,7 +85,7 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("LatentClassifier needs two classes or more; the weights leave less than two classes.")
         margin = self.eps_y == 0 if self.margin is None else bool(self.margin)
         self.model_ = UnifiedSSVM(
-            SequenceClass(hidden=self.hidden),
+            SequenceLabel(hidden=self.hidden),
             loss="hamming" if margin else "zero",
             class_weight=self._weights_by_state(),
             classes=range(len(self.classes_)),

@@ -49,7 +49,7 @@ def save(estimator: Any, path: str | Path) -> None:
             "structure": writer.encode(estimator.structure_, "structure"),
             "classes": [writer.encode(c, "a class") for c in estimator.labels_.classes],
             "missing_label": writer.encode(estimator.labels_.missing_label, "missing_label"),
-            "space": estimator.space_.to_json(),
+            "space": estimator.schema_.to_json(),
             "training": estimator.training_,
             "status": estimator.status_,
             "n_iter": estimator.n_iter_,
@@ -111,7 +111,7 @@ def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
     model = getattr(members, data["member"])(**parameters)
     classes = tuple(reader.decode(c) for c in data["classes"])
     vocabulary = LabelVocabulary(classes, reader.decode(data["missing_label"]))
-    model.encoder_ = Encoder(reader.decode(data["structure"]), Schema.from_json(data["space"]), vocabulary)
+    model._keep_encoder(Encoder(reader.decode(data["structure"]), Schema.from_json(data["space"]), vocabulary))
     model.coef_ = tensors["coef"]
     if model.coef_.shape != (model.encoder_.layout.n_weights,):
         raise InputError(f"the file holds {model.coef_.shape} weights, which do not fit its structure; save it again.")

@@ -48,7 +48,7 @@ class ShardedTrainingData(FittedData):
             encoder = agreed(surveyed.surveys, surveyed.names, plan.structure, labels, data.hashed)
         else:
             encoder = Encoder(plan.structure, earlier.schema, earlier.vocabulary)
-        if not plan.may_hide and any(len(encoder.kind(key).hidden) for key in surveyed.kinds):
+        if not plan.may_hide and any(len(encoder.topology(key).hidden) for key in surveyed.kinds):
             raise no_hidden(plan.name)
         return cls(plan, encoder, surveyed.n_instances, cls._census(surveyed, encoder.vocabulary), surveyed)
 
@@ -124,7 +124,7 @@ class Answers:
 
 def ask(estimator: Any, decode: str | None, part: Dataset) -> Any:
     """The labels of some instances."""
-    return estimator.predict(part.X, decode=decode, hidden=part.hidden)
+    return estimator.predict(part.X, decode=decode, hidden_sites=part.hidden)
 
 
 def weighed(weights: Floats | None, likelihood: bool, labels: Labels) -> tuple[Floats | None, Floats | None]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -34,7 +35,7 @@ from mssvm.estimators.plan import (
     n_starts,
     starts,
 )
-from mssvm.estimators.prediction import Predictor, agreement, request
+from mssvm.estimators.prediction import KnownLabels, Predictor, agreement, request
 from mssvm.inference.base import Inference, Planner
 from mssvm.losses.losses import Zero, inputs_for
 from mssvm.models.linear import LinearInputs, LinearModel
@@ -89,8 +90,8 @@ class HeldOut:
     """Labelled data for early stopping: training ends after ``patience`` scores in a row without a new highest one,
     taken every ``every`` iterations, and the weights with the highest score are kept.
 
-    ``hidden`` is as in ``predict``. What is wrong with the data is raised inside the context ``naming()``, which can
-    put it into other words.
+    ``hidden_sites`` is as in ``predict`` (``hidden`` is its old name, for one more release). Errors about the data are
+    raised inside the context ``naming()``, which can reword them.
 
     >>> ms.HCRF(ms.Chain(), random_state=0).fit(X, y, validation=ms.HeldOut(X, y, patience=2)).score(X, y)
     1.0
@@ -98,10 +99,20 @@ class HeldOut:
 
     X: Any
     y: Any
-    hidden: Any = None
+    hidden_sites: Any = None
     patience: int = 5
     every: int = 1
     naming: Context = nullcontext
+    hidden: InitVar[Any] = None
+
+    def __post_init__(self, hidden: Any) -> None:
+        if hidden is not None:
+            warnings.warn(
+                "HeldOut(hidden=) is called hidden_sites= now; the old name will go in the next release.",
+                FutureWarning,
+                stacklevel=3,
+            )
+            object.__setattr__(self, "hidden_sites", hidden)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,8 +194,8 @@ class TrainingData(FittedData):
         structure = plan.structure
         if earlier is None:
             labels = LabelVocabulary.learn(y, structure.depth, plan.classes, plan.missing_label)
-            encoder, parsed = structure.compile(X, labels, y)
-            encoded = encoder.assemble(parsed)
+            encoder, parsed = Encoder.learn(structure, X, labels, y)
+            encoded = encoder.encode_parsed(parsed)
         else:
             labels = earlier.vocabulary
             encoder = Encoder(structure, earlier.schema, labels)
@@ -412,7 +423,8 @@ class Training:
         held = given if isinstance(given, HeldOut) else HeldOut(*given)
         encoder, decode = self.data.encoder, self.follow.predictor
         with held.naming():
-            held_out = request(encoder, np.zeros(encoder.layout.n_weights), self.planner, decode, held.X, held.hidden)
+            known = KnownLabels(held.hidden_sites)
+            held_out = request(encoder, np.zeros(encoder.layout.n_weights), self.planner, decode, held.X, known)
             vocabulary = encoder.vocabulary.widened(held.y, self.plan.structure.depth)
             truth = vocabulary.encode(held.y, held_out.encoded.labels.shapes)
         inputs, sites = held_out.encoded.inputs, held_out.encoded.labels

@@ -44,7 +44,7 @@ class StructuredLoss(torch.nn.Module):
     Parameters
     ----------
     structure : Structure
-        ``Chain``, ``Grid``, ``GraphModel`` or ``SequenceClass``; classes are the numbers 0 .. K-1.
+        ``Chain``, ``Grid``, ``GraphModel`` or ``SequenceLabel``; classes are the numbers 0 .. K-1.
     eps_y, eps_h : float
         Temperatures of outputs and hidden variables: (0, 1) MSSVM, (0, 0) LSSVM, (1, 1) with ``loss="zero"`` a CRF.
     loss : "hamming", "zero" or a loss object
