@@ -35,11 +35,11 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Instances ``X`` with labels ``y`` (None = missing, a list = one of these) for ``fit``, ``predict`` and ``score``.
+    """Instances ``X`` with labels ``y`` (None: missing, a list: candidates) for ``fit``, ``predict`` and ``score``.
 
-    ``y`` is None where no instance has labels; ``hidden`` marks sites that never have any. ``name`` is the file's,
-    ``kind`` what its instances are, ``ids`` what they are called there, ``sources`` their lines where those are kept;
-    ``unit`` is what ``lines`` counts: lines, or entries of an array.
+    ``y`` is None if no instance has labels; ``hidden`` marks sites that are never labelled. ``name`` is that of the
+    file, ``kind`` the structure of its instances, ``ids`` their names in the file, ``sources`` the text of their lines
+    (``Options.sources``); ``unit`` is what ``lines`` counts: lines, rows, images or entries of an array.
 
     >>> data = ms.data.chunking("test")
     >>> len(data) == len(data.X) == len(data.labels), data.kind

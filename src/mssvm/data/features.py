@@ -34,13 +34,15 @@ from mssvm.data.words import words
 __all__ = ["Standardise", "words"]
 
 Kind = Literal["dense", "sparse", "named"]
+Matrix = Any
+"""Rows of features: an array or a ``scipy.sparse.csr_array`` (SciPy has no type hints)."""
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureRows:
-    """One row of features per site; rows of instance b are ``ptr[b] : ptr[b+1]``. ``matrix`` is dense or CSR."""
+    """One row of features per site; rows of instance b are ``ptr[b] : ptr[b+1]``."""
 
-    matrix: Any
+    matrix: Matrix
     ptr: Ints
 
 
@@ -197,7 +199,7 @@ def _stack(items: Sequence[Any], what: str) -> FeatureRows:
     return FeatureRows(matrix, ptr)
 
 
-def _stack_sparse(parts: Sequence[Any]) -> Any:
+def _stack_sparse(parts: Sequence[Any]) -> Matrix:
     matrix = sparse.csr_array(sparse.vstack([sparse.csr_array(part) for part in parts], format="csr"))
     matrix = matrix.astype(np.float64, copy=False)
     matrix.sum_duplicates()
@@ -250,7 +252,7 @@ def _numbers(item: Any, b: int, what: str) -> AnyArray:
     return rows
 
 
-def _named_rows(matrix: Any, ptr: Ints, what: str) -> FeatureRows:
+def _named_rows(matrix: Matrix, ptr: Ints, what: str) -> FeatureRows:
     """Rows of named features, checked; the values of a name that a site has twice are added."""
     check_finite(matrix, ptr, what)
     matrix.sum_duplicates()
@@ -263,7 +265,7 @@ def _is_empty(item: Any) -> bool:
     return hasattr(item, "__len__") and len(item) == 0
 
 
-def check_finite(matrix: Any, ptr: Ints, what: str) -> None:
+def check_finite(matrix: Matrix, ptr: Ints, what: str) -> None:
     """Raise at the first site whose features hold NaN or inf."""
     values = matrix.data if sparse.issparse(matrix) else matrix
     finite = np.isfinite(values)

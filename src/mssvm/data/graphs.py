@@ -125,15 +125,16 @@ class FactorInput:
         scopes: dict[str, Ints] = {}
         features: dict[str, Any] = {}
         n_variables = _length(self.variables)
-        for name, given in mapping(self.factors, "factors", "names to scopes").items():
-            pair = isinstance(given, tuple) and len(given) == 2 and not np.isscalar(given[0]) and _is_table(given[0])
-            rows = _table(given[0] if pair else given, f"factors[{name!r}]")
-            _check_scopes(rows, n_variables, f"factor {name!r}", "variable")
-            if pair and given[1] is not None:
-                if _length(given[1]) != len(rows):
-                    raise InputError(f"factors[{name!r}] has {len(rows)} scopes but {_length(given[1])} feature rows.")
-                features[name] = given[1]
-            scopes[name] = rows
+        for name, factors in mapping(self.factors, "factors", "names to scopes").items():
+            listed, feature_rows = _split_features(factors)
+            table = _table(listed, f"factors[{name!r}]")
+            _check_scopes(table, n_variables, f"factor {name!r}", "variable")
+            if feature_rows is not None:
+                n_rows = _length(feature_rows)
+                if n_rows != len(table):
+                    raise InputError(f"factors[{name!r}] has {len(table)} scopes but {n_rows} feature rows.")
+                features[name] = feature_rows
+            scopes[name] = table
         object.__setattr__(self, "scopes", scopes)
         object.__setattr__(self, "features", features)
 
@@ -168,6 +169,13 @@ def _length(rows: Any) -> int:
 def _check_length(entries: Any, name: str, n: int, of: str) -> None:
     if entries is not None and _length(entries) != n:
         raise InputError(f"{name} has {_length(entries)} entries, but there are {n} {of}.")
+
+
+def _split_features(factors: Any) -> tuple[Any, Any]:
+    """Scopes, and features or None, of the factors of one type: a table of scopes, or a pair of these and features."""
+    if isinstance(factors, tuple) and len(factors) == 2 and not np.isscalar(factors[0]) and _is_table(factors[0]):
+        return factors
+    return factors, None
 
 
 def _is_table(rows: Any) -> bool:

@@ -172,7 +172,7 @@ class Columns:
         _check_names([name])
         if sum(map(len, sites)) != n:
             raise TypeError
-        # A dict without the name has None here, which is of no kind that can be read.
+        # A dict without the name gives None, which _column refuses with a TypeError.
         values = list(map(dict.get, sites, repeat(name)))
         columns = np.empty(n, dtype=np.int32)
         data = np.ones(n)

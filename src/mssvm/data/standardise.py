@@ -94,7 +94,7 @@ class Standardise(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
         return back.transform(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> AnyArray:
-        """The names given, those of data frames, or x0, x1, ..."""
+        """``input_features`` if given, else the columns of data frames, else x0, x1, ..."""
         check_is_fitted(self, "scale_")
         names = input_features
         if names is None:

@@ -1,8 +1,9 @@
-"""scikit-learn estimators: ``members`` are the family, ``base`` what they share.
+"""scikit-learn estimators: ``members`` are the family, ``base`` is their common base class.
 
-``plan`` reads an estimator's parameters into one frozen description, ``training`` fits it to data (``diagnosis`` puts
-that into words), ``prediction`` answers requests of a fitted model, ``persist`` keeps it in a file, ``plots`` draws it.
-``latent`` is a classifier of plain matrices, ``selection`` cross-validation of ragged data.
+``plan`` turns an estimator's parameters into one frozen description, ``training`` fits it to data (``diagnosis``
+describes that in sentences; ``sharded`` is the same on a cluster), ``prediction`` answers requests of a fitted model,
+``persist`` saves and loads it, ``plots`` draws it. ``latent`` is a classifier of plain matrices, ``selection``
+cross-validation of ragged data, ``docstrings`` the text that members share.
 """
 
 from mssvm.estimators.latent import LatentClassifier
@@ -23,6 +24,18 @@ from mssvm.estimators.selection import cross_val_predict
 from mssvm.estimators.training import HeldOut
 
 __all__ = [
-    "CRF", "HCRF", "LSSVM", "M3E", "MSSVM", "SSVM", "EpsilonSSVM", "HeldOut", "LatentClassifier", "LossAugmentedCRF",
-    "ModLat", "UnifiedSSVM", "cross_val_predict", "load",
-]  # fmt: skip
+    "CRF",
+    "HCRF",
+    "LSSVM",
+    "M3E",
+    "MSSVM",
+    "SSVM",
+    "EpsilonSSVM",
+    "HeldOut",
+    "LatentClassifier",
+    "LossAugmentedCRF",
+    "ModLat",
+    "UnifiedSSVM",
+    "cross_val_predict",
+    "load",
+]

@@ -1,4 +1,4 @@
-"""The common face of all members: parameters, fit, and everything that can be asked of a fitted model."""
+"""The base class of all members: parameters, ``fit``, and the methods of a fitted model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _with_common_parameters(constructor: Callable[..., None]) -> inspect.Signatu
 
 
 def _one_label(estimator: StructuredEstimator) -> bool:
-    """Whether an instance has one label, so that its probabilities are a row."""
+    """Whether every instance has one label, so that its probabilities are one row of a matrix."""
     return plan.structure_of(estimator.structure).depth == 0
 
 
@@ -369,8 +369,8 @@ class StructuredEstimator(Plots):
         """Fit the temperature of probabilities to labelled data that training has not seen, by least log loss.
 
         Divides the weights by one number wherever probabilities are computed: in ``predict_marginals`` and in decisions
-        by them. ``temperatures_`` tells it; decode="map" does not change. Labels that are missing, or that training
-        never met, do not count.
+        by them. ``temperatures_`` has the result; decode="map" does not change. Labels that are missing or that
+        training never met do not count.
 
         The number is the best of a grid from 1/32 to 32, refined, as the loss can have several minima.
         ``training_["calibration"]`` has the ``temperature``, its ``log_loss``, and whether it is ``at_edge`` of this
@@ -478,8 +478,8 @@ class StructuredEstimator(Plots):
     # ------------------------------------------------------------------------------------- looking inside
 
     def diagnose(self) -> str:
-        """In words: whether training converged, how far from the optimum it can be, what inference it rests on, how far
-        restarts lie apart, how much was labelled, and which hidden states are unused.
+        """A few sentences: whether training converged, how far from the optimum it can be, what inference it used, how
+        much restarts differ, how much was labelled, and which hidden states are unused.
 
         >>> "converged" in clf.diagnose()
         True

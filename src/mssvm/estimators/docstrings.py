@@ -1,7 +1,7 @@
-"""Docstrings of the members: each names what is its own, and placeholders stand for what all of them share.
+"""Docstrings of the members: each names its own parameters, and placeholders stand for the text that all share.
 
-{structure}    the first parameter                     {attributes}    attributes of a fitted estimator
-{common}       the parameters after a member's own     {example}       a line that fits and predicts
+``{structure}`` is the first parameter, ``{common}`` the parameters after a member's own and the attributes of a fitted
+estimator, ``{example}`` a line that fits and predicts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ classes : iterable of labels
 missing_label : label
     A value of y that stands for a missing label, beside ``MISSING``, None and NaN.
 decode : "map", "marginal" or "auto"
-    How ``predict`` and ``score`` decide unless told otherwise: "map" takes the best output as a whole, hidden
+    How ``predict`` and ``score`` decide by default: "map" takes the best output as a whole, hidden
     variables eliminated at eps_h, for which the objective bounds the loss; "marginal" the labels of least expected
     loss, for Hamming the most probable label of every site. "auto" is "marginal" for likelihoods (eps_y >= 1), and
     with eps_h >= 1 where inference in training was approximate, else "map" (docs/decoding.md has the evidence).
@@ -52,7 +52,7 @@ penalties : mapping of block of weights to strength
     Other strengths of the regulariser than 1; 0 leaves a block free.
 l1_ratio : float
     Share rho of absolute values in the regulariser, sum_j strength_j ((1 - rho) w_j^2 / 2 + rho |w_j|): 0 is the
-    paper's, 1 the lasso, between lies the elastic net. Above 0 many weights become exactly 0, and the solver must
+    paper's, 1 the lasso, between is the elastic net. Above 0 many weights become exactly 0, and the solver must
     be L-BFGS, which "auto" then is.
 support : "all" or "seen"
     "seen" leaves out, as zero, the weights of sparse or named features of a site for labels that the feature was
@@ -67,7 +67,7 @@ random_state : int, RandomState or None
     Seed or generator of random starts and solvers.
 warm_start : bool
     Start from the weights of the last fit, with its classes and features, and at the last temperature of L-BFGS.
-    There is no ``partial_fit``: the objective is one of all data, so fit all of them again, from where it ended.
+    There is no ``partial_fit``: the objective is a sum over all data, so fit all of them, starting from these weights.
 verbose : bool
     Keep a line of progress on the terminal.
 

@@ -9,10 +9,14 @@ from typing import Any
 
 from mssvm.core.arrays import Floats
 from mssvm.core.checks import count
+from mssvm.core.potentials import Query
+from mssvm.engines.base import Bound
 from mssvm.estimators.base import StructuredEstimator
 from mssvm.estimators.docstrings import documented
 from mssvm.estimators.prediction import Predictor
+from mssvm.inference.base import Planner
 from mssvm.losses.losses import Loss
+from mssvm.models.base import Inputs
 from mssvm.objectives import m3e, modlat
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import Objective
@@ -112,12 +116,17 @@ class EpsilonSSVM(StructuredEstimator):
     {example}
     """
 
-    eps_y: Any = property(lambda self: self.eps)
-    eps_h: Any = property(lambda self: self.eps)
-
     def __init__(self, structure: Any = None, *, eps: float = 0.5, **common: Any) -> None:
         super().__init__(structure, **common)
         self.eps = eps
+
+    @property
+    def eps_y(self) -> float:  # type: ignore[override]
+        return self.eps
+
+    @property
+    def eps_h(self) -> float:  # type: ignore[override]
+        return self.eps
 
 
 @documented
@@ -164,7 +173,11 @@ class M3E(StructuredEstimator):
     @property
     def _predictor(self) -> Predictor:
         objective = m3e.RenyiMargin(self.alpha)
-        return lambda planner, inputs, query: objective.decoder(inputs.batch, query, planner).decode
+
+        def bind(planner: Planner, inputs: Inputs, query: Query) -> Bound:
+            return objective.decoder(inputs.batch, query, planner).decode
+
+        return bind
 
 
 @documented
@@ -200,7 +213,15 @@ class ModLat(StructuredEstimator):
         self.n_rounds = n_rounds
 
     def _strategy(self, problem: TrainingProblem, w0: Floats, minimise: Minimise) -> Solution:
-        given = (problem.model, problem.sample, problem.inference, problem.engine, problem.C)
-        blocks = modlat.ModLatProblems(*given, self.beta, self.latent_weight, problem.objective.loss)
+        problems = modlat.ModLatProblems(
+            problem.model,
+            problem.sample,
+            problem.inference,
+            problem.engine,
+            problem.C,
+            self.beta,
+            self.latent_weight,
+            problem.objective.loss,
+        )
         rounds = count(self.n_rounds, "n_rounds", 1)
-        return alternate(blocks, minimise, w0, w0, max_rounds=rounds)[0]
+        return alternate(problems, minimise, w0, w0, max_rounds=rounds)[0]

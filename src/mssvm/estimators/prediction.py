@@ -83,7 +83,7 @@ class CompiledQueries:
         self._cache = LRUCache[Hashable, CompiledQuery](CACHED_STATES, _n_states)
 
     def get(self, encoded: Encoded, query: Query, planner: Planner, predictor: Predictor) -> Bound:
-        """The predictor bound to the query, from the cache where it can be."""
+        """The predictor bound to the query, from the cache if it may be cached."""
 
         def compiled(key: Hashable) -> CompiledQuery:
             return CompiledQuery(predictor(planner, encoded.inputs, query), len(query.allowed))

@@ -169,7 +169,7 @@ class Encoder:
         return self.structure.topology(key, self)
 
     def _is_small(self, parsed: Parsed, keys: tuple[Hashable, ...]) -> bool:
-        """Whether the layout of a batch is worth caching: small batches come again, as at prediction."""
+        """Whether the layout of a batch is cached: predictions repeat small batches of the same topologies."""
         if len(keys) > SMALL_BATCH:
             return False
         return all(rows.ptr[-1] <= SMALL_SOURCE for rows in parsed.rows.values())
@@ -203,14 +203,14 @@ class Encoder:
         """The fixed weights, NaN where free."""
         values = np.full(self.layout.n_weights, np.nan)
         blocks = {block.name: block for block in self.blocks}
-        for name, given in fixed.items():
+        for name, weights in fixed.items():
             view = self.layout.view(values, name)  # raises on an unknown name
             table = view.reshape(-1, *blocks[name].cards)
-            if isinstance(given, Mapping):
-                for key, value in given.items():
+            if isinstance(weights, Mapping):
+                for key, value in weights.items():
                     table[self._weight_index(key, blocks[name])] = value
                 continue
-            array = np.asarray(given, dtype=np.float64)
+            array = np.asarray(weights, dtype=np.float64)
             if array.shape not in ((), table.shape, table.shape[1:]):
                 raise InputError(f"fixed[{name!r}] has shape {array.shape}; the weights have {table.shape}.")
             table[...] = array

@@ -94,7 +94,7 @@ class Grid(Pairwise):
         return Sources({"node": nodes, **edge_source(edges)}, keys, {"edge": edge_types})
 
     def _edge_features(self, edge_x: Any, rows: Any, h: int, w: int, b: int) -> Floats | None:
-        """Features of the edges of instance b: those given, and the contrast; None where there are neither."""
+        """Features of the edges of instance b, the user's and the contrast; None if there are neither."""
         parts = []
         if edge_x is not None:
             parts.append(self._edge_rows(edge_x, h, w, b))

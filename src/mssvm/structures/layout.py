@@ -90,7 +90,7 @@ class Sites:
         return bool(self.shapes) and self.shapes[0] == ()
 
     def split(self, values: AnyArray) -> Any:
-        """One entry per site, further axes kept: a list of arrays in the user's shapes, or one array if ``scalar`` or
+        """Values (sites, ...) by instance: a list of arrays in the user's shapes, or one array if ``scalar`` or
         ``table``."""
         if self.scalar:
             return values

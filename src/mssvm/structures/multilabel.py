@@ -161,7 +161,7 @@ def chow_liu_tree(states: Ints) -> list[Pair]:
 
 
 def mutual_information(states: Ints) -> Floats:
-    """Between every two columns, from the rows where both are known, counts smoothed."""
+    """Mutual information (L, L) of every two columns, from smoothed counts of the rows where neither is missing."""
     n_states = max(int(states.max(initial=0)) + 1, 2)
     indicators = [(states == state).astype(np.float64) for state in range(n_states)]
     joint = np.array([[a.T @ b for b in indicators] for a in indicators]) + SMOOTHING

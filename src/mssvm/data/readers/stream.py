@@ -60,7 +60,8 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A source whose structure is known, ready to be read once; ``unit`` is what the numbers of its records count."""
+    """An opened file: the structure of its instances, and its records, to be read once; ``unit`` is what the numbers
+    of the records count."""
 
     kind: Kind
     records: Iterator[Record]
