@@ -37,9 +37,8 @@ def test_words_in_python_are_words_in_files(tmp_path: Path) -> None:
 
 
 def test_the_features_of_a_word() -> None:
-    assert ms.features.words([["The", "Cat-9"]])[0][1] == [
-        "w=cat-9", "pre2=ca", "suf2=-9", "suf3=t-9", "shape=Xx-9", "w<=the", "end>",
-    ]  # fmt: skip
+    expected = "w=cat-9 pre2=ca suf2=-9 suf3=t-9 shape=Xx-9 w<=the end>"
+    assert ms.features.words([["The", "Cat-9"]])[0][1] == expected.split()
     found = ms.features.words(
         [[("The", "DT"), ("cat", "NN"), ("sat", "VB")]], window=2, prefixes=(), suffixes=(1,), shape=False
     )

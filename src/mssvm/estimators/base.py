@@ -69,7 +69,7 @@ class StructuredEstimator(Plots):
     eps_h: float
     encoder_: Encoder
     coef_: Floats
-    _compiled: CompiledQueries
+    _compiled: CompiledQueries | None = None  # nothing is cached before a fit
     temperatures_: tuple[float, float]
 
     def __init__(
