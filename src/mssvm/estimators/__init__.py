@@ -1,8 +1,9 @@
 """scikit-learn estimators: ``members`` are the family, ``base`` is their common base class.
 
 ``plan`` turns an estimator's parameters into one frozen description, ``training`` fits it to data (``diagnosis``
-describes that in sentences; ``sharded`` is the same on a cluster), ``prediction`` answers requests of a fitted model,
-``persist`` saves and loads it, ``plots`` draws it. ``latent`` is a classifier of plain matrices, ``selection``
+describes that in sentences; ``sharded`` is the same on a cluster), ``prediction`` answers requests of a fitted model
+(``kbest``: for several outputs; ``calibration``: the temperature of its probabilities), ``persist`` saves and loads it,
+``plots`` draws it. ``latent`` is a classifier of plain matrices, ``selection``
 cross-validation of ragged data, ``docstrings`` the text that members share.
 """
 

@@ -22,7 +22,9 @@ from mssvm.data.labels import LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines import engine_of
 from mssvm.estimators import diagnosis, persist, plan, prediction
+from mssvm.estimators.calibration import best_temperature
 from mssvm.estimators.docstrings import documented
+from mssvm.estimators.kbest import check_k, gap_to_second, k_best
 from mssvm.estimators.plots import Plots
 from mssvm.estimators.prediction import CompiledQueries, KnownLabels, PredictionRequest
 from mssvm.estimators.training import FitHooks, HeldOut, Training, TrainingData
@@ -382,7 +384,7 @@ class StructuredEstimator(Plots):
         """
         request = self._request(X)
         labels = self.labels_.encode_met(y, request.encoded.labels.shapes)
-        calibrated = prediction.best_temperature(request, labels, self.eps_h)
+        calibrated = best_temperature(request, labels, self.eps_h)
         self.temperatures_ = (calibrated.temperature, calibrated.temperature * float(self.eps_h))
         self.training_ = {**self.training_, "calibration": asdict(calibrated)}
         return self
@@ -424,7 +426,7 @@ class StructuredEstimator(Plots):
         first_variable = request.encoded.batch.var_ptr
         labels: list[list[Any]] = []
         scores: list[Floats] = []
-        for b, outputs in enumerate(prediction.k_best(request, prediction.check_k(k))):
+        for b, outputs in enumerate(k_best(request, check_k(k))):
             label_vars = sites.vars[sites.ptr[b] : sites.ptr[b + 1]] - first_variable[b]
             decoded = []
             for _, states in outputs:
@@ -444,7 +446,7 @@ class StructuredEstimator(Plots):
         """
         request = self._request(X)
         if y is None:
-            return prediction.gap_to_second(request)
+            return gap_to_second(request)
         labels = self.labels_.encode(y, request.encoded.labels.shapes)
         return np.maximum(request.map().value - request.restricted(labels.mask).map().value, 0.0)
 
@@ -499,7 +501,7 @@ class StructuredEstimator(Plots):
         if top is None:
             return rows
         rows.sort(key=lambda row: -abs(row.value))
-        return rows[: prediction.check_k(top)]
+        return rows[: check_k(top)]
 
     def to_torch(self) -> Any:
         """The fitted model as a PyTorch module (``mssvm.torch.StructuredLinear``); its ``to_estimator`` leads back."""

@@ -1,17 +1,13 @@
 """Answers of a fitted model: a request (inputs, roles, masks) goes to inference, a belief comes back.
 
-The k best outputs are found by partitioning (Lawler 1972), exactly wherever inference is, whatever the graph and the
-temperatures. The outputs other than the best one, y*, fall into disjoint sets: set t agrees with y* before output t and
-differs from it there. Each is a mask of allowed states, so its best member is one call of the same inference; taking
-the best of all sets and splitting that set further gives the next best, and so on. All instances and sets of a round
-run in one batch.
+``request`` encodes X and what is known about its labels; a ``PredictionRequest`` computes the best outputs, marginals,
+or the labels of least expected loss. Inference for repeated batches is compiled once (``CompiledQueries``).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,13 +15,12 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.caches import LRUCache
-from mssvm.core.checks import count, sequence
+from mssvm.core.checks import sequence
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, UnsupportedError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Potentials, Query
-from mssvm.core.topology import Batch, mask_from_indices
+from mssvm.core.topology import mask_from_indices
 from mssvm.data.labels import Labels, LabelVocabulary, flat_sites
-from mssvm.data.metrics import log_loss
 from mssvm.engines.base import Bound
 from mssvm.inference.base import Planner
 from mssvm.losses.losses import inputs_for
@@ -34,9 +29,7 @@ from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, to_query
 from mssvm.structures.layout import Sites
 
-STATES_AT_ONCE = 1 << 20
 CACHED_STATES = 1 << 22  # states of the queries whose compiled inference is cached
-LOG_TEMPERATURES = tuple(0.5 * np.log(2.0) * k for k in range(-10, 11))  # the grid of calibration: 1/32 to 32
 
 Predictor = Callable[[Planner, Inputs, Query], Bound]
 """The maximising outputs of a query, their score, and hidden variables given them, as a function of the potentials."""
@@ -213,40 +206,6 @@ def request(
     return PredictionRequest(encoded, query, encoder.model, w, planner, predictor, compiled)
 
 
-@dataclass(frozen=True)
-class CalibratedTemperature:
-    """The temperature of least log loss among those searched; ``at_edge``: the loss still falls where the search ends,
-    so that a temperature beyond may be better."""
-
-    temperature: float
-    log_loss: float
-    at_edge: bool
-
-
-def best_temperature(request: PredictionRequest, labels: Labels, eps_h: float) -> CalibratedTemperature:
-    """The T of least log loss of the labels under p(y | x) ~ exp(PS_h[eps_h] (theta / T)).
-
-    The loss of structured marginals can have several minima in T. So it is evaluated on a grid first, and every local
-    minimum of the grid is refined between its neighbours. Among equally good temperatures the one closest to 1 is kept.
-    """
-    from scipy.optimize import minimize_scalar  # takes longer to import than most calls of predict
-
-    def loss(log_t: float) -> float:
-        return log_loss(request.marginals(np.exp(log_t), eps_h * np.exp(log_t)), labels)
-
-    minima = [(loss(log_t), log_t) for log_t in LOG_TEMPERATURES]
-    padded = [np.inf, *(value for value, _ in minima), np.inf]
-    last = len(LOG_TEMPERATURES) - 1
-    for k in range(last + 1):
-        before, value, after = padded[k : k + 3]
-        if before > value <= after:
-            bounds = LOG_TEMPERATURES[max(k - 1, 0)], LOG_TEMPERATURES[min(k + 1, last)]
-            refined = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.03})
-            minima.append((float(refined.fun), float(refined.x)))
-    least, log_t = min(minima, key=lambda pair: (pair[0], abs(pair[1])))
-    return CalibratedTemperature(float(np.exp(log_t)), least, bool(abs(log_t) == LOG_TEMPERATURES[-1]))
-
-
 def site_mask(hidden_sites: Any, sites: Sites) -> Bools:
     """One bool per site from a mask in the shape of y."""
     n = sequence(hidden_sites, "hidden_sites", "of masks in the shape of y")
@@ -270,95 +229,3 @@ def agreement(states: Ints, labels: Labels, weight: Floats) -> float:
     if not total > 0:
         raise InputError("score needs at least one labelled site of positive weight.")
     return float((per_site * labels.mask[np.arange(len(states)), states]).sum() / total)
-
-
-# ----------------------------------------------------------------------------------------- the k best
-
-
-@dataclass(order=True)
-class Leaf:
-    """The best member of a set of outputs; ordered so that the best comes first."""
-
-    cost: float
-    number: int
-    states: Ints = field(compare=False)
-    allowed: Bools = field(compare=False)
-
-
-def k_best(request: PredictionRequest, k: int) -> list[list[tuple[float, Ints]]]:
-    """Per instance up to k pairs (score, states of all variables) of different outputs, best first."""
-    batch = request.encoded.batch
-    spans = [batch.state_span(b) for b in range(len(batch))]
-    heaps: list[list[Leaf]] = [[] for _ in spans]
-    best: list[list[tuple[float, Ints]]] = [[] for _ in spans]
-    sets = [(b, request.query.allowed[span]) for b, span in enumerate(spans)]
-    for _ in range(k):
-        if not sets and not any(heaps):
-            break  # every output has been found
-        sizes = np.array([len(mask) for _, mask in sets], dtype=np.int64)
-        call = (np.cumsum(sizes) - sizes) // STATES_AT_ONCE
-        for part in np.split(np.arange(len(sets)), np.flatnonzero(np.diff(call)) + 1):
-            _evaluate(request, [sets[s] for s in part], heaps)
-        sets = []
-        for b, heap in enumerate(heaps):
-            if heap:
-                leaf = heapq.heappop(heap)
-                best[b].append((-leaf.cost, leaf.states))
-                if len(best[b]) < k:
-                    sets += [(b, mask) for mask in _split(batch, request.query.output, b, leaf)]
-    return best
-
-
-def _evaluate(request: PredictionRequest, sets: list[tuple[int, Bools]], heaps: list[list[Leaf]]) -> None:
-    """Find the best member of every set and put it on its instance's heap."""
-    if not sets:
-        return
-    batch = request.encoded.batch
-    instances = np.array([b for b, _ in sets], dtype=np.int64)
-    roles = [request.query.output[batch.var_ptr[b] : batch.var_ptr[b + 1]] for b in instances]
-    query = Query(np.concatenate(roles), np.concatenate([mask for _, mask in sets]))
-    belief, states = request.variants(instances, query)
-    inexact = np.flatnonzero(~belief.status.exact)
-    if len(inexact):
-        raise UnsupportedError(
-            f"instance {int(instances[inexact[0]])}: the k best outputs need exact inference, which this structure and "
-            "member do not have here; use a chain or a tree without linked hidden variables, or raise memory_limit."
-        )
-    ends = np.cumsum([len(r) for r in roles])[:-1]
-    for (b, mask), value, part in zip(sets, belief.value, np.split(states, ends), strict=True):
-        if np.isfinite(value):
-            heapq.heappush(heaps[b], Leaf(-float(value), len(heaps[b]), part, mask))
-
-
-def _split(batch: Batch, output: Bools, b: int, leaf: Leaf) -> list[Bools]:
-    """The sets of outputs left in the leaf's set without its best member."""
-    first = int(batch.var_ptr[b])
-    at = batch.unary_ptr[first : int(batch.var_ptr[b + 1]) + 1] - batch.unary_ptr[first]
-    out = []
-    agreed = leaf.allowed.copy()
-    for i in np.flatnonzero(output[first : first + len(leaf.states)]):
-        best = int(at[i] + leaf.states[i])
-        if np.count_nonzero(agreed[at[i] : at[i + 1]]) > 1:
-            child = agreed.copy()
-            child[best] = False
-            out.append(child)
-        agreed[at[i] : at[i + 1]] = False
-        agreed[best] = True
-    return out
-
-
-def gap_to_second(request: PredictionRequest) -> Floats:
-    """Score of the best output minus that of the second best; inf where there is only one."""
-    gaps = []
-    for best in k_best(request, 2):
-        if len(best) < 2:
-            gaps.append(np.inf)
-            continue
-        (first, _), (second, _) = best
-        gaps.append(first - second)
-    return np.array(gaps)
-
-
-def check_k(k: object) -> int:
-    """A whole number >= 1, or an error."""
-    return count(k, "k", 1)

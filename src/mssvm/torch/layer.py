@@ -20,7 +20,8 @@ from mssvm.engines.base import Bound, Plan
 from mssvm.engines.torch import TorchEngine
 from mssvm.engines.torch.arrays import DeviceMarginals
 from mssvm.estimators import plan as plans
-from mssvm.estimators.prediction import PredictionRequest, check_k, k_best
+from mssvm.estimators.kbest import check_k, k_best
+from mssvm.estimators.prediction import PredictionRequest
 from mssvm.inference.base import Planner
 from mssvm.models.base import Inputs
 from mssvm.models.linear import LinearInputs, LinearModel
