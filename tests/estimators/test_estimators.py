@@ -16,8 +16,8 @@ import mssvm as ms
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, MssvmWarning, UnsupportedError
 from mssvm.core.progress import ProgressLine
 from mssvm.engines.native.engine import NativeEngine
+from mssvm.estimators.hooks import TrainingLine
 from mssvm.estimators.prediction import KnownLabels
-from mssvm.estimators.training import TrainingLine
 from mssvm.experiments.members import Untrained
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.propagation.propagate import Propagate

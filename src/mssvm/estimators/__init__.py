@@ -1,12 +1,18 @@
 """scikit-learn estimators: ``members`` are the family, ``base`` is their common base class.
 
-``plan`` turns an estimator's parameters into one frozen description, ``training`` fits it to data (``diagnosis``
-describes that in sentences; ``sharded`` is the same on a cluster), ``prediction`` answers requests of a fitted model
-(``kbest``: for several outputs; ``calibration``: the temperature of its probabilities), ``persist`` saves and loads it,
-``plots`` draws it. ``latent`` is a classifier of plain matrices, ``selection``
-cross-validation of ragged data, ``docstrings`` the text that members share.
+plan            parameters of an estimator as one frozen description of its training
+training_data   X and y as a sample of a problem; ``sharded`` is the same on a cluster
+training        the problem solved; ``hooks`` are what users attach to it
+outcome         how it ended; ``diagnosis`` says it in sentences
+prediction      requests of a fitted model; ``kbest`` for several outputs
+calibration     the temperature of probabilities
+persist, plots  files and pictures of a fitted model
+latent          a classifier of plain matrices
+selection       cross-validation of ragged data
+docstrings      the text that members share
 """
 
+from mssvm.estimators.hooks import HeldOut
 from mssvm.estimators.latent import LatentClassifier
 from mssvm.estimators.members import (
     CRF,
@@ -22,7 +28,6 @@ from mssvm.estimators.members import (
 )
 from mssvm.estimators.persist import load
 from mssvm.estimators.selection import cross_val_predict
-from mssvm.estimators.training import HeldOut
 
 __all__ = [
     "CRF",

@@ -24,10 +24,12 @@ from mssvm.engines import engine_of
 from mssvm.estimators import diagnosis, persist, plan, prediction
 from mssvm.estimators.calibration import best_temperature
 from mssvm.estimators.docstrings import documented
+from mssvm.estimators.hooks import FitHooks, HeldOut
 from mssvm.estimators.kbest import check_k, gap_to_second, k_best
 from mssvm.estimators.plots import Plots
 from mssvm.estimators.prediction import CompiledQueries, KnownLabels, PredictionRequest
-from mssvm.estimators.training import FitHooks, HeldOut, Training, TrainingData
+from mssvm.estimators.training import Training
+from mssvm.estimators.training_data import TrainingData
 from mssvm.inference.base import Planner
 from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.objectives.unified import Objective, Unified

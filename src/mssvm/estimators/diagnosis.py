@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from mssvm.data.labels import LabelVocabulary
-from mssvm.estimators.training import AT_ZERO, ENDED, below_majority
+from mssvm.estimators.outcome import AT_ZERO, ENDED, below_majority
 
 DEAD = 1e-3  # mean probability below which a hidden state counts as unused
 USEFUL = 0.1  # share of the objective that the gap of a useful certificate does not exceed

@@ -19,7 +19,7 @@ from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.estimators.plan import TrainingPlan, class_weights, label_weights, mean_per_instance
 from mssvm.estimators.prediction import agreement
-from mssvm.estimators.training import Census, FittedData, no_hidden
+from mssvm.estimators.training_data import Census, FittedData, no_hidden
 from mssvm.inference.base import Inference
 from mssvm.losses.losses import Zero
 from mssvm.objectives.training import InferenceSummary
