@@ -12,8 +12,8 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.experiments import demo
 from mssvm.experiments.members import Arena, Untrained
 from mssvm.experiments.simulate import Recipe, Simulation, Truth, checkerboard, draw_states, hidden_chain
-from mssvm.inference.base import Exact
 from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
 
 
 def arena(simulation: Simulation) -> Arena:
@@ -121,7 +121,7 @@ class Oracle:
     def __init__(self, answers: np.ndarray) -> None:
         self.answers = answers
 
-    def predict(self, X: object, hidden: object, decode: str) -> np.ndarray:
+    def predict(self, X: object, hidden_sites: object, decode: str) -> np.ndarray:
         return self.answers
 
 

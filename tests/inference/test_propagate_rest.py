@@ -54,7 +54,8 @@ def test_a_state_of_no_probability_turns_the_answer_round(
 ) -> None:
     """Probabilities rest after two or three sweeps, and at the wrong states."""
     batch = Batch.build([graph])
-    theta, query = Potentials(np.array(unary), np.array(tables)), Query.of(batch, np.zeros(graph.n_vars, dtype=bool))
+    theta = Potentials(np.array(unary), np.array(tables))
+    query = Query.of(batch, np.zeros(graph.n_vars, dtype=bool))
     want = Enumerate()(batch, theta, query, 1.0, 1.0)
     found = Propagate().plan(batch, engine_of(engine)).bind(query, 1.0, 1.0)(theta)
     assert found.status.converged.all()

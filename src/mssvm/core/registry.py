@@ -15,15 +15,10 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Entry(NamedTuple):
-    """A class with preset ``settings``.
-
-    ``place`` is "module:class" (``pkgutil.resolve_name`` imports it); ``iterations`` is the name of a solver's setting
-    for the number of iterations.
-    """
+    """A class with preset ``settings``; ``place`` is "module:class", which ``pkgutil.resolve_name`` imports."""
 
     place: str
     settings: Mapping[str, Any] = NOTHING
-    iterations: str = ""
 
     @property
     def name(self) -> str:
@@ -56,12 +51,12 @@ MEMBERS = {
 
 DECODERS = ("map", "marginal", "auto")
 SOLVERS = {
-    "lbfgs": Entry("mssvm.optim:LBFGS", iterations="max_iterations"),
-    "cccp": Entry("mssvm.optim:CCCP", iterations="max_outer"),
-    "bcfw": Entry("mssvm.optim:BCFW", iterations="max_passes"),
-    "cutting-plane": Entry("mssvm.optim:CuttingPlane", iterations="max_rounds"),
-    "subgradient": Entry("mssvm.optim:Subgradient", iterations="n_epochs"),
-    "adam": Entry("mssvm.optim:Subgradient", {"n_epochs": 40, "scaling": "adam"}, "n_epochs"),
+    "lbfgs": Entry("mssvm.optim:LBFGS"),
+    "cccp": Entry("mssvm.optim:CCCP"),
+    "bcfw": Entry("mssvm.optim:BCFW"),
+    "cutting-plane": Entry("mssvm.optim:CuttingPlane"),
+    "subgradient": Entry("mssvm.optim:Subgradient"),
+    "adam": Entry("mssvm.optim:Subgradient", {"max_iter": 40, "scaling": "adam"}),
 }
 LOSSES = {
     "hamming": Entry("mssvm.losses:Hamming"),
@@ -71,14 +66,14 @@ LOSSES = {
 }
 NAMED_LOSSES = ("hamming", "zero")  # the others need costs
 INFERENCES = {
-    "auto": Entry("mssvm.inference.base:Auto"),
-    "exact": Entry("mssvm.inference.base:Exact"),
+    "auto": Entry("mssvm.inference.auto:Auto"),
+    "exact": Entry("mssvm.inference.exact:Exact"),
     "propagate": Entry("mssvm.inference.propagation:Propagate"),
     "toulbar2": Entry("mssvm.inference.toulbar2:Toulbar2"),
 }
 STRUCTURES = {
     "chain": Entry("mssvm.structures:Chain"),
-    "sequence": Entry("mssvm.structures:SequenceClass"),
+    "sequence": Entry("mssvm.structures:SequenceLabel"),
     "grid": Entry("mssvm.structures:Grid"),
     "graph": Entry("mssvm.structures:GraphModel"),
     "multilabel": Entry("mssvm.structures:MultiLabel"),
@@ -88,8 +83,15 @@ EDGES = ("free", "associative", "contrast")  # what scores neighbours of a grid
 WITHOUT_FILES = ("factors",)  # structures that no data file describes
 ENUMS = (Entry("mssvm.optim:Scaling"), Entry("mssvm.optim:Stopping"))
 
-# Settings of classes by their names in files of earlier versions, and their present names.
-RENAMED: Mapping[str, Mapping[str, str]] = {"LBFGS": {"floors": "schedule"}}
+# Names in files of earlier versions: of settings, by class, and of classes.
+RENAMED: Mapping[str, Mapping[str, str]] = {
+    "BCFW": {"max_passes": "max_iter"},
+    "CCCP": {"max_outer": "max_iter"},
+    "CuttingPlane": {"max_rounds": "max_iter"},
+    "LBFGS": {"floors": "schedule", "max_iterations": "max_iter"},
+    "Subgradient": {"n_epochs": "max_iter"},
+}
+RENAMED_CLASSES: Mapping[str, str] = {"SequenceClass": "SequenceLabel"}
 
 
 class ClassesInFiles(Mapping[str, Any]):
@@ -103,6 +105,8 @@ class ClassesInFiles(Mapping[str, Any]):
                 self._places[entry.name] = entry.place
         for entry in ENUMS:
             self._places[entry.name] = entry.place
+        for old, new in RENAMED_CLASSES.items():
+            self._places[old] = self._places[new]
 
     def __getitem__(self, name: str) -> Any:
         if name in self._singletons:

@@ -16,9 +16,11 @@ from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
+from mssvm.objectives.base import Objective
+from mssvm.objectives.blocks import block_ptr
 from mssvm.objectives.problem import Evaluation
-from mssvm.objectives.training import InferenceSummary, block_ptr
-from mssvm.objectives.unified import Objective, hcrf
+from mssvm.objectives.summary import InferenceSummary
+from mssvm.objectives.unified import hcrf
 from mssvm.parallel import work
 from mssvm.parallel.store import Survey
 from mssvm.parallel.work import Instances, Piece, Posed, Weigh
@@ -42,7 +44,7 @@ class Surveyed:
     @classmethod
     def of(cls, cluster: Cluster, data: ShardedDataset, structure: Structure, missing_label: Hashable) -> Surveyed:
         """Have every shard read, neighbours by the same worker as far as that goes."""
-        if type(structure).compile is not Structure.compile:  # which is where labels are looked at
+        if structure.learns_from_labels:
             name = type(structure).__name__
             raise UnsupportedError(f"{name} learns its links from all labels at once; fit it on one machine.")
         shards = data.shards
@@ -82,7 +84,7 @@ class Surveyed:
 
     def blocks(self, encoder: Encoder, engine: Engine) -> tuple[tuple[tuple[Piece, ...], ...], Ints]:
         """The pieces of every block that one machine would make, and where blocks begin among labelled instances."""
-        size = {key: int(encoder.kind(key).cards.sum()) for key in self.kinds}
+        size = {key: int(encoder.topology(key).cards.sum()) for key in self.kinds}
         sizes, shard_of, number = [], [], []
         for k, (survey, labelled, keys) in enumerate(zip(self.surveys, self.labelled, self.keys, strict=True)):
             chosen = np.flatnonzero(labelled)
