@@ -41,8 +41,12 @@ from mssvm.parallel.problem import ShardedProblem, Surveyed
 from mssvm.parallel.store import agreed
 from mssvm.structures import Chain
 
-N_CLASSES, HIDDEN, LENGTH = 6, 3, 30
-MANY, FEW = 1000, 10  # features, and those of a site that has few of many
+N_CLASSES = 6
+HIDDEN = 3
+LENGTH = 30
+# features, and those of a site that has few of many
+MANY = 1000
+FEW = 10
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ class Drawn:
         rng = np.random.default_rng(self.seed)
         X: list[Any]
         if self.n_features > MANY:
-            shape, ptr = (LENGTH, self.n_features), np.arange(0, FEW * LENGTH + 1, FEW)
+            shape = (LENGTH, self.n_features)
+            ptr = np.arange(0, FEW * LENGTH + 1, FEW)
             columns = rng.integers(0, self.n_features, size=(self.n, FEW * LENGTH))
             X = [csr_array((np.ones(FEW * LENGTH), at, ptr), shape=shape) for at in columns]
         else:
@@ -165,7 +170,8 @@ def evaluation(problem: ShardedProblem, repeats: int) -> tuple[list[float], Any]
 
 def parts_of_dask(cluster: Any, n_weights: int, repeats: int) -> dict[str, float]:
     """Seconds of one task that does nothing, of sending weights to a worker, and of having a gradient back."""
-    w, client = np.random.default_rng(0).normal(size=n_weights), cluster.client
+    w = np.random.default_rng(0).normal(size=n_weights)
+    client = cluster.client
 
     def back() -> Any:
         future = client.submit(np.zeros, n_weights, pure=False)
@@ -189,7 +195,8 @@ def main() -> None:
     parser.add_argument("--dask", action="store_true", help="on Dask's LocalCluster, with the costs of its parts")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
-    rows, first = [], None
+    rows = []
+    first = None
     for n in args.workers:
         with (dask_cluster if args.dask else pool)(n) as cluster:
             problem = posed(cluster, args.instances, args.features)
@@ -219,7 +226,8 @@ def idle(shelf: Any, posed: Any, what: str, eps: Any, first: int, last: int, w: 
 def overhead(cluster: Any, repeats: int) -> dict[str, Any]:
     """What an evaluation costs beside the work, at 10^6 weights: all its journeys; and Dask's parts."""
     wide = posed(cluster, 4000, 1_000_000 // (N_CLASSES + 2 * HIDDEN), n_shards=4)
-    w, true = np.zeros(wide.n_weights), work.evaluate
+    w = np.zeros(wide.n_weights)
+    true = work.evaluate
     work.evaluate = idle  # type: ignore[assignment]
     try:
         seconds = timed(lambda: wide.difference(w), 3 * repeats)

@@ -40,7 +40,9 @@ from mssvm.experiments import demo
 
 FIT = import_module("mssvm.cli.fit")
 NOBODY = 65534
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1  # so that permissions hold for root, too
+# so that permissions hold for root, too
+PR_CAPBSET_DROP = 24
+CAP_DAC_OVERRIDE = 1
 RUNS: dict[str, tuple[str, ...]] = {
     "lbfgs": ("--method", "crf", "--solver", "lbfgs"),
     "lbfgs, falling temperatures": ("--method", "mssvm", "--hidden", "2", "--solver", "lbfgs", "--max-iter", "10"),
@@ -94,7 +96,8 @@ class Bench:
         vars(FIT)["SAVED_EVERY"] = 0.0
         write_data(self.folder / "d.jsonl")
         with open(os.devnull, "w") as quiet:
-            before, sys.stdout = sys.stdout, quiet
+            before = sys.stdout
+            sys.stdout = quiet
             for run in self.runs:
                 if main(self.command(run, "warm")):
                     raise SystemExit(f"{run} does not run undisturbed")
@@ -159,9 +162,12 @@ class Bench:
         """Run in a Python of its own."""
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "mssvm", *command], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+            [sys.executable, "-m", "mssvm", *command],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )  # fmt: skip
+        )
         time.sleep(after)
         process.send_signal(signal_)
         return Ended(process.wait(), process.communicate()[1], time.monotonic() - began)
@@ -191,7 +197,8 @@ class Bench:
 def stops(bench: Bench, n: int, signals: tuple[int, ...], kind: str) -> None:
     """Signals at random times, some twice, over every run."""
     for k, run in zip(range(n), itertools.cycle(bench.runs), strict=False):
-        chosen, seconds = signals[(k // len(bench.runs)) % len(signals)], bench.whole[run][1]
+        chosen = signals[(k // len(bench.runs)) % len(signals)]
+        seconds = bench.whole[run][1]
         command = bench.command(run, "m")
         if k % 10 == k // 10 % 10:
             ended = bench.spawned(command, float(bench.rng.uniform(0, 2 + 4 * seconds)), chosen)
@@ -211,7 +218,9 @@ class Full:
     were is kept in the file ``told``."""
 
     def __init__(self, k: float, told: Path | None = None) -> None:
-        self.most, self.told, self.done = k, told, 0
+        self.most = k
+        self.told = told
+        self.done = 0
 
     def install(self) -> None:
         """In a child, in the functions that ``replacing`` uses."""
@@ -236,7 +245,8 @@ class Written:
     """A file whose writes are counted."""
 
     def __init__(self, file: Any, counted: Callable[..., Any]) -> None:
-        self.file, self.write = file, counted(file.write)
+        self.file = file
+        self.write = counted(file.write)
 
     def __enter__(self) -> Written:
         return self
@@ -297,7 +307,8 @@ def jumping_clocks(bench: Bench) -> None:
     for run in bench.runs:
 
         def jump(seed: int = len(run)) -> None:
-            rng, real = np.random.default_rng(seed), time.time
+            rng = np.random.default_rng(seed)
+            real = time.time
             time.time = lambda: real() + float(rng.normal() * 1e8)
 
         ended = bench.forked(bench.command(run, "m"), jump, 0.5 * bench.whole[run][1], signal.SIGINT)
@@ -307,7 +318,8 @@ def jumping_clocks(bench: Bench) -> None:
 
 def bare_install(bench: Bench) -> None:
     """A copy of the package that may not be written, and no home: the demo's first fit runs, compiled in memory."""
-    copy, out = bench.folder / "installed", bench.folder / "out"
+    copy = bench.folder / "installed"
+    out = bench.folder / "out"
     shutil.copytree(Path(ms.__file__).parent, copy / "mssvm", ignore=shutil.ignore_patterns("__pycache__"))
     for path in (copy, *copy.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -315,10 +327,15 @@ def bare_install(bench: Bench) -> None:
     out.chmod(0o777)
     arguments = demo.commands(demo.write_files(bench.folder), out)[1][1]
     run = subprocess.run(
-        [sys.executable, "-m", "mssvm", *arguments], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        env={"PYTHONPATH": str(copy), "PATH": os.environ["PATH"], "HOME": os.devnull}, cwd="/", check=False,
+        [sys.executable, "-m", "mssvm", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={"PYTHONPATH": str(copy), "PATH": os.environ["PATH"], "HOME": os.devnull},
+        cwd="/",
+        check=False,
         preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0),
-    )  # fmt: skip
+    )
     wrote = list(copy.rglob("__pycache__"))
     told = f"{run.returncode}: {run.stderr[-300:]} {wrote}" if run.returncode or wrote else ""
     bench.judge("read-only install without a home", "fit", told)

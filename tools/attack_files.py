@@ -141,7 +141,8 @@ def edited(tree: Any, rng: np.random.Generator) -> Any:
 def sealed(data: bytes, rng: np.random.Generator) -> bytes:
     """A model or checkpoint changed inside, its digest that of the change: what a careful hand could write."""
     (size,) = struct.unpack("<Q", data[:8])
-    meta, tensors = json.loads(data[8 : 8 + size])["__metadata__"], load(data)
+    meta = json.loads(data[8 : 8 + size])["__metadata__"]
+    tensors = load(data)
     key = next(k for k in meta if k not in ("format", "digest"))
     text = json.dumps(edited(json.loads(meta[key]), rng))
     if rng.random() < 0.2 and tensors:
@@ -152,7 +153,8 @@ def sealed(data: bytes, rng: np.random.Generator) -> bytes:
 
 def checked(data: bytes, rng: np.random.Generator) -> bytes:
     """A picture with one chunk changed, its checksums right."""
-    parts, at = [], len(SIGNATURE)
+    parts = []
+    at = len(SIGNATURE)
     while at < len(data):
         (size,) = struct.unpack(">I", data[at : at + 4])
         parts.append((data[at + 4 : at + 8], data[at + 8 : at + 8 + size]))
@@ -175,7 +177,8 @@ def run(cases: int, seed: int) -> tuple[dict[str, Counter[str]], list[str]]:
     counts: dict[str, Counter[str]] = {}
     failed = []
     for name, (data, reader) in good_files().items():
-        rng, counts[name] = np.random.default_rng([seed, len(name), len(data)]), Counter()
+        rng = np.random.default_rng([seed, len(name), len(data)])
+        counts[name] = Counter()
         for k in range(cases):
             with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -235,7 +235,8 @@ def _settings(member: str, kind: Kind, where: str) -> Iterator[Case]:
 
 def _inputs() -> Iterator[Case]:
     """Constructors of instances, and the functions of modules."""
-    nodes, pairs = np.zeros((3, 2)), [[0, 1]]
+    nodes = np.zeros((3, 2))
+    pairs = [[0, 1]]
     for value in (*THINGS, [[0, 9]], [[0.5, 1]], [["a", "b"]], [[0, 0]], [[0]], [[None, 1]]):
         yield Case(f"Graph(edges={shown(value)})", partial(ms.Graph, nodes, value))
         yield Case(f"Graph(nodes={shown(value)})", partial(ms.Graph, value, pairs))

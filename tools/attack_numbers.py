@@ -34,8 +34,13 @@ Found = dict[str, Any]
 
 def search(name: str, first: int, last: int, engine: str) -> Found:
     """The draws of a strategy from ``first`` to before ``last``: instances, worst error, what ran, what failed."""
-    strategy, ran, failed = BY_NAME[name], Counter[str](), list[str]()
-    worst, instances, wrong, sharp = 0.0, 0, 0, 0
+    strategy = BY_NAME[name]
+    ran = Counter[str]()
+    failed = list[str]()
+    worst = 0.0
+    instances = 0
+    wrong = 0
+    sharp = 0
     for seed in range(first, last):
         draw = draw_of(strategy, seed)
         outcome = run(draw, strategy, engine)
@@ -52,7 +57,8 @@ def search(name: str, first: int, last: int, engine: str) -> Found:
 
 def joined(strategy: Strategy, parts: list[Found], engine: str) -> Found:
     """What the pieces of a strategy found, and whether it ran at all."""
-    ran, failed = Counter[str](), list[str]()
+    ran = Counter[str]()
+    failed = list[str]()
     for part in parts:
         ran.update(part["ran"])
         failed += part["failed"]

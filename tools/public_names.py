@@ -29,17 +29,38 @@ import mssvm as ms
 
 METHODS = {
     "UnifiedSSVM": (
-        "fit", "predict", "predict_marginals", "predict_proba", "predict_hidden", "predict_topk", "decision_gap",
-        "score", "calibrate", "diagnose", "weights_table", "save",
+        "fit",
+        "predict",
+        "predict_marginals",
+        "predict_proba",
+        "predict_hidden",
+        "predict_topk",
+        "decision_gap",
+        "score",
+        "calibrate",
+        "diagnose",
+        "weights_table",
+        "save",
     ),
     "Graph": ("from_adjacency",),
     "FactorInput": ("with_features",),
-}  # fmt: skip
+}
 PROTOCOLS = (ms.losses.Loss, ms.engines.Engine)
 TORCH = {"StructuredLoss": ("decode", "marginals", "log_partition", "entropy", "sample", "topk")}
 EVERYWHERE = {  # said once
-    "self", "cls", "X", "y", "y_true", "y_pred", "hidden", "given", "allowed", "sample_weight", "scores", "shape",
-}  # fmt: skip
+    "self",
+    "cls",
+    "X",
+    "y",
+    "y_true",
+    "y_pred",
+    "hidden",
+    "given",
+    "allowed",
+    "sample_weight",
+    "scores",
+    "shape",
+}
 
 
 def public(torch: bool = False) -> dict[str, Any]:

@@ -48,7 +48,8 @@ def test_masks_are_indexed_pictures_in_the_colours_of_the_training(folder, tmp_p
     out = tmp_path / "found"
     code, text, _ = run(capsys, "predict", folder / "m.st", folder / "data", "-o", out, "--uncertainty")
     assert code == 0 and f"Wrote 3 masks to {out / 'masks'}" in text
-    model, data = ms.load(folder / "m.st"), read(folder / "data")
+    model = ms.load(folder / "m.st")
+    data = read(folder / "data")
     marginals = model.predict_marginals(data.X)
     for k, y in enumerate(model.predict(data.X)):
         picture = Image.open(out / "masks" / f"{k:03d}.png")
@@ -110,7 +111,8 @@ def test_a_palette_is_read_of_indexed_pictures_only() -> None:
 
 def test_edges_follow_the_data_unless_named(folder, tmp_path, capsys) -> None:
     assert ms.load(folder / "m.st").structure_.edges == "contrast"
-    data, model = folder / "data", tmp_path / "m.st"
+    data = folder / "data"
+    model = tmp_path / "m.st"
     assert run(capsys, "fit", data, "-o", model, "--edges", "free", "--max-iter", 1)[0] == 0
     assert ms.load(model).structure_.edges == "free"
     grids = tmp_path / "g.jsonl"
@@ -123,6 +125,7 @@ def test_edges_follow_the_data_unless_named(folder, tmp_path, capsys) -> None:
     assert code == 2 and "--edges is for grids" in err
 
 
+@pytest.mark.slow
 def test_scribbled_discs_are_found_from_defaults(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(bench_scribbles, "SEEDS", range(2))
     bench_scribbles.write(tmp_path / "data")

@@ -12,7 +12,9 @@ from typer.models import ArgumentInfo
 
 
 class Shell(StrEnum):
-    bash, zsh, fish = "bash", "zsh", "fish"
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
 
 
 class Flag(NamedTuple):
@@ -67,7 +69,9 @@ def _listed(metavar: str | None) -> tuple[str, ...]:
 
 
 def _bash(commands: Commands, zsh: bool) -> str:
-    after, inside, bare = [], [], []
+    after = []
+    inside = []
+    bare = []
     for name, (_, flags) in commands.items():
         for flag in flags:
             if flag.takes_value and flag.names:

@@ -70,10 +70,20 @@ def fit(
         reading = o.reading(form, structure, colour=missing_colour, limit=limit)
         train = o.read_data(data, reading) if cluster is None else o.first_part(data, reading)
         estimator = o.make_estimator(
-            method, o.make_structure(train, hidden, edges), C=cost, solver=solver, max_iter=max_iter, tol=tol,
-            inference=inference, decode=decode, classes=o.classes_of(classes, train), n_init=n_init,
-            class_weight="balanced" if balanced else None, random_state=seed, n_jobs=jobs,
-        )  # fmt: skip
+            method,
+            o.make_structure(train, hidden, edges),
+            C=cost,
+            solver=solver,
+            max_iter=max_iter,
+            tol=tol,
+            inference=inference,
+            decode=decode,
+            classes=o.classes_of(classes, train),
+            n_init=n_init,
+            class_weight="balanced" if balanced else None,
+            random_state=seed,
+            n_jobs=jobs,
+        )
         alike = replace(reading, structure=train.kind)
         held = None if valid is None else o.read_data(valid, alike)
         with last_words(lambda: _kept(checkpoint)), o.shards(cluster, data, reading) as sharded:

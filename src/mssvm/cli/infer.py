@@ -19,19 +19,24 @@ from mssvm.cli.interrupt import by
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError
 from mssvm.core.progress import ProgressLine
 from mssvm.core.stopping import began
-from mssvm.uai import Answer, AnswerLimits, UaiTask, answer, read_evidence, read_model, read_query
-from mssvm.uai.anytime import SearchProgress
+from mssvm.uai import Answer, AnswerLimits, SearchProgress, UaiTask, answer, read_evidence, read_model, read_query
 
 ROOM = 64 << 20  # bytes beyond the limit for threads, and for kernels that are still to be loaded
 GRACE = 0.3  # seconds after the limit in which a search that ends in good order is waited for
 
 
 class TaskName(StrEnum):
-    PR, MAR, MAP, MMAP = "PR", "MAR", "MAP", "MMAP"
+    PR = "PR"
+    MAR = "MAR"
+    MAP = "MAP"
+    MMAP = "MMAP"
 
 
 class MethodName(StrEnum):
-    auto, exact, bp, bound = "auto", "exact", "bp", "bound"
+    auto = "auto"
+    exact = "exact"
+    bp = "bp"
+    bound = "bound"
 
 
 def infer(

@@ -16,8 +16,16 @@ from mssvm.data.readers import Options, png, read_parts
 from mssvm.data.readers.images import MISSING, pictures_of, stem_of
 
 AT_ONCE = 8  # pictures in memory
-PLAIN = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0),
-         (204, 121, 167))  # fmt: skip
+PLAIN = (
+    (0, 0, 0),
+    (230, 159, 0),
+    (86, 180, 233),
+    (0, 158, 115),
+    (240, 228, 66),
+    (0, 114, 178),
+    (213, 94, 0),
+    (204, 121, 167),
+)
 
 
 def write_masks(
@@ -29,7 +37,8 @@ def write_masks(
     classes = estimator.classes_.tolist()
     indices, palette = shown(classes, estimator.training_.get("palette"))
     index_of = dict(zip(classes, indices.tolist(), strict=True))
-    total, written = len(pictures_of(data)), []
+    total = len(pictures_of(data))
+    written = []
     _make(out, "masks", *(["uncertainty"] if uncertainty else []))
     for part in read_parts(data, AT_ONCE, options):
         with part.places():

@@ -49,7 +49,8 @@ def portions(data: Dataset) -> Iterable[range]:
         sites += prod(shape) if shape else len(x)
         if sites >= SITES_AT_ONCE:
             yield range(first, b + 1)
-            first, sites = b + 1, 0
+            first = b + 1
+            sites = 0
     if first < len(data):
         yield range(first, len(data))
 

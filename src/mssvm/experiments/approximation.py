@@ -17,19 +17,22 @@ NAME = "approximation"
 
 
 def tasks(protocol: Protocol) -> list[Params]:
-    settings, trials = protocol.settings(NAME), range(protocol.n_trials(NAME))
+    settings = protocol.settings(NAME)
+    trials = range(protocol.n_trials(NAME))
     axes = {"reading": settings["readings"], "inference": settings["inferences"]}
     return cross(graph=[settings["graph"]], trial=trials, **axes)
 
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Every member trained and decoded by one inference; the objective found is evaluated exactly as well."""
-    settings, exact = protocol.settings(NAME), protocol.arena(NAME, params)
+    settings = protocol.settings(NAME)
+    exact = protocol.arena(NAME, params)
     propagation = params["inference"] == "propagation"
     arena = replace(exact, inference=protocol.inference(settings["effort"])) if propagation else exact
     result: Result = {}
     for member, fitted in protocol.train(NAME, arena, settings["solver"], settings["graph"]):
-        again, history = exact.fit(member, Untrained(), init=fitted.coef_), fitted.history_
+        again = exact.fit(member, Untrained(), init=fitted.coef_)
+        history = fitted.history_
         objective = history["objective"]
         result[member] = {
             "accuracy": arena.accuracy(fitted),
@@ -80,7 +83,8 @@ def _row(trials: Trials, member: str, **where: Any) -> list[list[str]]:
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     """Fixed steps leave a last change with exact inference too, so propagation is held to that."""
     settings = protocol.settings(NAME)
-    limit, found = float(settings["settled"]), {}
+    limit = float(settings["settled"])
+    found = {}
     for reading in trials.present("reading", settings["readings"]):
         exact, propagation = cross(reading=[reading], inference=["exact", "propagation"])
         found[reading] = [
@@ -90,9 +94,10 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
                 f"{NAMES[m]}: last outer change in %, exact + {100 * limit:g} - propagation",
                 lambda r, m=m: 100 * (at(m, "last change")(r) + limit),  # type: ignore[misc]
                 lambda r, m=m: 100 * at(m, "last change")(r),  # type: ignore[misc]
-                exact, propagation,
+                exact,
+                propagation,
             )
-        ]  # fmt: skip
+        ]
     text = f"CCCP with propagation comes as much to rest as with exact inference, to {100 * limit:g}%."
     return claim(protocol, "10", text, "Section 7.1", found)
 

@@ -142,8 +142,10 @@ def claim(
     found = [d for _, d in named]
     if not found:
         return []
-    level, minimum = protocol.confidence, protocol.minimum_trials
-    pooled, verdicts = pool(found, level), each(found, level, minimum)
+    level = protocol.confidence
+    minimum = protocol.minimum_trials
+    pooled = pool(found, level)
+    verdicts = each(found, level, minimum)
     cells = ", ".join(f"{verdicts.count(v)} {v}" for v in Verdict if v in verdicts)
     groups = [(f"{reading}, pooled", pool(d, level).interval()) for reading, d in by_reading.items() if d]
     evidence = [

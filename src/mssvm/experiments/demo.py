@@ -94,7 +94,9 @@ def write_chain(path: Path, n: int, seed: int = 0, n_sites: int = 20) -> Path:
 
     Every site has a type of its own, for in the generating model no two sites share weights.
     """
-    rng, recipe, output = np.random.default_rng([seed, 0]), Recipe(), np.arange(n_sites) % 2 == 0
+    rng = np.random.default_rng([seed, 0])
+    recipe = Recipe()
+    output = np.arange(n_sites) % 2 == 0
     graph = Topology((recipe.n_states,) * n_sites, tuple((t, t + 1) for t in range(n_sites - 1)))
     x, states = Truth.draw(graph, output, recipe, rng).sample(n, rng)
     kinds = [f"{t:02d}" for t in range(n_sites)]
@@ -114,9 +116,12 @@ def write_chain(path: Path, n: int, seed: int = 0, n_sites: int = 20) -> Path:
 
 def commands(files: DemoFiles, folder: Path) -> list[tuple[str, list[str]]]:
     """What part one runs, with the reason for each."""
-    model, out = str(folder / "chunks.safetensors"), str(folder / "predicted.jsonl")
-    train, test = str(files.chunks), str(files.chunks_test)
-    photo, painter = str(files.photograph), str(folder / "photograph.safetensors")
+    model = str(folder / "chunks.safetensors")
+    out = str(folder / "predicted.jsonl")
+    train = str(files.chunks)
+    test = str(files.chunks_test)
+    photo = str(files.photograph)
+    painter = str(folder / "photograph.safetensors")
     return [
         ("look at sentences half of whose chunk tags are missing", ["check", train]),
         ("learn from them", ["fit", train, "-o", model, "--structure", "chain", "--method", "mssvm", "--hidden", "2"]),
@@ -158,7 +163,8 @@ def painted(folder: Path, seed: int) -> Section:
         scalar_picture("uncertainty", unsure.astype(float), 0.0, 255.0),
     ]
     rest = scene.given == MISSING
-    right, share = (found == scene.truth)[rest].mean(), 1.0 - rest.mean()
+    right = (found == scene.truth)[rest].mean()
+    share = 1.0 - rest.mean()
     text = (
         f"Strokes label {share:.1%} of the pixels as sky, hills, meadow or lake; of the others {right:.1%} came out "
         "right. Uncertainty is the entropy of a pixel's label: white is undecided."
@@ -168,7 +174,9 @@ def painted(folder: Path, seed: int) -> Section:
 
 def main(settings: DemoSettings | None = None, folder: Path | None = None, console: Console | None = None) -> Path:
     """Run both parts; returns the page."""
-    settings, console, folder = settings or DemoSettings(), console or Console(), folder or Path("demo")
+    settings = settings or DemoSettings()
+    console = console or Console()
+    folder = folder or Path("demo")
     began = monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     sections = run_commands(write_files(folder, settings.seed), folder, console)

@@ -30,7 +30,8 @@ def tasks(protocol: Protocol) -> list[Params]:
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Traces of Algorithm 1 for every member and rate, and the calls of other solvers to its last objective + 1%."""
-    settings, arena = protocol.settings(NAME), protocol.arena(NAME, params)
+    settings = protocol.settings(NAME)
+    arena = protocol.arena(NAME, params)
     if params.get("part") == "error":
         rates = settings["rates"]
         return {m: {f"{r:g}": _errors(arena, m, r, settings) for r in rates} for m in settings["members"]}
@@ -143,7 +144,8 @@ def _rates(settings: Params, trials: Trials) -> Table:
 
 
 def _calls(settings: Params, trials: Trials) -> Table:
-    solvers, rows = ["SGD", *settings["call_solvers"]], []
+    solvers = ["SGD", *settings["call_solvers"]]
+    rows = []
     for reading in settings["readings"]:
         for m in settings["members"]:
             medians = [np.median(trials.values(at(m, "calls", s), reading=reading)) for s in solvers]
@@ -155,9 +157,11 @@ def _calls(settings: Params, trials: Trials) -> Table:
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    settings, place = protocol.settings(NAME), "Section 7.1, Figure 2"
+    settings = protocol.settings(NAME)
+    place = "Section 7.1, Figure 2"
     readings = trials.present("reading", settings["readings"])
-    low, high = settings["paper_rate"]["L"], settings["paper_rate"]["M"]
+    low = settings["paper_rate"]["L"]
+    high = settings["paper_rate"]["M"]
 
     def slower(one: str, other: str) -> Comparisons:
         """Steps of ``one`` less those of the other until the objective stays within 5%, at equal rates."""

@@ -19,7 +19,7 @@ from mssvm.experiments.collect import (
     member_accuracy,
     member_curves,
     over,
-)  # fmt: skip
+)
 from mssvm.experiments.members import MEMBERS, NAMES
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.segmentation import COLUMNS, N_LABELS, N_WEIGHTS, ROWS, filtered_accuracy, noisy_images, picture
@@ -36,7 +36,8 @@ DECODED = {"accuracy": ("accuracy", "marginals"), "all": ("all", "all marginals"
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Every member by the same solver, its rate chosen by validation; pictures are kept of the first trial."""
-    settings, rng = protocol.settings(NAME), protocol.generator(NAME, params["trial"])
+    settings = protocol.settings(NAME)
+    rng = protocol.generator(NAME, params["trial"])
     train, validation, test = _images(settings, params, rng)
     w0 = protocol.initial_std * rng.standard_normal(N_WEIGHTS)
     result: Result = {}
@@ -54,13 +55,16 @@ def run(protocol: Protocol, params: Params) -> Result:
 
 def _images(settings: Params, params: Params, rng: np.random.Generator) -> list[PartlyLabelled]:
     """Training, validation and test images."""
-    n, variance, labels = settings["n_images"], settings["noise_variance"], picture(params["image"])
+    n = settings["n_images"]
+    variance = settings["noise_variance"]
+    labels = picture(params["image"])
     return [noisy_images(labels, n, variance, params["share"], stream) for stream in rng.spawn(3)]
 
 
 def with_filter(protocol: Protocol, trials: Trials) -> Trials:
     """The trials with the accuracies of a Gaussian filter on the same images, which follow from the seeds."""
-    settings, found = protocol.settings(NAME), []
+    settings = protocol.settings(NAME)
+    found = []
     for trial in trials.where():
         images = _images(settings, trial.params, protocol.generator(NAME, trial.params["trial"]))
         found.append(replace(trial, result=trial.result | {"filter": filtered_accuracy(*images[1:])}))
@@ -69,7 +73,8 @@ def with_filter(protocol: Protocol, trials: Trials) -> Trials:
 
 def fit(protocol: Protocol, settings: Params, member: str, train: PartlyLabelled, rate: float, w0: Floats) -> Any:
     """The member trained at one rate, and ready to decode with the effort of the protocol."""
-    epochs, tolerance = settings["epochs"], settings["tolerance"]
+    epochs = settings["epochs"]
+    tolerance = settings["tolerance"]
     solver = protocol.descent("adam", rate, n_epochs=epochs, evaluate_every=epochs)
     inference, decoder = (protocol.inference(settings[k], tolerance=tolerance) for k in ("effort", "decode"))
     common: dict[str, Any] = {"C": protocol.C, "init": w0, "classes": range(N_LABELS)}
@@ -96,7 +101,8 @@ def _pictures(fitted: Any, test: PartlyLabelled, decode: str) -> Result:
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
-    settings, trials = protocol.settings(NAME), with_filter(protocol, trials)
+    settings = protocol.settings(NAME)
+    trials = with_filter(protocol, trials)
     items: list[Text | Table | Figure] = [
         Text(
             "Images of 20x40 pixels, five labels, x = label + N(0, variance 5). All members: Adam on the "
@@ -113,7 +119,8 @@ def section(protocol: Protocol, trials: Trials) -> Section:
 
 
 def _chart(settings: Params, trials: Trials, image: str) -> Figure:
-    charts, shares = [], trials.present("share", settings["shares"], image=image)
+    charts = []
+    shares = trials.present("share", settings["shares"], image=image)
     for name, title in QUERIES.items():
         found = {m: [trials.estimate(at(m, name), image=image, share=s) for s in shares] for m in settings["members"]}
         shown = [100 * s for s in shares]
@@ -146,7 +153,8 @@ def _gallery(settings: Params, trials: Trials, image: str) -> Figure:
     """Truth, input and observed labels, then prediction and uncertainty of every member, at a middle share."""
     shares = trials.present("share", settings["shares"], image=image, trial=0)
     first = trials.where(image=image, share=shares[len(shares) // 2], trial=0)[0]
-    shape, labels = (ROWS, COLUMNS), picture(image)
+    shape = (ROWS, COLUMNS)
+    labels = picture(image)
     observed = labels.copy().ravel()
     observed[first.result["hidden"]] = -1
     drawings = [
@@ -166,11 +174,14 @@ def _gallery(settings: Params, trials: Trials, image: str) -> Figure:
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    settings, place = protocol.settings(NAME), "Section 7.2, Figure 4"
+    settings = protocol.settings(NAME)
+    place = "Section 7.2, Figure 4"
     shares = settings["shares"]
-    low, high = min(shares), max(shares)
+    low = min(shares)
+    high = max(shares)
     images = trials.present("image", settings["images"])
-    fall, value = f"LSSVM at {100 * low:g}% - at {100 * high:g}% missing", member_accuracy("L")
+    fall = f"LSSVM at {100 * low:g}% - at {100 * high:g}% missing"
+    value = member_accuracy("L")
     pairs = {image: cross(image=[image], share=[low, high]) for image in images}
     degrades = {f"image {i}": trials.compare(fall, value, value, *both) for i, both in pairs.items()}
 

@@ -26,7 +26,8 @@ class TestScores:
         untrained = Untrained()
         Arena(arena.test, arena.test, arena.truth, arena.w0, arena.inference).fit("H", untrained)
         self.problem = untrained.problem
-        self.sample, engine = self.problem.sample, self.problem.engine
+        self.sample = self.problem.sample
+        engine = self.problem.engine
         self.features = self.problem.model.bind(self.sample.inputs, engine)
         plan = Planner(arena.inference, engine)(self.sample.batch)
         self.best = {eps_h: plan.bind(self.sample.query, 0.0, eps_h) for eps_h in (0.0, 1.0)}
@@ -44,8 +45,10 @@ class TestScores:
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Curves of every member, and their ends."""
-    settings, arena = protocol.settings(NAME), protocol.arena(NAME, params)
-    test, result = TestScores(arena), {}
+    settings = protocol.settings(NAME)
+    arena = protocol.arena(NAME, params)
+    test = TestScores(arena)
+    result = {}
     for member in settings["members"]:
         likelihood: list[float] = []
         accuracy: list[float] = []

@@ -16,7 +16,8 @@ NAME = "literal"
 
 def tasks(protocol: Protocol) -> list[Params]:
     """Every variant, reading and trial; a variant's settings are part of its tasks."""
-    settings, trials = protocol.settings(NAME), range(protocol.n_trials(NAME))
+    settings = protocol.settings(NAME)
+    trials = range(protocol.n_trials(NAME))
     both = cross(trial=trials, reading=settings["readings"])
     return [{**variant, **params} for variant in settings["variants"] for params in both]
 
@@ -33,7 +34,8 @@ def run(protocol: Protocol, params: Params) -> Result:
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
-    settings, rows = protocol.settings(NAME), []
+    settings = protocol.settings(NAME)
+    rows = []
     intro = Text(
         "The hidden chain of Table 2 with what the text leaves open varied one at a time, and at last all of it as "
         "printed. All zeros are a saddle point: hidden states that start equal stay equal under MSSVM and HCRF, "

@@ -33,7 +33,9 @@ COLOURS = {  # red, green, blue in the distributed ground truth
     "car": (64, 0, 128),
 }
 UNKNOWN = -1
-SIZE, STRIDE, BINS = 20, 10, 16
+SIZE = 20
+STRIDE = 10
+BINS = 16
 SIFT_SIZE = SIZE / 6  # OpenCV's descriptor covers six times the size of its key point
 
 
@@ -122,7 +124,8 @@ class Patches:
     @classmethod
     def of(cls, picture: Picture) -> Patches:
         height, width = picture.labels.shape
-        tops, lefts = np.arange(0, height - SIZE + 1, STRIDE), np.arange(0, width - SIZE + 1, STRIDE)
+        tops = np.arange(0, height - SIZE + 1, STRIDE)
+        lefts = np.arange(0, width - SIZE + 1, STRIDE)
         corners = [(int(t), int(c)) for t in tops for c in lefts]
         blocks = [(slice(t, t + SIZE), slice(c, c + SIZE)) for t, c in corners]
         colour = np.array([_histogram(picture.image[block]) for block in blocks])

@@ -92,14 +92,16 @@ class Protocol:
     def arena(self, name: str, params: Params, **changes: Any) -> Arena:
         """A new model with data and initial weights, drawn from the stream of the trial: a checkerboard if the graph is
         "grid", otherwise the hidden chain. ``changes`` are to the generator's settings and ``n_sites``."""
-        rng, data = self.generator(name, params["trial"]), self.tree["data"]
+        rng = self.generator(name, params["trial"])
+        data = self.tree["data"]
         n_sites = changes.pop("n_sites", data["chain_sites"])
         recipe = self.recipe(params["reading"], **changes)
         if params.get("graph") == "grid":
             simulation = checkerboard(rng, recipe, data["grid_rows"], data["grid_columns"])
         else:
             simulation = hidden_chain(rng, recipe, n_sites)
-        exact, own = self.inference("exact"), self.tree["pinned"]["members"]
+        exact = self.inference("exact")
+        own = self.tree["pinned"]["members"]
         scale = params.get("scale", self.initial_std)
         return Arena.of(simulation, scale, rng, exact, C=self.C, own=own, decode=self.decode)
 
@@ -114,12 +116,14 @@ class Protocol:
 
     def solver(self, graph: str, name: str, member: str) -> Solver[Any]:
         """The solver of one cell; members without a rate of their own use MSSVM's."""
-        spec, pinned = self.tree["solvers"][graph][name], self.tree["pinned"]
+        spec = self.tree["solvers"][graph][name]
+        pinned = self.tree["pinned"]
         match spec["kind"]:
             case "subgradient":
                 return Subgradient.literal(_own(spec["rate"], member), int(_own(spec["steps"], member)))
             case "printed cccp":
-                stopping, gradient = Stopping(spec.get("stopping", "printed")), spec.get("gradient", 0.0)
+                stopping = Stopping(spec.get("stopping", "printed"))
+                gradient = spec.get("gradient", 0.0)
                 return CCCP.printed(_own(spec["rate"], member), spec["outer"], spec["inner"], gradient, stopping)
             case "cccp":
                 inner = BCFW(max_passes=spec["passes"], **pinned["cccp"]["bcfw"])

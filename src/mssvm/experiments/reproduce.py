@@ -34,9 +34,13 @@ class Finished:
 
 
 def reproduce(
-    names: Sequence[str], protocol: Protocol, out: Path, jobs: int = 1, resume: bool = False,
+    names: Sequence[str],
+    protocol: Protocol,
+    out: Path,
+    jobs: int = 1,
+    resume: bool = False,
     console: Console | None = None,
-) -> list[Finished]:  # fmt: skip
+) -> list[Finished]:
     """Run the experiments (all by default) and write ``results.json`` and ``report.html`` under ``out``.
 
     The report also shows experiments whose trials lie in ``out`` from an earlier call with the same settings.
@@ -46,7 +50,8 @@ def reproduce(
         raise InputError(f"experiment {unknown[0]!r} is unknown; choose from {', '.join(EXPERIMENTS)}.")
     if jobs < 1:
         raise InputError(f"jobs must be at least 1, got {jobs}.")
-    began, console = monotonic(), console or Console(stderr=True)
+    began = monotonic()
+    console = console or Console(stderr=True)
     chosen = list(dict.fromkeys(names)) or list(EXPERIMENTS)
     with _progress(console) as progress:
         for name in chosen:
@@ -131,7 +136,8 @@ def _plain(protocol: Protocol) -> dict[str, Any]:
 
 
 def _facts(tree: dict[str, Any]) -> list[tuple[str, str]]:
-    settings, times = tree["settings"], tree["times"]
+    settings = tree["settings"]
+    times = tree["times"]
     versions = ", ".join(f"{k} {v}" for k, v in settings["versions"].items())
     spent = ", ".join(f"{k} {v:g} s" for k, v in times.items() if k != "wall")
     protocol = settings["protocol"]

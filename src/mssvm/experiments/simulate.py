@@ -68,7 +68,8 @@ class PartlyLabelled:
 
     def accuracy(self, fitted: Any, decode: str = "map") -> float:
         """Share of the labelled sites, in per cent, that a fitted estimator predicts right; the others are hidden."""
-        found, seen = fitted.predict(self.X, hidden=self.hidden, decode=decode), ~np.concatenate(self.hidden)
+        found = fitted.predict(self.X, hidden=self.hidden, decode=decode)
+        seen = ~np.concatenate(self.hidden)
         return 100 * float(np.mean((np.concatenate(found) == np.concatenate(self.states))[seen]))
 
 
@@ -87,7 +88,8 @@ class Truth:
     @classmethod
     def draw(cls, graph: Topology, output: Bools, recipe: Recipe, rng: np.random.Generator) -> Truth:
         """Normal weights; standard normals are drawn first, so that other scales reuse the same draws."""
-        n, k = graph.n_vars, recipe.n_states
+        n = graph.n_vars
+        k = recipe.n_states
         has_input = ~output if recipe.inputs == "hidden" else np.ones(n, dtype=bool)
         site = rng.standard_normal((n, k)) * np.where(output, recipe.sigma_y, recipe.sigma_h)[:, None]
         x = rng.standard_normal((n, k)) * recipe.sigma_x
@@ -114,7 +116,8 @@ class Truth:
     def labelled(self, x: Ints, states: Ints) -> PartlyLabelled:
         """Drawn instances as the learner sees them: one-hot features on sites with an input, labels of the outputs."""
         onehot = np.eye(self.n_states)[x.T]
-        seen, blind = np.flatnonzero(self.has_input), np.flatnonzero(~self.has_input)
+        seen = np.flatnonzero(self.has_input)
+        blind = np.flatnonzero(~self.has_input)
         edges = {f"edge {e}": [scope] for e, scope in enumerate(self.graph.scopes)}
         sites = [{f"site {i}": [[i]] for i in part.tolist()} for part in (seen, blind)]
         bare = FactorInput(["y" if out else "h" for out in self.output], {**sites[0], **edges, **sites[1]})

@@ -18,7 +18,7 @@ from mssvm.experiments.collect import (
     lead_over,
     member_cells,
     member_header,
-)  # fmt: skip
+)
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.table2 import TITLES
 from mssvm.experiments.trials import Result, cross
@@ -46,7 +46,8 @@ def run(protocol: Protocol, params: Params) -> Result:
     members = settings["members"]
     changes = {}
     if "sigma_h" in params:
-        members, changes = [*members, *settings["baselines"]], {"sigma_h": params["sigma_h"]}
+        members = [*members, *settings["baselines"]]
+        changes = {"sigma_h": params["sigma_h"]}
     arena = protocol.arena(NAME, params, **changes)
     result: Result = {"bayes": arena.bayes()}
     for member in members:
@@ -95,8 +96,10 @@ def _sigmas(settings: Params, trials: Trials) -> Table:
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     """Two sentences of ours, put down before the trials: where the paper's gap comes from, and what ends it."""
-    settings, lead = protocol.settings(NAME), lead_over("L")
-    small, large = min(settings["scales"]), max(settings["scales"])
+    settings = protocol.settings(NAME)
+    lead = lead_over("L")
+    small = min(settings["scales"])
+    large = max(settings["scales"])
     grows: Comparisons = {reading: [] for reading in settings["readings"]}
     ends: Comparisons = {reading: [] for reading in settings["readings"]}
     for reading, graph in ((r, g) for r in settings["readings"] for g in settings["solvers"]):

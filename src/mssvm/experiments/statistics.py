@@ -77,7 +77,8 @@ def pool(found: Sequence[Differences], confidence: float) -> Estimate:
     for d, mean in zip(found, means, strict=True):
         for trial, value in d.values.items():
             deviation[trial] += (value - mean) / (len(d.values) * len(found))
-    mean, n = float(np.mean(means)), len(deviation)
+    mean = float(np.mean(means))
+    n = len(deviation)
     if n < 2:
         return Estimate(mean, float("nan"), -float("inf"), float("inf"), n)
     se = sqrt(sum(v * v for v in deviation.values()) * n / (n - 1))

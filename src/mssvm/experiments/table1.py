@@ -19,14 +19,16 @@ BETWEEN = {"eps_y": 0.5, "eps_h": 1.0}  # what the protocol calls E
 
 
 def tasks(protocol: Protocol) -> list[Params]:
-    settings, out = protocol.settings(NAME), []
+    settings = protocol.settings(NAME)
+    out = []
     for part in settings["parts"]:
         out += cross(part=[part], trial=range(protocol.n_trials(NAME, part)), reading=settings["readings"])
     return out
 
 
 def run(protocol: Protocol, params: Params) -> Result:
-    arena, settings = protocol.arena(NAME, params), protocol.settings(NAME)
+    arena = protocol.arena(NAME, params)
+    settings = protocol.settings(NAME)
     if params["part"] == "tuned":
         return {m: _tuned(protocol, arena, *_member(m)) for m in settings["tuned_members"]}
     pairs = cross(eps_y=settings["eps_y"], eps_h=settings["eps_h"])
@@ -97,10 +99,12 @@ def _map(settings: Params, trials: Trials, reading: str) -> str:
         found = [trials.estimate(value, **where) for value, _ in cells]
         gaps = [trials.difference(value, at(_cell(0.0, 1.0)), **where) for value, _ in cells]
         values.append([e.mean for e in found])
-        texts.append([
-            f"{e.mean:.2f}\n" + ("MSSVM" if (y, h) == (0.0, 1.0) else g.show(sign=True).replace(" ± ", "±"))
-            for e, g, (_, h) in zip(found, gaps, cells, strict=True)
-        ])  # fmt: skip
+        texts.append(
+            [
+                f"{e.mean:.2f}\n" + ("MSSVM" if (y, h) == (0.0, 1.0) else g.show(sign=True).replace(" ± ", "±"))
+                for e, g, (_, h) in zip(found, gaps, cells, strict=True)
+            ]
+        )
     rows, columns = ([f"{e:g}" for e in settings[k]] for k in ("eps_y", "eps_h"))
     likelihood = trials.difference(at("HCRF"), at(_cell(0.0, 1.0)), **where)
     title = f"Reading {reading} (HCRF: {likelihood.show(sign=True)})"

@@ -16,7 +16,7 @@ from mssvm.experiments.collect import (
     member_header,
     over,
     paper_cells,
-)  # fmt: skip
+)
 from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.statistics import Estimate
@@ -43,7 +43,8 @@ def run(protocol: Protocol, params: Params) -> Result:
 
 def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
-    members, tables = settings["members"], []
+    members = settings["members"]
+    tables = []
     for reading in trials.present("reading", settings["readings"]):
         tables += _tables(f"Reading {reading}", _rows(trials, reading, settings["sigma_hs"], members), members)
     tables += _tables("The paper's figures (20 trials)", _paper(), members)
@@ -57,7 +58,8 @@ def section(protocol: Protocol, trials: Trials) -> Section:
 
 def _tables(title: str, rows: list[list[str]], members: list[str]) -> list[Table]:
     """Accuracies, and the differences to MSSVM, which follow them in the rows; the last row is the average."""
-    header, last = ["sigma_h", "trials", "Bayes", *member_header(members)], frozenset({len(rows) - 1})
+    header = ["sigma_h", "trials", "Bayes", *member_header(members)]
+    last = frozenset({len(rows) - 1})
     cut = 3 + len(members)
     gaps = [[row[0], *row[cut:]] for row in rows]
     return [
@@ -92,13 +94,18 @@ def _paper() -> list[list[str]]:
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    settings, place = protocol.settings(NAME), "Section 7.1, Table 3"
-    readings, sigmas = settings["readings"], settings["sigma_hs"]
-    low, high, column = min(sigmas), max(sigmas), {m: k for k, m in enumerate(settings["members"])}
+    settings = protocol.settings(NAME)
+    place = "Section 7.1, Table 3"
+    readings = settings["readings"]
+    sigmas = settings["sigma_hs"]
+    low = min(sigmas)
+    high = max(sigmas)
+    column = {m: k for k, m in enumerate(settings["members"])}
 
     def grows(member: str) -> Comparisons:
         pairs = {r: cross(reading=[r], sigma_h=[low, high]) for r in readings}
-        label, lead = f"gap to {NAMES[member]} at {low:g} - at {high:g}", lead_over(member)
+        label = f"gap to {NAMES[member]} at {low:g} - at {high:g}"
+        lead = lead_over(member)
         return {r: trials.compare(label, lead, lead, *both) for r, both in pairs.items()}
 
     def above(better: str, worse: str, at_sigmas: list[float]) -> Comparisons:

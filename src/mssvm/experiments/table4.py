@@ -25,7 +25,8 @@ from mssvm.report import Claim, Figure, Section, Table, Text, label_picture, leg
 from mssvm.structures import GraphModel
 
 NAME = "table4"
-PATCH, MARGINALS = "patch", "H marginals"
+PATCH = "patch"
+MARGINALS = "H marginals"
 TITLES = NAMES | {PATCH: "single patches", MARGINALS: "HCRF by max-marginals"}
 PAPER = {
     "M": (72.4, 89.7, 88.3, 71.9, 70.8),
@@ -55,7 +56,8 @@ def run(protocol: Protocol, params: Params) -> Result:
     kept = np.linspace(0, len(patches) - 1, min(settings.get("n_images", len(patches)), len(patches))).astype(int)
     patches = [patches[i] for i in kept]  # images are ordered by subject, so some of them means evenly spread ones
     fold = np.arange(len(patches)) % settings["n_folds"]
-    train, test = np.flatnonzero(fold != params["fold"]), np.flatnonzero(fold == params["fold"])
+    train = np.flatnonzero(fold != params["fold"])
+    test = np.flatnonzero(fold == params["fold"])
     known = train if params["codebook"] == "fold" else np.arange(len(patches))
     words = codebook([patches[i] for i in known], settings["words"], protocol.seed)
     rows = [features(p, words.predict(p.sift.astype(np.float64)), settings["words"]) for p in patches]
@@ -73,8 +75,12 @@ class Fold:
 
     def __init__(self, patches: list[Patches], rows: list[Any], train: Ints, test: Ints, every: int) -> None:
         held_out = np.arange(len(train)) % every == 0
-        self.rows, self.labels = rows, [p.labels for p in patches]
-        self.train, self.test, self.inner, self.held_out = train, test, train[~held_out], train[held_out]
+        self.rows = rows
+        self.labels = [p.labels for p in patches]
+        self.train = train
+        self.test = test
+        self.inner = train[~held_out]
+        self.held_out = train[held_out]
         # The graph model has a bias of its own, so the constant feature goes.
         graphs = [Graph(row[:, :-1], grid_edges(*p.shape)) for row, p in zip(rows, patches, strict=True)]
         self.images = PartlyLabelled(graphs, self.labels, [labels == UNKNOWN for labels in self.labels])
@@ -219,7 +225,8 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
         found: Comparisons = {}
         for where in _cells(protocol.settings(NAME), trials):
             mine, total = _counts(trials, where, "M")
-            more, whole = mine - _counts(trials, where, member)[0], np.maximum(total.sum(axis=0), 1.0)
+            more = mine - _counts(trials, where, member)[0]
+            whole = np.maximum(total.sum(axis=0), 1.0)
             gap = more.sum(axis=0) / whole
             parts = 100 * (gap + len(total) * (more - gap * total) / whole)
             labels = [f"{category}, MSSVM - {NAMES[member]}" for category in CATEGORIES]

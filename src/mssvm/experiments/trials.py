@@ -39,7 +39,8 @@ class Store:
     """Finished trials of one experiment, one JSON line each with a fingerprint of the settings it was run with."""
 
     def __init__(self, path: Path, fingerprint: Callable[[Params], str]) -> None:
-        self.path, self.fingerprint = path, fingerprint
+        self.path = path
+        self.fingerprint = fingerprint
 
     def open(self, resume: bool) -> dict[str, Trial]:
         """What is known already; without ``resume`` an older file is set aside and the store starts empty."""

@@ -49,7 +49,9 @@ def written(shelf: Shelf, shard: Shard, k: int, predict: Answer, folder: Path) -
 
 def compared(shelf: Shelf, shard: Shard, k: int, predict: Answer) -> tuple[list[Any], list[Any], list[Any]]:
     """Shapes, labels and predictions of the instances of a shard."""
-    shapes, labels, answers = list[Any](), list[Any](), list[Any]()
+    shapes = list[Any]()
+    labels = list[Any]()
+    answers = list[Any]()
     for part, found in answered(shard, predict):
         shapes += part.shapes
         labels += part.labels

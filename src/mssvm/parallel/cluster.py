@@ -48,7 +48,8 @@ PLUGIN = "mssvm"
 class Shelves(WorkerPlugin):
     """Gives every worker, also one that joins later, its shelf."""
 
-    name, idempotent = PLUGIN, True
+    name = PLUGIN
+    idempotent = True
 
     def setup(self, worker: Any) -> None:
         limit = worker.memory_manager.memory_limit or 0
@@ -101,7 +102,9 @@ class Cluster:
         """``n`` things in stretches, one a worker, by threads; cut at multiples of ``unit`` where that is fair."""
         threads = self.refreshed()
         unit = unit if n >= 2 * unit * len(threads) else 1
-        total, seen, first = sum(threads.values()), 0, 0
+        total = sum(threads.values())
+        seen = 0
+        first = 0
         out = []
         for address, own in threads.items():
             seen += own
@@ -154,7 +157,8 @@ class Cluster:
     def _gathered(self, begun: Any) -> Any:
         """Dask leaves tasks that prefer some workers where they are when all of these are lost at once; such are given
         up, to be begun anew without preference."""
-        tasks, used = futures_of(begun), set(self.workers)
+        tasks = futures_of(begun)
+        used = set(self.workers)
         while True:
             try:
                 wait(tasks, timeout=LOOK)

@@ -83,7 +83,9 @@ class Surveyed:
     def blocks(self, encoder: Encoder, engine: Engine) -> tuple[tuple[tuple[Piece, ...], ...], Ints]:
         """The pieces of every block that one machine would make, and where blocks begin among labelled instances."""
         size = {key: int(encoder.kind(key).cards.sum()) for key in self.kinds}
-        sizes, shard_of, number = [], [], []
+        sizes = []
+        shard_of = []
+        number = []
         for k, (survey, labelled, keys) in enumerate(zip(self.surveys, self.labelled, self.keys, strict=True)):
             chosen = np.flatnonzero(labelled)
             sizes.append(np.array([size[key] for key in survey.keys], np.int64)[keys[chosen]])
@@ -93,7 +95,8 @@ class Surveyed:
         if not len(ends):
             raise InputError("no site of y is labelled; training needs at least one label.")
         ptr = block_ptr(ends, encoder.model, engine)
-        shards, numbers = np.concatenate(shard_of), np.concatenate(number)
+        shards = np.concatenate(shard_of)
+        numbers = np.concatenate(number)
         blocks = [self._pieces(shards[a:b], numbers[a:b]) for a, b in zip(ptr[:-1], ptr[1:], strict=True)]
         return tuple(blocks), ptr
 
@@ -114,9 +117,19 @@ class Surveyed:
         fresh = encoder.structure, encoder.schema, encoder.vocabulary
         uncut = len(pieces) == 1 and all(bool(labelled.all()) for labelled in self.labelled)
         posed = Posed(
-            uuid4().hex, self.data.shards, self.missing_label, *fresh, objective, inference, C, engine, weigh,
-            encoder.rows_of(self.kinds), pieces, uncut,
-        )  # fmt: skip
+            uuid4().hex,
+            self.data.shards,
+            self.missing_label,
+            *fresh,
+            objective,
+            inference,
+            C,
+            engine,
+            weigh,
+            encoder.rows_of(self.kinds),
+            pieces,
+            uncut,
+        )
         return ShardedProblem(self.cluster, posed, encoder.model, ptr)
 
 
@@ -220,7 +233,8 @@ class ShardedProblem:
         """A function of stretches of blocks, in order."""
 
         def begin() -> Any:
-            posed, more = self._posed(), [self.cluster.spread(arg) for arg in args]
+            posed = self._posed()
+            more = [self.cluster.spread(arg) for arg in args]
             dealt = self.cluster.dealt(self.n_blocks)
             return [self.cluster.submit(function, posed, a, b, *more, at=at, name=f"{a}_{b}") for at, a, b in dealt]
 
@@ -232,7 +246,9 @@ class ShardedProblem:
             return self._singles(what, w, instances)
 
         def begin() -> Any:
-            dealt, posed, sent = self.cluster.dealt(self.n_blocks), self._posed(), self.cluster.spread(w)
+            dealt = self.cluster.dealt(self.n_blocks)
+            posed = self._posed()
+            sent = self.cluster.spread(w)
             args = (posed, what, self.temperatures)
             futures = [
                 self.cluster.submit(work.evaluate, *args, a, b, sent, at=at, name=f"{a}_{b}") for at, a, b in dealt
@@ -251,7 +267,8 @@ class ShardedProblem:
         asked = [(int(j), int(i - self.ptr[j])) for j, i in zip(block, instances, strict=True)]
 
         def begin() -> Any:
-            posed, sent = self._posed(), self.cluster.spread(w)
+            posed = self._posed()
+            sent = self.cluster.spread(w)
             out = []
             for at, a, b in self.cluster.dealt(self.n_blocks):
                 mine = [k for k, (j, _) in enumerate(asked) if a <= j < b]

@@ -31,7 +31,9 @@ class Column:
     """Numbers of one type in a file that grows while it is written and is mapped piece by piece afterwards."""
 
     def __init__(self, path: Path, dtype: Any) -> None:
-        self.path, self.dtype, self.n = path, np.dtype(dtype), 0
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.n = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
 
@@ -43,7 +45,8 @@ class Column:
     def __getitem__(self, span: slice) -> AnyArray:
         """A part of the file as an array that can be written to without changing the file: kernels are compiled for
         such arrays alone."""
-        start, stop = span.start or 0, self.n if span.stop is None else span.stop
+        start = span.start or 0
+        stop = self.n if span.stop is None else span.stop
         if start >= stop:
             return np.zeros(0, self.dtype)
         mapped = np.memmap(self.path, self.dtype, "c", start * self.dtype.itemsize, (stop - start,))
@@ -69,13 +72,15 @@ class Source:
 
     def add(self, items: Sequence[Any]) -> None:
         schema, rows = FeatureSchema.learn(items, self.what)
-        matrix, kind = rows.matrix, schema.kind
+        matrix = rows.matrix
+        kind = schema.kind
         if self.kind not in ("", kind):
             raise InputError(f"{kind} features, but {self.kind} ones before; use one kind.", what=self.what, instance=0)
         if kind != "named" and self.width not in (0, schema.n_features):
             reason = f"{schema.n_features} features per site, but the instances before have {self.width}."
             raise InputError(reason, what=self.what, instance=0)
-        self.kind, self.width = kind, schema.n_features
+        self.kind = kind
+        self.width = schema.n_features
         if kind == "dense":
             self.values.append(matrix)
         else:
@@ -94,16 +99,21 @@ class Source:
 
     def rows(self, first: int, last: int, schema: FeatureSchema, columns: Ints) -> FeatureRows:
         """The rows of some instances in the columns of all shards; ``columns`` gives the shard's theirs (-1: none)."""
-        a, b = int(self.ptr[first]), int(self.ptr[last])
+        a = int(self.ptr[first])
+        b = int(self.ptr[last])
         ptr = self.ptr[first : last + 1] - a
         if self.at is None:
             return FeatureRows(self.values[a * self.width : b * self.width].reshape(-1, self.width), ptr)
-        c, d = int(self.at[a]), int(self.at[b])
-        data, indices, indptr = self.values[c:d], columns[self.columns[c:d]], self.at[a : b + 1] - c
+        c = int(self.at[a])
+        d = int(self.at[b])
+        data = self.values[c:d]
+        indices = columns[self.columns[c:d]]
+        indptr = self.at[a : b + 1] - c
         if (indices < 0).any():
             known = indices >= 0
             indptr = offsets(known.astype(np.int64))[indptr]
-            data, indices = data[known], indices[known]
+            data = data[known]
+            indices = indices[known]
         parts = (data, indices.astype(np.int32), indptr.astype(np.int32 if len(data) < 1 << 31 else np.int64))
         matrix = sparse.csr_array(parts, shape=(b - a, schema.n_features))
         matrix.sum_duplicates()
@@ -125,7 +135,8 @@ class Stored:
     """A shard that was read: features, labels, topologies and lines of its instances."""
 
     def __init__(self, shard: Shard, structure: Structure, missing_label: Hashable, folder: Path) -> None:
-        self.name, self.folder = shard.name, folder
+        self.name = shard.name
+        self.folder = folder
         self.sources: dict[str, Source] = {}
         self.types: dict[str, tuple[str, ...]] = {}
         self.values: dict[Any, int] = {}
@@ -148,7 +159,8 @@ class Stored:
             self.unit = part.unit
         for source in self.sources.values():
             source.close()
-        self.keys, self.lines = np.array(keys, np.int64), np.array(lines, np.int64)
+        self.keys = np.array(keys, np.int64)
+        self.lines = np.array(lines, np.int64)
         self.labelled = np.concatenate(observed)
         self.site_ptr = offsets(np.concatenate(sites))
 

@@ -90,10 +90,13 @@ class Shelf:
     """What a worker has: shards on disk, blocks in memory as far as the ``free`` bytes (0: not known) allow."""
 
     def __init__(self, folder: Path, free: int = 0, threads: int = 1) -> None:
-        self.folder, self.budget, self.threads = folder, KEPT * (free or 1 << 62), threads
+        self.folder = folder
+        self.budget = KEPT * (free or 1 << 62)
+        self.threads = threads
         self._stored: dict[str, Stored] = {}
         self._made: dict[tuple[str, int], Made] = {}
-        self._lock, self._encoders = RLock(), dict[str, Encoder]()
+        self._lock = RLock()
+        self._encoders = dict[str, Encoder]()
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -141,7 +144,8 @@ class Shelf:
             read = [self.stored(posed.shards[p.shard], posed.structure, posed.missing_label) for p in posed.pieces[j]]
         found = list(zip(read, posed.pieces[j], strict=True))
         parts = [stored.part(p.first, p.last, posed.schema, posed.vocabulary) for stored, p in found]
-        parsed, labels = joined_parsed([part[0] for part in parts]), joined_labels([part[1] for part in parts])
+        parsed = joined_parsed([part[0] for part in parts])
+        labels = joined_labels([part[1] for part in parts])
         with placed([(stored, b) for stored, p in found for b in range(p.first, p.last)]):
             encoded = encoder.assemble(posed.structure.derive(posed.schema, parsed)[1], posed.whole)
             weight, per_site = posed.weigh(labels)

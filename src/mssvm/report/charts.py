@@ -7,11 +7,20 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, isfinite, log10
 
-WIDTH, HEIGHT = 460, 300
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 34, 46
+WIDTH = 460
+HEIGHT = 300
+LEFT = 58
+RIGHT = 14
+TOP = 34
+BOTTOM = 46
 N_STYLES = 6
-BAR_WIDTH, BAR_LEFT, BAR_RIGHT, BAR_TOP = 620, 120, 52, 42
-BAR, GAP, LONGEST = 11, 12, 16
+BAR_WIDTH = 620
+BAR_LEFT = 120
+BAR_RIGHT = 52
+BAR_TOP = 42
+BAR = 11
+GAP = 12
+LONGEST = 16
 
 
 @dataclass(frozen=True)
@@ -77,14 +86,23 @@ def line_chart(
 
 
 def heat_map(
-    title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]],
-    row_label: str, column_label: str, texts: Sequence[Sequence[str]], bound: float | None = None,
-) -> str:  # fmt: skip
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float | None]],
+    row_label: str,
+    column_label: str,
+    texts: Sequence[Sequence[str]],
+    bound: float | None = None,
+) -> str:
     """A coloured table; blue is high, orange low, white the middle of the range, which goes from -bound to bound where
     that is given. Empty cells are hatched grey."""
     known = [v for row in values for v in row if v is not None]
     low, high = (min(known), max(known)) if bound is None else (-bound, bound)
-    cell_w, cell_h, left, top = 76, 44, 86, 64
+    cell_w = 76
+    cell_h = 44
+    left = 86
+    top = 64
     parts = [f'<text class="t" x="8" y="18">{escape(title)}</text>']
     parts.append(f'<text class="a" x="{left}" y="38">{escape(column_label)}</text>')
     parts.append(f'<text class="a" x="8" y="38">{escape(row_label)}</text>')
@@ -122,7 +140,8 @@ def bar_chart(title: str, groups: Sequence[str], series: Sequence[tuple[str, Seq
         middle = top + len(series) * BAR / 2 + 4
         parts.append(f'<text class="k e" x="{BAR_LEFT - 8}" y="{middle:g}">{escape(shown)}</text>')
         for k, (_, values) in enumerate(series):
-            y, width = top + k * BAR, max(room * values[g], 0.5)
+            y = top + k * BAR
+            width = max(room * values[g], 0.5)
             parts.append(
                 f'<rect class="p c{k % N_STYLES}" x="{BAR_LEFT}" y="{y}" width="{width:.1f}" height="{BAR - 2}"/>'
             )
@@ -190,9 +209,11 @@ def _curve(series: Series, x_axis: _Axis, y_axis: _Axis, log_y: bool) -> str:
         parts += [_marker(style, x, y) for x, y in points]
     if series.error is not None:
         for (x, _), k in zip(points, kept, strict=True):
-            low, high = series.y[k] - series.error[k], series.y[k] + series.error[k]
+            low = series.y[k] - series.error[k]
+            high = series.y[k] + series.error[k]
             if isfinite(low) and (low > 0 or not log_y):
-                y1, y2 = y_axis(low), y_axis(high)
+                y1 = y_axis(low)
+                y2 = y_axis(high)
                 parts.append(f'<line class="b c{style}" x1="{x:.1f}" x2="{x:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>')
     return "".join(parts)
 
@@ -206,7 +227,8 @@ def _marker(style: int, x: float, y: float) -> str:
 
 
 def _key(series: Series, place: int) -> str:
-    x, y = LEFT + (place % 3) * 132, TOP + 16 * (place // 3)
+    x = LEFT + (place % 3) * 132
+    y = TOP + 16 * (place // 3)
     style = series.style % N_STYLES
     line = f'<line class="l c{style}" x1="{x}" x2="{x + 20}" y1="{y - 4}" y2="{y - 4}"/>'
     return line + _marker(style, x + 10, y - 4) + f'<text class="k" x="{x + 25}" y="{y}">{escape(series.name)}</text>'

@@ -78,7 +78,8 @@ def _statuses(found: Comparison) -> list[Text]:
 def _curves(found: Comparison) -> list[Section]:
     """Accuracies by the size of the training set, where there are several, and objectives."""
     shares = sorted({t.share for t in found.trials})
-    learning, training = [], []
+    learning = []
+    training = []
     for k, name in enumerate(found.methods):
         estimates = [Estimate.of(100 * found.accuracies(name, share)) for share in shares]
         sizes = [float(np.mean([t.n_train for t in found.of(name, share)])) for share in shares]
@@ -87,7 +88,8 @@ def _curves(found: Comparison) -> list[Section]:
         objective = found.of(name)[0].objectives
         start = objective[0] if len(objective) and objective[0] > 0 else 1.0
         training.append(Series(name, list(range(len(objective))), (objective / start).tolist(), None, k))
-    drawings, notes = [], []
+    drawings = []
+    notes = []
     if any(len(set(series.x)) > 1 for series in learning):
         axes = ("training instances", "accuracy, %")
         drawings.append(line_chart("Accuracy by size of the training set", *axes, learning))
@@ -151,7 +153,8 @@ def _sized(values: Any) -> Any:
 def lead(found: Comparison, data: Dataset) -> str:
     """The page in two sentences."""
     methods = ", ".join(found.methods)
-    labelled, sites = found.pooled[found.methods[0]].n_sites, len(found.truth.observed)
+    labelled = found.pooled[found.methods[0]].n_sites
+    sites = len(found.truth.observed)
     return (
         f"{methods} on {data.name}: {len(data)} instances with {sites} sites, {labelled} of them labelled, "
         f"{found.space.n_classes} classes. Every method was trained and judged on the same {found.n_folds} folds."

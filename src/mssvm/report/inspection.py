@@ -44,7 +44,8 @@ def _objective(estimator: Any) -> list[Figure]:
 
 def _tables(estimator: Any) -> list[Figure]:
     """Weights of pairs of labels that no feature scales, as coloured tables."""
-    encoder, labels = estimator.encoder_, [str(c) for c in estimator.labels_.classes]
+    encoder = estimator.encoder_
+    labels = [str(c) for c in estimator.labels_.classes]
     blocks = [b for b in encoder.blocks if b.source is None and b.axes == ("label", "label")]
     if not blocks or len(labels) > MOST_LABELS:
         return []
