@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from mssvm.core import library
 settings.register_profile("mssvm", deadline=None, derandomize=True)
 settings.load_profile("mssvm")
 
+# Cases of one test function that count as fast. The conformance tables have thousands; the others are marked slow.
+FAST_CASES = 16
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--native", type=Path, help="directory of the native libraries to test, such as sanitized ones")
@@ -22,6 +26,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if directory := config.getoption("--native"):
         library.DIRECTORY = directory.resolve()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with many cases, mark all as slow but ``FAST_CASES``, evenly spread over the table."""
+    cases: defaultdict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        cases[item.path, function].append(item)
+    for table in cases.values():
+        every = -(-len(table) // FAST_CASES)
+        for position, item in enumerate(table):
+            if position % every:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
