@@ -78,13 +78,11 @@ def differences(kept: Any, new: Any) -> tuple[list[str], list[str]]:
     """What is wrong, and what differs without being judged."""
     wrong: list[str] = []
     noted: list[str] = []
-    before = dict(leaves(kept))
-    after = dict(leaves(new))
+    before, after = dict(leaves(kept)), dict(leaves(new))
     if before.keys() != after.keys():
         wrong.append(f"other fields: {sorted(before.keys() ^ after.keys())[:4]}")
     for path in before.keys() & after.keys():
-        a = before[path]
-        b = after[path]
+        a, b = before[path], after[path]
         close = any(name in path for name in CLOSE) and abs(a - b) <= TOLERANCE * max(abs(a), abs(b))
         if a == b or close:
             continue
@@ -95,8 +93,7 @@ def differences(kept: Any, new: Any) -> tuple[list[str], list[str]]:
 
 def replay(experiment: str, record: Record) -> tuple[list[str], list[str], Any, float]:
     """One trial again, on one BLAS thread as in ``mssvm reproduce``."""
-    protocol = Protocol.load()
-    began = monotonic()
+    protocol, began = Protocol.load(), monotonic()
     if protocol.fingerprint(experiment, record["params"]) != record["fingerprint"]:
         return ["the protocol's settings of this trial have changed"], [], {}, 0.0
     with threadpool_limits(1):
@@ -135,8 +132,7 @@ def main() -> int:
             print(name, record["params"], record["seconds"])
         return 0
     began = monotonic()
-    names = [name for name, _ in work]
-    records = [record for _, record in work]
+    names, records = [name for name, _ in work], [record for _, record in work]
     n_right = 0
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         for k, answer in enumerate(pool.map(replay, names, records)):

@@ -37,7 +37,7 @@ class Bound(Protocol):
     def __call__(self, theta: Potentials) -> Belief:
         """PS_{outputs}[eps_y] PS_{hidden}[eps_h] theta of every instance, its gradient, and what is known about it.
 
-        A bound of some instances leaves the others at value 0, marginals 0 and ``Status.nothing``.
+        A bound of some instances leaves the others at value 0 and marginals 0; their status has no meaning.
         """
         ...
 
@@ -180,7 +180,7 @@ class Engine(Protocol):
 
     @property
     def idle(self) -> int:
-        """How many threads ``each`` would use here: one inside work that it runs."""
+        """Number of threads that ``parallel_map`` would use here: one inside work that it runs."""
         ...
 
     def exact(self, batch: Batch, settings: ExactSettings) -> ExactPlan: ...
