@@ -106,20 +106,21 @@ class Pool:
         fresh = {"mp_context": get_context("spawn"), "initializer": begin_worker, "initargs": (folder,)}
         self.processes = [ProcessPoolExecutor(1, **fresh) for _ in range(n)]  # type: ignore[arg-type]
 
-    def dealt(self, n: int, unit: int = 4) -> list[tuple[int, int, int]]:
+    def divide(self, n: int, unit: int = 4) -> list[work.Share]:
         ends = [n * k // len(self.processes) for k in range(len(self.processes) + 1)]
-        return [(k, a, b) for k, (a, b) in enumerate(zip(ends[:-1], ends[1:], strict=True)) if b > a]
+        spans = enumerate(zip(ends[:-1], ends[1:], strict=True))
+        return [work.Share(str(k), first, last) for k, (first, last) in spans if last > first]
 
-    def spread(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         return value
 
     def has(self, sent: Any) -> bool:
         return True
 
-    def submit(self, function: Any, *args: Any, at: int = 0, name: str = "") -> Future[Any]:
-        return self.processes[at].submit(on_shelf, function, *args)
+    def submit(self, function: Any, *args: Any, at: str = "0", name: str = "") -> Future[Any]:
+        return self.processes[int(at)].submit(on_shelf, function, *args)
 
-    def reduced(self, futures: list[Future[Any]], n_blocks: int) -> Any:
+    def reduce(self, futures: list[Future[Any]], n_blocks: int) -> Any:
         return lambda: work.reduce(*(future.result() for future in futures), n_blocks=n_blocks)
 
     def result(self, begin: Any, blame: Any) -> Any:
@@ -179,7 +180,7 @@ def parts_of_dask(cluster: Any, n_weights: int, repeats: int) -> dict[str, float
 
     return {
         "task": timed(lambda: client.gather(client.submit(int, pure=False)), repeats)[0],
-        "send": timed(lambda: cluster.spread(w), repeats)[0],
+        "send": timed(lambda: cluster.broadcast(w), repeats)[0],
         "back": timed(back, repeats)[0],
         "add": timed(lambda: w + w, repeats)[0],
         "bytes": float(w.nbytes),

@@ -12,7 +12,7 @@ from PIL import Image
 
 import mssvm as ms
 from mssvm.cli import main
-from mssvm.cli.masks import shown
+from mssvm.cli.masks import colours_of
 from mssvm.data import read, weak_pictures
 from mssvm.data.embedded import photograph, write_pictures
 from mssvm.data.readers import png
@@ -89,12 +89,12 @@ def test_what_a_folder_cannot_hold_is_refused(folder, tmp_path, capsys) -> None:
 
 
 def test_colours_of_classes() -> None:
-    indices, colours = shown(["#0000ff", "#ff0000"], None)
+    indices, colours = colours_of(["#0000ff", "#ff0000"], None)
     assert indices.tolist() == [0, 1] and colours.tolist() == [[0, 0, 255], [255, 0, 0]]
-    indices, colours = shown([0, 3, 200], PALETTE)
+    indices, colours = colours_of([0, 3, 200], PALETTE)
     assert indices.tolist() == [0, 3, 200] and colours[:4].tolist() == PALETTE and len(colours) == 201
-    assert shown(["cat", "dog"], None)[0].tolist() == [0, 1]
-    assert len(np.unique(shown(list(range(8)), None)[1], axis=0)) == 8
+    assert colours_of(["cat", "dog"], None)[0].tolist() == [0, 1]
+    assert len(np.unique(colours_of(list(range(8)), None)[1], axis=0)) == 8
 
 
 def test_entropy_is_a_share_of_the_largest_possible() -> None:

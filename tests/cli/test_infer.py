@@ -318,7 +318,7 @@ def test_memory_beyond_the_limit_is_not_had_and_the_best_so_far_is_printed(
 
     def hungry(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
         if known:
-            limits.kept(Answer(-1.5, False, False, -1.5, np.nan, "so far", np.array([1, 0])))
+            limits.keep_possible(Answer(-1.5, False, False, -1.5, np.nan, "so far", np.array([1, 0])))
         return Answer(float(np.ones(1 << 27).sum()), True, True, 0.0, 0.0, "a gibibyte")
 
     monkeypatch.setattr("mssvm.cli.infer.answer", hungry)

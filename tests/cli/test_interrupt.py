@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mssvm as ms
-from mssvm.cli.interrupt import interruptible, last_words
+from mssvm.cli.interrupt import interruptible, on_interruption
 from mssvm.data.embedded import weak_pictures, write_pictures
 from mssvm.optim import checkpoints_of
 
@@ -58,7 +58,7 @@ def test_work_that_does_not_listen_is_left_behind(heard: Any) -> None:
     """A long sleep stands for a kernel: no instruction of Python's ends it."""
 
     def work() -> None:
-        with last_words(lambda: "kept a file"):
+        with on_interruption(lambda: "kept a file"):
             time.sleep(6.0)
 
     press(0.1)

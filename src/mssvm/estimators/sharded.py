@@ -59,7 +59,7 @@ class ShardedTrainingData(FittedData):
 
     @property
     def where(self) -> Callable[[], str]:
-        return self.surveyed.cluster.told
+        return self.surveyed.cluster.summary
 
     @staticmethod
     def _census(surveyed: Surveyed, vocabulary: LabelVocabulary) -> Census:

@@ -1,4 +1,4 @@
-"""Images as SVG, alone and in rows: one rectangle per run of equal pixels, so that no binary data is embedded."""
+"""Images as SVG, alone and in rows: one rectangle per run of equal pixels, so that no binary data are embedded."""
 
 from __future__ import annotations
 
@@ -71,11 +71,12 @@ def strip(title: str, drawings: Sequence[str]) -> str:
     at = 0.0
     height = 0.0
     for drawing in drawings:
-        found = _DRAWING.fullmatch(drawing)
-        assert found is not None, "a strip is made of drawings of this package"
-        parts.append(f'<g shape-rendering="crispEdges" transform="translate({at:g})">{found[3]}</g>')
-        at += float(found[1]) + SPACE
-        height = max(height, float(found[2]))
+        match = _DRAWING.fullmatch(drawing)
+        assert match is not None, "a strip is made of drawings of this package"
+        drawing_width, drawing_height, content = match.groups()
+        parts.append(f'<g shape-rendering="crispEdges" transform="translate({at:g})">{content}</g>')
+        at += float(drawing_width) + SPACE
+        height = max(height, float(drawing_height))
     return svg(at - SPACE, height, title, parts)
 
 

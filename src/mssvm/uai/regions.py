@@ -2,8 +2,8 @@
 
 A region is a few outputs near each other; all others are held at their states. Arc consistency removes the states that
 these rule out; the rest of the region, with the hidden variables it reaches, is eliminated in small tables: hidden
-variables are summed, then the outputs maximised. Only the factors that the region touches are evaluated again, thousands
-of regions a second. The gain of new outputs is the difference of the functions that the hidden variables leave.
+variables are summed, then the outputs maximised. Only the factors that the region touches are evaluated again,
+thousands of regions a second. The gain of new outputs is a difference of the functions without hidden variables.
 
 Gumbel noise on the outputs' scores, times a temperature, turns the best outputs of a region into random good ones. With
 cycles of cooling the walk leaves local optima, and its outputs always have positive probability.
