@@ -32,15 +32,15 @@ def in_cache(threads: int) -> tuple[float, Any]:
     """512 portions of about a millisecond: the best speed-up that cores and their clocks allow."""
     workers = Workers(threads)
     numbers = np.random.default_rng(2).normal(size=(512, CACHED))
-    return best_of_three(lambda: workers.each(repeated_sum, numbers, [4000] * len(numbers)))
+    return best_of_three(lambda: workers.parallel_map(repeated_sum, numbers, [4000] * len(numbers)))
 
 
 def from_memory(threads: int) -> tuple[float, Any]:
     """128 portions of one large array, each read once."""
     workers = Workers(threads)
     numbers = np.empty((128, GIGABYTES * 10**9 // 8 // 128))
-    workers.each(lambda row: row.fill(1.0), numbers)
-    return best_of_three(lambda: workers.each(repeated_sum, numbers, [1] * len(numbers)))
+    workers.parallel_map(lambda row: row.fill(1.0), numbers)
+    return best_of_three(lambda: workers.parallel_map(repeated_sum, numbers, [1] * len(numbers)))
 
 
 def chains(n: int, length: int = 40, k: int = 10, d: int = 50, missing: float = 0.3) -> tuple[list[Any], list[Any]]:

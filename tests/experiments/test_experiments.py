@@ -18,7 +18,7 @@ from mssvm.experiments.lbfgs import ScipyLBFGS
 from mssvm.experiments.members import MEMBERS, NAMES, Untrained
 from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.segmentation import filtered_accuracy, noisy_images, picture
-from mssvm.experiments.statistics import Differences, Estimate, Verdict, each, judge, pool
+from mssvm.experiments.statistics import Differences, Estimate, Verdict, judge, judge_each, pool
 from mssvm.experiments.trials import Store, Trial, run_trials
 from mssvm.inference.base import Exact
 from mssvm.inference.propagation.propagate import Propagate
@@ -176,10 +176,10 @@ def test_single_comparisons_are_corrected_for_their_number():
     noise = (noise - noise.mean()) / noise.std(ddof=1)
     weak, strong = (differences(*(noise + t / np.sqrt(20))) for t in (2.2, 9.0))
     assert ttest_1samp(list(weak.values.values()), 0.0).pvalue == pytest.approx(0.0404, abs=1e-4)
-    assert each([weak], 0.95, 5) == [Verdict.CLAIMED]
-    assert each([weak, strong], 0.95, 5) == [Verdict.CLAIMED, Verdict.CLAIMED]
+    assert judge_each([weak], 0.95, 5) == [Verdict.CLAIMED]
+    assert judge_each([weak, strong], 0.95, 5) == [Verdict.CLAIMED, Verdict.CLAIMED]
     nothing = [differences(*rng.normal(size=20)) for _ in range(8)]
-    assert each([weak, strong, *nothing], 0.95, 5)[:2] == [Verdict.UNDECIDED, Verdict.CLAIMED]
+    assert judge_each([weak, strong, *nothing], 0.95, 5)[:2] == [Verdict.UNDECIDED, Verdict.CLAIMED]
 
 
 def test_a_claim_has_direction_size_and_readings():

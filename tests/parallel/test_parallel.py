@@ -99,7 +99,7 @@ def test_one_two_and_four_workers_have_the_same_bits_and_new_ones_are_used(dense
             local.wait_for_workers(4)
 
     def blocks(dask_worker: Any) -> int:
-        return len(dask_worker.plugins[PLUGIN].shelf._made)
+        return len(dask_worker.plugins[PLUGIN].shelf._blocks)
 
     with ms.distributed(local):
         _scaled(local, 1)
@@ -371,7 +371,7 @@ def test_blocks_beyond_the_memory_are_bound_anew(local: Any, dense: Any) -> None
             dask_worker.plugins[PLUGIN].shelf.budget = 100_000
 
         def made(dask_worker: Any) -> int:
-            return sum(block.bytes for block in dask_worker.plugins[PLUGIN].shelf._made.values())
+            return sum(block.bytes for block in dask_worker.plugins[PLUGIN].shelf._blocks.values())
 
         local.run(little)
         _same(MEMBERS["hcrf"]().fit(data), alone)

@@ -31,9 +31,10 @@ def section(protocol: Protocol, trials: Trials) -> Section:
     for reading in trials.present("reading", settings["readings"]):
         for scaling in trials.present("scaling", settings["scalings"], reading=reading):
             where = {"reading": reading, "scaling": scaling}
-            named = f"eading {reading}, C = {'1' if scaling == 'C' else '20/n'}"
-            charts.append(_chart(f"R{named}", settings, trials, where))
-            tables.append(_table(f"Error above MSSVM's in points, r{named}", settings, trials, where))
+            C = "1" if scaling == "C" else "20/n"
+            charts.append(_chart(f"Reading {reading}, C = {C}", settings, trials, where))
+            title = f"Error above MSSVM's in points, reading {reading}, C = {C}"
+            tables.append(_table(title, settings, trials, where))
     intro = Text(
         "Chains of 10 sites, 500 test instances, L-BFGS with homotopy for every member. The paper keeps C at 1 while "
         "the sum over instances grows; C = 20/n keeps the weight of the whole sample instead. The "

@@ -1,4 +1,4 @@
-"""The L-BFGS of the kept trials, SciPy's L-BFGS-B with one call a stage, so that they come out the same again."""
+"""The L-BFGS of the stored trials: SciPy's L-BFGS-B with one call per stage, so that they can be repeated."""
 
 from __future__ import annotations
 

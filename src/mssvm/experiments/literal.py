@@ -1,4 +1,4 @@
-"""The paper to the letter: zero initial weights, propagation, printed rates and stopping test, beside Table 2."""
+"""The paper to the letter: zero initial weights, propagation, printed rates and stopping test, as in Table 2."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def section(protocol: Protocol, trials: Trials) -> Section:
     for reading in settings["readings"]:
         for variant in settings["variants"]:
             where = {**variant, "reading": reading}
-            found = trials.where(**where)
-            if found:
-                label = [reading, *(variant[name] for name in ("variant", "start", "inference")), str(len(found))]
+            n = len(trials.where(**where))
+            if n:
+                label = [reading, variant["variant"], variant["start"], variant["inference"], str(n)]
                 rows.append([*label, *member_cells(trials, settings["members"], **where)])
     header = ["reading", "variant", "start", "inference", "trials", *member_header(settings["members"])]
     table = Table("Readings of the training procedure", header, rows, n_labels=4)

@@ -26,7 +26,7 @@ PACKAGES = ("mssvm", "numpy", "scipy", "scikit-learn")
 
 @dataclass(frozen=True)
 class Finished:
-    """One experiment's trials and what the report says about them."""
+    """One experiment's trials and its section of the report."""
 
     name: str
     trials: list[Trial]
@@ -43,7 +43,7 @@ def reproduce(
 ) -> list[Finished]:
     """Run the experiments (all by default) and write ``results.json`` and ``report.html`` under ``out``.
 
-    The report also shows experiments whose trials lie in ``out`` from an earlier call with the same settings.
+    The report also shows experiments with trials in ``out`` from an earlier call with the same settings.
     """
     unknown = [n for n in names if n not in EXPERIMENTS]
     if unknown:
@@ -66,7 +66,7 @@ def reproduce(
 
 
 def collect(protocol: Protocol, out: Path) -> list[Finished]:
-    """Everything under ``out`` that fits the protocol, in the report's order."""
+    """The trials under ``out`` that belong to the protocol, in the report's order."""
     finished = []
     for name, experiment in EXPERIMENTS.items():
         wanted = {key(params) for params in experiment.tasks(protocol)}
@@ -79,8 +79,7 @@ def collect(protocol: Protocol, out: Path) -> list[Finished]:
 
 
 def write(finished: Sequence[Finished], protocol: Protocol, out: Path, seconds: float) -> None:
-    """JSON with every table and claim (the trials lie beside it), and the report; each replaces its predecessor in one
-    step."""
+    """Write ``results.json`` (every table and claim) and ``report.html``; each replaces its predecessor in one step."""
     tree: dict[str, Any] = {
         "settings": _plain(protocol),
         "experiments": {

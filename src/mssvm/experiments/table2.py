@@ -44,8 +44,8 @@ def run(protocol: Protocol, params: Params) -> Result:
     """Accuracy, objective and inference calls of every member."""
     arena = protocol.arena(NAME, params)
     trained = protocol.train(NAME, arena, params["solver"], params["graph"])
-    found = {m: arena.report(fitted, "accuracy", "objective", "calls", "outcome") for m, fitted in trained}
-    return {"bayes": arena.bayes(), **found}
+    reports = {m: arena.report(fitted, "accuracy", "objective", "calls", "outcome") for m, fitted in trained}
+    return {"bayes": arena.bayes(), **reports}
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
@@ -85,10 +85,11 @@ def _table(protocol: Protocol, trials: Trials, graph: str) -> Table:
     members = settings["members"]
     rows = []
     for where in cross(graph=[graph], reading=settings["readings"], solver=settings["solvers"][graph]):
-        found = trials.where(**where)
-        if found:
-            first = [where["reading"], where["solver"], str(len(found)), trials.estimate(at("bayes"), **where).show()]
-            rows.append([*first, *member_cells(trials, members, **where)])
+        n = len(trials.where(**where))
+        if n:
+            bayes = trials.estimate(at("bayes"), **where).show()
+            label = [where["reading"], where["solver"], str(n)]
+            rows.append([*label, bayes, *member_cells(trials, members, **where)])
     strong = frozenset(range(len(rows), len(rows) + len(PAPER[graph])))
     rows += [["paper", s.removeprefix("paper "), "20", "", *paper_cells(v)] for s, v in PAPER[graph].items()]
     header = ["reading", "solver", "trials", "Bayes", *member_header(members)]
