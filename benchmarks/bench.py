@@ -445,8 +445,12 @@ def summary(name: str, found: dict[str, Any]) -> str:
     for who, c in found["contestants"].items():
         figures = f"{c['figure_wall']:.4g} (processor {c['figure_cpu']:.4g})" if "wall" in c else c["failed"]
         parts.append(f"{who} {figures}")
-    marks = [f"{w['text']}: {'?' if w['met'] is None else 'met' if w['met'] else 'NOT MET'}" for w in found["wanted"]]
-    return f"{name} [{found['unit']}]: {'; '.join(parts)}" + (f" -- {'; '.join(marks)}" if marks else "")
+    line = f"{name} [{found['unit']}]: {'; '.join(parts)}"
+    verdicts = {None: "?", True: "met", False: "NOT MET"}
+    targets = [f"{target['text']}: {verdicts[target['met']]}" for target in found["wanted"]]
+    if targets:
+        line += f" -- {'; '.join(targets)}"
+    return line
 
 
 def machine() -> dict[str, Any]:

@@ -177,7 +177,11 @@ def main() -> int:
         trials = Trials(store.read().values(), protocol.confidence)
         cells += [cell for check in checks for cell in check(text, trials)]
     for c in cells:
-        flag = "  beyond 4" if abs(c.z) > FAR else "  beyond 2.5" if abs(c.z) > NEAR else ""
+        flag = ""
+        if abs(c.z) > FAR:
+            flag = "  beyond 4"
+        elif abs(c.z) > NEAR:
+            flag = "  beyond 2.5"
         ours = f"{c.ours.show():>14} ({c.ours.n:3})"
         theirs = f"{c.mean:6.2f} ± {c.se:.2f}"
         print(f"{c.name:34} ours {ours}  reference {theirs}  z {c.z:+5.2f}{flag}")

@@ -3,10 +3,10 @@ nothing had happened.
 
     python tools/attack_faults.py [--runs NAME ...] [--kills N] [--stops N] [--spells N] [--json FILE]
 
-Commands run in children forked from this process, which has imported everything and loaded every kernel, so that a
-case takes as long as its training; every tenth starts a Python of its own. Checkpoints are written between any two
-iterations. A case fails if the model that comes out in the end differs in any weight from that of the undisturbed
-run, if anything but a sentence was said, or if a file is left over.
+Commands run in children forked from this process, which has imported everything, so that a case takes as long as its
+training; every tenth starts a Python of its own. Checkpoints are written between any two iterations. A case fails if
+the final model differs in any weight from that of the undisturbed run, if it prints anything but a sentence, or if it
+leaves a file behind.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from mssvm.experiments import demo
 
 FIT = import_module("mssvm.cli.fit")
 NOBODY = 65534
-# so that permissions hold for root, too
+# Numbers of Linux's prctl: without this capability permissions hold for root, too.
 PR_CAPBSET_DROP = 24
 CAP_DAC_OVERRIDE = 1
 RUNS: dict[str, tuple[str, ...]] = {
@@ -69,7 +69,7 @@ def write_data(path: Path) -> None:
 
 @dataclass
 class Ended:
-    """How a command ended: its exit code (negative: the signal), and what it said on standard error."""
+    """How a command ended: its exit code (negative: the signal), its standard error, its time."""
 
     code: int
     said: str
@@ -77,6 +77,7 @@ class Ended:
 
     @property
     def raw(self) -> bool:
+        """Whether it printed a traceback instead of a sentence."""
         return "Traceback" in self.said
 
 
@@ -92,7 +93,7 @@ class Bench:
     failed: list[str] = field(default_factory=list)
 
     def prepare(self) -> None:
-        """Load every kernel here, then run everything once without disturbance."""
+        """Import everything here, then run everything once without disturbance."""
         vars(FIT)["SAVED_EVERY"] = 0.0
         write_data(self.folder / "d.jsonl")
         with open(os.devnull, "w") as quiet:
@@ -150,7 +151,7 @@ class Bench:
     def forked(
         self, command: list[str], before: Callable[[], Any] | None = None, after: float = 0.0, signal_: int = 0
     ) -> Ended:
-        """Run in a child, which gets the signal after so many seconds."""
+        """Run in a child, which gets the signal after ``after`` seconds."""
         began = time.monotonic()
         child = self.started(command, before)
         if signal_:
@@ -173,7 +174,7 @@ class Bench:
         return Ended(process.wait(), process.communicate()[1], time.monotonic() - began)
 
     def judge(self, kind: str, case: str, problem: str) -> None:
-        """Count a case; whatever it leaves is removed."""
+        """Count a case and remove its files."""
         self.counts[f"{kind}: {'failed' if problem else 'held'}"] += 1
         if problem:
             self.failed.append(f"{kind}, {case}: {problem}")
@@ -181,13 +182,13 @@ class Bench:
             file.unlink()
 
     def resumed(self, run: str, ended: Ended) -> str:
-        """What is wrong with the model after going on; nothing, if it is that of the undisturbed run."""
+        """Resume if the run was cut short; returns what is wrong with the final model, empty if nothing."""
         if ended.raw:
             return f"a traceback: {ended.said[-300:]}"
         if ended.code:
-            again = self.forked(self.command(run, "m", "--resume"))
-            if again.code or again.raw:
-                return f"--resume ended with {again.code}: {again.said[-300:]}"
+            resumed = self.forked(self.command(run, "m", "--resume"))
+            if resumed.code or resumed.raw:
+                return f"--resume ended with {resumed.code}: {resumed.said[-300:]}"
         if self.weights("m") != self.whole[run][0]:
             return "another model"
         left = [p.name for p in self.folder.glob("*m*") if p.name not in ("m", "d.jsonl")]
@@ -214,16 +215,18 @@ def stops(bench: Bench, n: int, signals: tuple[int, ...], kind: str) -> None:
 
 
 class Full:
-    """A disk that is full from the k-th operation on: creating, writing, flushing or renaming a file. How many there
-    were is kept in the file ``told``."""
+    """A disk that is full after k operations: creating, writing, flushing or renaming a file.
 
-    def __init__(self, k: float, told: Path | None = None) -> None:
+    The number of operations is written to the file ``counter``.
+    """
+
+    def __init__(self, k: float, counter: Path | None = None) -> None:
         self.most = k
-        self.told = told
+        self.counter = counter
         self.done = 0
 
     def install(self) -> None:
-        """In a child, in the functions that ``replacing`` uses."""
+        """Patch the functions that ``replacing`` uses, in a child."""
         opened = os.fdopen
         for module, name in ((tempfile, "mkstemp"), (os, "fsync"), (os, "replace")):
             setattr(module, name, self.counted(getattr(module, name)))
@@ -232,8 +235,8 @@ class Full:
     def counted(self, act: Callable[..., Any]) -> Callable[..., Any]:
         def acted(*arguments: Any, **named: Any) -> Any:
             self.done += 1
-            if self.told is not None:
-                self.told.write_text(str(self.done))
+            if self.counter is not None:
+                self.counter.write_text(str(self.done))
             if self.done > self.most:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return act(*arguments, **named)
@@ -260,10 +263,10 @@ class Written:
 
 def full_disks(bench: Bench, most: int) -> None:
     """The disk is full from the k-th operation on, for every k up to ``most`` (spread over longer runs)."""
-    told = bench.folder / "operations"
+    counter = bench.folder / "operations"
     for run in bench.runs:
-        ended = bench.forked(bench.command(run, "m"), Full(float("inf"), told).install)
-        total = int(told.read_text())
+        ended = bench.forked(bench.command(run, "m"), Full(float("inf"), counter).install)
+        total = int(counter.read_text())
         bench.judge("disk with room", run, bench.resumed(run, ended))
         for k in sorted({int(v) for v in np.linspace(0, total - 1, min(most, total))}):
             ended = bench.forked(bench.command(run, "m"), Full(k).install)
@@ -280,8 +283,8 @@ def read_only(bench: Bench) -> None:
         folder.chmod(0o555)
         command = bench.command(run, "closed/m")
         ended = bench.forked(command, (lambda: os.setuid(NOBODY)) if os.getuid() == 0 else None)
-        kept = (folder / "m").read_bytes() == b"old" and len(list(folder.iterdir())) == 1
-        wrong = ended.raw or ended.code != 2 or "does not allow it" not in ended.said or not kept
+        untouched = (folder / "m").read_bytes() == b"old" and len(list(folder.iterdir())) == 1
+        wrong = ended.raw or ended.code != 2 or "does not allow it" not in ended.said or not untouched
         bench.judge("read-only folder", run, f"{ended.code}: {ended.said[-200:]}" if wrong else "")
         folder.chmod(0o755)
 
@@ -303,7 +306,7 @@ def two_writers(bench: Bench) -> None:
 
 
 def jumping_clocks(bench: Bench) -> None:
-    """The clock of the wall goes forth and back by years between any two looks; nothing depends on it."""
+    """The wall clock jumps by years between any two readings; nothing depends on it."""
     for run in bench.runs:
 
         def jump(seed: int = len(run)) -> None:
@@ -317,7 +320,7 @@ def jumping_clocks(bench: Bench) -> None:
 
 
 def bare_install(bench: Bench) -> None:
-    """A copy of the package that may not be written, and no home: the demo's first fit runs, compiled in memory."""
+    """A copy of the package that may not be written, and no home: the demo's first fit runs."""
     copy = bench.folder / "installed"
     out = bench.folder / "out"
     shutil.copytree(Path(ms.__file__).parent, copy / "mssvm", ignore=shutil.ignore_patterns("__pycache__"))
@@ -336,15 +339,17 @@ def bare_install(bench: Bench) -> None:
         check=False,
         preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0),
     )
-    wrote = list(copy.rglob("__pycache__"))
-    told = f"{run.returncode}: {run.stderr[-300:]} {wrote}" if run.returncode or wrote else ""
-    bench.judge("read-only install without a home", "fit", told)
+    written = list(copy.rglob("__pycache__"))
+    problem = ""
+    if run.returncode or written:
+        problem = f"{run.returncode}: {run.stderr[-300:]} {written}"
+    bench.judge("read-only install without a home", "fit", problem)
     for path in (copy, *(p for p in copy.rglob("*") if p.is_dir())):
         path.chmod(0o755)
 
 
 def attack(runs: list[str], kills: int, stopped: int, spells: int, seed: int) -> dict[str, Any]:
-    """Counts of what held and failed, and what failed how."""
+    """Counts of the cases that held and failed, and the failures."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)

@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import mssvm as ms
 
-ROUGH = 1e-8  # relative to an objective: a gap below this is negative, and not rounded so
+ROUGH = 1e-8  # relative to an objective: a gap below minus this is negative beyond rounding
 SOLVERS = (
     ms.solvers.BCFW(max_passes=10, check_every=2),
     ms.solvers.CuttingPlane(max_rounds=15),
@@ -70,14 +70,14 @@ def fitted(rng: np.random.Generator) -> tuple[Any, bool]:
         classes=range(n_classes),
         init="zeros",
     )
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(X, y)
-    return model, any(issubclass(w.category, ConvergenceWarning) for w in told)
+    return model, any(issubclass(w.category, ConvergenceWarning) for w in caught)
 
 
 def complaints(model: Any, warned: bool) -> list[str]:
-    """What is wrong with what a fitted model says of its gaps."""
+    """Errors in what a fitted model reports about negative gaps."""
     training = model.training_
     rows = model.history_
     met = bool(np.any(rows["gap"] < -ROUGH * np.maximum(1.0, np.abs(rows["objective"]))))
@@ -98,8 +98,8 @@ def complaints(model: Any, warned: bool) -> list[str]:
 
 def run(fits: int, seed: int) -> tuple[Counter[str], list[str]]:
     """How the fits ended, and what was wrong."""
-    counts = Counter[str]()
-    failed = list[str]()
+    counts: Counter[str] = Counter()
+    failed: list[str] = []
     for k in range(fits):
         model, warned = fitted(np.random.default_rng([seed, k]))
         counts[model.training_["outcome"]] += 1

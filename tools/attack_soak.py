@@ -31,7 +31,7 @@ GROWTH = 1.03  # of the median of memory from the second third of the time to th
 
 
 class Soak:
-    """One run: its tasks, what was measured at every rest (seconds, MB, threads, files), and what went wrong."""
+    """One run: its tasks, the measurements at every rest (seconds, MB, threads, files), and the failures."""
 
     def __init__(self, folder: Path, minutes: float, threads: int) -> None:
         self.folder = folder
@@ -60,9 +60,9 @@ class Soak:
         model = self.fitted(member, kind)
         path = self.folder / f"{k}.safetensors"
         model.save(path)
-        again = ms.load(path)
-        same = model.coef_.tobytes() == self.alone[member, kind.name] == again.coef_.tobytes()
-        if not same or repr(model.predict(kind.X)) != repr(again.predict(kind.X)):
+        loaded = ms.load(path)
+        same = model.coef_.tobytes() == self.alone[member, kind.name] == loaded.coef_.tobytes()
+        if not same or repr(model.predict(kind.X)) != repr(loaded.predict(kind.X)):
             self.failed.append(f"{member}, {kind.name}: other weights or answers in thread {k}")
 
     def work(self, k: int) -> None:

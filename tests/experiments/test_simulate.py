@@ -142,6 +142,7 @@ def test_accuracy_counts_the_labelled_sites_only() -> None:
     assert unseen.y[0][0] is None and unseen.y[0][1] == test.states[0][1]
 
 
+@pytest.mark.slow
 def test_bayes_accuracy_is_at_its_known_level() -> None:
     """100 draws of the reference run averaged 86.95 with a spread of about 5 between draws."""
     draws = [arena(hidden_chain(np.random.default_rng([5, k]))).bayes() for k in range(30)]

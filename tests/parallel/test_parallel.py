@@ -109,6 +109,7 @@ def test_one_two_and_four_workers_have_the_same_bits_and_new_ones_are_used(dense
         _scaled(local, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["conll", "npz", "pictures"])
 def test_shards_of_other_formats_have_the_bits_of_one_machine(form: str, local: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)

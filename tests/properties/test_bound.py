@@ -34,6 +34,7 @@ def test_bound_with_the_matching_decoder(draw: Draw, eps_y: float, eps_h: float,
     assert np.all(values >= decode_losses(draw, loss, eps_h) - 1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(draws(weighted=True), temperature, temperature)
 def test_bound_with_site_weights(draw: Draw, eps_y: float, eps_h: float) -> None:

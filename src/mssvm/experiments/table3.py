@@ -79,9 +79,9 @@ def _rows(trials: Trials, reading: str, sigmas: list[float], members: list[str])
 
 def _average(trials: Trials, reading: str, members: list[str]) -> list[str]:
     """Means over sigma_h trial by trial, so that their standard errors respect the shared draws."""
-    found = trials.where(reading=reading)
-    numbers = sorted({t.params["trial"] for t in found})
-    of_trial = [[t.result for t in found if t.params["trial"] == k] for k in numbers]
+    own = trials.where(reading=reading)
+    numbers = sorted({trial.params["trial"] for trial in own})
+    of_trial = [[trial.result for trial in own if trial.params["trial"] == k] for k in numbers]
     by_trial = {m: [np.mean([r[m]["accuracy"] for r in results]) for results in of_trial] for m in members}
     shown = [Estimate.of(by_trial[m], trials.confidence).show() for m in members]
     others = [m for m in members if m != "M"]
@@ -117,17 +117,17 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
 
     growth = {m: paper("M", m, [low]) - paper("M", m, [high]) for m in ("L", "M3E")}
     worst = {m: above(m, "M3E", [low]) for m in ("L", "H", "ModLat")}
-    last: Comparisons = {r: [d for found in worst.values() for d in found[r]] for r in readings}
+    last: Comparisons = {r: [d for by_reading in worst.values() for d in by_reading[r]] for r in readings}
     lowest = float(np.mean([paper(m, "M3E", [low]) for m in worst]))
-    found = [
+    out = [
         *claim(protocol, "6a", "MSSVM's lead over LSSVM grows as sigma_h falls.", place, grows("L"), growth["L"]),
         *claim(protocol, "6b", "MSSVM's lead over M3E grows as sigma_h falls.", place, grows("M3E"), growth["M3E"]),
         *claim(protocol, "6c", f"M3E is the worst at sigma_h = {low:g}.", place, last, lowest),
     ]
     for letter, member in zip("defg", ("L", "H", "M3E", "ModLat"), strict=True):
         text = f"MSSVM is more accurate than {NAMES[member]}, over all sigma_h."
-        found += claim(protocol, f"6{letter}", text, place, above("M", member, sigmas), paper("M", member, sigmas))
-    return found
+        out += claim(protocol, f"6{letter}", text, place, above("M", member, sigmas), paper("M", member, sigmas))
+    return out
 
 
 EXPERIMENT = Experiment(NAME, over(NAME, "reading", "sigma_h"), run, section)
