@@ -46,6 +46,8 @@ GRAPHS = {
     "star": lambda k: Topology((k,) * 18, tuple((0, i) for i in range(1, 18))),
     "higher": lambda k: Topology((2, 3, 2, k, 2), ((0, 1, 2), (2, 3), (3, 0), (4, 1, 3, 0))),
     "single states": lambda k: Topology((1, k, 1, 2), ((0, 1), (1, 2), (0, 2), (3, 1))),
+    "tied square": lambda k: Topology((k,) * 72, tuple(grid_scopes(9, 8))),
+    "tied wide": lambda k: Topology((k,) * 60, tuple(grid_scopes(5, 12))),
 }
 
 
@@ -64,9 +66,15 @@ class Setup:
     def of(cls, graph: str, k: int, count: int, strength: float, seed: int, forbidden: bool = False) -> Setup:
         rng = np.random.default_rng(seed)
         topology = GRAPHS[graph](k)
-        scopes = tuple(s if rng.random() < 0.5 else s[::-1] for s in topology.scopes)
+        if graph.startswith("tied"):  # one table across and one down
+            kinds = [int(abs(i - j) > 1) for i, j in topology.scopes]
+            turned = (rng.random(2) < 0.5)[kinds]
+            names: list[list[int]] | None = [kinds] * count
+        else:
+            turned = rng.random(topology.n_factors) < 0.5
+            names = [list(range(topology.n_factors))] * count if rng.random() < 0.7 else None
+        scopes = tuple(s[::-1] if turn else s for s, turn in zip(topology.scopes, turned, strict=True))
         topology = Topology(topology.cards, scopes)
-        names = [list(range(topology.n_factors))] * count if rng.random() < 0.7 else None
         batch = Batch.build([topology] * count, names)
         theta = Potentials(
             strength * rng.normal(size=batch.n_states), strength * rng.normal(size=batch.n_table_entries)
@@ -131,6 +139,7 @@ def assert_same(one: Said, two: Said, strength: float) -> None:
 @pytest.mark.parametrize(("graph", "k", "count"), [
     ("grid", 2, 9), ("grid", 5, 4), ("grid", 8, 6), ("grid", 3, 1), ("grid", 9, 6), ("grid", 21, 1), ("dense", 4, 3),
     ("dense", 9, 1), ("star", 3, 4), ("star", 13, 1), ("higher", 4, 2), ("single states", 3, 3),
+    ("tied square", 2, 1), ("tied square", 6, 3), ("tied wide", 4, 2), ("tied wide", 8, 1),
 ])  # fmt: skip
 def test_a_few_sweeps_send_the_messages_of_the_reference(
     graph: str, k: int, count: int, kind: str, strength: float
@@ -185,6 +194,27 @@ def test_held_variables_reach_the_same_beliefs(graph: str, k: int, count: int, d
         found.append((value, mu.unary, mu.tables, scores - np.repeat(top, setup.batch.cards)))
     for one, two in zip(*found, strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "mixed"])
+@pytest.mark.parametrize("graph", ["tied square", "tied wide"])
+@pytest.mark.parametrize(("k", "held"), [(2, False), (5, True), (8, False)])
+def test_waves_and_lanes_have_the_same_bits(graph: str, kind: str, k: int, held: bool) -> None:
+    """Ten instances on one thread fill lanes; on five threads two each are swept in waves."""
+    setup = Setup.of(graph, k, 10, 1.0, seed=k)
+    t, every = temperatures(kind, setup.query, 1.0), np.arange(10)
+    for schedule in SCHEDULES:
+        found = []
+        for threads in (1, 5):
+            (group,) = loaded(setup.batch, setup.theta, setup.query, threads).groups(every, t, True)
+            run = group.run(True)
+            if held:
+                run.hold(every, setup.outside, setup.y)
+            run.start(every, None)
+            run.advance(every, t, 30, replace(schedule, tolerance=1e-6))
+            found.append((run.log_messages(every), run.sweeps, run.residual))
+        for one, two in zip(*found, strict=True):
+            np.testing.assert_array_equal(one, two)
 
 
 def family(count: int, k: int = 3, seed: int = 5) -> tuple[Setup, NativeMessageModel, NativeRun]:

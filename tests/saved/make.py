@@ -3,9 +3,9 @@
     python tests/saved/make.py [--only NAME ...]
 
 One small model for every member and structure that can be trained together, and some more for parameters that files
-keep. ``tests/test_saved.py`` loads the files, asks them about the same inputs (``data``) and wants the same answers,
-so they say whether a later version still reads and understands models of this one. Do not run this to make that test
-pass: files are only added, or written anew with a new format on purpose.
+keep. ``tests/estimators/test_saved.py`` loads the files, asks them about the same inputs (``data``) and wants the same
+answers, so they say whether a later version still reads and understands models of this one. Do not run this to make
+that test pass: files are only added, or written anew with a new format on purpose.
 
 All but ``FactorInput`` and the objects in ``extras`` comes from the top of the package; everything is seeded.
 """
