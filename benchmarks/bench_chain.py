@@ -26,7 +26,8 @@ def numpy_chains(unary: Floats, table: Floats) -> tuple[Floats, Floats, Floats]:
     psi = np.exp(unary - shift)
     top = table.max()
     e = np.exp(table - top)
-    alpha, beta = np.empty_like(psi), np.empty_like(psi)
+    alpha = np.empty_like(psi)
+    beta = np.empty_like(psi)
     scale = np.empty((n, length))
     message = np.ones((n, k))
     for t in range(length):
@@ -94,7 +95,8 @@ def main() -> None:
     )
     for k in (2, 4, 8, 10, 16, 32, 64):
         chains = Chains(500, 40, k)
-        ours, theirs = best_of(chains.ours, 15), best_of(chains.theirs, 15)
+        ours = best_of(chains.ours, 15)
+        theirs = best_of(chains.theirs, 15)
         versus.add_row(
             str(k), f"{ours * 1e3:.2f}", f"{theirs * 1e3:.2f}", f"{theirs / ours:.1f}", f"{chains.agree():.1e}"
         )

@@ -30,7 +30,8 @@ def board(n: int, k: int, seed: int) -> tuple[Ints, Floats, Floats, Bools]:
     down = np.stack([at[:-1].ravel(), at[1:].ravel()], axis=1)
     edges = np.concatenate([across, down])
     rng = np.random.default_rng(1000 + seed)
-    unary, tables = rng.normal(0, 0.1, (n * n, k)), rng.normal(0, 2.0, (len(edges), k, k))
+    unary = rng.normal(0, 0.1, (n * n, k))
+    tables = rng.normal(0, 2.0, (len(edges), k, k))
     return edges, unary, tables, np.add.outer(np.arange(n), np.arange(n)).ravel() % 2 == 0
 
 
@@ -56,7 +57,8 @@ def numpy_marginal_map(edges: Ints, unary: Floats, tables: Floats, output: Bools
         nonlocal factors
         touching = [f for f in factors if v in f[0]]
         scope, table = merged(touching, k)
-        axis, rest = scope.index(v), tuple(u for u in scope if u != v)
+        axis = scope.index(v)
+        rest = tuple(u for u in scope if u != v)
         top = table.max(axis)
         if maximise:
             trace.append((v, rest, table.argmax(axis)))

@@ -62,14 +62,16 @@ def features(sentence: list[list[str]], t: int) -> list[str]:
 
 def spans(tags: Any) -> Iterator[tuple[int, int, str]]:
     """(start, end, type) of every chunk."""
-    start, kind = 0, ""
+    start = 0
+    kind = ""
     for t, tag in enumerate([*tags, "O"]):
         head, _, name = str(tag).partition("-")
         if kind and (head != "I" or name != kind):
             yield start, t, kind
             kind = ""
         if head != "O" and not kind:
-            start, kind = t, name
+            start = t
+            kind = name
 
 
 def f1(predicted: list[Any], truth: list[Any]) -> float:
@@ -86,7 +88,8 @@ def load() -> list[float]:
 
 def compared(X: list[Any], y: list[Any], args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
     """All tags known: crfsuite and ours in turn, each ``repeats`` times; the fastest run of each counts."""
-    train, test = slice(0, N_TRAIN), slice(N_TRAIN, None)
+    train = slice(0, N_TRAIN)
+    test = slice(N_TRAIN, None)
     biased = [[[*names, "bias"] for names in x] for x in X]  # ours has a bias of its own
     work = {
         "train": [list(pair) for pair in zip(biased[train], y[train], strict=True)],
@@ -127,7 +130,8 @@ def compared(X: list[Any], y: list[Any], args: argparse.Namespace) -> Iterator[t
 
 def labelled_runs(X: list[Any], y: list[Any]) -> tuple[list[Any], list[Any]]:
     """Sentences cut at missing tags into their labelled runs."""
-    out_x, out_y = [], []
+    out_x = []
+    out_y = []
     for x, item in zip(X, y, strict=True):
         for known, group in itertools.groupby(range(len(item)), key=lambda t: item[t] is not ms.MISSING):
             if known:
@@ -185,7 +189,8 @@ def main() -> None:
     console = Console()
     result: dict[str, Any] = read_result("conll") if args.resume else {}
     result.setdefault("missing", {})
-    result["C"], result["jobs"] = args.C, args.jobs
+    result["C"] = args.C
+    result["jobs"] = args.jobs
     if args.peer_python and "full" not in result:
         for name, cell in compared(X, y, args):
             result[name] = cell

@@ -35,7 +35,8 @@ from mssvm.experiments.segmentation import noisy_images, picture
 FAMILY = ("MSSVM", "LSSVM", "HCRF", "LossAugmentedCRF", "EpsilonSSVM")
 RELATIVES = ("M3E", "ModLat")
 ROOT = Path(__file__).resolve().parents[1]
-KEPT, PAGE = ROOT / "results" / "figure4.jsonl", ROOT / "docs" / "decoding.md"
+KEPT = ROOT / "results" / "figure4.jsonl"
+PAGE = ROOT / "docs" / "decoding.md"
 SHARES_SHOWN = (50, 90)  # of the kept trials of figure 4
 LETTERS = {"M": "MSSVM", "L": "LSSVM", "H": "HCRF"}
 
@@ -77,7 +78,8 @@ class Task:
 def sticky(trial: int, n_labels: int, stay: float, noise: float, n: int) -> tuple[list[Any], list[Any]]:
     """Chains of 30 to 90 sites that keep their label with probability ``stay``, seen through unit vectors in noise."""
     rng = np.random.default_rng([trial, n_labels])
-    X, y = [], []
+    X = []
+    y = []
     for _ in range(n):
         length = int(rng.integers(30, 90))
         start = np.where(rng.random(length) < stay, 0, np.arange(length))
@@ -195,7 +197,8 @@ def kept() -> Iterator[Cell]:
     """The trials of figure 4 as the protocol ran them: all pixels predicted."""
     for line in KEPT.read_text().splitlines():
         trial = json.loads(line)
-        params, result = trial["params"], trial["result"]
+        params = trial["params"]
+        result = trial["result"]
         for letter, member in LETTERS.items():
             both = (result[letter]["all"], result[letter]["all marginals"])
             problem = f"figure 4 kept, {params['image']}"

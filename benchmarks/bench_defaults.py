@@ -49,7 +49,9 @@ def accuracy(model: Any, X: list[Any], y: list[Any]) -> float:
 def followed(name: str, C: float, train: tuple[Any, Any], test: tuple[Any, Any]) -> list[dict[str, float]]:
     """Objective and accuracy where every stage ends."""
     model = member(name, C, solver=LBFGS(schedule=FOLLOWED))
-    target, ends, last = (model.eps_y, model.eps_h), [], [0.0]
+    target = (model.eps_y, model.eps_h)
+    ends = []
+    last = [0.0]
 
     def note(row: Row, w: np.ndarray) -> None:
         if (row.eps_y, row.eps_h) == target:
@@ -69,14 +71,22 @@ def reported(name: str, C: float, train: tuple[Any, Any], test: tuple[Any, Any])
     model = member(name, C)
     with Clock() as clock:
         model.fit(*train)
-    return {"C": C, "accuracy": accuracy(model, *test), "seconds": clock.cpu, "iterations": model.n_iter_,
-            "outcome": model.training_["outcome"], "objective": model.objective_}  # fmt: skip
+    return {
+        "C": C,
+        "accuracy": accuracy(model, *test),
+        "seconds": clock.cpu,
+        "iterations": model.n_iter_,
+        "outcome": model.training_["outcome"],
+        "objective": model.objective_,
+    }
 
 
 def longer() -> dict[str, Any]:
     """Objectives by default and after ten times the iterations."""
     x, y, seen = dense_chains(n=100)
-    X, labels, out = list(x), blanked(y, seen), {}
+    X = list(x)
+    labels = blanked(y, seen)
+    out = {}
     for name, solver in itertools.product(("HCRF", "MSSVM", "LSSVM", "CRF", "SSVM"), ("auto", "lbfgs")):
         structure = ms.Chain(hidden=0 if name in ("CRF", "SSVM") else 2)
         model = getattr(ms, name)(structure, solver=solver, random_state=0, warm_start=True).fit(X, labels)
@@ -114,7 +124,8 @@ def main() -> None:
     parts = {name: result.setdefault(name, {}) for name in ("choosing", "costs", "reporting")}
 
     def half(train: int, test: int, level: int, seed: int) -> tuple[Any, Any]:
-        seen, out = np.flatnonzero(folds < train), np.flatnonzero(folds == test)
+        seen = np.flatnonzero(folds < train)
+        out = np.flatnonzero(folds == test)
         return (take(X, seen), take(masked(y, level, seed), seen)), (take(X, out), take(y, out))
 
     def keep(part: str, key: str, work: Callable[..., Any], *given: Any) -> None:

@@ -44,7 +44,8 @@ def timed(work: Callable[[], Any], repeats: int = 9, warm: int = 2, at_once: int
         work()
     times = []
     for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         start.record()
         for _ in range(at_once):
             work()
@@ -72,7 +73,8 @@ def clocked(work: Callable[[], Any], repeats: int = 3) -> float:
 
 def chain_loop(u: torch.Tensor, e: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """log Z, its gradient in the scores and in the table, by PyTorch's autograd."""
-    u, e = u.detach().requires_grad_(), e.detach().requires_grad_()
+    u = u.detach().requires_grad_()
+    e = e.detach().requires_grad_()
     a = u[:, 0]
     for t in range(1, u.shape[1]):
         a = torch.logsumexp(a[:, :, None] + e, 1) + u[:, t]
@@ -83,8 +85,10 @@ def chain_loop(u: torch.Tensor, e: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 def chains(n: int, length: int, states: int, loop: bool = True) -> dict[str, Any]:
     graph = Topology((states,) * length, tuple((t, t + 1) for t in range(length - 1)))
     batch = Batch.of_kinds((graph,), np.zeros(n, dtype=np.int64), np.zeros(n * (length - 1), dtype=np.int64))
-    u, e = torch.randn(n, length, states, device=DEVICE), torch.randn(states, states, device=DEVICE)
-    query, row = Query.all_outputs(batch), dict[str, Any]()
+    u = torch.randn(n, length, states, device=DEVICE)
+    e = torch.randn(states, states, device=DEVICE)
+    query = Query.all_outputs(batch)
+    row = dict[str, Any]()
     plan = TorchEngine(DEVICE, "single").exact(batch, ExactSettings())
     bounds = {"sum": plan.bind(query, 1.0, 1.0), "max": plan.bind(query, 0.0, 0.0)}
     theta = DevicePotentials(u.reshape(-1), e.reshape(-1))
@@ -135,13 +139,17 @@ def grid_loop(u: torch.Tensor, across: torch.Tensor, down: torch.Tensor, sweeps:
     for _ in range(sweeps):
         left, right, above, below = m
         out = [
-            (u * left * above * below) @ across, (u * right * above * below) @ across.T,
-            (u * above * left * right) @ down, (u * below * left * right) @ down.T,
-        ]  # fmt: skip
+            (u * left * above * below) @ across,
+            (u * right * above * below) @ across.T,
+            (u * above * left * right) @ down,
+            (u * below * left * right) @ down.T,
+        ]
         out = [o / o.amax(-1, keepdim=True) for o in out]
         m = [torch.ones_like(u) for _ in range(4)]
-        m[0][:, :, 1:], m[1][:, :, :-1] = out[0][:, :, :-1], out[1][:, :, 1:]
-        m[2][:, 1:], m[3][:, :-1] = out[2][:, :-1], out[3][:, 1:]
+        m[0][:, :, 1:] = out[0][:, :, :-1]
+        m[1][:, :, :-1] = out[1][:, :, 1:]
+        m[2][:, 1:] = out[2][:, :-1]
+        m[3][:, :-1] = out[3][:, 1:]
     return m
 
 
@@ -173,7 +181,8 @@ def pgmax(u: torch.Tensor, table: torch.Tensor, sweeps: int) -> float:
         arrays = bp.run(bp.init(evidence_updates={variables: scores}), num_iters=sweeps, damping=0.0, temperature=1.0)
         return bp.get_beliefs(arrays)[variables]
 
-    run, scores = jax.jit(jax.vmap(beliefs)), jax.numpy.asarray(u.cpu().numpy())
+    run = jax.jit(jax.vmap(beliefs))
+    scores = jax.numpy.asarray(u.cpu().numpy())
     return 2 * len(pairs) * len(u) * sweeps / clocked(lambda: run(scores).block_until_ready())
 
 
@@ -196,7 +205,8 @@ def run_of(batch: Batch, engine: TorchEngine, theta: Any) -> Any:
 def sweeper(run: Any, kernel: Any, t: Temperatures, schedule: Schedule, k: int) -> Callable[[], None]:
     """k sweeps of all grids, by the kernel where there is one."""
     every = np.arange(len(run.residual))
-    mine, residual = run.at.ints(every), torch.full((len(every),), torch.inf, device=DEVICE)
+    mine = run.at.ints(every)
+    residual = torch.full((len(every),), torch.inf, device=DEVICE)
 
     def plain() -> None:
         run.residual[:] = np.inf
@@ -212,9 +222,11 @@ def sweeper(run: Any, kernel: Any, t: Temperatures, schedule: Schedule, k: int) 
 
 # Of the mixed product half of the variables, drawn at random, are outputs.
 RUNS = {
-    "sum, flooding": ((1.0, 1.0), True), "sum, red-black": ((1.0, 1.0), False), "max, red-black": ((0.0, 0.0), False),
+    "sum, flooding": ((1.0, 1.0), True),
+    "sum, red-black": ((1.0, 1.0), False),
+    "max, red-black": ((0.0, 0.0), False),
     "mixed, red-black": ((0.0, 1.0), False),
-}  # fmt: skip
+}
 
 
 def temperatures(eps: tuple[float, float], n_vars: int) -> Temperatures:
@@ -224,15 +236,20 @@ def temperatures(eps: tuple[float, float], n_vars: int) -> Temperatures:
 
 
 def grids(n: int, h: int, w: int, states: int, own: str = "", peers: bool = False) -> dict[str, Any]:
-    batch, row = grid_batch(n, h, w, states, own), dict[str, Any]()
+    batch = grid_batch(n, h, w, states, own)
+    row = dict[str, Any]()
     u = torch.randn(n, h, w, states, device=DEVICE)
     tables = 0.5 * torch.randn(batch.n_table_entries, device=DEVICE)
-    theta, every, few = DevicePotentials(u.reshape(-1), tables), np.arange(n), min(n, 2)
-    messages, engine = len(batch.scope_vars), TorchEngine(DEVICE, "single")
+    theta = DevicePotentials(u.reshape(-1), tables)
+    every = np.arange(n)
+    few = min(n, 2)
+    messages = len(batch.scope_vars)
+    engine = TorchEngine(DEVICE, "single")
     part = grid_batch(few, h, w, states, own)
     known = DevicePotentials(u[:few].reshape(-1).double(), tables[: part.n_table_entries].double())
     for name, (eps, flooding) in RUNS.items():
-        run, t = run_of(batch, engine, theta), temperatures(eps, batch.n_vars)
+        run = run_of(batch, engine, theta)
+        t = temperatures(eps, batch.n_vars)
         schedule = Schedule(flooding=flooding, tolerance=-1.0)
         kernel = run.model.kernel_for(run.unary, t, flooding)
         row["kernel"] = kernel[0].__self__.__class__.__name__ if kernel else "none"
@@ -248,7 +265,8 @@ def grids(n: int, h: int, w: int, states: int, own: str = "", peers: bool = Fals
         if kernel is not None:
             row[f"{name}, 20 sweeps with all around them, ms"] = 1e3 * timed(sweeps(20))
     if not own:
-        p, parts = u.exp(), tables.exp().reshape(2, states, states)
+        p = u.exp()
+        parts = tables.exp().reshape(2, states, states)
         loops = {"plain torch loop": grid_loop} | (
             {"the same by torch.compile": torch.compile(grid_loop)} if peers else {}
         )
@@ -274,14 +292,17 @@ def random_graph(n_vars: int, n_edges: int, states: int) -> dict[str, Any]:
     graph = Topology((states,) * n_vars, tuple(map(tuple, ends.tolist())))
     batch = Batch.of_kinds((graph,), np.zeros(1, dtype=np.int64), np.zeros(len(ends), dtype=np.int64))
     theta = DevicePotentials(*(torch.randn(size, device=DEVICE) for size in (batch.n_states, batch.n_table_entries)))
-    messages, row = len(batch.scope_vars), dict[str, Any]()
+    messages = len(batch.scope_vars)
+    row = dict[str, Any]()
     bound = COPY / (4 * states * (2 * messages + n_vars))  # sweeps a second that read and write each message once
     for name, (eps, flooding) in RUNS.items():
-        run, t = run_of(batch, TorchEngine(DEVICE, "single"), theta), temperatures(eps, n_vars)
+        run = run_of(batch, TorchEngine(DEVICE, "single"), theta)
+        t = temperatures(eps, n_vars)
         schedule = Schedule(flooding=flooding, tolerance=-1.0)
         sweeps = partial(sweeper, run, run.model.kernel_for(run.unary, t, flooding), t, schedule)
         rate = 400 / (timed(sweeps(520), 3) - timed(sweeps(120), 3))
-        row[f"{name}, G messages/s"], row[f"{name}, of the bound"] = messages * rate / 1e9, rate / bound
+        row[f"{name}, G messages/s"] = messages * rate / 1e9
+        row[f"{name}, of the bound"] = rate / bound
     return row
 
 
@@ -302,7 +323,8 @@ def layer(
 ) -> dict[str, Any]:
     """Milliseconds of forward and backward through ``StructuredLoss`` and of its decoder, as a network calls them."""
     settings |= {"eps_y": 1.0, "eps_h": 1.0, "loss": "zero"} if crf else {"eps_y": 0.0, "eps_h": 1.0}
-    loss, parts = mssvm.torch.StructuredLoss(structure, **settings), [s.requires_grad_() for s in scores.values()]
+    loss = mssvm.torch.StructuredLoss(structure, **settings)
+    parts = [s.requires_grad_() for s in scores.values()]
 
     def step(value: Callable[[], torch.Tensor]) -> None:
         for part in parts:
@@ -322,8 +344,9 @@ def chain_layer(n: int, length: int, states: int, hidden: int, crf: bool) -> dic
         y = torch.where(torch.rand(n, length, device=DEVICE) < 0.5, -100, y)
     shapes = {"node": (n, length, states)} | (
         {"left": (states, hidden), "right": (hidden, states), "between": (n, length - 1, hidden)}
-        if hidden else {"edge": (states, states)}
-    )  # fmt: skip
+        if hidden
+        else {"edge": (states, states)}
+    )
     scores = {name: torch.randn(*shape, device=DEVICE) for name, shape in shapes.items()}
     return layer(ms.Chain(hidden=hidden), scores, y, crf)
 
@@ -349,7 +372,8 @@ def training(kind: str, member: str, n: int, cores: int = 16) -> dict[str, Any]:
         # Propagation throughout: the search for elimination orders would take longer than many passes.
         model = getattr(ms, member)(ms.Grid(), inference=ms.inference.Propagate("fast"), random_state=0)
     else:
-        X, w = [rng.normal(size=(40, 10)) for _ in range(n)], rng.normal(size=10)
+        X = [rng.normal(size=(40, 10)) for _ in range(n)]
+        w = rng.normal(size=10)
         y = [(np.abs(x @ w).astype(int) % 10).tolist() for x in X]
         model = getattr(ms, member)(ms.Chain(hidden=0 if member == "CRF" else 2), random_state=0)
     row: dict[str, Any] = {}
@@ -375,19 +399,31 @@ ROWS: dict[str, Callable[[], dict[str, Any]]] = {
     "grids 4096, 20x40, 5 states, own tables, each grid its own": lambda: grids(4096, 20, 40, 5, "each grid"),
     "grids 1024, 20x31, 21 states": lambda: grids(1024, 20, 31, 21),
     "random graph, 200000 nodes, 1e6 edges, 5 states": lambda: random_graph(200_000, 1_000_000, 5),
-    **{f"layer, {name}, {n} chains of 50, 20 states": partial(chain_layer, n, 50, 20, hidden, name == "CRF")
-       for n in (32, 256, 4096)
-       for name, hidden in (("CRF", 0), ("half missing", 0), ("half missing, 2 hidden states", 2))},
-    **{f"layer, {name}, {n} grids 20x40, 5 states, a fifth labelled": partial(grid_layer, n, name == "HCRF")
-       for n in (8, 64) for name in ("HCRF", "MSSVM")},
+    **{
+        f"layer, {name}, {n} chains of 50, 20 states": partial(chain_layer, n, 50, 20, hidden, name == "CRF")
+        for n in (32, 256, 4096)
+        for name, hidden in (("CRF", 0), ("half missing", 0), ("half missing, 2 hidden states", 2))
+    },
+    **{
+        f"layer, {name}, {n} grids 20x40, 5 states, a fifth labelled": partial(grid_layer, n, name == "HCRF")
+        for n in (8, 64)
+        for name in ("HCRF", "MSSVM")
+    },
     "training, CRF, 20000 chains of 40, 10 labels": lambda: training("chains", "CRF", 20_000),
-    **{f"training, HCRF, {n} hidden chains of 40, 10 labels": partial(training, "chains", "HCRF", n)
-       for n in (20_000, 4000, 1000, 250)},
-    **{f"training, MSSVM, {n} hidden chains of 40, 10 labels": partial(training, "chains", "MSSVM", n)
-       for n in (20_000, 1000)},
-    **{f"training, {member}, {n} weakly labelled grids 20x40": partial(training, "grids", member, n)
-       for member in ("HCRF", "MSSVM") for n in (2000, 200, 50)},
-}  # fmt: skip
+    **{
+        f"training, HCRF, {n} hidden chains of 40, 10 labels": partial(training, "chains", "HCRF", n)
+        for n in (20_000, 4000, 1000, 250)
+    },
+    **{
+        f"training, MSSVM, {n} hidden chains of 40, 10 labels": partial(training, "chains", "MSSVM", n)
+        for n in (20_000, 1000)
+    },
+    **{
+        f"training, {member}, {n} weakly labelled grids 20x40": partial(training, "grids", member, n)
+        for member in ("HCRF", "MSSVM")
+        for n in (2000, 200, 50)
+    },
+}
 
 
 def main() -> None:

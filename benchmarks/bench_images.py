@@ -23,7 +23,8 @@ import numpy as np
 import mssvm as ms
 from mssvm.core.arrays import Floats, Ints
 
-NOISE, LABELLED = 1.0, 0.15
+NOISE = 1.0
+LABELLED = 0.15
 
 
 def picture(side: int, n_labels: int, rng: np.random.Generator) -> Ints:
@@ -31,10 +32,12 @@ def picture(side: int, n_labels: int, rng: np.random.Generator) -> Ints:
     at = (np.stack(np.meshgrid(np.arange(side), np.arange(side), indexing="ij"), axis=-1) + 0.5) / side
     if n_labels == 2:
         y, x = np.moveaxis(at - rng.uniform(0.35, 0.65, 2), -1, 0)
-        angle, radius = np.arctan2(y, x), rng.uniform(0.2, 0.35)
+        angle = np.arctan2(y, x)
+        radius = rng.uniform(0.2, 0.35)
         waves = sum(rng.normal(0, 0.08) * np.cos(k * angle + rng.uniform(0, 6.3)) for k in (2, 3, 4))
         return (np.hypot(x, y) < radius * (1 + waves)).astype(np.int64)
-    centres, label = rng.random((4 * n_labels, 2)), np.arange(4 * n_labels) % n_labels
+    centres = rng.random((4 * n_labels, 2))
+    label = np.arange(4 * n_labels) % n_labels
     return np.asarray(label[np.argmin(((at[:, :, None] - centres) ** 2).sum(axis=-1), axis=-1)])
 
 
@@ -42,7 +45,9 @@ def images(n: int, side: int, n_labels: int = 2, seed: int = 0) -> tuple[list[Fl
     """Features, labels, and labels of which most are missing (-1)."""
     rng = np.random.default_rng(seed)
     signal = rng.normal(size=(n_labels, 2)) if n_labels > 2 else np.array([[-0.6, 0.3], [0.6, -0.3]])
-    X, full, part = [], [], []
+    X = []
+    full = []
+    part = []
     for _ in range(n):
         y = picture(side, n_labels, rng)
         noisy = signal[y] + rng.normal(0, NOISE, (*y.shape, 2))
@@ -94,7 +99,8 @@ def predict(side: int, n_labels: int) -> Callable[[], dict[str, float | str]]:
 
 def clock() -> Callable[[], dict[str, float]]:
     """Processor and wall seconds since now."""
-    cpu, wall = time.process_time(), time.perf_counter()
+    cpu = time.process_time()
+    wall = time.perf_counter()
     return lambda: {"cpu": round(time.process_time() - cpu, 2), "wall": round(time.perf_counter() - wall, 2)}
 
 

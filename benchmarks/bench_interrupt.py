@@ -58,14 +58,17 @@ def main() -> None:
     parser.add_argument("--no-resume", action="store_true", help="measure the time to the end only")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    console, rows = Console(), []
+    console = Console()
+    rows = []
     options = ["--max-iter", args.max_iter]
     with tempfile.TemporaryDirectory() as name:
         data = Path(name) / "data"
         if args.side:
-            bench_scribbles.SIDE, bench_scribbles.SEEDS = args.side, range(1)
+            bench_scribbles.SIDE = args.side
+            bench_scribbles.SEEDS = range(1)
         bench_scribbles.write(data)
-        began, whole = time.monotonic(), Path(name) / "whole.safetensors"
+        began = time.monotonic()
+        whole = Path(name) / "whole.safetensors"
         if not args.no_resume:
             start(data, whole, options).wait()
         length = time.monotonic() - began if not args.no_resume else 60.0

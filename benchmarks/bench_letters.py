@@ -53,7 +53,8 @@ def masked(y: list[Any], percent: int, seed: int) -> list[Any]:
 
 def runs(X: list[Any], y: list[Any]) -> tuple[list[Any], list[Any]]:
     """Words cut at missing letters into their labelled runs."""
-    out_x, out_y = [], []
+    out_x = []
+    out_y = []
     for x, labels in zip(X, y, strict=True):
         for known, group in itertools.groupby(range(len(labels)), key=lambda t: labels[t] >= 0):
             if known:
@@ -101,7 +102,9 @@ class Search:
 
     def __init__(self, data: Any, args: argparse.Namespace, kept: dict[str, Any], save: Callable[[], None]) -> None:
         self.X, self.y, self.folds = data
-        self.args, self.kept, self.save = args, kept, save
+        self.args = args
+        self.kept = kept
+        self.save = save
 
     def score(self, method: str, percent: int, C: float) -> float:
         """Share of right letters in the folds left out."""
@@ -110,7 +113,8 @@ class Search:
             labels = masked(self.y, percent, 0)
             hits = total = 0.0
             for fold in range(4 - self.args.folds, 4):
-                seen, out = np.flatnonzero((self.folds != fold) & (self.folds < 4)), np.flatnonzero(self.folds == fold)
+                seen = np.flatnonzero((self.folds != fold) & (self.folds < 4))
+                out = np.flatnonzero(self.folds == fold)
                 model = fit(method, C, take(self.X, seen), take(labels, seen), self.args)
                 hits += right(model, take(self.X, out), take(self.y, out)).sum()
                 total += sum(len(self.y[i]) for i in out)
@@ -138,7 +142,8 @@ def _round(C: float) -> float:
 def full(data: Any, search: Search, args: argparse.Namespace) -> dict[str, Any]:
     """All labels: our CRF against python-crfsuite with the same features and C."""
     X, y, folds = data
-    train, test = np.flatnonzero(folds < 4), np.flatnonzero(folds == 4)
+    train = np.flatnonzero(folds < 4)
+    test = np.flatnonzero(folds == 4)
     C = search.best("HCRF", 0, 0.3)
     n = sum(len(y[i]) for i in test)
     with Clock() as clock:
@@ -161,7 +166,8 @@ def full(data: Any, search: Search, args: argparse.Namespace) -> dict[str, Any]:
 def cells(data: Any, search: Search, kept: dict[str, str], args: argparse.Namespace) -> Iterator[str]:
     """Right letters of every test word, one hexadecimal digit each, for every share, mask and method."""
     X, y, folds = data
-    train, test = np.flatnonzero(folds < 4), np.flatnonzero(folds == 4)
+    train = np.flatnonzero(folds < 4)
+    test = np.flatnonzero(folds == 4)
     for percent in args.levels:
         near = min(args.searched, key=lambda p: abs(p - percent))
         C = {method: search.best(method, near, START[method]) for method in METHODS}
@@ -226,7 +232,8 @@ def main() -> None:
     console = Console()
     kept = read_result("letters_cells") if args.resume else {}
     result = read_result("letters") if args.resume else {}
-    scores, found = kept.setdefault("scores", {}), kept.setdefault("right", {})
+    scores = kept.setdefault("scores", {})
+    found = kept.setdefault("right", {})
     search = Search(data, args, scores, lambda: write("letters_cells", kept))
     settings = {k: v for k, v in vars(args).items() if k not in ("peer_python", "resume")}
     result["settings"] = settings

@@ -17,7 +17,8 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 
-SIGMA_UNARY, SIGMA_PAIR = 0.1, 2.0
+SIGMA_UNARY = 0.1
+SIGMA_PAIR = 2.0
 
 
 def grid(n: int, card: int) -> Topology:
@@ -37,7 +38,8 @@ def problems(kind: str, count: int, seed: int) -> tuple[Batch, Potentials, Query
     rng = np.random.default_rng(seed)
     if kind == "trees":
         drawn = [tree(rng) for _ in range(count)]
-        graphs, output = [g for g, _ in drawn], np.concatenate([o for _, o in drawn])
+        graphs = [g for g, _ in drawn]
+        output = np.concatenate([o for _, o in drawn])
     else:
         n = int(kind)
         graphs = [grid(n, 4)] * count

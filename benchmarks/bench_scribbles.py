@@ -26,7 +26,10 @@ from mssvm.cli import main as command
 from mssvm.data import read
 from mssvm.data.readers import png
 
-SIDE, NOISE, SHARE, SEEDS = 64, 0.5, 0.05, range(6)
+SIDE = 64
+NOISE = 0.5
+SHARE = 0.05
+SEEDS = range(6)
 MISSING = 255
 
 
@@ -69,7 +72,9 @@ def write(folder: Path, along: bool = False) -> None:
 
 def overlap(found: np.ndarray, truth: np.ndarray, given: np.ndarray) -> float:
     """Intersection over union of the disc, on the pixels without a label."""
-    found, truth, rest = found == 1, truth == 1, given == MISSING
+    found = found == 1
+    truth = truth == 1
+    rest = given == MISSING
     return float((found & truth & rest).sum() / ((found | truth) & rest).sum())
 
 
@@ -84,10 +89,13 @@ def straight(given: np.ndarray, truth: np.ndarray, label: int, rng: np.random.Ge
 
 def by_command(folder: Path, method: str, edges: str | None) -> list[np.ndarray]:
     """Masks of all pictures as ``mssvm fit`` and ``mssvm predict`` write them."""
-    model, out = str(folder / "model.safetensors"), folder / "found"
+    model = str(folder / "model.safetensors")
+    out = folder / "found"
     chosen = [] if edges is None else ["--edges", edges]
-    for line in (["fit", str(folder), "-o", model, "--method", method, *chosen],
-                 ["predict", model, str(folder), "-o", str(out), "--uncertainty"]):  # fmt: skip
+    for line in (
+        ["fit", str(folder), "-o", model, "--method", method, *chosen],
+        ["predict", model, str(folder), "-o", str(out), "--uncertainty"],
+    ):
         if command(line):
             raise SystemExit(f"mssvm {' '.join(line)} failed")
     return [png.decode((out / "masks" / f"{seed}.png").read_bytes(), "mask")[..., 0] for seed in SEEDS]
@@ -110,7 +118,8 @@ def main() -> None:
     parser.add_argument("--edges", nargs="*", default=[None, "associative", "free"])
     args = parser.parse_args()
     name = "scribbles" + "_straight" * args.straight + "_raw" * args.raw
-    rows, console = [], Console()
+    rows = []
+    console = Console()
     with tempfile.TemporaryDirectory() as place:
         folder = args.folder or Path(place)
         write(folder, args.straight)

@@ -49,7 +49,8 @@ def train(member: str, images: PartlyLabelled, w0: Floats, rate: float, args: ar
     settings = {"epochs": args.epochs, "tolerance": TOLERANCE, "effort": "fast", "decode": "normal"}
     protocol = Protocol.load()
     figure4.fit(protocol, settings | {"epochs": 1}, member, images.select(np.arange(1)), rate, w0)  # compiles
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    cpu = time.process_time()
     fitted = figure4.fit(protocol, settings, member, images, rate, w0)
     seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     fitted.set_params(inference=Propagate(effort=args.decode, tolerance=TOLERANCE))
@@ -74,16 +75,23 @@ def trial(job: tuple[float, int, str, argparse.Namespace]) -> dict[str, Any]:
         found.append((held_out.accuracy(fitted, "marginal" if member == "H" else "map"), fitted, how))
     _, fitted, how = max(found, key=lambda f: f[0])
     return {
-        "share": share, "trial": number, "member": member, **how,
-        "wall": max(h["wall"] for _, _, h in found), "cpu": max(h["cpu"] for _, _, h in found),
-        "mixed": test.accuracy(fitted), "marginals": test.accuracy(fitted, "marginal"),
-    }  # fmt: skip
+        "share": share,
+        "trial": number,
+        "member": member,
+        **how,
+        "wall": max(h["wall"] for _, _, h in found),
+        "cpu": max(h["cpu"] for _, _, h in found),
+        "mixed": test.accuracy(fitted),
+        "marginals": test.accuracy(fitted, "marginal"),
+    }
 
 
 def report(rows: list[dict[str, Any]]) -> None:
     """One line for a share and member."""
-    print(f"{'missing':>7} {'member':7} {'accuracy':>11} {'marginals':>11} {'reference':>9} {'cpu s':>6} {'wall s':>6}"
-          f" {'converged':>9} {'rescued':>8}")  # fmt: skip
+    print(
+        f"{'missing':>7} {'member':7} {'accuracy':>11} {'marginals':>11} {'reference':>9} {'cpu s':>6} {'wall s':>6}"
+        f" {'converged':>9} {'rescued':>8}"
+    )
     for share in sorted({r["share"] for r in rows}):
         for member in "MLH":
             mine = [r for r in rows if r["share"] == share and r["member"] == member]

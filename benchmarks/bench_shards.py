@@ -23,12 +23,16 @@ import numpy as np
 
 import mssvm as ms
 
-N_SHARDS, LENGTH, N_FEATURES = 64, 25, 40
+N_SHARDS = 64
+LENGTH = 25
+N_FEATURES = 40
 
 
 def write(folder: Path, size: float) -> int:
     """Shards of about ``size`` bytes in all; how many they are."""
-    rng, first, written = np.random.default_rng(0), folder / "part-00.jsonl", 0
+    rng = np.random.default_rng(0)
+    first = folder / "part-00.jsonl"
+    written = 0
     means = rng.normal(size=(4, N_FEATURES))
     with first.open("w") as file:
         while written < size / N_SHARDS:
@@ -54,7 +58,8 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as name:
-        size, rows = write(Path(name), args.gigabytes * 1e9), list[Any]()
+        size = write(Path(name), args.gigabytes * 1e9)
+        rows = list[Any]()
         with ms.distributed(2, threads_per_worker=1, memory_limit=args.memory, local_directory=name) as cluster:
             began = time.monotonic()
             data = ms.ShardedDataset(f"{name}/part-*.jsonl")
@@ -62,10 +67,17 @@ def main() -> None:
             model.fit(data, callback=lambda row, w: rows.append(time.monotonic() - began))
             peaks = sorted(cluster.client.run(peak).values())
     result = {
-        "bytes": size, "shards": N_SHARDS, "memory_limit": args.memory, "peaks": peaks, "read_seconds": rows[0],
-        "iteration_seconds": (rows[-1] - rows[0]) / max(len(rows) - 1, 1), "objective": model.objective_,
-        "sites": model.training_["sites"], "cores": os.cpu_count(), "load": os.getloadavg()[0],
-    }  # fmt: skip
+        "bytes": size,
+        "shards": N_SHARDS,
+        "memory_limit": args.memory,
+        "peaks": peaks,
+        "read_seconds": rows[0],
+        "iteration_seconds": (rows[-1] - rows[0]) / max(len(rows) - 1, 1),
+        "objective": model.objective_,
+        "sites": model.training_["sites"],
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+    }
     print(json.dumps(result, indent=1))
     if args.output:
         args.output.write_text(json.dumps(result, indent=1) + "\n")

@@ -18,7 +18,8 @@ from rich.console import Console
 
 import mssvm as ms
 
-SPLIT, CHOOSING = (150, 200), (100, 150)
+SPLIT = (150, 200)
+CHOOSING = (100, 150)
 
 
 def images() -> tuple[list[Any], list[Any]]:

@@ -131,7 +131,8 @@ def main() -> None:
         rng = np.random.default_rng(options.seed + draw)
         arena = Arena.of(hidden_chain(rng), 0.1, rng, Exact())
         for letter in MEMBERS:
-            posing, member = Untrained(), NAMES[letter]
+            posing = Untrained()
+            member = NAMES[letter]
             arena.fit(letter, posing)
             problem = posing.problem
             w0 = random_start(problem.n_weights, seed=options.seed + draw)

@@ -77,7 +77,8 @@ def grids(side: int, states: int, count: int = 1, threads: int = 1) -> Call:
 def training(missing: float, n: int, threads: int | None = None) -> Call:
     """10 iterations of HCRF on dense chains with a share of the labels missing."""
     x, y, seen = w.dense_chains(n, 40, missing=missing)
-    X, labels = list(x), ours.blanked(y, seen)
+    X = list(x)
+    labels = ours.blanked(y, seen)
     settings = {"max_iter": 10, "tol": 1e-12, "random_state": 0, "n_jobs": threads}
     return lambda: ms.HCRF(ms.Chain(hidden=2), **settings).fit(X, labels)
 
@@ -92,25 +93,59 @@ def all_sweeps(quick: bool) -> dict[str, Sweep]:
 
     linear = {"expected": "1 within 0.15", "low": 0.85, "high": 1.15}
     return {
-        "states, chains": Sweep("states of 200 chains of 40", cut(2, 4, 8, 16, 32, 64), lambda s: chains(200, 40, s),
-                                "at most 2.1", high=2.1),
-        "states, grid": Sweep("states of a 20x20 grid", cut(2, 4, 8, 16, 32, 64), lambda s: grids(20, s),
-                              "at most 2.1", high=2.1),
-        "nodes": Sweep("nodes of a grid, 5 states", cut(10, 20, 40, 80, 160, 300), lambda s: grids(s, 5),
-                       per_size=lambda s: s * s, **linear),
-        "length": Sweep("length of 16 chains, 10 labels", cut(10, 32, 100, 316, 1000, 3162, 10000),
-                        lambda s: chains(16, s, 10), **linear),
-        "instances, chains": Sweep("chains of 40, 10 labels", cut(1, 10, 100, 1000, 10000), lambda s: chains(s, 40, 10),
-                                   **linear),
-        "instances, hidden": Sweep("chains of 40 with hidden links", cut(1, 10, 100, 1000, 10000), hidden_chains,
-                                   **linear),
-        "threads, grids": Sweep("threads on 32 grids 20x20", threads[:few], lambda t: grids(20, 5, 32, t), "",
-                                clock=time.perf_counter, exponent=False),
-        "threads, training": Sweep("threads of HCRF on hidden chains", threads[:few], lambda t: training(0.3, n, t), "",
-                                   clock=time.perf_counter, exponent=False),
-        "missing": Sweep("share of labels missing, HCRF", cut(0.0, 0.1, 0.3, 0.5, 0.7, 0.9), lambda s: training(s, n),
-                         "", exponent=False),
-    }  # fmt: skip
+        "states, chains": Sweep(
+            "states of 200 chains of 40",
+            cut(2, 4, 8, 16, 32, 64),
+            lambda s: chains(200, 40, s),
+            "at most 2.1",
+            high=2.1,
+        ),
+        "states, grid": Sweep(
+            "states of a 20x20 grid", cut(2, 4, 8, 16, 32, 64), lambda s: grids(20, s), "at most 2.1", high=2.1
+        ),
+        "nodes": Sweep(
+            "nodes of a grid, 5 states",
+            cut(10, 20, 40, 80, 160, 300),
+            lambda s: grids(s, 5),
+            per_size=lambda s: s * s,
+            **linear,
+        ),
+        "length": Sweep(
+            "length of 16 chains, 10 labels",
+            cut(10, 32, 100, 316, 1000, 3162, 10000),
+            lambda s: chains(16, s, 10),
+            **linear,
+        ),
+        "instances, chains": Sweep(
+            "chains of 40, 10 labels", cut(1, 10, 100, 1000, 10000), lambda s: chains(s, 40, 10), **linear
+        ),
+        "instances, hidden": Sweep(
+            "chains of 40 with hidden links", cut(1, 10, 100, 1000, 10000), hidden_chains, **linear
+        ),
+        "threads, grids": Sweep(
+            "threads on 32 grids 20x20",
+            threads[:few],
+            lambda t: grids(20, 5, 32, t),
+            "",
+            clock=time.perf_counter,
+            exponent=False,
+        ),
+        "threads, training": Sweep(
+            "threads of HCRF on hidden chains",
+            threads[:few],
+            lambda t: training(0.3, n, t),
+            "",
+            clock=time.perf_counter,
+            exponent=False,
+        ),
+        "missing": Sweep(
+            "share of labels missing, HCRF",
+            cut(0.0, 0.1, 0.3, 0.5, 0.7, 0.9),
+            lambda s: training(s, n),
+            "",
+            exponent=False,
+        ),
+    }
 
 
 def seconds(call: Call, repeats: int, clock: Callable[[], float]) -> float:
@@ -127,7 +162,8 @@ def seconds(call: Call, repeats: int, clock: Callable[[], float]) -> float:
 def growth(sizes: list[float], times: list[float]) -> float | None:
     """The slope over the upper half of the sizes, in logarithms."""
     first = (len(sizes) - 1) // 2
-    x, y = np.log(sizes[first:]), np.log(times[first:])
+    x = np.log(sizes[first:])
+    y = np.log(times[first:])
     return float(np.polyfit(x, y, 1)[0]) if len(x) > 1 else None
 
 

@@ -34,7 +34,8 @@ def figures(entry: dict[str, Any]) -> str:
     """A contestant's figure by wall time, and by processor time where that is another one."""
     if "failed" in entry:
         return "not run"
-    wall, cpu = number(entry["figure_wall"]), number(entry["figure_cpu"])
+    wall = number(entry["figure_wall"])
+    cpu = number(entry["figure_cpu"])
     return wall if wall == cpu else f"{wall} ({cpu})"
 
 

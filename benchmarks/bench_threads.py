@@ -30,15 +30,17 @@ GIGABYTES = 2  # read from memory in one call
 
 def in_cache(threads: int) -> tuple[float, Any]:
     """512 portions of about a millisecond: the best speed-up that cores and their clocks allow."""
-    workers, numbers = Workers(threads), np.random.default_rng(2).normal(size=(512, CACHED))
-    return best_of_three(lambda: workers.each(repeated_sum, numbers, [4000] * len(numbers)))
+    workers = Workers(threads)
+    numbers = np.random.default_rng(2).normal(size=(512, CACHED))
+    return best_of_three(lambda: workers.parallel_map(repeated_sum, numbers, [4000] * len(numbers)))
 
 
 def from_memory(threads: int) -> tuple[float, Any]:
     """128 portions of one large array, each read once."""
-    workers, numbers = Workers(threads), np.empty((128, GIGABYTES * 10**9 // 8 // 128))
-    workers.each(lambda row: row.fill(1.0), numbers)
-    return best_of_three(lambda: workers.each(repeated_sum, numbers, [1] * len(numbers)))
+    workers = Workers(threads)
+    numbers = np.empty((128, GIGABYTES * 10**9 // 8 // 128))
+    workers.parallel_map(lambda row: row.fill(1.0), numbers)
+    return best_of_three(lambda: workers.parallel_map(repeated_sum, numbers, [1] * len(numbers)))
 
 
 def chains(n: int, length: int = 40, k: int = 10, d: int = 50, missing: float = 0.3) -> tuple[list[Any], list[Any]]:
@@ -62,7 +64,8 @@ def grids(n: int, rows: int, columns: int, k: int) -> tuple[Batch, Potentials, Q
 
 def best_of_three(run: Any) -> tuple[float, Any]:
     run()
-    times, out = [], None
+    times = []
+    out = None
     for _ in range(3):
         start = time.perf_counter()
         out = run()
@@ -85,7 +88,9 @@ def rows() -> dict[str, Any]:
         bound = settings.plan(batch, NativeEngine(threads)).bind(query, *eps)
         return best_of_three(lambda: bound(theta).mu.unary)
 
-    small, many, large = grids(32, 20, 40, 5), grids(512, 20, 40, 5), grids(16, 100, 100, 21)
+    small = grids(32, 20, 40, 5)
+    many = grids(512, 20, 40, 5)
+    large = grids(16, 100, 100, 21)
     return {
         "the machine: sums in the cache": in_cache,
         "the machine: reading of memory": from_memory,

@@ -27,7 +27,8 @@ from mssvm.optim import LBFGS
 
 def read(name: str) -> tuple[list[Any], np.ndarray]:
     """Sequences (T, channels) and their labels as numbers."""
-    X, labels = [], []
+    X = []
+    labels = []
     body = False
     for line in (data_dir() / "timeseries" / f"{name}_TRAIN.ts").read_text().splitlines():
         if body and line.strip():

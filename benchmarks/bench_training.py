@@ -40,7 +40,8 @@ from mssvm.structures.encoded import to_sample
 def crf_sample(x: Ints, y: Ints) -> tuple[LinearModel, Sample]:
     """One weight per symbol and label, one per transition; one table for all."""
     n, length = x.shape
-    k, d = int(y.max()) + 1, int(x.max()) + 1
+    k = int(y.max()) + 1
+    d = int(x.max()) + 1
     graph = Topology((k,) * length, tuple((t, t + 1) for t in range(length - 1)))
     batch = Batch.build([graph] * n, np.zeros((n, length - 1), dtype=np.int64))
     rows = sparse.csr_array((np.ones(x.size), (np.arange(x.size), x.ravel())), shape=(x.size, d))
@@ -60,7 +61,8 @@ def hcrf_sample(x: Floats, y: Ints, states: int) -> tuple[object, Sample]:
 
 
 def best(repeats: int, run: object) -> tuple[float, object]:
-    times, out = [], None
+    times = []
+    out = None
     for _ in range(repeats):
         start = time.perf_counter()
         out = run()  # type: ignore[operator]

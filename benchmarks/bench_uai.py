@@ -142,19 +142,30 @@ def run_known(time_limit: float, only: str) -> None:
                 continue
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            rows.append({"name": case.name, "method": method, "error": answer["value_ln"] - case.optimum,
-                         "exact": answer["exact"], "wall_s": round(seconds, 2), "processor_s": round(used, 2),
-                         "memory_mib": round(memory)})  # fmt: skip
+            rows.append(
+                {
+                    "name": case.name,
+                    "method": method,
+                    "error": answer["value_ln"] - case.optimum,
+                    "exact": answer["exact"],
+                    "wall_s": round(seconds, 2),
+                    "processor_s": round(used, 2),
+                    "memory_mib": round(memory),
+                }
+            )
             print(rows[-1], flush=True)
     summary = {}
     for method in ("auto", "bp", "exact"):
         of = [r for r in rows if r["method"] == method]
         ran = [r for r in of if "error" in r]
         summary[method] = {
-            "rows": len(of), "ran": len(ran), "optimal": sum(abs(r["error"]) < 1e-4 for r in ran),
-            "proven": sum(bool(r["exact"]) for r in ran), "slowest_s": max(r["wall_s"] for r in ran),
+            "rows": len(of),
+            "ran": len(ran),
+            "optimal": sum(abs(r["error"]) < 1e-4 for r in ran),
+            "proven": sum(bool(r["exact"]) for r in ran),
+            "slowest_s": max(r["wall_s"] for r in ran),
             "most_processor_s": max(r["processor_s"] for r in ran),
-        }  # fmt: skip
+        }
     print(json.dumps(summary))
     (RESULTS / "uai_known.json").write_text(json.dumps({"summary": summary, "instances": rows}, indent=1) + "\n")
 
@@ -179,8 +190,12 @@ def row(job: tuple[Case, int, str, float]) -> dict[str, object]:
     bounds = ("lower_bound_ln", "upper_bound_ln")
     curve = [[round(t["seconds"], 2), *(t[k] and round(t[k] / LN10, 5) for k in bounds)] for t in told]
     curve.append([round(answer["seconds"], 2), *(answer[k] and round(answer[k] / LN10, 5) for k in bounds)])
-    found = {"value": round(answer["value_log10"], 5), "exact": answer["exact"], "wall_s": round(seconds, 2),
-             "memory_mib": round(memory)}  # fmt: skip
+    found = {
+        "value": round(answer["value_log10"], 5),
+        "exact": answer["exact"],
+        "wall_s": round(seconds, 2),
+        "memory_mib": round(memory),
+    }
     print(f"{case.name:28s} {method} {seed} {found} upper {curve[-1][2]}", flush=True)
     return {"name": case.name, "seed": seed, "method": method, **found, "curve": curve}
 
@@ -202,7 +217,8 @@ def run_reference(seeds: list[int], time_limit: float, only: str, jobs: int) -> 
     """
     path = RESULTS / "uai_reference.json"
     kept = json.loads(path.read_text()) if path.exists() else {"runs": [], "instances": {}}
-    best, done = kept["instances"], kept.setdefault("done", {})
+    best = kept["instances"]
+    done = kept.setdefault("done", {})
     with hard_cases(only) as cases_:
         # Elimination alone does not fit, and auto then is bp; the bound's own search has the same parts.
         wanted = [(case, seed, "bp", time_limit) for seed in seeds for case in cases_]
@@ -227,13 +243,16 @@ def run_hard(seeds: list[int], time_limit: float, only: str, jobs: int) -> None:
     reference = json.loads((RESULTS / "uai_reference.json").read_text())["instances"]
     found = [r for r in rows if "value" in r]
     summary = {
-        "time_limit": time_limit, "jobs": jobs, "rows": len(rows), "positive": len(found),
+        "time_limit": time_limit,
+        "jobs": jobs,
+        "rows": len(rows),
+        "positive": len(found),
         "positive_in_2s": sum(r["curve"][0][0] <= 2.0 for r in found),
         "equal_to_reference": sum(r["value"] >= reference[r["name"]]["value"] - 0.05 for r in found),
         "proven": sum(bool(r["exact"]) for r in found),
         "wall_at_most_21s": sum(r["wall_s"] <= time_limit + 1.0 for r in found),
         "slowest_s": max(r["wall_s"] for r in found),
-    }  # fmt: skip
+    }
     print(json.dumps(summary))
     (RESULTS / "uai_hard.json").write_text(json.dumps({"summary": summary, "instances": rows}, indent=1) + "\n")
 
@@ -255,7 +274,8 @@ def run_figure() -> None:
         best = reference[r["name"]]["value"]
         axis.axhline(best, color="grey", lw=0.7, ls="--", label="reference")
         axis.set(title=r["name"] + (" (proven)" if r["exact"] else ""), xscale="log", xlim=(0.3, 21))
-        low, high = best - 3.0, max(np.nanmin(bounds[1]), best) + 3.0
+        low = best - 3.0
+        high = max(np.nanmin(bounds[1]), best) + 3.0
         axis.set_ylim(min(low, r["value"] - 0.5), high)
         axis.title.set_fontsize(9)
     axes.flat[0].legend(fontsize=7)

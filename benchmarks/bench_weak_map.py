@@ -62,11 +62,13 @@ def run(seed: int, percent: int, seconds: float, rounds: int, outer: int) -> lis
     train, test = (noisy_images(picture("blocks"), n, 5.0, percent / 100, stream) for n, stream in parts)
     y = [np.where(hidden, -1, z).reshape(20, 40) for z, hidden in zip(train.states, train.hidden, strict=True)]
     X, new = ([np.asarray(g.nodes).reshape(20, 40, 1) for g in part.X] for part in (train, test))
-    proven, rows = Toulbar2(seconds), []
+    proven = Toulbar2(seconds)
+    rows = []
     # From zero, where all completions are alike, the procedure does not get away; both begin where users would end.
     first = ms.LSSVM(ms.Grid(), C=0.1, inference="propagate", missing_label=-1, random_state=0, warm_start=True)
     for name in ("defaults", "propagate", "toulbar2"):
-        began, model = time.process_time() + children(), deepcopy(first)
+        began = time.process_time() + children()
+        model = deepcopy(first)
         if name != "defaults":
             model.set_params(solver=solver, inference=proven if name == "toulbar2" else "propagate")
         model.fit(X, y)
@@ -88,7 +90,8 @@ def children() -> float:
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Means over seeds, and toulbar2 less each of the others, paired, with its standard error."""
-    figures, by = ("proven_objective", "accuracy_unlabelled", "accuracy_new", "processor_s"), "trained by"
+    figures = ("proven_objective", "accuracy_unlabelled", "accuracy_new", "processor_s")
+    by = "trained by"
     values = {
         n: np.array([[r[k] for k in figures] for r in rows if r[by] == n]) for n in dict.fromkeys(r[by] for r in rows)
     }

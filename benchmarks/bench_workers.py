@@ -41,8 +41,12 @@ from mssvm.parallel.problem import ShardedProblem, Surveyed
 from mssvm.parallel.store import agreed
 from mssvm.structures import Chain
 
-N_CLASSES, HIDDEN, LENGTH = 6, 3, 30
-MANY, FEW = 1000, 10  # features, and those of a site that has few of many
+N_CLASSES = 6
+HIDDEN = 3
+LENGTH = 30
+# features, and those of a site that has few of many
+MANY = 1000
+FEW = 10
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ class Drawn:
         rng = np.random.default_rng(self.seed)
         X: list[Any]
         if self.n_features > MANY:
-            shape, ptr = (LENGTH, self.n_features), np.arange(0, FEW * LENGTH + 1, FEW)
+            shape = (LENGTH, self.n_features)
+            ptr = np.arange(0, FEW * LENGTH + 1, FEW)
             columns = rng.integers(0, self.n_features, size=(self.n, FEW * LENGTH))
             X = [csr_array((np.ones(FEW * LENGTH), at, ptr), shape=shape) for at in columns]
         else:
@@ -101,20 +106,21 @@ class Pool:
         fresh = {"mp_context": get_context("spawn"), "initializer": begin_worker, "initargs": (folder,)}
         self.processes = [ProcessPoolExecutor(1, **fresh) for _ in range(n)]  # type: ignore[arg-type]
 
-    def dealt(self, n: int, unit: int = 4) -> list[tuple[int, int, int]]:
+    def divide(self, n: int, unit: int = 4) -> list[work.Share]:
         ends = [n * k // len(self.processes) for k in range(len(self.processes) + 1)]
-        return [(k, a, b) for k, (a, b) in enumerate(zip(ends[:-1], ends[1:], strict=True)) if b > a]
+        spans = enumerate(zip(ends[:-1], ends[1:], strict=True))
+        return [work.Share(str(k), first, last) for k, (first, last) in spans if last > first]
 
-    def spread(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         return value
 
     def has(self, sent: Any) -> bool:
         return True
 
-    def submit(self, function: Any, *args: Any, at: int = 0, name: str = "") -> Future[Any]:
-        return self.processes[at].submit(on_shelf, function, *args)
+    def submit(self, function: Any, *args: Any, at: str = "0", name: str = "") -> Future[Any]:
+        return self.processes[int(at)].submit(on_shelf, function, *args)
 
-    def reduced(self, futures: list[Future[Any]], n_blocks: int) -> Any:
+    def reduce(self, futures: list[Future[Any]], n_blocks: int) -> Any:
         return lambda: work.reduce(*(future.result() for future in futures), n_blocks=n_blocks)
 
     def result(self, begin: Any, blame: Any) -> Any:
@@ -165,7 +171,8 @@ def evaluation(problem: ShardedProblem, repeats: int) -> tuple[list[float], Any]
 
 def parts_of_dask(cluster: Any, n_weights: int, repeats: int) -> dict[str, float]:
     """Seconds of one task that does nothing, of sending weights to a worker, and of having a gradient back."""
-    w, client = np.random.default_rng(0).normal(size=n_weights), cluster.client
+    w = np.random.default_rng(0).normal(size=n_weights)
+    client = cluster.client
 
     def back() -> Any:
         future = client.submit(np.zeros, n_weights, pure=False)
@@ -173,7 +180,7 @@ def parts_of_dask(cluster: Any, n_weights: int, repeats: int) -> dict[str, float
 
     return {
         "task": timed(lambda: client.gather(client.submit(int, pure=False)), repeats)[0],
-        "send": timed(lambda: cluster.spread(w), repeats)[0],
+        "send": timed(lambda: cluster.broadcast(w), repeats)[0],
         "back": timed(back, repeats)[0],
         "add": timed(lambda: w + w, repeats)[0],
         "bytes": float(w.nbytes),
@@ -189,7 +196,8 @@ def main() -> None:
     parser.add_argument("--dask", action="store_true", help="on Dask's LocalCluster, with the costs of its parts")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
-    rows, first = [], None
+    rows = []
+    first = None
     for n in args.workers:
         with (dask_cluster if args.dask else pool)(n) as cluster:
             problem = posed(cluster, args.instances, args.features)
@@ -219,7 +227,8 @@ def idle(shelf: Any, posed: Any, what: str, eps: Any, first: int, last: int, w: 
 def overhead(cluster: Any, repeats: int) -> dict[str, Any]:
     """What an evaluation costs beside the work, at 10^6 weights: all its journeys; and Dask's parts."""
     wide = posed(cluster, 4000, 1_000_000 // (N_CLASSES + 2 * HIDDEN), n_shards=4)
-    w, true = np.zeros(wide.n_weights), work.evaluate
+    w = np.zeros(wide.n_weights)
+    true = work.evaluate
     work.evaluate = idle  # type: ignore[assignment]
     try:
         seconds = timed(lambda: wide.difference(w), 3 * repeats)

@@ -73,7 +73,8 @@ class HiddenChains:
         first, second = ("left", "right") if kind == "links" else ("table", "leaf")
         given = [np.ascontiguousarray(a) for a in (u, v, scores[first], scores[second])]
         head: list[Any] = [ctypes.c_int(n), ctypes.c_int(length), *map(_at, given)]
-        self.value, self.hidden = np.empty(n), np.empty_like(given[1])
+        self.value = np.empty(n)
+        self.hidden = np.empty_like(given[1])
         self.labels: Array
         if eps == 0:
             self.labels = np.empty((n, length), dtype=np.int32)

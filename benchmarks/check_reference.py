@@ -23,7 +23,9 @@ from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.statistics import Estimate
 from mssvm.experiments.trials import Store
 
-NEAR, FAR, SHARE = 2.5, 4.0, 0.95
+NEAR = 2.5
+FAR = 4.0
+SHARE = 0.95
 NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+))(?:\s*\+-\s*((?:\d+\.?\d*|\.\d+)))?")
 TABLE3_SE = 0.85  # the file says "+- 0.7 to 1.0"
 
@@ -58,7 +60,8 @@ def rows(text: str, heading: str) -> Iterator[list[str]]:
 
 
 def table2_chain(text: str, trials: Trials) -> Iterator[Cell]:
-    reading, errors = "", [0.0] * 3
+    reading = ""
+    errors = [0.0] * 3
     for row in rows(text, "### Table 2, chain"):
         if row[0].startswith("paper"):
             continue
@@ -114,7 +117,8 @@ def literal(text: str, trials: Trials) -> Iterator[Cell]:
 def table3(text: str, trials: Trials) -> Iterator[Cell]:
     reading = ""
     for row in rows(text, "### Table 3"):
-        reading, sigma_h = row[0] or reading, float(row[1])
+        reading = row[0] or reading
+        sigma_h = float(row[1])
         where = {"reading": reading, "sigma_h": sigma_h}
         if not trials.where(**where):
             continue
@@ -165,20 +169,27 @@ def main() -> int:
     default = Path(__file__).resolve().parents[2] / "shared" / "REFERENCE.md"
     parser.add_argument("--reference", type=Path, default=default)
     options = parser.parse_args()
-    text, protocol = options.reference.read_text("utf-8"), Protocol.load()
+    text = options.reference.read_text("utf-8")
+    protocol = Protocol.load()
     cells = []
     for name, checks in CHECKS.items():
         store = Store(options.results / f"{name}.jsonl", lambda params, name=name: protocol.fingerprint(name, params))
         trials = Trials(store.read().values(), protocol.confidence)
         cells += [cell for check in checks for cell in check(text, trials)]
     for c in cells:
-        flag = "  beyond 4" if abs(c.z) > FAR else "  beyond 2.5" if abs(c.z) > NEAR else ""
-        ours, theirs = f"{c.ours.show():>14} ({c.ours.n:3})", f"{c.mean:6.2f} ± {c.se:.2f}"
+        flag = ""
+        if abs(c.z) > FAR:
+            flag = "  beyond 4"
+        elif abs(c.z) > NEAR:
+            flag = "  beyond 2.5"
+        ours = f"{c.ours.show():>14} ({c.ours.n:3})"
+        theirs = f"{c.mean:6.2f} ± {c.se:.2f}"
         print(f"{c.name:34} ours {ours}  reference {theirs}  z {c.z:+5.2f}{flag}")
     if not cells:
         print("no trials to compare")
         return 2
-    near, worst = sum(abs(c.z) <= NEAR for c in cells), max(abs(c.z) for c in cells)
+    near = sum(abs(c.z) <= NEAR for c in cells)
+    worst = max(abs(c.z) for c in cells)
     print(
         f"{near} of {len(cells)} cells ({100 * near / len(cells):.1f}%) within {NEAR}; the farthest is {worst:.2f} away"
     )

@@ -70,8 +70,10 @@ class Clock:
     """Wall and CPU seconds of a with block."""
 
     def __enter__(self) -> Clock:
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._wall = time.perf_counter()
+        self._cpu = time.process_time()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.wall, self.cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        self.wall = time.perf_counter() - self._wall
+        self.cpu = time.process_time() - self._cpu

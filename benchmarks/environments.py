@@ -36,7 +36,9 @@ class Unavailable(Exception):
 def python_of(name: str) -> Path:
     """The interpreter of an environment; made, or known to have failed, if it is not there yet."""
     place = FOLDER / name
-    python, done, failed = place / "bin" / "python", place / "installed", FOLDER / f"{name}.failed"
+    python = place / "bin" / "python"
+    done = place / "installed"
+    failed = FOLDER / f"{name}.failed"
     wanted = repr(PACKAGES[name])
     if done.is_file() and done.read_text() == wanted:
         return python

@@ -50,7 +50,8 @@ class Contestant(Protocol):
 
 def clocked(call: Callable[[], Any]) -> tuple[Any, float, float]:
     """What a call gives back, its wall and its processor seconds."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    cpu = time.process_time()
     found = call()
     return found, time.perf_counter() - wall, time.process_time() - cpu
 
@@ -91,7 +92,8 @@ class Peer:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def prepare(self, quick: bool) -> Runner:
-        python, script = python_of(self.environment), HERE / "peers" / f"bench_{self.environment}.py"
+        python = python_of(self.environment)
+        script = HERE / "peers" / f"bench_{self.environment}.py"
         words = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the runner
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         runner = _Peer(subprocess.Popen([python, script], stdin=-1, stdout=-1, stderr=words, text=True, env=env), words)
@@ -213,7 +215,9 @@ class Row:
 def measure(row: Row, quick: bool, repeats: int | None) -> dict[str, Any]:
     """Prepare, warm up, compare, and run in turn."""
     found: dict[str, Any] = {"what": row.what, "unit": row.unit.text, "contestants": {}}
-    runners, first, failed = {}, {}, {}
+    runners = {}
+    first = {}
+    failed = {}
     for name, contestant in row.contestants.items():
         try:
             runners[name] = contestant.prepare(quick)

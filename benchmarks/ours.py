@@ -141,7 +141,8 @@ def sequence_iteration(states: int) -> Here:
     def make(quick: bool) -> Run:
         x, y = w.hidden_sequences(**w.sizes("sequences", quick))
         cut = len(x) * 3 // 4
-        X, labels = list(x[:cut]), y[:cut].tolist()
+        X = list(x[:cut])
+        labels = y[:cut].tolist()
 
         def run() -> Outcome:
             ticks = Ticks()
@@ -157,7 +158,8 @@ def sequence_iteration(states: int) -> Here:
 def latent_fit(quick: bool) -> Run:
     """A latent SSVM on small chains, each label over a hidden variable, the hidden ones in a chain."""
     x, y, _ = w.dense_chains(**w.sizes("latent", quick), missing=0.0)
-    X, labels = list(x), [row.tolist() for row in y]
+    X = list(x)
+    labels = [row.tolist() for row in y]
 
     def run() -> Outcome:
         model = ms.LSSVM(ms.Chain(hidden=4, linked=True), random_state=0)
@@ -170,7 +172,8 @@ def latent_fit(quick: bool) -> Run:
 def many_labels(quick: bool) -> Run:
     size = w.sizes("many_labels", quick)
     x, y, _ = w.dense_chains(**size, missing=0.0)
-    X, labels = list(x), [row.tolist() for row in y]
+    X = list(x)
+    labels = [row.tolist() for row in y]
 
     def run() -> Outcome:
         model = ms.CRF(ms.Chain(), classes=range(size["labels"]), max_iter=5).fit(X, labels)
@@ -283,7 +286,8 @@ def grid_messages(workload: str, count: int, sweeps: int, eps: float) -> Here:
         size = w.sizes(workload, quick)
         edges, unary, tables = w.grid_scores(**size, count=count)
         batch = grid_batch(**size, count=count, tied=False)
-        theta, nodes = Potentials(unary.ravel(), tables.ravel()), unary[0].size
+        theta = Potentials(unary.ravel(), tables.ravel())
+        nodes = unary[0].size
         bound = propagation(eps, sweeps).plan(batch).bind(Query.all_outputs(batch), eps, eps)
 
         def run() -> Outcome:
@@ -479,7 +483,8 @@ def memory(hidden: int) -> Here:
 
 def features_file(path: Path, megabytes: float) -> int:
     """Sequences of 50 sites, 5 labels, 20 features in full precision, up to a size; gives back the number of sites."""
-    rng, sites = np.random.default_rng(7), 0
+    rng = np.random.default_rng(7)
+    sites = 0
     with path.open("w") as file:
         while file.tell() < 1e6 * megabytes:
             y = rng.integers(5, size=50)

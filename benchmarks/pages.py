@@ -18,7 +18,8 @@ def keep(about: str | None, mark: str, results: str, page: str, text_of: Callabl
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     before = args.page.read_text("utf-8")
-    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    begin = f"<!-- {mark}: begin -->"
+    end = f"<!-- {mark}: end -->"
     head, rest = before.split(begin)
     after = f"{head}{begin}\n{text_of(args.results)}\n{end}{rest.split(end)[1]}"
     if args.check:

@@ -42,7 +42,8 @@ def _start(tree: dict[str, Any]) -> list[str]:
     tables = tree["experiments"]["start"]["tables"]
     chain = {tuple(row[:3]): row for row in tables[0]["rows"]}
     header = tables[0]["header"]
-    lead, left = header.index("MSSVM - LSSVM"), len(header) - 1
+    lead = header.index("MSSVM - LSSVM")
+    left = len(header) - 1
 
     def gap(solver: str, scale: str) -> str:
         return f"{chain['B', solver, scale][lead]} (reading B) and {chain['A2', solver, scale][lead]} (A2)"

@@ -46,7 +46,8 @@ class Costs:
     @classmethod
     def of(cls, measured: dict[str, Any], n_bytes: float, bandwidth: float | None) -> Costs:
         """From the row of one worker, for gradients of ``n_bytes``."""
-        row, parts = measured["rows"][0], measured["rows"][0]["parts"]
+        row = measured["rows"][0]
+        parts = measured["rows"][0]["parts"]
         assert row["workers"] == 1, "the first row must be that of one worker"
         share = n_bytes / parts["bytes"]
         hop = max(parts["back"] - parts["task"], 0.0) * share if bandwidth is None else n_bytes / bandwidth
@@ -93,7 +94,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
     measured = json.loads(args.measured.read_text())
-    rng, rows = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    rows = []
     small = Costs.of(measured, 8.0 * measured.get("weights", 1), None)
     known = shares(measured, args.pool)
     for row in measured["rows"]:

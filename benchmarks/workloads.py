@@ -98,19 +98,30 @@ def _tokens(words: list[str], tags: list[str]) -> list[dict[str, Any]]:
     out = []
     for t, word in enumerate(words):
         features: dict[str, Any] = {
-            "bias": 1.0, "word.lower()": word.lower(), "word[-3:]": word[-3:], "word[-2:]": word[-2:],
-            "word.isupper()": word.isupper(), "word.istitle()": word.istitle(), "word.isdigit()": word.isdigit(),
-            "postag": tags[t], "postag[:2]": tags[t][:2], "length": float(len(word)) / 10,
-        }  # fmt: skip
+            "bias": 1.0,
+            "word.lower()": word.lower(),
+            "word[-3:]": word[-3:],
+            "word[-2:]": word[-2:],
+            "word.isupper()": word.isupper(),
+            "word.istitle()": word.istitle(),
+            "word.isdigit()": word.isdigit(),
+            "postag": tags[t],
+            "postag[:2]": tags[t][:2],
+            "length": float(len(word)) / 10,
+        }
         for step, end in ((-1, "BOS"), (1, "EOS")):
             if not 0 <= t + step < len(words):
                 features[end] = True
                 continue
-            near, tag = words[t + step], tags[t + step]
+            near = words[t + step]
+            tag = tags[t + step]
             features |= {
-                f"{step:+}:word.lower()": near.lower(), f"{step:+}:word.istitle()": near.istitle(),
-                f"{step:+}:word.isupper()": near.isupper(), f"{step:+}:postag": tag, f"{step:+}:postag[:2]": tag[:2],
-            }  # fmt: skip
+                f"{step:+}:word.lower()": near.lower(),
+                f"{step:+}:word.istitle()": near.istitle(),
+                f"{step:+}:word.isupper()": near.isupper(),
+                f"{step:+}:postag": tag,
+                f"{step:+}:postag[:2]": tag[:2],
+            }
         out.append(features)
     return out
 
@@ -186,7 +197,8 @@ def board(seed: int, side: int = 6, states: int = 4) -> tuple[Array, Array, Arra
     """A marginal MAP problem on a checkerboard: edges, scores, tables, and which fields are outputs (the even ones)."""
     edges = grid_edges(side, side)
     rng = np.random.default_rng(1000 + seed)
-    unary, tables = rng.normal(0, 0.1, (side * side, states)), rng.normal(0, 2.0, (len(edges), states, states))
+    unary = rng.normal(0, 0.1, (side * side, states))
+    tables = rng.normal(0, 2.0, (len(edges), states, states))
     return edges, unary, tables, np.add.outer(np.arange(side), np.arange(side)).ravel() % 2 == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from pathlib import Path
 from zlib import crc32
 
@@ -15,6 +16,9 @@ from mssvm.core import library
 settings.register_profile("mssvm", deadline=None, derandomize=True)
 settings.load_profile("mssvm")
 
+# Cases of one test function that count as fast. The conformance tables have thousands; the others are marked slow.
+FAST_CASES = 12
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--native", type=Path, help="directory of the native libraries to test, such as sanitized ones")
@@ -24,6 +28,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if directory := config.getoption("--native"):
         library.DIRECTORY = directory.resolve()
+
+
+@pytest.hookimpl(specname="pytest_collection_modifyitems")
+def pytest_mark_large_tables_slow(items: list[pytest.Item]) -> None:
+    """Of a test with many cases, mark all but ``FAST_CASES`` as slow.
+
+    The fast ones are picked by a digest of their names: equal steps through a table would follow its axes.
+    """
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        cases[function].append(item)
+    for table in cases.values():
+        table.sort(key=lambda item: crc32(item.nodeid.encode()))
+        for item in table[FAST_CASES:]:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

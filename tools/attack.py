@@ -1,4 +1,4 @@
-"""``make attack``: bad inputs, damaged files, faults, a soak, hard numbers and gaps, in turn; counts are kept.
+"""``make attack``: bad inputs, damaged files, faults, a soak, hard numbers and gaps, in turn; counts are stored.
 
     python tools/attack.py [--parts NAME ...] [--output FILE]
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-KEPT = HERE.parent / "benchmarks" / "results" / "attack.json"
+RESULTS = HERE.parent / "benchmarks" / "results" / "attack.json"
 PARTS = {
     "faults": ("attack_faults.py",),
     "soak": ("attack_soak.py", "--minutes", "10"),
@@ -29,38 +29,41 @@ PARTS = {
 
 
 def options(text: str | None) -> argparse.ArgumentParser:
-    """The options of a part, beside its own: a file for what it found."""
+    """A parser with the option that all parts share: a file for the results."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     return parser
 
 
-def report(found: dict[str, Any], target: Path | None) -> int:
-    """Tell what a part found, in a file too where one is named; the exit code."""
-    sys.stderr.write("".join(f"{line}\n" for line in found["failed"]))
-    sys.stdout.write(json.dumps({k: v for k, v in found.items() if k != "failed"}, indent=1) + "\n")
+def report(result: dict[str, Any], target: Path | None) -> int:
+    """Print the result of a part, and write it to ``target``; returns the exit code."""
+    for line in result["failed"]:
+        print(line, file=sys.stderr)
+    print(json.dumps({name: value for name, value in result.items() if name != "failed"}, indent=1))
     if target is not None:
-        target.write_text(json.dumps(found, indent=1) + "\n")
-    return int(bool(found["failed"]))
+        target.write_text(json.dumps(result, indent=1) + "\n")
+    return int(bool(result["failed"]))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--output", type=Path, default=KEPT)
+    parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
-    kept = json.loads(args.output.read_text()) if args.output.exists() else {}
+    results = json.loads(args.output.read_text()) if args.output.exists() else {}
     codes = []
     for name in args.parts:
         script, *options = PARTS[name]
-        sys.stdout.write(f"{name}\n")
+        print(name, flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            told = Path(folder) / "found.json"
-            run = subprocess.run([sys.executable, str(HERE / script), *options, "--json", str(told)], check=False)
+            target = Path(folder) / "result.json"
+            run = subprocess.run([sys.executable, str(HERE / script), *options, "--json", str(target)], check=False)
             codes.append(run.returncode)
-            found = json.loads(told.read_text()) if told.exists() else {"failed": ["it did not come to its end"]}
-        kept[name] = {"options": options, **found}
-        args.output.write_text(json.dumps(kept, indent=1) + "\n")
+            result = {"failed": ["it did not come to its end"]}
+            if target.exists():
+                result = json.loads(target.read_text())
+        results[name] = {"options": options, **result}
+        args.output.write_text(json.dumps(results, indent=1) + "\n")
     return max(codes)
 
 

@@ -3,10 +3,10 @@ nothing had happened.
 
     python tools/attack_faults.py [--runs NAME ...] [--kills N] [--stops N] [--spells N] [--json FILE]
 
-Commands run in children forked from this process, which has imported everything and loaded every kernel, so that a
-case takes as long as its training; every tenth starts a Python of its own. Checkpoints are written between any two
-iterations. A case fails if the model that comes out in the end differs in any weight from that of the undisturbed
-run, if anything but a sentence was said, or if a file is left over.
+Commands run in children forked from this process, which has imported everything, so that a case takes as long as its
+training; every tenth starts a Python of its own. Checkpoints are written between any two iterations. A case fails if
+the final model differs in any weight from that of the undisturbed run, if it prints anything but a sentence, or if it
+leaves a file behind.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ from mssvm.experiments import demo
 
 FIT = import_module("mssvm.cli.fit")
 NOBODY = 65534
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1  # so that permissions hold for root, too
+# Numbers of Linux's prctl: without this capability permissions hold for root, too.
+PR_CAPBSET_DROP = 24
+CAP_DAC_OVERRIDE = 1
 RUNS: dict[str, tuple[str, ...]] = {
     "lbfgs": ("--method", "crf", "--solver", "lbfgs"),
     "lbfgs, falling temperatures": ("--method", "mssvm", "--hidden", "2", "--solver", "lbfgs", "--max-iter", "10"),
@@ -67,7 +69,7 @@ def write_data(path: Path) -> None:
 
 @dataclass
 class Ended:
-    """How a command ended: its exit code (negative: the signal), and what it said on standard error."""
+    """How a command ended: its exit code (negative: the signal), its standard error, its time."""
 
     code: int
     said: str
@@ -75,6 +77,7 @@ class Ended:
 
     @property
     def raw(self) -> bool:
+        """Whether it printed a traceback instead of a sentence."""
         return "Traceback" in self.said
 
 
@@ -90,11 +93,12 @@ class Bench:
     failed: list[str] = field(default_factory=list)
 
     def prepare(self) -> None:
-        """Load every kernel here, then run everything once without disturbance."""
+        """Import everything here, then run everything once without disturbance."""
         vars(FIT)["SAVED_EVERY"] = 0.0
         write_data(self.folder / "d.jsonl")
         with open(os.devnull, "w") as quiet:
-            before, sys.stdout = sys.stdout, quiet
+            before = sys.stdout
+            sys.stdout = quiet
             for run in self.runs:
                 if main(self.command(run, "warm")):
                     raise SystemExit(f"{run} does not run undisturbed")
@@ -147,7 +151,7 @@ class Bench:
     def forked(
         self, command: list[str], before: Callable[[], Any] | None = None, after: float = 0.0, signal_: int = 0
     ) -> Ended:
-        """Run in a child, which gets the signal after so many seconds."""
+        """Run in a child, which gets the signal after ``after`` seconds."""
         began = time.monotonic()
         child = self.started(command, before)
         if signal_:
@@ -159,15 +163,18 @@ class Bench:
         """Run in a Python of its own."""
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "mssvm", *command], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+            [sys.executable, "-m", "mssvm", *command],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )  # fmt: skip
+        )
         time.sleep(after)
         process.send_signal(signal_)
         return Ended(process.wait(), process.communicate()[1], time.monotonic() - began)
 
     def judge(self, kind: str, case: str, problem: str) -> None:
-        """Count a case; whatever it leaves is removed."""
+        """Count a case and remove its files."""
         self.counts[f"{kind}: {'failed' if problem else 'held'}"] += 1
         if problem:
             self.failed.append(f"{kind}, {case}: {problem}")
@@ -175,13 +182,13 @@ class Bench:
             file.unlink()
 
     def resumed(self, run: str, ended: Ended) -> str:
-        """What is wrong with the model after going on; nothing, if it is that of the undisturbed run."""
+        """Resume if the run was cut short; returns what is wrong with the final model, empty if nothing."""
         if ended.raw:
             return f"a traceback: {ended.said[-300:]}"
         if ended.code:
-            again = self.forked(self.command(run, "m", "--resume"))
-            if again.code or again.raw:
-                return f"--resume ended with {again.code}: {again.said[-300:]}"
+            resumed = self.forked(self.command(run, "m", "--resume"))
+            if resumed.code or resumed.raw:
+                return f"--resume ended with {resumed.code}: {resumed.said[-300:]}"
         if self.weights("m") != self.whole[run][0]:
             return "another model"
         left = [p.name for p in self.folder.glob("*m*") if p.name not in ("m", "d.jsonl")]
@@ -191,7 +198,8 @@ class Bench:
 def stops(bench: Bench, n: int, signals: tuple[int, ...], kind: str) -> None:
     """Signals at random times, some twice, over every run."""
     for k, run in zip(range(n), itertools.cycle(bench.runs), strict=False):
-        chosen, seconds = signals[(k // len(bench.runs)) % len(signals)], bench.whole[run][1]
+        chosen = signals[(k // len(bench.runs)) % len(signals)]
+        seconds = bench.whole[run][1]
         command = bench.command(run, "m")
         if k % 10 == k // 10 % 10:
             ended = bench.spawned(command, float(bench.rng.uniform(0, 2 + 4 * seconds)), chosen)
@@ -207,14 +215,18 @@ def stops(bench: Bench, n: int, signals: tuple[int, ...], kind: str) -> None:
 
 
 class Full:
-    """A disk that is full from the k-th operation on: creating, writing, flushing or renaming a file. How many there
-    were is kept in the file ``told``."""
+    """A disk that is full after k operations: creating, writing, flushing or renaming a file.
 
-    def __init__(self, k: float, told: Path | None = None) -> None:
-        self.most, self.told, self.done = k, told, 0
+    The number of operations is written to the file ``counter``.
+    """
+
+    def __init__(self, k: float, counter: Path | None = None) -> None:
+        self.most = k
+        self.counter = counter
+        self.done = 0
 
     def install(self) -> None:
-        """In a child, in the functions that ``replacing`` uses."""
+        """Patch the functions that ``replacing`` uses, in a child."""
         opened = os.fdopen
         for module, name in ((tempfile, "mkstemp"), (os, "fsync"), (os, "replace")):
             setattr(module, name, self.counted(getattr(module, name)))
@@ -223,8 +235,8 @@ class Full:
     def counted(self, act: Callable[..., Any]) -> Callable[..., Any]:
         def acted(*arguments: Any, **named: Any) -> Any:
             self.done += 1
-            if self.told is not None:
-                self.told.write_text(str(self.done))
+            if self.counter is not None:
+                self.counter.write_text(str(self.done))
             if self.done > self.most:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return act(*arguments, **named)
@@ -236,7 +248,8 @@ class Written:
     """A file whose writes are counted."""
 
     def __init__(self, file: Any, counted: Callable[..., Any]) -> None:
-        self.file, self.write = file, counted(file.write)
+        self.file = file
+        self.write = counted(file.write)
 
     def __enter__(self) -> Written:
         return self
@@ -250,10 +263,10 @@ class Written:
 
 def full_disks(bench: Bench, most: int) -> None:
     """The disk is full from the k-th operation on, for every k up to ``most`` (spread over longer runs)."""
-    told = bench.folder / "operations"
+    counter = bench.folder / "operations"
     for run in bench.runs:
-        ended = bench.forked(bench.command(run, "m"), Full(float("inf"), told).install)
-        total = int(told.read_text())
+        ended = bench.forked(bench.command(run, "m"), Full(float("inf"), counter).install)
+        total = int(counter.read_text())
         bench.judge("disk with room", run, bench.resumed(run, ended))
         for k in sorted({int(v) for v in np.linspace(0, total - 1, min(most, total))}):
             ended = bench.forked(bench.command(run, "m"), Full(k).install)
@@ -270,8 +283,8 @@ def read_only(bench: Bench) -> None:
         folder.chmod(0o555)
         command = bench.command(run, "closed/m")
         ended = bench.forked(command, (lambda: os.setuid(NOBODY)) if os.getuid() == 0 else None)
-        kept = (folder / "m").read_bytes() == b"old" and len(list(folder.iterdir())) == 1
-        wrong = ended.raw or ended.code != 2 or "does not allow it" not in ended.said or not kept
+        untouched = (folder / "m").read_bytes() == b"old" and len(list(folder.iterdir())) == 1
+        wrong = ended.raw or ended.code != 2 or "does not allow it" not in ended.said or not untouched
         bench.judge("read-only folder", run, f"{ended.code}: {ended.said[-200:]}" if wrong else "")
         folder.chmod(0o755)
 
@@ -293,11 +306,12 @@ def two_writers(bench: Bench) -> None:
 
 
 def jumping_clocks(bench: Bench) -> None:
-    """The clock of the wall goes forth and back by years between any two looks; nothing depends on it."""
+    """The wall clock jumps by years between any two readings; nothing depends on it."""
     for run in bench.runs:
 
         def jump(seed: int = len(run)) -> None:
-            rng, real = np.random.default_rng(seed), time.time
+            rng = np.random.default_rng(seed)
+            real = time.time
             time.time = lambda: real() + float(rng.normal() * 1e8)
 
         ended = bench.forked(bench.command(run, "m"), jump, 0.5 * bench.whole[run][1], signal.SIGINT)
@@ -306,8 +320,9 @@ def jumping_clocks(bench: Bench) -> None:
 
 
 def bare_install(bench: Bench) -> None:
-    """A copy of the package that may not be written, and no home: the demo's first fit runs, compiled in memory."""
-    copy, out = bench.folder / "installed", bench.folder / "out"
+    """A copy of the package that may not be written, and no home: the demo's first fit runs."""
+    copy = bench.folder / "installed"
+    out = bench.folder / "out"
     shutil.copytree(Path(ms.__file__).parent, copy / "mssvm", ignore=shutil.ignore_patterns("__pycache__"))
     for path in (copy, *copy.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -315,19 +330,26 @@ def bare_install(bench: Bench) -> None:
     out.chmod(0o777)
     arguments = demo.commands(demo.write_files(bench.folder), out)[1][1]
     run = subprocess.run(
-        [sys.executable, "-m", "mssvm", *arguments], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        env={"PYTHONPATH": str(copy), "PATH": os.environ["PATH"], "HOME": os.devnull}, cwd="/", check=False,
+        [sys.executable, "-m", "mssvm", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={"PYTHONPATH": str(copy), "PATH": os.environ["PATH"], "HOME": os.devnull},
+        cwd="/",
+        check=False,
         preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0),
-    )  # fmt: skip
-    wrote = list(copy.rglob("__pycache__"))
-    told = f"{run.returncode}: {run.stderr[-300:]} {wrote}" if run.returncode or wrote else ""
-    bench.judge("read-only install without a home", "fit", told)
+    )
+    written = list(copy.rglob("__pycache__"))
+    problem = ""
+    if run.returncode or written:
+        problem = f"{run.returncode}: {run.stderr[-300:]} {written}"
+    bench.judge("read-only install without a home", "fit", problem)
     for path in (copy, *(p for p in copy.rglob("*") if p.is_dir())):
         path.chmod(0o755)
 
 
 def attack(runs: list[str], kills: int, stopped: int, spells: int, seed: int) -> dict[str, Any]:
-    """Counts of what held and failed, and what failed how."""
+    """Counts of the cases that held and failed, and the failures."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)

@@ -47,11 +47,12 @@ def good_files() -> dict[str, tuple[bytes, Callable[[Path], Any]]]:
     conll = "\n".join(f"w{i} N{i % 2} {'B-X' if i % 3 else 'O'}" + ("\n" if i % 4 == 3 else "") for i in range(12))
     series = "@problemName x\n@univariate true\n@classLabel true a b\n@data\n1.0,2.0,3.0:a\n2.0,1.0,0.5:b\n"
     uai = "MARKOV\n2\n2 2\n2\n1 0\n2 0 1\n2 0.5 0.5\n4 1 2 3 4\n"
-    lines = {name: "\n".join(map(json.dumps, rows)).encode() for name, rows in (("c", chains), ("g", graphs))}
+    chain_lines = "\n".join(json.dumps(row) for row in chains).encode()
+    graph_lines = "\n".join(json.dumps(row) for row in graphs).encode()
     return {
-        "c.jsonl": (lines["c"], read),
-        "g.jsonl": (lines["g"], read),
-        "c.jsonl.gz": (gzip.compress(lines["c"]), read),
+        "c.jsonl": (chain_lines, read),
+        "g.jsonl": (graph_lines, read),
+        "c.jsonl.gz": (gzip.compress(chain_lines), read),
         "c.conll": (conll.encode(), read),
         "c.ts": (series.encode(), read),
         "c.npz": (archive.getvalue(), read),
@@ -108,7 +109,8 @@ def mutated(data: bytes, rng: np.random.Generator) -> bytes:
             case 2:
                 data = data[:at] + NUMBERS[int(rng.integers(len(NUMBERS)))] + data[at:]
             case 3:
-                data = data[:at] + MARKS[(k := int(rng.integers(len(MARKS)))) : k + 1] + data[at + 1 :]
+                k = int(rng.integers(len(MARKS)))
+                data = data[:at] + MARKS[k : k + 1] + data[at + 1 :]
             case 4:
                 lines = data.split(b"\n")
                 k = int(rng.integers(len(lines)))
@@ -139,9 +141,10 @@ def edited(tree: Any, rng: np.random.Generator) -> Any:
 
 
 def sealed(data: bytes, rng: np.random.Generator) -> bytes:
-    """A model or checkpoint changed inside, its digest that of the change: what a careful hand could write."""
+    """A model or checkpoint with one change and a digest that fits it, as an attacker could write it."""
     (size,) = struct.unpack("<Q", data[:8])
-    meta, tensors = json.loads(data[8 : 8 + size])["__metadata__"], load(data)
+    meta = json.loads(data[8 : 8 + size])["__metadata__"]
+    tensors = load(data)
     key = next(k for k in meta if k not in ("format", "digest"))
     text = json.dumps(edited(json.loads(meta[key]), rng))
     if rng.random() < 0.2 and tensors:
@@ -152,7 +155,8 @@ def sealed(data: bytes, rng: np.random.Generator) -> bytes:
 
 def checked(data: bytes, rng: np.random.Generator) -> bytes:
     """A picture with one chunk changed, its checksums right."""
-    parts, at = [], len(SIGNATURE)
+    parts = []
+    at = len(SIGNATURE)
     while at < len(data):
         (size,) = struct.unpack(">I", data[at : at + 4])
         parts.append((data[at + 4 : at + 8], data[at + 8 : at + 8 + size]))
@@ -167,15 +171,16 @@ def checked(data: bytes, rng: np.random.Generator) -> bytes:
     )
 
 
-INSIDE = {"p.png": checked, "m.safetensors": sealed, "k-1": sealed}  # where checksums hide what is behind them
+INSIDE = {"p.png": checked, "m.safetensors": sealed, "k-1": sealed}  # formats whose checksums would reject any change
 
 
 def run(cases: int, seed: int) -> tuple[dict[str, Counter[str]], list[str]]:
-    """Per format what came of ``cases`` damaged files, and what else than a sentence did."""
+    """By format the outcomes of ``cases`` damaged files, and the failures: errors other than ``MssvmError``."""
     counts: dict[str, Counter[str]] = {}
     failed = []
     for name, (data, reader) in good_files().items():
-        rng, counts[name] = np.random.default_rng([seed, len(name), len(data)]), Counter()
+        rng = np.random.default_rng([seed, len(name), len(data)])
+        counts[name] = Counter()
         for k in range(cases):
             with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
                 warnings.simplefilter("ignore")

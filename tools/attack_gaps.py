@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import mssvm as ms
 
-ROUGH = 1e-8  # relative to an objective: a gap below this is negative, and not rounded so
+ROUGH = 1e-8  # relative to an objective: a gap below minus this is negative beyond rounding
 SOLVERS = (
     ms.solvers.BCFW(max_iter=10, check_every=2),
     ms.solvers.CuttingPlane(max_iter=15),
@@ -36,11 +36,13 @@ INFERENCES = (
 def discs(rng: np.random.Generator, n: int, side: int, n_classes: int, noise: float) -> tuple[list[Any], list[Any]]:
     """Images of discs on a ground, one for every further class, seen through noise."""
     row, column = np.mgrid[:side, :side]
-    X, y = [], []
+    X = []
+    y = []
     for _ in range(n):
         labels = np.zeros((side, side), dtype=np.int64)
         for k in range(1, n_classes):
-            centre, radius = rng.uniform(0.25 * side, 0.75 * side, 2), rng.uniform(0.15, 0.35) * side
+            centre = rng.uniform(0.25 * side, 0.75 * side, 2)
+            radius = rng.uniform(0.15, 0.35) * side
             labels[np.hypot(row - centre[0], column - centre[1]) < radius] = k
         seen = np.eye(n_classes)[labels][..., 1:] + noise * rng.normal(size=(side, side, n_classes - 1))
         X.append(np.concatenate([seen, np.ones((side, side, 1))], axis=-1))
@@ -52,24 +54,32 @@ def fitted(rng: np.random.Generator) -> tuple[Any, bool]:
     """One fit, and whether it warned that it had not converged."""
     n_classes = int(rng.integers(2, 4))
     X, y = discs(rng, int(rng.integers(2, 5)), int(rng.integers(6, 13)), n_classes, float(rng.uniform(0.3, 2.0)))
-    solver, latent = SOLVERS[rng.integers(len(SOLVERS))], bool(rng.integers(2))
+    solver = SOLVERS[rng.integers(len(SOLVERS))]
+    latent = bool(rng.integers(2))
     if latent:
         y = [np.where(rng.random(labels.shape) < 0.7, labels, -1) for labels in y]
         solver = SOLVERS[rng.integers(2, 4)]
     member = ms.LSSVM if latent else ms.SSVM
     model = member(
-        ms.Grid(), C=float(10 ** rng.uniform(-1.0, 1.0)), solver=solver, random_state=0, missing_label=-1,
-        inference=INFERENCES[rng.integers(len(INFERENCES))], classes=range(n_classes), init="zeros",
-    )  # fmt: skip
-    with warnings.catch_warnings(record=True) as told:
+        ms.Grid(),
+        C=float(10 ** rng.uniform(-1.0, 1.0)),
+        solver=solver,
+        random_state=0,
+        missing_label=-1,
+        inference=INFERENCES[rng.integers(len(INFERENCES))],
+        classes=range(n_classes),
+        init="zeros",
+    )
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(X, y)
-    return model, any(issubclass(w.category, ConvergenceWarning) for w in told)
+    return model, any(issubclass(w.category, ConvergenceWarning) for w in caught)
 
 
 def complaints(model: Any, warned: bool) -> list[str]:
-    """What is wrong with what a fitted model says of its gaps."""
-    training, rows = model.training_, model.history_
+    """Errors in what a fitted model reports about negative gaps."""
+    training = model.training_
+    rows = model.history_
     met = bool(np.any(rows["gap"] < -ROUGH * np.maximum(1.0, np.abs(rows["objective"]))))
     negative = met or training["negative_gaps"] > 0 or training["gap"] < -ROUGH * max(1.0, abs(training["objective"]))
     if not negative:
@@ -88,7 +98,8 @@ def complaints(model: Any, warned: bool) -> list[str]:
 
 def run(fits: int, seed: int) -> tuple[Counter[str], list[str]]:
     """How the fits ended, and what was wrong."""
-    counts, failed = Counter[str](), list[str]()
+    counts: Counter[str] = Counter()
+    failed: list[str] = []
     for k in range(fits):
         model, warned = fitted(np.random.default_rng([seed, k]))
         counts[model.training_["outcome"]] += 1

@@ -159,8 +159,8 @@ class Case:
 
 
 def estimator(member: str, kind: Kind, shape: dict[str, Any] | None = None, **settings: Any) -> Any:
-    given = {"structure": kind.make(**(shape or {})), "max_iter": 2, "random_state": 0, **settings}
-    return getattr(ms, member)(**given)
+    parameters = {"structure": kind.make(**(shape or {})), "max_iter": 2, "random_state": 0, **settings}
+    return getattr(ms, member)(**parameters)
 
 
 def members_of(kind: Kind) -> tuple[str, ...]:
@@ -235,7 +235,8 @@ def _settings(member: str, kind: Kind, where: str) -> Iterator[Case]:
 
 def _inputs() -> Iterator[Case]:
     """Constructors of instances, and the functions of modules."""
-    nodes, pairs = np.zeros((3, 2)), [[0, 1]]
+    nodes = np.zeros((3, 2))
+    pairs = [[0, 1]]
     for value in (*THINGS, [[0, 9]], [[0.5, 1]], [["a", "b"]], [[0, 0]], [[0]], [[None, 1]]):
         yield Case(f"Graph(edges={shown(value)})", partial(ms.Graph, nodes, value))
         yield Case(f"Graph(nodes={shown(value)})", partial(ms.Graph, value, pairs))
@@ -257,7 +258,7 @@ class Late(BaseException):
 
 
 def tried(case: Case, limit: float = LIMIT) -> tuple[str, str]:
-    """What came of a case: "answered", "refused", or "raw" or "late" with where."""
+    """The outcome of a case: "answered" or "refused", or "raw" or "late" and the place in the code."""
 
     def late(*_: Any) -> None:
         raise Late
@@ -284,7 +285,7 @@ def tried(case: Case, limit: float = LIMIT) -> tuple[str, str]:
 
 
 def warm_up() -> None:
-    """Compile what good inputs need, so that the limit is one of the calls themselves."""
+    """Load what good inputs need, so that the time limit is one of the calls themselves."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for kind in kinds():
@@ -300,7 +301,7 @@ def warm_up() -> None:
 
 
 def run(sample: int | None, seed: int, limit: float = LIMIT) -> tuple[Counter[str], list[tuple[str, str]]]:
-    """Counts of what came out, and the cases that failed."""
+    """Counts of the outcomes, and the cases that failed."""
     chosen = list(cases())
     if sample is not None:
         picked = np.random.default_rng(seed).choice(len(chosen), min(sample, len(chosen)), replace=False)
@@ -323,8 +324,8 @@ def main() -> int:
     args = parser.parse_args()
     began = time.monotonic()
     counts, failed = run(args.sample, args.seed)
-    told = [f"{label}: {where}" for label, where in failed]
-    return report({"counts": counts, "failed": told, "seconds": round(time.monotonic() - began, 1)}, args.json)
+    lines = [f"{label}: {where}" for label, where in failed]
+    return report({"counts": counts, "failed": lines, "seconds": round(time.monotonic() - began, 1)}, args.json)
 
 
 if __name__ == "__main__":

@@ -29,13 +29,18 @@ from conformance.draws import BY_NAME, Strategy, as_code, draw_of, run, shrunk
 PIECE = 250  # batches that a worker does at a time
 SHOWN = 3  # failures of a piece that are shrunk
 NAMED = ("auto", "native")  # engines that report strategies by the names of ``Strategy.runs``
-Found = dict[str, Any]
+Result = dict[str, Any]
 
 
-def search(name: str, first: int, last: int, engine: str) -> Found:
+def search(name: str, first: int, last: int, engine: str) -> Result:
     """The draws of a strategy from ``first`` to before ``last``: instances, worst error, what ran, what failed."""
-    strategy, ran, failed = BY_NAME[name], Counter[str](), list[str]()
-    worst, instances, wrong, sharp = 0.0, 0, 0, 0
+    strategy = BY_NAME[name]
+    ran = Counter[str]()
+    failed = list[str]()
+    worst = 0.0
+    instances = 0
+    wrong = 0
+    sharp = 0
     for seed in range(first, last):
         draw = draw_of(strategy, seed)
         outcome = run(draw, strategy, engine)
@@ -50,15 +55,16 @@ def search(name: str, first: int, last: int, engine: str) -> Found:
     return {"instances": instances, "worst": worst, "wrong": wrong, "sharp": sharp, "ran": ran, "failed": failed}
 
 
-def joined(strategy: Strategy, parts: list[Found], engine: str) -> Found:
-    """What the pieces of a strategy found, and whether it ran at all."""
-    ran, failed = Counter[str](), list[str]()
+def joined(strategy: Strategy, parts: list[Result], engine: str) -> Result:
+    """The results of a strategy's pieces as one; a strategy that never ran has failed."""
+    ran = Counter[str]()
+    failed = list[str]()
     for part in parts:
         ran.update(part["ran"])
         failed += part["failed"]
     if engine in NAMED and strategy.runs and not ran[strategy.runs]:
         failed.append(f"{strategy.name}: no instance ran as {strategy.runs!r}; its draws need another shape")
-    out: Found = {key: sum(part[key] for part in parts) for key in ("instances", "wrong", "sharp")}
+    out: Result = {key: sum(part[key] for part in parts) for key in ("instances", "wrong", "sharp")}
     return {**out, "worst": max(part["worst"] for part in parts), "ran": dict(ran), "failed": failed}
 
 
@@ -70,10 +76,10 @@ def batches_of(strategy: Strategy, chosen: list[Strategy], forests: int, graphs:
     return int(1.05 * wanted / np.mean(sizes)) + 1
 
 
-def attack(names: list[str], forests: int, graphs: int, engine: str, seed: int, workers: int) -> Found:
-    """Every chosen strategy on its share of so many forests and graphs."""
+def attack(names: list[str], forests: int, graphs: int, engine: str, seed: int, workers: int) -> Result:
+    """Every chosen strategy on its share of the forests and graphs."""
     chosen = [BY_NAME[name] for name in names]
-    found: dict[str, Found] = {}
+    results: dict[str, Result] = {}
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         futures = {}
         for strategy in chosen:
@@ -82,17 +88,17 @@ def attack(names: list[str], forests: int, graphs: int, engine: str, seed: int, 
             ends = [min(start + PIECE, seed + last) for start in starts]
             futures[strategy.name] = pool.map(search, repeat(strategy.name), starts, ends, repeat(engine))
         for name, parts in futures.items():
-            found[name] = joined(BY_NAME[name], list(parts), engine)
-            line = found[name]
+            results[name] = joined(BY_NAME[name], list(parts), engine)
+            line = results[name]
             sys.stdout.write(
                 f"{name:26s} {line['instances']:7d} instances, worst {line['worst']:.1e}, {line['wrong']} wrong\n"
             )
             sys.stdout.flush()
-    failed = [text for line in found.values() for text in line.pop("failed")]
+    failed = [text for line in results.values() for text in line.pop("failed")]
     count = {False: 0, True: 0}
-    for name, line in found.items():
+    for name, line in results.items():
         count[BY_NAME[name].graphs] += line["instances"]
-    return {"engine": engine, "forests": count[False], "graphs": count[True], "strategies": found, "failed": failed}
+    return {"engine": engine, "forests": count[False], "graphs": count[True], "strategies": results, "failed": failed}
 
 
 def main() -> int:
@@ -105,8 +111,8 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     began = time.perf_counter()
-    found = attack(args.strategies, args.forests, args.graphs, args.engine, args.seed, args.workers)
-    return report({**found, "seconds": round(time.perf_counter() - began, 1)}, args.json)
+    result = attack(args.strategies, args.forests, args.graphs, args.engine, args.seed, args.workers)
+    return report({**result, "seconds": round(time.perf_counter() - began, 1)}, args.json)
 
 
 if __name__ == "__main__":

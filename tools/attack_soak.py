@@ -31,10 +31,12 @@ GROWTH = 1.03  # of the median of memory from the second third of the time to th
 
 
 class Soak:
-    """One run: its tasks, what was measured at every rest (seconds, MB, threads, files), and what went wrong."""
+    """One run: its tasks, the measurements at every rest (seconds, MB, threads, files), and the failures."""
 
     def __init__(self, folder: Path, minutes: float, threads: int) -> None:
-        self.folder, self.until, self.n = folder, time.monotonic() + 60 * minutes, threads
+        self.folder = folder
+        self.until = time.monotonic() + 60 * minutes
+        self.n = threads
         self.began = time.monotonic()
         kinds = attack_matrix.kinds()
         self.tasks = [(member, kind) for kind in kinds for member in attack_matrix.members_of(kind)]
@@ -50,15 +52,17 @@ class Soak:
     def measure(self) -> None:
         gc.collect()
         memory = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 1e6
-        threads, files = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+        threads = len(os.listdir("/proc/self/task"))
+        files = len(os.listdir("/proc/self/fd"))
         self.rests.append((time.monotonic() - self.began, memory, threads, files))
 
     def task(self, k: int, member: str, kind: Any) -> None:
-        model, path = self.fitted(member, kind), self.folder / f"{k}.safetensors"
+        model = self.fitted(member, kind)
+        path = self.folder / f"{k}.safetensors"
         model.save(path)
-        again = ms.load(path)
-        same = model.coef_.tobytes() == self.alone[member, kind.name] == again.coef_.tobytes()
-        if not same or repr(model.predict(kind.X)) != repr(again.predict(kind.X)):
+        loaded = ms.load(path)
+        same = model.coef_.tobytes() == self.alone[member, kind.name] == loaded.coef_.tobytes()
+        if not same or repr(model.predict(kind.X)) != repr(loaded.predict(kind.X)):
             self.failed.append(f"{member}, {kind.name}: other weights or answers in thread {k}")
 
     def work(self, k: int) -> None:
@@ -85,9 +89,12 @@ class Soak:
             self.failed.append(f"it grows: MB {memory}, threads {held}, files {files}")
         counts = {"rounds": len(self.rests), "tasks": self.n * len(self.rests), "failed": len(self.failed)}
         return {
-            "counts": counts, "threads": self.n, "seconds": round(self.rests[-1][0], 1), "failed": self.failed,
+            "counts": counts,
+            "threads": self.n,
+            "seconds": round(self.rests[-1][0], 1),
+            "failed": self.failed,
             "thirds": {"megabytes": memory, "threads": held, "files": files},
-        }  # fmt: skip
+        }
 
 
 def main() -> int:

@@ -35,8 +35,15 @@ def sentence(axes: plt.Axes) -> None:
             kind = "O" if tag is None else tag.split("-")[-1]
             shade = GREY if tag is None else COLOURS[colour_of(kind)]
             axes.add_patch(plt.Rectangle((i - 0.45, 0.68 - y), 0.9, 0.62, color=shade, lw=0))
-            axes.text(i, 1 - y, "?" if tag is None else tag, ha="center", va="center", fontsize=8,
-                      color="#555555" if tag is None else "white")  # fmt: skip
+            axes.text(
+                i,
+                1 - y,
+                "?" if tag is None else tag,
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="#555555" if tag is None else "white",
+            )
     for i, word in enumerate(words):
         axes.text(i, 1.75, word, ha="center", va="center", fontsize=9)
     axes.set_xlim(-1.6, len(words) - 0.4)

@@ -28,18 +28,27 @@ Figures = dict[str, float]
 
 def training(output: str, file: Path) -> Figures:
     """Seconds an iteration: the two sides need not stop after the same number."""
-    found = json.loads(output)
-    chain = {k: v["seconds"] / v["iterations"] for k, v in found["chain CRF"].items() if k.endswith("threads") and v}
-    hidden = {k: v / 1e3 for k, v in found["hidden-chain classifier"].items()}
-    named = {f"hidden: {k}": v for k, v in hidden.items()}
-    return {**{f"CRF, {k}, an iteration": v for k, v in chain.items()}, **named}
+    result = json.loads(output)
+    figures = {}
+    for threads, row in result["chain CRF"].items():
+        if threads.endswith("threads") and row:
+            figures[f"CRF, {threads}, an iteration"] = row["seconds"] / row["iterations"]
+    for name, milliseconds in result["hidden-chain classifier"].items():
+        figures[f"hidden: {name}"] = milliseconds / 1e3
+    return figures
 
 
 def propagation(output: str, file: Path) -> Figures:
     """Seconds for a million messages."""
-    found: dict[str, Any] = json.loads(file.read_text())
-    rates = {k: v for k, v in found.items() if isinstance(v, dict) and "sum" in v}
-    return {f"{k}, {p}": 1 / v[p] for k, v in rates.items() for p in ("sum", "max", "mixed") if p in v}
+    result: dict[str, Any] = json.loads(file.read_text())
+    figures = {}
+    for name, rates in result.items():
+        if not isinstance(rates, dict) or "sum" not in rates:
+            continue
+        for operation in ("sum", "max", "mixed"):
+            if operation in rates:
+                figures[f"{name}, {operation}"] = 1 / rates[operation]
+    return figures
 
 
 def chains(output: str, file: Path) -> Figures:
@@ -51,9 +60,9 @@ def chains(output: str, file: Path) -> Figures:
 
 def boards(output: str, file: Path) -> Figures:
     """Seconds an instance."""
-    found = re.search(r"marginals: ([\d.]+) ms an instance", output)
-    assert found is not None, output
-    return {"a checkerboard": float(found[1]) / 1e3}
+    match = re.search(r"marginals: ([\d.]+) ms an instance", output)
+    assert match is not None, output
+    return {"a checkerboard": float(match[1]) / 1e3}
 
 
 # What each script is given ({} is a file for its results), and what is read from it.
@@ -85,7 +94,8 @@ def compared(sides: tuple[Path, Path], name: str, runs: int) -> dict[str, dict[s
     common = [key for key in all_runs[0][1] if key in all_runs[0][0]]
     out = {}
     for key in common:
-        before, after = (median(pair[side][key] for pair in all_runs) for side in (0, 1))
+        before = median(pair[0][key] for pair in all_runs)
+        after = median(pair[1][key] for pair in all_runs)
         out[key] = {"before": before, "after": after, "ratio": after / before}
         print(f"{name}: {key}: {1e3 * before:.4g} -> {1e3 * after:.4g} ms, {after / before:.2f} times", flush=True)
     return out
@@ -100,11 +110,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="JSON file for the medians")
     args = parser.parse_args()
     sides = (args.before.resolve(), args.after.resolve())
-    found = {name: compared(sides, name, args.runs) for name in args.scripts}
-    slower = [f"{name}: {key}" for name, rows in found.items() for key, row in rows.items() if row["ratio"] > 1.05]
+    scripts = {name: compared(sides, name, args.runs) for name in args.scripts}
+    slower = [f"{name}: {key}" for name, rows in scripts.items() for key, row in rows.items() if row["ratio"] > 1.05]
     print("slower by more than 5%: " + ("; ".join(slower) or "nothing"))
     if args.output:
-        args.output.write_text(json.dumps({"runs": args.runs, "scripts": found}, indent=1) + "\n")
+        args.output.write_text(json.dumps({"runs": args.runs, "scripts": scripts}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -29,32 +29,55 @@ import mssvm as ms
 
 METHODS = {
     "UnifiedSSVM": (
-        "fit", "predict", "predict_marginals", "predict_proba", "predict_hidden", "predict_topk", "decision_gap",
-        "score", "calibrate", "diagnose", "weights_table", "save",
+        "fit",
+        "predict",
+        "predict_marginals",
+        "predict_proba",
+        "predict_hidden",
+        "predict_topk",
+        "decision_gap",
+        "score",
+        "calibrate",
+        "diagnose",
+        "weights_table",
+        "save",
     ),
     "Graph": ("from_adjacency",),
     "FactorInput": ("with_features",),
-}  # fmt: skip
+}
 PROTOCOLS = (ms.losses.Loss, ms.engines.Engine)
 TORCH = {"StructuredLoss": ("decode", "marginals", "log_partition", "entropy", "sample", "topk")}
 EVERYWHERE = {  # said once
-    "self", "cls", "X", "y", "y_true", "y_pred", "hidden", "given", "allowed", "sample_weight", "scores", "shape",
-}  # fmt: skip
+    "self",
+    "cls",
+    "X",
+    "y",
+    "y_true",
+    "y_pred",
+    "hidden",
+    "given",
+    "allowed",
+    "sample_weight",
+    "scores",
+    "shape",
+}
 
 
 def public(torch: bool = False) -> dict[str, Any]:
-    """Every public name with what it names; with ``torch`` those of ``mssvm.torch`` instead."""
-    found: dict[str, Any] = {}
+    """Every public name and its object; with ``torch`` those of ``mssvm.torch`` instead."""
+    names: dict[str, Any] = {}
     doors = ["torch"] if torch else ["", *(name for name in ms.__all__ if inspect.ismodule(getattr(ms, name)))]
     for door in doors:
         module = getattr(ms, door) if door else ms
         for name in module.__all__:
             value = getattr(module, name)
             if not isinstance(value, (ModuleType, str)) and getattr(value, "__module__", "").startswith("mssvm"):
-                found[f"{door}.{name}".lstrip(".")] = value
-    methods = {f"torch.{c}": names for c, names in TORCH.items()} if torch else METHODS
-    found |= {f"{c}.{name}": inspect.getattr_static(found[c], name) for c, names in methods.items() for name in names}
-    return found
+                names[f"{door}.{name}".lstrip(".")] = value
+    methods = {f"torch.{owner}": own for owner, own in TORCH.items()} if torch else METHODS
+    for owner, own in methods.items():
+        for name in own:
+            names[f"{owner}.{name}"] = inspect.getattr_static(names[owner], name)
+    return names
 
 
 def documented(value: Any) -> Any:
@@ -75,7 +98,7 @@ def unsaid(value: Any) -> list[str]:
 
 
 def world(folder: Path) -> dict[str, Any]:
-    """What the examples stand on."""
+    """The variables that the examples use."""
     X = [np.eye(3)[[0, 1, 2]], np.eye(3)[[2, 0, 1, 1]]]
     y = [["B", "I", "O"], ["O", "B", "I", "I"]]
     clf = ms.MSSVM(ms.Chain(hidden=2), random_state=0).fit(X, y)
@@ -89,20 +112,23 @@ def world(folder: Path) -> dict[str, Any]:
 
 
 def faults(name: str, value: Any, given: dict[str, Any]) -> list[str]:
-    """What the docstring of a public name lacks."""
+    """The defects of a public name's docstring."""
     text = inspect.getdoc(documented(value) if callable(documented(value)) else type(value)) or ""
     examples = doctest.DocTestParser().get_doctest(text, {**given}, name, None, None)
-    out = [f"does not name {', '.join(missing)}"] if (missing := unsaid(value)) else []
+    out = []
+    missing = unsaid(value)
+    if missing:
+        out.append(f"does not name {', '.join(missing)}")
     if inspect.isfunction(documented(value)) and "return" not in documented(value).__annotations__:
         out.append("does not say what it returns")
     if not examples.examples:
         return [*out, "has no example"]
-    told: list[str] = []
+    failures: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        runner.run(examples, out=told.append)
-    return [*out, *told]
+        runner.run(examples, out=failures.append)
+    return [*out, *failures]
 
 
 def main() -> int:
@@ -111,9 +137,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         given = world(Path(folder))
         for name, value in names.items():
-            if found := faults(name, value, given):
-                lacking[name] = found
-                print(f"{name}: {'; '.join(found)}")
+            defects = faults(name, value, given)
+            if defects:
+                lacking[name] = defects
+                print(f"{name}: {'; '.join(defects)}")
     n = len(names)
     print(f"{n - len(lacking)} of {n} public names say what they take and return, and have an example that runs")
     return bool(lacking)

@@ -48,9 +48,9 @@ def environment(python: str | Path, folder: Path) -> Path:
 
 def lines_of_readme() -> str:
     """The first block of Python in the README."""
-    found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    assert found is not None
-    return found.group(1)
+    match = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert match is not None
+    return match.group(1)
 
 
 def tag_here() -> str:
@@ -106,37 +106,38 @@ def inspect(wheel: Path, wanted: native.Platform) -> None:
 
 def check(python: str, wheel: Path, folder: Path) -> str:
     """Install the wheel for ``python`` and use it where no compiler is on the path; what was installed."""
-    mine = environment(python, folder / "empty")
-    path = {"PATH": str(mine.parent), "CXX": ""}
-    run(mine, "-m", "pip", "install", *QUIET, f"{wheel}[plot]", cwd=folder, **path)
+    empty_python = environment(python, folder / "empty")
+    path = {"PATH": str(empty_python.parent), "CXX": ""}
+    run(empty_python, "-m", "pip", "install", *QUIET, f"{wheel}[plot]", cwd=folder, **path)
     (folder / "readme.py").write_text(lines_of_readme(), "utf-8")
-    run(mine, "readme.py", cwd=folder, **path)
+    run(empty_python, "readme.py", cwd=folder, **path)
     began = time.monotonic()
-    run(mine.parent / "mssvm", "demo", cwd=folder, **path)
+    run(empty_python.parent / "mssvm", "demo", cwd=folder, **path)
     seconds = time.monotonic() - began
     about = "import sys, numpy, mssvm; from mssvm.core import library\n"
     about += "print(sys.version.split()[0], numpy.__version__, mssvm.__version__, library.variants()[0])"
-    versions = run(mine, "-c", about, cwd=folder, **path).split()
-    told = "Python {}, numpy {}: mssvm {} ({}) runs the README's lines and mssvm demo".format(*versions)
-    return f"{told} (the demo alone: {seconds:.0f} s)"
+    versions = run(empty_python, "-c", about, cwd=folder, **path).split()
+    summary = "Python {}, numpy {}: mssvm {} ({}) runs the README's lines and mssvm demo".format(*versions)
+    return f"{summary} (the demo alone: {seconds:.0f} s)"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("python", nargs="*", default=[sys.executable], help="interpreters to try the wheel with")
     parser.add_argument("--all", action="store_true", help="cross-compile the wheels of the other platforms, too")
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         builder = environment(sys.executable, Path(name) / "build")
         run(builder, "-m", "pip", "install", *QUIET, "build", cwd=Path(name))
         wheel = build(builder, tag_here(), Path(name))
         build_sources(builder, wheel, Path(name))
-        for tag in native.PLATFORMS if given.all else ():
+        for tag in native.PLATFORMS if args.all else ():
             if tag != tag_here():
                 build(builder, tag, Path(name))
-        for k, python in enumerate(given.python):
+        for k, python in enumerate(args.python):
             began = time.monotonic()
-            (folder := Path(name) / str(k)).mkdir()
+            folder = Path(name) / str(k)
+            folder.mkdir()
             print(f"{check(python, wheel, folder)}, {time.monotonic() - began:.0f} s", flush=True)
 
 

@@ -52,7 +52,8 @@ def predict(quick, workload="tagged"):
     tagger = tagger_of(path)
 
     def run():
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         found = [tagger.tag(s) for s in XT]
         times = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
         return {"answer": {"accuracy": accuracy(found, YT)}, **times}

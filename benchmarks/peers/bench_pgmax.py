@@ -10,7 +10,9 @@ from serve import serve, w
 
 def propagate(quick, workload="grid", count=10, iterations=50, temperature=1.0):
     size = w.sizes(workload, quick)
-    height, width, states = size["height"], size["width"], size["states"]
+    height = size["height"]
+    width = size["width"]
+    states = size["states"]
     edges, unary, tables = w.grid_scores(**size, count=count)
     variables = vgroup.NDVarArray(num_states=states, shape=(height, width))
     graph = fgraph.FactorGraph(variable_groups=[variables])
@@ -27,7 +29,8 @@ def propagate(quick, workload="grid", count=10, iterations=50, temperature=1.0):
     scores = jax.numpy.asarray(unary.reshape(count, height, width, states), dtype="float32")
 
     def run():
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         found = all_of_them(scores).block_until_ready()
         times = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
         beliefs = np.asarray(found[0], dtype=float).reshape(-1, states)

@@ -10,7 +10,8 @@ from serve import serve, w
 def iteration(quick, states=3, iterations=100):
     x, y = w.hidden_sequences(**w.sizes("sequences", quick))
     cut = len(x) * 3 // 4
-    X, Y = [np.ascontiguousarray(s) for s in x[:cut]], [int(v) for v in y[:cut]]
+    X = [np.ascontiguousarray(s) for s in x[:cut]]
+    Y = [int(v) for v in y[:cut]]
     pairs = [[c, a, b] for c in range(max(Y) + 1) for a in range(states) for b in range(states)]
     settings = {"num_states": states, "c2": 1.0, "transitions": np.array(pairs, dtype="int64")}
     settings |= {"state_parameter_noise": 0.1, "transition_parameter_noise": 0.1}
@@ -18,7 +19,8 @@ def iteration(quick, states=3, iterations=100):
     def run():
         np.random.seed(3)  # noqa: NPY002  pyhcrf draws from the global generator
         model = HCRF(**settings, optimizer_kwargs={"options": {"maxiter": iterations}})
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         try:
             model.fit(X, Y)
         except RuntimeError:  # raised when the iterations are used up; the parameters are then left behind

@@ -20,7 +20,8 @@ class Tagger(torch.nn.Module):
 def fit(quick, iterations=50):
     x, y = (torch.tensor(a) for a in w.tagged_chains(**w.sizes("tagged", quick)))
     cut = len(x) * 4 // 5
-    x, y = x[:cut], y[:cut]
+    x = x[:cut]
+    y = y[:cut]
 
     def run():
         torch.manual_seed(0)

@@ -14,7 +14,8 @@ import pycrfsuite
 with open(sys.argv[1]) as file:
     work = json.load(file)
 path = tempfile.mktemp(suffix=".model")
-start, cpu = time.perf_counter(), time.process_time()
+start = time.perf_counter()
+cpu = time.process_time()
 trainer = pycrfsuite.Trainer(algorithm="lbfgs", verbose=False)
 for attributes, labels in work["train"]:
     trainer.append(attributes, labels)
@@ -24,7 +25,8 @@ for option in ("possible_states", "possible_transitions"):
 trainer.set_params(settings)
 appended = time.perf_counter()
 trainer.train(path)
-done, cpu = time.perf_counter(), time.process_time() - cpu
+done = time.perf_counter()
+cpu = time.process_time() - cpu
 tagger = pycrfsuite.Tagger()
 tagger.open(path)
 answer = [tagger.tag(attributes) for attributes in work["test"]]

@@ -7,7 +7,8 @@ from seqeval.metrics import f1_score, precision_score, recall_score
 
 with open(sys.argv[1]) as file:
     lines = json.load(file)["lines"]
-gold, said = [[]], [[]]
+gold = [[]]
+said = [[]]
 for line in lines:
     columns = line.split()
     if not columns:

@@ -29,7 +29,8 @@ def serve(works):
     run = works[asked["work"]](asked["quick"], **asked["settings"])
     reply({"ready": True})
     for _ in sys.stdin:
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         done = run()
         times = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
         reply({"units": 1.0, **times, **done})

@@ -65,6 +65,7 @@ def test_a_quick_run_is_not_published(tmp_path: Path) -> None:
     assert done.returncode != 0 and "quick run" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ["pass-links-hcrf", "pass-leaves-max", "sweeps-32"])
 def test_a_row_runs_beside_its_c_loop_and_agrees_with_it(row: str) -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "bench.py"), "--alone", row, "--quick", "--repeats", "1"]

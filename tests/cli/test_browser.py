@@ -56,7 +56,8 @@ def test_an_error_would_have_been_noticed(html: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [500, 1200])
 def test_the_page_of_a_model_fits_and_asks_for_nothing(width: int, tmp_path: Path) -> None:
     train, _ = write_chunking(tmp_path)
-    model, page = tmp_path / "m.st", tmp_path / "m.html"
+    model = tmp_path / "m.st"
+    page = tmp_path / "m.html"
     assert main(["fit", str(train), "-o", str(model), "--method", "crf", "--max-iter", "5"]) == 0
     assert main(["inspect", str(model), "--html", str(page)]) == 0
     text = page.read_text("utf-8")

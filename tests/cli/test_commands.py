@@ -72,7 +72,8 @@ def test_predict_with_marginals_and_top_k(folder: Path, capsys: pytest.CaptureFi
     code, _, _ = run(capsys, "predict", folder / "m.st", folder / "test.jsonl", "--marginals", "--top-k", 3, "-o", out)
     assert code == 0
     records = [json.loads(line) for line in gzip.decompress(out.read_bytes()).splitlines()]
-    model, test = ms.load(folder / "m.st"), read(folder / "test.jsonl")
+    model = ms.load(folder / "m.st")
+    test = read(folder / "test.jsonl")
     for b, record in enumerate(records):
         x = [test.X[b]]
         assert record["id"] == b and record["y"] == model.predict(x)[0].tolist()
@@ -110,7 +111,8 @@ def test_evaluate_counts_labelled_instances_alone(
 ) -> None:
     records = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
     blank = [{**record, "y": [None] * len(record["y"])} for record in records]
-    some, none = tmp_path / "some.jsonl", tmp_path / "none.jsonl"
+    some = tmp_path / "some.jsonl"
+    none = tmp_path / "none.jsonl"
     some.write_text("".join(json.dumps(record) + "\n" for record in [*records[:3], *blank[3:]]))
     none.write_text("".join(json.dumps(record) + "\n" for record in blank))
     code, out, _ = run(capsys, "evaluate", folder / "m.st", some)
@@ -137,7 +139,8 @@ def test_inspect_and_check(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_sequence_grid_and_graph_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
-    sequences, graphs = [], []
+    sequences = []
+    graphs = []
     for k in range(12):
         label = k % 2
         sequences.append({"x": (rng.normal(size=(4, 1)) + 3 * label).tolist(), "y": ["low", "high"][label]})
@@ -159,7 +162,8 @@ def test_hidden_sites_are_no_outputs(tmp_path: Path, capsys: pytest.CaptureFixtu
 
     path = write_chain(tmp_path / "chain.jsonl", 30)
     assert run(capsys, "fit", path, "-o", tmp_path / "m.st", "--method", "hcrf", "-C", "0.3")[0] == 0
-    model, data = ms.load(tmp_path / "m.st"), read(path)
+    model = ms.load(tmp_path / "m.st")
+    data = read(path)
     found = json.loads(run(capsys, "evaluate", tmp_path / "m.st", path, "--json")[1])
     predicted = model.predict(data.X, hidden_sites=data.hidden)
     pairs = [pair for row, y in zip(predicted, data.labels, strict=True) for pair in zip(row, y, strict=True)]
@@ -182,15 +186,19 @@ def test_other_solvers_and_starts(folder: Path, tmp_path: Path, capsys: pytest.C
     assert model.solver == "subgradient" and model.max_iter == 5 and len(model.training_["restarts"]) == 2
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_chains(tmp_path / "d.jsonl", 300, 2)
     model = tmp_path / "m.st"
     arguments = ["fit", data, "-o", model, "--solver", "subgradient", "--max-iter", "100000", "--jobs", "1"]
     code = "import sys; from mssvm.cli import main; sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background may inherit "ignore"
-    )  # fmt: skip
+    )
     checkpoint = tmp_path / "m.st.checkpoint"
     deadline = time.monotonic() + 120
     while not checkpoints_of(checkpoint) and time.monotonic() < deadline and process.poll() is None:
@@ -221,7 +229,8 @@ def test_resuming_gives_the_same_model(tmp_path: Path, capsys: pytest.CaptureFix
         assert run(capsys, *arguments, "-o", tmp_path / "part.st")[0] == 130
         assert not (tmp_path / "part.st").exists()
     assert run(capsys, *arguments, "-o", tmp_path / "part.st", "--resume")[0] == 0
-    whole, part = ms.load(tmp_path / "whole.st"), ms.load(tmp_path / "part.st")
+    whole = ms.load(tmp_path / "whole.st")
+    part = ms.load(tmp_path / "part.st")
     assert np.array_equal(whole.coef_, part.coef_) and whole.n_iter_ == part.n_iter_
     assert not checkpoints_of(tmp_path / "part.st.checkpoint")
 
@@ -384,7 +393,8 @@ def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 def test_decoding_is_chosen_in_every_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    weak, model = tmp_path / "weak.jsonl", tmp_path / "m.st"
+    weak = tmp_path / "weak.jsonl"
+    model = tmp_path / "m.st"
     rng = np.random.default_rng(0)
     with weak.open("w") as file:
         for _ in range(30):
@@ -392,7 +402,8 @@ def test_decoding_is_chosen_in_every_command(folder: Path, tmp_path: Path, capsy
             x = (np.eye(3)[tags] + rng.normal(0, 2.0, (32, 3))).round(3)
             file.write(json.dumps({"x": x.tolist(), "y": ["BIO"[t] for t in tags]}) + "\n")
     assert run(capsys, "fit", weak, "-o", model, "--method", "crf", "--decode", "marginal")[0] == 0
-    fitted, data = ms.load(model), read(weak)
+    fitted = ms.load(model)
+    data = read(weak)
     assert fitted.decode == "marginal"
     expected = {how: [z.tolist() for z in fitted.predict(data.X, decode=how)] for how in ("map", "marginal")}
     assert expected["map"] != expected["marginal"]
@@ -428,7 +439,8 @@ def train_of(folder: Path) -> tuple[list[Any], list[Any]]:
 
 def test_labels_that_training_never_met(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They count as wrong and are named; classes can be named beforehand."""
-    test, changed = folder / "test.jsonl", tmp_path / "changed.jsonl"
+    test = folder / "test.jsonl"
+    changed = tmp_path / "changed.jsonl"
     records = [json.loads(line) for line in test.read_text().splitlines()]
     for record in records[:3]:
         record["y"][0] = "B-LST"
@@ -446,7 +458,8 @@ def test_labels_that_training_never_met(folder: Path, tmp_path: Path, capsys: py
 
 
 def test_classes_are_of_the_type_of_the_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, model = tmp_path / "d.jsonl", tmp_path / "m.st"
+    data = tmp_path / "d.jsonl"
+    model = tmp_path / "m.st"
     data.write_text('{"x": [[0.5], [1.0]], "y": [1, 2]}\n{"x": [[0.1]], "y": [2]}\n')
     assert run(capsys, "fit", data, "-o", model, "--method", "crf", "--classes", "3,2,1")[0] == 0
     assert ms.load(model).classes_.tolist() == [3, 2, 1]

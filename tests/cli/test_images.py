@@ -12,7 +12,7 @@ from PIL import Image
 
 import mssvm as ms
 from mssvm.cli import main
-from mssvm.cli.masks import shown
+from mssvm.cli.masks import colours_of
 from mssvm.data import read, weak_pictures
 from mssvm.data.embedded import photograph, write_pictures
 from mssvm.data.readers import png
@@ -48,7 +48,8 @@ def test_masks_are_indexed_pictures_in_the_colours_of_the_training(folder, tmp_p
     out = tmp_path / "found"
     code, text, _ = run(capsys, "predict", folder / "m.st", folder / "data", "-o", out, "--uncertainty")
     assert code == 0 and f"Wrote 3 masks to {out / 'masks'}" in text
-    model, data = ms.load(folder / "m.st"), read(folder / "data")
+    model = ms.load(folder / "m.st")
+    data = read(folder / "data")
     marginals = model.predict_marginals(data.X)
     for k, y in enumerate(model.predict(data.X)):
         picture = Image.open(out / "masks" / f"{k:03d}.png")
@@ -88,12 +89,12 @@ def test_what_a_folder_cannot_hold_is_refused(folder, tmp_path, capsys) -> None:
 
 
 def test_colours_of_classes() -> None:
-    indices, colours = shown(["#0000ff", "#ff0000"], None)
+    indices, colours = colours_of(["#0000ff", "#ff0000"], None)
     assert indices.tolist() == [0, 1] and colours.tolist() == [[0, 0, 255], [255, 0, 0]]
-    indices, colours = shown([0, 3, 200], PALETTE)
+    indices, colours = colours_of([0, 3, 200], PALETTE)
     assert indices.tolist() == [0, 3, 200] and colours[:4].tolist() == PALETTE and len(colours) == 201
-    assert shown(["cat", "dog"], None)[0].tolist() == [0, 1]
-    assert len(np.unique(shown(list(range(8)), None)[1], axis=0)) == 8
+    assert colours_of(["cat", "dog"], None)[0].tolist() == [0, 1]
+    assert len(np.unique(colours_of(list(range(8)), None)[1], axis=0)) == 8
 
 
 def test_entropy_is_a_share_of_the_largest_possible() -> None:
@@ -110,7 +111,8 @@ def test_a_palette_is_read_of_indexed_pictures_only() -> None:
 
 def test_edges_follow_the_data_unless_named(folder, tmp_path, capsys) -> None:
     assert ms.load(folder / "m.st").structure_.edges == "contrast"
-    data, model = folder / "data", tmp_path / "m.st"
+    data = folder / "data"
+    model = tmp_path / "m.st"
     assert run(capsys, "fit", data, "-o", model, "--edges", "free", "--max-iter", 1)[0] == 0
     assert ms.load(model).structure_.edges == "free"
     grids = tmp_path / "g.jsonl"
@@ -123,6 +125,7 @@ def test_edges_follow_the_data_unless_named(folder, tmp_path, capsys) -> None:
     assert code == 2 and "--edges is for grids" in err
 
 
+@pytest.mark.slow
 def test_scribbled_discs_are_found_from_defaults(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(bench_scribbles, "SEEDS", range(2))
     bench_scribbles.write(tmp_path / "data")

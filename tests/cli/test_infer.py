@@ -32,9 +32,18 @@ DATA = Path(os.environ.get("MSSVM_DATA", Path(__file__).parents[3] / "shared" / 
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="MSSVM_DATA is absent")
 
 FIELDS = [
-    "task", "value_ln", "value_log10", "assignment", "marginals", "exact", "converged", "lower_bound_ln",
-    "upper_bound_ln", "method", "seconds",
-]  # fmt: skip
+    "task",
+    "value_ln",
+    "value_log10",
+    "assignment",
+    "marginals",
+    "exact",
+    "converged",
+    "lower_bound_ln",
+    "upper_bound_ln",
+    "method",
+    "seconds",
+]
 TASKS = {"PR": (1.0, 1.0), "MAR": (1.0, 1.0), "MAP": (0.0, 0.0), "MMAP": (0.0, 1.0)}
 
 
@@ -120,12 +129,14 @@ def test_search_answers_when_memory_is_short(files: Path, capsys: pytest.Capture
     assert answer["lower_bound_ln"] <= answer["value_ln"] <= truth(files, "MMAP")[0] + 1e-9 <= upper + 2e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "method"), [("MMAP", "auto"), ("MMAP", "bound"), ("MAP", "bp"), ("PR", "bp"), ("MAR", "bound")]
 )
 def test_limits_are_kept_on_a_large_grid(tmp_path: Path, task: str, method: str) -> None:
     """The whole process, imports and all; where kernels must be compiled first, another answer is early enough."""
-    rng, at = np.random.default_rng(0), np.arange(3600).reshape(60, 60)
+    rng = np.random.default_rng(0)
+    at = np.arange(3600).reshape(60, 60)
     scopes = [*zip(at[:, :-1].ravel().tolist(), at[:, 1:].ravel().tolist(), strict=True)]
     scopes += [*zip(at[:-1].ravel().tolist(), at[1:].ravel().tolist(), strict=True)]
     model = UaiModel((2,) * 3600, tuple(scopes), tuple(np.exp(rng.normal(size=4)) for _ in scopes))
@@ -142,6 +153,7 @@ def test_limits_are_kept_on_a_large_grid(tmp_path: Path, task: str, method: str)
     assert len(answer["assignment"] or answer["marginals"] or []) == {"PR": 0, "MMAP": 1800}.get(task, 3600)
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_the_best_so_far(files: Path) -> None:
     """At whatever time: compiling, searching, or in a kernel."""
     n = 60
@@ -210,6 +222,7 @@ def test_too_little_memory_for_exact_is_refused(tmp_path: Path, capsys: pytest.C
     assert "memory_limit" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_installed_command_exits_with_two(tmp_path: Path) -> None:
     (tmp_path / "bad.uai").write_text("MARKOV\n3\n2 2\n")
     code = "import sys; from mssvm.cli import main; sys.exit(main())"
@@ -240,6 +253,7 @@ def test_the_example_of_the_docs(
     assert belief.value[0] == pytest.approx(np.log(0.6))  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["4", "0.001"])
 def test_a_hidden_part_too_wide_for_small_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], memory: str
@@ -251,7 +265,8 @@ def test_a_hidden_part_too_wide_for_small_tables(
     tables = tuple(np.exp(0.2 * rng.normal(size=4)) for _ in scopes)
     write_uai(tmp_path / "wide.uai", UaiModel((2,) * n, scopes, tables))
     write_query(tmp_path / "wide.query", [3, 4])
-    model, query = str(tmp_path / "wide.uai"), str(tmp_path / "wide.query")
+    model = str(tmp_path / "wide.uai")
+    query = str(tmp_path / "wide.query")
     arguments = ["infer", model, "--task", "MMAP", "--query", query, "--json"]
     assert main([*arguments, "--method", "exact"]) == 0
     truth = json.loads(capsys.readouterr().out)
@@ -293,6 +308,7 @@ def test_public_marginal_map(capsys: pytest.CaptureFixture[str], name: str, meth
     assert answer["exact"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the system has no such limit")
 @pytest.mark.parametrize("known", [True, False])
 def test_memory_beyond_the_limit_is_not_had_and_the_best_so_far_is_printed(
@@ -302,7 +318,7 @@ def test_memory_beyond_the_limit_is_not_had_and_the_best_so_far_is_printed(
 
     def hungry(task: UaiTask, method: str, limits: AnswerLimits) -> Answer:
         if known:
-            limits.kept(Answer(-1.5, False, False, -1.5, np.nan, "so far", np.array([1, 0])))
+            limits.keep_possible(Answer(-1.5, False, False, -1.5, np.nan, "so far", np.array([1, 0])))
         return Answer(float(np.ones(1 << 27).sum()), True, True, 0.0, 0.0, "a gibibyte")
 
     monkeypatch.setattr("mssvm.cli.infer.answer", hungry)

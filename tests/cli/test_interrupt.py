@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mssvm as ms
-from mssvm.cli.interrupt import interruptible, last_words
+from mssvm.cli.interrupt import interruptible, on_interruption
 from mssvm.data.embedded import weak_pictures, write_pictures
 from mssvm.optim import checkpoints_of
 
@@ -53,11 +53,12 @@ def test_work_that_listens_stops_in_good_order(heard: Any) -> None:
     assert interruptible(work) == "kept"
 
 
+@pytest.mark.slow
 def test_work_that_does_not_listen_is_left_behind(heard: Any) -> None:
     """A long sleep stands for a kernel: no instruction of Python's ends it."""
 
     def work() -> None:
-        with last_words(lambda: "kept a file"):
+        with on_interruption(lambda: "kept a file"):
             time.sleep(6.0)
 
     press(0.1)
@@ -70,11 +71,13 @@ def test_work_that_does_not_listen_is_left_behind(heard: Any) -> None:
             thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0.0, 0.4])
 def test_a_grid_is_interrupted_and_resumed_to_the_same_model(after: float, tmp_path: Path) -> None:
     data = write_pictures(tmp_path / "data", weak_pictures(3, 40, 40, share=0.2))
     fit = [*COMMAND, "fit", str(data), "--max-iter", "15", "--jobs", "1", "-o"]
-    whole, cut = tmp_path / "whole.st", tmp_path / "cut.st"
+    whole = tmp_path / "whole.st"
+    cut = tmp_path / "cut.st"
     subprocess.run([*fit, str(whole)], check=True, capture_output=True, timeout=300)
     process = subprocess.Popen([*fit, str(cut)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **HEARD)
     deadline = time.monotonic() + 120

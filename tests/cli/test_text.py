@@ -36,9 +36,11 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def chunks(tags: list[str]) -> set[tuple[int, int, str]]:
     """Chunks by the rules of conlleval: one ends before O, B and another name, and begins at what is left."""
-    found, start = set(), None
+    found = set()
+    start = None
     for t, tag in enumerate([*tags, "O"]):
-        before, here = (tags[t - 1] if t else "O"), tag
+        before = tags[t - 1] if t else "O"
+        here = tag
         if start is not None and (here == "O" or here[0] == "B" or here[1:] != before[1:]):
             found.add((start, t, before[2:]))
             start = None
@@ -140,7 +142,8 @@ def test_odd_characters_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest
     lines = [json.dumps({"x": [[k % 2], [1]], "y": [labels[k % 2], "B"]}) for k in range(8)]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     (tmp_path / "b.jsonl").write_text(json.dumps({"x": [[1], [1]], "y": ["B", ODD + "?"]}))
-    data, model = tmp_path / "a.jsonl", tmp_path / "m.st"
+    data = tmp_path / "a.jsonl"
+    model = tmp_path / "m.st"
     said = [run(capsys, "fit", data, "-o", model, "--method", "crf")]
     said += [
         run(capsys, "inspect", model),

@@ -71,6 +71,7 @@ def test_what_underflows_at_one_temperature_counts_at_the_other(name: str, engin
     np.testing.assert_array_less(outcome.error.worst, RELATIVE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
 def test_drawn_models_equal_long_double(strategy: Any) -> None:
     ran, sharp = list[str](), list[bool]()

@@ -149,6 +149,7 @@ def test_chains_of_many_lengths_side_by_side(method: str, tied: bool, scale: flo
         assert_same(infer(method, case, eps_y, eps_h), infer("reference", case, eps_y, eps_h), 10 * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0, 0.5)])
 @pytest.mark.parametrize("kind", ["mixed", "uniform"])
 @pytest.mark.parametrize("method", METHODS)

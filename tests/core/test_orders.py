@@ -121,6 +121,7 @@ def test_images_are_refused_without_a_search(roles: bool) -> None:
     assert order is not None and order.width <= 7
 
 
+@pytest.mark.slow
 def test_orders_wider_than_any_float_are_still_orders() -> None:
     n = 1100
     order = find_order((2,) * n, [(0, v) for v in range(1, n)], [[0], list(range(1, n))])

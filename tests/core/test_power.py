@@ -27,6 +27,7 @@ def by_definition(a: np.ndarray, eps: float) -> tuple[float, np.ndarray]:
         return float(Decimal(eps) * total.ln()), np.array([float(t / total) for t in terms])
 
 
+@pytest.mark.slow
 @given(scores, temperatures)
 def test_value_and_weights_equal_the_definition(a, eps):
     value, weights = power_sum(a, eps)

@@ -223,6 +223,7 @@ def csr(rows: FeatureRows) -> list[Any]:
     return [m.shape, m.data.tolist(), m.indices.tolist(), m.indptr.tolist(), m.indices.dtype, rows.ptr.tolist()]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(corpora(), corpora())
 def test_bulk_reading_is_reading_one_by_one(X: list[Any], new: list[Any]) -> None:

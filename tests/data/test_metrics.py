@@ -59,6 +59,7 @@ LABEL = st.none() | st.sampled_from(CLASSES) | st.sets(st.sampled_from(CLASSES),
 SITES = st.lists(st.lists(st.tuples(LABEL, st.sampled_from(CLASSES)), min_size=1, max_size=5), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @given(SITES)
 def test_only_labelled_sites_count_as_in_scikit_learn(instances: list[list[tuple[Any, str]]]) -> None:
     truth, said = ([[site[k] for site in item] for item in instances] for k in range(2))

@@ -229,6 +229,7 @@ def test_parts_have_all_instances_in_order(tmp_path: Path) -> None:
     assert [int(x[0, 0]) for p in parts for x in p.X] == list(range(10)) and parts[2].lines == [9, 10]
 
 
+@pytest.mark.slow
 def test_reading_needs_little_more_memory_than_the_features(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     path = tmp_path / "big.jsonl"

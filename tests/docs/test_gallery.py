@@ -23,6 +23,7 @@ SAID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_script_draws_its_picture(name: str, tmp_path: Path) -> None:

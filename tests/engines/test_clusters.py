@@ -112,6 +112,7 @@ def test_any_roles_and_own_tables(seed: int) -> None:
         assert not mu.unary[~states].any() and not mu.tables[~entries].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("linked", [False, True])
 def test_the_same_as_elimination_to_the_last_digits(linked: bool, missing: float) -> None:

@@ -88,6 +88,7 @@ def test_small_models_of_any_range_at_any_temperatures(kind: str, size: float) -
         assert np.all(np.isfinite(found.mu.unary)) and abs(found.mu.unary.sum() - n) <= 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eps", [1e-8, 1.0, 1e8])
 @pytest.mark.parametrize("size", [1.0, 1e150])
 def test_chains_of_a_hundred_thousand_sites(size: float, eps: float) -> None:

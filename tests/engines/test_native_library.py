@@ -141,6 +141,7 @@ def test_the_chosen_variant_is_one_of_this_processor() -> None:
 # --- every function, with records that nobody should send -------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_random_records_are_refused_with_a_sentence_or_handled() -> None:
     """Of every exported function, and sound ones with one thing wrong.
 
@@ -272,6 +273,7 @@ def without(directory: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_without_a_library_the_reference_engine_answers_and_says_so_once(tmp_path: Path) -> None:
     remedy = "install a wheel of this platform, or run pip install . in the source directory, which compiles it."
     missing = f"mssvm has no compiled library for this machine: {remedy}"
@@ -282,6 +284,7 @@ def test_without_a_library_the_reference_engine_answers_and_says_so_once(tmp_pat
     ]
 
 
+@pytest.mark.slow
 def test_a_library_that_the_system_refuses_is_as_good_as_none(tmp_path: Path) -> None:
     (tmp_path / f"libmssvm-baseline{library.SUFFIX}").write_bytes(b"not a library")
     told = without(tmp_path)

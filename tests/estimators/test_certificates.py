@@ -52,6 +52,7 @@ def test_outer_loops_count_the_negative_gaps_of_inner_ones() -> None:
     assert found.certificate.negative_gaps > 0 and found.outcome is Outcome.UNCERTIFIED
 
 
+@pytest.mark.slow
 def test_discs_on_which_messages_miss_maxima() -> None:
     """The gap fell below zero after 30 passes, and training had "converged"."""
     X, y = attack_gaps.discs(np.random.default_rng(1), 8, 32, 2, 1.2)
@@ -63,6 +64,7 @@ def test_discs_on_which_messages_miss_maxima() -> None:
     assert "missed maxima" in model.diagnose() and not model.training_["certified"]
 
 
+@pytest.mark.slow
 def test_discs_whose_maxima_are_found() -> None:
     X, y = attack_gaps.discs(np.random.default_rng(1), 8, 32, 2, 1.2)
     model = ms.SSVM(ms.Grid(), random_state=0).fit(X, y)
@@ -71,6 +73,7 @@ def test_discs_whose_maxima_are_found() -> None:
     assert model.score(X, y) > 0.95
 
 
+@pytest.mark.slow
 def test_random_fits_on_grids() -> None:
     counts, failed = attack_gaps.run(30, seed=0)
     assert not failed and counts["uncertified"] > 0

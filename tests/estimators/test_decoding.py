@@ -162,6 +162,7 @@ def test_a_saved_model_decides_as_before(tmp_path: Any) -> None:
     assert earlier.predict([np.ones((2, 3))], decode="auto")[0].shape == (2,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "chosen"),
     [

@@ -51,11 +51,13 @@ def scores_of_all(model, x, given=None):
 
 
 class TestAnswers:
+    @pytest.mark.slow
     def test_predict_is_the_best_of_all_outputs(self, mssvm):
         for x, got in zip(X[:6], mssvm.predict(X[:6]), strict=True):
             scores = scores_of_all(mssvm, x)
             assert tuple(got) == max(scores, key=scores.get)
 
+    @pytest.mark.slow
     def test_what_is_kept_of_a_prediction_answers_the_question_that_is_asked(self, hcrf, mssvm):
         for model in (hcrf, mssvm):
             own, given = copy.deepcopy(model), [[y[0], *[ms.MISSING] * (len(y) - 1)] for y in Y]
@@ -344,6 +346,7 @@ class TestTraining:
         cold, warm = (ms.LSSVM(ms.Chain(hidden=2), init=i, **QUICK).fit(X, Y) for i in ("auto", "hcrf"))
         assert warm.history_["objective"][0] < 0.8 * cold.history_["objective"][0]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("solver", ["lbfgs", "bcfw", "cutting-plane", "subgradient", "cccp"])
     def test_solvers_by_name_agree(self, solver):
         model = ms.SSVM(C=0.1, solver=solver, tol=1e-3, random_state=0).fit(X, Y)
@@ -478,6 +481,7 @@ class TestWords:
         assert "CRF: iteration" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_latent_classifier_finds_prototypes():
     rng = np.random.default_rng(0)
     corner = rng.integers(4, size=400)

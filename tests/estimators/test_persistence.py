@@ -45,6 +45,7 @@ def test_every_member_comes_back(name, data, tmp_path):
     assert (twin.n_iter_, twin.n_features_in_) == (model.n_iter_, model.n_features_in_)
 
 
+@pytest.mark.slow
 def test_a_new_process_predicts_the_same_bits(saved, data, tmp_path):
     model, path = saved
     flat = np.concatenate(data[0])

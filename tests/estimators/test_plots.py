@@ -85,6 +85,7 @@ def test_marginals_of_one_sequence(tagger: Any) -> None:
     assert marks[:, 0].tolist() == [1, 2, 3, 4, 5] and marks[:, 1].tolist() == ["ab".index(v) for v in y[0][1:]]
 
 
+@pytest.mark.slow
 def test_image_with_labels_prediction_and_uncertainty(painter: Any) -> None:
     model, X, y = painter
     axes = model.plot_image(X[0], y[0])

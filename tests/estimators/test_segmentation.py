@@ -124,6 +124,7 @@ def test_regions_find_outputs_of_higher_score_on_strongly_coupled_images(images:
     assert np.all(regions.value >= plain.value) and np.any(regions.value > plain.value + 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("member", ["M", "L", "H"])
 def test_training_lowers_the_objective_and_reports_converged_and_floored_calls(member: str, images: Images) -> None:
     problem = posed(member, images[0])
@@ -167,6 +168,7 @@ def test_objectives_that_are_estimates_do_not_choose_and_may_be_evaluated_rarely
     np.testing.assert_array_equal(seen[1][3], seen[3][1])
 
 
+@pytest.mark.slow
 def test_the_estimator_learns_images_with_half_the_labels_without_settings(images: Images) -> None:
     def on_grid(data: PartlyLabelled) -> tuple[list[Floats], list[object]]:
         return [g.nodes.reshape(20, 40, 1) for g in data.X], [np.reshape(y, (20, 40)).tolist() for y in data.y]

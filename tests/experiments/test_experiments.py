@@ -18,7 +18,7 @@ from mssvm.experiments.lbfgs import ScipyLBFGS
 from mssvm.experiments.members import MEMBERS, NAMES, Untrained
 from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.segmentation import filtered_accuracy, noisy_images, picture
-from mssvm.experiments.statistics import Differences, Estimate, Verdict, each, judge, pool
+from mssvm.experiments.statistics import Differences, Estimate, Verdict, judge, judge_each, pool
 from mssvm.experiments.trials import Store, Trial, run_trials
 from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
@@ -108,6 +108,7 @@ def test_trials_of_other_settings_are_not_reused(tmp_path):
     assert Store(path, lambda p: other.fingerprint("table3", p)).read() == {}
 
 
+@pytest.mark.slow
 def test_processes_give_the_results_of_one_process(tmp_path):
     alone = {t.params["trial"]: t.result for t in run_trials(count, TINY, tasks(4), store(tmp_path / "a"), 1, False)}
     pool = {t.params["trial"]: t.result for t in run_trials(count, TINY, tasks(4), store(tmp_path / "b"), 2, False)}
@@ -128,7 +129,8 @@ def test_fingerprint_ignores_trials_and_other_solvers_but_not_the_own_one():
 
 def test_paired_interval_agrees_with_the_t_test():
     rng = np.random.default_rng(0)
-    a, b = rng.normal(1.0, 1.0, 12), rng.normal(0.0, 1.0, 12)
+    a = rng.normal(1.0, 1.0, 12)
+    b = rng.normal(0.0, 1.0, 12)
     e = Estimate.paired(a, b, 0.95)
     reference = ttest_rel(a, b).confidence_interval(0.95)
     assert (e.low, e.high) == pytest.approx((reference.low, reference.high))
@@ -174,14 +176,15 @@ def test_single_comparisons_are_corrected_for_their_number():
     noise = (noise - noise.mean()) / noise.std(ddof=1)
     weak, strong = (differences(*(noise + t / np.sqrt(20))) for t in (2.2, 9.0))
     assert ttest_1samp(list(weak.values.values()), 0.0).pvalue == pytest.approx(0.0404, abs=1e-4)
-    assert each([weak], 0.95, 5) == [Verdict.CLAIMED]
-    assert each([weak, strong], 0.95, 5) == [Verdict.CLAIMED, Verdict.CLAIMED]
+    assert judge_each([weak], 0.95, 5) == [Verdict.CLAIMED]
+    assert judge_each([weak, strong], 0.95, 5) == [Verdict.CLAIMED, Verdict.CLAIMED]
     nothing = [differences(*rng.normal(size=20)) for _ in range(8)]
-    assert each([weak, strong, *nothing], 0.95, 5)[:2] == [Verdict.UNDECIDED, Verdict.CLAIMED]
+    assert judge_each([weak, strong, *nothing], 0.95, 5)[:2] == [Verdict.UNDECIDED, Verdict.CLAIMED]
 
 
 def test_a_claim_has_direction_size_and_readings():
-    good, bad = differences(1.0, 1.1, 0.9, 1.0, 1.2, label="a"), differences(-3.0, -3.1, -2.9, -3.0, -3.1, label="b")
+    good = differences(1.0, 1.1, 0.9, 1.0, 1.2, label="a")
+    bad = differences(-3.0, -3.1, -2.9, -3.0, -3.1, label="b")
     (found,) = claim(TINY, "1a", "x", "Table 9", {"A": [good], "B": [bad], "C": []}, paper=2.0)
     assert (found.verdict, found.place) == ("opposite", "Table 9") and found.paper == "+2.00 (smaller)"
     assert [k for k, _ in found.groups] == ["A, pooled", "B, pooled"]
@@ -207,9 +210,11 @@ def test_changes_between_settings_pair_the_trials_that_both_have():
     assert trials.compare("x", lead_over("L"), lead_over("L"), {"size": 4}, {"size": 16}) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "table4"])
 def test_every_experiment_runs_and_reports_and_repeats_itself(name):
-    protocol, experiment = tiny_protocol(), EXPERIMENTS[name]
+    protocol = tiny_protocol()
+    experiment = EXPERIMENTS[name]
     chosen = experiment.tasks(protocol)
     if name in ("table2", "start"):
         chosen = [p for p in chosen if p["reading"] == "B"]
@@ -249,7 +254,8 @@ def test_segmentation_hides_the_share_and_keeps_the_order_of_pixels():
 
 
 def test_the_filter_is_right_without_noise_and_chooses_a_width_with_it():
-    labels, rng = picture("blocks"), np.random.default_rng(0)
+    labels = picture("blocks")
+    rng = np.random.default_rng(0)
     clean, noisy = (noisy_images(labels, 3, variance, 0.3, rng) for variance in (1e-12, 5.0))
     assert filtered_accuracy(clean, clean) == {"accuracy": 100.0, "all": 100.0}
     single = np.clip(np.rint(np.concatenate([x.nodes[:, 0] for x in noisy.X]) - 1), 0, 4)
@@ -269,7 +275,8 @@ def kept_trials():
 
 
 def test_pinned_settings_leave_the_kept_trials_valid_until_they_change():
-    protocol, kept = Protocol.load(), kept_trials()
+    protocol = Protocol.load()
+    kept = kept_trials()
     assert {name for name, _ in kept} == set(EXPERIMENTS)
     assert all(protocol.fingerprint(name, r["params"]) == r["fingerprint"] for name, r in kept)
     touched = {
@@ -320,7 +327,8 @@ def test_members_are_read_from_the_public_estimators():
 def test_watching_the_test_set_agrees_with_fitting_and_predicting():
     """Figure 5 encodes the test set once; its accuracy is that of ``predict``, its likelihood that of HCRF's fit."""
     arena = tiny_protocol().arena("figure5", {"reading": "B", "trial": 0})
-    held_out, seen = figure5.TestScores(arena), []
+    held_out = figure5.TestScores(arena)
+    seen = []
     for member in ("M", "L", "H"):
         fitted = arena.fit(member, Subgradient.literal(0.05, 5), lambda row, w: seen.append((row.iteration, w)))
         assert [k for k, _ in seen[-6:]] == list(range(6)) and np.array_equal(seen[-1][1], fitted.coef_)

@@ -64,6 +64,7 @@ def test_a_folder_without_images_is_refused(tmp_path):
         read_msrc(tmp_path)
 
 
+@pytest.mark.slow
 def test_patches_have_the_paper_s_grid_and_majority_labels(tmp_path):
     write_pair(tmp_path, "1_1_s", (213, 320), 3)
     write_pair(tmp_path, "1_2_s", (320, 213), 3)
@@ -87,6 +88,7 @@ def test_cached_patches_are_those_computed(tmp_path):
         assert np.array_equal(getattr(fresh, name), getattr(kept, name))
 
 
+@pytest.mark.slow
 def test_table4_counts_every_labelled_patch_and_says_why_it_is_skipped(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for k in range(6):

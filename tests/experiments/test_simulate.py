@@ -25,7 +25,8 @@ def joint_by_enumeration(truth: Truth) -> np.ndarray:
     n, k = truth.site.shape
     scores = np.zeros((k,) * (2 * n))
     axes = np.indices(scores.shape)
-    x, s = axes[0::2], axes[1::2]
+    x = axes[0::2]
+    s = axes[1::2]
     for i in range(n):
         scores += truth.site[i][s[i]] + truth.x[i][x[i]] + truth.x_site[i][x[i], s[i]]
     for e, (i, j) in enumerate(truth.graph.scopes):
@@ -42,7 +43,8 @@ def test_joint_draws_follow_the_model(inputs: str) -> None:
     n = 40_000
     x, states = truth.sample(n, np.random.default_rng(1))
     cell = np.ravel_multi_index(tuple(v for i in range(4) for v in (x[:, i], states[:, i])), (2,) * 8)
-    seen, expected = np.bincount(cell, minlength=256), n * joint_by_enumeration(truth).ravel()
+    seen = np.bincount(cell, minlength=256)
+    expected = n * joint_by_enumeration(truth).ravel()
     common = expected > 5
     chi2 = ((seen - expected)[common] ** 2 / expected[common]).sum()
     freedom = common.sum() - 1
@@ -54,7 +56,8 @@ def test_frontier_sampling_on_a_grid_matches_its_marginals() -> None:
     rng = np.random.default_rng(2)
     edges = ((0, 1), (1, 2), (3, 4), (4, 5), (3, 0), (1, 4), (2, 5))
     graph = Topology((3,) * 6, edges)
-    unary, edge = rng.normal(size=(6, 3)), rng.normal(size=(7, 3, 3))
+    unary = rng.normal(size=(6, 3))
+    edge = rng.normal(size=(7, 3, 3))
     n = 40_000
     states = draw_states(graph, unary, edge, n, rng)
     batch = Batch.build([graph])
@@ -71,7 +74,8 @@ def test_true_weights_give_the_true_conditional(inputs: str) -> None:
     """An estimator at the true weights has the marginals of log p(sites | x)."""
     recipe = Recipe(inputs=inputs, n_states=2, n_train=3, n_test=2)  # type: ignore[arg-type]
     simulation = hidden_chain(np.random.default_rng(3), recipe, n_sites=4)
-    truth, X = simulation.truth, simulation.train.X
+    truth = simulation.truth
+    X = simulation.train.X
     joint = joint_by_enumeration(truth)
     fitted = arena(simulation).fit("H", Untrained(), init=truth.weights)
     for item, found in zip(X, fitted.predict_marginals(X), strict=True):
@@ -138,6 +142,7 @@ def test_accuracy_counts_the_labelled_sites_only() -> None:
     assert unseen.y[0][0] is None and unseen.y[0][1] == test.states[0][1]
 
 
+@pytest.mark.slow
 def test_bayes_accuracy_is_at_its_known_level() -> None:
     """100 draws of the reference run averaged 86.95 with a spread of about 5 between draws."""
     draws = [arena(hidden_chain(np.random.default_rng([5, k]))).bayes() for k in range(30)]

@@ -32,6 +32,7 @@ def random_case(rng: np.random.Generator, instances: int = 1) -> tuple[Batch, Po
     return batch, theta, Query(rng.random(batch.n_vars) < 0.5, allowed)
 
 
+@pytest.mark.slow
 def test_bounds_are_never_violated_on_500_models() -> None:
     rng = np.random.default_rng(0)
     tight = {"mini-bucket": 0, "decomposition": 0}
@@ -72,6 +73,7 @@ def grid(rng: np.random.Generator, side: int = 3) -> tuple[Batch, Potentials, Qu
     return batch, theta, Query.of(batch, rng.random(batch.n_vars) < 0.5)
 
 
+@pytest.mark.slow
 def test_optimising_tightens_and_larger_buckets_help() -> None:
     rng = np.random.default_rng(2)
     gaps = []

@@ -138,6 +138,7 @@ def test_strong_couplings_are_decoded_above_the_truth() -> None:
     assert np.mean([np.mean(a == b) for a, b in zip(found, y, strict=True)]) > 0.9
 
 
+@pytest.mark.slow
 def test_the_truth_never_scores_above_the_decoded_labelling() -> None:
     """50 models, fitted by an oracle that misses maxima, so that their weights are hard to decode."""
     rough = Propagate("fast", starts=("marginals", "regions"))

@@ -157,6 +157,7 @@ def checkerboards(n: int, count: int, seed: int, card: int = 4) -> Case:
     return Case(batch, theta, Query.of(batch, np.tile(np.add.outer(range(n), range(n)).ravel() % 2 == 0, count)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merging", [True, False])
 def test_marginal_map_on_checkerboards(merging: bool) -> None:
     case = checkerboards(3, 30, 6)
@@ -342,6 +343,7 @@ def test_warm_start_on_request() -> None:
     np.testing.assert_allclose(warm.value, cold.value, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_effort_is_a_dial() -> None:
     case = checkerboards(4, 12, 13)
     values = [infer(case, Propagate(effort, merging=False), 0.0, 1.0).value for effort in (0, "normal", 2, 3)]

@@ -193,6 +193,7 @@ def test_forbidden_entries(kind: str) -> None:
         assert_same(*found, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damping", [0.0, 0.5, 0.3])
 @pytest.mark.parametrize(("graph", "k", "count"), [("grid", 3, 11), ("grid", 9, 1), ("star", 4, 5), ("higher", 3, 2)])
 def test_held_variables_reach_the_same_beliefs(graph: str, k: int, count: int, damping: float) -> None:
@@ -325,6 +326,7 @@ def test_messages_that_cannot_be_probabilities_start_in_scores() -> None:
     np.testing.assert_allclose(a, b, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_long_runs_are_cut_into_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt is answered between calls; here every call may do little."""
     setup = Setup.of("higher", 4, 2, 1.0, seed=0)

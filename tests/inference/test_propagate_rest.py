@@ -13,6 +13,7 @@ from mssvm.inference.propagation.propagate import Propagate
 from resting import GRAPHS, REST, STEPS, TEMPERATURES, assert_rests, case, pair_gaps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "step"),
     [*(("native", step) for step in STEPS), ("reference", STEPS[1]), ("reference", STEPS[-1])],  # a second a case
@@ -23,6 +24,7 @@ def test_further_sweeps_change_nothing_after_convergence(engine: str, step: floa
     assert assert_rests(engine_of(engine), batch, theta, query, eps) >= 0.6 * len(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("eps", TEMPERATURES)
 def test_marginals_of_pairs_are_those_of_their_variables(step: float, eps: tuple[float, float]) -> None:

@@ -100,6 +100,7 @@ def test_without_the_solver_auto_answers_with_a_word(monkeypatch: pytest.MonkeyP
     assert belief.value == pytest.approx(Enumerate()(batch, theta, query, 0.0, 0.0).value)
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_too_short_leaves_bounds_and_the_next_instance_is_solved() -> None:
     rng = np.random.default_rng(0)
     n = 60
@@ -119,6 +120,7 @@ def test_refusals() -> None:
         Toulbar2(time_limit=0.0)
 
 
+@pytest.mark.slow
 def test_cutting_planes_certify_on_a_loopy_graph() -> None:
     """Trained by name with proven maxima, the gap is that of exact inference."""
     rng = np.random.default_rng(1)

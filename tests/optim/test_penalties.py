@@ -53,6 +53,7 @@ def proximal(problem: Toy, squares: float, absolute: float, nonnegative: bool = 
     return w
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize(("squares", "absolute"), [(0.0, 2.0), (0.5, 0.5), (0.1, 1.8)])
 def test_l1_and_elastic_net_agree_with_proximal_steps(squares: float, absolute: float, bounded: bool) -> None:

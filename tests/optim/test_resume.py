@@ -29,6 +29,7 @@ def uninterrupted(name: str) -> tuple[Solution, int]:
     return solution, -1 - problem.fuse.left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_killed_and_resumed_equals_uninterrupted(name: str, tmp_path: Path) -> None:
     whole, n_evaluations = uninterrupted(name)
@@ -47,6 +48,7 @@ def test_killed_and_resumed_equals_uninterrupted(name: str, tmp_path: Path) -> N
     assert (resumed.plus_calls, resumed.minus_calls) == (whole.plus_calls, whole.minus_calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_ctrl_c_returns_the_best_iterate_and_can_be_resumed(name: str, tmp_path: Path) -> None:
     solver, problem, w0 = task(name)

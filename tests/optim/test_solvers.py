@@ -93,6 +93,7 @@ def test_every_solver_keeps_weights_non_negative(solver: Solver) -> None:
         assert found.certificate.gap <= 1e-3 * found.objective
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONVEX)
 @pytest.mark.parametrize("solver", CERTIFYING, ids=repr)
 def test_certified_solvers_agree_on_convex_problems(solver: Solver, name: str) -> None:
@@ -105,6 +106,7 @@ def test_certified_solvers_agree_on_convex_problems(solver: Solver, name: str) -
     assert optimum(name) * (1 - 1e-6) <= found.objective <= optimum(name) + found.certificate.gap + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONVEX)
 def test_default_subgradient_comes_within_one_per_cent(name: str) -> None:
     problem = CONVEX[name]()
@@ -178,6 +180,7 @@ def test_cccp_never_rises(inner: Solver, member: str) -> None:
     assert not found.certificate.certifies and np.isnan(found.certificate.gap)
 
 
+@pytest.mark.slow
 def test_cccp_by_falling_eps_h_ends_at_the_target() -> None:
     problem = Toy.draw(n_hidden=3)
     found = CCCP(eps_h_schedule=(1.0, 0.3)).minimize(problem, random_start(problem.n_weights))
@@ -224,6 +227,7 @@ def test_lbfgs_certifies_smooth_convex_problems() -> None:
     assert found.objective == pytest.approx(best.objective, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_gaps_of_inexact_inference_are_estimates() -> None:
     problem = replace(Toy.draw(), exact=False)
     for solver in (BCFW(), CuttingPlane(), CCCP()):

@@ -28,6 +28,7 @@ def chains(n: int) -> tuple[list[Any], list[Any]]:
     return [np.eye(6)[y] + rng.normal(size=(30, 6)) for y in labels], [y.tolist() for y in labels]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("member", "hidden", "solver"), RUNS)
 def test_training_ends_within_its_time(member: str, hidden: int, solver: str) -> None:
     """A pass over these data takes a tenth of a second, one of BCFW's over its planes many seconds; M3E has
@@ -48,6 +49,7 @@ def test_training_ends_within_its_time(member: str, hidden: int, solver: str) ->
     assert np.isfinite(model.training_["objective"])
 
 
+@pytest.mark.slow
 def test_images_too_large_for_exact_inference_cost_what_propagation_does() -> None:
     """Learning that exact inference does not fit must not take longer than doing without it."""
     rng = np.random.default_rng(0)
@@ -64,6 +66,7 @@ def test_images_too_large_for_exact_inference_cost_what_propagation_does() -> No
     assert seconds["auto"] <= 1.5 * seconds["propagate"] + 1.0
 
 
+@pytest.mark.slow
 def test_small_grids_with_hidden_variables_train_m3e_at_once() -> None:
     """3 iterations on 3x3 grids, which bordering outputs in all their states once made 20 s."""
     rng = np.random.default_rng(0)
@@ -112,6 +115,7 @@ print(json.dumps([needed, held("VmHWM") - before]))
 """
 
 
+@pytest.mark.slow
 def test_memory_stays_within_its_limit() -> None:
     """A grid that takes about as much as the limit allows: what it took, beside what it was said to."""
     run = subprocess.run([sys.executable, "-c", MEMORY, "elimination"], capture_output=True, text=True, check=True)

@@ -22,6 +22,7 @@ def test_moved_names(module: str, name: str) -> None:
         getattr(import_module(module), "nothing_of_the_kind")  # noqa: B009
 
 
+@pytest.mark.slow
 def test_a_plain_import_warns_of_nothing() -> None:
     code = "import mssvm, mssvm.data, mssvm.uai, mssvm.inference.bounds; mssvm.MSSVM; mssvm.errors"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)

@@ -37,10 +37,11 @@ MEMBERS = {
 @pytest.fixture(scope="module")
 def local() -> Iterator[Any]:
     quick = {
-        "distributed.scheduler.allowed-failures": 2, "distributed.worker.profile.enabled": False,
+        "distributed.scheduler.allowed-failures": 2,
+        "distributed.worker.profile.enabled": False,
         # Some seconds after a worker was lost Dask looks whether it is there; killed twice, it would not come back.
         "distributed.deploy.lost-worker-timeout": "1 hour",
-    }  # fmt: skip
+    }
     with (
         config.set(quick),
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
@@ -77,6 +78,7 @@ def _same(found: Any, expected: Any) -> None:
     assert found.diagnose() == expected.diagnose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEMBERS)
 def test_two_workers_have_the_bits_of_one_machine(name: str, local: Any, dense: Any) -> None:
     pattern, X, y = dense
@@ -85,9 +87,11 @@ def test_two_workers_have_the_bits_of_one_machine(name: str, local: Any, dense: 
         _same(MEMBERS[name]().fit(ms.ShardedDataset(pattern)), alone)
 
 
+@pytest.mark.slow
 def test_one_two_and_four_workers_have_the_same_bits_and_new_ones_are_used(dense: Any, local: Any) -> None:
     pattern, X, y = dense
-    alone, data = MEMBERS["hcrf"]().fit(X, y), ms.ShardedDataset(pattern)
+    alone = MEMBERS["hcrf"]().fit(X, y)
+    data = ms.ShardedDataset(pattern)
 
     def grow(row: Any, w: Any) -> None:
         if row.iteration == 2:
@@ -95,7 +99,7 @@ def test_one_two_and_four_workers_have_the_same_bits_and_new_ones_are_used(dense
             local.wait_for_workers(4)
 
     def blocks(dask_worker: Any) -> int:
-        return len(dask_worker.plugins[PLUGIN].shelf._made)
+        return len(dask_worker.plugins[PLUGIN].shelf._blocks)
 
     with ms.distributed(local):
         _scaled(local, 1)
@@ -105,9 +109,11 @@ def test_one_two_and_four_workers_have_the_same_bits_and_new_ones_are_used(dense
         _scaled(local, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["conll", "npz", "pictures"])
 def test_shards_of_other_formats_have_the_bits_of_one_machine(form: str, local: Any, tmp_path: Path) -> None:
-    rng, names = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    names = []
     for k in range(2):
         if form == "pictures":
             pictures = ms.data.weak_pictures(n=2, height=4, width=5, share=0.5, seed=k)
@@ -161,6 +167,7 @@ SOLVERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 def test_every_solver_that_sees_a_problem_works(name: str, local: Any, dense: Any) -> None:
     _, X, y = dense
@@ -189,13 +196,14 @@ REFUSED: dict[str, tuple[type, dict[str, Any]]] = {
     "bcfw and absolute values": (ms.SSVM, {"solver": "bcfw", "l1_ratio": 0.5}),
     "cccp and absolute values": (ms.HCRF, {"solver": "cccp", "l1_ratio": 0.5}),
     "cutting planes and a weight without strength": (
-        ms.SSVM, {"solver": "cutting-plane", "penalties": {"transition": 0.0}},
+        ms.SSVM,
+        {"solver": "cutting-plane", "penalties": {"transition": 0.0}},
     ),
     "bcfw and a weight without strength": (ms.SSVM, {"solver": "bcfw", "penalties": {"transition": 0.0}}),
     "only weights that were seen": (ms.HCRF, {"support": "seen"}),
     "a member that takes turns": (ms.ModLat, {"structure": ms.Chain(hidden=2)}),
     "a member without hidden variables": (ms.CRF, {"structure": ms.Chain(hidden=2)}),
-}  # fmt: skip
+}
 
 
 def recommended(sentence: str, member: type, params: dict[str, Any]) -> Iterator[tuple[type, dict[str, Any]]]:
@@ -214,6 +222,7 @@ def recommended(sentence: str, member: type, params: dict[str, Any]) -> Iterator
             yield getattr(ms, name), params
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_refusal_recommends_is_accepted(name: str, local: Any) -> None:
@@ -232,6 +241,7 @@ def test_what_a_refusal_recommends_is_accepted(name: str, local: Any) -> None:
             assert np.isfinite(fitted.coef_).all()
 
 
+@pytest.mark.slow
 def test_bags_and_delayed_loaders_are_shards(local: Any, dense: Any) -> None:
     _, X, y = dense
     alone = MEMBERS["crf"]().fit(X[:40], y[:40])
@@ -242,10 +252,12 @@ def test_bags_and_delayed_loaders_are_shards(local: Any, dense: Any) -> None:
         _same(MEMBERS["crf"]().fit(ms.ShardedDataset(late, "chain")), alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "calls"), [("evaluate", 3), ("reduce", 4)])
 def test_a_worker_killed_changes_nothing(function: str, calls: int, local: Any, dense: Any, tmp_path: Path) -> None:
     pattern, X, y = dense
-    alone, flag = MEMBERS["mssvm"]().fit(X, y), tmp_path / "died"
+    alone = MEMBERS["mssvm"]().fit(X, y)
+    flag = tmp_path / "died"
     with ms.distributed(local):
         _settle(local)
         local.run(arm, function, str(flag), calls)
@@ -253,11 +265,13 @@ def test_a_worker_killed_changes_nothing(function: str, calls: int, local: Any, 
     assert flag.exists()
 
 
+@pytest.mark.slow
 def test_a_killed_client_goes_on_from_its_checkpoint(
     local: Any, dense: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pattern, X, y = dense
-    target, most = tmp_path / "m.safetensors", 150
+    target = tmp_path / "m.safetensors"
+    most = 150
     command = [sys.executable, "-m", "mssvm", "fit", pattern, "-o", str(target), "--method", "hcrf", "--hidden", "2"]
     command += ["--tol", "1e-12", "--max-iter", f"{most}", "--cluster", local.scheduler.address]
     first = subprocess.Popen(command, stderr=subprocess.DEVNULL)
@@ -271,6 +285,7 @@ def test_a_killed_client_goes_on_from_its_checkpoint(
     np.testing.assert_array_equal(ms.load(target).coef_, alone.coef_)
 
 
+@pytest.mark.slow
 def test_a_lost_scheduler_is_one_sentence_and_the_checkpoint_stays(dense: Any, tmp_path: Path) -> None:
     run = [sys.executable, "-m"]
     file = tmp_path / "scheduler.json"
@@ -279,10 +294,21 @@ def test_a_lost_scheduler_is_one_sentence_and_the_checkpoint_stays(dense: Any, t
         stderr=subprocess.DEVNULL,
     )
     worker = subprocess.Popen(
-        [*run, "distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1", "--no-nanny",
-         "--no-dashboard", "--local-directory", str(tmp_path)],
-        stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+        [
+            *run,
+            "distributed.cli.dask_worker",
+            "--scheduler-file",
+            str(file),
+            "--nthreads",
+            "1",
+            "--no-nanny",
+            "--no-dashboard",
+            "--local-directory",
+            str(tmp_path),
+        ],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     checkpoint = ms.solvers.Checkpoint(tmp_path / "run", every_seconds=0.0)
 
     def end(row: Any, w: Any) -> None:
@@ -326,6 +352,7 @@ def test_a_label_against_the_constraints_is_named_too(local: Any, tmp_path: Path
         ms.CRF(ms.Chain(forbidden=[(None, "B")])).fit(ms.ShardedDataset(str(tmp_path / "*.jsonl")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kills", "told"), [(False, "ran out of memory on shard 1"), (True, "lost.*on shard 1")])
 def test_a_worker_out_of_memory_is_named_with_the_shard(kills: bool, told: str, local: Any, dense: Any) -> None:
     _, X, y = dense
@@ -333,6 +360,7 @@ def test_a_worker_out_of_memory_is_named_with_the_shard(kills: bool, told: str, 
         MEMBERS["crf"]().fit(ms.ShardedDataset([Loaded(X, y), Fatal(kills)]))
 
 
+@pytest.mark.slow
 def test_blocks_beyond_the_memory_are_bound_anew(local: Any, dense: Any) -> None:
     pattern, X, y = dense
     alone = MEMBERS["hcrf"]().fit(X, y)
@@ -344,7 +372,7 @@ def test_blocks_beyond_the_memory_are_bound_anew(local: Any, dense: Any) -> None
             dask_worker.plugins[PLUGIN].shelf.budget = 100_000
 
         def made(dask_worker: Any) -> int:
-            return sum(block.bytes for block in dask_worker.plugins[PLUGIN].shelf._made.values())
+            return sum(block.bytes for block in dask_worker.plugins[PLUGIN].shelf._blocks.values())
 
         local.run(little)
         _same(MEMBERS["hcrf"]().fit(data), alone)
@@ -381,6 +409,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(local: Any, dense: Any, tmp_pat
         ms.ShardedDataset(dense[0], "cube")
 
 
+@pytest.mark.slow
 def test_without_dask_one_sentence_says_what_to_install() -> None:
     code = "import sys; sys.modules['dask'] = None\nimport mssvm as ms\nms.distributed"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

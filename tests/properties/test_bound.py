@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from builders import DenseInputs, DenseModel, labels_as_truth
@@ -25,6 +26,7 @@ def decode_losses(draw: Draw, loss: Loss, eps_h: float) -> Floats:
     return np.array([delta_of(sample, loss, b, y) for b, y in enumerate(found)])
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(draws(), temperature, temperature, losses)
 def test_bound_with_the_matching_decoder(draw: Draw, eps_y: float, eps_h: float, loss: Loss) -> None:
@@ -33,6 +35,7 @@ def test_bound_with_the_matching_decoder(draw: Draw, eps_y: float, eps_h: float,
     assert np.all(values >= decode_losses(draw, loss, eps_h) - 1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(draws(weighted=True), temperature, temperature)
 def test_bound_with_site_weights(draw: Draw, eps_y: float, eps_h: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -90,6 +91,7 @@ def log_sizes(draw: Draw) -> tuple[Floats, Floats]:
     return np.log([len(ys) for ys, _ in counts]), np.log([len(hs) for _, hs in counts])
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(draws(), temperature, losses)
 def test_tempering_the_outputs(draw: Draw, eps_h: float, loss: Loss) -> None:
@@ -107,6 +109,7 @@ def test_tempering_the_outputs(draw: Draw, eps_h: float, loss: Loss) -> None:
     np.testing.assert_allclose(base.minus(draw.w).values, base.at(1.0, eps_h).minus(draw.w).values, atol=1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(draws(hidden=True), temperature)
 def test_tempering_the_hidden(draw: Draw, eps_y: float) -> None:

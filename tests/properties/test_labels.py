@@ -104,6 +104,7 @@ def candidate_sample(draw: Draw) -> Sample:
     return replace(draw.sample, truth=draw.sample.truth | extra)
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(draws(), temperature, losses)
 def test_lemma_one_with_candidate_sets(draw: Draw, eps_h: float, loss: Loss) -> None:

@@ -75,6 +75,7 @@ def test_an_associative_model_survives_a_file(tmp_path: Any) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(model.predict(X), again.predict(X), strict=True))
 
 
+@pytest.mark.slow
 def test_scribbled_discs_are_discs_not_stripes() -> None:
     """Horizontal strokes say nothing about vertical neighbours: free tables then learn stripes."""
     rng = np.random.default_rng(0)
@@ -96,6 +97,7 @@ def test_scribbled_discs_are_discs_not_stripes() -> None:
     assert overlap("free") < 0.7
 
 
+@pytest.mark.slow
 def test_a_thousand_labels_around_one_component_are_counted_quietly() -> None:
     """More joint states than a float can hold; warnings are errors here."""
     rng = np.random.default_rng(0)

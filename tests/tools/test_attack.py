@@ -25,6 +25,7 @@ import attack_files
 import attack_matrix
 
 
+@pytest.mark.slow
 def test_bad_inputs_are_refused_in_words() -> None:
     counts, failed = attack_matrix.run(150, seed=0, limit=60)
     assert not failed and sum(counts.values()) == 150 and counts["refused"] > 100
@@ -90,6 +91,7 @@ def test_integers_of_any_length_can_be_told() -> None:
     assert "digits" in checks.shown(10**5000) and len(checks.shown("x" * 500)) == checks.SHOWN
 
 
+@pytest.mark.slow
 def test_damaged_files_are_refused_or_read() -> None:
     counts, failed = attack_files.run(40, seed=0)
     assert not failed and all(sum(c.values()) == 40 for c in counts.values()) and len(counts) == 10
@@ -112,6 +114,7 @@ def test_types_that_read_alike_are_refused() -> None:
         ms.CRF(ms.GraphModel(), max_iter=2).fit(X, [["a", "b"]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["fit", "x" * 300, "-o", "m"], ["fit", "x.jsonl", "-o", "x" * 300], ["--help"]])
 def test_what_the_system_refuses_is_one_sentence(arguments: list[str]) -> None:
     with open("/dev/full" if arguments == ["--help"] else "/dev/null", "w") as out:
@@ -125,6 +128,7 @@ def test_names_with_brackets_have_checkpoints_too(tmp_path: Path) -> None:
     assert [p.name for p in checkpoints_of(tmp_path / "m[1]")] == ["m[1]-1"]
 
 
+@pytest.mark.slow
 def test_faults_lose_nothing(tmp_path: Path) -> None:
     """A sample of ``tools/attack_faults.py``: kills, signals, full disks, a closed folder, two writers, a clock."""
     given = ["--runs", "lbfgs", "bcfw", "n-init", "--kills", "3", "--stops", "3", "--spells", "2"]
@@ -138,7 +142,8 @@ def test_faults_lose_nothing(tmp_path: Path) -> None:
 def resealed(path: Path, change: Callable[[dict], object]) -> None:
     """The file with its description changed and a digest that fits the change."""
     data = path.read_bytes()
-    meta, tensors = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"], load(data)
+    meta = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    tensors = load(data)
     (key,) = set(meta) - {"format", "digest"}
     described = json.loads(meta[key])
     change(described)

@@ -21,12 +21,15 @@ def test_bounds_fall_to_the_value_as_outputs_are_given_and_come_back(eps_h: floa
         order = rng.permutation(instance.free[1])
         conditional = ConditionalBound(instance, order.tolist(), eps_h)
         assert conditional.fits
-        first, before, clamped = conditional.value(), np.inf, query
+        first = conditional.value()
+        before = np.inf
+        clamped = query
         states = [int(rng.choice(np.flatnonzero(_allowed(instance, v)))) for v in order]
         for v, state in zip(order, states, strict=True):
             conditional.give(int(v), state)
             clamped = clamped.clamp(batch, np.array([v]), np.array([state]))
-            bound, truth = conditional.value(), Enumerate()(batch, theta, clamped, 0.0, eps_h).value[0]
+            bound = conditional.value()
+            truth = Enumerate()(batch, theta, clamped, 0.0, eps_h).value[0]
             assert truth - 1e-9 <= bound <= before + 1e-9
             before = bound
         if len(order):

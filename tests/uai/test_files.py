@@ -225,6 +225,7 @@ def mutate(rng: np.random.Generator, raw: bytes) -> bytes:
     return raw
 
 
+@pytest.mark.slow
 def test_ten_thousand_mutated_files_give_a_model_or_a_sentence(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     seeds = []

@@ -13,8 +13,9 @@ from mssvm.core.topology import Batch
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.exact import Exact
-from mssvm.uai.anytime import Anytime, AnytimeSearch
-from mssvm.uai.proof import Proof, relaxed, state_bounds
+from mssvm.uai.anytime import Anytime
+from mssvm.uai.proof import Proof, best_relaxation, state_bounds
+from mssvm.uai.search import AnytimeSearch
 from uai.test_anytime import grid
 from uai.test_support import constrained
 
@@ -25,7 +26,7 @@ def test_no_state_is_bounded_below_its_best_outputs(zeros: float, eps_h: float) 
     for seed in range(6):
         batch, theta, query = constrained(seed, zeros)
         instance = OneInstance.of(batch, 0, theta, query)
-        relaxation = relaxed(instance, 4, eps_h, np.random.default_rng(seed), np.inf)
+        relaxation = best_relaxation(instance, 4, eps_h, np.random.default_rng(seed), np.inf)
         value = relaxation.improve(seed)
         bounds = np.full(len(instance.unary), np.inf)
         state_bounds(relaxation.sweep, instance.topology.unary_ptr, bounds)
@@ -44,6 +45,7 @@ def _best(batch: Batch, theta: Potentials, query: Query, v: int, state: int, eps
     return float(Enumerate()(batch, theta, query.clamp(batch, [v], [state]), 0.0, eps_h).value[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("zeros", [0.0, 0.15])
 def test_a_proof_alone_finds_and_proves_the_optimum(zeros: float, known: bool) -> None:
@@ -71,7 +73,8 @@ def test_a_proof_stops_in_the_middle_and_goes_on() -> None:
     batch, theta, query = grid(np.random.default_rng(11), 4, 5)
     best = Exact()(batch, theta, query, 0.0, 1.0).value[0]
     search = AnytimeSearch(Anytime(ibound=8), OneInstance.of(batch, 0, theta, query), 1.0)
-    search.proof_entries, turns = 4, 0
+    search.proof_entries = 4
+    turns = 0
     proof = Proof(search, Relaxation(search.instance, search.orders[0], 4, 0.0, 1.0))
     while not proof.done:
         proof.run(monotonic())

@@ -1,4 +1,4 @@
-"""The command ``mssvm``: one function per subcommand, put together here; bad input is one sentence and exit code 2."""
+"""The command ``mssvm``: every subcommand is a function in a module of its name; an error is one sentence, code 2."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from mssvm.core.errors import MssvmError
 from mssvm.core.stopping import Interruption, stopping
 from mssvm.core.text import printable
 
-# The base of usage errors in whichever click this typer brings along: BadParameter < UsageError < ClickException.
-Usage: Any = typer.BadParameter.__mro__[2]
+# The base of usage errors in the click that this typer brings along: BadParameter < UsageError < ClickException.
+ClickException: Any = typer.BadParameter.__mro__[2]
 
-INTERRUPTED = 130  # what this typer makes of an interruption
+INTERRUPTED = 130  # the exit code that typer gives to an interruption
 COMMANDS = ("fit", "predict", "evaluate", "compare", "inspect", "check", "demo", "infer", "reproduce", "completion")
 
 
 def app(arguments: list[str] | None = None, standalone_mode: bool = True) -> Any:
-    """Run the command line, with the one command that is called for: the others take longer to import than to help."""
-    given = sys.argv[1:] if arguments is None else arguments
-    line = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    line.callback(invoke_without_command=True)(about)
+    """Run the command line. Only the module of the command that is called is imported; without one, all are."""
+    if arguments is None:
+        arguments = sys.argv[1:]
+    command_line = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    command_line.callback(invoke_without_command=True)(about)
+    called = tuple(arguments[:1])
     with gc_paused():
-        for name in given[:1] if given and given[0] in COMMANDS else COMMANDS:
-            line.command()(getattr(import_module(f"mssvm.cli.{name}"), name))
-    return line(given, standalone_mode=standalone_mode)
+        for name in called if called and called[0] in COMMANDS else COMMANDS:
+            command_line.command()(getattr(import_module(f"mssvm.cli.{name}"), name))
+    return command_line(arguments, standalone_mode=standalone_mode)
 
 
 def about(
@@ -61,16 +63,17 @@ def _run(arguments: list[str] | None, stop: Interruption) -> int:
             return code
     except MssvmError as error:
         return _refuse(str(error))
-    except Usage as error:
+    except ClickException as error:
         return _refuse(f"{error.format_message()} Add --help to see what there is.")
     except KeyboardInterrupt as error:
-        print("; ".join((f"mssvm: {stop.word}", *map(str, error.args))) + ".", file=sys.stderr)
+        sentence = "; ".join((stop.word, *(str(argument) for argument in error.args)))
+        print(f"mssvm: {sentence}.", file=sys.stderr)
         return stop.code
     except OSError as error:
-        # Whatever is left in standard output's buffer: closing it at exit must not complain again.
+        # Standard output may still hold a buffer: flushing it at exit must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
-            return 0  # whoever read the output has seen enough
+            return 0  # the reader of the pipe has closed it, as head does
         return _refuse(f"{error.filename or 'the output'} cannot be read or written: {error.strerror or error}.")
 
 
@@ -85,11 +88,11 @@ def _command(arguments: list[str] | None) -> int:
 
 
 def _warn(message: Warning | str, *where: object, **more: object) -> None:
-    # The user knows the data, not the line of this package that has something to say about them.
+    # Without the place in this package's code, which says nothing to a user of the command.
     print(f"mssvm: {printable(str(message))}", file=sys.stderr)
 
 
 def _refuse(sentence: str) -> int:
-    # One line whatever the message holds, so that scripts can rely on it.
+    # Always one line, so that scripts can rely on it.
     print(f"mssvm: {printable(' '.join(sentence.split()))}", file=sys.stderr)
     return 2

@@ -1,10 +1,12 @@
-"""``mssvm check``: what a data file holds, and everything that is wrong with it."""
+"""``mssvm check``: a summary of a data file, and its problems with their lines."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 from typing import Annotated, Any
 
 import numpy as np
@@ -38,14 +40,16 @@ def check(
     """
     options = o.reading(form, structure, unlabelled, missing_colour, limit)
     with o.progress(data, "Reading") as line:
-        found, problems = check_file(data, replace(options, progress=line), most)
-    fields = {} if found is None else describe(found)
+        dataset, problems = check_file(data, replace(options, progress=line), most)
+    fields = {} if dataset is None else describe(dataset)
     if json_output:
         print(json.dumps({"data": shown_name(data), **fields, "problems": problems}))
     else:
         _show(Console(), fields, shown_name(data))
-        told = "".join(f"{printable(line)}\n" for line in problems)
-        typer.echo(told or "No problems found.\n", nl=False, err=bool(problems))
+        for problem in problems:
+            typer.echo(printable(problem), err=True)
+        if not problems:
+            typer.echo("No problems found.")
     if problems:
         raise typer.Exit(2)
 
@@ -53,10 +57,12 @@ def check(
 def describe(data: Dataset) -> dict[str, Any]:
     """Figures of a data set, as JSON values."""
     shapes = data.shapes
-    sizes = np.array([int(np.prod(s)) if s else 1 for s in shapes])
-    lengths = sizes if data.kind != "sequence" else np.array([len(x) for x in data.X])
-    flat = [] if data.y is None else list(_flat(data.y, len(shapes[0]) + 1))
-    labels = Counter(v for v in flat if v is not None and not isinstance(v, list))
+    sizes = np.array([prod(shape) for shape in shapes])
+    lengths = sizes
+    if data.kind == "sequence":
+        lengths = np.array([len(x) for x in data.X])
+    site_labels = [] if data.y is None else list(_flat(data.y, len(shapes[0]) + 1))
+    labels = Counter(label for label in site_labels if label is not None and not isinstance(label, list))
     return {
         "structure": data.kind,
         "instances": len(data),
@@ -65,22 +71,27 @@ def describe(data: Dataset) -> dict[str, Any]:
         "longest": int(lengths.max()),
         "features": _features(data),
         "labelled": sum(labels.values()),
-        "candidates": sum(isinstance(v, list) for v in flat),
-        "missing": int(sizes.sum()) - sum(v is not None for v in flat),
+        "candidates": sum(isinstance(label, list) for label in site_labels),
+        "missing": int(sizes.sum()) - sum(label is not None for label in site_labels),
         "bio_tags": is_bio(labels),
         "classes": {str(k): n for k, n in sorted(labels.items(), key=lambda item: str(item[0]))},
     }
 
 
 def _features(data: Dataset) -> str:
+    """The kind of the features, from those of the first instance."""
     x = data.X[0]
     if hasattr(x, "nodes"):
         x = x.nodes
-    x = x["x"] if isinstance(x, dict) and data.kind != "multilabel" else x
-    return f"{x.shape[-1]} numbers per site" if isinstance(x, np.ndarray) else "named"
+    if isinstance(x, dict) and data.kind != "multilabel":
+        x = x["x"]
+    if isinstance(x, np.ndarray):
+        return f"{x.shape[-1]} numbers per site"
+    return "named"
 
 
-def _flat(values: Any, depth: int) -> Any:
+def _flat(values: Any, depth: int) -> Iterator[Any]:
+    """The items of lists nested ``depth`` deep."""
     if depth == 0:
         yield values
         return

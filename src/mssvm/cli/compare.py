@@ -23,7 +23,7 @@ from mssvm.report import Section, page
 
 SHARES = (0.25, 0.5, 1.0)
 WITHOUT_HIDDEN = [member.command for member in MEMBERS.values() if not member.hidden]
-ON_PAGE_ONLY = ("95 % interval", "instances all right %")  # a terminal has 80 columns
+ON_PAGE_ONLY = ("95 % interval", "instances all right %")  # columns that a terminal of 80 characters has no room for
 
 
 def compare(
@@ -59,46 +59,47 @@ def compare(
     names = list(dict.fromkeys(name.strip().lower() for name in methods.split(",") if name.strip()))
     if not names:
         raise InputError("--methods names no method; give some, such as mssvm,hcrf.")
-    found_data = o.read_data(data, o.reading(form, structure, colour=missing_colour, limit=limit))
+    dataset = o.read_data(data, o.reading(form, structure, colour=missing_colour, limit=limit))
     settings = {"C": cost, "solver": solver, "inference": inference, "max_iter": max_iter, "decode": decode}
-    settings["classes"] = o.classes_of(classes, found_data)
-    made = o.make_structure(found_data, hidden, edges)
-    of = {n: o.make_structure(found_data, 0, edges) if n in WITHOUT_HIDDEN else made for n in names}
-    own = settings | {"random_state": seed, "n_jobs": jobs}
-    estimators = {o.METHODS.get(n, n): o.make_estimator(n, of[n], **own) for n in names}
+    settings["classes"] = o.classes_of(classes, dataset)
+    made = o.make_structure(dataset, hidden, edges)
+    estimators = {}
+    for name in names:
+        own = o.make_structure(dataset, 0, edges) if name in WITHOUT_HIDDEN else made
+        estimators[o.METHODS.get(name, name)] = o.make_estimator(name, own, **settings, random_state=seed, n_jobs=jobs)
     with ProgressLine("Comparing", "trainings", 1.0) as line:
-        found = run(estimators, found_data, cv, seed, SHARES if curves else (1.0,), line)
+        comparison = run(estimators, dataset, cv, seed, SHARES if curves else (1.0,), line)
         seconds = line.seconds
     from mssvm.report.comparison import facts, lead, result_table, sections
 
-    parts = sections(found, found_data)
+    parts = sections(comparison, dataset)
     if html is not None:
-        told = {"data": found_data.name, "structure": repr(made), "folds": cv, "seed": seed, **settings}
-        at_end = facts(told, versions(), seconds)
-        text = page("Comparison", lead(found, found_data), at_end, parts)
+        shown_settings = {"data": dataset.name, "structure": repr(made), "folds": cv, "seed": seed, **settings}
+        footer = facts(shown_settings, versions(), seconds)
+        text = page("Comparison", lead(comparison, dataset), footer, parts)
         with output(html) as file:
             file.write(text)
     if json_output:
-        print(json.dumps(_fields(found)))
+        print(json.dumps(_fields(comparison)))
         return parts
     console = Console()
-    console.print(of_report(result_table(found), without=ON_PAGE_ONLY))
+    console.print(of_report(result_table(comparison), without=ON_PAGE_ONLY))
     if html is not None:
         console.print(shown(f"Page: {html}"))
     return parts
 
 
-def _fields(found: Comparison) -> dict[str, Any]:
-    first = found.methods[0]
+def _fields(comparison: Comparison) -> dict[str, Any]:
+    first = comparison.methods[0]
     return {
-        "folds": found.n_folds,
+        "folds": comparison.n_folds,
         "methods": {
             name: {
-                "accuracy": Estimate.of(found.accuracies(name)).as_json(),
-                "difference": Estimate.paired(found.accuracies(name), found.accuracies(first)).as_json(),
-                "accuracy_by_fold": found.accuracies(name).tolist(),
-                "pooled": found.pooled[name].to_json(),
+                "accuracy": Estimate.of(comparison.accuracies(name)).as_json(),
+                "difference": Estimate.paired(comparison.accuracies(name), comparison.accuracies(first)).as_json(),
+                "accuracy_by_fold": comparison.accuracies(name).tolist(),
+                "pooled": comparison.pooled[name].to_json(),
             }
-            for name in found.methods
+            for name in comparison.methods
         },
     }

@@ -12,11 +12,16 @@ from typer.models import ArgumentInfo
 
 
 class Shell(StrEnum):
-    bash, zsh, fish = "bash", "zsh", "fish"
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+NEWLINE = "\n"
 
 
 class Flag(NamedTuple):
-    """An option: its spellings, what it may be (nothing: anything), whether it takes a value, what it is for."""
+    """An option: its spellings, its possible values (empty: any), whether it takes a value, and its help text."""
 
     names: tuple[str, ...]
     values: tuple[str, ...]
@@ -34,8 +39,9 @@ def completion(shell: Annotated[Shell, typer.Argument(help="The shell to write f
     """
     from mssvm.cli import COMMANDS
 
-    found = {name: described(getattr(import_module(f"mssvm.cli.{name}"), name)) for name in COMMANDS}
-    typer.echo(_fish(found) if shell is Shell.fish else _bash(found, shell is Shell.zsh), nl=False)
+    commands = {name: described(getattr(import_module(f"mssvm.cli.{name}"), name)) for name in COMMANDS}
+    script = _fish(commands) if shell is Shell.fish else _bash(commands, zsh=shell is Shell.zsh)
+    typer.echo(script, nl=False)
 
 
 Commands = dict[str, tuple[str, list[Flag]]]
@@ -47,48 +53,64 @@ def described(command: Callable[..., Any]) -> tuple[str, list[Flag]]:
     for name, hint in get_type_hints(command, include_extras=True).items():
         if name == "return":
             continue
-        kind, told = get_args(hint)[:2]
-        values = tuple(kind) if isinstance(kind, type) and issubclass(kind, StrEnum) else _listed(told.metavar)
-        # Within ``Annotated`` the first spelling stands where the default would.
-        names = tuple(n for n in (told.default, *(told.param_decls or ())) if isinstance(n, str) and n[:1] == "-")
+        kind, info = get_args(hint)[:2]
+        if isinstance(kind, type) and issubclass(kind, StrEnum):
+            values: tuple[str, ...] = tuple(kind)
+        else:
+            values = _listed(info.metavar)
+        # Within ``Annotated`` the first spelling takes the place of the default.
+        spellings = (info.default, *(info.param_decls or ()))
+        names = tuple(text for text in spellings if isinstance(text, str) and text.startswith("-"))
         if not names:
             plain = name.replace("_", "-")
             names = (f"--{plain}", f"--no-{plain}") if kind is bool else (f"--{plain}",)
-        if not isinstance(told, ArgumentInfo):
-            flags.append(Flag(names, values, kind is not bool, told.help or ""))
+        if not isinstance(info, ArgumentInfo):
+            flags.append(Flag(names, values, kind is not bool, info.help or ""))
         elif values:
             flags.append(Flag((), values, True, ""))
-    return (command.__doc__ or "").strip().splitlines()[0], flags
+    purpose = (command.__doc__ or "").strip().splitlines()[0]
+    return purpose, flags
 
 
 def _listed(metavar: str | None) -> tuple[str, ...]:
-    """The values in ``[one|another]``."""
-    return tuple(metavar.strip("[]").split("|")) if metavar and metavar.startswith("[") and "|" in metavar else ()
+    """The values in ``[one|another]``; none in any other text."""
+    if metavar is None or not metavar.startswith("[") or "|" not in metavar:
+        return ()
+    return tuple(metavar.strip("[]").split("|"))
 
 
 def _bash(commands: Commands, zsh: bool) -> str:
-    after, inside, bare = [], [], []
+    """A function for bash's ``complete``, which zsh can load as well.
+
+    It completes the value of an option (``after_option``), else options (``options``), else an argument with known
+    values (``arguments``), else a file name.
+    """
+    after_option = []
+    options = []
+    arguments = []
     for name, (_, flags) in commands.items():
         for flag in flags:
             if flag.takes_value and flag.names:
-                after.append(f"    {'|'.join(f'{name}:{f}' for f in flag.names)}) {_found(flag.values)} ;;")
+                pattern = "|".join(f"{name}:{spelling}" for spelling in flag.names)
+                after_option.append(f"    {pattern}) {_offer(flag.values)} ;;")
             elif flag.values:
-                bare.append(f"    {name}) {_found(flag.values)} ;;")
-        inside.append(f"    {name}) {_found([f for flag in flags for f in flag.names])} ;;")
+                arguments.append(f"    {name}) {_offer(flag.values)} ;;")
+        spellings = [spelling for flag in flags for spelling in flag.names]
+        options.append(f"    {name}) {_offer(spellings)} ;;")
     head = "autoload -U +X bashcompinit && bashcompinit\n" if zsh else ""
     return f"""{head}_mssvm() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" command="${{COMP_WORDS[1]}}" found=
   if [ "$COMP_CWORD" -le 1 ]; then
-    {_found([*commands, "--version", "--help"])}
+    {_offer([*commands, "--version", "--help"])}
   else
     case "$command:$before" in
-{chr(10).join(after)}
+{NEWLINE.join(after_option)}
     esac
   fi
   if [ -z "$found" ]; then case "$word" in -*) case "$command" in
-{chr(10).join(inside)}
+{NEWLINE.join(options)}
   esac ;; *) case "$command" in
-{chr(10).join(bare)}
+{NEWLINE.join(arguments)}
   esac ;; esac; fi
   COMPREPLY=($(eval "compgen ${{found:--f}} -- \\"\\$word\\""))
 }}
@@ -96,9 +118,12 @@ complete -o filenames -F _mssvm mssvm
 """
 
 
-def _found(words: Sequence[str]) -> str:
-    """What to offer: one of the words, or a file where there are none."""
-    return "found=" + _quoted(f'-W "{" ".join(words)}"' if words else "-f")
+def _offer(words: Sequence[str]) -> str:
+    """The assignment that makes compgen offer the words, or files if there are none."""
+    if not words:
+        return "found=" + _quoted("-f")
+    listed = " ".join(words)
+    return "found=" + _quoted(f'-W "{listed}"')
 
 
 def _fish(commands: Commands) -> str:
@@ -106,13 +131,27 @@ def _fish(commands: Commands) -> str:
     for name, (text, flags) in commands.items():
         lines.append(f"complete -c mssvm -n __fish_use_subcommand -f -a {name} -d {_quoted(text)}")
         for flag in flags:
-            start = f"complete -c mssvm -n '__fish_seen_subcommand_from {name}'"
-            spelled = "".join(f" -l {f[2:]}" if f.startswith("--") else f" -s {f[1:]}" for f in flag.names)
-            values = f" -x -a '{' '.join(flag.values)}'" if flag.values else " -r" if flag.takes_value else " -f"
-            if not flag.names:
-                values = f" -f -a '{' '.join(flag.values)}'"
-            lines.append(f"{start}{spelled}{values}" + (f" -d {_quoted(flag.text)}" if flag.text else ""))
+            lines.append(f"complete -c mssvm -n '__fish_seen_subcommand_from {name}'{_fish_flag(flag)}")
     return "\n".join(lines) + "\n"
+
+
+def _fish_flag(flag: Flag) -> str:
+    """The options of fish's ``complete`` for one flag: spellings, values, description."""
+    line = ""
+    for spelling in flag.names:
+        line += f" -l {spelling[2:]}" if spelling.startswith("--") else f" -s {spelling[1:]}"
+    values = " ".join(flag.values)
+    if not flag.names:
+        line += f" -f -a '{values}'"
+    elif flag.values:
+        line += f" -x -a '{values}'"
+    elif flag.takes_value:
+        line += " -r"
+    else:
+        line += " -f"
+    if flag.text:
+        line += f" -d {_quoted(flag.text)}"
+    return line
 
 
 def _quoted(text: str) -> str:

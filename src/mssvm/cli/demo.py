@@ -1,4 +1,4 @@
-"""``mssvm demo``: what the package does, on data that come with it."""
+"""``mssvm demo``: a tour of the commands, on data that come with the package."""
 
 from __future__ import annotations
 

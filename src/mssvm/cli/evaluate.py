@@ -1,4 +1,4 @@
-"""``mssvm evaluate``: how good a model is on labelled data."""
+"""``mssvm evaluate``: a model's predictions against the labels of a data set."""
 
 from __future__ import annotations
 
@@ -41,39 +41,42 @@ def evaluate(
     estimator.set_params(n_jobs=jobs, decode=decode or estimator.decode)
     reading = o.reading(form, o.kind_of(estimator.structure_), colour=missing_colour, limit=limit)
     with o.shards(cluster, data, reading) as sharded:
-        found = scores(estimator, o.read_data(data, reading)) if sharded is None else shard_scores(estimator, sharded)
+        if sharded is None:
+            result = scores(estimator, o.read_data(data, reading))
+        else:
+            result = shard_scores(estimator, sharded)
     name = shown_name(data)
     if json_output:
-        print(json.dumps({"model": str(model), "data": name, **found.to_json()}))
+        print(json.dumps({"model": str(model), "data": name, **result.to_json()}))
         return
     console = Console()
-    console.print(_summary(found, name, set(estimator.labels_.classes)))
+    console.print(_summary(result, name, set(estimator.labels_.classes)))
     if by_class:
-        console.print(_classes(found))
+        console.print(_classes(result))
 
 
-def _summary(found: Scores, name: str, known: set[Any]) -> Table:
+def _summary(result: Scores, name: str, trained: set[Any]) -> Table:
     rows = [
-        ("accuracy", f"{found.accuracy:.2%}"),
-        ("labelled sites", f"{found.n_sites}"),
-        ("unlabelled sites", f"{found.n_unlabelled}"),
-        ("instances all right", f"{found.whole:.2%} of {found.n_labelled_instances}"),
+        ("accuracy", f"{result.accuracy:.2%}"),
+        ("labelled sites", f"{result.n_sites}"),
+        ("unlabelled sites", f"{result.n_unlabelled}"),
+        ("instances all right", f"{result.whole:.2%} of {result.n_labelled_instances}"),
     ]
-    met = {label: rates.support for label, rates in found.by_class.items() if label not in known}
-    unseen = {label: n for label, n in met.items() if n}  # not those of candidate sets alone
-    if unseen:
-        listed = ", ".join(f"{label} ({n})" for label, n in unseen.items())
+    untrained = {label: rates.support for label, rates in result.by_class.items() if label not in trained}
+    # A label that occurs in candidate sets only has no support.
+    listed = ", ".join(f"{label} ({n})" for label, n in untrained.items() if n)
+    if listed:
         rows.insert(3, ("never seen in training", f"{listed}: counted as wrong"))
-    if found.spans is not None:
-        spans = found.spans
+    if result.spans is not None:
+        spans = result.spans
         rows.append(("span F1", f"{spans.f1:.2%} (precision {spans.precision:.2%}, recall {spans.recall:.2%})"))
         rows.append(("spans", f"{spans.support}"))
     return pairs(f"Labels of {name}", rows)
 
 
-def _classes(found: Scores) -> Table:
+def _classes(result: Scores) -> Table:
     rows = (
         (label, f"{rates.precision:.2%}", f"{rates.recall:.2%}", f"{rates.f1:.2%}", rates.support)
-        for label, rates in found.by_class.items()
+        for label, rates in result.by_class.items()
     )
     return columns("By class", ("class", "precision", "recall", "F1", "sites"), rows)

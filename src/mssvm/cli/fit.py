@@ -12,7 +12,7 @@ import typer
 from sklearn.exceptions import ConvergenceWarning
 
 from mssvm.cli import options as o
-from mssvm.cli.interrupt import last_words
+from mssvm.cli.interrupt import on_interruption
 from mssvm.cli.output import check_target
 from mssvm.cli.scoring import scores
 from mssvm.core.errors import InputError
@@ -22,6 +22,7 @@ from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
 from mssvm.data.readers import Options
 from mssvm.data.readers.images import palette_of
+from mssvm.data.shards import ShardedDataset
 from mssvm.estimators.hooks import HeldOut, TrainingLine
 from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
 
@@ -70,37 +71,57 @@ def fit(
         reading = o.reading(form, structure, colour=missing_colour, limit=limit)
         train = o.read_data(data, reading) if cluster is None else o.first_part(data, reading)
         estimator = o.make_estimator(
-            method, o.make_structure(train, hidden, edges), C=cost, solver=solver, max_iter=max_iter, tol=tol,
-            inference=inference, decode=decode, classes=o.classes_of(classes, train), n_init=n_init,
-            class_weight="balanced" if balanced else None, random_state=seed, n_jobs=jobs,
-        )  # fmt: skip
-        alike = replace(reading, structure=train.kind)
-        held = None if valid is None else o.read_data(valid, alike)
-        with last_words(lambda: _kept(checkpoint)), o.shards(cluster, data, reading) as sharded:
-            _train(estimator, train, sharded, held, patience, checkpoint)
-        _calibrate(estimator, calibrate, alike)
-        _keep(estimator, train, model, checkpoint)
-        _tell(estimator, model, train if cluster is None else None, held)
+            method,
+            o.make_structure(train, hidden, edges),
+            C=cost,
+            solver=solver,
+            max_iter=max_iter,
+            tol=tol,
+            inference=inference,
+            decode=decode,
+            classes=o.classes_of(classes, train),
+            n_init=n_init,
+            class_weight="balanced" if balanced else None,
+            random_state=seed,
+            n_jobs=jobs,
+        )
+        same_reading = replace(reading, structure=train.kind)
+        validation = None if valid is None else o.read_data(valid, same_reading)
+        with on_interruption(lambda: _checkpoint_message(checkpoint)), o.shards(cluster, data, reading) as sharded:
+            _train(estimator, train, sharded, validation, patience, checkpoint)
+        _calibrate(estimator, calibrate, same_reading)
+        _save(estimator, train, model, checkpoint)
+        _print_summary(estimator, model, train if cluster is None else None, validation)
 
 
 def _check_resume(checkpoint: Path, resume: bool) -> None:
-    found = checkpoints_of(checkpoint)
-    if found and not resume:
-        raise InputError(
-            f"{found[0]} is left from an interrupted run; add --resume to go on with it, or delete it to start anew."
-        )
+    checkpoints = checkpoints_of(checkpoint)
+    if checkpoints and not resume:
+        reason = f"{checkpoints[0]} is left from an interrupted run"
+        raise InputError(f"{reason}; add --resume to go on with it, or delete it to start anew.")
 
 
-def _train(estimator: Any, train: Dataset, sharded: Any, held: Dataset | None, patience: int, checkpoint: Path) -> None:
-    """Fit, to the shards where there are some, with a line of progress and a checkpoint."""
+def _train(
+    estimator: Any,
+    train: Dataset,
+    sharded: ShardedDataset | None,
+    validation: Dataset | None,
+    patience: int,
+    checkpoint: Path,
+) -> None:
+    """Fit to the shards of a cluster, or else to ``train``, with a line of progress and a checkpoint."""
     title = f"Training {type(estimator).__name__}"
-    quiet = 0.5 if sys.stderr.isatty() else 2.0
-    with ProgressLine(title, quiet=quiet) as line, train.places():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # what is told of the model says so too
+    quiet_seconds = 0.5 if sys.stderr.isatty() else 2.0
+    held_out = None
+    if validation is not None:
+        held_out = HeldOut(validation.X, validation.labels, validation.hidden, patience, naming=validation.places)
+    examples = (train.X, train.labels) if sharded is None else (sharded,)
+    with ProgressLine(title, quiet=quiet_seconds) as line, train.places():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the summary at the end says so too
         estimator.fit(
-            *((train.X, train.labels) if sharded is None else (sharded,)),
+            *examples,
             callback=TrainingLine(line),
-            validation=held and HeldOut(held.X, held.labels, held.hidden, patience, naming=held.places),
+            validation=held_out,
             checkpoint=Checkpoint(checkpoint, SAVED_EVERY),
         )
     if estimator.training_["outcome"] == "interrupted":
@@ -108,15 +129,16 @@ def _train(estimator: Any, train: Dataset, sharded: Any, held: Dataset | None, p
 
 
 def _calibrate(estimator: Any, data: Path | None, reading: Options) -> None:
-    """On held-out data, where they are given."""
-    if data is not None:
-        fresh = o.read_data(data, reading)
-        with fresh.places():
-            estimator.calibrate(fresh.X, fresh.labels)
+    """Calibrate probabilities on held-out data, if there are any."""
+    if data is None:
+        return
+    held_out = o.read_data(data, reading)
+    with held_out.places():
+        estimator.calibrate(held_out.X, held_out.labels)
 
 
-def _keep(estimator: Any, train: Dataset, model: Path, checkpoint: Path) -> None:
-    """The model, with the colours of masks, and no checkpoint any more, nor what killed runs left of one."""
+def _save(estimator: Any, train: Dataset, model: Path, checkpoint: Path) -> None:
+    """Write the model, with the colours of masks, then delete checkpoints and the temporary files of killed runs."""
     if train.unit == "image":
         estimator.training_["palette"] = palette_of(Path(train.name))
     estimator.save(model)
@@ -124,13 +146,15 @@ def _keep(estimator: Any, train: Dataset, model: Path, checkpoint: Path) -> None
         file.unlink(missing_ok=True)
 
 
-def _kept(checkpoint: Path) -> str:
-    found = checkpoints_of(checkpoint)
-    return f"kept {found[-1]}; the same command with --resume goes on" if found else "before the first checkpoint"
+def _checkpoint_message(checkpoint: Path) -> str:
+    checkpoints = checkpoints_of(checkpoint)
+    if not checkpoints:
+        return "before the first checkpoint"
+    return f"kept {checkpoints[-1]}; the same command with --resume goes on"
 
 
 def _against_majority(accuracy: float, estimator: Any) -> str:
-    """What is added to an accuracy below that of the most frequent class."""
+    """A remark on an accuracy below that of the most frequent class, else nothing."""
     counts = estimator.training_["class_counts"]
     majority = max(counts, default=0) / max(sum(counts), 1)
     if accuracy >= majority:
@@ -138,13 +162,13 @@ def _against_majority(accuracy: float, estimator: Any) -> str:
     return f", less than the {majority:.2%} of the most frequent class: try other inference, --n-init or --method crf"
 
 
-def _tell(estimator: Any, model: Path, train: Dataset | None, held: Dataset | None) -> None:
-    with last_words(lambda: f"{model} is complete"):
+def _print_summary(estimator: Any, model: Path, train: Dataset | None, validation: Dataset | None) -> None:
+    with on_interruption(lambda: f"{model} is complete"):
         print(printable(estimator.diagnose()))
         if train is not None:
             with train.places():
                 accuracy = scores(estimator, train).accuracy
             print(f"Accuracy on the training labels: {accuracy:.2%}{_against_majority(accuracy, estimator)}")
-        if held is not None:
-            print(f"Accuracy on {held.name}: {scores(estimator, held).accuracy:.2%}")
+        if validation is not None:
+            print(f"Accuracy on {validation.name}: {scores(estimator, validation).accuracy:.2%}")
         print(f"Wrote {model}")

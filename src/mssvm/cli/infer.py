@@ -15,23 +15,28 @@ from typing import Annotated
 
 import typer
 
-from mssvm.cli.interrupt import by
+from mssvm.cli.interrupt import run_until
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError
 from mssvm.core.progress import ProgressLine
 from mssvm.core.stopping import began
-from mssvm.uai import Answer, AnswerLimits, UaiTask, answer, read_evidence, read_model, read_query
-from mssvm.uai.anytime import SearchProgress
+from mssvm.uai import Answer, AnswerLimits, SearchProgress, UaiTask, answer, read_evidence, read_model, read_query
 
-ROOM = 64 << 20  # bytes beyond the limit for threads, and for kernels that are still to be loaded
-GRACE = 0.3  # seconds after the limit in which a search that ends in good order is waited for
+MARGIN = 64 << 20  # bytes beyond the limit for threads, and for libraries that are still to be loaded
+GRACE = 0.3  # seconds after the limit for a search to end by itself
 
 
 class TaskName(StrEnum):
-    PR, MAR, MAP, MMAP = "PR", "MAR", "MAP", "MMAP"
+    PR = "PR"
+    MAR = "MAR"
+    MAP = "MAP"
+    MMAP = "MMAP"
 
 
 class MethodName(StrEnum):
-    auto, exact, bp, bound = "auto", "exact", "bp", "bound"
+    auto = "auto"
+    exact = "exact"
+    bp = "bp"
+    bound = "bound"
 
 
 def infer(
@@ -63,76 +68,91 @@ def infer(
     asked = _read(model, task, evid, query)
     with ProgressLine(f"{task.value} {model.name}", quiet=0.0, terminal_only=True) as line:
         limits = AnswerLimits(
-            began() + time_limit, int(memory_limit * (1 << 30)), seed, lambda at: line.say(_where(at))
+            deadline=began() + time_limit,
+            memory_limit=int(memory_limit * (1 << 30)),
+            seed=seed,
+            report=lambda progress: line.say(_describe(progress)),
         )
-        with _allocating(limits.memory_limit):
-            found = _timely(asked, method, limits, _teller(json_output) if progress else None)
-    fields = {**found.fields(asked), "seconds": monotonic() - began()}
-    print(json.dumps(fields) if json_output else found.solution(asked))
+        with _memory_limit(limits.memory_limit):
+            result = _answer_in_time(asked, method, limits, _progress_printer(json_output) if progress else None)
+    if json_output:
+        print(json.dumps({**result.fields(asked), "seconds": monotonic() - began()}))
+    else:
+        print(result.solution(asked))
 
 
 @contextmanager
-def _allocating(most: int) -> Iterator[None]:
-    """Where the system has such limits (Linux), let allocations beyond ``most`` bytes fail meanwhile: methods predict
-    what they take, and this holds where they are wrong."""
+def _memory_limit(n_bytes: int) -> Iterator[None]:
+    """Within this context allocations beyond ``n_bytes`` fail, on systems with such limits (Linux).
+
+    Methods predict their memory and stay within the limit; this holds if a prediction is wrong.
+    """
     try:
         import resource
 
         with open("/proc/self/statm", encoding="ascii") as file:
-            taken = int(file.read().split()[5]) * resource.getpagesize()
+            used = int(file.read().split()[5]) * resource.getpagesize()
     except (ImportError, OSError):
         yield
         return
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    room = taken + most + ROOM
-    resource.setrlimit(resource.RLIMIT_DATA, (room if before[1] < 0 else min(room, before[1]), before[1]))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = used + n_bytes + MARGIN
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _teller(json_output: bool) -> Callable[[Answer], None]:
-    """Writes down when which bounds were known, in words or as JSON objects."""
+def _progress_printer(json_output: bool) -> Callable[[Answer], None]:
+    """A callback that prints time and bounds of an answer to standard error, in words or as a JSON object."""
 
-    def tell(found: Answer) -> None:
-        bounds = {"lower_bound_ln": found.lower, "upper_bound_ln": found.upper}
-        fields = {k: v if isfinite(v) else None for k, v in {"seconds": monotonic() - began(), **bounds}.items()}
-        words = f"{fields['seconds']:.2f} s: {found.lower:.6g} to {found.upper:.6g}, {found.method}"
-        print(json.dumps(fields) if json_output else words, file=sys.stderr, flush=True)
+    def print_progress(result: Answer) -> None:
+        seconds = monotonic() - began()
+        line = f"{seconds:.2f} s: {result.lower:.6g} to {result.upper:.6g}, {result.method}"
+        if json_output:
+            fields = {"seconds": seconds, "lower_bound_ln": result.lower, "upper_bound_ln": result.upper}
+            line = json.dumps({name: value if isfinite(value) else None for name, value in fields.items()})
+        print(line, file=sys.stderr, flush=True)
 
-    return tell
+    return print_progress
 
 
-def _timely(asked: UaiTask, method: MethodName, limits: AnswerLimits, tell: Callable[[Answer], None] | None) -> Answer:
-    """The answer, or the best one so far when time is up."""
-    kept: list[Answer] = []
+def _answer_in_time(
+    asked: UaiTask, method: MethodName, limits: AnswerLimits, print_progress: Callable[[Answer], None] | None
+) -> Answer:
+    """The answer, or the best one so far when time or memory is used up."""
+    candidates: list[Answer] = []
 
-    def keep(found: Answer) -> None:
-        kept.append(found)
-        if tell is not None:
-            tell(found)
+    def keep(candidate: Answer) -> None:
+        candidates.append(candidate)
+        if print_progress is not None:
+            print_progress(candidate)
 
     limits = replace(limits, keep=keep)
-    late = inf if method is MethodName.exact else limits.deadline + GRACE
+    deadline = inf if method is MethodName.exact else limits.deadline + GRACE
     try:
-        found = by(late, lambda: answer(asked, method.value, limits))
+        result = run_until(deadline, lambda: answer(asked, method.value, limits))
     except MemoryLimitError:
         raise
     except MemoryError:
-        if not kept:
+        if not candidates:
             raise MemoryLimitError("the answer needs more memory; raise --memory-limit.") from None
-        return kept[-1]
-    if found is None and not kept and monotonic() < late:
+        return candidates[-1]
+    if result is not None:
+        return result
+    if candidates:
+        return candidates[-1]
+    if monotonic() < deadline:
         raise KeyboardInterrupt
-    if found is None and not kept:
-        raise InfeasibleError("no assignment of positive probability was found in the time given; raise --time-limit.")
-    return kept[-1] if found is None else found
+    raise InfeasibleError("no assignment of positive probability was found in the time given; raise --time-limit.")
 
 
-def _where(at: SearchProgress) -> str:
-    """Where a search stands."""
-    return f"{at.seconds:.1f} s, {at.phase}: value {at.lower:.6g}, bound {at.upper:.6g}"
+def _describe(progress: SearchProgress) -> str:
+    """The state of a search in one line."""
+    return f"{progress.seconds:.1f} s, {progress.phase}: value {progress.lower:.6g}, bound {progress.upper:.6g}"
 
 
 def _read(path: Path, task: TaskName, evid: Path | None, query: Path | None) -> UaiTask:
@@ -140,5 +160,6 @@ def _read(path: Path, task: TaskName, evid: Path | None, query: Path | None) -> 
         needs = "needs --query with its MAP variables" if query is None else "takes no --query; only MMAP does"
         raise InputError(f"task {task.value} {needs}.")
     model = read_model(path)
-    evidence = read_evidence(evid, model) if evid is not None else {}
-    return UaiTask.of(task.value, model, evidence, read_query(query, model) if query is not None else ())
+    evidence = {} if evid is None else read_evidence(evid, model)
+    map_variables = () if query is None else read_query(query, model)
+    return UaiTask.of(task.value, model, evidence, map_variables)

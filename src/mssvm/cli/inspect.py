@@ -1,4 +1,4 @@
-"""``mssvm inspect``: what is in a model file."""
+"""``mssvm inspect``: the contents of a model file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def inspect(
     for line in estimator.diagnose().splitlines():
         console.print(shown(line))
     title = f"The {len(weights)} largest of {len(estimator.coef_)} weights"
-    rows = ((w.block, w.feature, " ".join(map(str, w.states)), f"{w.value:+.4f}") for w in weights)
+    rows = ((w.block, w.feature, " ".join(str(state) for state in w.states), f"{w.value:+.4f}") for w in weights)
     console.print(columns(title, ("block", "feature", "states", "weight"), rows, 3))
     if html is not None:
         console.print(shown(f"Page: {html}"))

@@ -1,8 +1,8 @@
-"""Ctrl-C at any time, within two seconds: commands work in a thread of their own while the main thread waits.
+"""Ctrl-C within two seconds, at any time: commands run in a worker thread while the main thread waits for signals.
 
-Python hears of a signal between two instructions of its main thread, and a compiled kernel on a large grid takes many
-seconds. The thread that works is told to stop at its next instruction, where solvers keep what they have; if that does
-not come soon, it is left behind: what matters (checkpoints) is on disk by then.
+Python handles a signal between two instructions of its main thread, and a compiled kernel on a large grid takes many
+seconds. So the main thread only waits. At Ctrl-C it raises ``KeyboardInterrupt`` in the worker thread, where solvers
+save their state; if the worker does not stop soon, the process ends without it: checkpoints are on disk by then.
 """
 
 from __future__ import annotations
@@ -13,81 +13,90 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
-GRACE = 0.7  # seconds to stop in good order
+GRACE = 0.7  # seconds for the worker thread to stop by itself
 NAME = "mssvm-command"
-_WORDS: ContextVar[list[Callable[[], str]]] = ContextVar("words")
+Message = Callable[[], str]
+_MESSAGES: ContextVar[list[Message]] = ContextVar("messages")
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """What ``work`` returns or raises; ``KeyboardInterrupt``, which says what was kept, if it is stopped by Ctrl-C."""
-    words: list[Callable[[], str]] = []
-    thread, done, outcome = _started(work, words)
+    """Run ``work``; at Ctrl-C raise ``KeyboardInterrupt`` with the message of the innermost ``on_interruption``."""
+    messages: list[Message] = []
+    worker = _Worker(work, messages)
     try:
-        while not done.wait(0.2):
-            pass  # a wait without an end would not hear signals on every system
+        while not worker.done.wait(0.2):
+            pass  # on some systems a wait without a time limit does not hear signals
     except KeyboardInterrupt:
-        _tell(thread)
-        if not done.wait(GRACE):
-            raise KeyboardInterrupt(*(say() for say in words[-1:])) from None
-    if len(outcome) < 2:
-        result: T = outcome[0]
-        return result
-    error = outcome[1]
-    if isinstance(error, KeyboardInterrupt):
-        raise KeyboardInterrupt(*(say() for say in words[-1:])) from None
-    raise error
+        worker.interrupt()
+        if not worker.done.wait(GRACE):
+            raise _interruption(messages) from None
+    if isinstance(worker.error, KeyboardInterrupt):
+        raise _interruption(messages) from None
+    return worker.outcome()
 
 
-def by(deadline: float, work: Callable[[], T]) -> T | None:
-    """What ``work`` returns or raises; None if it has not ended by the deadline of the monotonic clock, or at Ctrl-C.
+def _interruption(messages: list[Message]) -> KeyboardInterrupt:
+    if not messages:
+        return KeyboardInterrupt()
+    message = messages[-1]
+    return KeyboardInterrupt(message())
 
-    It is then left behind rather than told: what it has found was kept elsewhere.
+
+def run_until(deadline: float, work: Callable[[], T]) -> T | None:
+    """Run ``work``; None if it has not ended by the deadline (monotonic clock), or at Ctrl-C.
+
+    The worker thread is then abandoned, not interrupted: the caller has its best result so far.
     """
-    _, done, outcome = _started(work, _WORDS.get([]))
+    worker = _Worker(work, _MESSAGES.get([]))
     try:
-        while not done.wait(min(0.1, max(deadline - monotonic(), 0.0))):
+        while not worker.done.wait(min(0.1, max(deadline - monotonic(), 0.0))):
             if monotonic() >= deadline:
                 return None
     except KeyboardInterrupt:
         return None
-    if len(outcome) > 1:
-        raise outcome[1]
-    result: T = outcome[0]
-    return result
+    return worker.outcome()
 
 
-def _started(
-    work: Callable[[], T], words: list[Callable[[], str]]
-) -> tuple[threading.Thread, threading.Event, list[Any]]:
-    """A thread that does the work, what tells its end, and what then holds its result, or None and its error."""
-    outcome: list[Any] = []
-    done = threading.Event()
+class _Worker(Generic[T]):
+    """A thread that runs ``work`` and holds its result or its error once ``done`` is set."""
 
-    def run() -> None:
-        _WORDS.set(words)
+    def __init__(self, work: Callable[[], T], messages: list[Message]) -> None:
+        self.work = work
+        self.messages = messages
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+        self._results: list[T] = []
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name=NAME, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        _MESSAGES.set(self.messages)
         try:
-            outcome.append(work())
+            self._results.append(self.work())
         except BaseException as error:
-            outcome.extend([None, error])
+            self.error = error
         finally:
-            done.set()
+            self.done.set()
 
-    thread = threading.Thread(target=copy_context().run, args=(run,), name=NAME, daemon=True)
-    thread.start()
-    return thread, done, outcome
+    def outcome(self) -> T:
+        """The result of the work, or its error."""
+        if self.error is not None:
+            raise self.error
+        return self._results[0]
+
+    def interrupt(self) -> None:
+        """Raise ``KeyboardInterrupt`` in the thread, at its next Python instruction."""
+        thread_id = ctypes.c_ulong(self._thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread_id, ctypes.py_object(KeyboardInterrupt))
 
 
 @contextmanager
-def last_words(say: Callable[[], str]) -> Iterator[None]:
-    """While it lasts, an interruption says this."""
-    words = _WORDS.get([])
-    words.append(say)
+def on_interruption(message: Message) -> Iterator[None]:
+    """Within this context an interruption ends with this message, such as where the checkpoint is."""
+    messages = _MESSAGES.get([])
+    messages.append(message)
     yield
-    words.remove(say)  # not after an interruption
-
-
-def _tell(thread: threading.Thread) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(KeyboardInterrupt))
+    messages.remove(message)  # only at a regular end: after an interruption the message is still needed

@@ -1,4 +1,4 @@
-"""Predictions of pictures as pictures: a mask for each in the colours of the training masks, and how sure it is."""
+"""Predictions of images as PNG files: a mask for each in the colours of the training masks, and its uncertainty."""
 
 from __future__ import annotations
 
@@ -15,56 +15,70 @@ from mssvm.core.progress import ProgressLine
 from mssvm.data.readers import Options, png, read_parts
 from mssvm.data.readers.images import MISSING, pictures_of, stem_of
 
-AT_ONCE = 8  # pictures in memory
-PLAIN = ((0, 0, 0), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0),
-         (204, 121, 167))  # fmt: skip
+AT_ONCE = 8  # images in memory
+# Colours of classes if the training masks had none: black, then a palette for colour-blind readers.
+DEFAULT_PALETTE = (
+    (0, 0, 0),
+    (230, 159, 0),
+    (86, 180, 233),
+    (0, 158, 115),
+    (240, 228, 66),
+    (0, 114, 178),
+    (213, 94, 0),
+    (204, 121, 167),
+)
 
 
 def write_masks(
     estimator: Any, data: Path, out: Path, options: Options, uncertainty: bool, line: ProgressLine
 ) -> list[Path]:
-    """masks/NAME.png and, on request, uncertainty/NAME.png of every picture; returns the masks."""
+    """Write masks/NAME.png and, on request, uncertainty/NAME.png for every image; returns the masks' paths."""
     from mssvm.estimators.plots import entropy
 
     classes = estimator.classes_.tolist()
-    indices, palette = shown(classes, estimator.training_.get("palette"))
+    indices, palette = colours_of(classes, estimator.training_.get("palette"))
     index_of = dict(zip(classes, indices.tolist(), strict=True))
-    total, written = len(pictures_of(data)), []
-    _make(out, "masks", *(["uncertainty"] if uncertainty else []))
+    total = len(pictures_of(data))
+    written = []
+    _make_folder(out / "masks")
+    if uncertainty:
+        _make_folder(out / "uncertainty")
     for part in read_parts(data, AT_ONCE, options):
         with part.places():
-            found = estimator.predict(part.X)
-            unsure = estimator.predict_marginals(part.X) if uncertainty else ()
+            predicted = estimator.predict(part.X)
+            marginals = estimator.predict_marginals(part.X) if uncertainty else ()
         names = [f"{stem_of(Path(name))}.png" for name in part.ids]
-        for name, y in zip(names, found, strict=True):
+        for name, y in zip(names, predicted, strict=True):
             mask = np.array([index_of[label] for label in y.ravel().tolist()]).reshape(y.shape)
             written.append(_write(out / "masks" / name, png.encode(mask, palette)))
-        for name, p in zip(names, unsure, strict=False):
+        for name, p in zip(names, marginals, strict=False):
             _write(out / "uncertainty" / name, png.encode(np.round(255 * entropy(p))))
         line(len(written), total)
     return written
 
 
-def shown(classes: Sequence[Any], palette: Sequence[Sequence[int]] | None) -> tuple[AnyArray, AnyArray]:
-    """The index that stands for each class, and the colours of all indices: numbers stand for themselves, as in the
-    masks they come from; colours keep their look; anything else is counted."""
+def colours_of(classes: Sequence[Any], palette: Sequence[Sequence[int]] | None) -> tuple[AnyArray, AnyArray]:
+    """The palette index of each class, and the palette.
+
+    Classes that are numbers are their own indices, as in the masks they come from; classes that are colours keep their
+    colour; others are numbered.
+    """
     if all(type(c) is int and 0 <= c < MISSING for c in classes):
         indices = np.array([int(c) for c in classes], dtype=np.uint8)
-        given = np.array(palette if palette is not None else PLAIN, dtype=np.uint8)
-        need = int(indices.max()) + 1 - len(given)
-        more = np.random.default_rng(0).integers(64, 256, size=(max(need, 0), 3), dtype=np.uint8)
-        return indices, np.concatenate([given, more])
+        colours = np.array(palette if palette is not None else DEFAULT_PALETTE, dtype=np.uint8)
+        n_missing = max(int(indices.max()) + 1 - len(colours), 0)
+        random_colours = np.random.default_rng(0).integers(64, 256, size=(n_missing, 3), dtype=np.uint8)
+        return indices, np.concatenate([colours, random_colours])
     if all(isinstance(c, str) and len(c) == 7 and c.startswith("#") for c in classes):
         return np.arange(len(classes), dtype=np.uint8), np.array([list(bytes.fromhex(c[1:])) for c in classes])
-    return shown(range(len(classes)), None)
+    return colours_of(range(len(classes)), None)
 
 
-def _make(out: Path, *names: str) -> None:
-    for name in names:
-        try:
-            (out / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{out / name} cannot be made: {error.strerror or error}; name another folder.") from None
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} cannot be made: {error.strerror or error}; name another folder.") from None
 
 
 def _write(path: Path, content: bytes) -> Path:

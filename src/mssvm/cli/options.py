@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for."""
+"""Options that several commands share, and the objects that their values stand for."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ METHODS = {member.command: name for name, member in MEMBERS.items()}
 
 
 def one_of(names: Iterable[str], *flags: str, text: str) -> Any:
-    """An option whose value is one of ``names``, which are in small letters, in any letters."""
-    known = list(names)
+    """An option whose value is one of ``names`` (lower case), in upper or lower case."""
+    choices = list(names)
 
     def check(value: str | None) -> str | None:
-        if value is not None and value.lower() not in known:
-            raise typer.BadParameter(f"{value!r} is not one of {', '.join(map(repr, known))}.")
-        return value and value.lower()
+        if value is None:
+            return None
+        if value.lower() not in choices:
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(repr(choice) for choice in choices)}.")
+        return value.lower()
 
-    return typer.Option(*flags, metavar=f"[{'|'.join(known)}]", callback=check, help=text)
+    return typer.Option(*flags, metavar=f"[{'|'.join(choices)}]", callback=check, help=text)
 
 
 Data = Annotated[Path, typer.Argument(help="Data file or image folder, gzipped or not; - is standard input.")]
@@ -88,7 +90,9 @@ def read_data(path: Path, options: Options) -> Dataset:
 def progress(path: Path, doing: str) -> ProgressLine:
     """Progress through a data set: pictures of a folder, megabytes of a file."""
     title = f"{doing} {shown_name(path)}"
-    return ProgressLine(title, "pictures", 1.0) if path.is_dir() else ProgressLine(title)
+    if path.is_dir():
+        return ProgressLine(title, "pictures", 1.0)
+    return ProgressLine(title)
 
 
 def reading(
@@ -97,8 +101,8 @@ def reading(
     """Options of the readers from those of the command line."""
     if len(colour) != 7 or colour[0] != "#" or any(c not in "0123456789abcdefABCDEF" for c in colour[1:]):
         raise InputError(f"--missing-colour needs a colour such as '#ffffff', got {colour!r}.")
-    known: dict[str, Any] = {"format": form, "structure": structure}  # both checked by the command line
-    return Options(**known, labelled=not unlabelled, missing_colour=colour, limit=limit)
+    checked: dict[str, Any] = {"format": form, "structure": structure}  # by the command line
+    return Options(**checked, labelled=not unlabelled, missing_colour=colour, limit=limit)
 
 
 def first_part(data: Path, reading: Options) -> Dataset:
@@ -121,37 +125,38 @@ def shards(cluster: str | None, data: Path, reading: Options) -> Iterator[Sharde
 
 
 def make_structure(data: Dataset, hidden: int | None, edges: str | None = None) -> Any:
-    """The structure of the data, with its own default of whatever is None; pictures are smoothed along contours."""
+    """The structure of the data; None means its own default, except that images have contrast-sensitive edges."""
     if edges is not None and data.kind != "grid":
         raise InputError(f"--edges is for grids, and {data.name} holds {data.kind}s; leave it out.")
-    edges = "contrast" if edges is None and data.unit == "image" else edges
-    given = {"hidden": hidden, "edges": edges}
-    kind = resolve_name(STRUCTURES[data.kind].place)
-    return kind(**{name: value for name, value in given.items() if value is not None})
+    if edges is None and data.unit == "image":
+        edges = "contrast"
+    parameters = {"hidden": hidden, "edges": edges}
+    structure_class = resolve_name(STRUCTURES[data.kind].place)
+    return structure_class(**{name: value for name, value in parameters.items() if value is not None})
 
 
 def make_estimator(method: str, structure: Any, **settings: Any) -> Any:
-    """The member of the family by its name on the command line."""
+    """The estimator by its name on the command line; settings that are None keep their defaults."""
     import mssvm as ms
 
     if method not in METHODS:
         raise InputError(f"there is no method {method!r}; use some of {', '.join(METHODS)}.")
-    given = {k: v for k, v in settings.items() if v is not None}
-    return getattr(ms, METHODS[method])(structure, **given)
+    parameters = {name: value for name, value in settings.items() if value is not None}
+    return getattr(ms, METHODS[method])(structure, **parameters)
 
 
 def classes_of(names: str | None, data: Dataset) -> list[Any] | None:
-    """The classes named on the command line, as numbers or booleans where the labels of the data are such."""
-    y = data.labels
+    """The classes named on the command line, as numbers or booleans if the labels of the data are such."""
+    y = data.labels  # raises if there are none
     if names is None:
         return None
     depth = resolve_name(STRUCTURES[data.kind].place).depth
     kind = kind_of_label(LabelVocabulary.learn(y, depth).classes)
-    given = [name.strip() for name in names.split(",") if name.strip()]
+    classes = [name.strip() for name in names.split(",") if name.strip()]
     if kind == "text":
-        return given
+        return classes
     try:
-        return [json.loads(name) for name in given]
+        return [json.loads(name) for name in classes]
     except json.JSONDecodeError:
         raise InputError(f"--classes names {names!r}, but the labels of the data are {kind}.") from None
 

@@ -60,10 +60,10 @@ def predict(
     """
     from mssvm.estimators import load
 
-    pictures = data.is_dir() and str(out) != STDIN and (out.is_dir() or not out.suffix)
-    if pictures and (marginals or top_k is not None):
+    to_images = data.is_dir() and str(out) != STDIN and (out.is_dir() or not out.suffix)
+    if to_images and (marginals or top_k is not None):
         raise InputError(f"--marginals and --top-k need JSON lines, and {out} is a folder; name a file.")
-    if uncertainty and not pictures:
+    if uncertainty and not to_images:
         raise InputError("--uncertainty draws pictures: it needs an image folder, and a folder for -o.")
     estimator = load(model)
     estimator.set_params(n_jobs=jobs, decode=decode or estimator.decode)
@@ -76,7 +76,7 @@ def predict(
             raise InputError("--cluster writes labels alone, one file a shard, to a folder: name it with -o.")
         with o.shards(cluster, data, options) as sharded:
             print(f"Wrote {len(estimator.predict(sharded, output=out))} files to {out}")
-    elif pictures:
+    elif to_images:
         with o.progress(data, "Predicting") as line:
             written = write_masks(estimator, data, out, options, uncertainty, line)
         print(f"Wrote {len(written)} masks to {out / 'masks'}")
@@ -85,7 +85,7 @@ def predict(
 
 
 def _write(estimator: Any, data: Path, out: Path, options: Options, marginals: bool, top_k: int | None) -> None:
-    """One JSON object an instance, or the lines of the data with one more column where these are kept."""
+    """Write one JSON object per instance or, if ``options.sources``, the lines of the data with one more column."""
     with output(out) as file, o.progress(data, "Predicting") as line:
         for part in read_parts(data, AT_ONCE, replace(options, progress=line)):
             records = _records(estimator, part, marginals, top_k)
@@ -97,7 +97,7 @@ def _write(estimator: Any, data: Path, out: Path, options: Options, marginals: b
 
 
 def _in_columns(data: Path, form: str | None, out: Path) -> bool:
-    """Whether CoNLL columns come in and are wanted back."""
+    """Whether both the data and the output are CoNLL columns."""
     if (form or format_of(data)) != "conll":
         return False
     return form == "conll" or (str(out) != STDIN and ending_of(out) in FORMATS["conll"].endings)
@@ -107,11 +107,12 @@ def _records(estimator: Any, data: Dataset, marginals: bool, top_k: int | None) 
     with data.places():
         records: list[dict[str, Any]] = []
         for name, y in zip(data.ids, estimator.predict(data.X, hidden_sites=data.hidden), strict=True):
-            records.append({"y": _plain(y)} if name is None else {"id": name, "y": _plain(y)})
+            record = {} if name is None else {"id": name}
+            records.append({**record, "y": _plain(y)})
         if marginals:
             classes = [plain(c) for c in estimator.classes_]
-            found = estimator.predict_marginals(data.X, hidden_sites=data.hidden)
-            for record, p in zip(records, found, strict=True):
+            probabilities = estimator.predict_marginals(data.X, hidden_sites=data.hidden)
+            for record, p in zip(records, probabilities, strict=True):
                 record |= {"classes": classes, "marginals": p.round(6).tolist()}
         if top_k is not None:
             labels, scores = estimator.predict_topk(data.X, top_k, hidden_sites=data.hidden)

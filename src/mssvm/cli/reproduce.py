@@ -40,14 +40,16 @@ def reproduce(
     protocol = Protocol.load(quick, trials, seed, data or ())
     finished = run(names or [], protocol, out, jobs or _cores(), resume)
     console = Console()
-    for one in finished:
-        _show(console, one.section)
+    for experiment in finished:
+        _show(console, experiment.section)
     console.print(f"Report: {out / 'report.html'}   Data: {out / 'results.json'}")
 
 
 def _cores() -> int:
     """Cores that this process may use, which can be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _show(console: Console, section: Section) -> None:
@@ -55,5 +57,5 @@ def _show(console: Console, section: Section) -> None:
         if isinstance(item, ReportTable):
             console.print(of_report(item, f"{section.title}. "))
     for claim in section.claims:
-        found = f"{claim.verdict}, {claim.effect}: {claim.text}"
-        console.print(f"[bold]Claim {claim.number}[/bold] {found}", highlight=False)
+        verdict = f"{claim.verdict}, {claim.effect}: {claim.text}"
+        console.print(f"[bold]Claim {claim.number}[/bold] {verdict}", highlight=False)

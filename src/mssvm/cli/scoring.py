@@ -1,4 +1,4 @@
-"""A model's predictions against the labels of a data set."""
+"""Predictions of a model, in portions of bounded memory, and their scores against the labels of a data set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SITES_AT_ONCE = 1 << 15
 
 
 def scores(estimator: Any, data: Dataset) -> Scores:
-    """Predictions against the labels that are given."""
+    """Scores of the predictions on the labelled sites."""
     shapes = data.shapes
     with data.places():
         labels = estimator.labels_.widened(data.labels, estimator.structure_.depth)
@@ -25,31 +25,33 @@ def scores(estimator: Any, data: Dataset) -> Scores:
 
 
 def shard_scores(estimator: Any, data: Any) -> Scores:
-    """The same of shards, on a cluster."""
+    """The same for shards, on a cluster."""
     from mssvm.estimators.sharded import Answers
 
-    labels, truth, found = Answers(estimator).compared(data, None)
-    return score_states(labels, truth, found.states)
+    labels, truth, predicted = Answers(estimator).compared(data, None)
+    return score_states(labels, truth, predicted.states)
 
 
 def predictions(estimator: Any, data: Dataset) -> list[Any]:
-    """Predicted labels of all instances, some at a time."""
-    out: list[Any] = []
+    """Predicted labels of all instances, portion by portion."""
+    predicted: list[Any] = []
     with ProgressLine("Predicting", "instances", 1.0) as line:
         for part in portions(data):
-            out.extend(estimator.predict([data.X[b] for b in part], hidden_sites=_hidden(data, part)))
-            line(len(out), len(data))
-    return out
+            predicted.extend(estimator.predict([data.X[b] for b in part], hidden_sites=_hidden(data, part)))
+            line(len(predicted), len(data))
+    return predicted
 
 
 def portions(data: Dataset) -> Iterable[range]:
-    """Ranges of instances of a bounded number of sites."""
-    first = sites = 0
+    """Consecutive ranges of instances with about ``SITES_AT_ONCE`` sites each."""
+    first = 0
+    sites = 0
     for b, (x, shape) in enumerate(zip(data.X, data.shapes, strict=True)):
         sites += prod(shape) if shape else len(x)
         if sites >= SITES_AT_ONCE:
             yield range(first, b + 1)
-            first, sites = b + 1, 0
+            first = b + 1
+            sites = 0
     if first < len(data):
         yield range(first, len(data))
 

@@ -13,7 +13,7 @@ from mssvm.report import Table as ReportTable
 
 
 def shown(value: Any) -> Text:
-    """A value as users gave it, on the terminal."""
+    """A value as terminal text, without control characters or markup."""
     return Text(printable(str(value)))
 
 
@@ -31,14 +31,15 @@ def columns(title: str, names: Iterable[str], rows: Iterable[Iterable[Any]], n_l
     for k, name in enumerate(names):
         table.add_column(name, justify="left" if k < n_labels else "right", overflow="fold")
     for row in rows:
-        table.add_row(*map(shown, row))
+        table.add_row(*(shown(cell) for cell in row))
     return table
 
 
 def of_report(table: ReportTable, prefix: str = "", without: Container[str] = ()) -> Table:
-    """A table of a page on the terminal, without some of its columns."""
-    kept = [k for k, heading in enumerate(table.header) if heading not in without]
-    rows = ([row[k] for k in kept] for row in table.rows)
-    made = columns(prefix + table.caption, [table.header[k] for k in kept], rows, table.n_labels)
-    made.caption = None if prefix else shown(table.note)
-    return made
+    """A report's table as one for the terminal, without the columns named in ``without``."""
+    selected = [k for k, heading in enumerate(table.header) if heading not in without]
+    header = [table.header[k] for k in selected]
+    rows = ([row[k] for k in selected] for row in table.rows)
+    terminal_table = columns(prefix + table.caption, header, rows, table.n_labels)
+    terminal_table.caption = None if prefix else shown(table.note)
+    return terminal_table

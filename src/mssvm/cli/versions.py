@@ -1,4 +1,4 @@
-"""Versions of what results depend on."""
+"""Versions of the packages that results depend on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ PACKAGES = ("mssvm", "numpy", "scipy", "scikit-learn", "piqp", "safetensors")
 
 
 def versions() -> dict[str, str]:
-    """Name and version of the package, of Python, and of what computes."""
-    from importlib.metadata import PackageNotFoundError, version  # seldom asked for, and slow to import
+    """Names and versions of this package, Python, the numerical packages and the operating system."""
+    from importlib.metadata import PackageNotFoundError, version  # rarely needed, and slow to import
 
     out = {}
     for name in PACKAGES:

@@ -66,7 +66,7 @@ class ShardedTrainingData(FittedData[ShardedProblem]):
 
     @property
     def where(self) -> Callable[[], str]:
-        return self.surveyed.cluster.told
+        return self.surveyed.cluster.summary
 
     @staticmethod
     def _census(surveyed: Surveyed, vocabulary: LabelVocabulary) -> Census:

@@ -1,4 +1,4 @@
-"""Looking up trials, and tables, curves and claims that several experiments share."""
+"""Trials by their parameters, and the table cells, curves and claims that several experiments share."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from mssvm.core.arrays import Floats
 from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Params, Protocol
-from mssvm.experiments.statistics import Differences, Estimate, Verdict, each, judge, pool, size
+from mssvm.experiments.statistics import Differences, Estimate, Verdict, judge, judge_each, pool, size
 from mssvm.experiments.trials import Function, Trial, cross
 from mssvm.report import Claim, Section, Series
 
 Value = Callable[[Mapping[str, Any]], float]
 Comparisons = dict[str, list[Differences]]
-"""By reading: differences that are positive where a claim is right."""
+"""By reading: differences that are positive if a claim is right."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure: its tasks, one trial of it, what it says in the report, and why it cannot run, if so."""
+    """One table or figure: its tasks, its trial function, its section of the report, and a reason to skip it."""
 
     name: str
     tasks: Callable[[Protocol], list[Params]]
@@ -52,7 +52,7 @@ class Trials:
         return [t for t in self._all if all(t.params.get(k) == v for k, v in wanted.items())]
 
     def present(self, name: str, values: Iterable[Any], **wanted: Any) -> list[Any]:
-        """Those of the values that some trial has for a parameter; a run may have been cut short."""
+        """The values of a parameter for which there are trials; an interrupted run may lack some."""
         return [v for v in values if self.where(**{name: v}, **wanted)]
 
     def values(self, value: Value, **wanted: Any) -> Floats:
@@ -69,25 +69,33 @@ class Trials:
     def compare(
         self, label: str, first: Value, second: Value, one: Mapping[str, Any], two: Mapping[str, Any] | None = None
     ) -> list[Differences]:
-        """The first value under ``one`` less the second under ``two`` (or the same), over the trials that both have;
-        nothing without any."""
-        under = ((first, one), (second, one if two is None else two))
-        ours, theirs = ({t.params["trial"]: v(t.result) for t in self.where(**w)} for v, w in under)
-        both = {k: ours[k] - theirs[k] for k in ours if k in theirs}
-        return [Differences(label, both)] if both else []
+        """``first`` under the parameters ``one`` minus ``second`` under ``two`` (default: the same), trial by trial.
+
+        Only trials that both have count; without any the list is empty.
+        """
+        minuend = self._by_trial(first, one)
+        subtrahend = self._by_trial(second, one if two is None else two)
+        differences = {k: minuend[k] - subtrahend[k] for k in minuend if k in subtrahend}
+        return [Differences(label, differences)] if differences else []
+
+    def _by_trial(self, value: Value, wanted: Mapping[str, Any]) -> dict[int, float]:
+        return {trial.params["trial"]: value(trial.result) for trial in self.where(**wanted)}
 
     def gap(self, first: str, second: str, **wanted: Any) -> Estimate:
         """Difference of the accuracies of two members."""
         return self.difference(member_accuracy(first), member_accuracy(second), **wanted)
 
     def gaps(self, label: str, pairs: Iterable[tuple[str, str]], **wanted: Any) -> list[Differences]:
-        """Labelled differences of accuracies; none where no trial fits."""
-        named = [(f"{label}{NAMES[a]} - {NAMES[b]}", a, b) for a, b in pairs]
-        return [d for n, a, b in named for d in self.compare(n, member_accuracy(a), member_accuracy(b), wanted)]
+        """Labelled differences of accuracies of pairs of members; none if no trial has the parameters."""
+        differences = []
+        for one, other in pairs:
+            name = f"{label}{NAMES[one]} - {NAMES[other]}"
+            differences += self.compare(name, member_accuracy(one), member_accuracy(other), wanted)
+        return differences
 
 
 def at(*path: Any) -> Value:
-    """The number that lies at the end of the given keys of a result."""
+    """The number of a result under nested keys."""
 
     def value(result: Any) -> float:
         for step in path:
@@ -122,28 +130,39 @@ def paper_cells(values: Sequence[float]) -> list[str]:
 
 
 def member_curves(members: Sequence[str], x: Sequence[float], y: Callable[[str], Sequence[Estimate]]) -> list[Series]:
-    """The means of every member against ``x``; bars are standard errors where there are any."""
-    found = {m: y(m) for m in members}
-    bars = {m: [e.se if e.n > 1 else 0.0 for e in estimates] for m, estimates in found.items()}
-    return [Series(NAMES[m], list(x), [e.mean for e in found[m]], bars[m], k) for k, m in enumerate(members)]
+    """The means of every member against ``x``; bars are standard errors, if there are several trials."""
+    curves = []
+    for style, member in enumerate(members):
+        estimates = y(member)
+        means = [estimate.mean for estimate in estimates]
+        bars = [estimate.se if estimate.n > 1 else 0.0 for estimate in estimates]
+        curves.append(Series(NAMES[member], list(x), means, bars, style))
+    return curves
 
 
 def comparisons(cells: Mapping[str, Iterable[Params]], of: Callable[[Params], list[Differences]]) -> Comparisons:
-    """What ``of`` compares in every cell, by reading."""
-    return {reading: [d for cell in found for d in of(cell)] for reading, found in cells.items()}
+    """The differences that ``of`` computes for every cell, by reading."""
+    return {
+        reading: [differences for cell in own_cells for differences in of(cell)] for reading, own_cells in cells.items()
+    }
 
 
 def claim(
     protocol: Protocol, number: str, text: str, place: str, by_reading: Comparisons, paper: float | None = None
 ) -> list[Claim]:
     """Judge a claim by its differences pooled over all readings, then by reading, then each by itself with Holm's
-    correction; ``paper`` is the paper's own figure for the pooled difference. No claim without any comparison."""
-    named = [(reading, d) for reading, differences in by_reading.items() for d in differences]
-    found = [d for _, d in named]
-    if not found:
+    correction.
+
+    ``paper`` is the paper's own figure for the pooled difference. Without any comparison the list is empty.
+    """
+    named = [(reading, one) for reading, differences in by_reading.items() for one in differences]
+    everything = [one for _, one in named]
+    if not everything:
         return []
-    level, minimum = protocol.confidence, protocol.minimum_trials
-    pooled, verdicts = pool(found, level), each(found, level, minimum)
+    level = protocol.confidence
+    minimum = protocol.minimum_trials
+    pooled = pool(everything, level)
+    verdicts = judge_each(everything, level, minimum)
     cells = ", ".join(f"{verdicts.count(v)} {v}" for v in Verdict if v in verdicts)
     groups = [(f"{reading}, pooled", pool(d, level).interval()) for reading, d in by_reading.items() if d]
     evidence = [

@@ -18,8 +18,8 @@ from mssvm.data.dataset import Dataset
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.metrics import Scores, evaluate
 
-Tell = Callable[[int, int], None]
-"""Called with the trainings done and those in all."""
+Progress = Callable[[int, int], None]
+"""Called with the number of trainings done and the number of all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Comparison:
 
 
 def compare(
-    estimators: Mapping[str, Any], data: Dataset, n_folds: int, seed: int, shares: Sequence[float], tell: Tell
+    estimators: Mapping[str, Any], data: Dataset, n_folds: int, seed: int, shares: Sequence[float], progress: Progress
 ) -> Comparison:
     """Train every estimator on every fold, and on each smaller share of it for the learning curves."""
     if not 2 <= n_folds <= len(data):
@@ -84,7 +84,7 @@ def compare(
                 if len(trials) < len(estimators):
                     _warm_up(estimator, train, space)
                 began = monotonic()
-                model = _fitted(estimator, train, space)
+                model = _fit(estimator, train, space)
                 seconds = monotonic() - began
                 predicted = _states(model, data.select(outside), space)
                 scores = evaluate(space, truth.select(outside), predicted)
@@ -94,21 +94,21 @@ def compare(
                     states[name][sites] = predicted
                     if estimator is first:
                         certainty[sites] = _certainty(model, data.select(outside))
-                tell(len(trials), n_all)
-    pooled = {name: evaluate(space, truth, found) for name, found in states.items()}
+                progress(len(trials), n_all)
+    pooled = {name: evaluate(space, truth, predicted) for name, predicted in states.items()}
     return Comparison(tuple(estimators), n_folds, trials, pooled, space, truth, states, certainty)
 
 
-def _fitted(estimator: Any, train: Dataset, space: LabelVocabulary, **follow: Any) -> Any:
+def _fit(estimator: Any, train: Dataset, space: LabelVocabulary, **hooks: Any) -> Any:
     with train.places():
-        return clone(estimator).set_params(classes=space.classes).fit(train.X, train.labels, **follow)
+        return clone(estimator).set_params(classes=space.classes).fit(train.X, train.labels, **hooks)
 
 
 def _warm_up(estimator: Any, train: Dataset, space: LabelVocabulary) -> None:
-    """Train for one iteration: what is imported or loaded at first use takes no part in the seconds."""
+    """Train for one iteration, so that imports at first use do not count as training time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the training itself will say the same
-        _fitted(estimator, train, space, callback=lambda row, w: True)
+        _fit(estimator, train, space, callback=lambda row, w: True)
 
 
 def _states(model: Any, test: Dataset, space: LabelVocabulary) -> Ints:
@@ -119,8 +119,8 @@ def _states(model: Any, test: Dataset, space: LabelVocabulary) -> Ints:
 
 def _certainty(model: Any, test: Dataset) -> Floats:
     """Probability of the most probable class of every site."""
-    found = model.predict_marginals(test.X, hidden_sites=test.hidden)
-    return np.concatenate([np.asarray(p).reshape(-1, p.shape[-1]).max(axis=1) for p in found])
+    marginals = model.predict_marginals(test.X, hidden_sites=test.hidden)
+    return np.concatenate([np.asarray(p).reshape(-1, p.shape[-1]).max(axis=1) for p in marginals])
 
 
 def _sites(truth: Labels, instances: Ints) -> Ints:

@@ -1,6 +1,6 @@
-"""A first look, in two parts: the command line on data that come with the package, and the paper's hidden chains.
+"""The demonstration, in two parts: the command line on data that come with the package, and the paper's hidden chains.
 
-Part one writes files and runs fit, predict, evaluate and compare on them, as one would by hand. In part two every draw
+Part one writes files and runs fit, predict, evaluate and compare on them, as a user would. In part two every draw
 is a new model (paper section 7.1) with 20 training and 100 test chains of 10 outputs and 10 hidden variables. All
 members get the same solver (Algorithm 1), rate, number of steps and random initial weights. Decoders are each member's
 own: marginal MAP for MSSVM and HCRF, joint MAP for LSSVM. ``Bayes-optimal`` decodes with the generating weights.
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text as Line
 
 from mssvm.cli.versions import versions
+from mssvm.core.arrays import AnyArray
 from mssvm.core.topology import Topology
 from mssvm.data.embedded import photograph, weak_pictures, write_chunking, write_pictures
 from mssvm.data.readers import png
@@ -40,7 +41,7 @@ PAINTED = "painted"
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """What the demonstration runs."""
+    """Size and seed of the demonstration."""
 
     n_draws: int = 10
     n_steps: int = 150
@@ -72,7 +73,7 @@ def summary(draws: list[dict[str, float]], settings: DemoSettings) -> ReportTabl
 
 @dataclass(frozen=True)
 class DemoFiles:
-    """Where the files are."""
+    """Paths of the files that the commands work on."""
 
     chunks: Path
     chunks_test: Path
@@ -82,7 +83,7 @@ class DemoFiles:
 
 
 def write_files(folder: Path, seed: int = 0) -> DemoFiles:
-    """All of them, made anew. The pictures to compare on are small, so that inference on them is exact."""
+    """Write all files. The pictures to compare on are small, so that inference on them is exact."""
     train, test = write_chunking(folder)
     photo = write_pictures(folder / "photograph", [photograph(seed=seed)])
     pictures = write_pictures(folder / "pictures", weak_pictures(9, 6, 14, share=0.15, noise=45.0, seed=seed))
@@ -94,7 +95,9 @@ def write_chain(path: Path, n: int, seed: int = 0, n_sites: int = 20) -> Path:
 
     Every site has a type of its own, for in the generating model no two sites share weights.
     """
-    rng, recipe, output = np.random.default_rng([seed, 0]), Recipe(), np.arange(n_sites) % 2 == 0
+    rng = np.random.default_rng([seed, 0])
+    recipe = Recipe()
+    output = np.arange(n_sites) % 2 == 0
     graph = Topology((recipe.n_states,) * n_sites, tuple((t, t + 1) for t in range(n_sites - 1)))
     x, states = Truth.draw(graph, output, recipe, rng).sample(n, rng)
     kinds = [f"{t:02d}" for t in range(n_sites)]
@@ -113,10 +116,13 @@ def write_chain(path: Path, n: int, seed: int = 0, n_sites: int = 20) -> Path:
 
 
 def commands(files: DemoFiles, folder: Path) -> list[tuple[str, list[str]]]:
-    """What part one runs, with the reason for each."""
-    model, out = str(folder / "chunks.safetensors"), str(folder / "predicted.jsonl")
-    train, test = str(files.chunks), str(files.chunks_test)
-    photo, painter = str(files.photograph), str(folder / "photograph.safetensors")
+    """The commands of part one, each after a title."""
+    model = str(folder / "chunks.safetensors")
+    out = str(folder / "predicted.jsonl")
+    train = str(files.chunks)
+    test = str(files.chunks_test)
+    photo = str(files.photograph)
+    painter = str(folder / "photograph.safetensors")
     return [
         ("look at sentences half of whose chunk tags are missing", ["check", train]),
         ("learn from them", ["fit", train, "-o", model, "--structure", "chain", "--method", "mssvm", "--hidden", "2"]),
@@ -130,12 +136,12 @@ def commands(files: DemoFiles, folder: Path) -> list[tuple[str, list[str]]]:
 
 
 def run_commands(files: DemoFiles, folder: Path, console: Console) -> list[Section]:
-    """Run the commands of part one; returns what the comparisons have for the page."""
+    """Run the commands of part one; returns the comparisons' sections for the page."""
     from mssvm.cli import app
 
     sections: list[Section] = []
-    for reason, arguments in commands(files, folder):
-        console.rule(Line(reason), align="left")
+    for title, arguments in commands(files, folder):
+        console.rule(Line(title), align="left")
         console.print(Line("$ mssvm " + " ".join(arguments), style="bold"), soft_wrap=True)
         result = app(arguments, standalone_mode=False)
         if arguments[0] == "compare":
@@ -145,20 +151,19 @@ def run_commands(files: DemoFiles, folder: Path, console: Console) -> list[Secti
 
 
 def painted(folder: Path, seed: int) -> Section:
-    """The photograph, what was labelled of it, what was made of that, and how unsure it is."""
+    """The photograph, its given labels, the predicted ones, and their uncertainty."""
     scene = photograph(seed=seed)
-    found, unsure = (
-        png.decode((folder / PAINTED / name / "000.png").read_bytes(), name)[..., 0]
-        for name in ("masks", "uncertainty")
-    )
+    predicted = _channel(folder / PAINTED / "masks" / "000.png")
+    uncertainty = _channel(folder / PAINTED / "uncertainty" / "000.png")
     drawings = [
         colour_picture("photograph", scene.pixels),
         label_picture("labels given", np.where(scene.given == MISSING, -1, scene.given.astype(int))),
-        label_picture("predicted", found.astype(int)),
-        scalar_picture("uncertainty", unsure.astype(float), 0.0, 255.0),
+        label_picture("predicted", predicted.astype(int)),
+        scalar_picture("uncertainty", uncertainty.astype(float), 0.0, 255.0),
     ]
-    rest = scene.given == MISSING
-    right, share = (found == scene.truth)[rest].mean(), 1.0 - rest.mean()
+    unlabelled = scene.given == MISSING
+    right = (predicted == scene.truth)[unlabelled].mean()
+    share = 1.0 - unlabelled.mean()
     text = (
         f"Strokes label {share:.1%} of the pixels as sky, hills, meadow or lake; of the others {right:.1%} came out "
         "right. Uncertainty is the entropy of a pixel's label: white is undecided."
@@ -166,9 +171,16 @@ def painted(folder: Path, seed: int) -> Section:
     return Section("photograph", "A photograph labelled by strokes", [Figure("", drawings, columns=2), Text(text)])
 
 
+def _channel(path: Path) -> AnyArray:
+    """The first channel of a PNG file."""
+    return png.decode(path.read_bytes(), path.name)[..., 0]
+
+
 def main(settings: DemoSettings | None = None, folder: Path | None = None, console: Console | None = None) -> Path:
     """Run both parts; returns the page."""
-    settings, console, folder = settings or DemoSettings(), console or Console(), folder or Path("demo")
+    settings = settings or DemoSettings()
+    console = console or Console()
+    folder = folder or Path("demo")
     began = monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     sections = run_commands(write_files(folder, settings.seed), folder, console)

@@ -24,29 +24,32 @@ NEVER = 2.0  # a solver that misses the target is counted with twice the calls i
 
 def tasks(protocol: Protocol) -> list[Params]:
     """Objectives, and in trials of their own the error on the training set."""
-    found = over(NAME, "reading")(protocol)
-    return found + [task | {"part": "error"} for task in found]
+    objectives = over(NAME, "reading")(protocol)
+    errors = [task | {"part": "error"} for task in objectives]
+    return objectives + errors
 
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Traces of Algorithm 1 for every member and rate, and the calls of other solvers to its last objective + 1%."""
-    settings, arena = protocol.settings(NAME), protocol.arena(NAME, params)
+    settings = protocol.settings(NAME)
+    arena = protocol.arena(NAME, params)
     if params.get("part") == "error":
         rates = settings["rates"]
         return {m: {f"{r:g}": _errors(arena, m, r, settings) for r in rates} for m in settings["members"]}
     result: Result = {}
     for member in settings["members"]:
-        mine: Result = {"rates": {}, "calls": {}}
+        traces: Result = {}
+        calls: Result = {}
         for rate in settings["rates"]:
             history = arena.fit(member, Subgradient.literal(rate, settings["steps"])).history_
-            mine["rates"][f"{rate:g}"] = _describe(history["objective"], settings)
+            traces[f"{rate:g}"] = _describe(history["objective"], settings)
             if rate == settings["paper_rate"][member]:
                 target = 1.01 * float(history["objective"][-1])
-                mine["calls"]["SGD"] = _calls_to(history, target)
+                calls["SGD"] = _calls_to(history, target)
         for name in settings["call_solvers"]:
             history = arena.fit(member, protocol.solver("chain", name, member)).history_
-            mine["calls"][name] = _calls_to(history, target)
-        result[member] = mine
+            calls[name] = _calls_to(history, target)
+        result[member] = {"rates": traces, "calls": calls}
     return result
 
 
@@ -54,8 +57,11 @@ def _errors(arena: Arena, member: str, rate: float, settings: Params) -> list[fl
     """Wrong training labels, in per cent, after every few steps of Algorithm 1, by the member's own decoder."""
     visited: list[Floats] = []
     arena.fit(member, Subgradient.literal(rate, settings["steps"]), lambda row, w: visited.append(w.copy()))
-    kept = [arena.fit(member, Untrained(), init=w) for w in visited[:: settings["every"]]]
-    return [round(100 - arena.train.accuracy(fitted, arena.decode), 4) for fitted in kept]
+    errors = []
+    for w in visited[:: settings["every"]]:
+        fitted = arena.fit(member, Untrained(), init=w)
+        errors.append(round(100 - arena.train.accuracy(fitted, arena.decode), 4))
+    return errors
 
 
 def _describe(objective: Floats, settings: Params) -> Result:
@@ -78,13 +84,16 @@ def _calls_to(history: Any, target: float) -> float:
     calls = history["plus_calls"] + history["minus_calls"]
     own = (history["eps_y"] == history["eps_y"][-1]) & (history["eps_h"] == history["eps_h"][-1])
     reached = np.flatnonzero(own & (history["objective"] <= target))
-    return float(calls[reached[0]] if len(reached) else NEVER * calls[-1])
+    if not len(reached):
+        return float(NEVER * calls[-1])
+    return float(calls[reached[0]])
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
     settings |= {"readings": trials.present("reading", settings["readings"], part=None)}
-    errors, trials = (Trials(trials.where(part=part), trials.confidence) for part in ("error", None))
+    errors = Trials(trials.where(part="error"), trials.confidence)
+    trials = Trials(trials.where(part=None), trials.confidence)
     panels = [(r, rate) for r in settings["readings"] for rate in settings["rates"]]
     charts = [_chart(settings, trials, *panel) for panel in panels]
     intro = Text(
@@ -105,8 +114,8 @@ def _chart(settings: Params, trials: Trials, reading: str, rate: float) -> str:
     steps = [float(k) for k in range(0, settings["steps"] + 1, settings["every"])]
     series = []
     for style, m in enumerate(settings["members"]):
-        found = [t.result[m] for t in trials.where(reading=reading)]
-        curves = [np.array(r["rates"][f"{rate:g}"]["curve"]) / _lowest(r) for r in found]
+        results = [trial.result[m] for trial in trials.where(reading=reading)]
+        curves = [np.array(result["rates"][f"{rate:g}"]["curve"]) / _lowest(result) for result in results]
         series.append(Series(NAMES[m], steps, list(np.mean(curves, axis=0)), None, style))
     return line_chart(f"Reading {reading}, rate {rate:g}", "steps", "objective / lowest", series, log_y=True)
 
@@ -121,7 +130,8 @@ def _error_chart(settings: Params, trials: Trials, reading: str, rate: float) ->
 
 
 def _lowest(result: Any) -> float:
-    return float(min(min(found["curve"]) for found in result["rates"].values()))
+    """The lowest objective at any rate."""
+    return float(min(min(trace["curve"]) for trace in result["rates"].values()))
 
 
 def _rate(member: str, rate: float, name: str) -> Value:
@@ -132,10 +142,11 @@ def _rates(settings: Params, trials: Trials) -> Table:
     rows = []
     for where in cross(reading=settings["readings"], member=settings["members"], rate=settings["rates"]):
         reading, m, rate = where.values()
-        stays, wobble = (trials.values(_rate(m, rate, name), reading=reading) for name in ("stays", "oscillation"))
+        stays = trials.values(_rate(m, rate, "stays"), reading=reading)
+        oscillation = trials.values(_rate(m, rate, "oscillation"), reading=reading)
         final = trials.values(_rate(m, rate, "final"), reading=reading)
         share = final / trials.values(lambda r, m=m: _lowest(r[m]), reading=reading)  # type: ignore[misc]
-        figures = [f"{np.median(stays):g}", f"{100 * wobble.mean():.3f}", f"{share.mean():.3f}"]
+        figures = [f"{np.median(stays):g}", f"{100 * oscillation.mean():.3f}", f"{share.mean():.3f}"]
         rows.append([reading, NAMES[m], f"{rate:g}", str(len(final)), *figures])
     header = ["reading", "member", "rate", "trials", "within 5% (steps)", "oscillation (%)", "last / lowest"]
     note = "Paper: MSSVM within 50 steps at 0.02, LSSVM usually after 250 at 0.001."
@@ -143,7 +154,8 @@ def _rates(settings: Params, trials: Trials) -> Table:
 
 
 def _calls(settings: Params, trials: Trials) -> Table:
-    solvers, rows = ["SGD", *settings["call_solvers"]], []
+    solvers = ["SGD", *settings["call_solvers"]]
+    rows = []
     for reading in settings["readings"]:
         for m in settings["members"]:
             medians = [np.median(trials.values(at(m, "calls", s), reading=reading)) for s in solvers]
@@ -155,25 +167,29 @@ def _calls(settings: Params, trials: Trials) -> Table:
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    settings, place = protocol.settings(NAME), "Section 7.1, Figure 2"
+    settings = protocol.settings(NAME)
+    place = "Section 7.1, Figure 2"
     readings = trials.present("reading", settings["readings"])
-    low, high = settings["paper_rate"]["L"], settings["paper_rate"]["M"]
+    low = settings["paper_rate"]["L"]
+    high = settings["paper_rate"]["M"]
 
     def slower(one: str, other: str) -> Comparisons:
         """Steps of ``one`` less those of the other until the objective stays within 5%, at equal rates."""
-        found: Comparisons = {r: [] for r in readings}
+        by_reading: Comparisons = {reading: [] for reading in readings}
         for reading, rate in product(readings, settings["rates"]):
-            steps = _rate(one, rate, "stays"), _rate(other, rate, "stays")
             label = f"rate {rate:g}, steps, {NAMES[one]} - {NAMES[other]}"
-            found[reading] += trials.compare(label, *steps, {"reading": reading})
-        return found
+            own_steps = _rate(one, rate, "stays")
+            other_steps = _rate(other, rate, "stays")
+            by_reading[reading] += trials.compare(label, own_steps, other_steps, {"reading": reading})
+        return by_reading
 
     def saved(solver: str, members: Sequence[str]) -> Comparisons:
-        found: Comparisons = {r: [] for r in readings}
+        """log10 of the calls of SGD less that of another solver."""
+        by_reading: Comparisons = {reading: [] for reading in readings}
         for reading, m in product(readings, members):
             label = f"{NAMES[m]}, log10 of calls, SGD - {solver}"
-            found[reading] += trials.compare(label, _log(m, "SGD"), _log(m, solver), {"reading": reading})
-        return found
+            by_reading[reading] += trials.compare(label, _log(m, "SGD"), _log(m, solver), {"reading": reading})
+        return by_reading
 
     def excess(result: Mapping[str, Any]) -> float:
         return 100 * (_rate("L", high, "final")(result) / _rate("L", low, "final")(result) - 1)

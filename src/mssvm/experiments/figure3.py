@@ -15,7 +15,8 @@ NAME = "figure3"
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Accuracy of every member; model and test set of a trial are the same for every size."""
-    settings, n = protocol.settings(NAME), int(params["size"])
+    settings = protocol.settings(NAME)
+    n = int(params["size"])
     arena = protocol.arena(NAME, params, n_sites=settings["sites"], n_train=n, n_test=settings["n_test"])
     if params["scaling"] != "C":
         arena = replace(arena, C=20.0 * arena.C / n)
@@ -25,13 +26,15 @@ def run(protocol: Protocol, params: Params) -> Result:
 
 def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
-    charts, tables = [], []
+    charts = []
+    tables = []
     for reading in trials.present("reading", settings["readings"]):
         for scaling in trials.present("scaling", settings["scalings"], reading=reading):
             where = {"reading": reading, "scaling": scaling}
-            named = f"eading {reading}, C = {'1' if scaling == 'C' else '20/n'}"
-            charts.append(_chart(f"R{named}", settings, trials, where))
-            tables.append(_table(f"Error above MSSVM's in points, r{named}", settings, trials, where))
+            C = "1" if scaling == "C" else "20/n"
+            charts.append(_chart(f"Reading {reading}, C = {C}", settings, trials, where))
+            title = f"Error above MSSVM's in points, reading {reading}, C = {C}"
+            tables.append(_table(title, settings, trials, where))
     intro = Text(
         "Chains of 10 sites, 500 test instances, L-BFGS with homotopy for every member. The paper keeps C at 1 while "
         "the sum over instances grows; C = 20/n keeps the weight of the whole sample instead. The "
@@ -61,9 +64,11 @@ def _table(title: str, settings: Params, trials: Trials, where: dict[str, Any]) 
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    settings, place = protocol.settings(NAME), "Section 7.1, Figure 3"
+    settings = protocol.settings(NAME)
+    place = "Section 7.1, Figure 3"
     sizes = settings["sizes"]
-    few, many = [n for n in sizes if n <= settings["small"]], [n for n in sizes if n >= settings["large"]]
+    few = [n for n in sizes if n <= settings["small"]]
+    many = [n for n in sizes if n >= settings["large"]]
 
     def above(better: str, worse: str, chosen: list[int]) -> Comparisons:
         cells = {r: cross(reading=[r], scaling=["C"], size=chosen) for r in settings["readings"]}

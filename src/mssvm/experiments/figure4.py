@@ -19,11 +19,12 @@ from mssvm.experiments.collect import (
     member_accuracy,
     member_curves,
     over,
-)  # fmt: skip
+)
 from mssvm.experiments.members import MEMBERS, NAMES
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.segmentation import COLUMNS, N_LABELS, N_WEIGHTS, ROWS, filtered_accuracy, noisy_images, picture
 from mssvm.experiments.simulate import PartlyLabelled
+from mssvm.experiments.statistics import Estimate
 from mssvm.experiments.trials import Result, cross
 from mssvm.report import Claim, Figure, Section, Series, Table, Text, label_picture, legend, line_chart, scalar_picture
 from mssvm.structures import GraphModel
@@ -31,18 +32,19 @@ from mssvm.structures import GraphModel
 NAME = "figure4"
 QUERIES = {"accuracy": "the same share hidden at test", "all": "all pixels predicted"}
 DECODED = {"accuracy": ("accuracy", "marginals"), "all": ("all", "all marginals")}
-"""What a trial keeps of every query: decided by marginal MAP, and by the largest marginals."""
+"""Names in a trial's result of each query's accuracies: by marginal MAP, and by the largest marginals."""
 
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Every member by the same solver, its rate chosen by validation; pictures are kept of the first trial."""
-    settings, rng = protocol.settings(NAME), protocol.generator(NAME, params["trial"])
+    settings = protocol.settings(NAME)
+    rng = protocol.generator(NAME, params["trial"])
     train, validation, test = _images(settings, params, rng)
     w0 = protocol.initial_std * rng.standard_normal(N_WEIGHTS)
     result: Result = {}
     for member in settings["members"]:
-        found = [(rate, fit(protocol, settings, member, train, rate, w0)) for rate in settings["rates"]]
-        rate, fitted = max(found, key=lambda pair: validation.accuracy(pair[1], protocol.decode))
+        candidates = [(rate, fit(protocol, settings, member, train, rate, w0)) for rate in settings["rates"]]
+        rate, fitted = max(candidates, key=lambda pair: validation.accuracy(pair[1], protocol.decode))
         result[member] = {"rate": rate, **_scores(fitted, test, protocol.decode)}
         if params["trial"] == 0:
             result[member]["pictures"] = _pictures(fitted, test, protocol.decode)
@@ -54,24 +56,30 @@ def run(protocol: Protocol, params: Params) -> Result:
 
 def _images(settings: Params, params: Params, rng: np.random.Generator) -> list[PartlyLabelled]:
     """Training, validation and test images."""
-    n, variance, labels = settings["n_images"], settings["noise_variance"], picture(params["image"])
+    n = settings["n_images"]
+    variance = settings["noise_variance"]
+    labels = picture(params["image"])
     return [noisy_images(labels, n, variance, params["share"], stream) for stream in rng.spawn(3)]
 
 
 def with_filter(protocol: Protocol, trials: Trials) -> Trials:
     """The trials with the accuracies of a Gaussian filter on the same images, which follow from the seeds."""
-    settings, found = protocol.settings(NAME), []
+    settings = protocol.settings(NAME)
+    extended = []
     for trial in trials.where():
-        images = _images(settings, trial.params, protocol.generator(NAME, trial.params["trial"]))
-        found.append(replace(trial, result=trial.result | {"filter": filtered_accuracy(*images[1:])}))
-    return Trials(found, trials.confidence)
+        rng = protocol.generator(NAME, trial.params["trial"])
+        _, validation, test = _images(settings, trial.params, rng)
+        extended.append(replace(trial, result=trial.result | {"filter": filtered_accuracy(validation, test)}))
+    return Trials(extended, trials.confidence)
 
 
 def fit(protocol: Protocol, settings: Params, member: str, train: PartlyLabelled, rate: float, w0: Floats) -> Any:
     """The member trained at one rate, and ready to decode with the effort of the protocol."""
-    epochs, tolerance = settings["epochs"], settings["tolerance"]
+    epochs = settings["epochs"]
+    tolerance = settings["tolerance"]
     solver = protocol.descent("adam", rate, max_iter=epochs, evaluate_every=epochs)
-    inference, decoder = (protocol.inference(settings[k], tolerance=tolerance) for k in ("effort", "decode"))
+    inference = protocol.inference(settings["effort"], tolerance=tolerance)
+    decoder = protocol.inference(settings["decode"], tolerance=tolerance)
     common: dict[str, Any] = {"C": protocol.C, "init": w0, "classes": range(N_LABELS)}
     fitted = MEMBERS[member](GraphModel(), solver=solver, inference=inference, **common).fit(train.X, train.y)
     return fitted.set_params(inference=decoder)
@@ -96,7 +104,8 @@ def _pictures(fitted: Any, test: PartlyLabelled, decode: str) -> Result:
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
-    settings, trials = protocol.settings(NAME), with_filter(protocol, trials)
+    settings = protocol.settings(NAME)
+    trials = with_filter(protocol, trials)
     items: list[Text | Table | Figure] = [
         Text(
             "Images of 20x40 pixels, five labels, x = label + N(0, variance 5). All members: Adam on the "
@@ -113,13 +122,17 @@ def section(protocol: Protocol, trials: Trials) -> Section:
 
 
 def _chart(settings: Params, trials: Trials, image: str) -> Figure:
-    charts, shares = [], trials.present("share", settings["shares"], image=image)
+    charts = []
+    shares = trials.present("share", settings["shares"], image=image)
     for name, title in QUERIES.items():
-        found = {m: [trials.estimate(at(m, name), image=image, share=s) for s in shares] for m in settings["members"]}
-        shown = [100 * s for s in shares]
-        series = member_curves(settings["members"], shown, found.__getitem__)
-        simple = [trials.estimate(at("filter", name), image=image, share=s).mean for s in shares]
-        series.append(Series("Gaussian filter", shown, simple, [0.0] * len(shown), len(series)))
+        percentages = [100 * share for share in shares]
+
+        def estimates(method: str, name: str = name) -> list[Estimate]:
+            return [trials.estimate(at(method, name), image=image, share=share) for share in shares]
+
+        series = member_curves(settings["members"], percentages, estimates)
+        filtered = [estimate.mean for estimate in estimates("filter")]
+        series.append(Series("Gaussian filter", percentages, filtered, [0.0] * len(shares), len(series)))
         charts.append(line_chart(f"{image}: {title}", "missing labels (%)", "accuracy (%)", series))
     return Figure(f"Accuracy against missing labels, image '{image}'; bars are standard errors", charts)
 
@@ -131,10 +144,11 @@ def _tables(settings: Params, trials: Trials, image: str) -> list[Table]:
         rows = []
         for share in trials.present("share", settings["shares"], image=image):
             where = {"image": image, "share": share}
-            ours = [trials.estimate(at(m, how), **where).show() for how in DECODED[name] for m in settings["members"]]
-            first = [f"{100 * share:g}%", str(len(trials.where(**where)))]
-            simple = trials.estimate(at("filter", name), **where).show()
-            rows.append([*first, simple, *ours])
+            row = [f"{100 * share:g}%", str(len(trials.where(**where)))]
+            row.append(trials.estimate(at("filter", name), **where).show())
+            for decoded_name in DECODED[name]:
+                row += [trials.estimate(at(m, decoded_name), **where).show() for m in settings["members"]]
+            rows.append(row)
         names = [NAMES[m] for m in settings["members"]]
         decoded = [*names, *(f"{name}, marg." for name in names)]
         note = "Marg.: the largest marginal of every pixel decides."
@@ -146,7 +160,8 @@ def _gallery(settings: Params, trials: Trials, image: str) -> Figure:
     """Truth, input and observed labels, then prediction and uncertainty of every member, at a middle share."""
     shares = trials.present("share", settings["shares"], image=image, trial=0)
     first = trials.where(image=image, share=shares[len(shares) // 2], trial=0)[0]
-    shape, labels = (ROWS, COLUMNS), picture(image)
+    shape = (ROWS, COLUMNS)
+    labels = picture(image)
     observed = labels.copy().ravel()
     observed[first.result["hidden"]] = -1
     drawings = [
@@ -154,23 +169,26 @@ def _gallery(settings: Params, trials: Trials, image: str) -> Figure:
         scalar_picture("noisy input", np.array(first.result["input"]).reshape(shape)),
         label_picture("observed labels", observed.reshape(shape)),
     ]
-    found = {NAMES[m]: first.result[m]["pictures"] for m in settings["members"]}
-    drawings += [label_picture(name, np.array(p["labels"]).reshape(shape)) for name, p in found.items()]
-    drawings += [
-        scalar_picture(f"{name}: uncertainty", np.array(p["entropy"]).reshape(shape), 0.0, float(np.log(N_LABELS)))
-        for name, p in found.items()
-    ]
+    pictures = {NAMES[m]: first.result[m]["pictures"] for m in settings["members"]}
+    for name, own in pictures.items():
+        drawings.append(label_picture(name, np.array(own["labels"]).reshape(shape)))
+    for name, own in pictures.items():
+        entropy = np.array(own["entropy"]).reshape(shape)
+        drawings.append(scalar_picture(f"{name}: uncertainty", entropy, 0.0, float(np.log(N_LABELS))))
     note = "Uncertainty is the entropy of each pixel's marginal: black none, white uniform."
     caption = f"A test image, {100 * first.params['share']:g}% of the labels missing"
     return Figure(caption, [*drawings, legend([f"label {k}" for k in range(N_LABELS)])], note, columns=3)
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    settings, place = protocol.settings(NAME), "Section 7.2, Figure 4"
+    settings = protocol.settings(NAME)
+    place = "Section 7.2, Figure 4"
     shares = settings["shares"]
-    low, high = min(shares), max(shares)
+    low = min(shares)
+    high = max(shares)
     images = trials.present("image", settings["images"])
-    fall, value = f"LSSVM at {100 * low:g}% - at {100 * high:g}% missing", member_accuracy("L")
+    fall = f"LSSVM at {100 * low:g}% - at {100 * high:g}% missing"
+    value = member_accuracy("L")
     pairs = {image: cross(image=[image], share=[low, high]) for image in images}
     degrades = {f"image {i}": trials.compare(fall, value, value, *both) for i, both in pairs.items()}
 
@@ -181,14 +199,14 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
         return comparisons(cells, lambda w: trials.compare(f"{100 * w['share']:g}{label}", *ends, w))
 
     below = f"LSSVM is below MSSVM at {100 * high:g}% missing."
-    found = [
+    out = [
         *claim(protocol, "7a", "LSSVM degrades as labels go missing.", place, degrades),
         *claim(protocol, "7b", below, place, best("L", "accuracy", [high])),
     ]
     for letter, (name, other) in zip("cdef", product(QUERIES, ("L", "H")), strict=True):
         text = f"MSSVM is above {NAMES[other]} over all shares, {QUERIES[name]}."
-        found += claim(protocol, f"7{letter}", text, place, best(other, name, shares))
-    return found
+        out += claim(protocol, f"7{letter}", text, place, best(other, name, shares))
+    return out
 
 
 EXPERIMENT = Experiment(NAME, over(NAME, "image", "share"), run, section)

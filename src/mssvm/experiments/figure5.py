@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -20,13 +19,14 @@ NAME = "figure5"
 
 
 class TestScores:
-    """The test instances as HCRF's problem, encoded once for the many weights that they are judged with."""
+    """The test instances as HCRF's problem, encoded once and evaluated at many weights."""
 
     def __init__(self, arena: Arena) -> None:
         untrained = Untrained()
         Arena(arena.test, arena.test, arena.truth, arena.w0, arena.inference).fit("H", untrained)
         self.problem = untrained.problem
-        self.sample, engine = self.problem.sample, self.problem.engine
+        self.sample = self.problem.sample
+        engine = self.problem.engine
         self.features = self.problem.model.bind(self.sample.inputs, engine)
         plan = Planner(arena.inference, engine)(self.sample.batch)
         self.best = {eps_h: plan.bind(self.sample.query, 0.0, eps_h) for eps_h in (0.0, 1.0)}
@@ -36,7 +36,7 @@ class TestScores:
         return -float(np.mean(self.problem.difference(w).values))
 
     def accuracy(self, w: Floats, eps_h: float) -> float:
-        """Of max over y of PS_h[eps_h] theta, in per cent: what ``predict`` of a member with these weights finds."""
+        """Accuracy in per cent of the y that maximises PS_h[eps_h] theta, which a member's ``predict`` returns."""
         batch = self.sample.batch
         states = self.best[eps_h](self.features.forward(w)).decode(batch)
         return 100 * float(self.sample.truth[batch.unary_ptr[:-1] + states][self.sample.query.output].mean())
@@ -44,20 +44,36 @@ class TestScores:
 
 def run(protocol: Protocol, params: Params) -> Result:
     """Curves of every member, and their ends."""
-    settings, arena = protocol.settings(NAME), protocol.arena(NAME, params)
-    test, result = TestScores(arena), {}
+    settings = protocol.settings(NAME)
+    arena = protocol.arena(NAME, params)
+    test = TestScores(arena)
+    result = {}
     for member in settings["members"]:
-        likelihood: list[float] = []
-        accuracy: list[float] = []
-
-        def watch(row: Row, w: Floats, member: str = member, into: Any = (likelihood, accuracy)) -> None:
-            if row.iteration % settings["every"] == 0:
-                into[0].append(round(test.log_likelihood(w), 6))
-                into[1].append(round(test.accuracy(w, MEMBERS[member].eps_h), 6))
-
-        arena.fit(member, Subgradient.literal(settings["rate"][member], settings["steps"]), watch)
-        result[member] = {"likelihood": likelihood, "curve": accuracy, "accuracy": accuracy[-1]}
+        solver = Subgradient.literal(settings["rate"][member], settings["steps"])
+        curves = _Curves(test, MEMBERS[member].eps_h, settings["every"])
+        arena.fit(member, solver, curves)
+        result[member] = {
+            "likelihood": curves.likelihood,
+            "curve": curves.accuracy,
+            "accuracy": curves.accuracy[-1],
+        }
     return result
+
+
+class _Curves:
+    """A callback that records likelihood and accuracy on the test instances at every few iterations."""
+
+    def __init__(self, test: TestScores, eps_h: float, every: int) -> None:
+        self.test = test
+        self.eps_h = eps_h
+        self.every = every
+        self.likelihood: list[float] = []
+        self.accuracy: list[float] = []
+
+    def __call__(self, row: Row, w: Floats) -> None:
+        if row.iteration % self.every == 0:
+            self.likelihood.append(round(self.test.log_likelihood(w), 6))
+            self.accuracy.append(round(self.test.accuracy(w, self.eps_h), 6))
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:

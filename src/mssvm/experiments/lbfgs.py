@@ -1,4 +1,4 @@
-"""The L-BFGS of the kept trials, SciPy's L-BFGS-B with one call a stage, so that they come out the same again."""
+"""The L-BFGS of the stored trials: SciPy's L-BFGS-B with one call per stage, so that they can be repeated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class ScipyLBFGS(LBFGS):
 
     def step(self, run: SolverRun, state: LBFGSState) -> None:
         stages = self.stages(run.problem.temperatures)
-        at, last = stages[state.stage], state.stage == len(stages) - 1
+        at = stages[state.stage]
+        last = state.stage == len(stages) - 1
         problem = run.problem.at(*at)
 
         def evaluate(w: Floats) -> tuple[float, Floats]:
@@ -48,7 +49,9 @@ class ScipyLBFGS(LBFGS):
             "gtol": self.gradient_tolerance,
         }
         result = scipy_minimize(evaluate, state.w, jac=True, method="L-BFGS-B", callback=accepted, options=options)
-        state.w, state.value, state.gradient = result.x, float(result.fun), np.asarray(result.jac)
+        state.w = result.x
+        state.value = float(result.fun)
+        state.gradient = np.asarray(result.jac)
         state.recent = (state.value,)
         if at != run.problem.temperatures:
             run.record(state.w, run.objective(state.w)[0])

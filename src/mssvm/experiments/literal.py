@@ -1,4 +1,4 @@
-"""The paper to the letter: zero initial weights, propagation, printed rates and stopping test, beside Table 2."""
+"""The paper to the letter: zero initial weights, propagation, printed rates and stopping test, as in Table 2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ NAME = "literal"
 
 def tasks(protocol: Protocol) -> list[Params]:
     """Every variant, reading and trial; a variant's settings are part of its tasks."""
-    settings, trials = protocol.settings(NAME), range(protocol.n_trials(NAME))
+    settings = protocol.settings(NAME)
+    trials = range(protocol.n_trials(NAME))
     both = cross(trial=trials, reading=settings["readings"])
     return [{**variant, **params} for variant in settings["variants"] for params in both]
 
@@ -33,7 +34,8 @@ def run(protocol: Protocol, params: Params) -> Result:
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
-    settings, rows = protocol.settings(NAME), []
+    settings = protocol.settings(NAME)
+    rows = []
     intro = Text(
         "The hidden chain of Table 2 with what the text leaves open varied one at a time, and at last all of it as "
         "printed. All zeros are a saddle point: hidden states that start equal stay equal under MSSVM and HCRF, "
@@ -44,9 +46,9 @@ def section(protocol: Protocol, trials: Trials) -> Section:
     for reading in settings["readings"]:
         for variant in settings["variants"]:
             where = {**variant, "reading": reading}
-            found = trials.where(**where)
-            if found:
-                label = [reading, *(variant[name] for name in ("variant", "start", "inference")), str(len(found))]
+            n = len(trials.where(**where))
+            if n:
+                label = [reading, variant["variant"], variant["start"], variant["inference"], str(n)]
                 rows.append([*label, *member_cells(trials, settings["members"], **where)])
     header = ["reading", "variant", "start", "inference", "trials", *member_header(settings["members"])]
     table = Table("Readings of the training procedure", header, rows, n_labels=4)

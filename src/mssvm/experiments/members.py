@@ -1,4 +1,4 @@
-"""The methods that are compared, by the letters of the protocol: public estimators on data that they share."""
+"""The methods that are compared, by the letters of the protocol, and the data and settings that they share."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ NAMES = {letter: member.__name__ for letter, member in MEMBERS.items()}
 
 @dataclass(frozen=True, eq=False)
 class Arena:
-    """What all members of a trial share: structure, data, initial and generating weights, inference, C; ``own`` are the
-    members' own settings (alpha of M3E, say)."""
+    """The data and settings that all members of a trial share; ``own`` are the members' own settings (alpha of M3E)."""
 
     train: PartlyLabelled
     test: PartlyLabelled
@@ -44,11 +43,11 @@ class Arena:
         return cls(sim.train, sim.test, sim.truth, w0, inference, **settings)
 
     def fit(self, member: Any, solver: Solver[Any], callback: Callback | None = None, **settings: Any) -> Any:
-        """A member, by letter or as a class, trained by the given solver; ``settings`` override what is shared."""
-        kind: Any = MEMBERS[member] if isinstance(member, str) else member
+        """A member, by letter or as a class, trained by a solver; ``settings`` override the shared ones."""
+        estimator_class: Any = MEMBERS[member] if isinstance(member, str) else member
         shared = {"C": self.C, "inference": self.inference, "init": self.w0, "classes": range(self.truth.n_states)}
-        given = shared | self.own.get(kind.__name__, {}) | settings
-        estimator = kind(self.truth.structure, solver=solver, **given)
+        parameters = shared | self.own.get(estimator_class.__name__, {}) | settings
+        estimator = estimator_class(self.truth.structure, solver=solver, **parameters)
         with warnings.catch_warnings():  # how many iterations a solver has is part of the experiment
             warnings.simplefilter("ignore", ConvergenceWarning)
             return estimator.fit(self.train.X, self.train.y, callback=callback)
@@ -64,17 +63,18 @@ class Arena:
     def report(self, fitted: Any, *names: str) -> dict[str, Any]:
         """The named figures of a trained member."""
         last = fitted.history_[-1]
-        known = {
+        figures = {
             "objective": float(fitted.objective_),
             "calls": int(last["plus_calls"] + last["minus_calls"]),
             "outcome": fitted.training_["outcome"],
         }
-        return {name: self.accuracy(fitted) if name == "accuracy" else known[name] for name in names}
+        if "accuracy" in names:
+            figures["accuracy"] = self.accuracy(fitted)
+        return {name: figures[name] for name in names}
 
 
 class Untrained(Solver[None]):
-    """Leaves the initial weights as they are, so that the estimator has exactly these, and notes their objective;
-    ``problem`` is what the estimator would have solved."""
+    """Leaves the initial weights as they are and records their objective; ``problem`` is the training problem."""
 
     problem: Any
 

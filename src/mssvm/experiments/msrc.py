@@ -33,7 +33,9 @@ COLOURS = {  # red, green, blue in the distributed ground truth
     "car": (64, 0, 128),
 }
 UNKNOWN = -1
-SIZE, STRIDE, BINS = 20, 10, 16
+SIZE = 20
+STRIDE = 10
+BINS = 16
 SIFT_SIZE = SIZE / 6  # OpenCV's descriptor covers six times the size of its key point
 
 
@@ -48,19 +50,24 @@ class Picture:
 
 def read_msrc(*folders: Path) -> list[Picture]:
     """All images of folders in either form, in the order of their class and number."""
-    found = [picture for folder in folders for picture in _pictures(folder)]
-    return sorted(found, key=lambda p: [int(part) if part.isdigit() else 0 for part in p.name.split("_")])
+    pictures = [picture for folder in folders for picture in _pictures(folder)]
+    return sorted(pictures, key=_numbers)
+
+
+def _numbers(picture: Picture) -> list[int]:
+    """The numbers in an image's name, which is CLASS_NUMBER_s."""
+    return [int(part) if part.isdigit() else 0 for part in picture.name.split("_")]
 
 
 def _pictures(folder: Path) -> list[Picture]:
     if (folder / "images").is_dir():
-        found = [_indexed(folder, path) for path in (folder / "images").glob("*.png")]
+        pictures = [_indexed(folder, path) for path in (folder / "images").glob("*.png")]
     else:
         truths = folder.glob("*_GT.bmp")
-        found = [_coloured(truth.with_name(truth.name.replace("_GT.bmp", ".bmp")), truth) for truth in truths]
-    if not found:
+        pictures = [_coloured(truth.with_name(truth.name.replace("_GT.bmp", ".bmp")), truth) for truth in truths]
+    if not pictures:
         raise InputError(f"{folder} holds neither *_GT.bmp nor images/*.png; name the folder of the MSRC images.")
-    return found
+    return pictures
 
 
 def _coloured(path: Path, truth: Path) -> Picture:
@@ -102,7 +109,7 @@ def _read(path: Path) -> AnyArray:
 
 
 def vision() -> Any:
-    """OpenCV, or a sentence that says how to get it."""
+    """The module of OpenCV, or an error that says how to install it."""
     try:
         import cv2
     except ImportError:
@@ -122,7 +129,8 @@ class Patches:
     @classmethod
     def of(cls, picture: Picture) -> Patches:
         height, width = picture.labels.shape
-        tops, lefts = np.arange(0, height - SIZE + 1, STRIDE), np.arange(0, width - SIZE + 1, STRIDE)
+        tops = np.arange(0, height - SIZE + 1, STRIDE)
+        lefts = np.arange(0, width - SIZE + 1, STRIDE)
         corners = [(int(t), int(c)) for t in tops for c in lefts]
         blocks = [(slice(t, t + SIZE), slice(c, c + SIZE)) for t, c in corners]
         colour = np.array([_histogram(picture.image[block]) for block in blocks])
@@ -144,34 +152,35 @@ def features(patches: Patches, words: Ints, n_words: int) -> sparse.csr_matrix:
 
 
 def load_patches(pictures: Sequence[Picture], cache: Path | None) -> list[Patches]:
-    """Patches of all images; computed ones are kept in ``cache``, one file an image."""
-    return [_cached(p, cache / f"{p.name}-{_digest(p)}.npz" if cache else None) for p in pictures]
+    """Patches of all images, from the folder ``cache`` (one file per image) if they are there."""
+    if cache is None:
+        return [Patches.of(picture) for picture in pictures]
+    return [_cached(picture, cache / f"{picture.name}-{_digest(picture)}.npz") for picture in pictures]
 
 
 def _digest(picture: Picture) -> str:
-    """Of everything that the features depend on."""
-    given = (picture.image.tobytes(), picture.labels.tobytes(), repr((SIZE, STRIDE, BINS, CATEGORIES)).encode())
-    return hashlib.sha256(b"".join(given)).hexdigest()[:16]
+    """A hash of everything that the features depend on."""
+    settings = repr((SIZE, STRIDE, BINS, CATEGORIES)).encode()
+    return hashlib.sha256(picture.image.tobytes() + picture.labels.tobytes() + settings).hexdigest()[:16]
 
 
-def _cached(picture: Picture, path: Path | None) -> Patches:
-    if path is not None and path.exists():
-        with np.load(path, allow_pickle=False) as kept:
-            rows, columns = (int(v) for v in kept["shape"])
-            return Patches((rows, columns), kept["sift"], kept["colour"], kept["labels"])
-    made = Patches.of(picture)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(path, shape=made.shape, sift=made.sift, colour=made.colour, labels=made.labels)
-    return made
+def _cached(picture: Picture, path: Path) -> Patches:
+    if path.exists():
+        with np.load(path, allow_pickle=False) as arrays:
+            rows, columns = arrays["shape"].tolist()
+            return Patches((rows, columns), arrays["sift"], arrays["colour"], arrays["labels"])
+    patches = Patches.of(picture)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, shape=patches.shape, sift=patches.sift, colour=patches.colour, labels=patches.labels)
+    return patches
 
 
 def _sift(picture: Picture, corners: list[tuple[int, int]]) -> AnyArray:
     cv2 = vision()
     grey = cv2.cvtColor(np.ascontiguousarray(picture.image), cv2.COLOR_RGB2GRAY)
     centres = [cv2.KeyPoint(c + SIZE / 2, t + SIZE / 2, SIFT_SIZE, 0.0) for t, c in corners]
-    _, found = cv2.SIFT_create().compute(grey, centres)
-    return np.asarray(found, dtype=np.uint8)
+    _, descriptors = cv2.SIFT_create().compute(grey, centres)
+    return np.asarray(descriptors, dtype=np.uint8)
 
 
 def _histogram(block: AnyArray) -> Floats:

@@ -1,4 +1,4 @@
-"""The protocol of the experiments: settings of ``protocol.toml``, and data, solvers and inference made from them."""
+"""The protocol of the experiments: the settings of ``protocol.toml``, and the data, solvers and inference from them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from mssvm.optim import BCFW, CCCP, Solver, Subgradient
 from mssvm.optim.subgradient import Scaling, Stopping
 
 Params = dict[str, Any]
-"""What tells one trial of an experiment from the others."""
+"""The parameters that identify one trial of an experiment."""
 
 
 @dataclass(frozen=True, eq=False)
 class Protocol:
-    """All settings of a run. ``settings(name)`` are those of one experiment, quick ones where asked."""
+    """All settings of a run. ``settings(name)`` are those of one experiment; with ``quick``, its smaller ones."""
 
     tree: dict[str, Any]
     quick: bool = False
@@ -69,19 +69,24 @@ class Protocol:
 
     @property
     def decode(self) -> str:
-        """How members decide."""
+        """The decoder of all members."""
         return str(self.tree["pinned"]["decoding"]["decode"])
 
     def settings(self, name: str) -> dict[str, Any]:
-        own: dict[str, Any] = self.tree[name]
-        return {k: v for k, v in own.items() if k != "quick"} | (own.get("quick", {}) if self.quick else {})
+        settings = dict(self.tree[name])
+        quick = settings.pop("quick", {})
+        if self.quick:
+            settings |= quick
+        return settings
 
     def n_trials(self, name: str, part: str | None = None) -> int:
         """Trials of an experiment, or of one part of it."""
         if self.trials is not None:
             return self.trials
-        given = self.settings(name)["trials"]
-        return int(given[part] if part is not None else given)
+        trials = self.settings(name)["trials"]
+        if part is not None:
+            trials = trials[part]
+        return int(trials)
 
     def recipe(self, reading: str, **changes: Any) -> Recipe:
         """The generator's settings under a reading of the paper."""
@@ -93,14 +98,16 @@ class Protocol:
     def arena(self, name: str, params: Params, **changes: Any) -> Arena:
         """A new model with data and initial weights, drawn from the stream of the trial: a checkerboard if the graph is
         "grid", otherwise the hidden chain. ``changes`` are to the generator's settings and ``n_sites``."""
-        rng, data = self.generator(name, params["trial"]), self.tree["data"]
+        rng = self.generator(name, params["trial"])
+        data = self.tree["data"]
         n_sites = changes.pop("n_sites", data["chain_sites"])
         recipe = self.recipe(params["reading"], **changes)
         if params.get("graph") == "grid":
             simulation = checkerboard(rng, recipe, data["grid_rows"], data["grid_columns"])
         else:
             simulation = hidden_chain(rng, recipe, n_sites)
-        exact, own = self.inference("exact"), self.tree["pinned"]["members"]
+        exact = self.inference("exact")
+        own = self.tree["pinned"]["members"]
         scale = params.get("scale", self.initial_std)
         return Arena.of(simulation, scale, rng, exact, C=self.C, own=own, decode=self.decode)
 
@@ -115,12 +122,14 @@ class Protocol:
 
     def solver(self, graph: str, name: str, member: str) -> Solver[Any]:
         """The solver of one cell; members without a rate of their own use MSSVM's."""
-        spec, pinned = self.tree["solvers"][graph][name], self.tree["pinned"]
+        spec = self.tree["solvers"][graph][name]
+        pinned = self.tree["pinned"]
         match spec["kind"]:
             case "subgradient":
                 return Subgradient.literal(_own(spec["rate"], member), int(_own(spec["steps"], member)))
             case "printed cccp":
-                stopping, gradient = Stopping(spec.get("stopping", "printed")), spec.get("gradient", 0.0)
+                stopping = Stopping(spec.get("stopping", "printed"))
+                gradient = spec.get("gradient", 0.0)
                 return CCCP.printed(_own(spec["rate"], member), spec["outer"], spec["inner"], gradient, stopping)
             case "cccp":
                 inner = BCFW(max_iter=spec["passes"], **pinned["cccp"]["bcfw"])
@@ -139,12 +148,17 @@ class Protocol:
         """Exact inference, or propagation at the effort of the given name, with every setting pinned."""
         pinned = self.tree["pinned"][name] | changes
         listed = {key: tuple(value) for key, value in pinned.items() if isinstance(value, list)}
-        return Exact(**(pinned | listed)) if name == "exact" else Propagate(**(pinned | listed))
+        settings = pinned | listed
+        if name == "exact":
+            return Exact(**settings)
+        return Propagate(**settings)
 
     def fingerprint(self, name: str, params: Params) -> str:
-        """Changes whenever a setting that can change this trial does; not with the number of trials, nor with lists of
-        which one entry is the trial's own (``solvers`` where a trial has its ``solver``), nor with pinned settings as
-        long as they are those of the kept trials."""
+        """A hash of all settings that can change this trial.
+
+        It leaves out the number of trials, lists of which one entry is the trial's own (``solvers`` if a trial has a
+        ``solver``), and pinned settings while they are those of the stored trials.
+        """
         ignored = ("trials", "pins")
         own = {k: v for k, v in self.settings(name).items() if k not in ignored and k.removesuffix("s") not in params}
         common = {k: self.tree[k] for k in ("seed", "C", "initial_std", "data")}
@@ -155,13 +169,14 @@ class Protocol:
         return _digest([own, common, used, *self._moved(pins)])
 
     def _moved(self, names: Iterable[str]) -> list[Any]:
-        """The pinned settings of these names that are not those which the kept trials were run with."""
+        """The pinned settings of these names that differ from those of the stored trials."""
         pinned = self.tree["pinned"]
-        found = {name: pinned[name] for name in names if name in pinned}
-        return [found[name] for name in sorted(found) if _digest(found[name]) != pinned["kept"][name]]
+        known_names = sorted({name for name in names if name in pinned})
+        return [pinned[name] for name in known_names if _digest(pinned[name]) != pinned["kept"][name]]
 
 
 def _own(by_member: dict[str, float], member: str) -> float:
+    """The member's own setting, or MSSVM's."""
     return float(by_member.get(member, by_member["M"]))
 
 

@@ -26,7 +26,7 @@ PACKAGES = ("mssvm", "numpy", "scipy", "scikit-learn")
 
 @dataclass(frozen=True)
 class Finished:
-    """One experiment's trials and what the report says about them."""
+    """One experiment's trials and its section of the report."""
 
     name: str
     trials: list[Trial]
@@ -34,19 +34,24 @@ class Finished:
 
 
 def reproduce(
-    names: Sequence[str], protocol: Protocol, out: Path, jobs: int = 1, resume: bool = False,
+    names: Sequence[str],
+    protocol: Protocol,
+    out: Path,
+    jobs: int = 1,
+    resume: bool = False,
     console: Console | None = None,
-) -> list[Finished]:  # fmt: skip
+) -> list[Finished]:
     """Run the experiments (all by default) and write ``results.json`` and ``report.html`` under ``out``.
 
-    The report also shows experiments whose trials lie in ``out`` from an earlier call with the same settings.
+    The report also shows experiments with trials in ``out`` from an earlier call with the same settings.
     """
     unknown = [n for n in names if n not in EXPERIMENTS]
     if unknown:
         raise InputError(f"experiment {unknown[0]!r} is unknown; choose from {', '.join(EXPERIMENTS)}.")
     if jobs < 1:
         raise InputError(f"jobs must be at least 1, got {jobs}.")
-    began, console = monotonic(), console or Console(stderr=True)
+    began = monotonic()
+    console = console or Console(stderr=True)
     chosen = list(dict.fromkeys(names)) or list(EXPERIMENTS)
     with _progress(console) as progress:
         for name in chosen:
@@ -61,7 +66,7 @@ def reproduce(
 
 
 def collect(protocol: Protocol, out: Path) -> list[Finished]:
-    """Everything under ``out`` that fits the protocol, in the report's order."""
+    """The trials under ``out`` that belong to the protocol, in the report's order."""
     finished = []
     for name, experiment in EXPERIMENTS.items():
         wanted = {key(params) for params in experiment.tasks(protocol)}
@@ -74,8 +79,7 @@ def collect(protocol: Protocol, out: Path) -> list[Finished]:
 
 
 def write(finished: Sequence[Finished], protocol: Protocol, out: Path, seconds: float) -> None:
-    """JSON with every table and claim (the trials lie beside it), and the report; each replaces its predecessor in one
-    step."""
+    """Write ``results.json`` (every table and claim) and ``report.html``; each replaces its predecessor in one step."""
     tree: dict[str, Any] = {
         "settings": _plain(protocol),
         "experiments": {
@@ -131,7 +135,8 @@ def _plain(protocol: Protocol) -> dict[str, Any]:
 
 
 def _facts(tree: dict[str, Any]) -> list[tuple[str, str]]:
-    settings, times = tree["settings"], tree["times"]
+    settings = tree["settings"]
+    times = tree["times"]
     versions = ", ".join(f"{k} {v}" for k, v in settings["versions"].items())
     spent = ", ".join(f"{k} {v:g} s" for k, v in times.items() if k != "wall")
     protocol = settings["protocol"]

@@ -13,7 +13,9 @@ from mssvm.core.arrays import Ints
 from mssvm.data.graphs import Graph
 from mssvm.experiments.simulate import PartlyLabelled, grid_edges
 
-ROWS, COLUMNS, N_LABELS = 20, 40, 5
+ROWS = 20
+COLUMNS = 40
+N_LABELS = 5
 N_WEIGHTS = 2 * N_LABELS + N_LABELS**2
 WIDTHS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)  # standard deviations of the Gaussian filter, in pixels
 

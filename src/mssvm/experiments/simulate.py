@@ -44,7 +44,7 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class PartlyLabelled:
-    """Instances as users give them, the true label of every label site, and the sites whose label is never seen."""
+    """Instances as an estimator takes them, the true labels of all sites, and masks of sites whose label is missing."""
 
     X: Sequence[Any]
     states: Sequence[Ints]
@@ -56,11 +56,18 @@ class PartlyLabelled:
     @property
     def y(self) -> list[list[int | None]]:
         """Labels for ``fit``: None where they are missing."""
-        pairs = zip(self.states, self.hidden, strict=True)
-        return [[None if h else s for s, h in zip(z.tolist(), mask.tolist(), strict=True)] for z, mask in pairs]
+        labels = []
+        for states, hidden in zip(self.states, self.hidden, strict=True):
+            pairs = zip(states.tolist(), hidden.tolist(), strict=True)
+            labels.append([None if missing else state for state, missing in pairs])
+        return labels
 
     def select(self, instances: Ints) -> PartlyLabelled:
-        return PartlyLabelled(*([part[i] for i in instances] for part in (self.X, self.states, self.hidden)))
+        return PartlyLabelled(
+            [self.X[i] for i in instances],
+            [self.states[i] for i in instances],
+            [self.hidden[i] for i in instances],
+        )
 
     def revealed(self) -> PartlyLabelled:
         """The same with every site an output."""
@@ -68,8 +75,10 @@ class PartlyLabelled:
 
     def accuracy(self, fitted: Any, decode: str = "map") -> float:
         """Share of the labelled sites, in per cent, that a fitted estimator predicts right; the others are hidden."""
-        found, seen = fitted.predict(self.X, hidden_sites=self.hidden, decode=decode), ~np.concatenate(self.hidden)
-        return 100 * float(np.mean((np.concatenate(found) == np.concatenate(self.states))[seen]))
+        predicted = fitted.predict(self.X, hidden_sites=self.hidden, decode=decode)
+        labelled = ~np.concatenate(self.hidden)
+        right = np.concatenate(predicted) == np.concatenate(self.states)
+        return 100 * float(np.mean(right[labelled]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +96,8 @@ class Truth:
     @classmethod
     def draw(cls, graph: Topology, output: Bools, recipe: Recipe, rng: np.random.Generator) -> Truth:
         """Normal weights; standard normals are drawn first, so that other scales reuse the same draws."""
-        n, k = graph.n_vars, recipe.n_states
+        n = graph.n_vars
+        k = recipe.n_states
         has_input = ~output if recipe.inputs == "hidden" else np.ones(n, dtype=bool)
         site = rng.standard_normal((n, k)) * np.where(output, recipe.sigma_y, recipe.sigma_h)[:, None]
         x = rng.standard_normal((n, k)) * recipe.sigma_x
@@ -100,8 +110,8 @@ class Truth:
         joint = self.x[:, :, None] + self.x_site
         inputs_out, p_x = power_sum(joint, 1.0, axis=1)
         states = draw_states(self.graph, self.site + inputs_out, self.edge, n, rng)
-        given = p_x.transpose(0, 2, 1)[np.arange(self.graph.n_vars), states]
-        return pick(given, rng), states
+        p_x_given_state = p_x.transpose(0, 2, 1)[np.arange(self.graph.n_vars), states]
+        return pick(p_x_given_state, rng), states
 
     @property
     def n_states(self) -> int:
@@ -114,11 +124,13 @@ class Truth:
     def labelled(self, x: Ints, states: Ints) -> PartlyLabelled:
         """Drawn instances as the learner sees them: one-hot features on sites with an input, labels of the outputs."""
         onehot = np.eye(self.n_states)[x.T]
-        seen, blind = np.flatnonzero(self.has_input), np.flatnonzero(~self.has_input)
-        edges = {f"edge {e}": [scope] for e, scope in enumerate(self.graph.scopes)}
-        sites = [{f"site {i}": [[i]] for i in part.tolist()} for part in (seen, blind)]
-        bare = FactorInput(["y" if out else "h" for out in self.output], {**sites[0], **edges, **sites[1]})
-        X = [bare.with_features({f"site {i}": onehot[i, b : b + 1] for i in seen.tolist()}) for b in range(len(x))]
+        with_input = np.flatnonzero(self.has_input).tolist()
+        without_input = np.flatnonzero(~self.has_input).tolist()
+        factors: dict[str, Any] = {f"site {i}": [[i]] for i in with_input}
+        factors |= {f"edge {e}": [scope] for e, scope in enumerate(self.graph.scopes)}
+        factors |= {f"site {i}": [[i]] for i in without_input}
+        bare = FactorInput(["y" if output else "h" for output in self.output], factors)
+        X = [bare.with_features({f"site {i}": onehot[i, b : b + 1] for i in with_input}) for b in range(len(x))]
         labels = list(states[:, self.output])
         return PartlyLabelled(X, labels, [np.zeros_like(z, dtype=bool) for z in labels])
 
@@ -164,8 +176,9 @@ def simulate(edges: Sequence[tuple[int, int]], output: Bools, recipe: Recipe, rn
     graph = Topology((recipe.n_states,) * len(output), tuple(edges))
     for_model, for_train, for_test = rng.spawn(3)
     truth = Truth.draw(graph, output, recipe, for_model)
-    drawn = truth.sample(recipe.n_train, for_train), truth.sample(recipe.n_test, for_test)
-    return Simulation(truth, *(truth.labelled(x, states) for x, states in drawn))
+    train = truth.labelled(*truth.sample(recipe.n_train, for_train))
+    test = truth.labelled(*truth.sample(recipe.n_test, for_test))
+    return Simulation(truth, train, test)
 
 
 def draw_states(graph: Topology, unary: Floats, edge: Floats, n: int, rng: np.random.Generator) -> Ints:
@@ -178,10 +191,10 @@ def draw_states(graph: Topology, unary: Floats, edge: Floats, n: int, rng: np.ra
     factors += [((i, j), edge[e]) if i < j else ((j, i), edge[e].T) for e, (i, j) in enumerate(graph.scopes)]
     conditionals: list[tuple[list[int], Floats]] = []
     for i in range(graph.n_vars):
-        mine = [f for f in factors if f[0][0] == i]
-        scope = sorted({v for variables, _ in mine for v in variables})
+        bucket = [f for f in factors if f[0][0] == i]
+        scope = sorted({v for variables, _ in bucket for v in variables})
         total = np.zeros((k,) * len(scope))
-        for variables, table in mine:
+        for variables, table in bucket:
             total = total + table.reshape([k if v in variables else 1 for v in scope])
         message, p = power_sum(total, 1.0, axis=0)
         factors = [f for f in factors if f[0][0] != i]
@@ -190,8 +203,9 @@ def draw_states(graph: Topology, unary: Floats, edge: Floats, n: int, rng: np.ra
         conditionals.append((scope[1:], np.moveaxis(p, 0, -1)))
     states = np.zeros((n, graph.n_vars), dtype=np.int64)
     for i in reversed(range(graph.n_vars)):
-        given, p = conditionals[i]
-        states[:, i] = pick(np.broadcast_to(p[tuple(states[:, v] for v in given)], (n, k)), rng)
+        later, p = conditionals[i]
+        conditional = p[tuple(states[:, v] for v in later)]
+        states[:, i] = pick(np.broadcast_to(conditional, (n, k)), rng)
     return states
 
 

@@ -1,4 +1,4 @@
-"""The size of the initial weights: Tables 2 and 3 from starts of several scales, and what tells start from model.
+"""The size of the initial weights: Tables 2 and 3 from starts of several scales.
 
 The paper does not state the scale of its initial weights. After ``n`` steps of rate ``r`` Algorithm 1 still carries
 (1 - r)^n of them: 78% for LSSVM (0.001, 250 steps), 5% for MSSVM (0.02, 150 steps). So LSSVM is also run for 5,000
@@ -7,6 +7,7 @@ steps and at MSSVM's rate, and every member to the end by L-BFGS.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from mssvm.experiments.collect import (
@@ -18,7 +19,7 @@ from mssvm.experiments.collect import (
     lead_over,
     member_cells,
     member_header,
-)  # fmt: skip
+)
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.table2 import TITLES
 from mssvm.experiments.trials import Result, cross
@@ -46,7 +47,8 @@ def run(protocol: Protocol, params: Params) -> Result:
     members = settings["members"]
     changes = {}
     if "sigma_h" in params:
-        members, changes = [*members, *settings["baselines"]], {"sigma_h": params["sigma_h"]}
+        members = [*members, *settings["baselines"]]
+        changes = {"sigma_h": params["sigma_h"]}
     arena = protocol.arena(NAME, params, **changes)
     result: Result = {"bayes": arena.bayes()}
     for member in members:
@@ -72,10 +74,10 @@ def _solvers(settings: Params, trials: Trials, graph: str) -> Table:
     rows = []
     axes = {"reading": settings["readings"], "solver": settings["solvers"][graph], "scale": settings["scales"]}
     for where in cross(graph=[graph], **axes):
-        found = trials.where(**where)
-        if found:
+        n = len(trials.where(**where))
+        if n:
             left = " / ".join(f"{trials.estimate(at(m, 'left'), **where).mean:.2f}" for m in settings["members"])
-            label = [where["reading"], where["solver"], f"{where['scale']:g}", str(len(found))]
+            label = [where["reading"], where["solver"], f"{where['scale']:g}", str(n)]
             rows.append([*label, *member_cells(trials, settings["members"], **where), left])
     header = ["reading", "solver", "scale", "trials", *member_header(settings["members"]), "start left (M / L / H)"]
     return Table(TITLES[graph], header, rows, "± is the standard error; brackets are 95% intervals.", 3)
@@ -85,21 +87,23 @@ def _sigmas(settings: Params, trials: Trials) -> Table:
     members: list[Any] = [*settings["members"], *settings["baselines"]]
     rows = []
     for where in cross(reading=settings["readings"], scale=settings["scales"], sigma_h=settings["sigma_hs"]):
-        found = trials.where(**where)
-        if found:
-            label = [where["reading"], f"{where['scale']:g}", f"{where['sigma_h']:g}", str(len(found))]
+        n = len(trials.where(**where))
+        if n:
+            label = [where["reading"], f"{where['scale']:g}", f"{where['sigma_h']:g}", str(n)]
             rows.append([*label, *member_cells(trials, members, **where)])
     header = ["reading", "scale", "sigma_h", "trials", *member_header(members)]
     return Table("Table 3 from starts of several scales, L-BFGS", header, rows, n_labels=3)
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    """Two sentences of ours, put down before the trials: where the paper's gap comes from, and what ends it."""
-    settings, lead = protocol.settings(NAME), lead_over("L")
-    small, large = min(settings["scales"]), max(settings["scales"])
+    """Two hypotheses, written down before the trials: where the paper's gap comes from, and what ends it."""
+    settings = protocol.settings(NAME)
+    lead = lead_over("L")
+    small = min(settings["scales"])
+    large = max(settings["scales"])
     grows: Comparisons = {reading: [] for reading in settings["readings"]}
     ends: Comparisons = {reading: [] for reading in settings["readings"]}
-    for reading, graph in ((r, g) for r in settings["readings"] for g in settings["solvers"]):
+    for reading, graph in product(settings["readings"], settings["solvers"]):
         sgd = {"reading": reading, "graph": graph, "solver": "SGD", "scale": large}
         label = f"{graph}, scale {large:g} - {small:g}"
         grows[reading] += trials.compare(label, lead, lead, sgd, sgd | {"scale": small})

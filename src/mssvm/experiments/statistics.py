@@ -40,8 +40,11 @@ class Estimate:
 
     def show(self, digits: int = 2, sign: bool = False) -> str:
         """Mean and standard error."""
-        text = f"{self.mean:{'+' if sign else ''}.{digits}f}"
-        return text if self.n < 2 else f"{text} ± {self.se:.{digits}f}"
+        plus = "+" if sign else ""
+        text = f"{self.mean:{plus}.{digits}f}"
+        if self.n < 2:
+            return text
+        return f"{text} ± {self.se:.{digits}f}"
 
     def interval(self, digits: int = 2) -> str:
         if self.n < 2:
@@ -54,7 +57,7 @@ class Estimate:
 
 
 class Verdict(StrEnum):
-    """Which way a pooled difference lies."""
+    """The direction of a pooled difference."""
 
     CLAIMED = "as claimed"
     UNDECIDED = "undecided"
@@ -63,21 +66,25 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Differences:
-    """One comparison of a claim: a difference for every trial, positive where the claim is right."""
+    """One comparison of a claim: a difference for every trial, positive if the claim is right."""
 
     label: str
     values: Mapping[int, float]
 
 
-def pool(found: Sequence[Differences], confidence: float) -> Estimate:
-    """The mean of the comparisons' means. Comparisons share the draws of a trial, so trials are what varies: the
-    standard error adds a trial's deviations over all comparisons before squaring (errors clustered by trial)."""
+def pool(comparisons: Sequence[Differences], confidence: float) -> Estimate:
+    """The mean of the comparisons' means, with errors clustered by trial.
+
+    Comparisons share the draws of a trial, so only trials are independent: the standard error adds a trial's deviations
+    over all comparisons before squaring.
+    """
     deviation: dict[int, float] = defaultdict(float)
-    means = [float(np.mean(list(d.values.values()))) for d in found]
-    for d, mean in zip(found, means, strict=True):
-        for trial, value in d.values.items():
-            deviation[trial] += (value - mean) / (len(d.values) * len(found))
-    mean, n = float(np.mean(means)), len(deviation)
+    means = [float(np.mean(list(comparison.values.values()))) for comparison in comparisons]
+    for comparison, mean in zip(comparisons, means, strict=True):
+        for trial, value in comparison.values.items():
+            deviation[trial] += (value - mean) / (len(comparison.values) * len(comparisons))
+    mean = float(np.mean(means))
+    n = len(deviation)
     if n < 2:
         return Estimate(mean, float("nan"), -float("inf"), float("inf"), n)
     se = sqrt(sum(v * v for v in deviation.values()) * n / (n - 1))
@@ -92,27 +99,28 @@ def judge(pooled: Estimate, minimum: int) -> Verdict:
     return Verdict.CLAIMED if pooled.mean > 0 else Verdict.OPPOSITE
 
 
-def each(found: Sequence[Differences], confidence: float, minimum: int) -> list[Verdict]:
+def judge_each(comparisons: Sequence[Differences], confidence: float, minimum: int) -> list[Verdict]:
     """The verdict on every comparison by itself, with Holm's correction for their number."""
-    estimates = [pool([d], confidence) for d in found]
-    p = [_p_value(e) if e.n >= minimum else 1.0 for e in estimates]
-    verdicts = [Verdict.UNDECIDED] * len(found)
-    for rank, k in enumerate(sorted(range(len(p)), key=p.__getitem__)):
-        if p[k] > (1 - confidence) / (len(p) - rank):
+    estimates = [pool([comparison], confidence) for comparison in comparisons]
+    p_values = [_p_value(estimate) if estimate.n >= minimum else 1.0 for estimate in estimates]
+    verdicts = [Verdict.UNDECIDED] * len(comparisons)
+    smallest_first = sorted(range(len(p_values)), key=lambda k: p_values[k])
+    for rank, k in enumerate(smallest_first):
+        if p_values[k] > (1 - confidence) / (len(p_values) - rank):
             break
         verdicts[k] = Verdict.CLAIMED if estimates[k].mean > 0 else Verdict.OPPOSITE
     return verdicts
 
 
-def _p_value(e: Estimate) -> float:
-    """Of a difference of zero, two-sided."""
-    if e.se == 0:
-        return float(e.mean == 0)
-    return float(2 * student.sf(abs(e.mean) / e.se, e.n - 1))
+def _p_value(estimate: Estimate) -> float:
+    """Two-sided p-value of a difference of zero."""
+    if estimate.se == 0:
+        return float(estimate.mean == 0)
+    return float(2 * student.sf(abs(estimate.mean) / estimate.se, estimate.n - 1))
 
 
 def size(pooled: Estimate, paper: float) -> str:
-    """How the effect found compares with the paper's."""
+    """The size of the effect relative to the paper's, in words."""
     if pooled.low <= paper <= pooled.high:
         return "of the paper's size"
     return "smaller" if pooled.mean < paper else "larger"

@@ -15,18 +15,20 @@ from mssvm.experiments.trials import Result, cross
 from mssvm.report import Claim, Figure, Section, Table, Text, heat_map
 
 NAME = "table1"
-BETWEEN = {"eps_y": 0.5, "eps_h": 1.0}  # what the protocol calls E
+BETWEEN = {"eps_y": 0.5, "eps_h": 1.0}  # member E of the protocol
 
 
 def tasks(protocol: Protocol) -> list[Params]:
-    settings, out = protocol.settings(NAME), []
+    settings = protocol.settings(NAME)
+    out = []
     for part in settings["parts"]:
         out += cross(part=[part], trial=range(protocol.n_trials(NAME, part)), reading=settings["readings"])
     return out
 
 
 def run(protocol: Protocol, params: Params) -> Result:
-    arena, settings = protocol.arena(NAME, params), protocol.settings(NAME)
+    arena = protocol.arena(NAME, params)
+    settings = protocol.settings(NAME)
     if params["part"] == "tuned":
         return {m: _tuned(protocol, arena, *_member(m)) for m in settings["tuned_members"]}
     pairs = cross(eps_y=settings["eps_y"], eps_h=settings["eps_h"])
@@ -35,7 +37,10 @@ def run(protocol: Protocol, params: Params) -> Result:
 
 
 def _member(letter: str) -> tuple[Any, dict[str, float]]:
-    return (UnifiedSSVM, BETWEEN) if letter == "E" else (letter, {})
+    """A member and its temperatures, where these are parameters."""
+    if letter == "E":
+        return UnifiedSSVM, BETWEEN
+    return letter, {}
 
 
 def _title(letter: str) -> str:
@@ -62,11 +67,13 @@ def _tuned(protocol: Protocol, arena: Arena, member: Any, temperatures: dict[str
     means = []
     for C in settings["tuned_C"]:
         split = [replace(arena, train=inside, test=outside, C=C) for inside, outside in parts]
-        means.append(float(np.mean([_score(protocol, one, member, temperatures) for one in split])))
+        means.append(float(np.mean([_score(protocol, fold_arena, member, temperatures) for fold_arena in split])))
     best = settings["tuned_C"][int(np.argmax(means))]
     plain = _score(protocol, arena, member, temperatures)
-    chosen = plain if best == arena.C else _score(protocol, replace(arena, C=best), member, temperatures)
-    return {"C": best, "accuracy": chosen, "plain": plain}
+    tuned = plain
+    if best != arena.C:
+        tuned = _score(protocol, replace(arena, C=best), member, temperatures)
+    return {"C": best, "accuracy": tuned, "plain": plain}
 
 
 def _cell(eps_y: float, eps_h: float) -> str:
@@ -92,17 +99,23 @@ def _map(settings: Params, trials: Trials, reading: str) -> str:
     where = {"part": "temperatures", "reading": reading}
     values: list[list[float | None]] = []
     texts = []
-    for y in settings["eps_y"]:
-        cells = [(at(_cell(y, h)), h) for h in settings["eps_h"]]
-        found = [trials.estimate(value, **where) for value, _ in cells]
-        gaps = [trials.difference(value, at(_cell(0.0, 1.0)), **where) for value, _ in cells]
-        values.append([e.mean for e in found])
-        texts.append([
-            f"{e.mean:.2f}\n" + ("MSSVM" if (y, h) == (0.0, 1.0) else g.show(sign=True).replace(" ± ", "±"))
-            for e, g, (_, h) in zip(found, gaps, cells, strict=True)
-        ])  # fmt: skip
-    rows, columns = ([f"{e:g}" for e in settings[k]] for k in ("eps_y", "eps_h"))
-    likelihood = trials.difference(at("HCRF"), at(_cell(0.0, 1.0)), **where)
+    mssvm = at(_cell(0.0, 1.0))
+    for eps_y in settings["eps_y"]:
+        row_values: list[float | None] = []
+        row_texts = []
+        for eps_h in settings["eps_h"]:
+            accuracy = at(_cell(eps_y, eps_h))
+            mean = trials.estimate(accuracy, **where).mean
+            second_line = trials.difference(accuracy, mssvm, **where).show(sign=True).replace(" ± ", "±")
+            if (eps_y, eps_h) == (0.0, 1.0):
+                second_line = "MSSVM"
+            row_values.append(mean)
+            row_texts.append(f"{mean:.2f}\n{second_line}")
+        values.append(row_values)
+        texts.append(row_texts)
+    rows = [f"{eps_y:g}" for eps_y in settings["eps_y"]]
+    columns = [f"{eps_h:g}" for eps_h in settings["eps_h"]]
+    likelihood = trials.difference(at("HCRF"), mssvm, **where)
     title = f"Reading {reading} (HCRF: {likelihood.show(sign=True)})"
     return heat_map(title, rows, columns, values, "eps_y", "eps_h", texts)
 
@@ -112,7 +125,8 @@ def _tuned_table(settings: Params, trials: Trials) -> Table:
     for reading in trials.present("reading", settings["readings"], part="tuned"):
         where = {"part": "tuned", "reading": reading}
         for m in settings["tuned_members"]:
-            plain, tuned = (trials.estimate(v, **where).show() for v in (at(m, "plain"), member_accuracy(m)))
+            plain = trials.estimate(at(m, "plain"), **where).show()
+            tuned = trials.estimate(member_accuracy(m), **where).show()
             chosen = f"{np.median(trials.values(at(m, 'C'), **where)):g}"
             gap = "" if m == "M" else trials.gap("M", m, **where).interval()
             mixed = trials.difference(at("M", "plain"), member_accuracy(m), **where).interval()
@@ -126,10 +140,13 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     parts = {r: {"part": "tuned", "reading": r} for r in protocol.settings(NAME)["readings"]}
     out: list[Claim] = []
     for letter, m in zip("abc", ("L", "H", "E"), strict=True):
-        value = member_accuracy("M"), member_accuracy(m)
-        found = {r: trials.compare(f"MSSVM - {_title(m)}, C by CV", *value, where) for r, where in parts.items()}
+        label = f"MSSVM - {_title(m)}, C by CV"
+        by_reading = {
+            reading: trials.compare(label, member_accuracy("M"), member_accuracy(m), where)
+            for reading, where in parts.items()
+        }
         text = f"Beyond the paper: MSSVM is more accurate than {_title(m)} when both choose C by cross-validation."
-        out += claim(protocol, f"11{letter}", text, "", found)
+        out += claim(protocol, f"11{letter}", text, "", by_reading)
     return out
 
 

@@ -15,7 +15,7 @@ from mssvm.experiments.collect import (
     member_cells,
     member_header,
     paper_cells,
-)  # fmt: skip
+)
 from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.statistics import Differences
@@ -32,7 +32,8 @@ PAPER = {
 
 def tasks(protocol: Protocol) -> list[Params]:
     """Every graph, reading, solver and trial; all members are in one task."""
-    settings, out = protocol.settings(NAME), []
+    settings = protocol.settings(NAME)
+    out = []
     for graph, solvers in settings["solvers"].items():
         trials = range(protocol.n_trials(NAME, graph))
         out += cross(graph=[graph], solver=solvers, trial=trials, reading=settings["readings"])
@@ -43,8 +44,8 @@ def run(protocol: Protocol, params: Params) -> Result:
     """Accuracy, objective and inference calls of every member."""
     arena = protocol.arena(NAME, params)
     trained = protocol.train(NAME, arena, params["solver"], params["graph"])
-    found = {m: arena.report(fitted, "accuracy", "objective", "calls", "outcome") for m, fitted in trained}
-    return {"bayes": arena.bayes(), **found}
+    reports = {m: arena.report(fitted, "accuracy", "objective", "calls", "outcome") for m, fitted in trained}
+    return {"bayes": arena.bayes(), **reports}
 
 
 def section(protocol: Protocol, trials: Trials) -> Section:
@@ -81,12 +82,14 @@ def _rates(protocol: Protocol) -> str:
 
 def _table(protocol: Protocol, trials: Trials, graph: str) -> Table:
     settings = protocol.settings(NAME)
-    members, rows = settings["members"], []
+    members = settings["members"]
+    rows = []
     for where in cross(graph=[graph], reading=settings["readings"], solver=settings["solvers"][graph]):
-        found = trials.where(**where)
-        if found:
-            first = [where["reading"], where["solver"], str(len(found)), trials.estimate(at("bayes"), **where).show()]
-            rows.append([*first, *member_cells(trials, members, **where)])
+        n = len(trials.where(**where))
+        if n:
+            bayes = trials.estimate(at("bayes"), **where).show()
+            label = [where["reading"], where["solver"], str(n)]
+            rows.append([*label, bayes, *member_cells(trials, members, **where)])
     strong = frozenset(range(len(rows), len(rows) + len(PAPER[graph])))
     rows += [["paper", s.removeprefix("paper "), "20", "", *paper_cells(v)] for s, v in PAPER[graph].items()]
     header = ["reading", "solver", "trials", "Bayes", *member_header(members)]
@@ -94,8 +97,10 @@ def _table(protocol: Protocol, trials: Trials, graph: str) -> Table:
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    settings, where = protocol.settings(NAME), "Section 7.1, Table 2"
-    graphs, value = settings["solvers"], member_accuracy("L")
+    settings = protocol.settings(NAME)
+    where = "Section 7.1, Table 2"
+    graphs = settings["solvers"]
+    value = member_accuracy("L")
     bases = {r: cross(reading=[r], graph=graphs) for r in settings["readings"]}
     cells = {r: [w | {"solver": s} for w in found for s in graphs[w["graph"]]] for r, found in bases.items()}
 

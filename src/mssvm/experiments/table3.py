@@ -16,7 +16,7 @@ from mssvm.experiments.collect import (
     member_header,
     over,
     paper_cells,
-)  # fmt: skip
+)
 from mssvm.experiments.members import NAMES
 from mssvm.experiments.protocol import Params, Protocol
 from mssvm.experiments.statistics import Estimate
@@ -43,7 +43,8 @@ def run(protocol: Protocol, params: Params) -> Result:
 
 def section(protocol: Protocol, trials: Trials) -> Section:
     settings = protocol.settings(NAME)
-    members, tables = settings["members"], []
+    members = settings["members"]
+    tables = []
     for reading in trials.present("reading", settings["readings"]):
         tables += _tables(f"Reading {reading}", _rows(trials, reading, settings["sigma_hs"], members), members)
     tables += _tables("The paper's figures (20 trials)", _paper(), members)
@@ -57,7 +58,8 @@ def section(protocol: Protocol, trials: Trials) -> Section:
 
 def _tables(title: str, rows: list[list[str]], members: list[str]) -> list[Table]:
     """Accuracies, and the differences to MSSVM, which follow them in the rows; the last row is the average."""
-    header, last = ["sigma_h", "trials", "Bayes", *member_header(members)], frozenset({len(rows) - 1})
+    header = ["sigma_h", "trials", "Bayes", *member_header(members)]
+    last = frozenset({len(rows) - 1})
     cut = 3 + len(members)
     gaps = [[row[0], *row[cut:]] for row in rows]
     return [
@@ -77,9 +79,9 @@ def _rows(trials: Trials, reading: str, sigmas: list[float], members: list[str])
 
 def _average(trials: Trials, reading: str, members: list[str]) -> list[str]:
     """Means over sigma_h trial by trial, so that their standard errors respect the shared draws."""
-    found = trials.where(reading=reading)
-    numbers = sorted({t.params["trial"] for t in found})
-    of_trial = [[t.result for t in found if t.params["trial"] == k] for k in numbers]
+    own = trials.where(reading=reading)
+    numbers = sorted({trial.params["trial"] for trial in own})
+    of_trial = [[trial.result for trial in own if trial.params["trial"] == k] for k in numbers]
     by_trial = {m: [np.mean([r[m]["accuracy"] for r in results]) for results in of_trial] for m in members}
     shown = [Estimate.of(by_trial[m], trials.confidence).show() for m in members]
     others = [m for m in members if m != "M"]
@@ -92,13 +94,18 @@ def _paper() -> list[list[str]]:
 
 
 def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
-    settings, place = protocol.settings(NAME), "Section 7.1, Table 3"
-    readings, sigmas = settings["readings"], settings["sigma_hs"]
-    low, high, column = min(sigmas), max(sigmas), {m: k for k, m in enumerate(settings["members"])}
+    settings = protocol.settings(NAME)
+    place = "Section 7.1, Table 3"
+    readings = settings["readings"]
+    sigmas = settings["sigma_hs"]
+    low = min(sigmas)
+    high = max(sigmas)
+    column = {m: k for k, m in enumerate(settings["members"])}
 
     def grows(member: str) -> Comparisons:
         pairs = {r: cross(reading=[r], sigma_h=[low, high]) for r in readings}
-        label, lead = f"gap to {NAMES[member]} at {low:g} - at {high:g}", lead_over(member)
+        label = f"gap to {NAMES[member]} at {low:g} - at {high:g}"
+        lead = lead_over(member)
         return {r: trials.compare(label, lead, lead, *both) for r, both in pairs.items()}
 
     def above(better: str, worse: str, at_sigmas: list[float]) -> Comparisons:
@@ -110,17 +117,17 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
 
     growth = {m: paper("M", m, [low]) - paper("M", m, [high]) for m in ("L", "M3E")}
     worst = {m: above(m, "M3E", [low]) for m in ("L", "H", "ModLat")}
-    last: Comparisons = {r: [d for found in worst.values() for d in found[r]] for r in readings}
+    last: Comparisons = {r: [d for by_reading in worst.values() for d in by_reading[r]] for r in readings}
     lowest = float(np.mean([paper(m, "M3E", [low]) for m in worst]))
-    found = [
+    out = [
         *claim(protocol, "6a", "MSSVM's lead over LSSVM grows as sigma_h falls.", place, grows("L"), growth["L"]),
         *claim(protocol, "6b", "MSSVM's lead over M3E grows as sigma_h falls.", place, grows("M3E"), growth["M3E"]),
         *claim(protocol, "6c", f"M3E is the worst at sigma_h = {low:g}.", place, last, lowest),
     ]
     for letter, member in zip("defg", ("L", "H", "M3E", "ModLat"), strict=True):
         text = f"MSSVM is more accurate than {NAMES[member]}, over all sigma_h."
-        found += claim(protocol, f"6{letter}", text, place, above("M", member, sigmas), paper("M", member, sigmas))
-    return found
+        out += claim(protocol, f"6{letter}", text, place, above("M", member, sigmas), paper("M", member, sigmas))
+    return out
 
 
 EXPERIMENT = Experiment(NAME, over(NAME, "reading", "sigma_h"), run, section)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from mssvm.report import Claim, Figure, Section, Table, Text, label_picture, leg
 from mssvm.structures import GraphModel
 
 NAME = "table4"
-PATCH, MARGINALS = "patch", "H marginals"
+PATCH = "patch"
+MARGINALS = "H marginals"
 TITLES = NAMES | {PATCH: "single patches", MARGINALS: "HCRF by max-marginals"}
 PAPER = {
     "M": (72.4, 89.7, 88.3, 71.9, 70.8),
@@ -38,7 +40,9 @@ def skip(protocol: Protocol) -> str:
     """Why this experiment cannot run; empty if it can."""
     if not protocol.data:
         return "needs the MSRC images; name their folder with --data"
-    return "" if find_spec("cv2") else "needs OpenCV: pip install 'mssvm[vision]'"
+    if find_spec("cv2") is None:
+        return "needs OpenCV: pip install 'mssvm[vision]'"
+    return ""
 
 
 def tasks(protocol: Protocol) -> list[Params]:
@@ -52,12 +56,14 @@ def run(protocol: Protocol, params: Params) -> Result:
     """Right and labelled patches per test image and category, for every member and for single patches."""
     settings = protocol.settings(NAME)
     patches = _patches(*protocol.data)
-    kept = np.linspace(0, len(patches) - 1, min(settings.get("n_images", len(patches)), len(patches))).astype(int)
-    patches = [patches[i] for i in kept]  # images are ordered by subject, so some of them means evenly spread ones
+    # Images are ordered by subject: a subset is evenly spread.
+    n_images = min(settings.get("n_images", len(patches)), len(patches))
+    patches = [patches[i] for i in np.linspace(0, len(patches) - 1, n_images).astype(int)]
     fold = np.arange(len(patches)) % settings["n_folds"]
-    train, test = np.flatnonzero(fold != params["fold"]), np.flatnonzero(fold == params["fold"])
-    known = train if params["codebook"] == "fold" else np.arange(len(patches))
-    words = codebook([patches[i] for i in known], settings["words"], protocol.seed)
+    train = np.flatnonzero(fold != params["fold"])
+    test = np.flatnonzero(fold == params["fold"])
+    codebook_images = train if params["codebook"] == "fold" else np.arange(len(patches))
+    words = codebook([patches[i] for i in codebook_images], settings["words"], protocol.seed)
     rows = [features(p, words.predict(p.sift.astype(np.float64)), settings["words"]) for p in patches]
     data = Fold(patches, rows, train, test, settings["inner"])
     shown = data.varied(settings["examples"] if params["fold"] == 0 else 0)
@@ -69,12 +75,16 @@ def run(protocol: Protocol, params: Params) -> Result:
 
 
 class Fold:
-    """Images with features: which are trained on, held out of that to choose settings by, and tested on."""
+    """Images with features, and their split: ``train`` and ``test``; ``inner`` and ``held_out`` split ``train``."""
 
     def __init__(self, patches: list[Patches], rows: list[Any], train: Ints, test: Ints, every: int) -> None:
         held_out = np.arange(len(train)) % every == 0
-        self.rows, self.labels = rows, [p.labels for p in patches]
-        self.train, self.test, self.inner, self.held_out = train, test, train[~held_out], train[held_out]
+        self.rows = rows
+        self.labels = [p.labels for p in patches]
+        self.train = train
+        self.test = test
+        self.inner = train[~held_out]
+        self.held_out = train[held_out]
         # The graph model has a bias of its own, so the constant feature goes.
         graphs = [Graph(row[:, :-1], grid_edges(*p.shape)) for row, p in zip(rows, patches, strict=True)]
         self.images = PartlyLabelled(graphs, self.labels, [labels == UNKNOWN for labels in self.labels])
@@ -86,16 +96,21 @@ class Fold:
 
     def single(self, images: Ints) -> tuple[Any, Ints]:
         """Features and labels of the patches of some images, without structure."""
-        rows, labels = ([part[i] for i in images] for part in (self.rows, self.labels))
-        return sparse.vstack(rows, format="csr"), np.concatenate(labels)
+        rows = sparse.vstack([self.rows[i] for i in images], format="csr")
+        labels = np.concatenate([self.labels[i] for i in images])
+        return rows, labels
 
     def count(self, decoded: list[Ints], shown: Ints) -> Result:
-        """Per test image and category: labelled patches, and those that were right; and what was decoded in some."""
-        pairs = [(mine, self.labels[i]) for mine, i in zip(decoded, self.test, strict=True)]
-        total = [[int(np.sum(labels == k)) for k in range(len(CATEGORIES))] for _, labels in pairs]
-        right = [[int(np.sum((labels == k) & (mine == k))) for k in range(len(CATEGORIES))] for mine, labels in pairs]
-        at = {int(i): mine for i, mine in zip(self.test, decoded, strict=True)}
-        return {"right": right, "total": total, "shown": [at[int(i)].tolist() for i in shown]}
+        """Labelled patches and right ones by test image and category, and the labels decoded for ``shown`` images."""
+        categories = range(len(CATEGORIES))
+        decoded_of = {int(i): labels for i, labels in zip(self.test, decoded, strict=True)}
+        total = []
+        right = []
+        for i, predicted in decoded_of.items():
+            labels = self.labels[i]
+            total.append([int(np.sum(labels == k)) for k in categories])
+            right.append([int(np.sum((labels == k) & (predicted == k))) for k in categories])
+        return {"right": right, "total": total, "shown": [decoded_of[int(i)].tolist() for i in shown]}
 
 
 def _member(protocol: Protocol, data: Fold, member: str, how: str, shown: Ints) -> Result:
@@ -113,16 +128,21 @@ def _member(protocol: Protocol, data: Fold, member: str, how: str, shown: Ints) 
         common: dict[str, Any] = {"C": C, "init": "zeros", "classes": range(len(CATEGORIES))}
         return MEMBERS[member](GraphModel(), solver=solver, inference=inference, **common).fit(images.X, images.y)
 
-    inner, held_out, train, test = map(data.images.select, (data.inner, data.held_out, data.train, data.test))
-    pairs = [(C, rate) for C in settings["solvers"][how]["Cs"] for rate in settings["solvers"][how]["rates"]]
-    scores = [held_out.accuracy(fit(inner, *pair), protocol.decode) for pair in pairs] if len(pairs) > 1 else [0.0]
-    best = pairs[int(np.argmax(scores))]
-    fitted = fit(train, *best)
-    decoded = {
-        how: fitted.predict(test.X, hidden_sites=test.hidden, decode=how) for how in (protocol.decode, "marginal")
-    }
-    found = {member: data.count(decoded[protocol.decode], shown) | {"C": best[0], "rate": best[1]}}
-    return found | ({MARGINALS: data.count(decoded["marginal"], shown)} if member == "H" else {})
+    pairs = list(product(settings["solvers"][how]["Cs"], settings["solvers"][how]["rates"]))
+    scores = [0.0]
+    if len(pairs) > 1:
+        inner = data.images.select(data.inner)
+        held_out = data.images.select(data.held_out)
+        scores = [held_out.accuracy(fit(inner, C, rate), protocol.decode) for C, rate in pairs]
+    C, rate = pairs[int(np.argmax(scores))]
+    fitted = fit(data.images.select(data.train), C, rate)
+    test = data.images.select(data.test)
+    decoded = fitted.predict(test.X, hidden_sites=test.hidden, decode=protocol.decode)
+    result = {member: data.count(decoded, shown) | {"C": C, "rate": rate}}
+    if member == "H":
+        by_marginals = fitted.predict(test.X, hidden_sites=test.hidden, decode="marginal")
+        result[MARGINALS] = data.count(by_marginals, shown)
+    return result
 
 
 def _patch_classifier(settings: Params, data: Fold, shown: Ints) -> Result:
@@ -157,10 +177,10 @@ def section(protocol: Protocol, trials: Trials) -> Section:
 
 
 def _gallery(settings: Params, trials: Trials) -> list[Figure]:
-    """Labels of some test images beside what every method makes of them, with the first codebook and solver."""
-    found = [t.result for t in trials.where(**_cells(settings, trials)[0]) if t.result["truth"]]
+    """Labels of some test images and the predictions of every method, with the first codebook and solver."""
+    results = [trial.result for trial in trials.where(**_cells(settings, trials)[0])]
     drawings = []
-    for result in found:
+    for result in results:
         for k, truth in enumerate(result["truth"]):
             drawings.append(label_picture("ground truth", np.reshape(truth["labels"], truth["shape"])))
             drawings += [
@@ -169,8 +189,9 @@ def _gallery(settings: Params, trials: Trials) -> list[Figure]:
             ]
     note = "The test images of the first fold with the most categories. Patches without a label are left blank."
     columns = 2 + len(settings["members"])
-    shown = [*drawings, legend(CATEGORIES)]
-    return [Figure("Labels of patches, and predictions", shown, note, columns)] if drawings else []
+    if not drawings:
+        return []
+    return [Figure("Labels of patches, and predictions", [*drawings, legend(CATEGORIES)], note, columns)]
 
 
 def _cells(settings: Params, trials: Trials) -> list[Params]:
@@ -197,8 +218,10 @@ def _table(settings: Params, trials: Trials, where: Params) -> Table:
 
 
 def _counts(trials: Trials, where: Params, member: str) -> tuple[Floats, Floats]:
-    found = [t.result[member] for t in trials.where(**where)]
-    right, total = (np.concatenate([np.array(r[k], dtype=np.float64) for r in found]) for k in ("right", "total"))
+    """Right and labelled patches, (images, categories), of all folds."""
+    results = [trial.result[member] for trial in trials.where(**where)]
+    right = np.concatenate([np.array(result["right"], dtype=np.float64) for result in results])
+    total = np.concatenate([np.array(result["total"], dtype=np.float64) for result in results])
     return right, total
 
 
@@ -218,19 +241,21 @@ def claims(protocol: Protocol, trials: Trials) -> list[Claim]:
     """Shares are ratios of sums over images; an image's part in them is that of the linearised ratio."""
     out: list[Claim] = []
     for letter, member in zip("ab", ("L", "H"), strict=True):
-        found: Comparisons = {}
+        by_cell: Comparisons = {}
         for where in _cells(protocol.settings(NAME), trials):
-            mine, total = _counts(trials, where, "M")
-            more, whole = mine - _counts(trials, where, member)[0], np.maximum(total.sum(axis=0), 1.0)
+            mssvm, total = _counts(trials, where, "M")
+            other, _ = _counts(trials, where, member)
+            more = mssvm - other
+            whole = np.maximum(total.sum(axis=0), 1.0)
             gap = more.sum(axis=0) / whole
             parts = 100 * (gap + len(total) * (more - gap * total) / whole)
             labels = [f"{category}, MSSVM - {NAMES[member]}" for category in CATEGORIES]
             columns = zip(labels, parts.T.tolist(), strict=True)
             name = f"{where['solver']}, codebook {where['codebook']}"
-            found[name] = [Differences(label, dict(enumerate(column))) for label, column in columns]
+            by_cell[name] = [Differences(label, dict(enumerate(column))) for label, column in columns]
         text = f"MSSVM is more accurate than {NAMES[member]} over the MSRC categories."
         paper = float(np.mean(PAPER["M"]) - np.mean(PAPER[member]))
-        out += claim(protocol, f"8{letter}", text, "Section 7.3, Table 4", found, paper)
+        out += claim(protocol, f"8{letter}", text, "Section 7.3, Table 4", by_cell, paper)
     return out
 
 

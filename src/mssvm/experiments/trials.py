@@ -1,4 +1,4 @@
-"""Trials in parallel processes, each result on disk at once: an interrupted run goes on where it stopped.
+"""Trials in parallel processes; each result is on disk as soon as it is there, so that a run can be resumed.
 
 A task is one experiment's name and its parameters; its seed and everything else follow from these and the protocol, so
 results do not depend on the number of processes or the order in which they finish.
@@ -39,10 +39,11 @@ class Store:
     """Finished trials of one experiment, one JSON line each with a fingerprint of the settings it was run with."""
 
     def __init__(self, path: Path, fingerprint: Callable[[Params], str]) -> None:
-        self.path, self.fingerprint = path, fingerprint
+        self.path = path
+        self.fingerprint = fingerprint
 
     def open(self, resume: bool) -> dict[str, Trial]:
-        """What is known already; without ``resume`` an older file is set aside and the store starts empty."""
+        """The trials that are stored already; without ``resume`` an older file is set aside and there are none."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and not resume:
             self.path.replace(self.path.with_suffix(".previous.jsonl"))
@@ -89,12 +90,19 @@ def run_trials(
     function: Function, protocol: Protocol, tasks: Sequence[Params], store: Store, jobs: int, resume: bool
 ) -> Iterator[Trial]:
     """Yield every task's trial, stored ones first and new ones as they finish."""
-    known = store.open(resume)
-    wanted = {key(params): params for params in tasks}
-    yield from (known[name] for name in wanted if name in known)
-    missing = [params for name, params in wanted.items() if name not in known]
-    alone = (_timed(function, protocol, params) for params in missing)
-    for trial in alone if jobs == 1 else _pool(function, protocol, missing, jobs):
+    stored = store.open(resume)
+    missing = []
+    for name, params in {key(params): params for params in tasks}.items():
+        trial = stored.get(name)
+        if trial is None:
+            missing.append(params)
+        else:
+            yield trial
+    if jobs == 1:
+        trials: Iterable[Trial] = (_timed(function, protocol, params) for params in missing)
+    else:
+        trials = _pool(function, protocol, missing, jobs)
+    for trial in trials:
         store.add(trial)
         yield trial
 

@@ -1,4 +1,4 @@
-"""Prediction on a cluster: every worker answers for shards of its own, and writes what it answers."""
+"""Prediction on a cluster, shard by shard: labels returned, written to files, or compared with the truth."""
 
 from __future__ import annotations
 
@@ -13,67 +13,70 @@ from mssvm.data.dataset import Dataset
 from mssvm.data.labels import plain
 from mssvm.data.shards import Shard, ShardedDataset
 from mssvm.parallel.cluster import Cluster
-from mssvm.parallel.work import Shelf, named_memory
+from mssvm.parallel.work import Shelf, memory_errors_name, task_index
 
-Answer = Callable[[Dataset], Any]
+Predict = Callable[[Dataset], Any]
+"""Predicted labels of the instances of a data set."""
 
 
 def each_shard(cluster: Cluster, data: ShardedDataset, function: Callable[..., Any], *args: Any) -> list[Any]:
-    """``function(shelf, shard, k, *args)`` of every shard, in order."""
+    """``function(shelf, shard, k, *args)`` for every shard, on the workers; results in order."""
     shards = data.shards
 
     def begin() -> Any:
-        sent = [cluster.spread(arg) for arg in args]
-        return [cluster.submit(function, shard, k, *sent, name=str(k)) for k, shard in enumerate(shards)]
+        sent_args = [cluster.broadcast(arg) for arg in args]
+        return [cluster.submit(function, shard, k, *sent_args, name=str(k)) for k, shard in enumerate(shards)]
 
-    found: list[Any] = cluster.result(begin, lambda task: shards[int(task.split("-")[2])].name)
-    return found
-
-
-def predicted(shelf: Shelf, shard: Shard, k: int, predict: Answer) -> list[Any]:
-    """Labels of the instances of a shard."""
-    return [y for _, found in answered(shard, predict) for y in found]
+    results: list[Any] = cluster.result(begin, lambda task: shards[task_index(task)].name)
+    return results
 
 
-def written(shelf: Shelf, shard: Shard, k: int, predict: Answer, folder: Path) -> str:
-    """A file of JSON lines with the labels of a shard, in its order; the file's name."""
+def predicted(shelf: Shelf, shard: Shard, k: int, predict: Predict) -> list[Any]:
+    """Predicted labels of the instances of a shard."""
+    return [y for _, labels in _predict_parts(shard, predict) for y in labels]
+
+
+def written(shelf: Shelf, shard: Shard, k: int, predict: Predict, folder: Path) -> str:
+    """Write the predicted labels of a shard as JSON lines, in its order; returns the file's name."""
     path = folder / target(shard, k)
     with replacing(path) as file:
-        for part, found in answered(shard, predict):
-            for name, y in zip(part.ids, found, strict=True):
-                told = {"y": y.tolist() if hasattr(y, "tolist") else plain(y)}
-                told = told if name is None else {"id": name, **told}
-                file.write((json.dumps(told, ensure_ascii=False) + "\n").encode())
+        for part, labels in _predict_parts(shard, predict):
+            for name, y in zip(part.ids, labels, strict=True):
+                record = {} if name is None else {"id": name}
+                record["y"] = y.tolist() if hasattr(y, "tolist") else plain(y)
+                file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
     return str(path)
 
 
-def compared(shelf: Shelf, shard: Shard, k: int, predict: Answer) -> tuple[list[Any], list[Any], list[Any]]:
+def compared(shelf: Shelf, shard: Shard, k: int, predict: Predict) -> tuple[list[Any], list[Any], list[Any]]:
     """Shapes, labels and predictions of the instances of a shard."""
-    shapes, labels, answers = list[Any](), list[Any](), list[Any]()
-    for part, found in answered(shard, predict):
+    shapes: list[Any] = []
+    labels: list[Any] = []
+    predictions: list[Any] = []
+    for part, predicted_labels in _predict_parts(shard, predict):
         shapes += part.shapes
         labels += part.labels
-        answers += list(found)
-    return shapes, labels, answers
+        predictions += list(predicted_labels)
+    return shapes, labels, predictions
 
 
-def answered(shard: Shard, predict: Answer) -> Iterator[tuple[Dataset, Any]]:
-    """The shard in parts, each with what is said of it."""
-    with named_memory(shard.name):
+def _predict_parts(shard: Shard, predict: Predict) -> Iterator[tuple[Dataset, Any]]:
+    """The parts of a shard, each with its predicted labels."""
+    with memory_errors_name(shard.name):
         for part in shard.parts():
             with part.places():
-                found = predict(part)
-            yield part, found
+                labels = predict(part)
+            yield part, labels
 
 
 def target(shard: Shard, k: int) -> str:
-    """What the file with the answers for a shard is called."""
+    """Name of the file with the predictions for shard k."""
     stem = Path(shard.name).name if isinstance(shard.source, str) else f"shard-{k:05d}"
     return Path(stem.removesuffix(".gz")).stem + ".jsonl"
 
 
-def to_files(cluster: Cluster, data: ShardedDataset, predict: Answer, folder: str | Path) -> list[str]:
-    """One file a shard in a folder that workers and caller share."""
+def to_files(cluster: Cluster, data: ShardedDataset, predict: Predict, folder: str | Path) -> list[str]:
+    """Write one file of predictions per shard, in a folder that workers and caller share; returns the names."""
     names = [target(shard, k) for k, shard in enumerate(data.shards)]
     if len(set(names)) < len(names):
         raise InputError("two shards have files of the same name, as their predictions would have; rename one.")

@@ -1,8 +1,8 @@
-"""The way to the workers: Dask runs the functions of ``work``, moves their answers, and runs again what was lost.
+"""The Dask client: submits the functions of ``work`` to workers, gathers their results, and repeats lost tasks.
 
-Blocks are dealt out in stretches, one a worker; a worker keeps its stretch from one iteration to the next. Where a
-worker is lost, Dask runs its part on another, which reads what it needs; at the next iteration the blocks are dealt out
-anew among those that are there, new ones included.
+Every worker gets one contiguous range of blocks and keeps it from one iteration to the next. If a worker is lost, Dask
+runs its tasks on another, which reads the shards it needs; at the next iteration the blocks are divided anew among the
+workers of that moment, new ones included.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from mssvm.core.checks import count
 from mssvm.core.errors import ClusterError, InputError, MissingExtraError
 from mssvm.objectives.sums import FAN
 from mssvm.parallel import work
+from mssvm.parallel.work import Share
 
 try:
     from dask.utils import format_bytes
@@ -37,18 +38,19 @@ except ImportError:
     raise MissingExtraError('clusters need Dask; run pip install "mssvm[dask]".') from None
 
 T = TypeVar("T")
-LOSSES = (CancelledError, OSError)  # what Dask raises where data or connections are gone; time-outs are of the latter
-REDUCED = 8  # lists of stretches that one task of the reduction joins
-TRIES = 5  # times that one evaluation is begun anew where what it stands on is lost
-WAIT = 30.0  # seconds for a worker to come back where none is left
-LOOK = 5.0  # seconds between looks at who is there
+LOSSES = (CancelledError, OSError)  # raised by Dask when data or connections are lost; time-outs are OSErrors
+FAN_IN = 8  # lists of partial sums that one task of the reduction joins
+TRIES = 5  # attempts at one evaluation when data are lost with a worker
+WAIT = 30.0  # seconds to wait for a worker when none is left
+LOOK = 5.0  # seconds between looks at the list of workers
 PLUGIN = "mssvm"
 
 
 class Shelves(WorkerPlugin):
-    """Gives every worker, also one that joins later, its shelf."""
+    """Creates the ``Shelf`` of every worker, also of one that joins later."""
 
-    name, idempotent = PLUGIN, True
+    name = PLUGIN
+    idempotent = True
 
     def setup(self, worker: Any) -> None:
         limit = worker.memory_manager.memory_limit or 0
@@ -60,110 +62,124 @@ class Shelves(WorkerPlugin):
 
 
 def on_worker(function: Callable[..., T], *args: Any) -> T:
-    """A function of ``work`` with the shelf of the worker that it runs on."""
-    mine: Any = get_worker().plugins[PLUGIN]
-    return function(mine.shelf, *args)
+    """Call a function of ``work`` with the shelf of the worker that this runs on."""
+    plugin: Any = get_worker().plugins[PLUGIN]
+    return function(plugin.shelf, *args)
 
 
 class Cluster:
-    """A Dask client and who works for it."""
+    """A Dask client and its workers."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
         self.client.register_plugin(Shelves())
         self.workers: dict[str, int] = {}
-        self.sent = 0  # bytes of the last evaluation
-        self._settled = True  # whether tasks go where their data are
+        self.sent = 0  # bytes moved by the last evaluation
+        self._prefer_workers = True  # whether tasks prefer the workers that hold their blocks
 
     @property
     def dashboard(self) -> str:
-        """Where Dask shows what goes on."""
+        """Address of Dask's dashboard."""
         return str(self.client.dashboard_link)
 
     def __repr__(self) -> str:
         return f"Cluster({len(self.refreshed())} workers, dashboard {self.dashboard})"
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """For a line of progress."""
         return f"{len(self.workers)} workers, {format_bytes(self.sent)} an iteration, dashboard {self.dashboard}"
 
     def refreshed(self) -> dict[str, int]:
-        """The workers and their threads, in the order in which they were first met."""
-        now = self.client.nthreads()
-        if not now:
+        """The workers of this moment and their threads, in the order in which they joined."""
+        threads = self.client.nthreads()
+        if not threads:
             self.client.wait_for_workers(1, timeout=WAIT)
-            now = self.client.nthreads()
-        kept = {address: now[address] for address in self.workers if address in now}
-        self.workers = kept | {address: now[address] for address in sorted(now) if address not in kept}
+            threads = self.client.nthreads()
+        stayed = {address: threads[address] for address in self.workers if address in threads}
+        joined = {address: threads[address] for address in sorted(threads) if address not in stayed}
+        self.workers = stayed | joined
         return self.workers
 
-    def dealt(self, n: int, unit: int = FAN) -> list[tuple[str, int, int]]:
-        """``n`` things in stretches, one a worker, by threads; cut at multiples of ``unit`` where that is fair."""
+    def divide(self, n: int, unit: int = FAN) -> list[Share]:
+        """Divide ``range(n)`` among the workers by their threads, at multiples of ``unit`` if there are enough."""
         threads = self.refreshed()
-        unit = unit if n >= 2 * unit * len(threads) else 1
-        total, seen, first = sum(threads.values()), 0, 0
-        out = []
-        for address, own in threads.items():
-            seen += own
-            last = n if seen == total else min(round(n * seen / total / unit) * unit, n)
+        if n < 2 * unit * len(threads):
+            unit = 1
+        total = sum(threads.values())
+        threads_before = 0
+        first = 0
+        shares = []
+        for address, n_threads in threads.items():
+            threads_before += n_threads
+            last = n
+            if threads_before < total:
+                last = min(round(n * threads_before / total / unit) * unit, n)
             if last > first:
-                out.append((address, first, last))
+                shares.append(Share(address, first, last))
             first = max(first, last)
-        return out
+        return shares
 
-    def spread(self, value: Any) -> Any:
-        """A value on every worker."""
+    def broadcast(self, value: Any) -> Any:
+        """Send a value to every worker; returns its future."""
         return self.client.scatter(value, broadcast=True, hash=False)
 
-    def has(self, sent: Any) -> bool:
-        """Whether what was spread is still there."""
-        return bool(sent.status == "finished")
+    def has(self, future: Any) -> bool:
+        """Whether a broadcast value still exists."""
+        return bool(future.status == "finished")
 
     def submit(self, function: Callable[..., T], *args: Any, at: str = "", name: str = "") -> Any:
-        """The future of a function of ``work``, preferably at a worker."""
-        near = {"workers": [at], "allow_other_workers": True} if at and self._settled else {}
+        """Submit a function of ``work``, preferably to the worker ``at``; returns its future."""
+        preference: dict[str, Any] = {}
+        if at and self._prefer_workers:
+            preference = {"workers": [at], "allow_other_workers": True}
         key = f"mssvm-{function.__name__}-{name}-{uuid4().hex}"
-        return self.client.submit(on_worker, function, *args, key=key, pure=False, **near)
+        return self.client.submit(on_worker, function, *args, key=key, pure=False, **preference)
 
-    def reduced(self, futures: Sequence[Any], n_blocks: int) -> Any:
-        """The future of their sum, joined on the workers, ``REDUCED`` neighbours at a time."""
+    def reduce(self, futures: Sequence[Any], n_blocks: int) -> Any:
+        """The future of their sum, computed on the workers, ``FAN_IN`` neighbours at a time."""
         while len(futures) > 1:
-            groups = [futures[k : k + REDUCED] for k in range(0, len(futures), REDUCED)]
+            groups = [futures[k : k + FAN_IN] for k in range(0, len(futures), FAN_IN)]
             futures = [self.client.submit(work.reduce, *group, n_blocks=n_blocks, pure=False) for group in groups]
         return futures[0]
 
     def result(self, begin: Callable[[], Any], blame: Callable[[str], str]) -> Any:
-        """What the futures of ``begin()`` give; begun anew where data they stand on are lost with a worker. ``blame``
-        says by the name of a task what it worked on."""
-        for left in range(TRIES - 1, -1, -1):
-            self._settled = left == TRIES - 1
+        """The results of the futures that ``begin()`` submits, which is called again when their data are lost.
+
+        ``blame`` names the data of a task, given the task's name.
+        """
+        for attempt in range(TRIES):
+            self._prefer_workers = attempt == 0
             try:
-                return self._gathered(begin())
+                return self._gather(begin())
             except KilledWorker as error:
-                told = f"workers were lost, one after the other, on {blame(str(error.task))}"
+                reason = f"workers were lost, one after the other, on {blame(str(error.task))}"
                 hint = "most likely they were out of memory: cut it into smaller shards, or give workers more"
-                raise ClusterError(f"{told}; {hint}.") from None
+                raise ClusterError(f"{reason}; {hint}.") from None
             except LOSSES as error:
                 if self.client.status != "running":
-                    told = f"the cluster's scheduler was lost ({type(error).__name__}); checkpoints are kept"
-                    raise ClusterError(f"{told}: start it again and go on from there (--resume).") from None
-                if not left:
+                    reason = f"the cluster's scheduler was lost ({type(error).__name__}); checkpoints are kept"
+                    raise ClusterError(f"{reason}: start it again and go on from there (--resume).") from None
+                if attempt == TRIES - 1:
                     raise
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
-    def _gathered(self, begun: Any) -> Any:
-        """Dask leaves tasks that prefer some workers where they are when all of these are lost at once; such are given
-        up, to be begun anew without preference."""
-        tasks, used = futures_of(begun), set(self.workers)
+    def _gather(self, futures: Any) -> Any:
+        """Wait for futures and return their results.
+
+        If all workers that tasks prefer are lost at once, Dask leaves these tasks waiting; they are cancelled here, to
+        be submitted again without preference.
+        """
+        tasks = futures_of(futures)
+        preferred = set(self.workers)
         while True:
             try:
                 wait(tasks, timeout=LOOK)
             except TimeoutError:
-                if self._settled and used.isdisjoint(self.client.nthreads()):
+                if self._prefer_workers and preferred.isdisjoint(self.client.nthreads()):
                     self.client.cancel(tasks, force=True)
                     raise CancelledError("all workers were lost") from None
             else:
-                return self.client.gather(begun)
+                return self.client.gather(futures)
 
 
 @contextmanager
@@ -184,21 +200,26 @@ def distributed(cluster: Any = None, **settings: Any) -> Iterator[Cluster]:
     local = cluster is None or (isinstance(cluster, int) and not isinstance(cluster, bool))
     if settings and not local:
         raise InputError(f"{', '.join(settings)} are for workers started here; the cluster has its own.")
-    with _started(cluster, settings) if local else _open(cluster) as client:
+    connection = _start_workers(cluster, settings) if local else _connect(cluster)
+    with connection as client:
         yield Cluster(client)
 
 
 @contextmanager
-def _started(n: int | None, settings: dict[str, Any]) -> Iterator[Any]:
+def _start_workers(n: int | None, settings: dict[str, Any]) -> Iterator[Any]:
+    """The client of a new cluster of n workers on this machine (None: one per core)."""
     cores = cpu_count() or 1
     n = cores if n is None else count(n, "cluster", 1, 4096)
-    given = {"threads_per_worker": max(cores // n, 1), "dashboard_address": ":0", **settings}
-    with LocalCluster(n_workers=n, processes=True, **given) as made, Client(made, direct_to_workers=True) as client:
+    settings = {"threads_per_worker": max(cores // n, 1), "dashboard_address": ":0", **settings}
+    with (
+        LocalCluster(n_workers=n, processes=True, **settings) as local,
+        Client(local, direct_to_workers=True) as client,
+    ):
         yield client
 
 
 @contextmanager
-def _open(cluster: Any) -> Iterator[Any]:
+def _connect(cluster: Any) -> Iterator[Any]:
     try:
         client = Client(cluster, timeout=WAIT)
     except (OSError, ValueError, TypeError) as error:

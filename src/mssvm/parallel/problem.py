@@ -1,4 +1,4 @@
-"""The training problem of sharded data as solvers see it: workers evaluate stretches of blocks; the sum comes back."""
+"""The training problem of sharded data: workers evaluate ranges of blocks, and solvers see the sum."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mssvm.objectives.summary import InferenceSummary
 from mssvm.objectives.unified import hcrf
 from mssvm.parallel import work
 from mssvm.parallel.store import Survey
-from mssvm.parallel.work import Instances, Piece, Posed, Weigh
+from mssvm.parallel.work import Instances, Piece, ProblemDefinition, Share, Weigh, task_index
 from mssvm.structures import Encoder, Structure
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Surveyed:
-    """Shards that workers have read, and what these told."""
+    """Shards that workers have read, and their surveys: vocabularies, counts, labelled instances, topologies."""
 
     cluster: Cluster
     data: ShardedDataset
@@ -43,19 +43,22 @@ class Surveyed:
 
     @classmethod
     def of(cls, cluster: Cluster, data: ShardedDataset, structure: Structure, missing_label: Hashable) -> Surveyed:
-        """Have every shard read, neighbours by the same worker as far as that goes."""
+        """Let workers read every shard, neighbouring shards on the same worker."""
         if structure.learns_from_labels:
             name = type(structure).__name__
             raise UnsupportedError(f"{name} learns its links from all labels at once; fit it on one machine.")
         shards = data.shards
 
         def begin() -> Any:
-            at = {k: address for address, a, b in cluster.dealt(len(shards), 1) for k in range(a, b)}
-            args = (structure, missing_label)
-            return [cluster.submit(work.survey, s, *args, at=at[k], name=str(k)) for k, s in enumerate(shards)]
+            futures = []
+            for share in cluster.divide(len(shards), 1):
+                for k in range(share.first, share.last):
+                    args = (shards[k], structure, missing_label)
+                    futures.append(cluster.submit(work.survey, *args, at=share.address, name=str(k)))
+            return futures
 
-        found = cluster.result(begin, lambda task: shards[int(task.split("-")[2])].name)
-        surveys, labelled, keys = zip(*found, strict=True)
+        results = cluster.result(begin, lambda task: shards[task_index(task)].name)
+        surveys, labelled, keys = zip(*results, strict=True)
         return cls(cluster, data, missing_label, surveys, labelled, keys)
 
     @property
@@ -64,11 +67,11 @@ class Surveyed:
 
     @property
     def n_instances(self) -> int:
-        return sum(map(len, self.keys))
+        return sum(len(keys) for keys in self.keys)
 
     @cached_property
     def labels(self) -> Counter[Any]:
-        """How often every label, or set of candidates, is met."""
+        """Number of occurrences of every label and candidate set."""
         total: Counter[Any] = Counter()
         for survey in self.surveys:
             total.update(survey.labels)
@@ -76,31 +79,35 @@ class Surveyed:
 
     @cached_property
     def kinds(self) -> Counter[Hashable]:
-        """How often every topology is met."""
+        """Number of instances of every topology."""
         total: Counter[Hashable] = Counter()
         for survey in self.surveys:
             total.update(survey.keys)
         return total
 
     def blocks(self, encoder: Encoder, engine: Engine) -> tuple[tuple[tuple[Piece, ...], ...], Ints]:
-        """The pieces of every block that one machine would make, and where blocks begin among labelled instances."""
+        """The pieces of the blocks that one machine would make, and the first labelled instance of every block."""
         size = {key: int(encoder.topology(key).cards.sum()) for key in self.kinds}
-        sizes, shard_of, number = [], [], []
+        sizes = []
+        shard_of = []
+        number = []
         for k, (survey, labelled, keys) in enumerate(zip(self.surveys, self.labelled, self.keys, strict=True)):
-            chosen = np.flatnonzero(labelled)
-            sizes.append(np.array([size[key] for key in survey.keys], np.int64)[keys[chosen]])
-            shard_of.append(np.full(len(chosen), k))
-            number.append(chosen)
+            instances = np.flatnonzero(labelled)
+            size_of_key = np.array([size[key] for key in survey.keys], np.int64)
+            sizes.append(size_of_key[keys[instances]])
+            shard_of.append(np.full(len(instances), k))
+            number.append(instances)
         ends = np.cumsum(np.concatenate(sizes))
         if not len(ends):
             raise InputError("no site of y is labelled; training needs at least one label.")
         ptr = block_ptr(ends, encoder.model, engine)
-        shards, numbers = np.concatenate(shard_of), np.concatenate(number)
+        shards = np.concatenate(shard_of)
+        numbers = np.concatenate(number)
         blocks = [self._pieces(shards[a:b], numbers[a:b]) for a, b in zip(ptr[:-1], ptr[1:], strict=True)]
         return tuple(blocks), ptr
 
     def _pieces(self, shards: Ints, numbers: Ints) -> tuple[Piece, ...]:
-        """From the first labelled instance to the last, with those between them that have no label."""
+        """Ranges of instances from the first labelled one to the last, unlabelled ones between them included."""
         out = []
         for k in range(int(shards[0]), int(shards[-1]) + 1):
             first = int(numbers[0]) if k == shards[0] else 0
@@ -113,13 +120,23 @@ class Surveyed:
     ) -> ShardedProblem:
         """The training problem of these data."""
         pieces, ptr = self.blocks(encoder, engine)
-        fresh = encoder.structure, encoder.schema, encoder.vocabulary
-        uncut = len(pieces) == 1 and all(bool(labelled.all()) for labelled in self.labelled)
-        posed = Posed(
-            uuid4().hex, self.data.shards, self.missing_label, *fresh, objective, inference, C, engine, weigh,
-            encoder.rows_of(self.kinds), pieces, uncut,
-        )  # fmt: skip
-        return ShardedProblem(self.cluster, posed, encoder.model, ptr)
+        definition = ProblemDefinition(
+            token=uuid4().hex,
+            shards=self.data.shards,
+            missing_label=self.missing_label,
+            structure=encoder.structure,
+            schema=encoder.schema,
+            vocabulary=encoder.vocabulary,
+            objective=objective,
+            inference=inference,
+            C=C,
+            engine=engine,
+            weigh=weigh,
+            whole=encoder.rows_of(self.kinds),
+            pieces=pieces,
+            uncut=len(pieces) == 1 and all(bool(labelled.all()) for labelled in self.labelled),
+        )
+        return ShardedProblem(self.cluster, definition, encoder.model, ptr)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,12 +144,12 @@ class ShardedProblem:
     """``TrainingProblem`` on a cluster, with the same bits; single instances have no values and no coordinates here."""
 
     cluster: Cluster
-    posed: Posed
+    definition: ProblemDefinition
     model: Any
     ptr: Ints
-    sent: dict[str, Any] = field(default_factory=dict)
     eps: tuple[float, float] | None = None
-    has_atoms = False  # the coordinates of every instance would travel at every visit
+    cache: dict[str, Any] = field(default_factory=dict)  # shared by all temperatures: "definition", "instances"
+    has_atoms = False  # every visit would move the coordinates of an instance
 
     @property
     def n_instances(self) -> int:
@@ -144,17 +161,18 @@ class ShardedProblem:
 
     @property
     def n_blocks(self) -> int:
-        return len(self.posed.pieces)
+        return len(self.definition.pieces)
 
     @property
     def temperatures(self) -> tuple[float, float]:
-        return self.eps or (self.posed.objective.eps_y, self.posed.objective.eps_h)
+        return self.eps or (self.definition.objective.eps_y, self.definition.objective.eps_h)
 
     def at(self, eps_y: float, eps_h: float) -> ShardedProblem:
         return replace(self, eps=(eps_y, eps_h))
 
     def likelihood(self) -> ShardedProblem:
-        return replace(self, posed=replace(self.posed, token=uuid4().hex, objective=hcrf()), sent={}, eps=None)
+        definition = replace(self.definition, token=uuid4().hex, objective=hcrf())
+        return replace(self, definition=definition, cache={}, eps=None)
 
     def plus(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         return self._sum("plus", w, instances)
@@ -173,17 +191,17 @@ class ShardedProblem:
 
     @cached_property
     def _instances(self) -> list[Instances]:
-        if "instances" not in self.sent:
-            self.sent["instances"] = [one for part in self._each(work.instances) for one in part]
-        found: list[Instances] = self.sent["instances"]
-        return found
+        if "instances" not in self.cache:
+            self.cache["instances"] = [block for share in self._each(work.instances) for block in share]
+        instances: list[Instances] = self.cache["instances"]
+        return instances
 
     def _column(self, name: str) -> Floats:
         return np.concatenate([getattr(block, name) for block in self._instances])
 
     @cached_property
     def scale(self) -> Floats:
-        return self.posed.C * self._column("weight")
+        return self.definition.C * self._column("weight")
 
     @cached_property
     def log_outputs(self) -> Floats:
@@ -198,75 +216,97 @@ class ShardedProblem:
         return all(block.convex for block in self._instances)
 
     def tempering(self, eps_y: float, eps_h: float) -> tuple[Floats, Floats]:
-        rise_y, rise_h = (max(b - a, 0.0) for a, b in zip(self.temperatures, (eps_y, eps_h), strict=True))
+        own_eps_y, own_eps_h = self.temperatures
+        rise_y = max(eps_y - own_eps_y, 0.0)
+        rise_h = max(eps_h - own_eps_h, 0.0)
         hidden = rise_h * self._column("log_hidden")
         return rise_y * self.log_outputs + hidden, rise_y * self._column("log_truth") + hidden
 
     def look(self, w: Floats) -> list[InferenceSummary]:
-        """The closing look at every block."""
-        return [one for part in self._each(work.look, w) for one in part]
+        """Summaries of inference on every block, at the end of training."""
+        return [summary for share in self._each(work.look, w) for summary in share]
 
     def _blame(self, task: str) -> str:
         """The shards of a task by its name, mssvm-FUNCTION-FIRST_LAST-NUMBER."""
-        span = task.split("-")[2].split("_") if task.startswith("mssvm-") else ["0", str(self.n_blocks)]
-        return self.posed.names(int(span[0]), int(span[1]))
+        first = 0
+        last = self.n_blocks
+        if task.startswith("mssvm-"):
+            first, last = (int(number) for number in task.split("-")[2].split("_"))
+        return self.definition.shard_names(first, last)
 
-    def _posed(self) -> Any:
-        """The problem on the workers, sent once, and again where it was lost."""
-        known = self.sent.get("posed")
-        if known is None or not self.cluster.has(known):
-            self.sent["posed"] = known = self.cluster.spread(self.posed)
-        return known
+    def _broadcast_definition(self) -> Any:
+        """The future of the problem on the workers, sent once, and again if it was lost."""
+        future = self.cache.get("definition")
+        if future is None or not self.cluster.has(future):
+            future = self.cluster.broadcast(self.definition)
+            self.cache["definition"] = future
+        return future
 
     def _each(self, function: Any, *args: Any) -> list[Any]:
-        """A function of stretches of blocks, in order."""
+        """``function(shelf, definition, first, last, *args)`` for every share of the blocks, in order."""
 
         def begin() -> Any:
-            posed, more = self._posed(), [self.cluster.spread(arg) for arg in args]
-            dealt = self.cluster.dealt(self.n_blocks)
-            return [self.cluster.submit(function, posed, a, b, *more, at=at, name=f"{a}_{b}") for at, a, b in dealt]
+            definition = self._broadcast_definition()
+            sent_args = [self.cluster.broadcast(arg) for arg in args]
+            futures = []
+            for share in self.cluster.divide(self.n_blocks):
+                call = (function, definition, share.first, share.last, *sent_args)
+                futures.append(self.cluster.submit(*call, at=share.address, name=_block_range(share)))
+            return futures
 
-        found: list[Any] = self.cluster.result(begin, self._blame)
-        return found
+        results: list[Any] = self.cluster.result(begin, self._blame)
+        return results
 
     def _sum(self, what: str, w: Floats, instances: Ints | None) -> Evaluation:
         if instances is not None:
-            return self._singles(what, w, instances)
+            return self._sum_single_instances(what, w, instances)
 
         def begin() -> Any:
-            dealt, posed, sent = self.cluster.dealt(self.n_blocks), self._posed(), self.cluster.spread(w)
-            args = (posed, what, self.temperatures)
-            futures = [
-                self.cluster.submit(work.evaluate, *args, a, b, sent, at=at, name=f"{a}_{b}") for at, a, b in dealt
-            ]
-            self.cluster.sent = 2 * w.nbytes * len(dealt)
-            return self.cluster.reduced(futures, self.n_blocks)
+            shares = self.cluster.divide(self.n_blocks)
+            definition = self._broadcast_definition()
+            sent_w = self.cluster.broadcast(w)
+            futures = []
+            for share in shares:
+                call = (work.evaluate, definition, what, self.temperatures, share.first, share.last, sent_w)
+                futures.append(self.cluster.submit(*call, at=share.address, name=_block_range(share)))
+            self.cluster.sent = 2 * w.nbytes * len(shares)
+            return self.cluster.reduce(futures, self.n_blocks)
 
         (whole,) = self.cluster.result(begin, self._blame)
-        return self._complete(work.unpacked(whole).part, self.n_instances)
+        return self._without_values(work.unpacked(whole).part, self.n_instances)
 
-    def _singles(self, what: str, w: Floats, instances: Ints) -> Evaluation:
-        """Each instance by itself, where its block is; their sum in the order given."""
+    def _sum_single_instances(self, what: str, w: Floats, instances: Ints) -> Evaluation:
+        """Each instance by itself, on the worker that has its block; summed in the order of ``instances``."""
         if not len(instances):
             return Evaluation(np.zeros(0), 0.0, np.zeros(self.n_weights))
         block = np.searchsorted(self.ptr, instances, side="right") - 1
-        asked = [(int(j), int(i - self.ptr[j])) for j, i in zip(block, instances, strict=True)]
+        places = [(int(j), int(i - self.ptr[j])) for j, i in zip(block, instances, strict=True)]
 
         def begin() -> Any:
-            posed, sent = self._posed(), self.cluster.spread(w)
-            out = []
-            for at, a, b in self.cluster.dealt(self.n_blocks):
-                mine = [k for k, (j, _) in enumerate(asked) if a <= j < b]
-                args = (posed, what, self.temperatures, [asked[k] for k in mine], sent)
-                out.append((mine, self.cluster.submit(work.singles, *args, at=at, name=f"{a}_{b}")))
-            return out
+            definition = self._broadcast_definition()
+            sent_w = self.cluster.broadcast(w)
+            futures = []
+            for share in self.cluster.divide(self.n_blocks):
+                numbers = [k for k, (j, _) in enumerate(places) if share.first <= j < share.last]
+                own_places = [places[k] for k in numbers]
+                call = (work.singles, definition, what, self.temperatures, own_places, sent_w)
+                future = self.cluster.submit(*call, at=share.address, name=_block_range(share))
+                futures.append((numbers, future))
+            return futures
 
-        found: dict[int, Evaluation] = {}
-        for mine, stretches in self.cluster.result(begin, self._blame):
-            found |= dict(zip(mine, (work.unpacked(s).part for s in stretches), strict=True))
-        return self._complete(Evaluation.union([found[k] for k in range(len(asked))]), len(asked))
+        evaluations: dict[int, Evaluation] = {}
+        for numbers, stretches in self.cluster.result(begin, self._blame):
+            for k, stretch in zip(numbers, stretches, strict=True):
+                evaluations[k] = work.unpacked(stretch).part
+        union = Evaluation.union([evaluations[k] for k in range(len(places))])
+        return self._without_values(union, len(places))
 
     @staticmethod
-    def _complete(part: Evaluation, n: int) -> Evaluation:
-        """With values of the right number that say that they are not known."""
+    def _without_values(part: Evaluation, n: int) -> Evaluation:
+        """The evaluation with n values of NaN: single values stay on the workers."""
         return replace(part, values=np.broadcast_to(np.nan, n))
+
+
+def _block_range(share: Share) -> str:
+    """The part of a task's name that ``_blame`` reads."""
+    return f"{share.first}_{share.last}"

@@ -1,7 +1,7 @@
-"""What a worker does: it reads shards, makes blocks of them, and evaluates stretches of blocks.
+"""The functions that run on workers: read shards, make blocks of instances, evaluate ranges of blocks.
 
-A ``Shelf`` holds what a worker has read and made; everything on it can be made again from the shards, on any worker.
-Blocks are those that one machine would make of the same data: they may begin in one shard and end in the next.
+A ``Shelf`` is a worker's cache of shards and blocks; all of it can be rebuilt from the shards, on any worker. Blocks
+are those that one machine would make of the same data: they may begin in one shard and end in the next.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from scipy import sparse
@@ -37,11 +37,24 @@ from mssvm.structures.base import Parsed
 from mssvm.structures.encoded import Encoded, to_sample
 from mssvm.structures.layout import BlockRows
 
-KEPT = 0.5  # share of a worker's free memory for blocks that stay bound; the others are bound anew at every visit
-STATE_BYTES = 160  # of a bound block beside its features: potentials, marginals, masks, plans
+CACHE_SHARE = 0.5  # of a worker's free memory for blocks that stay bound; others are bound again at every evaluation
+STATE_BYTES = 160  # bytes per state of a bound block without its features: potentials, marginals, masks, plans
 
 Weigh = Callable[[Labels], tuple[Floats | None, Floats | None]]
 """Weights of instances and of sites, from their labels."""
+
+
+class Share(NamedTuple):
+    """Items ``first : last`` of a list, for the worker at an address."""
+
+    address: str
+    first: int
+    last: int
+
+
+def task_index(task: str) -> int:
+    """The number k in the name of a task that was submitted with ``name=str(k)``."""
+    return int(task.split("-")[2])
 
 
 class Piece(NamedTuple):
@@ -53,9 +66,12 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Posed:
-    """A training problem as workers are told of it. ``pieces`` has those of every block, ``whole`` is as in
-    ``Encoder.encode_parsed``; ``uncut``: the sample is one block without instances to leave out."""
+class ProblemDefinition:
+    """A training problem in the form that is sent to workers.
+
+    ``token`` identifies it, ``pieces`` are those of every block, ``whole`` is as in ``Encoder.encode_parsed``; ``uncut``
+    says that the sample is one block whose instances all have labels.
+    """
 
     token: str
     shards: tuple[Shard, ...]
@@ -72,16 +88,18 @@ class Posed:
     pieces: tuple[tuple[Piece, ...], ...]
     uncut: bool
 
-    def names(self, first: int, last: int) -> str:
-        """The shards that some blocks are made of."""
-        met = sorted({piece.shard for block in self.pieces[first:last] for piece in block})
-        shown = [self.shards[k].name for k in met]
-        return shown[0] if len(shown) == 1 else f"{shown[0]} to {shown[-1]}"
+    def shard_names(self, first: int, last: int) -> str:
+        """The shards of blocks ``first : last``, for messages."""
+        numbers = sorted({piece.shard for block in self.pieces[first:last] for piece in block})
+        names = [self.shards[k].name for k in numbers]
+        if len(names) == 1:
+            return names[0]
+        return f"{names[0]} to {names[-1]}"
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
-    """A block as a problem of its own, and which of its variables the structure hides."""
+class Block:
+    """A block as a training problem of its own, with a mask of its hidden variables and its size in memory."""
 
     problem: TrainingProblem
     hidden: Bools
@@ -89,105 +107,140 @@ class Made:
 
 
 class Shelf:
-    """What a worker has: shards on disk, blocks in memory as far as the ``free`` bytes (0: not known) allow."""
+    """A worker's cache: shards on disk, blocks in memory as far as the ``free`` bytes (0: unknown) allow."""
 
     def __init__(self, folder: Path, free: int = 0, threads: int = 1) -> None:
-        self.folder, self.budget, self.threads = folder, KEPT * (free or 1 << 62), threads
+        self.folder = folder
+        self.budget = CACHE_SHARE * (free or 1 << 62)
+        self.threads = threads
         self._stored: dict[str, Stored] = {}
-        self._made: dict[tuple[str, int], Made] = {}
-        self._lock, self._encoders = RLock(), dict[str, Encoder]()
+        self._blocks: dict[tuple[str, int], Block] = {}
+        self._encoders: dict[str, Encoder] = {}
+        self._lock = RLock()
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def stored(self, shard: Shard, structure: Structure, missing_label: Any) -> Stored:
-        """The shard on disk, read now unless it is there."""
+        """The shard on disk, read on the first call."""
         key = f"{shard.name} {shard.version} {shard.options} {structure!r} {missing_label!r}"
         if key not in self._stored:
             folder = self.folder / f"shard-{len(self._stored)}-{abs(hash(key))}"
-            with named_memory(shard.name):
+            with memory_errors_name(shard.name):
                 self._stored[key] = Stored(shard, structure, missing_label, folder)
         return self._stored[key]
 
-    def tidy(self, posed: Posed, first: int, last: int) -> None:
-        """Forget the blocks that are not among those named."""
+    def drop_other_blocks(self, definition: ProblemDefinition, first: int, last: int) -> None:
+        """Remove all blocks from memory but ``first : last`` of this problem."""
         with self._lock:
-            for token, j in list(self._made):
-                if token != posed.token or not first <= j < last:
-                    del self._made[token, j]
+            for token, j in list(self._blocks):
+                if token != definition.token or not first <= j < last:
+                    del self._blocks[token, j]
 
-    def block(self, posed: Posed, j: int) -> Made:
-        found = self._made.get((posed.token, j))
-        if found is None:
-            with named_memory(posed.names(j, j + 1)):
-                found = self._make(posed, j)
-            with self._lock:
-                if found.bytes + sum(made.bytes for made in self._made.values()) <= self.budget:
-                    self._made[posed.token, j] = found
-        return found
+    def block(self, definition: ProblemDefinition, j: int) -> Block:
+        """Block j, from memory if it is there; it stays there if the budget allows."""
+        block = self._blocks.get((definition.token, j))
+        if block is not None:
+            return block
+        with memory_errors_name(definition.shard_names(j, j + 1)):
+            block = self._make_block(definition, j)
+        with self._lock:
+            used = sum(other.bytes for other in self._blocks.values())
+            if used + block.bytes <= self.budget:
+                self._blocks[definition.token, j] = block
+        return block
 
-    def engine(self, posed: Posed) -> Engine:
+    def engine(self, definition: ProblemDefinition) -> Engine:
         """The problem's engine with the threads of this worker."""
-        own = any(field.name == "threads" for field in fields(posed.engine))  # type: ignore[arg-type]
-        return replace(posed.engine, threads=self.threads) if own else posed.engine  # type: ignore[type-var]
+        engine: Any = definition.engine
+        if any(field.name == "threads" for field in fields(engine)):
+            engine = replace(engine, threads=self.threads)
+        return cast(Engine, engine)
 
-    def encoder(self, posed: Posed) -> Encoder:
+    def encoder(self, definition: ProblemDefinition) -> Encoder:
         with self._lock:
-            if posed.token not in self._encoders:
-                self._encoders = {posed.token: Encoder(posed.structure, posed.schema, posed.vocabulary)}
-            return self._encoders[posed.token]
+            if definition.token not in self._encoders:
+                self._encoders = {
+                    definition.token: Encoder(definition.structure, definition.schema, definition.vocabulary)
+                }
+            return self._encoders[definition.token]
 
-    def _make(self, posed: Posed, j: int) -> Made:
-        encoder = self.encoder(posed)
+    def _make_block(self, definition: ProblemDefinition, j: int) -> Block:
+        encoder = self.encoder(definition)
+        pieces = definition.pieces[j]
         with self._lock:  # a shard is read once
-            read = [self.stored(posed.shards[p.shard], posed.structure, posed.missing_label) for p in posed.pieces[j]]
-        found = list(zip(read, posed.pieces[j], strict=True))
-        parts = [stored.part(p.first, p.last, posed.schema, posed.vocabulary) for stored, p in found]
-        parsed, labels = joined_parsed([part[0] for part in parts]), joined_labels([part[1] for part in parts])
-        with placed([(stored, b) for stored, p in found for b in range(p.first, p.last)]):
-            encoded = encoder.encode_parsed(posed.structure.derive(posed.schema, parsed)[1], posed.whole)
-            weight, per_site = posed.weigh(labels)
-            sample = to_sample(encoded, labels, weight, per_site, None, posed.objective.loss)
-        sites = encoded.hidden
-        if not posed.uncut:
+            shards = [
+                self.stored(definition.shards[piece.shard], definition.structure, definition.missing_label)
+                for piece in pieces
+            ]
+        parts = []
+        places = []
+        for stored, piece in zip(shards, pieces, strict=True):
+            parts.append(stored.part(piece.first, piece.last, definition.schema, definition.vocabulary))
+            places += [(stored, b) for b in range(piece.first, piece.last)]
+        parsed = joined_parsed([parsed for parsed, _ in parts])
+        labels = joined_labels([labels for _, labels in parts])
+        with errors_name_places(places):
+            _, derived = definition.structure.derive(definition.schema, parsed)
+            encoded = encoder.encode_parsed(derived, definition.whole)
+            weight, per_site = definition.weigh(labels)
+            sample = to_sample(encoded, labels, weight, per_site, None, definition.objective.loss)
+        hidden_sites = encoded.hidden
+        if not definition.uncut:
             labelled = np.flatnonzero(sample.labelled)
             sample = sample.select(labelled)
-            sites = sites.select(labelled, encoded.batch, sample.batch)
-        hidden = mask_from_indices(sites.vars, sample.batch.n_vars)
+            hidden_sites = hidden_sites.select(labelled, encoded.batch, sample.batch)
+        hidden = mask_from_indices(hidden_sites.vars, sample.batch.n_vars)
         problem = TrainingProblem(
-            posed.objective, encoder.model, sample, posed.inference, posed.C, self.engine(posed), one_block=True
+            definition.objective,
+            encoder.model,
+            sample,
+            definition.inference,
+            definition.C,
+            self.engine(definition),
+            one_block=True,
         )
-        return Made(problem, hidden, feature_bytes(encoded) + STATE_BYTES * sample.batch.n_states)
+        return Block(problem, hidden, feature_bytes(encoded) + STATE_BYTES * sample.batch.n_states)
 
 
 def joined_parsed(parts: Sequence[Parsed]) -> Parsed:
-    """Instances of several shards as one."""
+    """Parsed instances of several shards, concatenated."""
     if len(parts) == 1:
         return parts[0]
     rows = {}
     for name in parts[0].rows:
-        mine = [part.rows[name] for part in parts]
-        sizes = np.concatenate([np.diff(row.ptr) for row in mine])
-        stack = sparse.vstack if sparse.issparse(mine[0].matrix) else np.concatenate
-        matrix = stack([row.matrix for row in mine])
-        rows[name] = FeatureRows(sparse.csr_array(matrix) if sparse.issparse(matrix) else matrix, offsets(sizes))
+        pieces = [part.rows[name] for part in parts]
+        ptr = offsets(np.concatenate([np.diff(piece.ptr) for piece in pieces]))
+        matrices = [piece.matrix for piece in pieces]
+        if sparse.issparse(matrices[0]):
+            rows[name] = FeatureRows(sparse.csr_array(sparse.vstack(matrices)), ptr)
+        else:
+            rows[name] = FeatureRows(np.concatenate(matrices), ptr)
     return Parsed(rows, [key for part in parts for key in part.keys or ()])
 
 
 def joined_labels(parts: Sequence[Labels]) -> Labels:
     sizes = np.concatenate([np.diff(part.ptr) for part in parts])
-    observed, mask = (np.concatenate([getattr(part, name) for part in parts]) for name in ("observed", "mask"))
+    observed = np.concatenate([part.observed for part in parts])
+    mask = np.concatenate([part.mask for part in parts])
     return Labels(observed, mask, offsets(sizes))
 
 
 def feature_bytes(encoded: Encoded) -> int:
-    features = [term.features for term in encoded.inputs.terms]
-    return sum(f.data.nbytes + f.indices.nbytes if sparse.issparse(f) else f.nbytes for f in features)
+    """Memory of the features of an encoded batch."""
+    total = 0
+    for term in encoded.inputs.terms:
+        features = term.features
+        if sparse.issparse(features):
+            total += features.data.nbytes + features.indices.nbytes
+        else:
+            total += features.nbytes
+    return total
 
 
 @contextmanager
-def placed(places: Sequence[tuple[Stored, int]]) -> Iterator[None]:
-    """Errors about instance b speak of its file and line."""
+def errors_name_places(places: Sequence[tuple[Stored, int]]) -> Iterator[None]:
+    """Within this context errors about an instance name its file and line."""
     try:
         yield
     except MssvmError as error:
@@ -198,8 +251,8 @@ def placed(places: Sequence[tuple[Stored, int]]) -> Iterator[None]:
 
 
 @contextmanager
-def named_memory(name: str) -> Iterator[None]:
-    """Says which shard was too large."""
+def memory_errors_name(name: str) -> Iterator[None]:
+    """Within this context running out of memory is an error that names the shard."""
     try:
         yield
     except MemoryError as error:
@@ -209,37 +262,62 @@ def named_memory(name: str) -> Iterator[None]:
         raise InputError(f"a worker ran out of memory on {name}; {hint}.") from None
 
 
-# ----------------------------------------------------------------------------------------- what workers are asked
+# Below are the functions that ``Cluster.submit`` runs; each has the worker's shelf as its first argument.
 
 
 def survey(shelf: Shelf, shard: Shard, structure: Structure, missing_label: Any) -> tuple[Survey, Bools, Ints]:
-    """Read a shard: what it tells of itself, which instances have labels, and the number of each's topology among
-    those of the survey."""
+    """Read a shard: its survey, a mask of instances with labels, and the index of each instance's topology in the
+    survey."""
     stored = shelf.stored(shard, structure, missing_label)
     return stored.survey(), stored.labelled, stored.keys
 
 
-def evaluate(shelf: Shelf, posed: Posed, what: str, eps: tuple[float, float], first: int, last: int, w: Floats) -> Any:
+def evaluate(
+    shelf: Shelf,
+    definition: ProblemDefinition,
+    what: str,
+    eps: tuple[float, float],
+    first: int,
+    last: int,
+    w: Floats,
+) -> list[Stretch]:
     """``what`` ("plus", "minus" or "difference") of blocks ``first : last``, summed as far as the tree allows."""
-    shelf.tidy(posed, first, last)
+    shelf.drop_other_blocks(definition, first, last)
 
-    def one(j: int) -> Evaluation:
-        part: Evaluation = getattr(shelf.block(posed, j).problem.at(*eps), what)(w)
-        return replace(part, values=np.zeros(0))  # one number an instance is more than the gradient, and nobody looks
+    def evaluate_block(j: int) -> Evaluation:
+        part = _evaluate(shelf, definition, what, eps, j, w, None)
+        return replace(part, values=np.zeros(0))  # one value per instance would be larger than the gradient
 
-    out: list[Stretch] = []
+    stretches: list[Stretch] = []
     with ONE_BLAS_THREAD:
-        engine = shelf.engine(posed)
-        for a in range(first, last, shelf.threads):
-            each = range(a, min(a + shelf.threads, last))
-            parts = engine.parallel_map(one, each)
-            out = joined([*out, *(Stretch(j, j + 1, p) for j, p in zip(each, parts, strict=True))], len(posed.pieces))
-    return [packed(stretch) for stretch in out]
+        engine = shelf.engine(definition)
+        for start in range(first, last, shelf.threads):
+            blocks = range(start, min(start + shelf.threads, last))
+            parts = engine.parallel_map(evaluate_block, blocks)
+            stretches += [Stretch(j, j + 1, part) for j, part in zip(blocks, parts, strict=True)]
+            stretches = joined(stretches, len(definition.pieces))
+    return [packed(stretch) for stretch in stretches]
+
+
+def _evaluate(
+    shelf: Shelf,
+    definition: ProblemDefinition,
+    what: str,
+    eps: tuple[float, float],
+    j: int,
+    w: Floats,
+    instances: Ints | None,
+) -> Evaluation:
+    """``what`` of block j, or of some of its instances."""
+    problem = shelf.block(definition, j).problem.at(*eps)
+    evaluation: Evaluation = getattr(problem, what)(w, instances)
+    return evaluation
 
 
 def reduce(*lists: Any, n_blocks: int) -> list[Stretch]:
-    """Neighbouring lists of stretches as one."""
-    return [packed(s) for s in joined((unpacked(s) for one in lists for s in one), n_blocks)]
+    """Join neighbouring lists of partial sums, and sum as far as the tree allows."""
+    stretches = [unpacked(stretch) for stretches in lists for stretch in stretches]
+    return [packed(stretch) for stretch in joined(stretches, n_blocks)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,33 +330,44 @@ class SparseVector:
 
 
 def packed(stretch: Stretch) -> Stretch:
-    """The stretch for a journey: a sparse gradient without its zeros (but with negative ones, to keep all bits)."""
-    g = stretch.part.gradient
-    at = np.flatnonzero((g != 0) | np.signbit(g))
-    if 2 * len(at) >= len(g):
+    """The stretch as it travels: a gradient of mostly zeros without them (negative zeros stay, to keep all bits)."""
+    gradient = stretch.part.gradient
+    at = np.flatnonzero((gradient != 0) | np.signbit(gradient))
+    if 2 * len(at) >= len(gradient):
         return stretch
-    small: Any = SparseVector(len(g), at, g[at])
-    return replace(stretch, part=replace(stretch.part, gradient=small))
+    sparse_gradient: Any = SparseVector(len(gradient), at, gradient[at])
+    return replace(stretch, part=replace(stretch.part, gradient=sparse_gradient))
 
 
 def unpacked(stretch: Stretch) -> Stretch:
-    small: Any = stretch.part.gradient
-    if not isinstance(small, SparseVector):
+    """The stretch with its gradient as an array again."""
+    sparse_gradient: Any = stretch.part.gradient
+    if not isinstance(sparse_gradient, SparseVector):
         return stretch
-    gradient = np.zeros(small.n)
-    gradient[small.at] = small.values
+    gradient = np.zeros(sparse_gradient.n)
+    gradient[sparse_gradient.at] = sparse_gradient.values
     return replace(stretch, part=replace(stretch.part, gradient=gradient))
 
 
-def singles(shelf: Shelf, posed: Posed, what: str, eps: tuple[float, float], asked: Any, w: Floats) -> list[Stretch]:
-    """The same of single instances, given as pairs of a block and a number in it; each by itself."""
+def singles(
+    shelf: Shelf,
+    definition: ProblemDefinition,
+    what: str,
+    eps: tuple[float, float],
+    places: Sequence[tuple[int, int]],
+    w: Floats,
+) -> list[Stretch]:
+    """``what`` of single instances, each by itself; a place is a block and a number in it."""
+    stretches = []
     with ONE_BLAS_THREAD:
-        found = [getattr(shelf.block(posed, j).problem.at(*eps), what)(w, np.array([i])) for j, i in asked]
-    return [packed(Stretch(0, 0, replace(part, values=np.zeros(0)))) for part in found]
+        for j, i in places:
+            part = _evaluate(shelf, definition, what, eps, j, w, np.array([i]))
+            stretches.append(packed(Stretch(0, 0, replace(part, values=np.zeros(0)))))
+    return stretches
 
 
 class Instances(NamedTuple):
-    """Per instance what solvers ask of a problem beside its value, and of all of them what they sum to."""
+    """Constants of a block that solvers need: arrays with one number per instance, and two for the whole block."""
 
     weight: Floats
     log_outputs: Floats
@@ -288,25 +377,32 @@ class Instances(NamedTuple):
     convex: bool
 
 
-def instances(shelf: Shelf, posed: Posed, first: int, last: int) -> list[Instances]:
-    """Of every block; all of them are made here for the first time."""
-    shelf.tidy(posed, first, last)
+def instances(shelf: Shelf, definition: ProblemDefinition, first: int, last: int) -> list[Instances]:
+    """The constants of every block; this makes the blocks for the first time."""
+    shelf.drop_other_blocks(definition, first, last)
     out = []
     for j in range(first, last):
-        problem = shelf.block(posed, j).problem
-        s = problem.sample
-        output = s.query.output
-        logs = problem.log_outputs, s.log_states(s.query, ~output), s.log_states(s.truth_query, output)
-        out.append(Instances(s.weight, *logs, problem.n_sites, problem.convex))
+        problem = shelf.block(definition, j).problem
+        sample = problem.sample
+        output = sample.query.output
+        constants = Instances(
+            weight=sample.weight,
+            log_outputs=problem.log_outputs,
+            log_hidden=sample.log_states(sample.query, ~output),
+            log_truth=sample.log_states(sample.truth_query, output),
+            n_sites=problem.n_sites,
+            convex=problem.convex,
+        )
+        out.append(constants)
     return out
 
 
-def look(shelf: Shelf, posed: Posed, first: int, last: int, w: Floats) -> list[InferenceSummary]:
-    """The closing look at every block."""
+def look(shelf: Shelf, definition: ProblemDefinition, first: int, last: int, w: Floats) -> list[InferenceSummary]:
+    """A summary of inference on every block, at the end of training."""
 
-    def one(j: int) -> InferenceSummary:
-        made = shelf.block(posed, j)
-        return made.problem.bound[0].look(w, made.hidden, made.problem.sample.batch.var_ptr)
+    def summarise(j: int) -> InferenceSummary:
+        block = shelf.block(definition, j)
+        return block.problem.bound[0].look(w, block.hidden, block.problem.sample.batch.var_ptr)
 
     with ONE_BLAS_THREAD:
-        return shelf.engine(posed).parallel_map(one, range(first, last))
+        return shelf.engine(definition).parallel_map(summarise, range(first, last))

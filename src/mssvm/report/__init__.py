@@ -6,6 +6,17 @@ from mssvm.report.page import page
 from mssvm.report.pictures import hidden_chain_graph, label_picture, legend, scalar_picture
 
 __all__ = [
-    "Claim", "Figure", "Section", "Series", "Table", "Text", "heat_map", "hidden_chain_graph", "label_picture",
-    "legend", "line_chart", "page", "scalar_picture",
-]  # fmt: skip
+    "Claim",
+    "Figure",
+    "Section",
+    "Series",
+    "Table",
+    "Text",
+    "heat_map",
+    "hidden_chain_graph",
+    "label_picture",
+    "legend",
+    "line_chart",
+    "page",
+    "scalar_picture",
+]

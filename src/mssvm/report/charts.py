@@ -7,11 +7,20 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, isfinite, log10
 
-WIDTH, HEIGHT = 460, 300
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 34, 46
+WIDTH = 460
+HEIGHT = 300
+LEFT = 58
+RIGHT = 14
+TOP = 34
+BOTTOM = 46
 N_STYLES = 6
-BAR_WIDTH, BAR_LEFT, BAR_RIGHT, BAR_TOP = 620, 120, 52, 42
-BAR, GAP, LONGEST = 11, 12, 16
+BAR_WIDTH = 620
+BAR_LEFT = 120
+BAR_RIGHT = 52
+BAR_TOP = 42
+BAR = 11
+GAP = 12
+LONGEST = 16
 
 
 @dataclass(frozen=True)
@@ -77,14 +86,30 @@ def line_chart(
 
 
 def heat_map(
-    title: str, rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]],
-    row_label: str, column_label: str, texts: Sequence[Sequence[str]], bound: float | None = None,
-) -> str:  # fmt: skip
-    """A coloured table; blue is high, orange low, white the middle of the range, which goes from -bound to bound where
-    that is given. Empty cells are hatched grey."""
-    known = [v for row in values for v in row if v is not None]
-    low, high = (min(known), max(known)) if bound is None else (-bound, bound)
-    cell_w, cell_h, left, top = 76, 44, 86, 64
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float | None]],
+    row_label: str,
+    column_label: str,
+    texts: Sequence[Sequence[str]],
+    bound: float | None = None,
+) -> str:
+    """A coloured table: blue is high, orange low, white the middle of the range. Empty cells are grey.
+
+    The range is that of the values, or from -bound to bound.
+    """
+    if bound is None:
+        present = [v for row in values for v in row if v is not None]
+        low = min(present)
+        high = max(present)
+    else:
+        low = -bound
+        high = bound
+    cell_w = 76
+    cell_h = 44
+    left = 86
+    top = 64
     parts = [f'<text class="t" x="8" y="18">{escape(title)}</text>']
     parts.append(f'<text class="a" x="{left}" y="38">{escape(column_label)}</text>')
     parts.append(f'<text class="a" x="8" y="38">{escape(row_label)}</text>')
@@ -95,7 +120,7 @@ def heat_map(
         parts.append(f'<text class="k" x="8" y="{y + cell_h / 2 + 4}">{escape(name)}</text>')
         for j, value in enumerate(values[i]):
             x = left + j * cell_w
-            colour = "#ddd" if value is None else diverging((value - low) / (high - low) if high > low else 0.5)
+            colour = _cell_colour(value, low, high)
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{cell_w - 2}" height="{cell_h - 2}" rx="3" style="fill:{colour}"/>'
             )
@@ -107,6 +132,14 @@ def heat_map(
     return svg(left + cell_w * len(columns) + 8, top + cell_h * len(rows) + 8, title, parts)
 
 
+def _cell_colour(value: float | None, low: float, high: float) -> str:
+    if value is None:
+        return "#ddd"
+    if high <= low:
+        return diverging(0.5)
+    return diverging((value - low) / (high - low))
+
+
 def bar_chart(title: str, groups: Sequence[str], series: Sequence[tuple[str, Sequence[float]]]) -> str:
     """Horizontal bars with their values in percent at their ends, and a legend above."""
     parts = [f'<text class="t" x="8" y="18">{escape(title)}</text>']
@@ -114,7 +147,7 @@ def bar_chart(title: str, groups: Sequence[str], series: Sequence[tuple[str, Seq
         x = BAR_LEFT + k * 130
         parts.append(f'<rect class="p c{k % N_STYLES}" x="{x}" y="28" width="10" height="9"/>')
         parts.append(f'<text class="k" x="{x + 15}" y="37">{escape(name)}</text>')
-    room = BAR_WIDTH - BAR_LEFT - BAR_RIGHT
+    full_width = BAR_WIDTH - BAR_LEFT - BAR_RIGHT
     height = BAR_TOP + 8
     for g, group in enumerate(groups):
         top = height
@@ -122,7 +155,8 @@ def bar_chart(title: str, groups: Sequence[str], series: Sequence[tuple[str, Seq
         middle = top + len(series) * BAR / 2 + 4
         parts.append(f'<text class="k e" x="{BAR_LEFT - 8}" y="{middle:g}">{escape(shown)}</text>')
         for k, (_, values) in enumerate(series):
-            y, width = top + k * BAR, max(room * values[g], 0.5)
+            y = top + k * BAR
+            width = max(full_width * values[g], 0.5)
             parts.append(
                 f'<rect class="p c{k % N_STYLES}" x="{BAR_LEFT}" y="{y}" width="{width:.1f}" height="{BAR - 2}"/>'
             )
@@ -148,12 +182,14 @@ def svg(width: float, height: float, title: str, parts: Sequence[str]) -> str:
 
 def _axis(values: Sequence[float], start: float, end: float, logarithmic: bool, pad: float) -> _Axis:
     shown = [log10(v) for v in values if v > 0] if logarithmic else list(values)
-    low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
-    room = pad * (high - low) or 0.5 * abs(high) or 1.0
-    return _Axis(low - room, high + room, start, end, logarithmic)
+    low = min(shown, default=0.0)
+    high = max(shown, default=1.0)
+    margin = pad * (high - low) or 0.5 * abs(high) or 1.0
+    return _Axis(low - margin, high + margin, start, end, logarithmic)
 
 
 def _nice(step: float) -> float:
+    """The next 1, 2, 2.5 or 5 times a power of ten."""
     power = 10.0 ** floor(log10(step))
     return next(m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * power >= step * (1 - 1e-9))
 
@@ -163,13 +199,19 @@ def _grid(x_axis: _Axis, y_axis: _Axis, x_ticks: Sequence[float] | None, top: fl
     for v in y_axis.ticks():
         y = y_axis(v)
         parts.append(f'<line class="g" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        told = f"{v:g}" if abs(v) < 1e4 or abs(v) >= 1e6 else f"{v / 1e3:g}k"  # the axis has room for five characters
-        parts.append(f'<text class="k e" x="{LEFT - 6}" y="{y + 4:.1f}">{told}</text>')
+        parts.append(f'<text class="k e" x="{LEFT - 6}" y="{y + 4:.1f}">{_tick_label(v)}</text>')
     for v in x_ticks or x_axis.ticks():
         x = x_axis(v)
         parts.append(f'<line class="g" x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{height - BOTTOM}"/>')
         parts.append(f'<text class="k m" x="{x:.1f}" y="{height - BOTTOM + 16}">{v:g}</text>')
     return "".join(parts)
+
+
+def _tick_label(value: float) -> str:
+    """At most five characters, for which the axis has room."""
+    if 1e4 <= abs(value) < 1e6:
+        return f"{value / 1e3:g}k"
+    return f"{value:g}"
 
 
 def _labels(title: str, x_label: str, y_label: str, top: float, height: float) -> str:
@@ -182,17 +224,19 @@ def _labels(title: str, x_label: str, y_label: str, top: float, height: float) -
 
 
 def _curve(series: Series, x_axis: _Axis, y_axis: _Axis, log_y: bool) -> str:
-    kept = [k for k, y in enumerate(series.y) if isfinite(y) and (y > 0 or not log_y)]
+    drawn = [k for k, y in enumerate(series.y) if isfinite(y) and (y > 0 or not log_y)]
     style = series.style % N_STYLES
-    points = [(x_axis(series.x[k]), y_axis(series.y[k])) for k in kept]
+    points = [(x_axis(series.x[k]), y_axis(series.y[k])) for k in drawn]
     parts = [f'<polyline class="l c{style}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>']
     if len(points) <= 30:
         parts += [_marker(style, x, y) for x, y in points]
     if series.error is not None:
-        for (x, _), k in zip(points, kept, strict=True):
-            low, high = series.y[k] - series.error[k], series.y[k] + series.error[k]
+        for (x, _), k in zip(points, drawn, strict=True):
+            low = series.y[k] - series.error[k]
+            high = series.y[k] + series.error[k]
             if isfinite(low) and (low > 0 or not log_y):
-                y1, y2 = y_axis(low), y_axis(high)
+                y1 = y_axis(low)
+                y2 = y_axis(high)
                 parts.append(f'<line class="b c{style}" x1="{x:.1f}" x2="{x:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>')
     return "".join(parts)
 
@@ -206,7 +250,8 @@ def _marker(style: int, x: float, y: float) -> str:
 
 
 def _key(series: Series, place: int) -> str:
-    x, y = LEFT + (place % 3) * 132, TOP + 16 * (place // 3)
+    x = LEFT + (place % 3) * 132
+    y = TOP + 16 * (place // 3)
     style = series.style % N_STYLES
     line = f'<line class="l c{style}" x1="{x}" x2="{x + 20}" y1="{y - 4}" y2="{y - 4}"/>'
     return line + _marker(style, x + 10, y - 4) + f'<text class="k" x="{x + 25}" y="{y}">{escape(series.name)}</text>'

@@ -1,7 +1,8 @@
-"""The page of a comparison: table, learning curves, bars per class, pictures where the data are pictures."""
+"""The page of a comparison: table, learning curves, bars per class, and for images the first predictions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,74 +21,84 @@ MOST_PICTURES = 4
 WIDEST = 64  # pixels shown of a picture's side
 
 
-def result_table(found: Comparison) -> Table:
+def result_table(comparison: Comparison) -> Table:
     """Accuracy over folds, paired differences to the first method, time."""
-    first = found.methods[0]
-    spans = found.pooled[first].spans is not None
+    first = comparison.methods[0]
+    spans = comparison.pooled[first].spans is not None
     header = ["method", "accuracy %", f"minus {first}", "95 % interval", "instances all right %"]
-    header += ["span F1 %"] * spans + ["seconds"]
+    if spans:
+        header.append("span F1 %")
+    header.append("seconds")
     rows = []
-    for name in found.methods:
-        accuracy = 100 * found.accuracies(name)
-        difference = Estimate.paired(accuracy, 100 * found.accuracies(first))
+    for name in comparison.methods:
+        accuracy = 100 * comparison.accuracies(name)
+        difference = Estimate.paired(accuracy, 100 * comparison.accuracies(first))
         row = [name, Estimate.of(accuracy).show()]
         row += ["", ""] if name == first else [difference.show(sign=True), _interval(difference)]
-        row.append(f"{100 * np.mean([t.scores.whole for t in found.of(name)]):.1f}")
-        row += [f"{100 * _spans(found, name):.2f}"] * spans
-        row.append(f"{np.mean([t.seconds for t in found.of(name)]):.2f}")
+        row.append(f"{100 * np.mean([t.scores.whole for t in comparison.of(name)]):.1f}")
+        if spans:
+            row.append(f"{100 * _spans(comparison, name):.2f}")
+        row.append(f"{np.mean([t.seconds for t in comparison.of(name)]):.2f}")
         rows.append(row)
     note = (
-        f"Means over {found.n_folds} folds ± standard error; differences are paired by fold. Training sets of folds "
-        "overlap, so intervals are a guide rather than a proof. Missing labels do not count; seconds are per training."
+        f"Means over {comparison.n_folds} folds ± standard error; differences are paired by fold. Training sets of "
+        "folds overlap, so intervals are a guide rather than a proof. Missing labels do not count; seconds are per "
+        "training."
     )
     return Table("Test accuracy on the same folds", header, rows, note)
 
 
-def sections(found: Comparison, data: Dataset) -> list[Section]:
-    """What stands on the page."""
+def sections(comparison: Comparison, data: Dataset) -> list[Section]:
+    """The sections of the page."""
     out = [
-        Section("result", "Result", [result_table(found), *_statuses(found)]),
-        *_curves(found),
-        Section("classes", "Classes", [_bars(found)]),
+        Section("result", "Result", [result_table(comparison), *_statuses(comparison)]),
+        *_curves(comparison),
+        Section("classes", "Classes", [_bars(comparison)]),
     ]
     if data.kind == "grid":
-        out.append(Section("pictures", "Pictures", strips(found, data)))
+        out.append(Section("pictures", "Pictures", strips(comparison, data)))
     return out
 
 
 def _interval(difference: Estimate) -> str:
-    return f"[{difference.low:+.2f}, {difference.high:+.2f}]" if np.isfinite(difference.se) else ""
+    if not np.isfinite(difference.se):
+        return ""
+    return f"[{difference.low:+.2f}, {difference.high:+.2f}]"
 
 
-def _spans(found: Comparison, name: str) -> float:
-    rates = found.pooled[name].spans
+def _spans(comparison: Comparison, name: str) -> float:
+    rates = comparison.pooled[name].spans
     return 0.0 if rates is None else rates.f1
 
 
-def _statuses(found: Comparison) -> list[Text]:
-    """How training ended, where all folds of a method agree, else how often it ended in which way."""
+def _statuses(comparison: Comparison) -> list[Text]:
+    """How training ended for each method; with counts if its folds differ."""
     out = []
-    for name in found.methods:
-        said = [t.status for t in found.of(name)]
-        counts = {s: said.count(s) for s in dict.fromkeys(said)}
-        text = " ".join(s if len(counts) == 1 else f"({n} of {len(said)}) {s}" for s, n in counts.items())
-        out.append(Text(f"{name}: {text}"))
+    for name in comparison.methods:
+        counts = Counter(trial.status for trial in comparison.of(name))
+        if len(counts) == 1:
+            sentences = list(counts)
+        else:
+            sentences = [f"({n} of {counts.total()}) {status}" for status, n in counts.items()]
+        out.append(Text(f"{name}: {' '.join(sentences)}"))
     return out
 
 
-def _curves(found: Comparison) -> list[Section]:
+def _curves(comparison: Comparison) -> list[Section]:
     """Accuracies by the size of the training set, where there are several, and objectives."""
-    shares = sorted({t.share for t in found.trials})
-    learning, training = [], []
-    for k, name in enumerate(found.methods):
-        estimates = [Estimate.of(100 * found.accuracies(name, share)) for share in shares]
-        sizes = [float(np.mean([t.n_train for t in found.of(name, share)])) for share in shares]
+    shares = sorted({t.share for t in comparison.trials})
+    learning = []
+    training = []
+    for k, name in enumerate(comparison.methods):
+        estimates = [Estimate.of(100 * comparison.accuracies(name, share)) for share in shares]
+        sizes = [float(np.mean([t.n_train for t in comparison.of(name, share)])) for share in shares]
         errors = [e.se if np.isfinite(e.se) else 0.0 for e in estimates]
         learning.append(Series(name, sizes, [e.mean for e in estimates], errors, k))
-        objective = found.of(name)[0].objectives
+        objective = comparison.of(name)[0].objectives
         start = objective[0] if len(objective) and objective[0] > 0 else 1.0
         training.append(Series(name, list(range(len(objective))), (objective / start).tolist(), None, k))
-    drawings, notes = [], []
+    drawings = []
+    notes = []
     if any(len(set(series.x)) > 1 for series in learning):
         axes = ("training instances", "accuracy, %")
         drawings.append(line_chart("Accuracy by size of the training set", *axes, learning))
@@ -100,33 +111,34 @@ def _curves(found: Comparison) -> list[Section]:
     return [Section("curves", title, [Figure("Learning and training", drawings, " ".join(notes))])] if drawings else []
 
 
-def _bars(found: Comparison) -> Figure:
-    support = {label: rates.support for label, rates in found.pooled[found.methods[0]].by_class.items()}
+def _bars(comparison: Comparison) -> Figure:
+    support = {label: rates.support for label, rates in comparison.pooled[comparison.methods[0]].by_class.items()}
     shown = sorted(support, key=lambda label: -support[label])[:MOST_CLASSES]
-    values = [(name, [found.pooled[name].by_class[label].f1 for label in shown]) for name in found.methods]
+    values = [(name, [comparison.pooled[name].by_class[label].f1 for label in shown]) for name in comparison.methods]
     note = f"The {MOST_CLASSES} most frequent of {len(support)} classes." if len(support) > MOST_CLASSES else ""
     drawing = bar_chart("F1 by class, %", [f"{label} ({support[label]})" for label in shown], values)
     title = "F1 of every class (number of labelled sites), predictions pooled over folds"
     return Figure(title, [drawing], note, columns=1)
 
 
-def strips(found: Comparison, data: Dataset) -> list[Text | Table | Figure]:
+def strips(comparison: Comparison, data: Dataset) -> list[Text | Table | Figure]:
     """Input, given labels, predictions and uncertainty of the first pictures."""
     out: list[Text | Table | Figure] = []
-    ptr = found.truth.ptr
+    ptr = comparison.truth.ptr
     for b, shape in enumerate(data.shapes[:MOST_PICTURES]):
-        here = slice(int(ptr[b]), int(ptr[b + 1]))
+        sites = slice(int(ptr[b]), int(ptr[b + 1]))
         drawings = [scalar_picture("input", _sized(_grey(data.X[b])))]
-        drawings.append(label_picture("labels given", _labels(found.truth.states[here], shape)))
-        for name in found.methods:
-            drawings.append(label_picture(name, _labels(found.states[name][here], shape)))
-        doubt = _sized(1.0 - found.certainty[here].reshape(shape))
-        drawings.append(scalar_picture("uncertainty", doubt, 0.0, 1.0 - 1.0 / found.space.n_classes))
+        drawings.append(label_picture("labels given", _labels(comparison.truth.states[sites], shape)))
+        for name in comparison.methods:
+            drawings.append(label_picture(name, _labels(comparison.states[name][sites], shape)))
+        doubt = _sized(1.0 - comparison.certainty[sites].reshape(shape))
+        drawings.append(scalar_picture("uncertainty", doubt, 0.0, 1.0 - 1.0 / comparison.space.n_classes))
         out.append(Figure(data.place(b), [strip(data.place(b), drawings)], columns=1))
     note = (
-        f"Predictions are by models that did not see the picture. Uncertainty is 1 - max p of {found.methods[0]}: black"
+        "Predictions are by models that did not see the picture. Uncertainty is 1 - max p of "
+        f"{comparison.methods[0]}: black is certain, white undecided. Pale labels are missing."
     )
-    out.append(Text(f"{note} is certain, white undecided. Pale labels are missing."))
+    out.append(Text(note))
     return out
 
 
@@ -148,13 +160,15 @@ def _sized(values: Any) -> Any:
     return enlarged(values[::step, ::step])
 
 
-def lead(found: Comparison, data: Dataset) -> str:
+def lead(comparison: Comparison, data: Dataset) -> str:
     """The page in two sentences."""
-    methods = ", ".join(found.methods)
-    labelled, sites = found.pooled[found.methods[0]].n_sites, len(found.truth.observed)
+    methods = ", ".join(comparison.methods)
+    labelled = comparison.pooled[comparison.methods[0]].n_sites
+    sites = len(comparison.truth.observed)
     return (
         f"{methods} on {data.name}: {len(data)} instances with {sites} sites, {labelled} of them labelled, "
-        f"{found.space.n_classes} classes. Every method was trained and judged on the same {found.n_folds} folds."
+        f"{comparison.space.n_classes} classes. Every method was trained and judged on the same "
+        f"{comparison.n_folds} folds."
     )
 
 

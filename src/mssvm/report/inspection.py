@@ -1,4 +1,4 @@
-"""The page of one model: what it is, how training went, its largest weights, and the tables between labels."""
+"""The page of one model: its summary, how training went, its largest weights, and the tables between labels."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MOST_TABLES = 12
 
 
 def sections(estimator: Any, summary: Mapping[str, Any], weights: Sequence[Any]) -> list[Section]:
-    """What stands on the page; ``weights`` are those to list."""
+    """The sections of the page; ``weights`` are those to list."""
     model = Table("What it is", ["", ""], [[name, str(value)] for name, value in summary.items()])
     words = [Text(line) for line in estimator.diagnose().splitlines()]
     header = ["block", "feature", "states", "weight"]
-    rows = [[w.block, w.feature, " ".join(map(str, w.states)), f"{w.value:+.4f}"] for w in weights]
+    rows = [[w.block, w.feature, " ".join(str(state) for state in w.states), f"{w.value:+.4f}"] for w in weights]
     title = f"The {len(weights)} largest of {len(estimator.coef_)} weights"
     return [
         Section("model", "Model", [model]),
@@ -34,17 +34,20 @@ def _objective(estimator: Any) -> list[Figure]:
         return []
     objective = np.asarray(history["objective"], dtype=np.float64)
     positive = objective[objective > 0]
-    far = len(positive) == len(objective) and positive.max() > 100 * positive.min()
+    wide_range = len(positive) == len(objective) and positive.max() > 100 * positive.min()
     line = Series(type(estimator).__name__, list(range(len(objective))), objective.tolist())
-    drawing = line_chart("Objective in training", "recorded iteration", "objective", [line], log_y=bool(far))
-    falling = len(set(zip(history["eps_y"].tolist(), history["eps_h"].tolist(), strict=True))) > 1
-    note = "Temperatures fell on the way, and with each the objective is another function." if falling else ""
+    drawing = line_chart("Objective in training", "recorded iteration", "objective", [line], log_y=bool(wide_range))
+    temperatures = set(zip(history["eps_y"].tolist(), history["eps_h"].tolist(), strict=True))
+    note = ""
+    if len(temperatures) > 1:
+        note = "Temperatures fell on the way, and with each the objective is another function."
     return [Figure("How the objective fell", [drawing], note)]
 
 
 def _tables(estimator: Any) -> list[Figure]:
-    """Weights of pairs of labels that no feature scales, as coloured tables."""
-    encoder, labels = estimator.encoder_, [str(c) for c in estimator.labels_.classes]
+    """Weights of pairs of labels without features, as coloured tables."""
+    encoder = estimator.encoder_
+    labels = [str(c) for c in estimator.labels_.classes]
     blocks = [b for b in encoder.blocks if b.source is None and b.axes == ("label", "label")]
     if not blocks or len(labels) > MOST_LABELS:
         return []

@@ -1,4 +1,4 @@
-"""What a report is made of. All strings are plain text, escaped when written; figures are SVG made by this package."""
+"""The parts of a report. All strings are plain text, escaped when written; figures are SVG made by this package."""
 
 from __future__ import annotations
 
@@ -37,8 +37,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim with its place in the paper, the direction found, the pooled effect beside the paper's, how many of its
-    comparisons lie which way by themselves, and these comparisons."""
+    """A claim of the paper and its verdict.
+
+    ``place`` is where the paper makes it, ``verdict`` the direction found, ``effect`` the pooled difference and
+    ``paper`` the paper's; ``cells`` counts the verdicts of single comparisons, ``groups`` pools them by reading, and
+    ``evidence`` lists them.
+    """
 
     number: str
     text: str
@@ -53,7 +57,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands under it; ``claims`` also appear in the summary at the top."""
+    """A heading and its content; ``claims`` also appear in the summary at the top."""
 
     name: str
     title: str

@@ -17,7 +17,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 def page(title: str, lead: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> str:
     """The report; ``facts`` (settings, versions, seed, time) stand at the end."""
     style = files("mssvm.report").joinpath("page.css").read_text("utf-8")
-    claims = sorted((c for s in sections for c in s.claims), key=lambda c: (int(c.number.rstrip(LETTERS)), c.number))
+    claims = sorted((claim for section in sections for claim in section.claims), key=_claim_order)
     body = [f"<h1>{escape(title)}</h1>", f'<p class="lead">{escape(lead)}</p>', _contents(sections)]
     if claims:
         body.append(_summary(claims))
@@ -30,6 +30,11 @@ def page(title: str, lead: str, facts: Sequence[tuple[str, str]], sections: Sequ
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{style}</style></head><body><main>{''.join(body)}</main></body></html>\n"
     )
+
+
+def _claim_order(claim: Claim) -> tuple[int, str]:
+    """By number, then by letter: 2, 10, 10a."""
+    return int(claim.number.rstrip(LETTERS)), claim.number
 
 
 def _contents(sections: Sequence[Section]) -> str:
@@ -55,8 +60,10 @@ def _section(section: Section) -> str:
     for item in section.items:
         if isinstance(item, Text):
             parts.append(f"<p>{escape(item.text)}</p>")
+        elif isinstance(item, Table):
+            parts.append(_table(item))
         else:
-            parts.append(_table(item) if isinstance(item, Table) else _figure(item))
+            parts.append(_figure(item))
     parts += [_claim(c) for c in section.claims]
     return "".join(parts) + "</section>"
 
@@ -66,11 +73,10 @@ def _table(table: Table) -> str:
     head = "".join(f"<th{mark}>{escape(h)}</th>" for mark, h in zip(marks, table.header, strict=True))
     rows = []
     for k, row in enumerate(table.rows):
-        cells = "".join(
-            f'<th scope="row">{escape(v)}</th>' if j < table.n_labels else f"<td>{_figures(v)}</td>"
-            for j, v in enumerate(row)
-        )
-        rows.append(f"<tr{' class=strong' if k in table.strong else ''}>{cells}</tr>")
+        labels = "".join(f'<th scope="row">{escape(cell)}</th>' for cell in row[: table.n_labels])
+        figures = "".join(f"<td>{_figures(cell)}</td>" for cell in row[table.n_labels :])
+        strong = " class=strong" if k in table.strong else ""
+        rows.append(f"<tr{strong}>{labels}{figures}</tr>")
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     return (
         f'<div class="wide"><table><caption>{escape(table.caption)}</caption><thead><tr>{head}</tr></thead>'
@@ -79,7 +85,7 @@ def _table(table: Table) -> str:
 
 
 def _figures(text: str) -> str:
-    """A mean stays beside its error; an interval may go to a line of its own."""
+    """Escaped figures with no line break inside a mean with its error, nor inside an interval."""
     return escape(text).replace(" ± ", "\u00a0±\u00a0").replace(", ", ",\u00a0")
 
 

@@ -1,4 +1,4 @@
-"""Images as SVG, alone and in rows: one rectangle per run of equal pixels, so that no binary data is embedded."""
+"""Images as SVG, alone and in rows: one rectangle per run of equal pixels, so that no binary data are embedded."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def colour_picture(title: str, pixels: AnyArray) -> str:
 
 def _picture(title: str, colours: np.ndarray[tuple[int, ...], np.dtype[np.object_]]) -> str:
     n_rows, n_columns = colours.shape
-    width, height = n_columns * CELL, n_rows * CELL + 20
+    width = n_columns * CELL
+    height = n_rows * CELL + 20
     parts = [f'<text class="k" x="0" y="12">{escape(title)}</text>']
     for i in range(n_rows):
         starts = np.flatnonzero(np.r_[True, colours[i, 1:] != colours[i, :-1]])
@@ -66,19 +67,23 @@ def enlarged(values: AnyArray) -> AnyArray:
 
 def strip(title: str, drawings: Sequence[str]) -> str:
     """Drawings of this package side by side."""
-    parts, at, height = [], 0.0, 0.0
+    parts = []
+    at = 0.0
+    height = 0.0
     for drawing in drawings:
-        found = _DRAWING.fullmatch(drawing)
-        assert found is not None, "a strip is made of drawings of this package"
-        parts.append(f'<g shape-rendering="crispEdges" transform="translate({at:g})">{found[3]}</g>')
-        at += float(found[1]) + SPACE
-        height = max(height, float(found[2]))
+        match = _DRAWING.fullmatch(drawing)
+        assert match is not None, "a strip is made of drawings of this package"
+        drawing_width, drawing_height, content = match.groups()
+        parts.append(f'<g shape-rendering="crispEdges" transform="translate({at:g})">{content}</g>')
+        at += float(drawing_width) + SPACE
+        height = max(height, float(drawing_height))
     return svg(at - SPACE, height, title, parts)
 
 
 def legend(names: Sequence[str]) -> str:
     """The colours of the labels 0, 1, ... and of sites that were not observed."""
-    parts, at = [], 0
+    parts = []
+    at = 0
     for colour, name in zip((*PALETTE[: len(names)], UNSEEN), (*names, "not observed"), strict=True):
         parts.append(f'<rect x="{at}" y="4" width="12" height="12" fill="{colour}"/>')
         parts.append(f'<text class="k" x="{at + 17}" y="14">{escape(name)}</text>')

@@ -1,14 +1,17 @@
-"""UAI and libDAI files and anytime marginal MAP: what ``mssvm infer`` is.
+"""UAI and libDAI files and anytime marginal MAP: the library behind ``mssvm infer``.
 
-``files`` reads and writes models, evidence, queries and solutions (``tokens`` guards against broken ones); ``model``
-turns a model into one instance for inference and a task about it into temperatures and a query; ``support`` takes zeros
-as constraints; ``regions`` is local search, ``conditional`` branch and bound, ``proof`` the same with bounds made tight
-in every part, ``anytime`` marginal MAP by all of them within a time limit; ``answers`` answers a task exactly, by
-propagation and search, or by bounds.
+files, tokens      read and write models, evidence, queries and solutions; reject broken ones
+model              a model as one instance for inference; a task as temperatures and a query
+answers            a task answered exactly, by propagation and search, or by bounds
+anytime, search    marginal MAP within a time limit, by everything below
+support            zeros as constraints: arc consistency, possible assignments
+local_search       better outputs by ``regions`` and by conditioned elimination
+branching          branch and bound over the outputs, with the bounds of ``conditional``
+proof              the same with bounds tightened in every part of the output space
 """
 
 from mssvm.uai.answers import Answer, AnswerLimits, answer
-from mssvm.uai.anytime import Anytime, SearchProgress, SearchResult
+from mssvm.uai.anytime import Anytime
 from mssvm.uai.files import (
     read_evidence,
     read_fg,
@@ -21,10 +24,27 @@ from mssvm.uai.files import (
     write_uai,
 )
 from mssvm.uai.model import UaiModel, UaiProblem, UaiTask
+from mssvm.uai.search import SearchProgress, SearchResult
 from mssvm.uai.tokens import Limits
 
 __all__ = [
-    "Answer", "AnswerLimits", "Anytime", "Limits", "SearchProgress", "SearchResult", "UaiModel", "UaiProblem",
-    "UaiTask", "answer", "read_evidence", "read_fg", "read_model", "read_query", "read_uai", "write_evidence",
-    "write_fg", "write_query", "write_uai",
-]  # fmt: skip
+    "Answer",
+    "AnswerLimits",
+    "Anytime",
+    "Limits",
+    "SearchProgress",
+    "SearchResult",
+    "UaiModel",
+    "UaiProblem",
+    "UaiTask",
+    "answer",
+    "read_evidence",
+    "read_fg",
+    "read_model",
+    "read_query",
+    "read_uai",
+    "write_evidence",
+    "write_fg",
+    "write_query",
+    "write_uai",
+]

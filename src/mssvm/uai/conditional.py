@@ -1,21 +1,23 @@
-"""Branch and bound over the outputs of one instance, with the hidden variables summed exactly as outputs become known.
+"""Bounds for branching on outputs, with the hidden variables summed exactly as outputs are decided.
 
-Once outputs are given, elimination of the hidden variables is a forest of small buckets (their width is that of the
-hidden variables alone). An output that is not given yet is maximised in every table for itself, which bounds
+Once outputs are fixed, elimination of the hidden variables is a forest of small buckets (their width is that of the
+hidden variables alone). An output that is still open is maximised in every table separately, which bounds
 
     max_y PS_h [sum_f theta_f]  <=  PS_h [sum_f max_{y_f} theta_f]              (paper eq. 5 at eps_y = 0)
 
-and is exact when all are given: what mini-buckets lose on the hidden part, this does not. Outputs are given in one
-order, so that every table has one version per output given. A change touches the buckets of its own tables
-and those on their way to the roots, nothing else: hundreds of thousands of nodes a second.
+and is exact when all outputs are fixed. Mini-buckets lose something on the hidden part; this bound does not. Outputs
+are fixed in one order, so that every table has one version per number of its outputs fixed. Fixing an output changes
+the buckets of its own tables and those between them and the roots, nothing else: hundreds of thousands of nodes a
+second.
 
-Buckets work on scaled probabilities; where these might underflow, a node counts as unbounded.
+Buckets work on scaled probabilities; a node whose probabilities might underflow counts as unbounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +29,7 @@ from mssvm.engines.native.elimination import PROGRAM, ScoreSweep
 from mssvm.engines.program import Program
 from mssvm.inference.bounds.relaxation import OneInstance
 
-# Clique entries of all buckets together; beyond it a node takes milliseconds and more.
+# Clique entries of all buckets together; with more a node takes milliseconds.
 MOST_ENTRIES = 1 << 17
 
 
@@ -71,58 +73,61 @@ DESCEND = Function(
 
 
 class ConditionalBound:
-    """The bound of outputs given one after the other in ``order``; ``fits`` says whether buckets are small enough."""
+    """The bound of outputs fixed one after the other in ``order``; ``fits`` says whether buckets are small enough."""
 
     def __init__(self, instance: OneInstance, order: Sequence[int], eps_h: float) -> None:
-        hidden, graph = set(instance.free[0].tolist()), instance.topology
-        inside = [[v for v in scope if v in hidden] for scope in graph.scopes]
-        found = find_order(graph.cards, [s for s in inside if len(s) > 1], [sorted(hidden)], 4, 0)
-        self.eps_h, self.fits = eps_h, found.total <= MOST_ENTRIES
+        hidden = set(instance.free[0].tolist())
+        graph = instance.topology
+        hidden_scopes = [[v for v in scope if v in hidden] for scope in graph.scopes]
+        pairs_and_more = [scope for scope in hidden_scopes if len(scope) > 1]
+        elimination = find_order(graph.cards, pairs_and_more, [sorted(hidden)], 4, 0)
+        self.eps_h = eps_h
+        self.fits = elimination.total <= MOST_ENTRIES
         # Without buckets nothing is known of the hidden part, and every node is unbounded.
-        self._buckets, self._state = _compiled(instance, found.variables if self.fits else (), order, eps_h)
+        eliminated = elimination.variables if self.fits else ()
+        self._buckets, self._state = _compile(instance, eliminated, order, eps_h)
 
     def give(self, v: int, state: int) -> None:
-        """Decide an output."""
+        """Fix output v at a state."""
         GIVE(buckets=self._buckets, state=self._state, variable=v, value=state, sign=1)
 
     def take_back(self, v: int, state: int) -> None:
-        """Open an output again, which was given this state."""
+        """Undo ``give`` of the same output and state."""
         GIVE(buckets=self._buckets, state=self._state, variable=v, value=state, sign=-1)
 
     def value(self) -> float:
-        """The bound with what is given, the value itself where all is; infinite where it might underflow."""
+        """The bound with the outputs fixed so far, exact if all are; infinite if it might underflow."""
         value = np.zeros(1)
         VALUE(buckets=self._buckets, state=self._state, eps=self.eps_h, value=value)
         return float(value[0])
 
     def descend(self, sweep: ScoreSweep, tree: Tree, lower: float, budget: int) -> bool:
-        """Go on with a depth-first search for outputs above ``lower``, by so many steps; whether it is at a leaf.
+        """Continue a depth-first search for outputs above ``lower``, by ``budget`` steps; whether it is at a leaf.
 
-        A leaf's bound is its value where the buckets fit. ``tree.exhausted`` says whether nothing is left.
+        A leaf's bound is its value if the buckets fit. ``tree.exhausted`` says that the whole tree is searched.
         """
-        return bool(
-            DESCEND(
-                program=sweep.program,
-                work=sweep.work,
-                states=tree.states,
-                bound=tree.bound,
-                open=tree.open,
-                width=tree.open.shape[1],
-                lower=lower,
-                budget=budget,
-                buckets=self._buckets,
-                state=self._state,
-                eps=self.eps_h,
-                known=int(self.fits),
-                depth=tree.place,
-            )
+        at_leaf = DESCEND(
+            program=sweep.program,
+            work=sweep.work,
+            states=tree.states,
+            bound=tree.bound,
+            open=tree.open,
+            width=tree.open.shape[1],
+            lower=lower,
+            budget=budget,
+            buckets=self._buckets,
+            state=self._state,
+            eps=self.eps_h,
+            known=int(self.fits),
+            depth=tree.place,
         )
+        return bool(at_leaf)
 
 
 class Tree:
-    """Where a depth-first search over outputs is, last eliminated first, best state first.
+    """Position of a depth-first search over outputs: last eliminated first, best state first.
 
-    ``bound[d]`` is that of the assignment down to depth d, ``open[d]`` those of the untried states there.
+    ``bound[d]`` is the bound of the assignment down to depth d, ``open[d]`` holds those of the untried states there.
     """
 
     def __init__(self, program: Program, states: Ints, bound: float) -> None:
@@ -138,82 +143,126 @@ class Tree:
 
     @property
     def upper(self) -> float:
-        """The largest bound of what is untried down to where the search is."""
+        """The largest bound of an untried state at the current depth or above."""
         return float(self.open[: int(self.place[0]) + 1].max())
 
 
-def _tables(instance: OneInstance, order: Sequence[int]) -> list[Floats]:
-    """Every table, then the unary scores, one version after the other: for 0, 1, .. of its ordered variables given."""
-    graph, rank, tables = instance.topology, {v: k for k, v in enumerate(order)}, []
-    for f, scope in enumerate([*graph.scopes, *((v,) for v in range(graph.n_vars))]):
-        if f < graph.n_factors:
-            at = int(instance.table_at[f])
-            full = instance.tables[at : at + int(graph.table_sizes[f])].reshape(graph.table_shape(f))
-            for k, v in enumerate(scope):
-                allowed = instance.unary[graph.unary_ptr[v] : graph.unary_ptr[v + 1]] > -np.inf
-                full = np.where(allowed.reshape([-1 if a == k else 1 for a in range(len(scope))]), full, -np.inf)
-        else:
-            full = instance.unary[graph.unary_ptr[scope[0]] : graph.unary_ptr[scope[0] + 1]]
-        given = sorted((v for v in scope if v in rank), key=rank.__getitem__)
+def _versions(instance: OneInstance, order: Sequence[int]) -> list[Floats]:
+    """Every table, then the unary scores, in all its versions: with 0, 1, ... of its ordered variables fixed.
+
+    In version k the variables after the k-th are maximised out; the shape stays, so that strides are the same.
+    """
+    graph = instance.topology
+    rank = {v: k for k, v in enumerate(order)}
+    tables = []
+    for f, scope in enumerate(_all_scopes(instance)):
+        table = _masked_table(instance, f) if f < graph.n_factors else _unary(instance, scope[0])
+        ordered = sorted((v for v in scope if v in rank), key=lambda v: rank[v])
         versions = []
-        for k in range(len(given) + 1):
-            axes = tuple(scope.index(v) for v in given[k:])
-            versions.append(np.broadcast_to(full.max(axis=axes, keepdims=True), full.shape).ravel())
+        for k in range(len(ordered) + 1):
+            axes = tuple(scope.index(v) for v in ordered[k:])
+            maximum = table.max(axis=axes, keepdims=True)
+            versions.append(np.broadcast_to(maximum, table.shape).ravel())
         tables.append(np.concatenate(versions))
     return tables
 
 
-class _Wiring:
-    """Which bucket reads which table, and what an output moves."""
+def _all_scopes(instance: OneInstance) -> list[tuple[int, ...]]:
+    """Scopes of the factors, then of the unary scores as factors of one variable."""
+    graph = instance.topology
+    return [*graph.scopes, *((v,) for v in range(graph.n_vars))]
 
-    def __init__(self, instance: OneInstance, hidden: Sequence[int], order: Sequence[int], at: Ints) -> None:
-        graph, given = instance.topology, set(order)
-        self.rank, self.place = {v: p for p, v in enumerate(hidden)}, at.copy()
-        self.waiting: list[list[tuple[int, dict[int, int]]]] = [[] for _ in hidden]
-        self.near: list[list[tuple[int, int, int]]] = [[] for _ in graph.cards]
-        self.touched: list[set[int]] = [set() for _ in graph.cards]
-        self.whole = []
-        for f, scope in enumerate([*graph.scopes, *((v,) for v in range(graph.n_vars))]):
-            cards = [graph.cards[v] for v in scope]
-            step = dict(zip(scope, _c_strides(cards), strict=True))
+
+def _masked_table(instance: OneInstance, f: int) -> Floats:
+    """The table of factor f, -inf at entries whose states the unary scores forbid."""
+    graph = instance.topology
+    first = int(instance.table_at[f])
+    table = instance.tables[first : first + int(graph.table_sizes[f])].reshape(graph.table_shape(f))
+    for axis, v in enumerate(graph.scopes[f]):
+        shape = [1] * table.ndim
+        shape[axis] = -1
+        allowed = (_unary(instance, v) > -np.inf).reshape(shape)
+        table = np.where(allowed, table, -np.inf)
+    return table
+
+
+def _unary(instance: OneInstance, v: int) -> Floats:
+    unary_ptr = instance.topology.unary_ptr
+    scores: Floats = instance.unary[unary_ptr[v] : unary_ptr[v + 1]]
+    return scores
+
+
+class _Adjacency(NamedTuple):
+    """A table of an output: its index, its stride along the output, and the size of one version."""
+
+    table: int
+    stride: int
+    size: int
+
+
+class _Wiring:
+    """The tables that each bucket reads, and the tables and buckets that each output changes.
+
+    ``place[f]`` is the position in table f of the clamped variables' states, ``inputs[s]`` the tables of bucket s with
+    their strides by variable, ``near[v]`` the tables of output v, ``touched[v]`` their buckets, and ``whole`` the
+    tables without hidden variables, whose entries are added as they are.
+    """
+
+    def __init__(self, instance: OneInstance, hidden: Sequence[int], order: Sequence[int], first: Ints) -> None:
+        cards_of = instance.topology.cards
+        outputs = set(order)
+        self.rank = {v: s for s, v in enumerate(hidden)}
+        self.place = first.copy()
+        self.inputs: list[list[tuple[int, dict[int, int]]]] = [[] for _ in hidden]
+        self.near: list[list[_Adjacency]] = [[] for _ in cards_of]
+        self.touched: list[set[int]] = [set() for _ in cards_of]
+        self.whole: list[int] = []
+        for f, scope in enumerate(_all_scopes(instance)):
+            cards = [cards_of[v] for v in scope]
+            stride = dict(zip(scope, _c_strides(cards), strict=True))
             inside = [v for v in scope if v in self.rank]
-            first = min((self.rank[v] for v in inside), default=-1)
-            held = (v for v in scope if v not in self.rank and v not in given)
-            self.place[f] += sum(step[v] * int(instance.states[v]) for v in held)
-            for v in given.intersection(scope):
-                self.near[v].append((f, step[v], prod(cards)))
-                self.touched[v].update([first] if inside else [])
+            fixed = [v for v in scope if v not in self.rank and v not in outputs]
+            self.place[f] += sum(stride[v] * int(instance.states[v]) for v in fixed)
+            for v in outputs.intersection(scope):
+                self.near[v].append(_Adjacency(f, stride[v], prod(cards)))
             if inside:
-                self.waiting[first].append((f, {v: step[v] for v in inside}))
-            elif all(v in given or instance.clamped[v] for v in scope):
+                bucket = min(self.rank[v] for v in inside)
+                self.inputs[bucket].append((f, {v: stride[v] for v in inside}))
+                for v in outputs.intersection(scope):
+                    self.touched[v].add(bucket)
+            elif all(v in outputs or instance.clamped[v] for v in scope):
                 self.whole.append(f)
 
 
-def _compiled(
-    instance: OneInstance, hidden: Sequence[int], order: Sequence[int], eps_h: float
-) -> tuple[Record, Record]:
-    all_cards, tables = instance.topology.cards, _tables(instance, order)
+def _compile(instance: OneInstance, hidden: Sequence[int], order: Sequence[int], eps_h: float) -> tuple[Record, Record]:
+    """The records of native functions: buckets in elimination order, which never change, and their state."""
+    cards_of = instance.topology.cards
+    tables = _versions(instance, order)
     wiring = _Wiring(instance, hidden, order, _ptr(tables)[:-1])
-    rank, waiting = wiring.rank, wiring.waiting
-    sources, gathers, sizes, parent = list[list[int]](), list[Ints](), list[int](), list[int]()
+    sources: list[list[int]] = []
+    gathers: list[Ints] = []
+    sizes: list[int] = []
+    parent: list[int] = []
     for s, v in enumerate(hidden):
-        axes = sorted({u for _, step in waiting[s] for u in step} - {v}, key=rank.__getitem__, reverse=True)
-        cards = [all_cards[u] for u in axes]
-        for _, step in waiting[s]:
-            index = np.zeros(1, dtype=np.int64)
-            for u in (*axes, v):
-                index = (index[:, None] + step.get(u, 0) * np.arange(all_cards[u])).ravel()
-            gathers.append(index)
-        sources.append([source for source, _ in waiting[s]])
+        inputs = wiring.inputs[s]
+        variables = {u for _, stride in inputs for u in stride} - {v}
+        axes = sorted(variables, key=lambda u: wiring.rank[u], reverse=True)
+        cards = [cards_of[u] for u in axes]
+        for _, stride in inputs:
+            gathers.append(_gather_index((*axes, v), stride, cards_of))
+        sources.append([source for source, _ in inputs])
         sizes.append(prod(cards))
-        parent.append(rank[axes[-1]] if axes else -1)
-        if axes:
-            waiting[parent[s]].append((-1 - s, dict(zip(axes, _c_strides(cards), strict=True))))
-    path = [_path(steps, parent) for steps in wiring.touched]
-    log, warmth = np.concatenate([np.zeros(0), *tables]), eps_h or 1.0
-    floor = np.array([min(0.0, t[t > -np.inf].min(initial=0.0)) / warmth for t in tables])
-    size, card = _ints(sizes), _ints([all_cards[v] for v in hidden])
-    near, stride, version = (_flat([[entry[k] for entry in row] for row in wiring.near]) for k in range(3))
+        if not axes:
+            parent.append(-1)
+            continue
+        parent.append(wiring.rank[axes[-1]])
+        # A message of bucket s is source -1 - s of its parent.
+        wiring.inputs[parent[s]].append((-1 - s, dict(zip(axes, _c_strides(cards), strict=True))))
+    paths = [_path_to_roots(steps, parent) for steps in wiring.touched]
+    log = np.concatenate([np.zeros(0), *tables])
+    temperature = eps_h or 1.0
+    size = _ints(sizes)
+    card = _ints([cards_of[v] for v in hidden])
     buckets = BUCKETS(
         input_ptr=_ptr(sources),
         source=_flat(sources),
@@ -222,41 +271,55 @@ def _compiled(
         card=card,
         message_at=offsets(size)[:-1],
         message_size=size,
-        path_ptr=_ptr(path),
-        path=_flat(path),
+        path_ptr=_ptr(paths),
+        path=_flat(paths),
         near_ptr=_ptr(wiring.near),
-        near=near,
-        stride=stride,
-        version=version,
+        near=_flat([[adjacency.table for adjacency in row] for row in wiring.near]),
+        stride=_flat([[adjacency.stride for adjacency in row] for row in wiring.near]),
+        version=_flat([[adjacency.size for adjacency in row] for row in wiring.near]),
         whole=_ints(wiring.whole),
         log=log,
-        prob=np.exp(log / warmth),
-        floor=floor,
+        prob=np.exp(log / temperature),
+        floor=np.array([_least_score(table) / temperature for table in tables]),
     )
-    steps, most = len(size), int((size * card).max(initial=1))
+    n_buckets = len(size)
     state = STATE(
         place=wiring.place,
         messages=np.zeros(int(size.sum())),
-        scale=np.zeros(steps),
-        least=np.zeros(steps),
-        clique=np.zeros(most),
-        stale=np.ones(steps, dtype=np.int64),
+        scale=np.zeros(n_buckets),
+        least=np.zeros(n_buckets),
+        clique=np.zeros(int((size * card).max(initial=1))),
+        stale=np.ones(n_buckets, dtype=np.int64),
     )
     return buckets, state
+
+
+def _gather_index(axes: Sequence[int], stride: dict[int, int], cards: Sequence[int]) -> Ints:
+    """Positions in a table, for every entry of a clique over ``axes``; variables without a stride do not move."""
+    index = np.zeros(1, dtype=np.int64)
+    for v in axes:
+        steps = stride.get(v, 0) * np.arange(cards[v])
+        index = (index[:, None] + steps).ravel()
+    return index
+
+
+def _least_score(table: Floats) -> float:
+    """The least finite entry, or 0 if that is less."""
+    return min(0.0, float(table[table > -np.inf].min(initial=0.0)))
 
 
 def _c_strides(cards: Sequence[int]) -> list[int]:
     return [prod(cards[k + 1 :]) for k in range(len(cards))]
 
 
-def _path(steps: set[int], parent: Sequence[int]) -> list[int]:
-    """These steps and all on their way to the roots, in order."""
-    found = set[int]()
+def _path_to_roots(steps: set[int], parent: Sequence[int]) -> list[int]:
+    """These buckets and all their ancestors, in elimination order."""
+    path: set[int] = set()
     for s in steps:
-        while s >= 0 and s not in found:
-            found.add(s)
+        while s >= 0 and s not in path:
+            path.add(s)
             s = parent[s]
-    return sorted(found)
+    return sorted(path)
 
 
 def _ints(values: Sequence[int]) -> Ints:

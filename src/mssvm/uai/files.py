@@ -79,13 +79,13 @@ def _parse_fg(tokens: Tokens) -> UaiModel:
     names: list[tuple[int, ...]] = []
     tables: list[Floats] = []
     cards: dict[int, int] = {}
-    left = tokens.limits.entries
+    entries_left = tokens.limits.entries
     for f in range(m):
         scope = _scope(tokens, f, tokens_each=2)
         shape = [_card(tokens, v, cards) for v in scope]
         size = prod(shape)
-        left -= size
-        if left < 0:
+        entries_left -= size
+        if entries_left < 0:
             limit = tokens.limits.entries
             tokens.fail(f"factor {f} has {size} entries, which takes all tables over the limit of {limit}")
         names.append(scope)
@@ -98,7 +98,7 @@ def _parse_fg(tokens: Tokens) -> UaiModel:
 
 
 def _card(tokens: Tokens, v: int, cards: dict[int, int]) -> int:
-    """The next number as the states of variable v, which must agree with what earlier factors said (``cards``)."""
+    """The number of states of variable v, which must agree with that of earlier factors (``cards``)."""
     card = tokens.integer(f"the number of states of variable {v}", low=1)
     if cards.setdefault(v, card) != card:
         tokens.fail(f"variable {v} has {card} states here and {cards[v]} in an earlier factor")
@@ -109,8 +109,8 @@ def _sparse_table(tokens: Tokens, f: int, size: int) -> Floats:
     nonzero = tokens.count(f"entries of factor {f}", tokens_each=2)
     table = np.zeros(size)
     for _ in range(nonzero):
-        at = tokens.integer(f"an entry of factor {f}", high=size - 1)
-        table[at] = tokens.numbers(1, f"the table of factor {f}")[0]
+        entry = tokens.integer(f"an entry of factor {f}", high=size - 1)
+        table[entry] = tokens.numbers(1, f"the table of factor {f}")[0]
     return table
 
 
@@ -121,28 +121,28 @@ def read_evidence(path: str | Path, model: UaiModel, limits: Limits | None = Non
     if tokens.left % 2 == 0:
         tokens.integer("the number of evidence samples", low=1, high=1)
     k = tokens.count("observed variables", tokens_each=2)
-    found: dict[int, int] = {}
+    evidence: dict[int, int] = {}
     for _ in range(k):
         v = tokens.integer("an observed variable", high=model.n_vars - 1)
         state = tokens.integer(f"the state of variable {v}", high=model.cards[v] - 1)
-        if found.setdefault(v, state) != state:
+        if evidence.setdefault(v, state) != state:
             tokens.fail(f"variable {v} is observed in two different states")
     tokens.end()
-    return found
+    return evidence
 
 
 def read_query(path: str | Path, model: UaiModel, limits: Limits | None = None) -> tuple[int, ...]:
     """Read the MAP variables ``k v_1 .. v_k`` of a marginal-MAP task (``.query`` or ``.map``), in increasing order."""
     tokens = Tokens.open(path, limits)
     k = tokens.count("MAP variables")
-    found: set[int] = set()
+    variables: set[int] = set()
     for _ in range(k):
         v = tokens.integer("a MAP variable", high=model.n_vars - 1)
-        if v in found:
+        if v in variables:
             tokens.fail(f"MAP variable {v} is listed twice")
-        found.add(v)
+        variables.add(v)
     tokens.end()
-    return tuple(sorted(found))
+    return tuple(sorted(variables))
 
 
 def write_uai(path: str | Path, model: UaiModel) -> None:
@@ -157,9 +157,9 @@ def write_uai(path: str | Path, model: UaiModel) -> None:
 def write_fg(path: str | Path, model: UaiModel) -> None:
     """Write a model; a variable that no factor names gets a factor of ones: the format has no other place for it."""
     named = {v for scope in model.scopes for v in scope}
-    lonely = [v for v in range(model.n_vars) if v not in named]
-    scopes = [*model.scopes, *((v,) for v in lonely)]
-    tables = [*model.tables, *(np.ones(model.cards[v]) for v in lonely)]
+    isolated = [v for v in range(model.n_vars) if v not in named]
+    scopes = [*model.scopes, *((v,) for v in isolated)]
+    tables = [*model.tables, *(np.ones(model.cards[v]) for v in isolated)]
     lines = [str(len(scopes))]
     for scope, table in zip(scopes, tables, strict=True):
         shape = [model.cards[v] for v in scope]
@@ -203,9 +203,12 @@ def read_mar(path: str | Path, limits: Limits | None = None) -> list[Floats]:
     if tokens.word("the word MAR") != "MAR":
         tokens.fail("a MAR solution starts with the word MAR")
     n = tokens.count("variables", tokens_each=2)
-    out = [tokens.numbers(tokens.count(f"states of variable {v}"), f"the marginal of {v}") for v in range(n)]
+    marginals = []
+    for v in range(n):
+        n_states = tokens.count(f"states of variable {v}")
+        marginals.append(tokens.numbers(n_states, f"the marginal of {v}"))
     tokens.end()
-    return out
+    return marginals
 
 
 def _join(numbers: Sequence[int] | tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""A factor model as files describe it, p(x) ~ prod_a f_a(x_a), its way into a ``Batch``, and tasks about it."""
+"""Factor models of UAI files, p(x) ~ prod_a f_a(x_a), as a ``Batch`` with potentials, and tasks about them."""
 
 from __future__ import annotations
 
@@ -91,8 +91,18 @@ class UaiTask:
     def of(cls, name: str, model: UaiModel, evidence: Mapping[int, int], asked: Sequence[int] = ()) -> UaiTask:
         problem = model.problem()
         everything = tuple(range(model.n_vars))
-        outputs = {"PR": (), "MAR": (), "MAP": everything}.get(name, tuple(asked))
-        eps_y, eps_h = {"PR": (1.0, 1.0), "MAR": (1.0, 1.0), "MAP": (0.0, 0.0)}.get(name, (0.0, 1.0))
+        if name in ("PR", "MAR"):
+            outputs: tuple[int, ...] = ()
+            eps_y = 1.0
+            eps_h = 1.0
+        elif name == "MAP":
+            outputs = everything
+            eps_y = 0.0
+            eps_h = 0.0
+        else:
+            outputs = tuple(asked)
+            eps_y = 0.0
+            eps_h = 1.0
         return cls(name, problem, problem.query(outputs, evidence), outputs, eps_y, eps_h)
 
     @property

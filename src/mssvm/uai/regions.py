@@ -1,14 +1,14 @@
 """Local search over regions of outputs, exact inside each: max_y PS_h[eps_h] theta (paper eq. 5), all of it compiled.
 
-A region is a few outputs near each other; all others are held at their states. Arc consistency removes what that rules
-out, and what is left of the region, with the hidden variables it reaches, is eliminated in small tables: hidden ones
-summed, then the outputs maximised. Only what the region touches is evaluated again, thousands of regions a second; the
-difference that new outputs make is that of the functions which are left when the hidden variables are gone.
+A region is a few outputs near each other; all others are held at their states. Arc consistency removes the states that
+these rule out; the rest of the region, with the hidden variables it reaches, is eliminated in small tables: hidden
+variables are summed, then the outputs maximised. Only the factors that the region touches are evaluated again,
+thousands of regions a second. The gain of new outputs is a difference of the functions without hidden variables.
 
-Noise on the outputs' scores (Gumbel's, times a temperature) turns the best outputs of a region into random good ones:
-cooled down again and again, the walk leaves local optima without ever leaving what is possible.
+Gumbel noise on the outputs' scores, times a temperature, turns the best outputs of a region into random good ones. With
+cycles of cooling the walk leaves local optima, and its outputs always have positive probability.
 
-Functions are scaled probabilities. What is found is a suggestion: callers evaluate it in log space.
+Functions are scaled probabilities; callers evaluate the outputs that are returned in log space.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ from mssvm.core.arrays import Ints
 from mssvm.core.library import FLOAT, FLOATS, INT, INTS, MASK, Function, RecordKind
 from mssvm.uai.support import WIRING, Support
 
-# Regions have up to so many outputs, at least this power of them, in tables of so many entries.
-LARGEST, LEAST_POWER, ENTRIES = 400.0, 0.4, 1 << 12
-# Temperatures from which a cycle cools down, one of them at random; regions of the first, and how cycles grow.
-HEATS, FIRST, GROWTH = (0.15, 0.3, 0.6), 300, 1.3
+# Outputs of a region: at most LARGEST, at least this power of that; its tables have at most ENTRIES entries.
+LARGEST = 400.0
+LEAST_POWER = 0.4
+ENTRIES = 1 << 12
+# Temperatures from which a cycle cools down, one of them at random; regions in the first cycle, the growth of cycles
+# from one to the next, and their greatest length.
+HEATS = (0.15, 0.3, 0.6)
+FIRST = 300
+GROWTH = 1.3
 MOST_REGIONS = 20_000
 DRAWS = 64  # random numbers of one region
 WALK = Function(
@@ -54,27 +59,38 @@ class Walk:
     """A walk from region to region, in cycles of cooling; ``states`` are possible outputs, whose value is ``value``."""
 
     def __init__(self, support: Support, eps_h: float, seed: int) -> None:
-        i = support.instance
-        self.support, self.eps_h, self.rng = support, eps_h, np.random.default_rng(seed)
-        # Unary scores and tables in one vector, where the factors' tables then begin later.
-        self.wiring = replace(support.wiring, table_at=support.wiring.table_at + len(i.unary))
-        self.scores = np.concatenate([i.unary, i.tables])
+        instance = support.instance
+        self.support = support
+        self.eps_h = eps_h
+        self.rng = np.random.default_rng(seed)
+        # Unary scores and tables are one vector, in which the tables come second.
+        self.wiring = replace(support.wiring, table_at=support.wiring.table_at + len(instance.unary))
+        self.scores = np.concatenate([instance.unary, instance.tables])
         self.prob = np.exp(self.scores / (eps_h or 1.0))
-        self.free = i.output & ~i.clamped
-        self.length, self.done, self.heat, self.rate = FIRST, 0, 0.0, 0.0
+        self.free = instance.output & ~instance.clamped
+        self.length = FIRST
+        self.done = 0
+        self.heat = 0.0
+        self.rate = 0.0
 
     def restart(self, states: Ints, value: float) -> None:
-        """Go on from these outputs, whose value is known."""
-        self.states, self.value = states.copy(), value
+        """Continue from these outputs, which have this value."""
+        self.states = states.copy()
+        self.value = value
 
     def run(self, seconds: float, lower: float) -> tuple[bool, Ints | None]:
-        """Walk for about so long, or to the end of a cycle: whether that is reached, and outputs better than ``lower``
-        if there were some."""
+        """Walk for about this many seconds, or to the end of the cycle.
+
+        Returns whether the cycle ended, and outputs of a value above ``lower`` if there were any.
+        """
         if self.done == 0:
             self.heat = float(self.rng.choice(HEATS))
-        began, n = monotonic(), min(max(20, int(self.rate * seconds)), self.length - self.done)
-        hot, cold = (self.heat * (1.0 - done / self.length) for done in (self.done, self.done + n))
-        progress, best = np.array([self.value, lower]), self.states.copy()
+        began = monotonic()
+        n = min(max(20, int(self.rate * seconds)), self.length - self.done)
+        hot = self.heat * (1.0 - self.done / self.length)
+        cold = self.heat * (1.0 - (self.done + n) / self.length)
+        progress = np.array([self.value, lower])
+        best = self.states.copy()
         WALK(
             wiring=self.wiring.record,
             hard=self.support.hard,
@@ -94,9 +110,12 @@ class Walk:
             progress=progress,
             best=best,
         )
-        self.rate, self.value = n / max(monotonic() - began, 1e-6), float(progress[0])
+        self.rate = n / max(monotonic() - began, 1e-6)
+        self.value = float(progress[0])
         self.done += n
         ended = self.done >= self.length
         if ended:
-            self.length, self.done = min(int(GROWTH * self.length), MOST_REGIONS), 0
-        return ended, best if progress[1] > lower else None
+            self.length = min(int(GROWTH * self.length), MOST_REGIONS)
+            self.done = 0
+        better = best if progress[1] > lower else None
+        return ended, better

@@ -1,9 +1,9 @@
-"""Zeros as hard constraints: which states can have positive probability, and complete assignments that have.
+"""Zeros as hard constraints: the states that can have positive probability, and complete assignments that do.
 
-Arc consistency removes a state that no possible entry of some table allows any more, again and again, at the root and
-after every decision of a depth-first search. What is decided next is whatever has failed most (none yet: the
-variables as they come, parents first in most files); the state is the one whose tables promise most. A search that
-fails too often starts again with its counts of failures, and some noise in the promises.
+Arc consistency removes a state once all entries of one of its tables are impossible, until nothing changes: at the root
+and after every decision of a depth-first search. The search decides the variable that has failed most often (at first
+the variables in their order, which has parents first in most files), at the state with the highest scores. A search
+that fails too often restarts; it keeps its counts of failures and adds some noise to the scores.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from mssvm.core.potentials import segment_argmax
 from mssvm.core.topology import offsets
 from mssvm.inference.bounds.relaxation import OneInstance
 
-# Failures before the first new start; each later one may fail so many times more often.
-FAILURES, GROWTH = 64, 1.3
+# Failures before the first restart, and the growth of that number from one restart to the next.
+FAILURES = 64
+GROWTH = 1.3
 NOISE = 0.5
-# What a preferred state promises more than others.
+# Added to the score of a preferred state.
 PREFERENCE = 20.0
 
 FIELDS = ("near_ptr", "near", "scope_ptr", "scope", "stride", "table_at", "table_size", "owner", "unary_ptr")
@@ -40,13 +41,15 @@ SEARCH = Function(
     fails=INTS,
     most=INT,
 )
-IMPOSSIBLE, FOUND = 0, 1
+IMPOSSIBLE = 0
+FOUND = 1
 
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """Factors of every variable (``near``), variables of every factor with their strides (``scope``), the tables of
-    factors, the variable of every state (``owner``) and the first state of every variable (``unary_ptr``)."""
+    """A factor graph as arrays: the factors of every variable (``near``), the variables of every factor with their
+    strides (``scope``, ``stride``), the tables of factors, the variable of every state (``owner``) and the first state
+    of every variable (``unary_ptr``)."""
 
     near_ptr: Ints
     near: Ints
@@ -60,7 +63,7 @@ class Wiring:
 
     @cached_property
     def record(self) -> Record:
-        """The same for native functions."""
+        """The same arrays as a record of native functions."""
         return WIRING(**{name: np.ascontiguousarray(getattr(self, name), dtype=np.int64) for name in FIELDS})
 
 
@@ -72,7 +75,7 @@ class Support:
 
     @cached_property
     def wiring(self) -> Wiring:
-        """Who is next to whom."""
+        """The factor graph as arrays."""
         graph = self.instance.topology
         factor = np.repeat(np.arange(graph.n_factors), np.diff(graph.scope_ptr))
         near_ptr = offsets(np.bincount(graph.scope_flat, minlength=graph.n_vars))
@@ -94,71 +97,92 @@ class Support:
     @cached_property
     def hard(self) -> Bools:
         """Factors with zeros."""
-        none = np.append(0, np.cumsum(self.instance.tables == -np.inf))
+        zeros_before = np.append(0, np.cumsum(self.instance.tables == -np.inf))
         start = self.wiring.table_at
-        found: Bools = none[start + self.wiring.table_size] > none[start]
-        return found
+        has_zeros: Bools = zeros_before[start + self.wiring.table_size] > zeros_before[start]
+        return has_zeros
 
     def states_left(self, states: Ints | None = None, within: Bools | None = None) -> Bools | None:
-        """The states that arc consistency leaves, with variables at the given states (-1: any), of those ``within``;
-        None if some variable has none left, so that nothing is possible."""
+        """Mask of the states that arc consistency leaves; None if a variable has none left: nothing is possible.
+
+        Variables are held at ``states`` (-1: free), and only the states of the mask ``within`` are considered.
+        """
         left = self.instance.unary > -np.inf if within is None else within.copy()
         if states is not None:
-            at = self.wiring.unary_ptr
-            held = np.repeat(states >= 0, np.diff(at))
+            unary_ptr = self.wiring.unary_ptr
+            held = states >= 0
             chosen = np.zeros_like(left)
-            chosen[at[:-1][states >= 0] + states[states >= 0]] = True
-            left &= ~held | chosen
+            chosen[unary_ptr[:-1][held] + states[held]] = True
+            left &= ~np.repeat(held, np.diff(unary_ptr)) | chosen
         possible = ARCS(wiring=self.wiring.record, hard=self.hard, tables=self.instance.tables, left=left)
         return left if possible else None
 
     def narrowed(self, left: Bools) -> OneInstance:
         """The instance with only the states left; variables with a single one are clamped to it."""
-        i, at = self.instance, self.wiring.unary_ptr
-        size = np.bincount(self.wiring.owner[left], minlength=len(at) - 1)
-        first = segment_argmax(left.astype(np.float64), at)
-        unary = np.where(left, i.unary, -np.inf)
-        return replace(i, unary=unary, clamped=size == 1, states=np.where(size == 1, first, i.states))
+        instance = self.instance
+        unary_ptr = self.wiring.unary_ptr
+        n_left = np.bincount(self.wiring.owner[left], minlength=len(unary_ptr) - 1)
+        decided = n_left == 1
+        first = segment_argmax(left.astype(np.float64), unary_ptr)
+        return replace(
+            instance,
+            unary=np.where(left, instance.unary, -np.inf),
+            clamped=decided,
+            states=np.where(decided, first, instance.states),
+        )
 
     def greedy(self) -> Ints:
         """A complete assignment, possible or not: variables one by one, each at the best state given those before.
 
-        Tables are read as those of a child, named last, given
-        its parents, and parents come first: in a Bayesian network it is possible unless evidence forbids it.
+        Tables are read as those of a child, named last, given its parents, and parents come first: in a Bayesian
+        network the assignment is possible unless evidence forbids it.
         """
-        i, graph = self.instance, self.instance.topology
-        near_ptr, near, at = self.wiring.near_ptr, self.wiring.near.tolist(), self.wiring.table_at
-        states = np.where(i.clamped, i.states, -1).tolist()
+        instance = self.instance
+        states = np.where(instance.clamped, instance.states, -1).tolist()
+        for v in self._parents_first():
+            if states[v] < 0:
+                states[v] = self._best_state(v, states)
+        return np.array(states, dtype=np.int64)
+
+    def _parents_first(self) -> list[int]:
+        graph = self.instance.topology
         parents: dict[int, set[int]] = {v: set() for v in range(graph.n_vars)}
         for scope in graph.scopes:
             parents[scope[-1]].update(scope[:-1])
         try:
-            order = list(TopologicalSorter(parents).static_order())
+            return list(TopologicalSorter(parents).static_order())
         except CycleError:
-            order = list(parents)
-        for v in order:
-            if states[v] >= 0:
-                continue
-            total = i.unary[graph.unary_ptr[v] : graph.unary_ptr[v + 1]].copy()
-            for f in near[near_ptr[v] : near_ptr[v + 1]]:
-                table = i.tables[at[f] : at[f] + graph.table_sizes[f]].reshape(graph.table_shape(f))
-                scope = graph.scopes[f]
-                part = table[tuple(slice(None) if states[u] < 0 else states[u] for u in scope)]
-                open_ = [u for u in scope if states[u] < 0]
-                total += part.max(axis=tuple(k for k, u in enumerate(open_) if u != v))
-            states[v] = int(total.argmax())
-        return np.array(states, dtype=np.int64)
+            return list(parents)
+
+    def _best_state(self, v: int, states: list[int]) -> int:
+        """The state of v with the highest sum of scores, tables maximised over variables without a state (-1)."""
+        instance = self.instance
+        graph = instance.topology
+        wiring = self.wiring
+        total = instance.unary[graph.unary_ptr[v] : graph.unary_ptr[v + 1]].copy()
+        for f in wiring.near[wiring.near_ptr[v] : wiring.near_ptr[v + 1]].tolist():
+            scope = graph.scopes[f]
+            first = wiring.table_at[f]
+            table = instance.tables[first : first + graph.table_sizes[f]].reshape(graph.table_shape(f))
+            index = tuple(slice(None) if states[u] < 0 else states[u] for u in scope)
+            undecided = [u for u in scope if states[u] < 0]
+            total += table[index].max(axis=tuple(axis for axis, u in enumerate(undecided) if u != v))
+        return int(total.argmax())
 
     def find(self, deadline: float, seed: int = 0, noise: float = 0.0, prefer: Ints | None = None) -> Ints | None:
-        """A complete assignment of positive probability, good by its score, with states like ``prefer`` (-1: any)
-        where that is possible; None if none exists or time is up."""
-        left, wanted = self.states_left(), np.zeros(len(self.instance.unary))
+        """A complete assignment of positive probability and high score; None if none exists or time is up.
+
+        Its states are those of ``prefer`` (-1: any) if that is possible.
+        """
+        left = self.states_left()
+        preference = np.zeros(len(self.instance.unary))
         if prefer is not None:
-            wanted[(self.wiring.unary_ptr[:-1] + prefer)[prefer >= 0]] = PREFERENCE
-        rng, most = np.random.default_rng(seed), FAILURES
+            preference[(self.wiring.unary_ptr[:-1] + prefer)[prefer >= 0]] = PREFERENCE
+        rng = np.random.default_rng(seed)
+        max_failures = FAILURES
         fails = np.zeros(self.instance.topology.n_vars, dtype=np.int64)
         while left is not None:
-            promise = self.instance.unary + wanted + noise * rng.gumbel(size=len(left))
+            promise = self.instance.unary + preference + noise * rng.gumbel(size=len(left))
             trial = left.copy()
             outcome = SEARCH(
                 wiring=self.wiring.record,
@@ -167,18 +191,20 @@ class Support:
                 promise=promise,
                 left=trial,
                 fails=fails,
-                most=most,
+                most=max_failures,
             )
             if outcome == FOUND:
                 return segment_argmax(trial.astype(np.float64), self.wiring.unary_ptr)
             if outcome == IMPOSSIBLE or monotonic() >= deadline:
                 return None
-            most, noise = int(GROWTH * most) + 1, NOISE
+            max_failures = int(GROWTH * max_failures) + 1
+            noise = NOISE
         return None
 
     def score(self, states: Ints) -> float:
-        """Of a complete assignment: a lower bound on the value of its outputs, at any temperatures."""
-        w = self.wiring
-        steps = np.append(0, np.cumsum(states[w.scope] * w.stride))
-        place = w.table_at + steps[w.scope_ptr[1:]] - steps[w.scope_ptr[:-1]]
-        return float(self.instance.unary[w.unary_ptr[:-1] + states].sum() + self.instance.tables[place].sum())
+        """Score of a complete assignment: a lower bound on the value of its outputs, at any temperatures."""
+        wiring = self.wiring
+        steps = np.append(0, np.cumsum(states[wiring.scope] * wiring.stride))
+        entry = wiring.table_at + steps[wiring.scope_ptr[1:]] - steps[wiring.scope_ptr[:-1]]
+        unary = self.instance.unary[wiring.unary_ptr[:-1] + states]
+        return float(unary.sum() + self.instance.tables[entry].sum())

@@ -19,7 +19,7 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 @dataclass(frozen=True)
 class Limits:
-    """What a file may make the reader allocate; both are checked before allocating."""
+    """The most that a file may make the reader allocate; both limits are checked before allocating."""
 
     file_bytes: int = 1 << 28
     entries: int = 1 << 26
@@ -29,16 +29,18 @@ class Tokens:
     """A cursor over the tokens of a text; ``#`` starts a comment that ends with its line."""
 
     def __init__(self, text: str, name: str, limits: Limits) -> None:
-        self.name, self.limits = name, limits
+        self.name = name
+        self.limits = limits
         self._text = _COMMENT.sub("", text)
         self._tokens = self._text.split()
-        self._underscored = "_" in self._text  # which Python, but nobody else, allows within numbers
+        self._underscored = "_" in self._text  # Python, unlike the formats, allows underscores within numbers
         self.at = 0
 
     @classmethod
     def open(cls, path: str | Path, limits: Limits | None) -> Tokens:
         """Read a whole file, or raise ``InputError`` if it cannot be read or is larger than the limit."""
-        path, limits = Path(path), limits or Limits()
+        path = Path(path)
+        limits = limits or Limits()
         try:
             size = path.stat().st_size
             if size > limits.file_bytes:
@@ -53,6 +55,7 @@ class Tokens:
         return len(self._tokens) - self.at
 
     def peek(self) -> str:
+        """The next token, which stays the next one; empty at the end."""
         return self._tokens[self.at] if self.left else ""
 
     def fail(self, reason: str, back: int = 1) -> NoReturn:
@@ -69,14 +72,15 @@ class Tokens:
         """The next token as an integer of [low, high]."""
         token = self.word(what)
         if not _INTEGER.fullmatch(token):
-            self.fail(f"{what} should be a whole number, got {_shown(token)}")
+            self.fail(f"{what} should be a whole number, got {_abbreviated(token)}")
         value = int(token)
         if value < low or (high is not None and value > high):
-            self.fail(f"{what} should be {low} or more{'' if high is None else f' and at most {high}'}, got {value}")
+            at_most = "" if high is None else f" and at most {high}"
+            self.fail(f"{what} should be {low} or more{at_most}, got {value}")
         return value
 
     def count(self, what: str, tokens_each: int = 1) -> int:
-        """A declared number of things, each at least ``tokens_each`` tokens long, checked against what is left."""
+        """A declared number of items, each at least ``tokens_each`` tokens long, checked against the tokens left."""
         value = self.integer(f"the number of {what}")
         if value * tokens_each > self.left:
             self.fail(f"{value} {what} are declared but only {self.left} numbers follow")
@@ -89,23 +93,23 @@ class Tokens:
         tokens = self._tokens[self.at : self.at + n]
         try:
             values = np.fromiter(map(float, tokens), dtype=np.float64, count=n)
-            fine = not self._underscored and bool(((values >= 0.0) & (values < np.inf)).all())
+            valid = not self._underscored and bool(((values >= 0.0) & (values < np.inf)).all())
         except ValueError:
-            fine = False
-        if not fine:
-            for token in tokens:
-                self.at += 1
-                if not 0.0 <= _number(token) < np.inf:
-                    self.fail(f"{what} holds {_shown(token)}; values must be finite numbers >= 0")
-        else:
+            valid = False
+        if valid:
             self.at += n
+            return values
+        for token in tokens:
+            self.at += 1
+            if not 0.0 <= _number(token) < np.inf:
+                self.fail(f"{what} holds {_abbreviated(token)}; values must be finite numbers >= 0")
         return values
 
     def end(self) -> None:
-        """Raise if anything is left."""
+        """Raise if tokens are left."""
         if self.left:
             self.at += 1
-            self.fail(f"nothing should follow here, got {_shown(self._tokens[self.at - 1])} and {self.left} more")
+            self.fail(f"nothing should follow here, got {_abbreviated(self._tokens[self.at - 1])} and {self.left} more")
 
     def _line(self, index: int) -> int:
         """Line of a token; found by scanning again, since only errors ask for it."""
@@ -119,12 +123,16 @@ class Tokens:
 
 
 def _number(token: str) -> float:
-    """NaN where there is none."""
+    """The token as a number, NaN if it is none."""
+    if "_" in token:
+        return nan
     try:
-        return nan if "_" in token else float(token)
+        return float(token)
     except ValueError:
         return nan
 
 
-def _shown(token: str) -> str:
-    return repr(token if len(token) <= 24 else token[:21] + "...")
+def _abbreviated(token: str) -> str:
+    if len(token) > 24:
+        token = token[:21] + "..."
+    return repr(token)

@@ -1,0 +1,311 @@
+"""The anytime search for marginal MAP on one instance, phase by phase (paper eq. 5 at eps_y = 0).
+
+    support     zeros as constraints: impossible states removed, a first possible assignment (``Support``)
+    bound       mini-buckets with moment matching; their back-substitution is another assignment
+    starts      outputs decoded from other inference, as far as time allows
+    blocks      local search (``LocalSearch``): a walk over regions of outputs, or exact maximisation with a few held
+    tighten     the bound's shifts and weights by L-BFGS
+    branch      depth-first branch and bound over the outputs, guided by the bound, blocks in between
+    prove       the same over parts of the output space, with new bounds in each (``Proof``)
+
+No table exceeds ``2**ibound`` entries. A search that branches to the end has proved its incumbent optimal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mssvm.core.arrays import Ints
+from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
+from mssvm.uai.branching import BranchAndBound
+from mssvm.uai.local_search import LocalSearch
+from mssvm.uai.proof import Proof, best_relaxation
+from mssvm.uai.support import Support
+
+if TYPE_CHECKING:
+    from mssvm.uai.anytime import Anytime
+
+# Two values count as equal within this share of their size.
+TOLERANCE = 1e-9
+
+# Table sizes, as powers of two relative to 2**ibound: bounds begin in smaller tables and so do proofs; outputs that
+# small tables cannot evaluate are evaluated one by one in larger ones.
+QUICKER = 4
+PROVING = 3
+WIDER = 6
+
+# Shares of the time limit: how long the plain elimination order may take for a better one to be looked for, local
+# search before bounds, the choice of orders, and the first tightening.
+QUICK_SHARE = 0.01
+FIRST_SHARE = 0.15
+ORDER_SHARE = 0.05
+TIGHTEN_SHARE = 0.1
+# Iterations of L-BFGS: for the first bound, and for one that nothing follows.
+TIGHTEN_ITERATIONS = 40
+LAST_ITERATIONS = 400
+
+# Trees and proofs take turns with local search, in slices of this many seconds. They get most of the time once the
+# bounds are within NEAR (nats), or when local search has found nothing for long.
+SLICE_SECONDS = 0.25
+NEAR = 5.0
+LOCAL_SHARE_FAR = 2.0
+LOCAL_SHARE_NEAR = 0.3
+PATIENCE = 6
+
+# Possible outputs that are no better than the incumbent are kept as starts of the walk, up to this number.
+MOST_RUNNERS_UP = 8
+
+Start = Callable[[float], Ints]
+
+
+@dataclass(frozen=True)
+class SearchProgress:
+    """State of a search, reported whenever one of its bounds improves.
+
+    ``states`` are the incumbent's; ``evaluated`` says that ``lower`` is their exact value.
+    """
+
+    seconds: float
+    lower: float
+    upper: float
+    phase: str
+    states: Ints
+    evaluated: bool
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """Outcome of a search: ``states`` of the outputs (hidden: -1), their value, and an upper bound on any value.
+
+    ``evaluated`` says that ``value`` is exact for these outputs; otherwise it is itself an upper bound on their value.
+    """
+
+    states: Ints
+    value: float
+    upper: float
+    evaluated: bool
+    proven: bool
+    interrupted: bool
+    seconds: float
+
+
+class AnytimeSearch:
+    """One search on one instance; ``run`` may be interrupted by a signal and then returns the incumbent."""
+
+    def __init__(self, settings: Anytime, instance: OneInstance, eps_h: float, starts: tuple[Start, ...] = ()) -> None:
+        self.eps_h = eps_h
+        self.entries = 1 << settings.ibound
+        self.proof_entries = max(2, self.entries >> PROVING)
+        self.wide_entries = max(self.entries, min(self.entries << WIDER, settings.memory_limit >> 6))
+        self.starts = starts
+        self.report = settings.report
+        self.memory_limit = settings.memory_limit
+        self.rng = np.random.default_rng(settings.seed)
+        self.began = monotonic()
+        self.deadline = min(self.began + settings.time_limit, settings.deadline)
+
+        self.phase = "support"
+        self.lower = -np.inf
+        self.upper = np.inf
+        self.evaluated = False
+        self.highest_estimate = -np.inf  # of outputs that could not be evaluated exactly
+        self.runners_up: list[tuple[float, Ints]] = []
+
+        self.support = Support(instance)
+        possible = self.support.states_left()
+        if possible is None:
+            self.upper = -np.inf
+        else:
+            self.support = Support(self.support.narrowed(possible))
+        self.instance = self.support.instance
+        self.best = np.where(self.instance.clamped, self.instance.states, 0)
+        self.outputs = sum(1 << int(v) for v in self.instance.free[1])
+        self.orders = [self._first_order(settings)]
+        outputs_given = replace(self.instance, clamped=self.instance.clamped | self.instance.output)
+        order = outputs_given.order(False, restarts=0)
+        self.evaluator = Relaxation(outputs_given, order, self.entries, 0.0, eps_h)
+
+    def _first_order(self, settings: Anytime) -> tuple[int, ...]:
+        """A good order if one is found quickly; on large graphs the plain one, or nothing else would be done."""
+        plain = self.instance.order(False, restarts=0, seed=settings.seed)
+        if monotonic() - self.began > QUICK_SHARE * settings.time_limit:
+            return plain
+        return self.instance.order(False, restarts=8, seed=settings.seed)
+
+    @property
+    def proven(self) -> bool:
+        return self.evaluated and self.upper <= self.threshold
+
+    @property
+    def threshold(self) -> float:
+        """A part of the output space bounded by this has no outputs better than the incumbent."""
+        if self.lower == -np.inf:
+            return self.lower
+        return self.lower + TOLERANCE * max(1.0, abs(self.lower))
+
+    def out_of_time(self, deadline: float = np.inf) -> bool:
+        """Whether the search's deadline has passed, or an earlier one."""
+        return monotonic() >= min(deadline, self.deadline)
+
+    def run(self) -> SearchResult:
+        interrupted = False
+        try:
+            self._search()
+        except KeyboardInterrupt:
+            interrupted = True
+        impossible = self.upper == -np.inf
+        return SearchResult(
+            states=np.where(self.instance.output, self.best, -1),
+            value=self.lower,
+            upper=max(self.upper, self.lower),
+            evaluated=self.evaluated or impossible,
+            proven=self.proven or impossible,
+            interrupted=interrupted,
+            seconds=monotonic() - self.began,
+        )
+
+    def _search(self) -> None:
+        """All phases in their order; returns early at a proof or at the deadline."""
+        if self.upper == -np.inf:
+            return
+        self.offer(self.support.greedy())
+        possible = self.support.find(self.deadline)
+        if possible is not None:
+            self.offer(possible)
+        self.phase = "bound"
+        relaxation = self._relaxation(max(2, self.entries >> QUICKER))
+        self.improve_upper(relaxation.improve(0))
+        if self.upper == -np.inf:
+            return
+        self._offer_decoded(relaxation)
+        # Messages know little of constraints: with constraints local search comes first.
+        constrained = self.evaluated and bool(self.support.hard.any())
+        if not constrained:
+            self._offer_starts()
+        if self.lower > -np.inf and not self.evaluated:
+            self._tighten(self._relaxation(self.entries), self.deadline, LAST_ITERATIONS)
+            return
+        local_search = LocalSearch(self)
+        local_search.run(self.began + FIRST_SHARE * (self.deadline - self.began), max_kicks=3)
+        if constrained:
+            self._offer_starts()
+        if self.proven or self.out_of_time():
+            return
+        self._prove(relaxation, local_search)
+
+    def _prove(self, relaxation: Relaxation, local_search: LocalSearch) -> None:
+        """Tighten the bound, then search the whole space: first one tree by this bound, then part by part."""
+        began = monotonic()
+        self._tighten(relaxation, began + TIGHTEN_SHARE * (self.deadline - began), TIGHTEN_ITERATIONS)
+        # A tree may take half as long as its bound did; the proof may take all that is left.
+        tree_deadline = monotonic() + 0.5 * (monotonic() - began)
+        if not (self.proven or self.out_of_time()):
+            self._alternate(BranchAndBound(self, relaxation), local_search, tree_deadline)
+        if not (self.proven or self.out_of_time()):
+            self._alternate(Proof(self, relaxation), local_search, self.deadline)
+
+    def _relaxation(self, entries: int) -> Relaxation:
+        """Mini-buckets of at most ``entries`` per table; smaller ones if all tables together exceed the memory."""
+        deadline = self.began + ORDER_SHARE * (self.deadline - self.began)
+        while True:
+            relaxation = best_relaxation(self.instance, entries, self.eps_h, self.rng, deadline)
+            if 8 * 4 * relaxation.program.n_work <= self.memory_limit or entries <= 2:
+                return relaxation
+            entries >>= 1
+
+    def _offer_starts(self) -> None:
+        self.phase = "starts"
+        for start in self.starts:
+            if self.proven or self.out_of_time():
+                return
+            states = start(self.deadline - monotonic())
+            self._offer_suggestion(np.where(self.instance.clamped, self.instance.states, states))
+
+    def _alternate(self, tree: BranchAndBound | Proof, local_search: LocalSearch, deadline: float) -> None:
+        """Slices of a tree or proof and of local search in turn, until one ends the search or time is up."""
+        stale = 0
+        while not (self.proven or tree.done or self.out_of_time(deadline)):
+            before = self.lower
+            near = self.upper - self.lower < NEAR
+            began = monotonic()
+            slices = min(1 + stale // 8, 4) if near else 1
+            tree.run(began + slices * SLICE_SECONDS)
+            if not tree.done:
+                share = (LOCAL_SHARE_NEAR if near else LOCAL_SHARE_FAR) / (1 + stale // 4)
+                tree_seconds = monotonic() - began
+                local_search.run(min(deadline, monotonic() + share * tree_seconds), max_kicks=PATIENCE)
+            stale = 0 if self.lower > before else stale + 1
+
+    def _tighten(self, relaxation: Relaxation, deadline: float, iterations: int) -> None:
+        self.phase = "tighten"
+        self.improve_upper(relaxation.improve(iterations, min(deadline, self.deadline)))
+        self._offer_decoded(relaxation)
+
+    def _offer_decoded(self, relaxation: Relaxation) -> None:
+        states = self.instance.states.copy()
+        relaxation.decode(states)
+        self._offer_suggestion(states)
+
+    def _offer_suggestion(self, states: Ints) -> None:
+        """Offer outputs that another method suggests, or possible ones like them; keep them as a start otherwise."""
+        value, evaluated = self._evaluate(states)
+        if value == -np.inf:
+            preferred = np.where(self.instance.output, states, -1)
+            possible = self.support.find(min(self.deadline, monotonic() + SLICE_SECONDS), prefer=preferred)
+            if possible is None:
+                return
+            states = possible
+            value, evaluated = self._evaluate(states)
+        if not self.offer(states, value, evaluated) and evaluated:
+            self.runners_up = [*self.runners_up[-MOST_RUNNERS_UP + 1 :], (value, states)]
+
+    def offer(self, states: Ints, value: float | None = None, evaluated: bool = True) -> bool:
+        """Make these outputs the incumbent if they are better than it, and say whether they are.
+
+        ``value`` is theirs if the caller knows it, exactly if ``evaluated``.
+        """
+        if value is None:
+            value, evaluated = self._evaluate(states)
+        # An estimate, which is an upper bound, never replaces an exact value; nor is it forgotten.
+        if not evaluated:
+            self.highest_estimate = max(self.highest_estimate, value)
+        better = (evaluated, value) > (self.evaluated, self.lower)
+        if not better or value == -np.inf:
+            return False
+        self.best = states.copy()
+        self.lower = value
+        self.evaluated = evaluated
+        self._report_progress()
+        return True
+
+    def _evaluate(self, states: Ints) -> tuple[float, bool]:
+        """The value of outputs and whether it is exact: in small tables if possible, else in larger ones."""
+        if self.evaluator.exact:
+            self.evaluator.load(states)
+            return self.evaluator.improve(0), True
+        possible = self.support.states_left(np.where(self.instance.output, states, -1))
+        if possible is None:
+            return -np.inf, True
+        outputs_given = self.support.narrowed(possible)
+        order = outputs_given.order(False, restarts=0)
+        relaxation = Relaxation(outputs_given, order, self.wide_entries, 0.0, self.eps_h)
+        return relaxation.improve(0), relaxation.exact
+
+    def improve_upper(self, upper: float) -> None:
+        """Lower the upper bound to ``upper``, but not below the estimate of outputs that were never evaluated."""
+        upper = max(upper, self.highest_estimate)
+        if upper < self.upper:
+            self.upper = upper
+            self._report_progress()
+
+    def _report_progress(self) -> None:
+        if self.report is None:
+            return
+        states = np.where(self.instance.output, self.best, -1)
+        seconds = monotonic() - self.began
+        self.report(SearchProgress(seconds, self.lower, self.upper, self.phase, states, self.evaluated))
