@@ -69,8 +69,8 @@ class Piece(NamedTuple):
 class ProblemDefinition:
     """A training problem in the form that is sent to workers.
 
-    ``token`` identifies it, ``pieces`` are those of every block, ``whole`` is as in ``Encoder.encode_parsed``; ``uncut``
-    says that the sample is one block whose instances all have labels.
+    ``token`` identifies it, ``pieces`` are those of every block, ``whole`` is as in ``Encoder.encode_parsed``, and
+    ``uncut`` says that the sample is one block whose instances all have labels.
     """
 
     token: str
