@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from mssvm.annotators import Annotators, AnnotatorTable, Confusion
 from mssvm.core import checks
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
@@ -28,7 +29,7 @@ from mssvm.estimators.training import FitHooks, HeldOut, Training, TrainingData
 from mssvm.inference.base import Planner
 from mssvm.losses.losses import Hamming, Loss, Zero
 from mssvm.objectives.unified import Objective, Unified
-from mssvm.optim import Callback, Checkpoint, Validation
+from mssvm.optim import Callback, Checkpoint, Solution, Validation
 from mssvm.structures import Encoder, Schema, Structure, Weight
 
 if TYPE_CHECKING:
@@ -108,6 +109,9 @@ class StructuredEstimator(Plots):
     warm_start : bool
         Start from the weights of the last fit, with its classes and features, and at the last temperature of L-BFGS.
         There is no ``partial_fit``: the objective is one of all data, so fit all of them again, from where it ended.
+    annotators : Annotators or None
+        With it, y holds the votes of several annotators (``mssvm.annotators.votes`` says how), and true labels are
+        hidden: ``fit`` learns what each annotator is like, ``aggregate`` answers from features and votes.
     verbose : bool
         Keep a line of progress on the terminal.
 
@@ -126,6 +130,8 @@ class StructuredEstimator(Plots):
     encoder_: Encoder
     coef_: Floats
     temperatures_: tuple[float, float]
+    annotators_: AnnotatorTable
+    confusion_: Confusion
 
     def __init__(
         self,
@@ -152,6 +158,7 @@ class StructuredEstimator(Plots):
         n_jobs: int | None = None,
         random_state: Any = None,
         warm_start: bool = False,
+        annotators: Annotators | None = None,
         verbose: bool = False,
     ) -> None:
         self.structure = structure
@@ -176,6 +183,7 @@ class StructuredEstimator(Plots):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.warm_start = warm_start
+        self.annotators = annotators
         self.verbose = verbose
 
     def __init_subclass__(cls) -> None:
@@ -263,23 +271,44 @@ class StructuredEstimator(Plots):
         >>> clf.classes_.tolist()
         ['B', 'I', 'O']
         """
-        again = bool(self.warm_start) and hasattr(self, "coef_")
-        earlier = self.encoder_ if again else None
-        data = self._data(X, y, sample_weight, allowed, earlier)
         # The largest of the posterior marginals is the best label for Hamming.
         best = self._decoder(None, exact=True) == "map"
         predictor = self._predictor if best else prediction.AtTemperatures(1.0, self.eps_h)
         follow = FitHooks(predictor, callback, validation, checkpoint, time_limit)
+        if self.annotators is not None:
+            self._fit_votes(self.annotators, X, y, sample_weight, allowed, follow)
+            return self
+        again = bool(self.warm_start) and hasattr(self, "coef_")
+        earlier = self.encoder_ if again else None
+        data = self._data(X, y, sample_weight, allowed, earlier)
         self.coef_, solution, self.training_ = Training(data, follow).run(self.coef_ if again else None)
         self.encoder_ = data.encoder
+        self._ended(solution)
+        return self
+
+    def _fit_votes(
+        self, annotators: Annotators, X: Any, votes: Any, sample_weight: Any, allowed: Any, hooks: FitHooks
+    ) -> None:
+        """Learn from the votes of several annotators."""
+        from mssvm.estimators import crowd  # only those who have votes need it
+
+        found = crowd.fit(self._plan(), annotators, X, votes, sample_weight, allowed, hooks)
+        self.encoder_ = found.encoder
+        self.coef_ = found.w
+        self.training_ = found.training
+        self.annotators_ = found.table
+        self.confusion_ = found.confusion
+        self._ended(found.solution)
+
+    def _ended(self, solution: Solution) -> None:
+        """Attributes that tell how training went, and a warning where it did not finish."""
         self.temperatures_ = (1.0, float(self.eps_h))
         self.history_ = solution.history
         self.n_iter_ = len(solution.trace)
         self.objective_ = self.training_["objective"]
         self.status_ = self.training_["status"]
         if solution.outcome.unfinished:
-            warnings.warn(f"{self.status_} {solution.message}", ConvergenceWarning, stacklevel=3)
-        return self
+            warnings.warn(f"{self.status_} {solution.message}", ConvergenceWarning, stacklevel=4)
 
     def _data(
         self, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Encoder | None
@@ -426,6 +455,26 @@ class StructuredEstimator(Plots):
         self.temperatures_ = (found.temperature, found.temperature * float(self.eps_h))
         self.training_ = {**self.training_, "calibration": asdict(found)}
         return self
+
+    def aggregate(self, X: Any, votes: Any, *, decode: str | None = None, marginals: bool = False) -> Any:
+        """The true labels of X given features and votes, in the shape of y; with ``marginals`` probabilities, too.
+
+        ``votes`` are as in ``fit``; annotators that training never met are taken to be like all others together.
+
+        >>> crowd = [{"ann": y[0], "bob": y[0]}, {"ann": y[1]}]
+        >>> fitted = ms.HCRF(ms.Chain(), annotators=ms.Annotators(), random_state=0).fit(X, crowd)
+        >>> fitted.aggregate(X, crowd)[0].tolist()
+        ['B', 'I', 'O']
+        """
+        check_is_fitted(self, "confusion_")
+        from mssvm.estimators import crowd
+
+        weight = 1.0 if self.annotators is None else self.annotators.weight
+        request = crowd.with_votes(self._request(X), self.labels_, self.confusion_, self.annotators_, weight, votes)
+        labels = request.encoded.labels.split(self.labels_.decode(self._decided(request, decode)))
+        if not marginals:
+            return labels
+        return labels, request.encoded.labels.split(request.marginals(*self.temperatures_))
 
     def predict_hidden(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
         """States of the structure's hidden variables, each the most probable given the predicted outputs.

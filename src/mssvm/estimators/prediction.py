@@ -67,11 +67,15 @@ class PredictionRequest:
     w: Floats
     planner: Planner
     predictor: Predictor
+    evidence: Floats | None = None
 
     @cached_property
     def theta(self) -> Potentials:
-        """The scores of the model."""
-        return self.model.bind(self.encoded.inputs, self.planner.engine).forward(self.w)
+        """The scores of the model, with the evidence of soft labels (over states) where there is some."""
+        theta = self.model.bind(self.encoded.inputs, self.planner.engine).forward(self.w)
+        if self.evidence is None:
+            return theta
+        return Potentials(theta.unary + self.evidence, theta.tables)
 
     def map(self) -> Belief:
         """The best outputs (marginal MAP at the member's eps_h), and hidden variables given them."""

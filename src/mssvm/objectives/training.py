@@ -187,7 +187,7 @@ class TrainingProblem:
     def _bind(self, block: Block) -> BoundBlock:
         parts = self.objective.bind(block.sample, block.delta, block.plan, self._blocks.planner)
         one = block.sample.truth_query.n_allowed(block.sample.batch) == 1
-        single = isinstance(self.objective, Unified) and bool(np.all(one))
+        single = isinstance(self.objective, Unified) and bool(np.all(one)) and block.sample.evidence is None
         scale = self.C * block.sample.weight
         return BoundBlock(block, parts, scale, bool(np.all(scale == scale[0])), self.temperatures, single)
 
@@ -279,6 +279,8 @@ class BoundBlock:
     @cached_property
     def _joined(self) -> Joined | None:
         features = self.block.features
+        if self.block.sample.evidence is not None:
+            return None
         if isinstance(self.parts, UnifiedParts) and isinstance(features, JoiningFeatures) and self.one_scale:
             return features.joined(self.parts.pair, self.parts.delta)
         return None

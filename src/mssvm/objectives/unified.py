@@ -37,7 +37,8 @@ from mssvm.models.base import Inputs
 class Sample:
     """Instances with labels. ``truth`` marks the states a label admits: one for a label, several for a candidate set,
     all for hidden variables. ``weight`` scales each instance in the objective, ``site_weight`` each site's loss.
-    ``extra_loss`` is added to the loss of each state, on hidden variables too."""
+    ``extra_loss`` is added to the loss of each state, on hidden variables too. ``evidence`` <= 0 is a soft label: log
+    p(what was observed | state), added to the scores of U-, up to a constant per variable; None is no evidence."""
 
     inputs: Inputs
     query: Query
@@ -45,6 +46,7 @@ class Sample:
     weight: Floats
     site_weight: Floats
     extra_loss: Floats | None = None
+    evidence: Floats | None = None
 
     @classmethod
     def of(
@@ -104,9 +106,10 @@ class Sample:
         query = Query(self.query.output[variables], self.query.allowed[states])
         inputs = self.inputs.select(chosen)
         extra = None if self.extra_loss is None else self.extra_loss[states]
+        evidence = None if self.evidence is None else self.evidence[states]
         weight = self.site_weight  # one number for all sites takes no memory
         weight = weight[variables] if any(weight.strides) else weight[: len(query.output)]
-        return Sample(inputs, query, self.truth[states], self.weight[chosen], weight, extra)
+        return Sample(inputs, query, self.truth[states], self.weight[chosen], weight, extra, evidence)
 
 
 class Parts(Protocol):
@@ -181,7 +184,13 @@ class UnifiedParts(Parts):
 
     def minus(self, theta: Potentials) -> Belief:
         """U- and its gradient."""
-        return self.pair.minus(theta)
+        return self.pair.minus(self._observed(theta))
+
+    def _observed(self, theta: Potentials) -> Potentials:
+        """The scores of U-: with the evidence of soft labels."""
+        if self.sample.evidence is None:
+            return theta
+        return replace(theta, unary=theta.unary + self.sample.evidence)
 
     def plus(self, theta: Potentials) -> tuple[Belief, int]:
         """U+ and its gradient, and the number of instances floored at U-.
@@ -198,7 +207,7 @@ class UnifiedParts(Parts):
 
     def difference(self, theta: Potentials) -> Paired:
         """U+ and U- together, floored likewise: the difference and its gradient are then 0."""
-        found = self.pair(theta if self.delta is None else theta + self.delta, theta)
+        found = self.pair(theta if self.delta is None else theta + self.delta, self._observed(theta))
         low = (found.plus < found.minus) & ~found.plus_status.exact
         if not low.any():
             return found

@@ -1,0 +1,66 @@
+"""Chains with known truth and known annotators, for tests and examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mssvm.core.arrays import Floats, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedCrowd:
+    """``X`` features, ``truth`` labels, ``votes`` as ``fit`` takes them, and ``tables[a, y, v]`` that votes were drawn
+    from."""
+
+    X: list[Floats]
+    truth: list[Ints]
+    votes: list[dict[str, list[Any]]]
+    tables: Floats
+
+
+def simulate(
+    n_chains: int = 100,
+    length: int = 20,
+    n_classes: int = 3,
+    accuracies: tuple[float, ...] = (0.9, 0.7, 0.6),
+    *,
+    coverage: float = 1.0,
+    stay: float = 0.8,
+    signal: float = 1.0,
+    seed: int = 0,
+) -> SimulatedCrowd:
+    """Markov chains of labels, features that are noisy indicators of them, and an annotator for each of ``accuracies``.
+
+    Labels stay with probability ``stay``. The mistakes of an annotator are spread evenly over the other classes, and
+    each votes on a share ``coverage`` of the sites.
+
+    >>> crowd = ms.annotators.simulate(2, 5, accuracies=(0.9, 0.1))
+    >>> len(crowd.X), sorted(crowd.votes[0]), crowd.tables.shape
+    (2, ['a0', 'a1'], (2, 3, 3))
+    """
+    rng = np.random.default_rng(seed)
+    wrong = np.ones((n_classes, n_classes)) - np.eye(n_classes)
+    tables = np.stack([a * np.eye(n_classes) + (1 - a) / (n_classes - 1) * wrong for a in accuracies])
+    X = []
+    truth = []
+    votes = []
+    for _ in range(n_chains):
+        labels = np.zeros(length, dtype=np.int64)
+        labels[0] = rng.integers(n_classes)
+        for t in range(1, length):
+            labels[t] = labels[t - 1] if rng.random() < stay else rng.integers(n_classes)
+        X.append(signal * np.eye(n_classes)[labels] + rng.normal(size=(length, n_classes)))
+        truth.append(labels)
+        votes.append({f"a{a}": _drawn(tables[a], labels, coverage, rng) for a in range(len(accuracies))})
+    return SimulatedCrowd(X, truth, votes, tables)
+
+
+def _drawn(table: Floats, labels: Ints, coverage: float, rng: np.random.Generator) -> list[Any]:
+    votes: list[Any] = []
+    for label in labels.tolist():
+        vote = int(rng.choice(len(table), p=table[label]))
+        votes.append(vote if rng.random() < coverage else None)
+    return votes
