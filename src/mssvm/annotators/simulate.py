@@ -42,8 +42,9 @@ def simulate(
     (2, ['a0', 'a1'], (2, 3, 3))
     """
     rng = np.random.default_rng(seed)
-    wrong = np.ones((n_classes, n_classes)) - np.eye(n_classes)
-    tables = np.stack([a * np.eye(n_classes) + (1 - a) / (n_classes - 1) * wrong for a in accuracies])
+    right = np.asarray(accuracies, dtype=np.float64).reshape(-1, 1, 1)
+    identity = np.eye(n_classes)
+    tables = right * identity + (1 - right) / (n_classes - 1) * (1 - identity)
     X = []
     truth = []
     votes = []
