@@ -10,7 +10,7 @@ weak       NCBI-Disease and LaptopReview: labelling functions as annotators, tra
 simulated  chains with known confusion tables: errors of tables and of labels against the number of votes.
 scale      1,000 annotators and a million votes, in seconds.
 
-Majority and Dawid-Skene run beside it; crowd-kit's aggregators run in an environment of their own (``environments.py``).
+Majority and Dawid-Skene run beside it; crowd-kit's aggregators run in their own environment (``environments.py``).
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def ours(
 
     def accuracy(choice: str, seen: np.ndarray, out: np.ndarray) -> float:
         structure, C = grid[choice]
-        solver = LBFGS(schedule=(1.0, 0.1), max_iterations=args.iterations, tolerance=1e-4)
+        solver = LBFGS(schedule=(1.0, 0.1), max_iter=args.iterations, tolerance=1e-4)
         model = kind(structure, C=C, solver=solver, classes=range(n), random_state=0)
         return float(model.fit([X[i] for i in seen], y[seen]).score([X[i] for i in out], y[out]))
 

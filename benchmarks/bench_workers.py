@@ -32,7 +32,7 @@ from scipy.sparse import csr_array
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines import engine_of
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.objectives.problem import Evaluation
 from mssvm.objectives.sums import Stretch, joined
 from mssvm.objectives.unified import hcrf

@@ -12,7 +12,7 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.power import power_sum
 from mssvm.experiments.members import Arena, Untrained
 from mssvm.experiments.simulate import Recipe, Simulation, hidden_chain, simulate
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.optim import Regulariser
 

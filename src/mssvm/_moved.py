@@ -19,12 +19,11 @@ MODULES: Mapping[str, str] = {
     "mssvm.errors": "mssvm.core.errors",
     "mssvm.estimators.structures": "mssvm.structures",
     "mssvm.inference.anytime": "mssvm.uai",
-    "mssvm.inference.auto": "mssvm.inference",
     "mssvm.inference.bounded": "mssvm.inference.bounds",
     "mssvm.inference.decomposition": "mssvm.inference.bounds",
-    "mssvm.inference.exact": "mssvm.inference",
     "mssvm.inference.minibucket": "mssvm.inference.bounds",
     "mssvm.inference.propagate": "mssvm.inference.propagation",
+    "mssvm.losses.losses": "mssvm.losses",
     "mssvm.models.losses": "mssvm.losses",
 }
 _FILES = [f"{verb}_{kind}" for verb in ("read", "write") for kind in ("evidence", "fg", "query", "uai")]
@@ -33,7 +32,11 @@ NAMES: Mapping[str, Mapping[str, tuple[str, str]]] = {
         **{name: ("mssvm.uai", name) for name in (*_FILES, "read_model", "Limits")},
         "FactorModel": ("mssvm.uai", "UaiModel"),
         "Problem": ("mssvm.uai", "UaiProblem"),
-    }
+    },
+    "mssvm.inference.base": {
+        "Auto": ("mssvm.inference.auto", "Auto"),
+        "Exact": ("mssvm.inference.exact", "Exact"),
+    },
 }
 
 

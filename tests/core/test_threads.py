@@ -10,10 +10,8 @@ from multiprocessing import get_context
 from threading import Thread, get_ident
 from threading import enumerate as enumerate_threads
 
-import numpy as np
 import pytest
 
-from mssvm.core.caches import Spare
 from mssvm.core.threads import Workers
 
 
@@ -89,36 +87,3 @@ def test_several_callers_share_threads() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert [set(one) for one in pool.map(call, range(4, 20))] == [{n * (n - 1) // 2} for n in range(4, 20)]
-
-
-def test_memory_is_handed_out_again_once_nobody_has_it() -> None:
-    spare = Spare()
-    first, last = spare.empty(5, 3)[0], spare.empty(5, 3)[1][1:]  # a view is in use, too
-    for _ in range(3):
-        one, two = spare.empty(5, 3), spare.empty(5, 3)
-        for some in (*two, first, last):
-            assert not any(np.shares_memory(array, some) for array in one)
-    places = {array.ctypes.data for array in one}
-    del one, some
-    assert {array.ctypes.data for array in spare.empty(5, 3)} == places
-    assert len(spare.empty(4, 3)[0]) == 4
-
-
-def test_every_thread_has_memory_of_its_own() -> None:
-    spare = Spare()
-    here = [[array.ctypes.data for array in spare.empty(5)] for _ in range(3)][-1]
-    with ThreadPoolExecutor(1) as pool:
-        there = [pool.submit(spare.empty, 5).result() for _ in range(3)]
-        assert all(array.ctypes.data not in here for arrays in there for array in arrays)
-    assert [array.ctypes.data for array in spare.empty(5)] == here
-
-
-def test_memory_is_kept_for_sizes_that_come_again_and_for_no_others() -> None:
-    spare = Spare()
-    for size in (5, 6, 5, 6):
-        spare.empty(size)
-    assert not spare._kept
-    spare.empty(6)
-    assert [len(array) for arrays in spare._kept for array in arrays] == [6]
-    spare.empty(5)
-    assert not spare._kept

@@ -16,8 +16,8 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import METHODS
 from mssvm.engines.clusters import clusters_of
 from mssvm.engines.native.clustering import ClusterPlan, cluster_routes
-from mssvm.inference.base import Exact
 from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
 from mssvm.objectives.training import TrainingProblem
 from mssvm.structures.encoded import to_sample
 

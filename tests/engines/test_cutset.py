@@ -13,8 +13,8 @@ from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.native.cutset import CutsetPair, CutsetPlan, CutsetRoute
-from mssvm.inference.base import Exact
 from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
 
 PAIRS = [*product((0.0, 0.5, 1.0), repeat=2), (1e-6, 1e-6)]
 

@@ -15,8 +15,8 @@ from mssvm.engines.base import METHODS
 from mssvm.engines.native.elimination import plan_of
 from mssvm.engines.native.engine import NativeEngine
 from mssvm.engines.reference import ReferenceEngine
-from mssvm.inference.base import Exact
 from mssvm.inference.enumerate import Enumerate, score
+from mssvm.inference.exact import Exact
 
 PAIRS = list(product((0.0, 0.5, 1.0), repeat=2))
 ELIMINATION = Exact(methods=METHODS[-1:])

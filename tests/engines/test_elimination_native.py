@@ -21,9 +21,9 @@ from mssvm.engines.base import METHODS
 from mssvm.engines.elimination import compile_elimination
 from mssvm.engines.native import elimination
 from mssvm.engines.native.engine import NativeEngine
-from mssvm.inference.base import Exact
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import entries
+from mssvm.inference.exact import Exact
 
 ELIMINATION = Exact(methods=METHODS[-1:])
 ENGINES = {"scaled where safe": NativeEngine(), "log space": NativeEngine(log_space=True)}

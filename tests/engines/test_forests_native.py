@@ -12,6 +12,7 @@ from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.base import ExactSettings
+from mssvm.engines.native.engine import NativeEngine
 from mssvm.engines.native.families import FAMILY
 from mssvm.engines.native.forests import FORESTS, ForestCall, ForestPlan, ForestRoute
 from mssvm.engines.native.maps import EntryMap
@@ -204,3 +205,33 @@ def test_a_call_goes_on_where_its_cursor_is() -> None:
     np.testing.assert_array_equal(value[:, :128], 0.0)
     np.testing.assert_allclose(value[0, 128:], want.value[128:], rtol=1e-12)
     assert cursor.tolist() == [2, 0] and ran.tolist() == [0, 22, 0]
+
+
+def test_every_entry_of_the_marginals_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of results is not cleared before a call; an infeasible instance and masked states are zeros."""
+
+    def full_of_nothing(batch: Batch) -> Marginals:
+        return Marginals(np.full(batch.n_states, np.nan), np.full(batch.n_mu_entries, np.nan))
+
+    batch, theta, query = chains(9)
+    theta.tables[:] = np.where(np.arange(len(theta.tables)) % 4 == 0, -np.inf, theta.tables)
+    theta.unary[:3] = -np.inf
+    query.allowed[[5, 40]] = False
+    monkeypatch.setattr(Marginals, "empty", full_of_nothing)
+    for eps_y, eps_h in ((0.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.5, 1.0)):
+        belief = NativeEngine().exact(batch, ExactSettings()).bind(query, eps_y, eps_h)(theta)
+        expected = reference(batch, theta, query, eps_y, eps_h)
+        np.testing.assert_allclose(belief.mu.unary, expected.mu.unary, atol=1e-12)
+        np.testing.assert_allclose(belief.mu.tables, expected.mu.tables, atol=1e-12)
+
+
+def test_results_are_the_callers_own() -> None:
+    batch, theta, query = chains(9)
+    bound = NativeEngine().exact(batch, ExactSettings()).bind(query, 1.0, 1.0)
+    first = bound(theta)
+    kept = first.mu.unary.copy(), first.mu.tables.copy()
+    second = bound(theta + theta)
+    assert not np.shares_memory(first.mu.unary, second.mu.unary)
+    assert not np.shares_memory(first.mu.tables, second.mu.tables)
+    np.testing.assert_array_equal(first.mu.unary, kept[0])
+    np.testing.assert_array_equal(first.mu.tables, kept[1])

@@ -13,7 +13,7 @@ from mpmath import exp, log, mp, mpf
 from builders import chain_scopes, tree_scopes
 from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 
 ULP = float(np.finfo(float).eps)
 RANGES = [1e-150, 1e-8, 1.0, 1e3, 1e8, 1e20, 1e150]

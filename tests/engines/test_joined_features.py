@@ -12,11 +12,12 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
 from mssvm.engines.base import JoiningFeatures
 from mssvm.engines.native.engine import NativeEngine
-from mssvm.inference.base import Exact
-from mssvm.losses.losses import Hamming, Loss, Zero
+from mssvm.inference.exact import Exact
+from mssvm.losses import Hamming, Loss, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, Unified
+from mssvm.objectives.unified import Unified
 
 LABELS, HIDDEN, FEATURES, N = 3, 2, 4, 41
 N_WEIGHTS = FEATURES * (LABELS + HIDDEN) + LABELS * max(LABELS, 2 * HIDDEN)

@@ -15,7 +15,7 @@ from mssvm.engines.native.engine import NativeEngine
 from mssvm.engines.native.exact import NativeBound
 from mssvm.engines.native.forests import ForestRoute
 from mssvm.engines.reference import ReferenceEngine
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 
 
 def linked(n: int, k: int, h: int, seed: int) -> tuple[Topology, list[int], np.ndarray]:

@@ -34,7 +34,7 @@ class Low(Toy):
         return replace(part, values=part.values - missed, total=part.total - missed * float(self.scale.sum()))
 
 
-@pytest.mark.parametrize("solver", [BCFW(max_passes=20), CuttingPlane(max_rounds=30)], ids=repr)
+@pytest.mark.parametrize("solver", [BCFW(max_iter=20), CuttingPlane(max_iter=30)], ids=repr)
 def test_solvers_neither_stop_on_negative_gaps_nor_call_them_convergence(solver: Any) -> None:
     problem = replace(Low.draw(), exact=False)
     found = solver.minimize(problem, np.zeros(problem.n_weights))
@@ -48,7 +48,7 @@ def test_solvers_neither_stop_on_negative_gaps_nor_call_them_convergence(solver:
 
 def test_outer_loops_count_the_negative_gaps_of_inner_ones() -> None:
     problem = replace(Low.draw(), exact=False)
-    found = CCCP(BCFW(max_passes=10), max_outer=3).minimize(problem, np.zeros(problem.n_weights))
+    found = CCCP(BCFW(max_iter=10), max_iter=3).minimize(problem, np.zeros(problem.n_weights))
     assert found.certificate.negative_gaps > 0 and found.outcome is Outcome.UNCERTIFIED
 
 

@@ -322,7 +322,7 @@ class TestTraining:
     @pytest.mark.parametrize("solver", ["lbfgs", "bcfw", "cutting-plane", "subgradient", "cccp"])
     def test_solvers_by_name_agree(self, solver):
         model = ms.SSVM(C=0.1, solver=solver, tol=1e-3, random_state=0).fit(X, Y)
-        best = ms.SSVM(C=0.1, solver=BCFW(tolerance=1e-5, max_passes=500)).fit(X, Y)
+        best = ms.SSVM(C=0.1, solver=BCFW(tolerance=1e-5, max_iter=500)).fit(X, Y)
         assert model.objective_ <= 1.1 * best.objective_
 
     def test_penalties_name_blocks(self):
@@ -444,10 +444,10 @@ class TestWords:
     def test_progress_line(self, capsys):
         row = Row(3, 12.5, 0.1, float("nan"), 4, 4, 3.0, 0.5, 0, 0.0, 1.0)
         line = TrainingLine(ProgressLine("MSSVM"))
-        line.begin(LBFGS(max_iterations=9, schedule=(1.0, 0.5)).limit((0.0, 1.0)), 1, 2)
+        line.begin(LBFGS(max_iter=9, schedule=(1.0, 0.5)).limit((0.0, 1.0)), 1, 2)
         start = "start 1 of 2, iteration 3, 1/s, objective 12.5, gap 0.1, 50% of inference converged, "
         assert line.text(row) == f"{start}temperatures 0 and 1, at most 37 s left"  # 2 starts, 2 stages of 9 and an end
-        line.begin(LBFGS(max_iterations=9).limit((1.0, 1.0)), 2, 2)
+        line.begin(LBFGS(max_iter=9).limit((1.0, 1.0)), 2, 2)
         assert line.text(row).endswith("at most 6 s left")  # one stage of a likelihood
         ms.CRF(verbose=True, max_iter=2).fit(X, Y)
         assert "CRF: iteration" in capsys.readouterr().err
@@ -470,7 +470,7 @@ def test_latent_classifier_finds_prototypes():
 
 
 def test_solver_objects_pass_through():
-    model = ms.CRF(solver=Subgradient(n_epochs=2, rate=0.1)).fit(X, Y)
+    model = ms.CRF(solver=Subgradient(max_iter=2, rate=0.1)).fit(X, Y)
     assert "All 2 epochs" in model.training_["message"]
 
 
@@ -529,7 +529,7 @@ class TestFollowing:
             clone(model).set_params(C=2.0).fit(X, Y_THIN, checkpoint=tmp_path / "run")
 
     def test_a_time_limit_keeps_the_best_so_far(self):
-        endless = Subgradient(n_epochs=10**6, rate=0.1)
+        endless = Subgradient(max_iter=10**6, rate=0.1)
         model = ms.LSSVM(ms.Chain(hidden=2), solver=endless, n_init=3, random_state=0)
         model.fit(X, Y_THIN, time_limit=1.0)
         assert model.training_["outcome"] == "time" and len(model.training_["restarts"]) == 1

@@ -13,7 +13,7 @@ import pytest
 
 import mssvm as ms
 from mssvm.core.errors import InputError, MssvmError, MssvmWarning
-from mssvm.losses.losses import WeightedHamming
+from mssvm.losses import WeightedHamming
 from mssvm.optim import CCCP, Subgradient
 from ragged import MEMBERS, QUICK, same, sequences, thinned
 
@@ -158,7 +158,7 @@ def test_parameters_of_every_kind(data, tmp_path):
     model = ms.LSSVM(
         ms.Chain(hidden=2, forbidden=[("c", "b"), (None, "z")], fixed={"left": {("a", 0): 1.5}}),
         loss=WeightedHamming(np.array([1.0, 2.0, 3.0, 1.0])),
-        solver=CCCP(Subgradient(n_epochs=2, rate=0.1), max_outer=2),
+        solver=CCCP(Subgradient(max_iter=2, rate=0.1), max_iter=2),
         class_weight={"a": 2.0},
         classes=["a", "b", "c", "z"],
         missing_label="?",
@@ -188,7 +188,7 @@ def test_objects_of_ones_own(data, tmp_path):
     class Own(Subgradient):
         pass
 
-    model = ms.CRF(solver=Own(n_epochs=1, rate=0.1)).fit(*data)
+    model = ms.CRF(solver=Own(max_iter=1, rate=0.1)).fit(*data)
     with pytest.warns(MssvmWarning, match="does not keep the parameters solver"):
         model.save(tmp_path / "m")
     assert ms.load(tmp_path / "m").solver == "auto"

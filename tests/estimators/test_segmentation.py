@@ -14,7 +14,7 @@ from mssvm.engines.messages import MessageModel
 from mssvm.experiments.members import MEMBERS, Untrained
 from mssvm.experiments.segmentation import N_WEIGHTS, noisy_images, picture
 from mssvm.experiments.simulate import PartlyLabelled
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import Outcome, Scaling, Subgradient
@@ -128,7 +128,7 @@ def test_regions_find_outputs_of_higher_score_on_strongly_coupled_images(images:
 def test_training_lowers_the_objective_and_reports_converged_and_floored_calls(member: str, images: Images) -> None:
     problem = posed(member, images[0])
     w0 = 0.1 * np.random.default_rng(0).standard_normal(N_WEIGHTS)
-    found = Subgradient(n_epochs=30, rate=0.3, batch_size=1, scaling=Scaling.ADAM).minimize(problem, w0)
+    found = Subgradient(max_iter=30, rate=0.3, batch_size=1, scaling=Scaling.ADAM).minimize(problem, w0)
     assert found.outcome is Outcome.COMPLETED
     assert found.objective < 0.7 * found.trace[0].objective
     assert all(0.0 <= row.converged <= 1.0 for row in found.trace)
@@ -157,7 +157,7 @@ def test_objectives_that_are_estimates_do_not_choose_and_may_be_evaluated_rarely
     seen: dict[int, list[Floats]] = {1: [], 3: []}
     found = {}
     for every, weights in seen.items():
-        solver = Subgradient(n_epochs=4, rate=0.1, batch_size=1, scaling=Scaling.ADAM, evaluate_every=every)
+        solver = Subgradient(max_iter=4, rate=0.1, batch_size=1, scaling=Scaling.ADAM, evaluate_every=every)
         found[every] = solver.minimize(problem, w0, callback=lambda row, w, weights=weights: weights.append(w))
         # The mean over the last quarter is entered last, behind the last iterate.
         np.testing.assert_array_equal(found[every].w, weights[-1])

@@ -230,13 +230,13 @@ class TestModelSelection:
 def test_settings_of_solvers_losses_and_inference_can_be_searched():
     X, y = sequences(18)
     model = ms.SSVM(solver=ms.solvers.LBFGS(), loss=ms.losses.Hamming(), inference=ms.inference.Auto())
-    grid = {"solver__max_iterations": [1, 10], "loss__scale": [1.0, 2.0], "inference__memory_limit": [1 << 20]}
+    grid = {"solver__max_iter": [1, 10], "loss__scale": [1.0, 2.0], "inference__memory_limit": [1 << 20]}
     search = GridSearchCV(model, grid, cv=3).fit(X, y)
-    assert search.best_estimator_.solver.max_iterations in (1, 10) and model.solver.max_iterations == 500
-    iterations = [p["solver__max_iterations"] for p in search.cv_results_["params"]]
-    fitted = clone(model).set_params(solver__max_iterations=1).fit(X, y)
+    assert search.best_estimator_.solver.max_iter in (1, 10) and model.solver.max_iter == 500
+    iterations = [p["solver__max_iter"] for p in search.cv_results_["params"]]
+    fitted = clone(model).set_params(solver__max_iter=1).fit(X, y)
     assert sorted(iterations) == [1, 1, 10, 10] and "all 1 iterations were used" in fitted.training_["message"]
-    nested = ms.LSSVM(solver=ms.solvers.CCCP(ms.solvers.BCFW())).set_params(solver__inner__max_passes=7)
-    assert clone(nested).solver.inner.max_passes == 7
+    nested = ms.LSSVM(solver=ms.solvers.CCCP(ms.solvers.BCFW())).set_params(solver__inner__max_iter=7)
+    assert clone(nested).solver.inner.max_iter == 7
     with pytest.raises(ValueError, match="no parameter 'speed'"):
         nested.set_params(solver__speed=3)

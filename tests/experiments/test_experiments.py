@@ -20,7 +20,7 @@ from mssvm.experiments.protocol import Protocol
 from mssvm.experiments.segmentation import filtered_accuracy, noisy_images, picture
 from mssvm.experiments.statistics import Differences, Estimate, Verdict, each, judge, pool
 from mssvm.experiments.trials import Store, Trial, run_trials
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.optim import BCFW, CCCP, Subgradient
 
@@ -303,7 +303,7 @@ def test_pinned_settings_are_those_of_the_library_when_they_were_pinned():
         older = tuple(start for start in default.starts if start not in ("cut", "expansions"))
         assert pinned.budget() == replace(default, starts=older)
     assert protocol.solver("chain", "LB", "M") == ScipyLBFGS(schedule=(1.0, 0.3, 0.1, 0.03))
-    assert protocol.solver("chain", "CCCP+BCFW", "M") == CCCP(BCFW(max_passes=100), tolerance=1e-4)
+    assert protocol.solver("chain", "CCCP+BCFW", "M") == CCCP(BCFW(max_iter=100), tolerance=1e-4)
     for name in ("M3E", "ModLat"):
         own = protocol.tree["pinned"]["members"][name]
         defaults = {k: v for k, v in MEMBERS[name]().get_params().items() if k in own}

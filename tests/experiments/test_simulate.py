@@ -12,8 +12,8 @@ from mssvm.core.topology import Batch, Topology
 from mssvm.experiments import demo
 from mssvm.experiments.members import Arena, Untrained
 from mssvm.experiments.simulate import Recipe, Simulation, Truth, checkerboard, draw_states, hidden_chain
-from mssvm.inference.base import Exact
 from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
 
 
 def arena(simulation: Simulation) -> Arena:

@@ -9,8 +9,9 @@ from builders import grid_scopes, random_case
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.base import Auto, Exact
+from mssvm.inference.auto import Auto
 from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 
 
@@ -67,11 +68,13 @@ def test_a_free_order_may_fit_where_hidden_first_does_not():
 
 def test_given_states_are_read_off():
     case = random_case("mixed", 60, seed=8)
-    batch, rng = case.batch, np.random.default_rng(0)
+    batch = case.batch
+    rng = np.random.default_rng(0)
     some = np.flatnonzero(rng.random(batch.n_vars) < 0.9)
     query = case.query.clamp(batch, some, rng.integers(0, batch.cards[some]))
     query.allowed[batch.unary_ptr[some] + 0] |= query.n_allowed(batch)[some] == 0
-    exact, brute = Exact()(batch, case.theta, query, 0.5, 1.0), Enumerate()(batch, case.theta, query, 0.5, 1.0)
+    exact = Exact()(batch, case.theta, query, 0.5, 1.0)
+    brute = Enumerate()(batch, case.theta, query, 0.5, 1.0)
     assert exact.status.method.count("given states") > 10
     np.testing.assert_allclose(exact.value, brute.value)
     np.testing.assert_allclose(exact.mu.unary, brute.mu.unary, atol=1e-12)

@@ -96,7 +96,8 @@ def test_gradients_in_shifts_and_weights(eps_y: float, eps_h: float) -> None:
     r.weight *= rng.uniform(0.5, 1.5, len(r.weight))
     r.shifts = rng.normal(size=len(r.shifts))
     r.run()
-    grad, d_weight = np.zeros(len(r.work)), np.zeros(len(r.weight))
+    grad = np.zeros(len(r.work))
+    d_weight = np.zeros(len(r.weight))
     r.sweep.gradient(r.weight, grad, d_weight)
     h = 1e-6
     for array, places, gradient in (

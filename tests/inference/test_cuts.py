@@ -113,7 +113,8 @@ def test_associative_grids_of_two_states_are_solved_and_said_to_be(effort: str) 
     rng = np.random.default_rng(2)
     theta = Potentials(2.0 * rng.normal(size=batch.n_states), np.tile([1.5, 0.0, 0.0, 1.0], batch.n_factors))
     query = Query.all_outputs(batch)
-    exact, found = Enumerate()(batch, theta, query, 0.0, 0.0), Propagate(effort)(batch, theta, query, 0.0, 0.0)
+    exact = Enumerate()(batch, theta, query, 0.0, 0.0)
+    found = Propagate(effort)(batch, theta, query, 0.0, 0.0)
     np.testing.assert_allclose(found.value, exact.value, rtol=1e-12)
     np.testing.assert_array_equal(found.decode(batch), exact.decode(batch))
     assert found.status.exact.all() and found.status.converged.all()
@@ -145,13 +146,14 @@ def test_the_truth_never_scores_above_the_decoded_labelling() -> None:
         rng = np.random.default_rng([7, k])
         n_classes = 3 if k % 4 == 3 else 2
         X, y = discs(rng, 3, int(rng.integers(12, 21)), n_classes, float(rng.uniform(0.8, 1.5)))
-        solver = ms.solvers.BCFW(max_passes=15, check_every=15)
+        solver = ms.solvers.BCFW(max_iter=15, check_every=15)
         model = ms.SSVM(ms.Grid(), solver=solver, inference=rough, random_state=0, classes=range(n_classes))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(X, y)
         model.set_params(inference=Propagate("fast"))
-        decoded, truth = scores(model, X, model.predict(X, decode="map")), scores(model, X, y)
+        decoded = scores(model, X, model.predict(X, decode="map"))
+        truth = scores(model, X, y)
         if np.any(truth > decoded + 1e-9 * np.abs(decoded)):
             missed.append(k)
     assert not missed

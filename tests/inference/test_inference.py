@@ -10,7 +10,8 @@ import pytest
 
 from builders import random_case
 from mssvm.engines.native.engine import NativeEngine
-from mssvm.inference.base import Auto, Exact
+from mssvm.inference.auto import Auto
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 
 

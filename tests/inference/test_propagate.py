@@ -31,9 +31,11 @@ def random_trees(n: int, seed: int) -> list[Topology]:
 def ab_trees(n: int, seed: int) -> Case:
     """Trees of outputs, with hidden trees that hang from at most one output each."""
     rng = np.random.default_rng(seed)
-    graphs, outputs = [], []
+    graphs = []
+    outputs = []
     for _ in range(n):
-        role, scopes = [True], []
+        role = [True]
+        scopes = []
         for v in range(1, int(rng.integers(3, 8))):
             above = int(rng.integers(v))
             role.append(bool(role[above] and rng.random() < 0.5))
@@ -98,7 +100,8 @@ def test_what_is_called_exact_is_exact_and_bounds_hold(kind: str, scale: float) 
         want = brute(case, eps_y, eps_h)
         for scaled in (True, False):
             got = infer(case, Propagate("normal", scaled=scaled), eps_y, eps_h)
-            exact, finite = got.status.exact, np.isfinite(want.value)
+            exact = got.status.exact
+            finite = np.isfinite(want.value)
             np.testing.assert_array_equal(np.isneginf(got.value), np.isneginf(want.value))
             np.testing.assert_allclose(got.value[exact & finite], want.value[exact & finite], rtol=1e-9, atol=1e-9)
             held = exact[batch.owner][batch.state_var]
@@ -135,7 +138,8 @@ def test_marginals_are_the_gradient_of_the_free_energy_with_cycles() -> None:
         assert belief.status.converged.all() and not belief.status.exact.any()
         for part, mu in ((case.theta.unary, belief.mu.unary), (case.theta.tables, belief.mu.tables)):
             for e in range(len(part)):
-                kept, ends = part[e], []
+                kept = part[e]
+                ends = []
                 for step in (1e-5, -1e-5):
                     part[e] = kept + step
                     ends.append(infer(case, method, eps_y, eps_h).value[0])
@@ -231,7 +235,8 @@ def test_ties_are_broken_by_the_seed_alone() -> None:
 @pytest.mark.parametrize("scale", [1.0, 1e8])
 def test_tiny_temperatures_round_no_marginal(scale: float) -> None:
     case = random_case("disconnected", 20, seed=200, integer=True).scaled(scale)
-    belief, expected = infer(case, Propagate(), 0.0, 1e-12), brute(case, 0.0, 1e-12)
+    belief = infer(case, Propagate(), 0.0, 1e-12)
+    expected = brute(case, 0.0, 1e-12)
     total = np.add.reduceat(belief.mu.unary, case.batch.unary_ptr[:-1])
     np.testing.assert_allclose(total, (belief.value > -np.inf)[case.batch.owner], atol=1e-12)
     exact = belief.status.exact
@@ -256,7 +261,8 @@ def test_scores_without_a_range(unary: float, eps_y: float, eps_h: float) -> Non
 @pytest.mark.parametrize(("eps_y", "eps_h"), [(0.0, 1.0), (1.0, 1.0), (0.5, 1.0), (0.0, 0.0)])
 def test_threads_position_and_repetition_change_no_bit(eps_y: float, eps_h: float) -> None:
     case = random_case("mixed", 24, seed=2)
-    one, three = (infer(case, Propagate("careful", threads=t), eps_y, eps_h) for t in (1, 3))
+    one = infer(case, Propagate("careful", threads=1), eps_y, eps_h)
+    three = infer(case, Propagate("careful", threads=3), eps_y, eps_h)
     np.testing.assert_array_equal(one.value, three.value)
     np.testing.assert_array_equal(one.mu.unary, three.mu.unary)
     np.testing.assert_array_equal(one.mu.tables, three.mu.tables)
@@ -274,7 +280,8 @@ def test_threads_position_and_repetition_change_no_bit(eps_y: float, eps_h: floa
 def test_threads_change_no_bit_of_instances_abreast(eps_y: float, eps_h: float, directed: bool) -> None:
     """Blocks of whole registers, of parts of one, and of single instances, which run in waves where every direction has
     its table; some variables are given."""
-    rng, scopes = np.random.default_rng(4), tuple(grid_scopes(4, 5))
+    rng = np.random.default_rng(4)
+    scopes = tuple(grid_scopes(4, 5))
     tables = [int(b - a > 1) if directed else f % 2 for f, (a, b) in enumerate(scopes)]
     batch = Batch.build([Topology((3,) * 20, scopes)] * 21, [tables] * 21)
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
@@ -294,7 +301,8 @@ def test_a_bound_of_some_instances_computes_only_these(eps_y: float, eps_h: floa
     case = random_case("mixed", 12, seed=3)
     batch = case.batch
     whole = infer(case, Propagate(), eps_y, eps_h)
-    some, others = np.array([1, 4, 7]), np.delete(np.arange(12), [1, 4, 7])
+    some = np.array([1, 4, 7])
+    others = np.delete(np.arange(12), [1, 4, 7])
     part = Propagate().plan(batch).bind(case.query, eps_y, eps_h, some)(case.theta)
     np.testing.assert_array_equal(part.value[some], whole.value[some])
     assert np.all(part.value[others] == 0.0)
@@ -319,7 +327,8 @@ def test_a_bound_serves_many_potentials_and_a_pair_is_two_of_them() -> None:
     outputs = np.flatnonzero(case.query.output)
     narrower = case.query.clamp(case.batch, outputs, np.zeros(len(outputs), dtype=np.int64))
     pair = plan.pair(case.query, narrower, 0.0, 1.0)(case.theta, case.theta)
-    plus, minus = bound(case.theta), plan.bind(narrower, 0.0, 1.0)(case.theta)
+    plus = bound(case.theta)
+    minus = plan.bind(narrower, 0.0, 1.0)(case.theta)
     np.testing.assert_array_equal(pair.plus, plus.value)
     np.testing.assert_array_equal(pair.minus, minus.value)
     np.testing.assert_array_equal(pair.mu.tables, plus.mu.tables - minus.mu.tables)

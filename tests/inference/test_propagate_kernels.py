@@ -46,6 +46,8 @@ GRAPHS = {
     "star": lambda k: Topology((k,) * 18, tuple((0, i) for i in range(1, 18))),
     "higher": lambda k: Topology((2, 3, 2, k, 2), ((0, 1, 2), (2, 3), (3, 0), (4, 1, 3, 0))),
     "single states": lambda k: Topology((1, k, 1, 2), ((0, 1), (1, 2), (0, 2), (3, 1))),
+    "tied square": lambda k: Topology((k,) * 72, tuple(grid_scopes(9, 8))),
+    "tied wide": lambda k: Topology((k,) * 60, tuple(grid_scopes(5, 12))),
 }
 
 
@@ -64,9 +66,15 @@ class Setup:
     def of(cls, graph: str, k: int, count: int, strength: float, seed: int, forbidden: bool = False) -> Setup:
         rng = np.random.default_rng(seed)
         topology = GRAPHS[graph](k)
-        scopes = tuple(s if rng.random() < 0.5 else s[::-1] for s in topology.scopes)
+        if graph.startswith("tied"):  # one table across and one down
+            kinds = [int(abs(i - j) > 1) for i, j in topology.scopes]
+            turned = (rng.random(2) < 0.5)[kinds]
+            names: list[list[int]] | None = [kinds] * count
+        else:
+            turned = rng.random(topology.n_factors) < 0.5
+            names = [list(range(topology.n_factors))] * count if rng.random() < 0.7 else None
+        scopes = tuple(s[::-1] if turn else s for s, turn in zip(topology.scopes, turned, strict=True))
         topology = Topology(topology.cards, scopes)
-        names = [list(range(topology.n_factors))] * count if rng.random() < 0.7 else None
         batch = Batch.build([topology] * count, names)
         theta = Potentials(
             strength * rng.normal(size=batch.n_states), strength * rng.normal(size=batch.n_table_entries)
@@ -82,9 +90,9 @@ class Setup:
 
     def models(self) -> tuple[MessageModel, MessageModel]:
         noise = np.random.default_rng(0).random(self.batch.n_states)
-        plans = NativeMessagePlan(self.batch, Workers()), ReferenceMessagePlan(self.batch)
-        one, two = (plan.load(self.theta, self.query, noise) for plan in plans)
-        return one, two
+        native = NativeMessagePlan(self.batch, Workers()).load(self.theta, self.query, noise)
+        reference = ReferenceMessagePlan(self.batch).load(self.theta, self.query, noise)
+        return native, reference
 
     def normalised(self, messages: Floats) -> Floats:
         """Log-messages with maximum zero over the states that matter: those the mask allows."""
@@ -110,8 +118,11 @@ class Said:
 
 def said(setup: Setup, run: MessageRun, t: Temperatures) -> Said:
     """Beliefs at the temperature of hidden variables where outputs are maximal."""
-    batch, every = setup.batch, np.arange(len(setup.batch))
-    states, value, mu = np.zeros(batch.n_vars, dtype=np.int64), np.zeros(len(batch)), Marginals.zeros(batch)
+    batch = setup.batch
+    every = np.arange(len(setup.batch))
+    states = np.zeros(batch.n_vars, dtype=np.int64)
+    value = np.zeros(len(batch))
+    mu = Marginals.zeros(batch)
     run.decode(every, states)
     messages = setup.normalised(run.log_messages(every))
     run.beliefs(every, t if t.eps_y > 0.0 else Temperatures.one(batch.n_vars, 1.0), value, mu)
@@ -128,16 +139,34 @@ def assert_same(one: Said, two: Said, strength: float) -> None:
 
 @pytest.mark.parametrize("strength", [1.0, 30.0, 100.0, 300.0])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("graph", "k", "count"), [
-    ("grid", 2, 9), ("grid", 5, 4), ("grid", 8, 6), ("grid", 3, 1), ("grid", 9, 6), ("grid", 21, 1), ("dense", 4, 3),
-    ("dense", 9, 1), ("star", 3, 4), ("star", 13, 1), ("higher", 4, 2), ("single states", 3, 3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("graph", "k", "count"),
+    [
+        ("grid", 2, 9),
+        ("grid", 5, 4),
+        ("grid", 8, 6),
+        ("grid", 3, 1),
+        ("grid", 9, 6),
+        ("grid", 21, 1),
+        ("dense", 4, 3),
+        ("dense", 9, 1),
+        ("star", 3, 4),
+        ("star", 13, 1),
+        ("higher", 4, 2),
+        ("single states", 3, 3),
+        ("tied square", 2, 1),
+        ("tied square", 6, 3),
+        ("tied wide", 4, 2),
+        ("tied wide", 8, 1),
+    ],
+)
 def test_a_few_sweeps_send_the_messages_of_the_reference(
     graph: str, k: int, count: int, kind: str, strength: float
 ) -> None:
     """Lanes, single instances, many states, hubs, factors of higher order; schedules in turn, cold and warm."""
     setup = Setup.of(graph, k, count, strength, seed=k + count)
-    t, every = temperatures(kind, setup.query, 1.0), np.arange(count)
+    t = temperatures(kind, setup.query, 1.0)
+    every = np.arange(count)
     turn = int(strength) + k + count
     for number, schedule in ((turn % 5, SCHEDULES[turn % 5]), ((turn + 2) % 5, SCHEDULES[(turn + 2) % 5])):
         found = []
@@ -154,7 +183,8 @@ def test_a_few_sweeps_send_the_messages_of_the_reference(
 def test_forbidden_entries(kind: str) -> None:
     for graph, seed in product(("grid", "higher"), range(3)):
         setup = Setup.of(graph, 4, 4, 1.0, seed, forbidden=True)
-        t, every = temperatures(kind, setup.query, 1.0), np.arange(4)
+        t = temperatures(kind, setup.query, 1.0)
+        every = np.arange(4)
         found = []
         for model in setup.models():
             run = model.groups(every, t, True)[0].run(True)
@@ -169,7 +199,8 @@ def test_forbidden_entries(kind: str) -> None:
 def test_held_variables_reach_the_same_beliefs(graph: str, k: int, count: int, damping: float) -> None:
     """Sweeps pass over what held variables say; at convergence nothing of that shows, not even in scores."""
     setup = Setup.of(graph, k, count, 1.0, seed=3)
-    t, every = Temperatures.one(setup.batch.n_vars, 0.7), np.arange(count)
+    t = Temperatures.one(setup.batch.n_vars, 0.7)
+    every = np.arange(count)
     found = []
     for model in setup.models():
         run = model.groups(every, t, True)[0].run(False)
@@ -177,13 +208,35 @@ def test_held_variables_reach_the_same_beliefs(graph: str, k: int, count: int, d
         run.start(every, None)
         run.advance(every, t, 400, Schedule(damping, tolerance=1e-12))
         assert np.all(run.residual <= 1e-12)
-        mu, value = Marginals.zeros(setup.batch), np.zeros(count)
+        mu = Marginals.zeros(setup.batch)
+        value = np.zeros(count)
         run.beliefs(every, t, value, mu)
         scores = np.where(setup.query.allowed, run.scores(every), -1e9)
         top = np.maximum.reduceat(scores, setup.batch.unary_ptr[:-1])
         found.append((value, mu.unary, mu.tables, scores - np.repeat(top, setup.batch.cards)))
     for one, two in zip(*found, strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["sum", "max", "mixed"])
+@pytest.mark.parametrize("graph", ["tied square", "tied wide"])
+@pytest.mark.parametrize(("k", "held"), [(2, False), (5, True), (8, False)])
+def test_waves_and_lanes_have_the_same_bits(graph: str, kind: str, k: int, held: bool) -> None:
+    """Ten instances on one thread fill lanes; on five threads two each are swept in waves."""
+    setup = Setup.of(graph, k, 10, 1.0, seed=k)
+    t, every = temperatures(kind, setup.query, 1.0), np.arange(10)
+    for schedule in SCHEDULES:
+        found = []
+        for threads in (1, 5):
+            (group,) = loaded(setup.batch, setup.theta, setup.query, threads).groups(every, t, True)
+            run = group.run(True)
+            if held:
+                run.hold(every, setup.outside, setup.y)
+            run.start(every, None)
+            run.advance(every, t, 30, replace(schedule, tolerance=1e-6))
+            found.append((run.log_messages(every), run.sweeps, run.residual))
+        for one, two in zip(*found, strict=True):
+            np.testing.assert_array_equal(one, two)
 
 
 def family(count: int, k: int = 3, seed: int = 5) -> tuple[Setup, NativeMessageModel, NativeRun]:
@@ -206,12 +259,12 @@ def family(count: int, k: int = 3, seed: int = 5) -> tuple[Setup, NativeMessageM
 def test_lanes_do_not_meet(kind: str) -> None:
     """The same bits alone, among others and on several threads, in whatever order, however calls are cut."""
     setup, model, together = family(11)
-    t, every = temperatures(kind, setup.query, 0.8), np.arange(11)
+    t = temperatures(kind, setup.query, 0.8)
+    every = np.arange(11)
     plan = NativeMessagePlan(setup.batch, Workers(3))
     threaded = plan.load(setup.theta, setup.query, model.noise)
-    apart, spread = (
-        m.groups(every, Temperatures.one(setup.batch.n_vars, 0.8), True)[0].run(False) for m in (model, threaded)
-    )
+    apart = model.groups(every, Temperatures.one(setup.batch.n_vars, 0.8), True)[0].run(False)
+    spread = threaded.groups(every, Temperatures.one(setup.batch.n_vars, 0.8), True)[0].run(False)
     runs = ((together, [every]), (apart, [every[k : k + 1] for k in every[::-1]]), (spread, [every[::-1]]))
     for run, blocks in runs:
         for block in blocks:
@@ -226,12 +279,16 @@ def test_lanes_do_not_meet(kind: str) -> None:
 
 def test_beliefs_are_added_to_marginals() -> None:
     setup, _, run = family(11)
-    every, t = np.arange(11), Temperatures.one(setup.batch.n_vars, 0.8)
+    every = np.arange(11)
+    t = Temperatures.one(setup.batch.n_vars, 0.8)
     run.start(every, None)
     run.advance(every, t, 30, Schedule())
-    mu, more, value = Marginals.zeros(setup.batch), Marginals.zeros(setup.batch), np.zeros((2, 11))
+    mu = Marginals.zeros(setup.batch)
+    more = Marginals.zeros(setup.batch)
+    value = np.zeros((2, 11))
     run.beliefs(every, t, value[0], mu)
-    more.unary[:], more.tables[:] = 0.5, 0.25
+    more.unary[:] = 0.5
+    more.tables[:] = 0.25
     run.beliefs(every[::-1], t, value[1], more)
     np.testing.assert_array_equal(value[0], value[1])
     np.testing.assert_allclose(more.unary, mu.unary + 0.5, rtol=1e-14)
@@ -243,7 +300,8 @@ def test_an_instance_that_underflows_goes_on_in_scores_beside_others() -> None:
     setup, _, _ = family(11)
     theta = Potentials(setup.theta.unary.copy(), 120.0 * setup.theta.tables)
     weak = Potentials(setup.theta.unary, setup.theta.tables)
-    every, t = np.arange(11), Temperatures.one(setup.batch.n_vars, 1.0)
+    every = np.arange(11)
+    t = Temperatures.one(setup.batch.n_vars, 1.0)
     for scores in (theta, weak):
         found = []
         for model in replace(setup, theta=scores).models():
@@ -256,21 +314,24 @@ def test_an_instance_that_underflows_goes_on_in_scores_beside_others() -> None:
 
 def test_messages_that_cannot_be_probabilities_start_in_scores() -> None:
     setup, _, run = family(4)
-    every, t = np.arange(4), Temperatures.one(setup.batch.n_vars, 0.8)
+    every = np.arange(4)
+    t = Temperatures.one(setup.batch.n_vars, 0.8)
     given = np.zeros(int(setup.batch.message_ptr[-1]))
     given[0] = -np.inf
     reference = ReferenceMessagePlan(setup.batch).load(setup.theta, setup.query, np.zeros(setup.batch.n_states)).run()
     for each in (run, reference):
         each.start(every, given)
         each.advance(every, t, 2, Schedule(tolerance=-1.0))
-    a, b = (setup.normalised(each.log_messages(every)) for each in (run, reference))
+    a = setup.normalised(run.log_messages(every))
+    b = setup.normalised(reference.log_messages(every))
     np.testing.assert_allclose(a, b, atol=1e-9)
 
 
 def test_long_runs_are_cut_into_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt is answered between calls; here every call may do little."""
     setup = Setup.of("higher", 4, 2, 1.0, seed=0)
-    every, t = np.arange(2), temperatures("mixed", setup.query, 1.0)
+    every = np.arange(2)
+    t = temperatures("mixed", setup.query, 1.0)
     model, _ = setup.models()
     run = model.groups(every, t, True)[0].run(True)
     calls = []
@@ -284,7 +345,8 @@ def test_long_runs_are_cut_into_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bad_calls_are_refused_with_a_sentence() -> None:
     setup, model, run = family(4)
-    every, t = np.arange(4), Temperatures.one(setup.batch.n_vars, 0.8)
+    every = np.arange(4)
+    t = Temperatures.one(setup.batch.n_vars, 0.8)
     run.start(every, None)
     with pytest.raises(MssvmError, match="an instance is not in the batch"):
         run.advance(np.array([2, 3]) + 0, t, 1, Schedule()) or run.decode(np.array([4]), np.zeros(48, dtype=np.int64))
@@ -320,9 +382,8 @@ def test_flooding_and_sweeping_agree_where_they_converge() -> None:
     batch = Batch.build([Topology((3,) * 16, tuple(grid_scopes(4, 4)))] * 3)
     theta = Potentials(rng.normal(size=batch.n_states), 0.5 * rng.normal(size=batch.n_table_entries))
     query = Query.of(batch, np.zeros(batch.n_vars, dtype=bool))
-    sweeping, flooding = (
-        Propagate("normal", schedule=s)(batch, theta, query, 1.0, 1.0) for s in ("sequential", "flooding")
-    )
+    sweeping = Propagate("normal", schedule="sequential")(batch, theta, query, 1.0, 1.0)
+    flooding = Propagate("normal", schedule="flooding")(batch, theta, query, 1.0, 1.0)
     assert sweeping.status.converged.all() and flooding.status.converged.all()
     np.testing.assert_allclose(sweeping.mu.tables, flooding.mu.tables, atol=1e-8)
     assert np.all(sweeping.status.sweeps < flooding.status.sweeps)
@@ -392,7 +453,8 @@ ROWS = ["BP", "BP_SEQRND_LOG", "MP_SEQFIX", "MP_SEQRND", "MP_PARALL", "MP_SEQFIX
 def test_libdai_testfast(testfast: tuple[Batch, Potentials, dict], row: str, scaled: bool, schedule: str) -> None:
     batch, theta, rows = testfast
     errors, marginals = rows[row]
-    query, eps = Query.all_outputs(batch), 1.0 if row.startswith("BP") else 0.0
+    query = Query.all_outputs(batch)
+    eps = 1.0 if row.startswith("BP") else 0.0
     method = Propagate(
         "normal", starts=("cold",), scaled=scaled, schedule=schedule, keep_messages=True, max_sweeps=1000
     )
@@ -400,13 +462,16 @@ def test_libdai_testfast(testfast: tuple[Batch, Potentials, dict], row: str, sca
     messages = belief.extras["messages"]
     assert belief.status.converged.all() and isinstance(messages, np.ndarray)
     if eps:
-        mu, exact = belief.mu, Enumerate()(batch, theta, query, 1.0, 1.0)
-        reference, log_z = exact.mu, float(exact.value[0])
+        mu = belief.mu
+        exact = Enumerate()(batch, theta, query, 1.0, 1.0)
+        reference = exact.mu
+        log_z = float(exact.value[0])
         np.testing.assert_allclose(belief.value, bethe(batch, theta, mu), rtol=1e-9)
     else:
         # Max-product is judged against exact max-marginals. The printed "log Z" of the reference is a quantity of its
         # junction tree; it follows from the row of DECMAP, whose own value is the largest score.
-        run, mu = loaded(batch, theta, query).run(), Marginals.zeros(batch)
+        run = loaded(batch, theta, query).run()
+        mu = Marginals.zeros(batch)
         run.start(np.arange(1), messages)
         run.beliefs(np.arange(1), Temperatures.one(batch.n_vars, 1.0), np.zeros(1), mu)
         reference, top = max_marginals(batch, theta)

@@ -13,8 +13,10 @@ from mssvm.inference.propagation.propagate import Propagate
 from resting import GRAPHS, REST, STEPS, TEMPERATURES, assert_rests, case, pair_gaps
 
 
-@pytest.mark.parametrize("engine", ["reference", "native"])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("engine", "step"),
+    [*(("native", step) for step in STEPS), ("reference", STEPS[1]), ("reference", STEPS[-1])],  # a second a case
+)
 @pytest.mark.parametrize("eps", TEMPERATURES)
 def test_further_sweeps_change_nothing_after_convergence(engine: str, step: float, eps: tuple[float, float]) -> None:
     batch, theta, query = case(0, step, eps, 1 if engine == "reference" else 12)
@@ -52,7 +54,8 @@ def test_a_state_of_no_probability_turns_the_answer_round(
 ) -> None:
     """Probabilities rest after two or three sweeps, and at the wrong states."""
     batch = Batch.build([graph])
-    theta, query = Potentials(np.array(unary), np.array(tables)), Query.of(batch, np.zeros(graph.n_vars, dtype=bool))
+    theta = Potentials(np.array(unary), np.array(tables))
+    query = Query.of(batch, np.zeros(graph.n_vars, dtype=bool))
     want = Enumerate()(batch, theta, query, 1.0, 1.0)
     found = Propagate().plan(batch, engine_of(engine)).bind(query, 1.0, 1.0)(theta)
     assert found.status.converged.all()

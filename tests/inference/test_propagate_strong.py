@@ -19,7 +19,8 @@ EXACT = 1e-7
 
 def strong_table(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
     """One state of a variable preferred whatever the other's, one for each of the other's, or anything."""
-    out, kind = -np.ones(shape), rng.integers(5)
+    out = -np.ones(shape)
+    kind = rng.integers(5)
     if kind == 0:
         out[rng.integers(shape[0])] = 0.0
     elif kind == 1:
@@ -34,13 +35,15 @@ def strong_table(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
 def strong_case(rng: np.random.Generator, reach: float, eps: float) -> Case:
     """Grids, forests and dense graphs, alone and several of a kind; scores that meet at a variable add up to a range of
     ``reach`` times the temperature."""
-    n, k = int(rng.integers(2, 6)), int(rng.choice([2, 3, 4, 5, 7, 13]))
+    n = int(rng.integers(2, 6))
+    k = int(rng.choice([2, 3, 4, 5, 7, 13]))
     graphs = [
         Topology((k,) * 6, tuple(grid_scopes(2, 3))),
         random_forest(rng, n, 5),
         Topology((k,) * n, tuple((i, j) for i in range(n) for j in range(i))),
     ]
-    graph, count = graphs[rng.integers(3)], int(rng.choice([1, 4, 9]))
+    graph = graphs[rng.integers(3)]
+    count = int(rng.choice([1, 4, 9]))
     batch = Batch.build([graph] * count, [list(range(graph.n_factors))] * count if rng.random() < 0.6 else None)
     tables = np.zeros(batch.n_table_entries)
     for f in range(batch.n_factors):
@@ -72,18 +75,25 @@ def field(run: MessageRun, case: Case, which: Ints) -> Floats:
 @pytest.mark.parametrize("seed", range(100))
 def test_few_sweeps_of_strong_models_are_those_of_log_space(seed: int) -> None:
     rng = np.random.default_rng([seed, 1])
-    eps, reach = float(rng.choice([0.01, 1.0, 10.0])), float(rng.choice([20.0, 200.0, 420.0, 590.0, 599.0]))
+    eps = float(rng.choice([0.01, 1.0, 10.0]))
+    reach = float(rng.choice([20.0, 200.0, 420.0, 590.0, 599.0]))
     case = strong_case(rng, reach, eps)
-    t, which, model = temperatures(rng, case, eps), np.arange(len(case.batch)), model_of(case)
+    t = temperatures(rng, case, eps)
+    which = np.arange(len(case.batch))
+    model = model_of(case)
     schedule = Schedule(float(rng.choice([0.0, 0.3, 0.5])), bool(rng.random() < 0.3), 0.0)
     reference = model_of(case, "reference").run()
     reference.start(which, None)
     n_sweeps = int(rng.integers(1, 5))
     reference.advance(which, t, n_sweeps, schedule)
-    want, values, mu = field(reference, case, which), np.zeros(len(which)), Marginals.zeros(case.batch)
+    want = field(reference, case, which)
+    values = np.zeros(len(which))
+    mu = Marginals.zeros(case.batch)
     reference.beliefs(which, Temperatures.one(case.batch.n_vars, eps), values, mu)
     for group in model.groups(which, t, True):
-        run, value, got = group.run(False), np.zeros(len(which)), Marginals.zeros(case.batch)
+        run = group.run(False)
+        value = np.zeros(len(which))
+        got = Marginals.zeros(case.batch)
         run.start(group.instances, None)
         run.advance(group.instances, t, n_sweeps, schedule)
         mine = np.isin(case.batch.owner, group.instances)[case.batch.state_var]
@@ -107,16 +117,19 @@ def assert_true(got: Belief, want: Belief, batch: Batch, eps: float) -> None:
 @pytest.mark.parametrize("seed", range(50))
 def test_claims_about_strong_models_are_true(seed: int) -> None:
     rng = np.random.default_rng([seed, 2])
-    eps, reach = float(rng.choice([0.01, 1.0, 10.0])), float(rng.choice([50.0, 200.0, 420.0, 599.0, 900.0]))
+    eps = float(rng.choice([0.01, 1.0, 10.0]))
+    reach = float(rng.choice([50.0, 200.0, 420.0, 599.0, 900.0]))
     case = strong_case(rng, reach, eps)
     while np.prod(case.query.n_allowed(case.batch)[: case.batch.topology(0).n_vars].astype(float)) > 2000:
         case = strong_case(rng, reach, eps)
     messages = -reach * eps * rng.random(int(case.batch.cards[case.batch.scope_vars].sum()))
     messages[rng.random(len(messages)) < 0.1] = -np.inf
     method = Propagate(
-        str(rng.choice(["fast", "normal"])), float(rng.choice([0.0, 0.3, 0.5])), merging=bool(rng.random() < 0.5),
+        str(rng.choice(["fast", "normal"])),
+        float(rng.choice([0.0, 0.3, 0.5])),
+        merging=bool(rng.random() < 0.5),
         schedule=str(rng.choice(["sequential", "flooding"])),
-    )  # fmt: skip
+    )
     for eps_y in (eps, 0.0):
         want = Enumerate()(case.batch, case.theta, case.query, eps_y, eps)
         for start in (None, messages):
@@ -133,7 +146,8 @@ def test_claims_about_strong_models_are_true(seed: int) -> None:
 def test_a_hub_of_many_weak_factors(states: int, degree: int, count: int) -> None:
     """A product of messages that sum to one underflows without any range."""
     star = Topology((states,) * (degree + 1), tuple((0, i) for i in range(1, degree + 1)))
-    batch, rng = Batch.build([star] * count, [[0] * degree] * count), np.random.default_rng(0)
+    batch = Batch.build([star] * count, [[0] * degree] * count)
+    rng = np.random.default_rng(0)
     theta = Potentials(rng.normal(size=batch.n_states), 0.01 * rng.normal(size=batch.n_table_entries))
     got = Propagate()(batch, theta, Query.of(batch, np.zeros(batch.n_vars, dtype=bool)), 1.0, 1.0)
     table = theta.tables.reshape(states, states)

@@ -67,7 +67,8 @@ def test_bounds_hold_for_every_labelling_in_exact_arithmetic() -> None:
         )
         query = Query.all_outputs(batch)
         costs = WholeCosts.of(batch, 0, theta, query)
-        scores, wholes = [], []
+        scores = []
+        wholes = []
         for z in product(*map(range, graph.cards)):
             unary_at, table_at, _ = entries(batch, 0, np.array([z]))
             numbers = [*theta.unary[unary_at].ravel(), *theta.tables[table_at].ravel()]
@@ -101,7 +102,8 @@ def test_without_the_solver_auto_answers_with_a_word(monkeypatch: pytest.MonkeyP
 
 def test_a_limit_that_is_too_short_leaves_bounds_and_the_next_instance_is_solved() -> None:
     rng = np.random.default_rng(0)
-    n, pairs = 60, tuple((i, j) for i in range(60) for j in range(i) if rng.random() < 0.5)
+    n = 60
+    pairs = tuple((i, j) for i in range(60) for j in range(i) if rng.random() < 0.5)
     batch = Batch.build([Topology((4,) * n, pairs), Topology((2, 2), ((0, 1),))])
     theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
     belief = Toulbar2(time_limit=1.0)(batch, theta, Query.all_outputs(batch), 0.0, 0.0)

@@ -34,7 +34,8 @@ def test_hamming_counts_wrong_outputs(normalize: bool) -> None:
     batch = Batch.build([random_graph(rng, "trees") for _ in range(20)])
     output = rng.random(batch.n_vars) < 0.6
     weight = rng.random(batch.n_vars)
-    truth, y = rng.integers(0, batch.cards), rng.integers(0, batch.cards)
+    truth = rng.integers(0, batch.cards)
+    y = rng.integers(0, batch.cards)
     delta = Hamming(normalize, scale=2.0).delta(batch, output, labels_as_truth(batch, output, truth), weight)
     expected = np.zeros(len(batch))
     for b in range(len(batch)):
@@ -47,7 +48,8 @@ def test_hamming_counts_wrong_outputs(normalize: bool) -> None:
 
 def test_first_index_is_the_truth() -> None:
     batch = Batch.build([chain(1)])
-    output, ones = np.ones(1, dtype=bool), np.ones(1)
+    output = np.ones(1, dtype=bool)
+    ones = np.ones(1)
     for truth in range(3):
         mask = np.arange(3) == truth
         delta = WeightedHamming(ASYMMETRIC).delta(batch, output, mask, ones)
@@ -90,7 +92,8 @@ def test_table_loss_against_its_definition() -> None:
             cost[t + t] = 0.0
         costs[shape] = cost
     output = np.array([True, True, True, True, True, False, True, True, True])
-    truth, y = rng.integers(0, batch.cards), rng.integers(0, batch.cards)
+    truth = rng.integers(0, batch.cards)
+    y = rng.integers(0, batch.cards)
     weight = rng.random(batch.n_vars)
     mask = labels_as_truth(batch, output, truth)
     delta = TableLoss(costs, sites=Hamming()).delta(batch, output, mask, weight)
@@ -139,7 +142,8 @@ def test_unusable_costs_are_refused(bad: np.ndarray) -> None:
 
 def test_zero_and_scale() -> None:
     batch = Batch.build([chain(3, 2)])
-    output, mask = np.ones(3, dtype=bool), np.arange(6) % 2 == 0
+    output = np.ones(3, dtype=bool)
+    mask = np.arange(6) % 2 == 0
     assert not Zero().delta(batch, output, mask, np.ones(3)).unary.any()
     with pytest.raises(InputError):
         Hamming(scale=-1.0)
@@ -178,7 +182,8 @@ def test_losses_are_parameters_that_can_be_cloned_and_searched(loss: Loss) -> No
     np.testing.assert_array_equal(twin.delta(*args).tables, loss.delta(*args).tables)
     if not isinstance(loss, Zero):
         model = ms.SSVM(loss=twin).set_params(loss__scale=4 * twin.scale)
-        ours, theirs = model.loss.delta(*args), loss.delta(*args)
+        ours = model.loss.delta(*args)
+        theirs = loss.delta(*args)
         np.testing.assert_array_equal(ours.tables, 4 * theirs.tables)
         if not isinstance(loss, TableLoss):
             np.testing.assert_array_equal(ours.unary, 4 * theirs.unary)

@@ -32,7 +32,8 @@ def random_inputs(rng: np.random.Generator, kind: str, offset: bool = False) -> 
     """``kind``: dense or sparse features, one shared block or one per row, rows in shuffled order."""
     batch = ragged(rng)
     n_tables = len(np.unique(batch.table_at))
-    node, edge = rng.normal(size=(batch.n_vars, 4)), rng.normal(size=(n_tables, 2))
+    node = rng.normal(size=(batch.n_vars, 4))
+    edge = rng.normal(size=(n_tables, 2))
     node[rng.random(node.shape) < 0.5] = 0.0
     wrap = sparse.csr_array if "sparse" in kind else np.asarray
     untied = "untied" in kind
@@ -52,7 +53,8 @@ def random_inputs(rng: np.random.Generator, kind: str, offset: bool = False) -> 
 
 def explicit(x: LinearInputs, n_weights: int) -> tuple[np.ndarray, np.ndarray]:
     """The design matrices of unary scores and of tables, entry by entry."""
-    unary, tables = np.zeros((x.batch.n_states, n_weights)), np.zeros((x.batch.n_table_entries, n_weights))
+    unary = np.zeros((x.batch.n_states, n_weights))
+    tables = np.zeros((x.batch.n_table_entries, n_weights))
     for term in x.terms:
         features = term.features.toarray() if sparse.issparse(term.features) else term.features
         for r in range(len(term.at)):
@@ -104,10 +106,12 @@ def test_weights_left_out_are_weights_fixed_at_zero(whole_from: float, known: bo
     every = FixedWeights(LinearModel(160), values)
     model = FixedWeights(LinearModel(160), np.where(keep, values, np.nan)) if known else LinearModel(160)
     some = ActiveWeights.of(model, x, keep, whole_from)
-    inputs, w = some.inputs(x), rng.normal(size=160)
+    inputs = some.inputs(x)
+    w = rng.normal(size=160)
     assert some.n_weights == keep.sum() < 160
     np.testing.assert_array_equal(some.fill(some.take(w)), every.fill(w))
-    theta, expected = some.forward(some.take(w), inputs), every.forward(w, x)
+    theta = some.forward(some.take(w), inputs)
+    expected = every.forward(w, x)
     np.testing.assert_allclose(theta.unary, expected.unary, atol=1e-12)
     np.testing.assert_allclose(theta.tables, expected.tables, atol=1e-12)
     reference = reference_features.linear(inputs.batch, inputs.terms, inputs.offset, len(some.stored))
@@ -135,7 +139,8 @@ def test_dot_products_agree(kind: str) -> None:
 def test_select_gives_the_same_potentials_as_the_whole(kind: str, which: Sequence[int]) -> None:
     rng = np.random.default_rng(3)
     x = random_inputs(rng, kind, offset=True)
-    model, w = LinearModel(160), rng.normal(size=160)
+    model = LinearModel(160)
+    w = rng.normal(size=160)
     whole = model.forward(w, x)
     part = x.select(np.array(which, dtype=np.int64))
     theta = model.forward(w, part)
@@ -166,12 +171,15 @@ def test_untied_inputs_are_the_same_function_of_w(kind: str) -> None:
     rng = np.random.default_rng(5)
     x = random_inputs(rng, kind, offset=True)
     apart = x.untied()
-    model, w = LinearModel(160), rng.normal(size=160)
-    whole, each = model.forward(w, x), model.forward(w, apart)
+    model = LinearModel(160)
+    w = rng.normal(size=160)
+    whole = model.forward(w, x)
+    each = model.forward(w, apart)
     np.testing.assert_array_equal(each.unary, whole.unary)
     for f in range(x.batch.n_factors):
         size = int(x.batch.table_sizes[f])
-        here, there = apart.batch.table_at[f], x.batch.table_at[f]
+        here = apart.batch.table_at[f]
+        there = x.batch.table_at[f]
         np.testing.assert_allclose(each.tables[here : here + size], whole.tables[there : there + size], atol=1e-13)
     assert len(np.unique(apart.batch.table_at)) == apart.batch.n_factors
 
@@ -185,10 +193,13 @@ def test_fused_terms_are_the_same_function_of_w_and_few() -> None:
     apart += [table_term(batch, None, 30 + 9 * e, np.array([e])) for e in range(4)]
     apart.append(node_term(batch, sparse.random(15, 2, 0.5, random_state=0), 66))
     sizes = [len(term.at) for term in apart]
-    inputs, joined = LinearInputs(batch, tuple(apart)), LinearInputs(batch, fused(apart, sizes))
+    inputs = LinearInputs(batch, tuple(apart))
+    joined = LinearInputs(batch, fused(apart, sizes))
     assert [(len(t.at), sparse.issparse(t.features)) for t in joined.terms] == [(15, False), (4, False), (15, True)]
-    model, w = LinearModel(72), rng.normal(size=72)
-    one, two = model.forward(w, inputs), model.forward(w, joined)
+    model = LinearModel(72)
+    w = rng.normal(size=72)
+    one = model.forward(w, inputs)
+    two = model.forward(w, joined)
     np.testing.assert_array_equal(one.unary, two.unary)
     np.testing.assert_array_equal(one.tables, two.tables)
     mu = Marginals(rng.normal(size=batch.n_states), rng.normal(size=batch.n_mu_entries))
@@ -242,13 +253,17 @@ def test_rows_without_a_place_add_nothing(wrap: Callable[..., object]) -> None:
     """The same as without these rows, also in selections; consecutive instances share the matrix."""
     rng = np.random.default_rng(0)
     batch = Batch.build([Topology((2,) * 5, ())] * 6)
-    rows, used = rng.normal(size=(batch.n_vars, 3)), np.arange(batch.n_vars) % 5 != 0
+    rows = rng.normal(size=(batch.n_vars, 3))
+    used = np.arange(batch.n_vars) % 5 != 0
     at = np.where(used, batch.unary_ptr[:-1], -1)
     some = LinearInputs(batch, (Term("unary", wrap(rows), at, 2, np.asarray(0)),))
     fewer = LinearInputs(batch, (Term("unary", wrap(rows[used]), at[used], 2, np.asarray(0)),))
-    model, w, mu = LinearModel(6), rng.normal(size=6), Marginals(rng.normal(size=batch.n_states), np.zeros(0))
+    model = LinearModel(6)
+    w = rng.normal(size=6)
+    mu = Marginals(rng.normal(size=batch.n_states), np.zeros(0))
     for chosen in (np.arange(6), np.arange(2, 5), np.array([4, 0, 4])):
-        one, two = some.select(chosen), fewer.select(chosen)
+        one = some.select(chosen)
+        two = fewer.select(chosen)
         part = Marginals(mu.unary[: one.batch.n_states], mu.tables)
         np.testing.assert_allclose(model.forward(w, one).unary, model.forward(w, two).unary, atol=1e-14)
         np.testing.assert_allclose(model.adjoint(part, one), model.adjoint(part, two), atol=1e-14)

@@ -13,13 +13,16 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.power import power_sum
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
-from mssvm.inference.base import Auto, Exact, Planner
+from mssvm.inference.auto import Auto
+from mssvm.inference.base import Planner
 from mssvm.inference.enumerate import entries
-from mssvm.losses.losses import Hamming, Zero
+from mssvm.inference.exact import Exact
+from mssvm.losses import Hamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.objectives.m3e import RenyiMargin
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, lssvm, mssvm
+from mssvm.objectives.unified import lssvm, mssvm
 
 ALPHAS = (0.3, 2.0, 5.0, np.inf)
 N_WEIGHTS = 6
@@ -44,9 +47,11 @@ def brute_scores(sample: Sample, w: np.ndarray, b: int, alpha: float) -> tuple[n
     """S_alpha(y) from its definition, and the outputs y it belongs to."""
     batch = sample.batch
     span = slice(batch.var_ptr[b], batch.var_ptr[b + 1])
-    output, cards = sample.query.output[span], batch.cards[span]
+    output = sample.query.output[span]
+    cards = batch.cards[span]
     theta = DenseModel(N_WEIGHTS).forward(w, sample.inputs)
-    rows, scores = [], []
+    rows = []
+    scores = []
     for y in product(*(range(k) for k in cards[output])):
         z = np.zeros((int(np.prod(cards[~output])), len(cards)), dtype=np.int64)
         z[:, output] = y
@@ -87,7 +92,8 @@ def test_decoder_maximises_the_score_and_the_objective_bounds_its_loss(alpha):
     for seed in range(6):
         sample = sample_of(seed)
         w = np.random.default_rng(seed).normal(size=N_WEIGHTS)
-        objective, inference = RenyiMargin(alpha), Exact()
+        objective = RenyiMargin(alpha)
+        inference = Exact()
         parts = objective.decoder(sample.batch, sample.query, Planner(inference, engine_of()))
         belief = parts.decode(DenseModel(N_WEIGHTS).forward(w, sample.inputs))
         decoded = belief.decode(sample.batch)
@@ -123,12 +129,14 @@ def test_both_parts_lie_above_their_tangents(alpha, part):
     rng = np.random.default_rng(3)
     for _ in range(20):
         w, v = rng.normal(size=(2, N_WEIGHTS))
-        here, there = getattr(problem, part)(w), getattr(problem, part)(v)
+        here = getattr(problem, part)(w)
+        there = getattr(problem, part)(v)
         assert there.total >= here.total + here.gradient @ (v - w) - 1e-9 * (1 + abs(here.total))
 
 
 def test_alpha_infinite_is_the_latent_svm():
-    sample, w = sample_of(3), np.random.default_rng(0).normal(size=N_WEIGHTS)
+    sample = sample_of(3)
+    w = np.random.default_rng(0).normal(size=N_WEIGHTS)
     ours = TrainingProblem(RenyiMargin(np.inf), DenseModel(N_WEIGHTS), sample, Exact()).difference(w)
     theirs = TrainingProblem(lssvm(), DenseModel(N_WEIGHTS), sample, Exact()).difference(w)
     np.testing.assert_allclose(ours.values, theirs.values, rtol=1e-9, atol=1e-9)
@@ -137,7 +145,8 @@ def test_alpha_infinite_is_the_latent_svm():
 
 def test_alpha_to_zero_is_the_marginal_svm():
     """The constant log |H| cancels between the parts."""
-    sample, w = sample_of(3), np.random.default_rng(0).normal(size=N_WEIGHTS)
+    sample = sample_of(3)
+    w = np.random.default_rng(0).normal(size=N_WEIGHTS)
     ours = TrainingProblem(RenyiMargin(1e-6), DenseModel(N_WEIGHTS), sample, Exact()).difference(w)
     theirs = TrainingProblem(mssvm(), DenseModel(N_WEIGHTS), sample, Exact()).difference(w)
     np.testing.assert_allclose(ours.values, theirs.values, atol=1e-4)
@@ -145,7 +154,8 @@ def test_alpha_to_zero_is_the_marginal_svm():
 
 
 def test_loss_does_not_reach_hidden_variables():
-    sample, w = sample_of(0), np.zeros(N_WEIGHTS)
+    sample = sample_of(0)
+    w = np.zeros(N_WEIGHTS)
     n_outputs = np.bincount(sample.batch.owner, weights=sample.query.output)
     problem = TrainingProblem(RenyiMargin(2.0, Hamming()), DenseModel(N_WEIGHTS), sample, Exact())
     np.testing.assert_allclose(problem.difference(w).values, n_outputs)
@@ -158,19 +168,22 @@ def test_impossible_states_score_minus_infinity(alpha):
     """An output that no hidden state goes with is never the answer; the rest is as if it were not among the states."""
     rng = np.random.default_rng(4)
     wide = Batch.build([Topology((3, 3, 2), ((0, 1), (1, 2)))] * 5)
-    output, label = np.array([True, False, True] * 5), np.array([1, 0, 1] * 5)
+    output = np.array([True, False, True] * 5)
+    label = np.array([1, 0, 1] * 5)
     model = LinearModel(15)
     terms = tuple(table_term(wide, rng.normal(size=(5, 1)), 9 * k, np.arange(k, 10, 2)) for k in range(2))
     forbidden = Potentials.zeros(wide)
     forbidden.tables.reshape(5, 15)[:, :3] = -np.inf
     w = rng.normal(size=15)
-    query, truth = Query.of(wide, output), labels_as_truth(wide, output, label)
+    query = Query.of(wide, output)
+    truth = labels_as_truth(wide, output, label)
     without = np.ones(wide.n_states, dtype=bool)
     without[wide.unary_ptr[:-1][::3]] = False
     shut = Sample.of(LinearInputs(wide, terms, forbidden), query, truth)
     gone = Sample.of(LinearInputs(wide, terms), query.restrict(without), truth)
     objective = RenyiMargin(alpha)
-    got, expected = (TrainingProblem(objective, model, sample, Exact()).difference(w) for sample in (shut, gone))
+    got = TrainingProblem(objective, model, shut, Exact()).difference(w)
+    expected = TrainingProblem(objective, model, gone, Exact()).difference(w)
     np.testing.assert_allclose(got.values, expected.values, rtol=1e-9)
     np.testing.assert_allclose(got.gradient, expected.gradient, rtol=1e-9, atol=1e-12)
 

@@ -8,10 +8,11 @@ import pytest
 from builders import DenseModel, features
 from mssvm.core.errors import InputError
 from mssvm.engines import engine_of
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.objectives.modlat import ModLatProblems
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, lssvm
+from mssvm.objectives.unified import lssvm
 from mssvm.optim.alternate import alternate
 from mssvm.optim.lbfgs import LBFGS
 from mssvm.optim.subgradient import Subgradient
@@ -89,7 +90,7 @@ def test_without_a_latent_loss_it_is_the_latent_svm():
     w0, theta0 = 0.1 * rng.normal(size=(2, N_WEIGHTS))
     solver = Subgradient.literal(0.01, 60)
     blocks = modlat(sample, beta=0.0, latent_weight=0.0)
-    found, _ = alternate(blocks, solver.minimize, w0, theta0, max_rounds=1)
+    found, _ = alternate(blocks, solver.minimize, w0, theta0, max_iter=1)
     plain = solver.minimize(TrainingProblem(lssvm(), DenseModel(N_WEIGHTS), sample, Exact()), w0)
     np.testing.assert_array_equal(found.w, plain.w)
 
@@ -99,7 +100,7 @@ def test_turns_end_and_return_the_lowest_bound():
     rng = np.random.default_rng(2)
     w0, theta0 = 0.1 * rng.normal(size=(2, N_WEIGHTS))
     blocks = modlat(sample)
-    found, theta = alternate(blocks, LBFGS().minimize, w0, theta0, max_rounds=4)
+    found, theta = alternate(blocks, LBFGS().minimize, w0, theta0, max_iter=4)
     start = blocks.prediction_problem(theta0)
     assert found.objective < 0.5 * w0 @ w0 + start.difference(w0).total
     again = blocks.prediction_problem(theta).difference(found.w).total + 0.5 * found.w @ found.w

@@ -13,11 +13,12 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.enumerate import Enumerate
-from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
+from mssvm.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.objectives import training
+from mssvm.objectives import blocks
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
+from mssvm.objectives.unified import Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
 
 GRAPH = Topology((2, 3, 2, 3), ((0, 1), (1, 2), (2, 3), (3, 0)))
 PAIR_COST = np.random.default_rng(7).random((2, 3, 2, 3)) * (1.0 - np.eye(6).reshape(2, 3, 2, 3))
@@ -37,7 +38,8 @@ def sample_of(
 ) -> Sample:
     """Rings of four variables with node features (tied), edge features (tied), and indicators (untied by position)."""
     batch = Batch.build([GRAPH] * n)
-    two, three = (np.flatnonzero(batch.cards == k) for k in (2, 3))
+    two = np.flatnonzero(batch.cards == 2)
+    three = np.flatnonzero(batch.cards == 3)
     terms = (
         node_term(batch, rng.normal(size=(len(two), 2)), 0, two),
         node_term(batch, rng.normal(size=(len(three), 2)), 4, three),
@@ -82,7 +84,8 @@ def test_parts_lie_above_their_tangents(eps_y: float, eps_h: float, loss: str) -
         for size in (1e-3, 0.3, 3.0):
             w = rng.normal(size=N_WEIGHTS)
             v = w + size * rng.normal(size=N_WEIGHTS)
-            here, there = part(w), part(v)
+            here = part(w)
+            there = part(v)
             assert there.total >= here.total + here.gradient @ (v - w) - 1e-10 * abs(here.total)
 
 
@@ -91,7 +94,8 @@ def test_directional_derivative_of_every_member(eps: tuple[float, float]) -> Non
     """At a random point no maximiser ties, so that even at temperature 0 the subgradient is the derivative."""
     rng = np.random.default_rng(2)
     problem = problem_of(sample_of(rng), Unified(*eps))
-    w, direction = rng.normal(size=N_WEIGHTS), rng.normal(size=N_WEIGHTS)
+    w = rng.normal(size=N_WEIGHTS)
+    direction = rng.normal(size=N_WEIGHTS)
     step = 1e-6
     slope = (problem.difference(w + step * direction).total - problem.difference(w - step * direction).total) / (
         2 * step
@@ -111,7 +115,8 @@ def test_an_unlabelled_instance_contributes_exactly_nothing(eps: tuple[float, fl
     assert alone.total == 0.0
     assert not alone.gradient.any()
     mixed = sample_of(np.random.default_rng(4), 4, unlabelled=(1, 3))
-    both, one = problem_of(mixed, objective).difference(w), problem_of(mixed.select([0, 2]), objective).difference(w)
+    both = problem_of(mixed, objective).difference(w)
+    one = problem_of(mixed.select([0, 2]), objective).difference(w)
     assert both.total == one.total
     np.testing.assert_array_equal(both.gradient, one.gradient)
     # Dropping such instances is no convention: the two parts are equal where nothing is labelled.
@@ -119,7 +124,8 @@ def test_an_unlabelled_instance_contributes_exactly_nothing(eps: tuple[float, fl
     theta = LinearModel(N_WEIGHTS).forward(w, rest.inputs)  # type: ignore[arg-type]
     delta = objective.loss.delta(rest.batch, rest.query.output, rest.truth, rest.site_weight)
     parts = parts_of(objective, Enumerate(), rest, delta)
-    low, (high, _) = parts.minus(theta), parts.plus(theta)
+    low = parts.minus(theta)
+    (high, _) = parts.plus(theta)
     np.testing.assert_array_equal(high.value, low.value)
     np.testing.assert_array_equal(high.mu.unary, low.mu.unary)
 
@@ -180,7 +186,8 @@ def test_full_set_equals_missing_only_at_equal_temperatures() -> None:
         (0.0, 1.0, False),
         (1.0, 0.5, False),
     ):
-        one, two = (problem_of(s, Unified(eps_y, eps_h)).difference(w).total for s in (as_set, missing))
+        one = problem_of(as_set, Unified(eps_y, eps_h)).difference(w).total
+        two = problem_of(missing, Unified(eps_y, eps_h)).difference(w).total
         assert (one == pytest.approx(two, rel=1e-12)) is same
 
 
@@ -221,7 +228,7 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = sample_of(np.random.default_rng(13), 12)
     w = np.random.default_rng(14).normal(size=N_WEIGHTS)
     whole = problem_of(sample, mssvm()).difference(w)
-    monkeypatch.setattr(training, "BLOCK_STATES", 20)
+    monkeypatch.setattr(blocks, "BLOCK_STATES", 20)
     parts = [replace(problem_of(sample, mssvm()), engine=NativeEngine(t)).difference(w) for t in (1, 2, 3)]
     for part in parts:
         assert part.total == parts[0].total
@@ -232,7 +239,7 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("everything", [True, False], ids=["nothing is allowed", "labels contradict"])
 @pytest.mark.parametrize("part", ["plus", "minus", "difference"])
 def test_an_instance_without_an_allowed_assignment_is_named(part: str, everything: bool, monkeypatch) -> None:
-    monkeypatch.setattr(training, "BLOCK_STATES", 4)
+    monkeypatch.setattr(blocks, "BLOCK_STATES", 4)
     batch = Batch.build([Topology((2, 2), ((0, 1),))] * 5)
     offset = Potentials.zeros(batch)
     offset.tables[12:16] = -np.inf if everything else [-np.inf, 0.0, 0.0, 0.0]

@@ -19,7 +19,8 @@ def _parts(n: int) -> list[Evaluation]:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 15, 16, 17, 21, 64, 65, 100])
 def test_the_sum_does_not_depend_on_who_summed_what(n: int) -> None:
-    rng, parts = np.random.default_rng(0), _parts(n)
+    rng = np.random.default_rng(0)
+    parts = _parts(n)
     whole = in_order(parts)
     for _ in range(10):
         inner = rng.choice(np.arange(1, n), size=rng.integers(0, min(n, 9)), replace=False)

@@ -18,12 +18,12 @@ from optim_problems import Toy
 
 SOLVERS: dict[str, tuple[Solver, dict]] = {
     "algorithm 1": (Subgradient.literal(0.02, 40), {"n_hidden": 3, "eps_h": 1.0}),
-    "subgradient": (Subgradient(n_epochs=6), {"n_hidden": 3, "eps_h": 1.0}),
+    "subgradient": (Subgradient(max_iter=6), {"n_hidden": 3, "eps_h": 1.0}),
     "l-bfgs": (LBFGS(), {"n_hidden": 3, "eps_h": 1.0}),
-    "cccp": (CCCP(BCFW(), max_outer=6), {"n_hidden": 3, "eps_h": 1.0}),
-    "cccp, cutting planes": (CCCP(CuttingPlane(n_slack=True), max_outer=6), {"n_hidden": 3, "eps_h": 1.0}),
-    "bcfw": (BCFW(max_passes=20), {}),
-    "cutting planes": (CuttingPlane(max_rounds=20), {}),
+    "cccp": (CCCP(BCFW(), max_iter=6), {"n_hidden": 3, "eps_h": 1.0}),
+    "cccp, cutting planes": (CCCP(CuttingPlane(n_slack=True), max_iter=6), {"n_hidden": 3, "eps_h": 1.0}),
+    "bcfw": (BCFW(max_iter=20), {}),
+    "cutting planes": (CuttingPlane(max_iter=20), {}),
     "cutting planes, n slacks": (CuttingPlane(n_slack=True), {}),
 }
 
@@ -38,7 +38,8 @@ class Deadly:
     """A problem that kills its process, with no chance to clean up, when its fuse has burnt."""
 
     def __init__(self, problem: Toy, fuse: Fuse) -> None:
-        self.problem, self.fuse = problem, fuse
+        self.problem = problem
+        self.fuse = fuse
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.problem, name)

@@ -26,14 +26,13 @@ PROBLEMS = {
 @pytest.mark.parametrize("schedule", [(1.0, 0.25), (1.0, 1 / 4, 1 / 16, 1 / 32)], ids=["as auto", "as lbfgs"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_converged_is_within_a_thousandth_of_what_ten_times_the_iterations_reach(name: str, schedule) -> None:
-    problem, solver = PROBLEMS[name](), LBFGS(schedule=schedule)
+    problem = PROBLEMS[name]()
+    solver = LBFGS(schedule=schedule)
     w0 = random_start(problem.n_weights)
     found = solver.minimize(problem, w0)
     assert found.outcome is Outcome.CONVERGED
     # From the same point, since another path could lead to another minimum.
-    longer = replace(
-        solver.for_warm_start(), max_iterations=10 * len(found.trace), tolerance=1e-15, gradient_tolerance=1e-15
-    )
+    longer = replace(solver.for_warm_start(), max_iter=10 * len(found.trace), tolerance=1e-15, gradient_tolerance=1e-15)
     further = longer.minimize(problem, found.w)
     assert found.objective <= further.objective * (1 + 1e-3)
 
@@ -41,13 +40,16 @@ def test_converged_is_within_a_thousandth_of_what_ten_times_the_iterations_reach
 def proximal(problem: Toy, squares: float, absolute: float, nonnegative: bool = False) -> np.ndarray:
     """FISTA with a constant step: an independent solution of the same problem."""
     w = z = np.zeros(problem.n_weights)
-    step, t = 1.0 / (squares + 2.0 * float(problem.scale @ (problem.x**2).sum(axis=1))), 1.0
+    step = 1.0 / (squares + 2.0 * float(problem.scale @ (problem.x**2).sum(axis=1)))
+    t = 1.0
     for _ in range(20000):
         moved = z - step * (squares * z + problem.difference(z).gradient)
         new = np.sign(moved) * np.maximum(np.abs(moved) - step * absolute, 0.0)
         new = np.maximum(new, 0.0) if nonnegative else new
         faster = (1 + np.sqrt(1 + 4 * t * t)) / 2
-        w, z, t = new, new + (t - 1) / faster * (new - w), faster
+        z = new + (t - 1) / faster * (new - w)
+        w = new
+        t = faster
     return w
 
 
@@ -71,7 +73,7 @@ def test_l1_meets_the_conditions_of_a_minimum_with_hidden_variables(name: str) -
     problem = PROBLEMS[name]().at(1.0, 1.0)
     strengths = np.where(np.arange(problem.n_weights) % 5 == 0, 0.0, 0.8)
     regulariser = Regulariser(0.2, absolute=strengths)
-    found = LBFGS(tolerance=1e-14, gradient_tolerance=1e-9, max_iterations=2000).minimize(
+    found = LBFGS(tolerance=1e-14, gradient_tolerance=1e-9, max_iter=2000).minimize(
         problem, random_start(problem.n_weights), regulariser=regulariser
     )
     slope = 0.2 * found.w + problem.difference(found.w).gradient

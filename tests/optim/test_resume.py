@@ -99,7 +99,8 @@ def test_ctrl_c_at_any_evaluation_of_lbfgs_changes_nothing(at: int, tmp_path: Pa
         "checkpoint": Checkpoint(tmp_path / "run", every_seconds=1e9),
         "validation": Validation(score, patience=999),
     }
-    problem.fuse.left, problem.fuse.press = at, True
+    problem.fuse.left = at
+    problem.fuse.press = True
     assert solver.minimize(problem, w0, **given).outcome is Outcome.INTERRUPTED
     while (resumed := solver.minimize(problem, w0, **given)).outcome is Outcome.INTERRUPTED:
         pass
@@ -111,7 +112,8 @@ def test_ctrl_c_at_any_evaluation_of_lbfgs_changes_nothing(at: int, tmp_path: Pa
 def test_what_is_known_at_the_start_is_not_computed_again() -> None:
     solver, problem, w0 = task("l-bfgs")
     first = problem.difference(w0)
-    again, problem.fuse.left = uninterrupted("l-bfgs"), -1
+    again = uninterrupted("l-bfgs")
+    problem.fuse.left = -1
     found = solver.minimize(problem, w0, first=first)
     assert found.trace[-1][:6] == again[0].trace[-1][:6]
     assert -1 - problem.fuse.left == again[1] - 1
@@ -137,7 +139,8 @@ def test_interruption_inside_an_inner_solver_ends_cccp() -> None:
 
 def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
     problem = Toy.draw(n_hidden=3, eps_h=1.0)
-    w0, file = random_start(problem.n_weights), Checkpoint(tmp_path / "run", every_seconds=1e9)
+    w0 = random_start(problem.n_weights)
+    file = Checkpoint(tmp_path / "run", every_seconds=1e9)
     first = LBFGS().minimize(problem, w0, checkpoint=file)
 
     def never(row: Row, w: np.ndarray) -> None:
@@ -150,22 +153,24 @@ def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
 
 def test_files_of_other_runs_are_refused(tmp_path: Path) -> None:
     problem = Toy.draw()
-    w0, file = random_start(problem.n_weights), Checkpoint(tmp_path / "run")
-    Subgradient(n_epochs=2).minimize(problem, w0, checkpoint=file)
+    w0 = random_start(problem.n_weights)
+    file = Checkpoint(tmp_path / "run")
+    Subgradient(max_iter=2).minimize(problem, w0, checkpoint=file)
     with pytest.raises(InputError, match="another solver, problem or start"):
-        Subgradient(n_epochs=3).minimize(problem, w0, checkpoint=file)
+        Subgradient(max_iter=3).minimize(problem, w0, checkpoint=file)
     with pytest.raises(InputError, match="another solver, problem or start"):
-        Subgradient(n_epochs=2).minimize(problem, w0 + 1e-9, checkpoint=file)
+        Subgradient(max_iter=2).minimize(problem, w0 + 1e-9, checkpoint=file)
     (tmp_path / "run").write_bytes(b"not a checkpoint")
     with pytest.raises(InputError, match="cannot be read"):
-        Subgradient(n_epochs=2).minimize(problem, w0, checkpoint=file)
+        Subgradient(max_iter=2).minimize(problem, w0, checkpoint=file)
     with pytest.raises(InputError, match="cannot be written: No such file"):
-        Subgradient(n_epochs=2).minimize(problem, w0, checkpoint=Checkpoint(tmp_path / "nowhere" / "run"))
+        Subgradient(max_iter=2).minimize(problem, w0, checkpoint=Checkpoint(tmp_path / "nowhere" / "run"))
 
 
 def test_the_same_sizes_with_other_data_are_refused(tmp_path: Path) -> None:
     """At w = 0 the objective depends on sizes alone; a run that ended must not answer for changed data."""
-    problem, file = Toy.draw(n_hidden=2, eps_h=1.0), Checkpoint(tmp_path / "run")
+    problem = Toy.draw(n_hidden=2, eps_h=1.0)
+    file = Checkpoint(tmp_path / "run")
     w0 = np.zeros(problem.n_weights)
     first = LBFGS().minimize(problem, w0, checkpoint=file)
     assert first.plus_calls == LBFGS().minimize(problem, w0).plus_calls
@@ -203,7 +208,7 @@ def test_early_stopping_returns_the_weights_with_the_highest_score() -> None:
 
 def test_divergence_is_an_outcome_and_the_best_point_survives() -> None:
     problem = Toy.draw()
-    far = Subgradient(n_epochs=500, rate=30.0, full_batch=True, adaptive=False, average=False).minimize(
+    far = Subgradient(max_iter=500, rate=30.0, full_batch=True, adaptive=False, average=False).minimize(
         problem, np.zeros(problem.n_weights)
     )
     assert far.outcome is Outcome.DIVERGED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,8 @@ def test_a_problem_without_instances_is_refused(solver) -> None:
 def test_groups_of_strengths_and_free_weights() -> None:
     problem = Toy.draw(eps_y=1.0, eps_h=1.0)
     strength = np.ones(problem.n_weights)
-    strength[::6], strength[1::6] = 0.0, 5.0
+    strength[::6] = 0.0
+    strength[1::6] = 5.0
     mixed = Regulariser(strength)
     found = LBFGS(tolerance=1e-13).minimize(problem, np.zeros(problem.n_weights), regulariser=mixed)
     assert np.abs(strength * found.w + problem.difference(found.w).gradient).max() < 1e-3
@@ -85,8 +87,11 @@ def test_master_problem(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if broken:
         monkeypatch.setattr(dual, "_interior_point", lambda *args: None)
     rng = np.random.default_rng(0)
-    a, q, group = rng.normal(size=(9, 4)), rng.normal(size=9), np.array([0, 0, 0, 2, 2, 5, 5, 5, 5])
-    H, start = a @ a.T, np.array([1.0, 0, 0, 0, 1.0, 0, 1.0, 0, 0])
+    a = rng.normal(size=(9, 4))
+    q = rng.normal(size=9)
+    group = np.array([0, 0, 0, 2, 2, 5, 5, 5, 5])
+    H = a @ a.T
+    start = np.array([1.0, 0, 0, 0, 1.0, 0, 1.0, 0, 0])
     alpha, solved = solve_simplices(H, q, group, start)
     assert solved is not broken
     assert np.all(alpha >= 0)
@@ -94,9 +99,14 @@ def test_master_problem(broken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         assert alpha[group == g].sum() == pytest.approx(1.0, abs=1e-12)
     sums = LinearConstraint((group[None] == np.unique(group)[:, None]).astype(float), 1.0, 1.0)
     reference = scipy_minimize(
-        lambda x: 0.5 * x @ H @ x - q @ x, start, jac=lambda x: H @ x - q, bounds=[(0, 1)] * 9, constraints=sums,
-        method="SLSQP", options={"ftol": 1e-14, "maxiter": 1000},
-    )  # fmt: skip
+        lambda x: 0.5 * x @ H @ x - q @ x,
+        start,
+        jac=lambda x: H @ x - q,
+        bounds=[(0, 1)] * 9,
+        constraints=sums,
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 1000},
+    )
     assert 0.5 * alpha @ H @ alpha - q @ alpha == pytest.approx(reference.fun, abs=1e-7)
 
 
@@ -163,3 +173,25 @@ def test_wrong_arguments_are_refused() -> None:
         Subgradient(adaptive=False)
     with pytest.raises(InputError, match="evaluate_every must be at least 1"):
         Subgradient(evaluate_every=0)
+
+
+@pytest.mark.parametrize(
+    ("solver", "former"),
+    [
+        (LBFGS, "max_iterations"),
+        (CCCP, "max_outer"),
+        (BCFW, "max_passes"),
+        (CuttingPlane, "max_rounds"),
+        (Subgradient, "n_epochs"),
+    ],
+)
+def test_former_names_of_the_budget_warn(solver: Any, former: str) -> None:
+    now = f"{solver.__name__}.max_iter"
+    with pytest.warns(FutureWarning, match=f"is now {solver.__name__}\\(max_iter=") as caught:
+        given = solver(**{former: 7})
+    assert given == solver(max_iter=7) and caught[0].filename == __file__
+    with pytest.warns(FutureWarning, match=f"is now {now}"):
+        assert getattr(given, former) == 7
+    with pytest.warns(FutureWarning, match=f"is now {solver.__name__}\\(max_iter="):
+        assert solver().set_params(**{former: 8}).max_iter == 8
+    assert former not in repr(given) and former not in given.get_params()

@@ -36,7 +36,7 @@ CERTIFYING = [BCFW(), CuttingPlane(), CuttingPlane(n_slack=True), CCCP(BCFW()), 
 def optimum(name: str) -> float:
     """By cutting planes to a much smaller gap than is tested for, certified."""
     problem = CONVEX[name]()
-    best = CuttingPlane(tolerance=1e-7, max_rounds=2000).minimize(problem, np.zeros(problem.n_weights))
+    best = CuttingPlane(tolerance=1e-7, max_iter=2000).minimize(problem, np.zeros(problem.n_weights))
     assert best.outcome is Outcome.CONVERGED
     return best.objective
 
@@ -46,14 +46,17 @@ def written_out(bounded: bool) -> tuple[Toy, Regulariser, Any]:
     """The constraint form of the toy with all its constraints, min |w|^2/2 + c.xi, solved by SLSQP; ``bounded`` keeps
     every other weight >= 0."""
     problem = Toy.draw(n=12, d=2)
-    n, p = problem.n_instances, problem.n_weights
+    n = problem.n_instances
+    p = problem.n_weights
     kept = np.arange(p) % 2 == 0
-    rows, rhs = [], []
+    rows = []
+    rhs = []
     for i in range(n):
         for y in range(problem.n_labels):
             if y != problem.y[i]:
                 a = np.zeros((problem.n_labels, problem.x.shape[1]))
-                a[problem.y[i]], a[y] = problem.x[i], -problem.x[i]
+                a[problem.y[i]] = problem.x[i]
+                a[y] = -problem.x[i]
                 rows.append(np.concatenate([a.ravel(), np.eye(n)[i]]))
                 rhs.append(1.0)
     rows += list(np.eye(p + n)[p:])
@@ -114,7 +117,8 @@ def test_default_subgradient_comes_within_one_per_cent(name: str) -> None:
 def test_slacks_of_the_constraint_form_equal_the_losses(name: str) -> None:
     problem = CONVEX[name]()
     found = CuttingPlane(n_slack=True, tolerance=1e-4).minimize(problem, np.zeros(problem.n_weights))
-    losses, slack = problem.difference(found.w).values, found.certificate.slack
+    losses = problem.difference(found.w).values
+    slack = found.certificate.slack
     assert slack is not None
     short = problem.scale * (losses - slack)
     assert np.all(short >= -1e-9) and short.sum() <= found.certificate.gap + 1e-9
@@ -157,7 +161,7 @@ INNERS = [
     CuttingPlane(),
     CuttingPlane(n_slack=True),
     LBFGS(),
-    Subgradient(n_epochs=5),
+    Subgradient(max_iter=5),
     Subgradient.literal(0.1, 9),
 ]
 
@@ -166,7 +170,7 @@ INNERS = [
 @pytest.mark.parametrize("inner", INNERS, ids=repr)
 def test_cccp_never_rises(inner: Solver, member: str) -> None:
     problem = latent_chain(member)
-    found = CCCP(inner, max_outer=6, tolerance=1e-3).minimize(problem, random_start(problem.n_weights))
+    found = CCCP(inner, max_iter=6, tolerance=1e-3).minimize(problem, random_start(problem.n_weights))
     steps = np.diff(found.history["objective"])
     assert np.all(steps <= 1e-9)
     assert found.objective < found.trace[0].objective
@@ -234,31 +238,34 @@ def test_negative_gaps_are_counted() -> None:
             return value - 0.5 * (w @ w > 0.1), mu
 
     problem = replace(Liar.draw(), exact=False)
-    found = BCFW(max_passes=10).minimize(problem, np.zeros(problem.n_weights))
+    found = BCFW(max_iter=10).minimize(problem, np.zeros(problem.n_weights))
     assert found.certificate.negative_gaps > 0
 
 
-@pytest.mark.parametrize("solver", [Subgradient(n_epochs=4), BCFW(max_passes=10)], ids=repr)
+@pytest.mark.parametrize("solver", [Subgradient(max_iter=4), BCFW(max_iter=10)], ids=repr)
 def test_seeds_decide(solver: Any) -> None:
     problem = Toy.draw()
     w0 = random_start(problem.n_weights)
-    first, again = solver.minimize(problem, w0), solver.minimize(problem, w0)
+    first = solver.minimize(problem, w0)
+    again = solver.minimize(problem, w0)
     np.testing.assert_array_equal(first.w, again.w)
     assert not np.array_equal(first.w, replace(solver, seed=1).minimize(problem, w0).w)
 
 
-@pytest.mark.parametrize("solver", [LBFGS(), CCCP(max_outer=2), Subgradient(n_epochs=2)], ids=repr)
+@pytest.mark.parametrize("solver", [LBFGS(), CCCP(max_iter=2), Subgradient(max_iter=2)], ids=repr)
 def test_threads_do_not_change_a_bit(solver: Solver) -> None:
     problem = latent_chain("mssvm")
     w0 = random_start(problem.n_weights)
-    one, two = (solver.minimize(replace(problem, engine=NativeEngine(k)), w0).w for k in (1, 2))
+    one = solver.minimize(replace(problem, engine=NativeEngine(1)), w0).w
+    two = solver.minimize(replace(problem, engine=NativeEngine(2)), w0).w
     np.testing.assert_array_equal(one, two)
 
 
 def test_coordinates_of_real_instances() -> None:
     """features_of and scores_of are transposes, and atoms are tangents of plus."""
     problem = latent_chain("mssvm")
-    w, v = random_start(problem.n_weights), random_start(problem.n_weights, seed=1, scale=1.0)
+    w = random_start(problem.n_weights)
+    v = random_start(problem.n_weights, seed=1, scale=1.0)
     total = np.zeros(problem.n_weights)
     for i in range(problem.n_instances):
         value, mu = problem.atom(w, i)
@@ -276,3 +283,11 @@ def test_cutting_planes_survive_a_failing_qp_solver(monkeypatch: pytest.MonkeyPa
     found = CuttingPlane().minimize(problem, np.zeros(problem.n_weights))
     assert found.certificate.gap <= 1e-3 * found.objective
     assert found.objective <= optimum("toy") * 1.001 + 1e-9
+
+
+def test_full_batches_may_choose_their_rate() -> None:
+    """The trials of rates need the objective at the start, which other full-batch runs do not record."""
+    problem = latent_chain("mssvm")
+    found = Subgradient(max_iter=12, full_batch=True).minimize(problem, random_start(problem.n_weights))
+    assert found.objective < found.trace[0].objective
+    assert found.trace[-1].iteration <= Subgradient(max_iter=12, full_batch=True).limit(problem.temperatures) + 1

@@ -84,7 +84,7 @@ import numpy as np
 from pathlib import Path
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 
 def grid(rows, columns, states=2):
     at = lambda i, j: i * columns + j

@@ -14,12 +14,11 @@ DOCUMENTED = {
     "mssvm.errors": "InputError",
     "mssvm.estimators.structures": "Chain",
     "mssvm.inference.anytime": "Anytime",
-    "mssvm.inference.auto": "Auto",
     "mssvm.inference.bounded": "Bounded",
     "mssvm.inference.decomposition": "Decomposition",
-    "mssvm.inference.exact": "Exact",
     "mssvm.inference.minibucket": "MiniBucket",
     "mssvm.inference.propagate": "Propagate",
+    "mssvm.losses.losses": "Hamming",
     "mssvm.models.losses": "Hamming",
 }
 

@@ -66,7 +66,7 @@ def test_help_describes_every_parameter_of_a_member_in_a_section_of_its_own() ->
 
 
 def test_doors_are_public_and_all_names_exist() -> None:
-    assert ms.solvers.LBFGS().max_iterations == 500 and ms.losses.Hamming().scale == 1.0
+    assert ms.solvers.LBFGS().max_iter == 500 and ms.losses.Hamming().scale == 1.0
     assert ms.inference.Exact().memory_limit > 0 and ms.FactorInput.__name__ == "FactorInput"
     assert all(getattr(ms, name) is not None for name in ms.__all__)
     with pytest.raises(AttributeError):

@@ -23,7 +23,7 @@ from distributed.comm import CommClosedError
 import mssvm as ms
 from mssvm.core.errors import ClusterError, InputError, UnsupportedError
 from mssvm.data.embedded import write_pictures
-from mssvm.objectives import training
+from mssvm.objectives import blocks
 from mssvm.parallel.cluster import PLUGIN
 from parallel_faults import Fatal, Loaded, arm, write_shards
 
@@ -51,7 +51,7 @@ def local() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "BLOCK_STATES", 300)
+    monkeypatch.setattr(blocks, "BLOCK_STATES", 300)
 
 
 @pytest.fixture(scope="module")
@@ -154,10 +154,10 @@ def test_named_features_candidates_and_class_weights(local: Any, tmp_path: Path)
 
 
 SOLVERS = {
-    "cccp": ms.solvers.CCCP(ms.solvers.LBFGS(max_iterations=3), max_outer=2),
-    "planes of one slack": ms.solvers.CCCP(ms.solvers.CuttingPlane(max_rounds=5), max_outer=2),
-    "adam": ms.solvers.Subgradient(n_epochs=2, rate=0.1, scaling="adam"),
-    "full batch": ms.solvers.Subgradient(n_epochs=3, rate=0.1, full_batch=True),
+    "cccp": ms.solvers.CCCP(ms.solvers.LBFGS(max_iter=3), max_iter=2),
+    "planes of one slack": ms.solvers.CCCP(ms.solvers.CuttingPlane(max_iter=5), max_iter=2),
+    "adam": ms.solvers.Subgradient(max_iter=2, rate=0.1, scaling="adam"),
+    "full batch": ms.solvers.Subgradient(max_iter=3, rate=0.1, full_batch=True),
 }
 
 

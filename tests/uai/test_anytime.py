@@ -13,10 +13,10 @@ from mssvm.core.potentials import Belief, Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines.elimination import compile_elimination
 from mssvm.engines.program import Program
-from mssvm.inference.base import Exact
 from mssvm.inference.bounds import relaxation
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation import Propagate
 from mssvm.uai.anytime import Anytime, AnytimeSearch, Blocks, BranchAndBound, SearchProgress, _timed
 

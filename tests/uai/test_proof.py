@@ -10,9 +10,9 @@ import pytest
 
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch
-from mssvm.inference.base import Exact
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
 from mssvm.uai.anytime import Anytime, AnytimeSearch
 from mssvm.uai.proof import Proof, relaxed, state_bounds
 from uai.test_anytime import grid
@@ -86,10 +86,10 @@ def test_minimising_again_goes_on_from_what_there_is_and_stops_at_enough() -> No
     relaxation = Relaxation(instance, instance.order(False), 4, 0.0, 1.0)
     first = relaxation.improve(20)
     parameters = relaxation.parameters
-    assert relaxation.improve(20, again=True) <= first
+    assert relaxation.improve(20, warm_start=True) <= first
     relaxation.parameters = parameters
     assert relaxation.run() == pytest.approx(first, abs=1e-12)
-    assert relaxation.improve(20, enough=first, again=True) == pytest.approx(first, abs=1e-12)
+    assert relaxation.improve(20, enough=first, warm_start=True) == pytest.approx(first, abs=1e-12)
     fewer = replace(instance, unary=np.where(np.arange(len(instance.unary)) == 0, -np.inf, instance.unary))
     relaxation.instance = fewer
     relaxation.load(fewer.states)

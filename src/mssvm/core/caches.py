@@ -1,19 +1,12 @@
-"""What is kept from call to call: results as long as there is room, and memory that nobody else has any more."""
+"""What is kept from call to call: results, as long as there is room."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from sys import getrefcount
-from threading import Lock, local
+from threading import Lock
 from typing import Generic, Self, TypeVar
-
-import numpy as np
-
-from mssvm.core.arrays import Floats
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,32 +42,3 @@ class LRUCache(Generic[K, V]):
             while self._held > self.capacity and len(self._items) > 1:
                 self._held -= self.size(self._items.popitem(last=False)[1])
         return value
-
-
-@dataclass(eq=False)
-class Spare(local):
-    """Arrays that are handed out again once nobody else has them, or a view of them: the system takes longer to give
-    memory anew than some kernels run. Two sets a thread, as many callers hold one result until they have the next, and
-    none before the same sizes are asked for twice in a row: work that goes from block to block keeps nothing."""
-
-    _kept: deque[list[Floats]] = field(init=False, default_factory=partial(deque, maxlen=2))
-    _sizes: tuple[int, ...] = field(init=False, default=())
-
-    def empty(self, *sizes: int) -> list[Floats]:
-        """Arrays of so many numbers, which may be anything."""
-        again = sizes == self._sizes
-        self._sizes = sizes
-        if not again:
-            self._kept.clear()
-        with suppress(IndexError):
-            for _ in range(2):
-                arrays = self._kept.popleft()  # nobody else's while this one looks at them
-                # Of an array in a list that nobody else has there are two references while it is counted.
-                free = all(getrefcount(arrays[k]) == 2 for k in range(len(arrays)))
-                self._kept.append(arrays)
-                if free and tuple(map(len, arrays)) == sizes:
-                    return list(arrays)
-        arrays = list(map(np.empty, sizes))
-        if again:
-            self._kept.append(arrays)
-        return list(arrays)

@@ -142,6 +142,11 @@ class Marginals:
     def zeros(cls, batch: Batch) -> Marginals:
         return cls(np.zeros(batch.n_states), np.zeros(batch.n_mu_entries))
 
+    @classmethod
+    def empty(cls, batch: Batch) -> Marginals:
+        """Room for marginals, which may hold anything until it is written."""
+        return cls(np.empty(batch.n_states), np.empty(batch.n_mu_entries))
+
     def __sub__(self, other: Marginals) -> Marginals:
         return Marginals(self.unary - other.unary, self.tables - other.tables)
 

@@ -18,7 +18,6 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from mssvm.core.arrays import AnyArray, Floats, Ints
-from mssvm.core.caches import Spare
 from mssvm.core.errors import InputError
 
 T = TypeVar("T")
@@ -59,10 +58,9 @@ def _dismiss(jobs: SimpleQueue[Callable[[], None] | None], threads: list[Thread]
 @dataclass(frozen=True)
 class Workers:
     """``threads`` threads, the caller's among them; the others start with the first work and end with this object.
-    Copies start with none. ``spare`` is memory for what is handed on."""
+    Copies start with none."""
 
     threads: int = 1
-    spare: Spare = field(init=False, repr=False, compare=False, default_factory=Spare)
     _inside: local = field(init=False, repr=False, compare=False, default_factory=local)
 
     def __post_init__(self) -> None:

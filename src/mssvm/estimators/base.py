@@ -27,8 +27,9 @@ from mssvm.estimators.plots import Plots
 from mssvm.estimators.prediction import PredictionRequest
 from mssvm.estimators.training import FitHooks, HeldOut, Training, TrainingData
 from mssvm.inference.base import Planner
-from mssvm.losses.losses import Hamming, Loss, Zero
-from mssvm.objectives.unified import Objective, Unified
+from mssvm.losses import Hamming, Loss, Zero
+from mssvm.objectives.base import Objective
+from mssvm.objectives.unified import Unified
 from mssvm.optim import Callback, Checkpoint, Solution, Validation
 from mssvm.structures import Encoder, Schema, Structure, Weight
 

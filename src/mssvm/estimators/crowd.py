@@ -28,7 +28,7 @@ from mssvm.estimators.plan import TrainingPlan, inference_of
 from mssvm.estimators.prediction import PredictionRequest
 from mssvm.estimators.training import FitHooks, Training, TrainingData
 from mssvm.inference.base import Planner
-from mssvm.losses.losses import Zero
+from mssvm.losses import Zero
 from mssvm.objectives.unified import Unified
 from mssvm.optim import Solution
 from mssvm.structures import Encoder

@@ -11,10 +11,10 @@ from mssvm.core.arrays import Floats
 from mssvm.core.checks import count
 from mssvm.estimators.base import StructuredEstimator
 from mssvm.estimators.prediction import Predictor
-from mssvm.losses.losses import Loss
+from mssvm.losses import Loss
 from mssvm.objectives import m3e, modlat
+from mssvm.objectives.base import Objective
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Objective
 from mssvm.optim import Solution
 from mssvm.optim.alternate import Minimise, alternate
 
@@ -128,4 +128,4 @@ class ModLat(StructuredEstimator):
         given = (problem.model, problem.sample, problem.inference, problem.engine, problem.C)
         blocks = modlat.ModLatProblems(*given, self.beta, self.latent_weight, problem.objective.loss)
         rounds = count(self.n_rounds, "n_rounds", 1)
-        return alternate(blocks, minimise, w0, w0, max_rounds=rounds)[0]
+        return alternate(blocks, minimise, w0, w0, max_iter=rounds)[0]

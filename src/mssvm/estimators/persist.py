@@ -23,7 +23,7 @@ from mssvm.core.errors import InputError, MssvmError, MssvmWarning
 from mssvm.core.files import Reader, Writer, digest_of, replacing
 from mssvm.core.registry import MEMBERS, RENAMED, ClassesInFiles
 from mssvm.data.labels import MISSING, LabelVocabulary
-from mssvm.optim.run import HISTORY, Row
+from mssvm.optim.trace import HISTORY, Row
 from mssvm.structures import Encoder, Schema
 
 FORMAT = 1

@@ -29,10 +29,10 @@ from mssvm.core.registry import INFERENCES, LOSSES, NAMED_LOSSES, SOLVERS
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
-from mssvm.losses.losses import Loss
+from mssvm.losses import Loss
+from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Objective
 from mssvm.optim import LBFGS, Regulariser, Solution, Solver, random_start
 from mssvm.optim.alternate import Minimise
 from mssvm.optim.solver import PLAIN
@@ -96,7 +96,7 @@ class TrainingPlan:
             raise InputError(f"solver must be 'auto', one of {_listed(SOLVERS)}, or a solver object, got {solver!r}.")
         known = SOLVERS[solver]
         if self.max_iter is not None:
-            settings[known.iterations] = checks.count(self.max_iter, "max_iter", 1)
+            settings["max_iter"] = checks.count(self.max_iter, "max_iter", 1)
         if self.tol is not None:
             settings["tolerance"] = checks.number(self.tol, "tol", above=0.0)
         kind: type[Solver[Any]] = resolve_name(known.place)
@@ -281,7 +281,7 @@ class HasLikelihood(Protocol):
     def likelihood(self) -> Problem: ...
 
 
-def hcrf_start(problem: Problem, w0: Floats, *, regulariser: Regulariser = PLAIN, max_iterations: int = 30) -> Floats:
+def hcrf_start(problem: Problem, w0: Floats, *, regulariser: Regulariser = PLAIN, max_iter: int = 30) -> Floats:
     """Weights of a short likelihood fit from ``w0``; without a known likelihood, of the problem at temperatures 1."""
     smooth = problem.likelihood() if isinstance(problem, HasLikelihood) else problem.at(1.0, 1.0)
-    return LBFGS(max_iterations=max_iterations).minimize(smooth, w0, regulariser=regulariser).w
+    return LBFGS(max_iter=max_iter).minimize(smooth, w0, regulariser=regulariser).w

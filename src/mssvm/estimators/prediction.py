@@ -27,7 +27,7 @@ from mssvm.data.labels import Labels, flat_sites
 from mssvm.data.metrics import log_loss
 from mssvm.engines.base import Bound
 from mssvm.inference.base import Planner
-from mssvm.losses.losses import inputs_for
+from mssvm.losses.base import inputs_for
 from mssvm.models.base import Inputs, Model
 from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, Sites, to_query

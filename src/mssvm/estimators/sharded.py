@@ -20,8 +20,8 @@ from mssvm.estimators.plan import TrainingPlan, class_weights, label_weights, me
 from mssvm.estimators.prediction import agreement
 from mssvm.estimators.training import Census, FittedData, no_hidden
 from mssvm.inference.base import Inference
-from mssvm.losses.losses import Zero
-from mssvm.objectives.training import InferenceSummary
+from mssvm.losses import Zero
+from mssvm.objectives.summary import InferenceSummary
 from mssvm.parallel import answers
 from mssvm.parallel.cluster import current
 from mssvm.parallel.problem import ShardedProblem, Surveyed

@@ -36,14 +36,16 @@ from mssvm.estimators.plan import (
 )
 from mssvm.estimators.prediction import Predictor, agreement, request
 from mssvm.inference.base import Inference, Planner
-from mssvm.losses.losses import Zero, inputs_for
+from mssvm.losses import Zero
+from mssvm.losses.base import inputs_for
 from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.objectives.problem import Problem
-from mssvm.objectives.training import InferenceSummary, TrainingProblem
-from mssvm.objectives.unified import Sample
+from mssvm.objectives.sample import Sample
+from mssvm.objectives.summary import InferenceSummary
+from mssvm.objectives.training import TrainingProblem
 from mssvm.optim import BCFW, Callback, Checkpoint, Regulariser, Row, Solution, Validation
-from mssvm.optim.solver import best_of
+from mssvm.optim.solution import best_of
 from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, to_sample
 

@@ -106,9 +106,9 @@ def _member(protocol: Protocol, data: Fold, member: str, how: str, shown: Ints) 
     outer = settings["solvers"][how].get("outer")
 
     def fit(images: PartlyLabelled, C: float, rate: float) -> Any:
-        solver: Any = protocol.descent("adagrad", rate, n_epochs=settings["solvers"][how]["epochs"])
+        solver: Any = protocol.descent("adagrad", rate, max_iter=settings["solvers"][how]["epochs"])
         if outer is not None:
-            solver = CCCP(solver, max_outer=outer, literal=True)
+            solver = CCCP(solver, max_iter=outer, literal=True)
         # Features are shared with labelled patches, so a start at zero freezes nothing.
         common: dict[str, Any] = {"C": C, "init": "zeros", "classes": range(len(CATEGORIES))}
         return MEMBERS[member](GraphModel(), solver=solver, inference=inference, **common).fit(images.X, images.y)

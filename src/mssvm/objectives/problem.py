@@ -18,7 +18,10 @@ from mssvm.core.arrays import Floats, Ints
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """One evaluation: per-instance values, their weighted total, its gradient, and what inference reported."""
+    """One evaluation: per-instance values, their weighted total, its gradient, and what inference reported.
+
+    ``converged`` counts the inference calls that did, ``floored`` the instances whose U+ was raised to U-.
+    """
 
     values: Floats
     total: float
@@ -34,14 +37,22 @@ class Evaluation:
         """The evaluation of the union of disjoint sets of instances, in order."""
         if len(parts) == 1:
             return parts[0]
-        total, gradient = parts[0].total, parts[0].gradient.copy()
+        total = parts[0].total
+        gradient = parts[0].gradient.copy()
         for part in parts[1:]:
             total += part.total
             gradient += part.gradient
         values = np.concatenate([part.values for part in parts])
-        calls = [(p.plus_calls, p.minus_calls, p.converged, p.floored) for p in parts]
-        plus, minus, converged, floored = map(sum, zip(*calls, strict=True))
-        return cls(values, total, gradient, plus, minus, converged, floored, all(part.exact for part in parts))
+        return cls(
+            values,
+            total,
+            gradient,
+            plus_calls=sum(part.plus_calls for part in parts),
+            minus_calls=sum(part.minus_calls for part in parts),
+            converged=sum(part.converged for part in parts),
+            floored=sum(part.floored for part in parts),
+            exact=all(part.exact for part in parts),
+        )
 
 
 class Problem(Protocol):

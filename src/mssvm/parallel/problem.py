@@ -16,9 +16,11 @@ from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
+from mssvm.objectives.base import Objective
+from mssvm.objectives.blocks import block_ptr
 from mssvm.objectives.problem import Evaluation
-from mssvm.objectives.training import InferenceSummary, block_ptr
-from mssvm.objectives.unified import Objective, hcrf
+from mssvm.objectives.summary import InferenceSummary
+from mssvm.objectives.unified import hcrf
 from mssvm.parallel import work
 from mssvm.parallel.store import Survey
 from mssvm.parallel.work import Instances, Piece, Posed, Weigh

@@ -26,10 +26,11 @@ from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.shards import Shard
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
+from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Evaluation
+from mssvm.objectives.summary import InferenceSummary
 from mssvm.objectives.sums import Stretch, joined
-from mssvm.objectives.training import InferenceSummary, TrainingProblem
-from mssvm.objectives.unified import Objective
+from mssvm.objectives.training import TrainingProblem
 from mssvm.parallel.store import Stored, Survey
 from mssvm.structures import Encoder, Schema, Structure
 from mssvm.structures.base import Parsed

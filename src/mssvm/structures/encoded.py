@@ -22,9 +22,10 @@ from mssvm.core.potentials import Potentials, Query, Target
 from mssvm.core.topology import NONE, Batch, Topology, gather, mask_from_indices, offsets, spans
 from mssvm.data.labels import Labels
 from mssvm.engines.base import Bound
-from mssvm.losses.losses import Loss, inputs_for
+from mssvm.losses import Loss
+from mssvm.losses.base import inputs_for
 from mssvm.models.linear import LinearInputs
-from mssvm.objectives.unified import Sample
+from mssvm.objectives.sample import Sample
 
 Bounds = LRUCache[Hashable, Bound]
 BOUNDS = 4  # kept of one query

@@ -24,7 +24,8 @@ from mssvm.estimators.prediction import PredictionRequest, check_k, k_best
 from mssvm.inference.base import Planner
 from mssvm.models.base import Inputs
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.objectives.unified import Sample, Unified
+from mssvm.objectives.sample import Sample
+from mssvm.objectives.unified import Unified
 from mssvm.structures import Structure
 from mssvm.structures.encoded import Encoded, to_query, to_sample
 from mssvm.torch.functions import Question, checked, entropy, evaluate, on, potentials

@@ -109,7 +109,7 @@ class NativePlan:
                 routes += cluster_routes(self._clusters, query, eps_y, eps_h, mine, self.workers)
             else:
                 routes.append(CutsetRoute(self._cutsets, query, eps_y, eps_h, mine, self.workers))
-        return NativeBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods), self.workers)
+        return NativeBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         plus, bind_minus = self.bind(query, eps_y, eps_h), partial(self.bind, narrower, eps_y, eps_h)
@@ -154,7 +154,6 @@ class NativeBound:
     temperatures: tuple[float, float]
     routes: tuple[Route, ...]
     methods: tuple[str, ...]
-    workers: Workers
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -171,10 +170,7 @@ class NativeBound:
         whole = isinstance(first, ForestRoute) and len(first.instances) == len(batch)
         theta.check(batch, not whole)  # the kernel of forests sees for itself whether scores are numbers
         value = np.zeros(len(batch))
-        if whole:  # every entry is written
-            mu = Marginals(*self.workers.spare.empty(batch.n_states, batch.n_mu_entries))
-        else:
-            mu = Marginals.zeros(batch)
+        mu = Marginals.empty(batch) if whole else Marginals.zeros(batch)  # forests write every entry
         for route in self.routes:
             route.infer_into(theta, value, mu)
         return Belief(value, mu, Status.exactly(value, self.methods))
