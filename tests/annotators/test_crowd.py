@@ -212,3 +212,14 @@ def test_refusals() -> None:
         ms.Annotators(context="next")
     with pytest.raises(InputError, match="context='previous' is for sequences"):
         ms.Annotators(context="previous").sequential(2)
+
+
+def test_noisy_labels_are_corrected_by_features_and_neighbours() -> None:
+    """One annotator, every site: with nothing but votes there would be no way to doubt them."""
+    crowd = simulate(200, 10, 3, (0.7,), signal=1.5, seed=10)
+    clf = ms.HCRF(ms.Chain(), annotators=ms.Annotators(context="none", max_iter=20), random_state=0)
+    clf.fit(crowd.X, crowd.votes)
+    truth = np.concatenate(crowd.truth)
+    votes = np.concatenate([votes["a0"] for votes in crowd.votes])
+    assert np.mean(np.concatenate(clf.aggregate(crowd.X, crowd.votes)) == truth) > np.mean(votes == truth) + 0.1
+    assert clf.annotators_["a0"].accuracy == pytest.approx(0.7, abs=0.06)

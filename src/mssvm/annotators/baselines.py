@@ -9,9 +9,12 @@ from mssvm.annotators.votes import Votes
 from mssvm.core.arrays import Floats
 
 
-def majority(votes: Votes) -> Floats:
-    """(sites, classes): the share of votes for each class; equal shares where nobody voted."""
-    counts = votes.counts()
+def majority(votes: Votes, doubt: float = 0.0) -> Floats:
+    """(sites, classes): the share of votes for each class; equal shares where nobody voted.
+
+    ``doubt`` is a number of pseudo-votes, spread over the classes: with 0, one vote alone is certain.
+    """
+    counts = votes.counts() + doubt / votes.n_classes
     total = counts.sum(axis=1, keepdims=True)
     return np.where(total > 0, counts / np.maximum(total, 1e-300), 1.0 / votes.n_classes)
 

@@ -83,7 +83,8 @@ class Rounds:
 
     def run(self) -> CrowdFit:
         """Rounds until the probabilities of true labels rest; the last one minimises to the end."""
-        posterior = majority(self.votes)
+        # Certain votes would make certain tables, which no features could ever contradict.
+        posterior = majority(self.votes, doubt=1.0)
         posterior[self.gold] = self.data.observed.mask[self.gold]
         w: Floats | None = None
         moved = np.inf
