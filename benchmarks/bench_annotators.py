@@ -30,8 +30,8 @@ import numpy as np
 from environments import Unavailable, python_of
 
 import mssvm as ms
-from mssvm.annotators import Votes, dawid_skene, majority
-from mssvm.annotators.votes import RawVotes
+from mssvm.annotators import dawid_skene, majority
+from mssvm.annotators.votes import RawVotes, Votes
 from mssvm.core.arrays import Floats
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.metrics import span_f1
@@ -161,10 +161,8 @@ def crowd(data: Path) -> dict[str, Any]:
         return f1([found[b] for b in which], [gold[b] for b in which])
 
     sizes = [len(sentence) for sentence in words]
-    flat = flat_votes(votes, classes, sizes)
     rows: dict[str, Any] = {}
-    for name, posterior in (("majority", majority(flat)), ("dawid-skene", dawid_skene(flat))):
-        found = tags_of(posterior, classes, sizes)
+    for name, found in (("majority", majority(votes)), ("dawid-skene", dawid_skene(votes))):
         rows[name] = {"chosen on": on(even, found), "reported on": on(odd, found)}
     tried = []
     best: tuple[float, Setting, Any] | None = None
@@ -278,8 +276,8 @@ def weak(data: Path) -> dict[str, Any]:
         sizes = [len(sentence) for sentence in held_words]
         flat = flat_votes(held_votes, classes, sizes)
         rows: dict[str, Any] = {}
-        for baseline, posterior in (("majority", majority(flat)), ("dawid-skene", dawid_skene(flat))):
-            rows[baseline] = f1(tags_of(posterior, classes, sizes), held_gold)
+        rows["majority"] = f1(majority(held_votes), held_gold)
+        rows["dawid-skene"] = f1(dawid_skene(held_votes), held_gold)
         marked = flat.counts()
         marked[:, 0] = np.where(marked[:, 1:].sum(axis=1) > 0, 0.0, 1.0)
         rows["majority of those that mark something"] = f1(tags_of(marked, classes, sizes), held_gold)
@@ -309,9 +307,8 @@ def simulated(data: Path) -> list[dict[str, Any]]:
             tables = np.stack([row.confusion for row in clf.annotators_])
             table_errors.append(float(np.sqrt(np.mean((tables - drawn.tables) ** 2))))
             truth = np.concatenate(drawn.truth)
-            flat = Votes.encode(RawVotes.parse(drawn.votes, 1), np.full(n_chains, 10), LabelVocabulary(tuple(range(3))))
             mine = np.mean(np.concatenate(clf.aggregate(drawn.X, drawn.votes)) == truth)
-            gains.append(float(mine - np.mean(dawid_skene(flat).argmax(axis=1) == truth)))
+            gains.append(float(mine - np.mean(np.concatenate(dawid_skene(drawn.votes)) == truth)))
         rows.append(
             {
                 "votes": 40 * n_chains,

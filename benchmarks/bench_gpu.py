@@ -30,7 +30,9 @@ from mssvm.engines.base import ExactSettings
 from mssvm.engines.messages import Schedule, Temperatures
 from mssvm.engines.torch import TorchEngine
 from mssvm.engines.torch.arrays import DevicePotentials
-from mssvm.estimators.training import FitHooks, Training, TrainingData
+from mssvm.estimators.hooks import FitHooks
+from mssvm.estimators.training import Training
+from mssvm.estimators.training_data import TrainingData
 
 DEVICE = "cuda"
 COPY = 4257e9  # bytes a second that a copy reads and writes on an H200

@@ -1,4 +1,4 @@
-"""One label a sequence: ``SequenceClass`` against logistic regression on channel means and pyhcrf, in the same folds.
+"""One label a sequence: ``SequenceLabel`` against logistic regression on channel means and pyhcrf, in the same folds.
 
 Five outer folds; every method chooses its hyper-parameters by inner folds of the training part. Channels are
 standardised by the training part.
@@ -49,7 +49,7 @@ def ours(
 ) -> tuple[float, str]:
     """Accuracy on the test part, and what was chosen inside the training part."""
     n = int(y.max()) + 1
-    ordered = {k: ms.SequenceClass(hidden=k, fixed={"transition": left_to_right(n, k)}) for k in args.hidden}
+    ordered = {k: ms.SequenceLabel(hidden=k, fixed={"transition": left_to_right(n, k)}) for k in args.hidden}
     grid = {f"{k} states, C = {C}": (ordered[k], C) for k in args.hidden for C in args.C}
 
     def accuracy(choice: str, seen: np.ndarray, out: np.ndarray) -> float:

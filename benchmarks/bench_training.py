@@ -32,7 +32,7 @@ from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import crf, hcrf
 from mssvm.optim.lbfgs import LBFGS
-from mssvm.structures import SequenceClass
+from mssvm.structures import Encoder, SequenceLabel
 from mssvm.structures.encoded import to_sample
 
 
@@ -51,10 +51,10 @@ def crf_sample(x: Ints, y: Ints) -> tuple[LinearModel, Sample]:
 
 
 def hcrf_sample(x: Floats, y: Ints, states: int) -> tuple[object, Sample]:
-    structure = SequenceClass(hidden=states)
+    structure = SequenceLabel(hidden=states)
     labels = LabelSpace.learn(y.tolist(), 0)
-    encoder, parsed = structure.compile(list(x), labels)
-    encoded = encoder.assemble(parsed)
+    encoder, parsed = Encoder.learn(structure, list(x), labels)
+    encoded = encoder.encode_parsed(parsed)
     return encoder.model, to_sample(encoded, labels.encode(y.tolist(), encoded.labels.shapes))
 
 

@@ -28,7 +28,7 @@ from mssvm.core import library
 from mssvm.core.library import FUNCTIONS, ArrayKind, Function, NumberKind, Record, RecordKind, RecordType
 from mssvm.engines.base import METHODS
 from mssvm.engines.native.engine import NativeEngine
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 
 SIZES = (0, 0, 1, 1, 2, 2, 3, 4, 6, 9, 17)

@@ -30,7 +30,7 @@ import mssvm as ms
 METHODS = {
     "UnifiedSSVM": (
         "fit", "predict", "predict_marginals", "predict_proba", "predict_hidden", "predict_topk", "decision_gap",
-        "score", "calibrate", "diagnose", "weights_table", "save",
+        "score", "calibrate", "aggregate", "diagnose", "weights_table", "save",
     ),
     "Graph": ("from_adjacency",),
     "FactorInput": ("with_features",),
@@ -39,6 +39,7 @@ PROTOCOLS = (ms.losses.Loss, ms.engines.Engine)
 TORCH = {"StructuredLoss": ("decode", "marginals", "log_partition", "entropy", "sample", "topk")}
 EVERYWHERE = {  # said once
     "self", "cls", "X", "y", "y_true", "y_pred", "hidden", "given", "allowed", "sample_weight", "scores", "shape",
+    "votes",
 }  # fmt: skip
 
 

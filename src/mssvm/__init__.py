@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mssvm._moved import install
+from mssvm._moved import moved_name
 from mssvm.core import errors
 from mssvm.core.registry import MEMBERS, STRUCTURES
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         load,
     )
     from mssvm.parallel.cluster import distributed
-    from mssvm.structures import Chain, FactorModel, GraphModel, Grid, MultiLabel, SequenceClass
+    from mssvm.structures import Chain, FactorModel, GraphModel, Grid, MultiLabel, SequenceLabel
 
 _HOMES = {
     **dict.fromkeys((*MEMBERS, "HeldOut", "LatentClassifier", "cross_val_predict", "load"), "mssvm.estimators"),
@@ -87,7 +87,7 @@ __all__ = [
     "LossAugmentedCRF",
     "ModLat",
     "MultiLabel",
-    "SequenceClass",
+    "SequenceLabel",
     "ShardedDataset",
     "UnifiedSSVM",
     "__version__",
@@ -105,8 +105,6 @@ __all__ = [
     "solvers",
 ]
 
-install()
-
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
@@ -116,9 +114,12 @@ def __getattr__(name: str) -> Any:
             return version("mssvm")
         except PackageNotFoundError:
             return "unknown"
-    if name not in _HOMES and name not in _DOORS:
-        raise AttributeError(f"module 'mssvm' has no attribute {name!r}")
-    value = import_module(_DOORS[name]) if name in _DOORS else getattr(import_module(_HOMES[name]), name)
+    if name in _DOORS:
+        value = import_module(_DOORS[name])
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        return moved_name(__name__, name)
     globals()[name] = value
     return value
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mssvm.annotators import Votes, dawid_skene, majority, simulate
-from mssvm.annotators.votes import RawVotes
+from mssvm.annotators import dawid_skene, majority, simulate
+from mssvm.annotators.baselines import vote_shares
+from mssvm.annotators.votes import RawVotes, Votes
 from mssvm.core.errors import InputError
 from mssvm.data.labels import MISSING, LabelVocabulary
 
@@ -42,7 +43,7 @@ def test_the_previous_vote_is_that_of_the_same_annotator_on_the_site_before() ->
 def test_sets_count_in_equal_parts_and_gold_sites_have_no_votes() -> None:
     votes = encode([[{"ann": {"a", "b"}, "bob": "b"}, "a", MISSING]])
     assert votes.counts().tolist() == [[0.5, 1.5], [0.0, 0.0], [0.0, 0.0]]
-    assert majority(votes)[1:].tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    assert vote_shares(votes)[1:].tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
 
 def test_gold_stands_beside_votes() -> None:
@@ -84,8 +85,17 @@ def test_a_vote_that_is_no_class_is_named_with_its_place() -> None:
 
 def test_dawid_skene_finds_an_adversary_where_the_majority_is_misled() -> None:
     crowd = simulate(200, 10, 3, (0.8, 0.6, 0.1, 0.1), seed=1)
-    votes = encode(crowd.votes)
     truth = np.concatenate(crowd.truth)
-    by_majority = np.mean(majority(votes).argmax(axis=1) == truth)
-    by_tables = np.mean(dawid_skene(votes).argmax(axis=1) == truth)
+    by_majority = np.mean(np.concatenate(majority(crowd.votes)) == truth)
+    by_tables = np.mean(np.concatenate(dawid_skene(crowd.votes)) == truth)
     assert by_tables > by_majority + 0.2
+
+
+def test_baselines_take_every_shape_and_keep_gold() -> None:
+    assert majority([{"ann": "cat", "bob": "dog"}, "dog", {"bob": "dog"}]).tolist() == ["cat", "dog", "dog"]
+    (mask,) = majority([{"ann": np.eye(2, dtype=int), "bob": np.zeros((2, 2), dtype=int), "cat": np.eye(2, dtype=int)}])
+    assert mask.tolist() == [[1, 0], [0, 1]]
+    (labels,) = majority([[{"ann": "a", "bob": "a", "gold": "b"}, {"ann": "a"}]])
+    assert labels.tolist() == ["b", "a"]
+    with pytest.raises(InputError, match="holds no instances"):
+        majority([])

@@ -161,7 +161,7 @@ def test_hidden_sites_are_no_outputs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(capsys, "fit", path, "-o", tmp_path / "m.st", "--method", "hcrf", "-C", "0.3")[0] == 0
     model, data = ms.load(tmp_path / "m.st"), read(path)
     found = json.loads(run(capsys, "evaluate", tmp_path / "m.st", path, "--json")[1])
-    predicted = model.predict(data.X, hidden=data.hidden)
+    predicted = model.predict(data.X, hidden_sites=data.hidden)
     pairs = [pair for row, y in zip(predicted, data.labels, strict=True) for pair in zip(row, y, strict=True)]
     right = [p == y for p, y in pairs if y is not None]
     assert found["n_sites"] == 300 and found["accuracy"] == pytest.approx(np.mean(right))

@@ -14,7 +14,7 @@ from cli.test_commands import run, write_chains
 from mssvm.cli import main
 from mssvm.data import weak_pictures
 from mssvm.data.embedded import write_pictures
-from mssvm.data.labels import LabelSpace
+from mssvm.data.labels import LabelVocabulary
 from mssvm.data.metrics import evaluate, is_bio, spans
 
 
@@ -22,7 +22,7 @@ def test_spans_against_worked_examples() -> None:
     assert spans(["B-NP", "I-NP", "O", "I-VP", "B-VP"]) == [(0, 2, "NP"), (3, 4, "VP"), (4, 5, "VP")]
     assert spans(["B-NP", "I-VP"]) == [(0, 1, "NP"), (1, 2, "VP")]
     assert is_bio(["O", "B-NP", "I-NP"]) and is_bio(["B", "I", "O"]) and not is_bio(["a", "b"]) and not is_bio([0, 1])
-    space = LabelSpace(("B", "I", "O"))
+    space = LabelVocabulary(("B", "I", "O"))
 
     def f1(gold: list[object], said: list[str]) -> tuple[float, int]:
         shapes = [(len(gold),)]

@@ -154,9 +154,14 @@ def test_sites_in_bulk_and_one_by_one_are_the_same(site: Any) -> None:
 def test_sites_of_several_kinds_are_read_as_one_by_one(times: int) -> None:
     """Sites that have names in common are read name by name; columns stay numbered by first use."""
     kinds: list[Any] = [
-        {"w": "a", "n": 1.5, "t": False}, {"w": "b", "n": 2, "t": True}, {"n": "x", "w": "a", "t": 3.0},
-        {"w": "c"}, {}, {"w:a": "b", "w": "a:b"}, {"t": False, "w": "d"},
-    ]  # fmt: skip
+        {"w": "a", "n": 1.5, "t": False},
+        {"w": "b", "n": 2, "t": True},
+        {"n": "x", "w": "a", "t": 3.0},
+        {"w": "c"},
+        {},
+        {"w:a": "b", "w": "a:b"},
+        {"t": False, "w": "d"},
+    ]
     bulk, rows = FeatureSchema.learn([kinds * times])
     slow, slow_rows = FeatureSchema.learn([kinds * times, [{"z"}]])
     assert bulk.vocabulary == slow.vocabulary[:-1] == ("w:a", "n", "w:b", "t", "n:x", "w:c", "w:a:b", "w:d")

@@ -87,8 +87,8 @@ def test_archives_that_declare_too_much(tmp_path: Path) -> None:
 
 def test_packed_archives_are_bounded_until_the_limit_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = archive(tmp_path / "a.npz", (100, 100, 10), bytes(800_000))
-    monkeypatch.setattr(stream, "DECLARED", 500_000)
-    assert path.stat().st_size * stream.EXPANDED < 500_000
+    monkeypatch.setattr(stream, "UNPACKED", 500_000)
+    assert path.stat().st_size * stream.EXPANSION < 500_000
     with pytest.raises(InputError, match="raise --limit"):
         read(path)
     assert len(read(path, Options(limit=2))) == 100

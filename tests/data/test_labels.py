@@ -12,7 +12,7 @@ import pytest
 
 from mssvm.core.errors import InputError
 from mssvm.data.labels import MISSING, Labels, LabelVocabulary
-from mssvm.structures import Chain
+from mssvm.structures import Chain, Encoder
 from mssvm.structures.encoded import Encoded, to_query, to_sample
 
 
@@ -179,7 +179,7 @@ def test_classes_that_cannot_be_are_refused() -> None:
 def chain(lengths: tuple[int, ...], **options: Any) -> tuple[Encoded, LabelVocabulary]:
     X = [np.ones((n, 1)) for n in lengths]
     structure, labels = Chain(**options), LabelVocabulary(("a", "b", "c"))
-    return structure.compile(X, labels)[0].encode(X), labels
+    return Encoder.learn(structure, X, labels)[0].encode(X), labels
 
 
 def test_missing_sites_become_hidden_and_sets_become_truth() -> None:

@@ -141,7 +141,7 @@ def test_the_parameter_is_what_predict_and_score_use() -> None:
 
 def test_one_label_an_instance_is_decided_alike() -> None:
     y = [item[0] for item in Y]
-    for model in (ms.LSSVM(ms.SequenceClass(2), **QUICK), ms.HCRF(ms.SequenceClass(2), **QUICK)):
+    for model in (ms.LSSVM(ms.SequenceLabel(2), **QUICK), ms.HCRF(ms.SequenceLabel(2), **QUICK)):
         model.fit(X, y)
         assert same(model.predict(NEW[0], decode="map"), model.predict(NEW[0], decode="marginal"))
         p = model.predict_proba(NEW[0])
@@ -227,10 +227,11 @@ def two_minima() -> tuple[Any, Any, Any]:
     x, y = [np.array([[0.158, -0.417], [1.167, -0.405]])], [["b", "a"]]
     structure = ms.Chain(hidden=2, direct=True, forbidden=[("a", "b")])
     model = ms.HCRF(structure, classes=["a", "b"], random_state=0).fit(x * 2, [["b", "a"], ["a", "a"]])
-    model.coef_ = np.array([
-        -0.7256, -0.3356, -1.5672, 1.7768, -0.9762, -0.4233, 0.8725, -1.3641, -0.6325, -0.0765, -0.9669, 0.0987, 1.3498,
-        -0.178, 1.1534, 0.0385, 0.5172, 1.3136, 0.1469, -0.8254, -0.3572, 0.2711, 0.4203, 0.6835, -1.2255, -0.0252,
-    ])  # fmt: skip
+    weights = """
+        -0.7256 -0.3356 -1.5672 1.7768 -0.9762 -0.4233 0.8725 -1.3641 -0.6325 -0.0765 -0.9669 0.0987 1.3498
+        -0.178 1.1534 0.0385 0.5172 1.3136 0.1469 -0.8254 -0.3572 0.2711 0.4203 0.6835 -1.2255 -0.0252
+    """
+    model.coef_ = np.array([float(weight) for weight in weights.split()])
     return model, x, y
 
 

@@ -16,7 +16,8 @@ import mssvm as ms
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, MssvmWarning, UnsupportedError
 from mssvm.core.progress import ProgressLine
 from mssvm.engines.native.engine import NativeEngine
-from mssvm.estimators.training import TrainingLine
+from mssvm.estimators.hooks import TrainingLine
+from mssvm.estimators.prediction import KnownLabels
 from mssvm.experiments.members import Untrained
 from mssvm.inference.enumerate import Enumerate
 from mssvm.inference.propagation.propagate import Propagate
@@ -43,7 +44,7 @@ def scores_of_all(model, x, given=None):
     out = {}
     for labels in itertools.product(model.classes_, repeat=len(x)):
         if given is None or all(g is ms.MISSING or g == v for g, v in zip(given, labels, strict=True)):
-            request = model._request([x], None, [list(labels)], None)
+            request = model._request([x], KnownLabels(given=[list(labels)]))
             belief = Enumerate()(request.encoded.batch, request.theta, request.query, 0.0, model.eps_h)
             out[labels] = float(belief.value[0])
     return out
@@ -86,7 +87,7 @@ class TestAnswers:
 
     def test_topk_of_one_label_a_sequence(self):
         y = np.array([item[-1] for item in Y])
-        model = ms.HCRF(ms.SequenceClass(hidden=2), **QUICK).fit(X, y)
+        model = ms.HCRF(ms.SequenceLabel(hidden=2), **QUICK).fit(X, y)
         labels, scores = model.predict_topk(X[:3], 3)
         p = model.predict_marginals(X[:3])
         for b in range(3):
@@ -129,11 +130,35 @@ class TestAnswers:
         x = X[2]
         hidden = np.zeros(len(x), dtype=bool)
         hidden[0] = True
-        request = mssvm._request([x], [hidden])
+        request = mssvm._request([x], KnownLabels([hidden]))
         assert request.query.output.tolist()[: len(x)] == (~hidden).tolist()
         belief = Enumerate()(request.encoded.batch, request.theta, request.query, 0.0, 1.0)
         expected = belief.decode(request.encoded.batch)[: len(x)]
-        assert mssvm.predict([x], hidden=[hidden])[0].tolist() == mssvm.classes_[expected].tolist()
+        assert mssvm.predict([x], hidden_sites=[hidden])[0].tolist() == mssvm.classes_[expected].tolist()
+
+    def test_old_names_warn_and_work(self, mssvm):
+        mask = [[True] + [False] * (len(x) - 1) for x in X]
+        for method in (mssvm.predict, mssvm.predict_marginals, mssvm.predict_hidden):
+            expected = method(X, hidden_sites=mask)
+            with pytest.warns(FutureWarning, match="hidden= is called hidden_sites= now") as caught:
+                found = method(X, hidden=mask)
+            assert caught[0].filename == __file__
+            assert same(found, expected)
+        with pytest.raises(InputError, match="give hidden_sites only"):
+            mssvm.predict(X, hidden=mask, hidden_sites=mask)
+        with pytest.warns(FutureWarning, match="space_ is called schema_ now"):
+            assert mssvm.space_ is mssvm.schema_
+        with pytest.warns(FutureWarning, match="is called hidden_sites= now"):
+            assert ms.HeldOut(X, Y, hidden=mask).hidden_sites is mask
+
+    def test_predictions_of_the_same_shapes_are_compiled_once(self, mssvm):
+        own = copy.deepcopy(mssvm)
+        first = own._request(X[:2])
+        second = own._request([x + 1.0 for x in X[:2]])
+        assert first.query is second.query
+        assert first._bound(own._predictor) is second._bound(own._predictor)
+        known = own._request(X[:2], KnownLabels(given=Y[:2]))
+        assert known._bound(own._predictor) is not first._bound(own._predictor)
 
     def test_hidden_states(self, mssvm):
         states = mssvm.predict_hidden(X)
@@ -411,8 +436,8 @@ class TestWords:
             (lambda: ms.CRF(decode="viterbi").fit(X, Y), "decode must be 'map', 'marginal' or 'auto'"),
             (lambda: ms.CRF().fit(X, Y, sample_weight=[np.ones(len(x)) for x in X]), "sites are not weighed"),
             (lambda: mssvm.score(X, Y, sample_weight=[np.ones(len(x)) for x in X]), "sites are not weighed"),
-            (lambda: mssvm.predict(X[:2], hidden=[[True]]), "hidden has 1 instances"),
-            (lambda: mssvm.predict(X[:1], hidden=[["yes"] * len(X[0])]), "give True or False"),
+            (lambda: mssvm.predict(X[:2], hidden_sites=[[True]]), "hidden_sites has 1 instances"),
+            (lambda: mssvm.predict(X[:1], hidden_sites=[["yes"] * len(X[0])]), "give True or False"),
             (lambda: mssvm.predict_topk(X, 0), "k must be a whole number"),
         ):
             with pytest.raises(InputError, match=message):

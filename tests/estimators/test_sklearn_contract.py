@@ -221,7 +221,7 @@ class TestModelSelection:
 
     def test_own_cross_val_predict_of_one_label_each(self):
         labels = np.array([item[0] for item in self.y])
-        model = ms.HCRF(ms.SequenceClass(hidden=2), **QUICK)
+        model = ms.HCRF(ms.SequenceLabel(hidden=2), **QUICK)
         assert ms.cross_val_predict(model, self.X, labels, cv=2).shape == (24,)
         with pytest.raises(ms.errors.InputError, match="exactly once"):
             ms.cross_val_predict(model, self.X, labels, cv=[(np.arange(12), np.arange(12, 20))])

@@ -121,7 +121,7 @@ class Oracle:
     def __init__(self, answers: np.ndarray) -> None:
         self.answers = answers
 
-    def predict(self, X: object, hidden: object, decode: str) -> np.ndarray:
+    def predict(self, X: object, hidden_sites: object, decode: str) -> np.ndarray:
         return self.answers
 
 

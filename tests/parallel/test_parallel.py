@@ -143,7 +143,7 @@ def test_named_features_candidates_and_class_weights(local: Any, tmp_path: Path)
         data = ms.ShardedDataset(str(tmp_path / "part-*.jsonl"), "chain")
         found = MEMBERS["hcrf"](class_weight={"A": 2.0}).fit(data)
         _same(found, alone)
-        assert found.space_.features["node"].vocabulary == alone.space_.features["node"].vocabulary
+        assert found.schema_.features["node"].vocabulary == alone.schema_.features["node"].vocabulary
         assert found.score(data) == alone.score(X, y)
         for one, other in zip(found.predict(data), alone.predict(X), strict=True):
             np.testing.assert_array_equal(one, other)

@@ -23,8 +23,8 @@ LABELS = LabelVocabulary(("B", "I", "O"))
 
 def possible(structure: Structure, x: Any) -> tuple[Encoded, set[tuple[Any, ...]]]:
     """All label sequences of one instance that have some assignment of finite score."""
-    encoder, parsed = structure.compile([x], LABELS)
-    encoded, model = encoder.assemble(parsed), encoder.model
+    encoder, parsed = Encoder.learn(structure, [x], LABELS)
+    encoded, model = encoder.encode_parsed(parsed), encoder.model
     theta = model.forward(np.random.default_rng(0).normal(size=model.n_weights), encoded.inputs)
     allowed = to_query(encoded).allowed
     batch = encoded.batch
@@ -79,8 +79,8 @@ def test_allowed_labels_by_node_type_and_forbidden_joint_states() -> None:
 def test_inference_honours_forbidden_transitions() -> None:
     structure = Chain(hidden=2, forbidden=[("O", "I"), (None, "I")])
     X = [np.ones((3, 1)), np.ones((2, 1))]
-    encoder, parsed = structure.compile(X, LABELS)
-    encoded, model = encoder.assemble(parsed), encoder.model
+    encoder, parsed = Encoder.learn(structure, X, LABELS)
+    encoded, model = encoder.encode_parsed(parsed), encoder.model
     theta = model.forward(np.random.default_rng(1).normal(size=model.n_weights), encoded.inputs)
     belief = Enumerate()(encoded.batch, theta, to_query(encoded), 1.0, 1.0)
     first = encoded.labels.vars[encoded.labels.ptr[:-1]]
@@ -93,7 +93,7 @@ def test_inference_honours_forbidden_transitions() -> None:
 def test_labels_against_a_constraint_are_named() -> None:
     structure = GraphModel(allowed={"p": ["B"]})
     graph = Graph(np.ones((2, 1)), [(0, 1)], node_types="qp")
-    encoded = structure.compile([graph], LABELS)[0].encode([graph])
+    encoded = Encoder.learn(structure, [graph], LABELS)[0].encode([graph])
     with pytest.raises(InputError, match="y, instance 0, site 1: no label is left"):
         to_sample(encoded, LABELS.encode([["B", "O"]], encoded.labels.shapes))
 
@@ -103,8 +103,8 @@ def test_known_weights_act_and_get_no_gradient() -> None:
     table[0] = 2.0
     structure = Chain(fixed={"transition": table, "bias": -1.0, "node": {("x1", "O"): 0.25}})
     X = [np.random.default_rng(0).normal(size=(3, 2))]
-    encoder, parsed = structure.compile(X, LABELS)
-    encoded, model = encoder.assemble(parsed), encoder.model
+    encoder, parsed = Encoder.learn(structure, X, LABELS)
+    encoded, model = encoder.encode_parsed(parsed), encoder.model
     assert isinstance(model, FixedWeights) and model.layout is not None
     rng = np.random.default_rng(1)
     w = rng.normal(size=model.n_weights)

@@ -20,6 +20,7 @@ from mssvm.core.errors import InputError
 from mssvm.core.registry import MEMBERS
 from mssvm.data.labels import LabelVocabulary
 from mssvm.inference.enumerate import score
+from mssvm.structures import Encoder
 from mssvm.structures.multilabel import chow_liu_tree, mutual_information
 
 BITS = LabelVocabulary((0, 1))
@@ -44,8 +45,8 @@ def dot(name: dict[Any, float], block: str, x: Any, *states: Any) -> float:
 def test_scores_by_hand(hidden: int, linked: bool) -> None:
     X, y = scenes(3)
     structure = ms.MultiLabel([(0, 1), (2, 0)], hidden=hidden, linked=linked, direct=True, names="pqrs")
-    encoder, parsed = structure.compile(X, BITS, y)
-    batch = encoder.assemble(parsed)
+    encoder, parsed = Encoder.learn(structure, X, BITS, y)
+    batch = encoder.encode_parsed(parsed)
     w = np.random.default_rng(0).normal(size=encoder.model.n_weights)
     name: dict[Any, float] = {(v.block, v.feature, *v.states): v.value for v in encoder.weights(w)}
     theta = encoder.model.forward(w, batch.inputs)
@@ -133,7 +134,7 @@ def test_links_help_where_features_say_little() -> None:
     X, y = scenes(200, missing=0.3)
     Z, truth = scenes(400, seed=1)
     alone, tree = (ms.CRF(ms.MultiLabel(graph), missing_label=-1).fit(X, y) for graph in ("none", "tree"))
-    assert tree.space_.types["edge"] == ("0-1", "0-2", "0-3")
+    assert tree.schema_.types["edge"] == ("0-1", "0-2", "0-3")
     assert tree.score(Z, truth) >= alone.score(Z, truth)
     assert f1_score(truth, tree.predict(Z), average="macro") > 0.75
     # A known label tells about those linked to it.

@@ -19,8 +19,7 @@ from mssvm.data.labels import LabelVocabulary
 from mssvm.estimators import MSSVM
 from mssvm.inference.enumerate import score
 from mssvm.models import LinearModel
-from mssvm.structures import Chain, FactorModel, GraphModel, Grid, SequenceClass, Structure
-from mssvm.structures.base import Encoder
+from mssvm.structures import Chain, Encoder, FactorModel, GraphModel, Grid, SequenceLabel, Structure
 from mssvm.structures.encoded import Encoded
 
 LABELS = LabelVocabulary(("a", "b", "c"))
@@ -28,13 +27,13 @@ Name = Callable[..., float]
 
 
 def compiled(structure: Structure, X: list[Any]) -> Encoder:
-    return structure.compile(X, LABELS)[0]
+    return Encoder.learn(structure, X, LABELS)[0]
 
 
 def encoded(structure: Structure, X: list[Any], seed: int = 0) -> tuple[Encoded, Any, Name]:
     """The batch, its potentials at random weights, and a look-up of weights by name."""
-    encoder, parsed = structure.compile(X, LABELS)
-    batch, model = encoder.assemble(parsed), encoder.model
+    encoder, parsed = Encoder.learn(structure, X, LABELS)
+    batch, model = encoder.encode_parsed(parsed), encoder.model
     w = np.random.default_rng(seed).normal(size=model.n_weights)
     named = {(v.block, v.feature, *v.states): v.value for v in encoder.weights(w)}
     assert len(named) == model.n_weights
@@ -136,7 +135,7 @@ def test_chain_with_a_hidden_chain_below() -> None:
 @pytest.mark.parametrize("wrap", [np.asarray, sparse.csr_array])
 def test_sequence_class(per_class: bool, pool: str | None, wrap: Any) -> None:
     X = sequences(3)
-    structure = SequenceClass(hidden=2, per_class=per_class, pool=pool)
+    structure = SequenceLabel(hidden=2, per_class=per_class, pool=pool)
     batch, theta, w = encoded(structure, [wrap(x) for x in X])
 
     def by_hand(i: int, labels: list[Any], h: list[int]) -> float:
@@ -398,7 +397,7 @@ def structures() -> list[tuple[Structure, list[Any]]]:
     return [
         (Chain(hidden=2, forbidden=[("a", "b"), (None, "c")]), sequences()),
         (Chain(hidden=2, linked=True, fixed={"bias": 0.5}), sequences()),
-        (SequenceClass(hidden=2, pool="mean"), sequences()),
+        (SequenceLabel(hidden=2, pool="mean"), sequences()),
         (Grid(hidden=2, forbidden={"down": [("a", "b")]}), images),
         (Grid(neighbours=8, edges="contrast"), images),
         (Grid(edges="associative", forbidden=[("a", "b")]), images),
@@ -473,15 +472,15 @@ def test_unknown_parameters_are_refused_in_words() -> None:
         (Chain(fixed={"bias": np.zeros(7)}), "shape"),
         (Chain(fixed=0.0), "fixed must map names"),  # type: ignore[arg-type]
         (GraphModel(hidden=2, linked=False, directed=False), "tells its ends apart"),
-        (SequenceClass(hidden=0), "hidden must be a whole number >= 1"),
-        (SequenceClass(pool="max"), "pool"),
+        (SequenceLabel(hidden=0), "hidden must be a whole number >= 1"),
+        (SequenceLabel(pool="max"), "pool"),
     ):
         with pytest.raises(InputError, match=words):
-            encoder, parsed = structure.compile(X, LABELS)
-            encoder.assemble(parsed)
+            encoder, parsed = Encoder.learn(structure, X, LABELS)
+            encoder.encode_parsed(parsed)
             assert encoder.model is None
     with pytest.raises(InputError, match="neighbours must be 4 or 8"):
-        Grid(neighbours=6).compile([np.ones((2, 2, 1))], LABELS)
+        Encoder.learn(Grid(neighbours=6), [np.ones((2, 2, 1))], LABELS)
 
 
 def test_wrong_instances_are_refused_in_words() -> None:
@@ -501,8 +500,8 @@ def test_wrong_instances_are_refused_in_words() -> None:
         (FactorModel(), [FactorInput("uu", {"f": [(0, 1)]}), FactorInput("uuu", {"f": [(0, 1, 2)]})], "joins"),
     ):
         with pytest.raises(InputError, match=words):
-            encoder, parsed = structure.compile(X, LABELS)  # type: ignore[arg-type]
-            encoder.assemble(parsed)
+            encoder, parsed = Encoder.learn(structure, X, LABELS)  # type: ignore[arg-type]
+            encoder.encode_parsed(parsed)
 
 
 def test_new_data_must_look_like_the_old() -> None:
@@ -523,7 +522,7 @@ def test_no_instances_make_an_empty_batch(case: tuple[Structure, list[Any]]) -> 
     batch = compiled(structure, X).encode([])
     assert len(batch.batch) == 0 and len(batch.labels.vars) == 0
     with pytest.raises(InputError, match="empty"):
-        structure.compile([], LABELS)
+        Encoder.learn(structure, [], LABELS)
 
 
 def test_factors_that_some_instances_lack() -> None:

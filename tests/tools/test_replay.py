@@ -11,8 +11,8 @@ import pytest
 
 from mssvm.core.arrays import Floats
 from mssvm.experiments.protocol import Protocol
+from mssvm.objectives.bound import BoundBlock
 from mssvm.objectives.problem import Evaluation
-from mssvm.objectives.training import BoundBlock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import replay_trials

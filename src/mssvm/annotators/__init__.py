@@ -8,19 +8,17 @@
 """
 
 from mssvm.annotators.baselines import dawid_skene, majority
-from mssvm.annotators.confusion import Annotators, Confusion
+from mssvm.annotators.confusion import Annotators
 from mssvm.annotators.simulate import SimulatedCrowd, simulate
 from mssvm.annotators.table import AnnotatorSummary, AnnotatorTable
-from mssvm.annotators.votes import GOLD, Votes
+from mssvm.annotators.votes import GOLD
 
 __all__ = [
     "GOLD",
     "AnnotatorSummary",
     "AnnotatorTable",
     "Annotators",
-    "Confusion",
     "SimulatedCrowd",
-    "Votes",
     "dawid_skene",
     "majority",
     "simulate",

@@ -13,7 +13,11 @@ from mssvm.core.arrays import Floats, Ints
 @dataclass(frozen=True, eq=False)
 class SimulatedCrowd:
     """``X`` features, ``truth`` labels, ``votes`` as ``fit`` takes them, and ``tables[a, y, v]`` that votes were drawn
-    from."""
+    from.
+
+    >>> ms.annotators.simulate(2, 5, accuracies=(1.0,)).tables[0].tolist()
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
 
     X: list[Floats]
     truth: list[Ints]
@@ -34,8 +38,9 @@ def simulate(
 ) -> SimulatedCrowd:
     """Markov chains of labels, features that are noisy indicators of them, and an annotator for each of ``accuracies``.
 
-    Labels stay with probability ``stay``. The mistakes of an annotator are spread evenly over the other classes, and
-    each votes on a share ``coverage`` of the sites.
+    There are ``n_chains`` of ``length`` sites, drawn with ``seed``. Labels stay with probability ``stay``; features are
+    the indicators of ``n_classes`` labels, times ``signal``, plus standard normal noise. The mistakes of an annotator
+    are spread evenly over the other classes, and each votes on a share ``coverage`` of the sites.
 
     >>> crowd = ms.annotators.simulate(2, 5, accuracies=(0.9, 0.1))
     >>> len(crowd.X), sorted(crowd.votes[0]), crowd.tables.shape

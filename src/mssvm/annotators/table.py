@@ -16,9 +16,17 @@ Z_95 = 1.959963984540054  # of a standard normal, both sides
 
 @dataclass(frozen=True, eq=False)
 class AnnotatorSummary:
-    """One annotator. ``accuracy`` is the expected share of votes for the true label, ``interval`` a 95% Wilson interval
-    of it, ``coverage`` the share of sites with a vote; ``confusion[y, v]`` estimates p(vote v | truth y), and
-    ``bias[v]`` is how much more often v is voted for than true."""
+    """One annotator, called ``name``, who gave ``n_votes`` votes.
+
+    ``accuracy`` is the expected share of votes for the true label, ``interval`` a 95% Wilson interval of it,
+    ``coverage`` the share of sites with a vote; ``confusion[y, v]`` estimates p(vote v | truth y), and ``bias[v]`` is
+    how much more often v is voted for than true.
+
+    >>> fitted = ms.HCRF(ms.Chain(), annotators=ms.Annotators(), random_state=0).fit(X, [{"ann": y[0]}, {"ann": y[1]}])
+    >>> row = fitted.annotators_["ann"]
+    >>> row.n_votes, row.coverage, row.confusion.shape
+    (7, 1.0, (3, 3))
+    """
 
     name: Hashable
     n_votes: int
@@ -31,7 +39,9 @@ class AnnotatorSummary:
 
 @dataclass(frozen=True, eq=False)
 class AnnotatorTable:
-    """All annotators, in the order of their first votes; prints as a table, the least accurate first.
+    """All annotators (``rows``), in the order of their first votes; prints as a table, the least accurate first.
+
+    ``classes`` are the labels, in the order of the axes of confusion tables.
 
     >>> fitted = ms.HCRF(ms.Chain(), annotators=ms.Annotators(), random_state=0).fit(X, [{"ann": y[0]}, {"ann": y[1]}])
     >>> fitted.annotators_["ann"].accuracy > 0.9

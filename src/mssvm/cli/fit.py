@@ -22,7 +22,7 @@ from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
 from mssvm.data.readers import Options
 from mssvm.data.readers.images import palette_of
-from mssvm.estimators.training import HeldOut, TrainingLine
+from mssvm.estimators.hooks import HeldOut, TrainingLine
 from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
 
 SAVED_EVERY = 1.0  # seconds

@@ -73,7 +73,7 @@ INFERENCES = {
 }
 STRUCTURES = {
     "chain": Entry("mssvm.structures:Chain"),
-    "sequence": Entry("mssvm.structures:SequenceClass"),
+    "sequence": Entry("mssvm.structures:SequenceLabel"),
     "grid": Entry("mssvm.structures:Grid"),
     "graph": Entry("mssvm.structures:GraphModel"),
     "multilabel": Entry("mssvm.structures:MultiLabel"),
@@ -82,8 +82,9 @@ STRUCTURES = {
 EDGES = ("free", "associative", "contrast")  # what scores neighbours of a grid
 WITHOUT_FILES = ("factors",)  # structures that no data file describes
 ENUMS = (Entry("mssvm.optim:Scaling"), Entry("mssvm.optim:Stopping"))
+ANNOTATORS = (Entry("mssvm.annotators:Annotators"),)
 
-# What settings were called in files of earlier versions.
+# Names in files of earlier versions: of settings, by class, and of classes.
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "BCFW": {"max_passes": "max_iter"},
     "CCCP": {"max_outer": "max_iter"},
@@ -91,6 +92,7 @@ RENAMED: Mapping[str, Mapping[str, str]] = {
     "LBFGS": {"floors": "schedule", "max_iterations": "max_iter"},
     "Subgradient": {"n_epochs": "max_iter"},
 }
+RENAMED_CLASSES: Mapping[str, str] = {"SequenceClass": "SequenceLabel"}
 
 
 class ClassesInFiles(Mapping[str, Any]):
@@ -98,8 +100,10 @@ class ClassesInFiles(Mapping[str, Any]):
 
     def __init__(self, **others: Any) -> None:
         tables = (SOLVERS, LOSSES, INFERENCES, STRUCTURES)
-        entries = (*(e for table in tables for e in table.values()), *ENUMS)
+        entries = (*(e for table in tables for e in table.values()), *ENUMS, *ANNOTATORS)
         self._places = {entry.name: entry.place for entry in entries}
+        for old, new in RENAMED_CLASSES.items():
+            self._places[old] = self._places[new]
         self._others = others
 
     def __getitem__(self, name: str) -> Any:

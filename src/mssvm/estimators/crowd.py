@@ -18,15 +18,19 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from mssvm.annotators import Annotators, AnnotatorTable, Confusion, Votes, majority
-from mssvm.annotators.votes import RawVotes
+from mssvm.annotators import Annotators, AnnotatorTable
+from mssvm.annotators.baselines import vote_shares
+from mssvm.annotators.confusion import Confusion
+from mssvm.annotators.votes import RawVotes, Votes
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Potentials
 from mssvm.data.labels import LabelVocabulary
+from mssvm.estimators.hooks import FitHooks
 from mssvm.estimators.plan import TrainingPlan, inference_of
 from mssvm.estimators.prediction import PredictionRequest
-from mssvm.estimators.training import FitHooks, Training, TrainingData
+from mssvm.estimators.training import Training
+from mssvm.estimators.training_data import TrainingData
 from mssvm.inference.base import Planner
 from mssvm.losses import Zero
 from mssvm.objectives.unified import Unified
@@ -84,7 +88,7 @@ class Rounds:
     def run(self) -> CrowdFit:
         """Rounds until the probabilities of true labels rest; the last one minimises to the end."""
         # Certain votes would make certain tables, which no features could ever contradict.
-        posterior = majority(self.votes, doubt=1.0)
+        posterior = vote_shares(self.votes, doubt=1.0)
         posterior[self.gold] = self.data.observed.mask[self.gold]
         w: Floats | None = None
         moved = np.inf

@@ -118,7 +118,9 @@ def _member(protocol: Protocol, data: Fold, member: str, how: str, shown: Ints) 
     scores = [held_out.accuracy(fit(inner, *pair), protocol.decode) for pair in pairs] if len(pairs) > 1 else [0.0]
     best = pairs[int(np.argmax(scores))]
     fitted = fit(train, *best)
-    decoded = {how: fitted.predict(test.X, hidden=test.hidden, decode=how) for how in (protocol.decode, "marginal")}
+    decoded = {
+        how: fitted.predict(test.X, hidden_sites=test.hidden, decode=how) for how in (protocol.decode, "marginal")
+    }
     found = {member: data.count(decoded[protocol.decode], shown) | {"C": best[0], "rate": best[1]}}
     return found | ({MARGINALS: data.count(decoded["marginal"], shown)} if member == "H" else {})
 

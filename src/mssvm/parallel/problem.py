@@ -44,7 +44,7 @@ class Surveyed:
     @classmethod
     def of(cls, cluster: Cluster, data: ShardedDataset, structure: Structure, missing_label: Hashable) -> Surveyed:
         """Have every shard read, neighbours by the same worker as far as that goes."""
-        if type(structure).compile is not Structure.compile:  # which is where labels are looked at
+        if structure.learns_from_labels:
             name = type(structure).__name__
             raise UnsupportedError(f"{name} learns its links from all labels at once; fit it on one machine.")
         shards = data.shards
@@ -84,7 +84,7 @@ class Surveyed:
 
     def blocks(self, encoder: Encoder, engine: Engine) -> tuple[tuple[tuple[Piece, ...], ...], Ints]:
         """The pieces of every block that one machine would make, and where blocks begin among labelled instances."""
-        size = {key: int(encoder.kind(key).cards.sum()) for key in self.kinds}
+        size = {key: int(encoder.topology(key).cards.sum()) for key in self.kinds}
         sizes, shard_of, number = [], [], []
         for k, (survey, labelled, keys) in enumerate(zip(self.surveys, self.labelled, self.keys, strict=True)):
             chosen = np.flatnonzero(labelled)

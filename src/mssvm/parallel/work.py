@@ -34,7 +34,8 @@ from mssvm.objectives.training import TrainingProblem
 from mssvm.parallel.store import Stored, Survey
 from mssvm.structures import Encoder, Schema, Structure
 from mssvm.structures.base import Parsed
-from mssvm.structures.encoded import Encoded, Rows, to_sample
+from mssvm.structures.encoded import Encoded, to_sample
+from mssvm.structures.layout import BlockRows
 
 KEPT = 0.5  # share of a worker's free memory for blocks that stay bound; the others are bound anew at every visit
 STATE_BYTES = 160  # of a bound block beside its features: potentials, marginals, masks, plans
@@ -54,7 +55,7 @@ class Piece(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Posed:
     """A training problem as workers are told of it. ``pieces`` has those of every block, ``whole`` is as in
-    ``Encoder.assemble``; ``uncut``: the sample is one block without instances to leave out."""
+    ``Encoder.encode_parsed``; ``uncut``: the sample is one block without instances to leave out."""
 
     token: str
     shards: tuple[Shard, ...]
@@ -67,7 +68,7 @@ class Posed:
     C: float
     engine: Engine
     weigh: Weigh
-    whole: dict[str, Rows]
+    whole: dict[str, BlockRows]
     pieces: tuple[tuple[Piece, ...], ...]
     uncut: bool
 
@@ -144,7 +145,7 @@ class Shelf:
         parts = [stored.part(p.first, p.last, posed.schema, posed.vocabulary) for stored, p in found]
         parsed, labels = joined_parsed([part[0] for part in parts]), joined_labels([part[1] for part in parts])
         with placed([(stored, b) for stored, p in found for b in range(p.first, p.last)]):
-            encoded = encoder.assemble(posed.structure.derive(posed.schema, parsed)[1], posed.whole)
+            encoded = encoder.encode_parsed(posed.structure.derive(posed.schema, parsed)[1], posed.whole)
             weight, per_site = posed.weigh(labels)
             sample = to_sample(encoded, labels, weight, per_site, None, posed.objective.loss)
         sites = encoded.hidden

@@ -20,7 +20,8 @@ from mssvm.engines.base import Bound, Plan
 from mssvm.engines.torch import TorchEngine
 from mssvm.engines.torch.arrays import DeviceMarginals
 from mssvm.estimators import plan as plans
-from mssvm.estimators.prediction import PredictionRequest, check_k, k_best
+from mssvm.estimators.kbest import check_k, k_best
+from mssvm.estimators.prediction import PredictionRequest
 from mssvm.inference.base import Planner
 from mssvm.models.base import Inputs
 from mssvm.models.linear import LinearInputs, LinearModel
@@ -45,7 +46,7 @@ class StructuredLoss(torch.nn.Module):
     Parameters
     ----------
     structure : Structure
-        ``Chain``, ``Grid``, ``GraphModel`` or ``SequenceClass``; classes are the numbers 0 .. K-1.
+        ``Chain``, ``Grid``, ``GraphModel`` or ``SequenceLabel``; classes are the numbers 0 .. K-1.
     eps_y, eps_h : float
         Temperatures of outputs and hidden variables: (0, 1) MSSVM, (0, 0) LSSVM, (1, 1) with ``loss="zero"`` a CRF.
     loss : "hamming", "zero" or a loss object
