@@ -11,6 +11,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "build" / "peers"
 # What pip installs, step by step. PGMax names dozens of packages that its inference does not use.
 PACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "crfsuite": (("python-crfsuite", "numpy"),),
+    "crowdkit": (("crowd-kit",),),
     "pgmax": (("jax==0.4.38", "jaxlib==0.4.38", "numba", "scipy"), ("--no-deps", "pgmax")),
     "pygms": (("pyGMs",),),
     "pyhcrf": (("pyhcrf",),),

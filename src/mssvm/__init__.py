@@ -19,8 +19,9 @@ from mssvm.core import errors
 from mssvm.core.registry import MEMBERS, STRUCTURES
 
 if TYPE_CHECKING:
-    from mssvm import data, engines, inference, losses
+    from mssvm import annotators, data, engines, inference, losses
     from mssvm import optim as solvers
+    from mssvm.annotators import Annotators
     from mssvm.data import features, metrics
     from mssvm.data.graphs import FactorInput, Graph
     from mssvm.data.labels import MISSING
@@ -47,12 +48,14 @@ if TYPE_CHECKING:
 _HOMES = {
     **dict.fromkeys((*MEMBERS, "HeldOut", "LatentClassifier", "cross_val_predict", "load"), "mssvm.estimators"),
     **{entry.name: "mssvm.structures" for entry in STRUCTURES.values()},
+    "Annotators": "mssvm.annotators",
     "MISSING": "mssvm.data.labels",
     "ShardedDataset": "mssvm.data.shards",
     "distributed": "mssvm.parallel.cluster",
     **dict.fromkeys(("FactorInput", "Graph"), "mssvm.data.graphs"),
 }
 _DOORS = {
+    "annotators": "mssvm.annotators",
     "data": "mssvm.data",
     "engines": "mssvm.engines",
     "features": "mssvm.data.features",
@@ -71,6 +74,7 @@ __all__ = [
     "MISSING",
     "MSSVM",
     "SSVM",
+    "Annotators",
     "Chain",
     "EpsilonSSVM",
     "FactorInput",
@@ -87,6 +91,7 @@ __all__ = [
     "ShardedDataset",
     "UnifiedSSVM",
     "__version__",
+    "annotators",
     "cross_val_predict",
     "data",
     "distributed",

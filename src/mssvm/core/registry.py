@@ -82,6 +82,7 @@ STRUCTURES = {
 EDGES = ("free", "associative", "contrast")  # what scores neighbours of a grid
 WITHOUT_FILES = ("factors",)  # structures that no data file describes
 ENUMS = (Entry("mssvm.optim:Scaling"), Entry("mssvm.optim:Stopping"))
+ANNOTATORS = (Entry("mssvm.annotators:Annotators"),)
 
 # Names in files of earlier versions: of settings, by class, and of classes.
 RENAMED: Mapping[str, Mapping[str, str]] = {
@@ -103,7 +104,7 @@ class ClassesInFiles(Mapping[str, Any]):
         for table in (SOLVERS, LOSSES, INFERENCES, STRUCTURES):
             for entry in table.values():
                 self._places[entry.name] = entry.place
-        for entry in ENUMS:
+        for entry in (*ENUMS, *ANNOTATORS):
             self._places[entry.name] = entry.place
         for old, new in RENAMED_CLASSES.items():
             self._places[old] = self._places[new]

@@ -14,6 +14,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from mssvm.annotators import Annotators, AnnotatorTable
+from mssvm.annotators.confusion import Confusion
 from mssvm.core import checks
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
@@ -34,7 +36,7 @@ from mssvm.inference.base import Planner
 from mssvm.losses import Hamming, Loss, Zero
 from mssvm.objectives.base import Objective
 from mssvm.objectives.unified import Unified
-from mssvm.optim import Callback, Checkpoint, Validation
+from mssvm.optim import Callback, Checkpoint, Solution, Validation
 from mssvm.structures import Encoder, Schema, Structure, Weight
 
 if TYPE_CHECKING:
@@ -76,6 +78,8 @@ class StructuredEstimator(Plots):
     coef_: Floats
     _compiled: CompiledQueries | None = None  # nothing is cached before a fit
     temperatures_: tuple[float, float]
+    annotators_: AnnotatorTable
+    confusion_: Confusion
 
     def __init__(
         self,
@@ -102,6 +106,7 @@ class StructuredEstimator(Plots):
         n_jobs: int | None = None,
         random_state: Any = None,
         warm_start: bool = False,
+        annotators: Annotators | None = None,
         verbose: bool = False,
     ) -> None:
         self.structure = structure
@@ -126,6 +131,7 @@ class StructuredEstimator(Plots):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.warm_start = warm_start
+        self.annotators = annotators
         self.verbose = verbose
 
     def __init_subclass__(cls) -> None:
@@ -205,27 +211,48 @@ class StructuredEstimator(Plots):
         >>> clf.classes_.tolist()
         ['B', 'I', 'O']
         """
+        predictor = self._predictor
+        if self._decoder(None, exact=True) == "marginal":
+            # The largest of the posterior marginals is the best label for Hamming.
+            predictor = prediction.AtTemperatures(1.0, self.eps_h)
+        hooks = FitHooks(predictor, callback, validation, checkpoint, time_limit)
+        if self.annotators is not None:
+            self._fit_votes(self.annotators, X, y, sample_weight, allowed, hooks)
+            return self
         earlier_encoder = None
         earlier_coef = None
         if self.warm_start and hasattr(self, "coef_"):
             earlier_encoder = self.encoder_
             earlier_coef = self.coef_
         data = self._data(X, y, sample_weight, allowed, earlier_encoder)
-        predictor = self._predictor
-        if self._decoder(None, exact=True) == "marginal":
-            # The largest of the posterior marginals is the best label for Hamming.
-            predictor = prediction.AtTemperatures(1.0, self.eps_h)
-        hooks = FitHooks(predictor, callback, validation, checkpoint, time_limit)
         self.coef_, solution, self.training_ = Training(data, hooks).run(earlier_coef)
         self._keep_encoder(data.encoder)
+        self._keep_outcome(solution)
+        return self
+
+    def _fit_votes(
+        self, annotators: Annotators, X: Any, votes: Any, sample_weight: Any, allowed: Any, hooks: FitHooks
+    ) -> None:
+        """Learn from the votes of several annotators."""
+        from mssvm.estimators import crowd  # imported only when there are votes
+
+        fitted = crowd.fit(self._plan(), annotators, X, votes, sample_weight, allowed, hooks)
+        self.coef_ = fitted.w
+        self.training_ = fitted.training
+        self.annotators_ = fitted.table
+        self.confusion_ = fitted.confusion
+        self._keep_encoder(fitted.encoder)
+        self._keep_outcome(fitted.solution)
+
+    def _keep_outcome(self, solution: Solution) -> None:
+        """Attributes that say how training went, and a warning where it did not finish."""
         self.temperatures_ = (1.0, float(self.eps_h))
         self.history_ = solution.history
         self.n_iter_ = len(solution.trace)
         self.objective_ = self.training_["objective"]
         self.status_ = self.training_["status"]
         if solution.outcome.unfinished:
-            warnings.warn(f"{self.status_} {solution.message}", ConvergenceWarning, stacklevel=3)
-        return self
+            warnings.warn(f"{self.status_} {solution.message}", ConvergenceWarning, stacklevel=4)
 
     def _data(
         self, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Encoder | None
@@ -391,6 +418,27 @@ class StructuredEstimator(Plots):
         self.temperatures_ = (calibrated.temperature, calibrated.temperature * float(self.eps_h))
         self.training_ = {**self.training_, "calibration": asdict(calibrated)}
         return self
+
+    def aggregate(self, X: Any, votes: Any, *, decode: str | None = None, marginals: bool = False) -> Any:
+        """The true labels of X given features and votes, in the shape of y; with ``marginals`` probabilities, too.
+
+        ``votes`` are as in ``fit``; annotators that training never met are taken to be like all others together.
+        ``decode`` is as in ``predict``.
+
+        >>> crowd = [{"ann": y[0], "bob": y[0]}, {"ann": y[1]}]
+        >>> fitted = ms.HCRF(ms.Chain(), annotators=ms.Annotators(), random_state=0).fit(X, crowd)
+        >>> fitted.aggregate(X, crowd)[0].tolist()
+        ['B', 'I', 'O']
+        """
+        check_is_fitted(self, "confusion_")
+        from mssvm.estimators import crowd  # imported only when there are votes
+
+        weight = 1.0 if self.annotators is None else self.annotators.weight
+        request = crowd.with_votes(self._request(X), self.labels_, self.confusion_, self.annotators_, weight, votes)
+        labels = request.encoded.labels.split(self.labels_.decode(self._decided(request, decode)))
+        if not marginals:
+            return labels
+        return labels, request.encoded.labels.split(request.marginals(*self.temperatures_))
 
     def predict_hidden(
         self, X: Any, *, hidden_sites: Any = None, given: Any = None, allowed: Any = None, hidden: Any = None

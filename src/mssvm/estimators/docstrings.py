@@ -68,6 +68,9 @@ random_state : int, RandomState or None
 warm_start : bool
     Start from the weights of the last fit, with its classes and features, and at the last temperature of L-BFGS.
     There is no ``partial_fit``: the objective is a sum over all data, so fit all of them, starting from these weights.
+annotators : Annotators or None
+    With it, y holds the votes of several annotators (``mssvm.annotators.votes`` says how), and true labels are hidden:
+    ``fit`` learns what each annotator is like, ``aggregate`` answers from features and votes.
 verbose : bool
     Keep a line of progress on the terminal.
 

@@ -17,6 +17,8 @@ import safetensors
 from safetensors.numpy import save as to_bytes
 
 import mssvm
+from mssvm.annotators import AnnotatorSummary, AnnotatorTable
+from mssvm.annotators.confusion import Confusion
 from mssvm.core import checks
 from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError, MssvmError, MssvmWarning
@@ -42,6 +44,7 @@ def save(estimator: StructuredEstimator, path: str | Path) -> None:
     tensors.update({f"history/{name}": np.ascontiguousarray(estimator.history_[name]) for name in Row._fields})
     writer = Writer(tensors, ClassesInFiles(missing=MISSING))
     parameters, omitted = _parameters(estimator, writer)
+    annotators = _annotators_to_file(estimator, writer, tensors) if hasattr(estimator, "confusion_") else None
     text = json.dumps(
         {
             "format": FORMAT,
@@ -57,6 +60,7 @@ def save(estimator: StructuredEstimator, path: str | Path) -> None:
             "status": estimator.status_,
             "n_iter": estimator.n_iter_,
             "temperatures": estimator.temperatures_,
+            "annotators": annotators,
         },
         ensure_ascii=False,
     )
@@ -129,9 +133,46 @@ def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> StructuredEs
     model.training_ = {**training, "exact": bool(training["exact"]), "floored": _by_name(training, "floored")}
     model.objective_ = training["objective"]
     model.temperatures_ = _temperatures(data.get("temperatures", (1.0, 1.0)))
+    if data.get("annotators"):
+        model.confusion_, model.annotators_ = _annotators_from_file(data["annotators"], tensors, reader, classes)
     model.status_ = data["status"]
     model.n_iter_ = data["n_iter"]
     return model
+
+
+def _annotators_to_file(estimator: StructuredEstimator, writer: Writer, tensors: dict[str, AnyArray]) -> dict[str, Any]:
+    """What was learned about annotators, as JSON; arrays are added to ``tensors``."""
+    table = estimator.annotators_
+    tensors["annotators/log_tables"] = np.ascontiguousarray(estimator.confusion_.log_tables)
+    tensors["annotators/shared"] = np.ascontiguousarray(estimator.confusion_.shared)
+    tensors["annotators/confusion"] = np.stack([row.confusion for row in table])
+    tensors["annotators/bias"] = np.stack([row.bias for row in table])
+    rows = []
+    for row in table:
+        name = writer.encode(row.name, "an annotator")
+        rows.append([name, row.n_votes, row.coverage, row.accuracy, list(row.interval)])
+    return {"sequential": estimator.confusion_.sequential, "rows": rows}
+
+
+def _annotators_from_file(
+    data: dict[str, Any], tensors: dict[str, AnyArray], reader: Reader, classes: tuple[Any, ...]
+) -> tuple[Confusion, AnnotatorTable]:
+    """The inverse of ``_annotators_to_file``."""
+    confusion = Confusion(tensors["annotators/log_tables"], tensors["annotators/shared"], bool(data["sequential"]))
+    rows = []
+    for k, (name, n_votes, coverage, accuracy, interval) in enumerate(data["rows"]):
+        rows.append(
+            AnnotatorSummary(
+                name=reader.decode(name),
+                n_votes=int(n_votes),
+                coverage=float(coverage),
+                accuracy=float(accuracy),
+                interval=(float(interval[0]), float(interval[1])),
+                confusion=tensors["annotators/confusion"][k],
+                bias=tensors["annotators/bias"][k],
+            )
+        )
+    return confusion, AnnotatorTable(classes, tuple(rows))
 
 
 def _temperatures(pair: Any) -> tuple[float, float]:

@@ -90,7 +90,7 @@ class CompiledQueries:
 @dataclass(frozen=True, eq=False)
 class PredictionRequest:
     """Instances to answer for (what is an output, hidden, allowed) and the fitted model that answers; ``compiled`` is
-    the cache of the model, if it has one."""
+    the cache of the model, if it has one. ``evidence`` (states) is added to the scores: soft labels."""
 
     encoded: Encoded
     query: Query
@@ -99,11 +99,15 @@ class PredictionRequest:
     planner: Planner
     predictor: Predictor
     compiled: CompiledQueries | None = None
+    evidence: Floats | None = None
 
     @cached_property
     def theta(self) -> Potentials:
-        """The scores of the model."""
-        return self.model.bind(self.encoded.inputs, self.planner.engine).forward(self.w)
+        """The scores of the model, with the evidence."""
+        theta = self.model.bind(self.encoded.inputs, self.planner.engine).forward(self.w)
+        if self.evidence is None:
+            return theta
+        return Potentials(theta.unary + self.evidence, theta.tables)
 
     def map(self) -> Belief:
         """The best outputs (marginal MAP at the member's eps_h), and hidden variables given them."""

@@ -37,7 +37,7 @@ def bind_difference(block: Block, parts: Parts, single_labels: bool) -> Differen
     joined = _joined_by_engine(block, parts)
     if joined is not None:
         return JoinedDifference(block, joined)
-    if single_labels:
+    if single_labels and block.sample.evidence is None:
         return LinearMinusDifference.of(block, parts)
     return PairedDifference(block, parts)
 
@@ -45,6 +45,8 @@ def bind_difference(block: Block, parts: Parts, single_labels: bool) -> Differen
 def _joined_by_engine(block: Block, parts: Parts) -> Joined | None:
     """The engine's own way from weights to values and gradient, if it has one for this model and inference."""
     if not isinstance(parts, UnifiedParts) or not isinstance(block.features, JoiningFeatures) or not block.one_scale:
+        return None
+    if block.sample.evidence is not None:
         return None
     return block.features.joined(parts.pair, parts.delta)
 

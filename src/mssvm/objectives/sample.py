@@ -22,7 +22,8 @@ class Sample:
 
     ``truth`` (states) marks the states that a label admits: one for a label, several for a candidate set, all for
     hidden variables. ``weight`` (instances) scales each instance in the objective, ``site_weight`` (variables) each
-    site's loss. ``extra_loss`` (states) is added to the loss, on hidden variables too.
+    site's loss. ``extra_loss`` (states) is added to the loss, on hidden variables too. ``evidence`` (states, at most 0)
+    is a soft label: log p(what was observed | state), up to a constant per variable, added to the scores of U-.
     """
 
     inputs: Inputs
@@ -31,6 +32,7 @@ class Sample:
     weight: Floats
     site_weight: Floats
     extra_loss: Floats | None = None
+    evidence: Floats | None = None
 
     @classmethod
     def of(
@@ -92,6 +94,7 @@ class Sample:
             weight=self.weight[chosen],
             site_weight=self.site_weight[: len(query.output)] if is_broadcast else self.site_weight[variables],
             extra_loss=None if self.extra_loss is None else self.extra_loss[states],
+            evidence=None if self.evidence is None else self.evidence[states],
         )
 
 

@@ -5,7 +5,8 @@
     U_i- = PS_y[eps_y] PS_h[eps_h]  theta                 outputs restricted to what the labels admit
     dU_i/dtheta = mu+ - mu-                               (Lemma 2)
 
-With single labels U_i- is the paper's PS_h[eps_h] theta(y_i, .); with candidate sets it is the power sum over the set.
+With single labels U_i- is the paper's PS_h[eps_h] theta(y_i, .); with candidate sets it is the power sum over the set;
+with soft labels (``Sample.evidence``, the votes of annotators) their log likelihood is added to its scores.
 Both parts are one call of the same inference with different masks. The members of the family at the end of the file
 are the rows of the paper's Table 1.
 """
@@ -62,7 +63,12 @@ class UnifiedParts(Parts):
 
     def minus(self, theta: Potentials) -> Belief:
         """U- and its gradient."""
-        return self.pair.minus(theta)
+        return self.pair.minus(self._observed(theta))
+
+    def _observed(self, theta: Potentials) -> Potentials:
+        """The scores of U-: theta, with the evidence of soft labels."""
+        evidence = self.sample.evidence
+        return theta if evidence is None else replace(theta, unary=theta.unary + evidence)
 
     def _augmented(self, theta: Potentials) -> Potentials:
         """theta + Delta."""
@@ -85,7 +91,7 @@ class UnifiedParts(Parts):
 
     def difference(self, theta: Potentials) -> Paired:
         """U+, U- and mu+ - mu- in one call; instances floored as in ``plus`` have difference and gradient 0."""
-        both = self.pair(self._augmented(theta), theta)
+        both = self.pair(self._augmented(theta), self._observed(theta))
         too_low = (both.plus < both.minus) & ~both.plus_status.exact
         if not too_low.any():
             return both

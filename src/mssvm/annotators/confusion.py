@@ -1,0 +1,151 @@
+"""Confusion tables of annotators: p_a(vote | true label), and the evidence that votes give for true labels.
+
+Every annotator has one table, or one for each vote that they gave to the site before (``context="previous"``): a crowd
+worker who has begun a span goes on with it, whatever the truth (Simpson and Gurevych 2019, sequential annotators).
+Tables shrink towards one that all annotators share, with ``strength`` pseudo-votes a row; the shared table shrinks
+towards the identity, with ``diagonal`` pseudo-votes a row. So few votes by one annotator do not overfit, and without
+any votes everybody is perfect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mssvm.annotators.votes import Votes
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.checks import count, number
+from mssvm.core.errors import InputError
+from mssvm.core.params import Settings
+
+CONTEXTS = ("auto", "none", "previous")
+SPREAD = 0.1  # pseudo-votes of the shared table off the diagonal: no vote is impossible
+
+
+@dataclass(frozen=True)
+class Annotators(Settings):
+    """How annotators are modelled.
+
+    Parameters
+    ----------
+    context : "auto", "none" or "previous"
+        What a vote depends on beside the true label: nothing, or the same annotator's vote on the site before. "auto"
+        is "previous" on sequences and "none" elsewhere.
+    strength : float
+        Pseudo-votes, by the shared table, in every row of an annotator's table.
+    diagonal : float
+        Pseudo-votes for the true label in every row of the shared table.
+    weight : float
+        Exponent of the votes' likelihood, in (0, 1]. Below 1 votes count for less than independent ones would:
+        annotators make the same mistakes, and one mistake often covers several sites.
+    max_iter : int
+        Rounds of expectation (true labels given votes and features) and maximisation (tables and weights).
+    tol : float
+        Rounds end when no probability of a true label moves by more than this on average.
+
+    >>> crowd = [[{"ann": "B", "bob": "B"}, {"ann": "I", "bob": "O"}, {"ann": "O"}], {"ann": y[1], "cat": y[1]}]
+    >>> ms.HCRF(ms.Chain(), annotators=ms.Annotators(), random_state=0).fit(X, crowd).predict(X)[0].tolist()
+    ['B', 'I', 'O']
+    """
+
+    context: str = "auto"
+    strength: float = 20.0
+    diagonal: float = 50.0
+    weight: float = 1.0
+    max_iter: int = 10
+    tol: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.context not in CONTEXTS:
+            raise InputError(f"context must be 'auto', 'none' or 'previous', got {self.context!r}.")
+        number(self.strength, "strength", low=0.0)
+        number(self.diagonal, "diagonal", low=0.0)
+        number(self.weight, "weight", above=0.0, high=1.0)
+        count(self.max_iter, "max_iter", 1)
+        number(self.tol, "tol", low=0.0)
+
+    def sequential(self, depth: int) -> bool:
+        """Whether votes depend on the annotator's vote before, for labels of ``depth`` axes."""
+        if self.context == "auto":
+            return depth == 1
+        if self.context == "previous" and depth != 1:
+            raise InputError("context='previous' is for sequences; use context='none'.")
+        return self.context == "previous"
+
+
+@dataclass(frozen=True, eq=False)
+class Confusion:
+    """``log_tables[a, c, y, v]``: log p of vote v by annotator a, in context c, where the truth is y.
+
+    There is one context, or one for each class of the vote before and one for none. ``shared`` (contexts, y, v) is the
+    table, as probabilities, that annotators shrink to; those who were never seen have it.
+    """
+
+    log_tables: Floats
+    shared: Floats
+    sequential: bool
+
+    @classmethod
+    def estimate(
+        cls, votes: Votes, posterior: Floats, settings: Annotators, sequential: bool, shared: Floats | None = None
+    ) -> Confusion:
+        """Tables of highest posterior density given the probabilities (sites, classes) of the true labels.
+
+        A vote for a set counts for its members in equal parts. Without a ``shared`` table it is estimated, too.
+        """
+        totals = expected_counts(votes, posterior, sequential)
+        if shared is None:
+            shared = totals.sum(axis=0) + settings.diagonal * np.eye(votes.n_classes) + SPREAD
+            shared /= shared.sum(axis=-1, keepdims=True)
+        tables = totals + max(settings.strength, 1e-12) * shared
+        tables /= tables.sum(axis=-1, keepdims=True)
+        with np.errstate(divide="ignore"):
+            return cls(np.log(tables), shared, sequential)
+
+    def contexts(self, votes: Votes) -> Ints:
+        """The context of every vote."""
+        return votes.previous if self.sequential else np.zeros(len(votes), dtype=np.int64)
+
+    def evidence(self, votes: Votes, weight: float = 1.0) -> Floats:
+        """(sites, classes): ``weight`` times the log likelihood of the votes on a site, 0 for the best true label."""
+        total = self.log_likelihood(votes)
+        best = total.max(axis=1, keepdims=True)
+        return weight * np.where(np.isfinite(best), total - best, total)
+
+    def log_likelihood(self, votes: Votes) -> Floats:
+        """(sites, classes): the log likelihood of the votes on a site for each true label."""
+        with np.errstate(divide="ignore"):
+            unseen = np.log(self.shared)
+        n_unseen = len(votes.names) - len(self.log_tables)
+        tables = self.log_tables
+        if n_unseen > 0:
+            tables = np.concatenate([tables, np.broadcast_to(unseen, (n_unseen, *unseen.shape))])
+        sizes = np.diff(votes.ptr)
+        annotator = np.repeat(votes.annotator, sizes)
+        context = np.repeat(self.contexts(votes), sizes)
+        by_member = tables[annotator, context, :, votes.label]
+        if len(by_member) and np.any(sizes != 1):
+            by_member = np.logaddexp.reduceat(by_member, votes.ptr[:-1], axis=0)
+        total = np.empty((votes.n_sites, votes.n_classes))
+        for state in range(votes.n_classes):
+            total[:, state] = np.bincount(votes.site, weights=by_member[:, state], minlength=votes.n_sites)
+        return total
+
+
+def expected_counts(votes: Votes, posterior: Floats, sequential: bool) -> Floats:
+    """[annotator, context, true label, vote]: how often each happened, given probabilities of the true labels."""
+    k = votes.n_classes
+    n_contexts = k + 1 if sequential else 1
+    sizes = np.diff(votes.ptr)
+    share = np.repeat(1.0 / np.maximum(sizes, 1), sizes)
+    context = votes.previous if sequential else np.zeros(len(votes), dtype=np.int64)
+    cell = np.repeat(votes.annotator * n_contexts + context, sizes)
+    site = np.repeat(votes.site, sizes)
+    n_cells = len(votes.names) * n_contexts
+    totals = np.empty((n_cells, k, k))
+    for state in range(k):
+        weights = share * posterior[site, state]
+        flat = np.bincount(cell * k + votes.label, weights=weights, minlength=n_cells * k)
+        totals[:, state, :] = flat.reshape(n_cells, k)
+    return totals.reshape(len(votes.names), n_contexts, k, k)
