@@ -70,6 +70,7 @@ INFERENCES = {
     "auto": Entry("mssvm.inference.base:Auto"),
     "exact": Entry("mssvm.inference.base:Exact"),
     "propagate": Entry("mssvm.inference.propagation:Propagate"),
+    "decompose": Entry("mssvm.inference.decomposition:Decompose"),
     "toulbar2": Entry("mssvm.inference.toulbar2:Toulbar2"),
 }
 STRUCTURES = {

@@ -349,6 +349,7 @@ class Training:
         missing = 1.0 - self.data.census.sites_labelled / self.data.census.sites
         dual = partial(self._has_dual, problem)
         exact = first is None or (first.exact and self._exact_when_smoothed(problem, w0))
+        exact = exact or bool(getattr(self.inference, "convergent", False))
         cuts = first is not None and first.exact and not exact and problem.n_weights <= FEW_WEIGHTS
         solver = self.plan.solver_for(exact, cuts, dual, missing, self.seed)
         self.calls += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mssvm.core.arrays import Ints
 from mssvm.core.potentials import Potentials, Term
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
@@ -13,6 +14,7 @@ from mssvm.engines.messages import MessagePlan
 from mssvm.engines.native.exact import NativePlan
 from mssvm.engines.native.features import LinearFeatures
 from mssvm.engines.native.messages import NativeMessagePlan
+from mssvm.engines.native.trws import ChainPlan
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ class NativeEngine(Workers):
 
     def messages(self, batch: Batch) -> MessagePlan:
         return NativeMessagePlan(batch, self)
+
+    def chains(self, batch: Batch, instances: Ints) -> ChainPlan:
+        return ChainPlan(batch, instances, self)
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
         return LinearFeatures(batch, terms, offset, n_weights)

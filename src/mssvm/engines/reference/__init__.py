@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
 
+from mssvm.core.arrays import Ints
 from mssvm.core.potentials import Potentials, Term
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Each, ExactSettings, Features
+from mssvm.engines.reference.chains import ReferenceChainPlan
 from mssvm.engines.reference.exact import ReferencePlan
 from mssvm.engines.reference.features import linear
 from mssvm.engines.reference.messages import ReferenceMessagePlan
@@ -35,6 +37,9 @@ class ReferenceEngine:
 
     def messages(self, batch: Batch) -> ReferenceMessagePlan:
         return ReferenceMessagePlan(batch)
+
+    def chains(self, batch: Batch, instances: Ints) -> ReferenceChainPlan:
+        return ReferenceChainPlan(batch, instances)
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
         return linear(batch, terms, offset, n_weights)
