@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology
 from mssvm.engines import engine_of
@@ -73,7 +74,7 @@ def test_sweeps_never_raise_the_bound_and_it_holds(seed: int) -> None:
     draw = Draw(seed)
     exact = Enumerate()(draw.batch, draw.theta, draw.query, draw.eps, draw.eps).value
     run = chains_of(NATIVE, draw.batch, np.arange(len(draw.batch))).run()
-    run.load(draw.theta, draw.query.allowed, draw.eps)
+    run.load(draw.theta, draw.query.allowed, draw.eps, draw.eps)
     last = np.full(len(draw.batch), np.inf)
     for _ in range(8):
         value = run.sweep(1)
@@ -89,7 +90,7 @@ def test_native_sweeps_are_those_of_the_reference(seed: int) -> None:
     mu, values, residual, states = [], [], [], []
     for engine in (NATIVE, REFERENCE):
         run = chains_of(engine, draw.batch, every).run()
-        run.load(draw.theta, draw.query.allowed, draw.eps)
+        run.load(draw.theta, draw.query.allowed, draw.eps, draw.eps)
         values.append(run.sweep(3))
         states.append(np.zeros(draw.batch.n_vars, dtype=np.int64))
         run.decode(states[-1])
@@ -157,6 +158,62 @@ def test_answers_lie_between_their_bounds(seed: int) -> None:
         found = score(draw.batch, draw.theta, belief.decode(draw.batch))
         inexact = feasible & ~status.exact
         np.testing.assert_allclose(found[inexact], status.lower[inexact], rtol=1e-9, atol=1e-9)
+
+
+PAIRS = [(0.25, 1.0), (1.0, 0.5), (0.1, 2.0), (0.5, 0.5), (1.0, 1.0)]
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_two_temperatures_hold_never_rise_and_their_marginals_are_their_gradient(seed: int) -> None:
+    draw = Draw(5000 + seed, roles=True)
+    batch, allowed = draw.batch, draw.query.allowed
+    eps_y, eps_h = PAIRS[seed % len(PAIRS)]
+    hidden = ~draw.query.output & (draw.query.n_allowed(batch) > 1)
+    exact = Enumerate()(batch, draw.theta, draw.query, eps_y, eps_h).value
+    run = chains_of(NATIVE, batch, np.arange(len(batch)), hidden).run()
+    run.load(draw.theta, allowed, eps_y, eps_h)
+    last = np.full(len(batch), np.inf)
+    for _ in range(8):
+        value = run.sweep(1)
+        assert np.all(value <= last + 10 * rounding(value))
+        assert np.all(value >= exact - 10 * rounding(exact))
+        last = value
+    mu = Marginals.zeros(batch)
+    run.read(mu)
+    possible = np.isfinite(last)
+    mass = np.add.reduceat(mu.unary, batch.unary_ptr[:-1])
+    np.testing.assert_allclose(mass[possible[batch.owner]], 1.0, atol=1e-9)
+    strongest = max(np.abs(draw.theta.unary).max(), np.abs(draw.theta.tables).max(initial=0.0))
+    if not possible.all() or strongest > 50.0:
+        return  # differences of large numbers have no digits left
+    steps = [draw.rng.normal(size=size) for size in (batch.n_states, batch.n_table_entries)]
+
+    def at(t: float) -> float:
+        theta = Potentials(draw.theta.unary + t * steps[0], draw.theta.tables + t * steps[1])
+        run.load(theta, allowed, eps_y, eps_h)
+        return float(run.sweep(0).sum())
+
+    slope = (at(1e-5) - at(-1e-5)) / 2e-5
+    assert mu.unary @ steps[0] + batch.fold(mu.tables) @ steps[1] == pytest.approx(slope, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("eps_y", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize("eps_h", [0.0, 0.25, 1.0])
+def test_answers_at_nine_pairs_of_temperatures(eps_y: float, eps_h: float) -> None:
+    for seed in range(12):
+        draw = Draw(7000 + seed, roles=True)
+        exact = Enumerate()(draw.batch, draw.theta, draw.query, eps_y, eps_h).value
+        infer = Decompose(sweeps=20)
+        if eps_h == 0.0 < eps_y:
+            with pytest.raises(UnsupportedError):
+                for more in range(8):  # until an instance has both roles and a cycle
+                    both = Draw(7000 + more, roles=True)
+                    infer(both.batch, both.theta, both.query, eps_y, eps_h)
+            return
+        status = infer(draw.batch, draw.theta, draw.query, eps_y, eps_h).status
+        feasible, slack = np.isfinite(exact), 10 * rounding(exact)
+        assert np.all(status.upper[feasible] >= (exact - slack)[feasible])
+        assert np.all(status.lower[feasible] <= (exact + slack)[feasible])
 
 
 def test_forests_are_exact() -> None:

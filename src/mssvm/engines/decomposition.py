@@ -25,7 +25,7 @@ class ChainRun(Protocol):
 
     messages: Floats
 
-    def load(self, theta: Potentials, allowed: Bools, eps: float) -> None:
+    def load(self, theta: Potentials, allowed: Bools, eps_y: float, eps_h: float) -> None:
         """Take scores over; messages stay as they are."""
 
     def sweep(self, n: int) -> Floats:
@@ -46,8 +46,8 @@ class ChainPlan(Protocol):
         """A run that begins with messages of zero."""
 
 
-def chains_of(engine: Engine, batch: Batch, instances: Ints) -> ChainPlan:
-    """The chains of some instances on an engine."""
+def chains_of(engine: Engine, batch: Batch, instances: Ints, hidden: Bools | None = None) -> ChainPlan:
+    """The chains of some instances on an engine; ``hidden`` variables of the batch have a temperature of their own."""
     able = engine if hasattr(engine, "chains") else engine_of("auto", engine.threads)
-    plan: ChainPlan = able.chains(batch, instances)  # type: ignore[attr-defined]
+    plan: ChainPlan = able.chains(batch, instances, hidden)  # type: ignore[attr-defined]
     return plan

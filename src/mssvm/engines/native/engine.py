@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mssvm.core.arrays import Ints
+from mssvm.core.arrays import Bools, Ints
 from mssvm.core.potentials import Potentials, Term
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
@@ -30,8 +30,8 @@ class NativeEngine(Workers):
     def messages(self, batch: Batch) -> MessagePlan:
         return NativeMessagePlan(batch, self)
 
-    def chains(self, batch: Batch, instances: Ints) -> ChainPlan:
-        return ChainPlan(batch, instances, self)
+    def chains(self, batch: Batch, instances: Ints, hidden: Bools | None) -> ChainPlan:
+        return ChainPlan(batch, instances, self, hidden)
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
         return LinearFeatures(batch, terms, offset, n_weights)

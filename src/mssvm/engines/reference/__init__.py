@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
 
-from mssvm.core.arrays import Ints
+from mssvm.core.arrays import Bools, Ints
+from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Potentials, Term
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Each, ExactSettings, Features
@@ -38,7 +39,9 @@ class ReferenceEngine:
     def messages(self, batch: Batch) -> ReferenceMessagePlan:
         return ReferenceMessagePlan(batch)
 
-    def chains(self, batch: Batch, instances: Ints) -> ReferenceChainPlan:
+    def chains(self, batch: Batch, instances: Ints, hidden: Bools | None) -> ReferenceChainPlan:
+        if hidden is not None:
+            raise UnsupportedError("the reference engine has the decomposition bound at one temperature only.")
         return ReferenceChainPlan(batch, instances)
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:

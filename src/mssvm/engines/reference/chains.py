@@ -109,11 +109,11 @@ class ReferenceChainRun:
         """The message of every slot, as a part of ``messages``."""
         return np.split(self.messages, self.ends)
 
-    def load(self, theta: Potentials, allowed: Bools, eps: float) -> None:
+    def load(self, theta: Potentials, allowed: Bools, eps_y: float, eps_h: float) -> None:
         """Take scores over."""
         unary = np.where(allowed, theta.unary, -np.inf)
         self.unary = np.split(unary, self.batch.unary_ptr[1:-1])
-        self.tables, self.eps = theta.tables, eps
+        self.tables, self.eps = theta.tables, eps_y
 
     def _table(self, slot: int) -> Floats:
         """The table of a slot's factor, its own variable along the rows."""

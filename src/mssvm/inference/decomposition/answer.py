@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 COLD_SWEEPS = 20  # before the first evaluation of a training
 AT_A_TIME = 8  # sweeps between two looks at the bound
+LOWEST = 0.05  # of eps_h: the eps_y at which a maximum over outputs is swept
 PROVEN = 1e-9  # of a maximum: a gap that is rounding
 
 
@@ -34,10 +36,32 @@ class ChainTask:
     eps_h: float
 
     def __post_init__(self) -> None:
-        if self.eps_y != self.eps_h:
+        if self.eps_h == 0.0 < self.eps_y:
             raise UnsupportedError(
-                "outputs and hidden variables at two temperatures are not taken apart into chains yet."
+                f"instance {int(self.instances[0])} has outputs at eps_y = {self.eps_y} and hidden variables at "
+                "eps_h = 0, which are not taken apart into chains; use exact elimination or a small positive eps_h."
             )
+
+    @property
+    def nested(self) -> bool:
+        """Whether there are two temperatures."""
+        return self.eps_y != self.eps_h
+
+    @property
+    def moving(self) -> float:
+        """The lowest eps_y at which sweeps move scores between chains: a maximum has no marginals to make equal."""
+        return max(self.eps_y, LOWEST * self.eps_h) if self.nested else self.eps_y
+
+    @cached_property
+    def hidden(self) -> Bools | None:
+        """At two temperatures, the variables at eps_h."""
+        if not self.nested:
+            return None
+        return ~self.query.output & (self.query.n_allowed(self.plan.batch) > 1)
+
+    def run(self) -> ChainRun:
+        """Chains without messages."""
+        return self.plan.chains(self.instances, self.hidden).run()
 
 
 class ChainAnswer:
@@ -46,12 +70,13 @@ class ChainAnswer:
     def __init__(self, task: ChainTask, theta: Potentials, belief: Belief, side: str) -> None:
         self.task, self.theta, self.belief, self.side = task, theta, belief, side
         self.plan, self.settings, self.batch = task.plan, task.plan.settings, task.plan.batch
-        self.eps, self.instances = task.eps_y, task.instances
+        self.eps, self.instances = task.moving, task.instances
         self.size = np.diff(self.batch.var_ptr)[self.instances]
 
     def run(self) -> Belief:
         chains, fresh = self._chains()
-        chains.load(self.theta, self.task.query.allowed, self.eps)
+        task = self.task
+        chains.load(self.theta, task.query.allowed, task.moving, task.eps_h)
         if not self.side:
             value, fall, sweeps = self._converge(chains)
         else:
@@ -62,18 +87,22 @@ class ChainAnswer:
         converged = fall <= self._enough(value[self.instances])
         if self.eps == 0.0:
             return self._maximum(chains, value, converged, sweeps)
-        return self._sum(chains, value, converged, sweeps)
+        residual = chains.read(self.belief.mu)
+        if task.moving > task.eps_y:
+            chains.load(self.theta, task.query.allowed, task.eps_y, task.eps_h)
+            value = chains.sweep(0)
+        return self._sum(value, converged, sweeps, residual)
 
     def _chains(self) -> tuple[ChainRun, bool]:
         """The messages to go on from, and whether they are new."""
-        plan = self.plan
+        kept = self.plan.kept
         if not self.side:
-            return plan.chains(self.instances).run(), True
-        key = self.side, self.instances.tobytes()
-        fresh = key not in plan.kept
+            return self.task.run(), True
+        key = self.side, self.task.nested, self.instances.tobytes()
+        fresh = key not in kept
         if fresh:
-            plan.kept[key] = plan.chains(self.instances).run()
-        return plan.kept[key], fresh
+            kept[key] = self.task.run()
+        return kept[key], fresh
 
     def _fall(self, before: Floats, value: Floats) -> Floats:
         """Of the bounds of the task's instances; none where no assignment is possible."""
@@ -98,15 +127,14 @@ class ChainAnswer:
             if done >= most or bool(np.all(fall <= self._enough(value[self.instances]))):
                 return value, fall, done
 
-    def _sum(self, chains: ChainRun, value: Floats, converged: Bools, sweeps: int) -> Belief:
-        belief, mine = self.belief, self.instances
-        residual = chains.read(belief.mu)
+    def _sum(self, value: Floats, converged: Bools, sweeps: int, residual: Floats) -> Belief:
+        belief, mine, task = self.belief, self.instances, self.task
         upper = value[mine]
         belief.value[mine] = upper
         self._clear(upper == -np.inf)
         lower = np.full(len(mine), np.nan)
         if not self.side:
-            lower = product_bound(self.batch, self.theta, self.task.query, self.eps, self.eps, belief.mu, mine)
+            lower = product_bound(self.batch, self.theta, task.query, task.eps_y, task.eps_h, belief.mu, mine)
         return self._report("decomposition bound", converged, sweeps, residual[mine], lower, upper)
 
     def _maximum(self, chains: ChainRun, value: Floats, converged: Bools, sweeps: int) -> Belief:

@@ -30,8 +30,8 @@ class DecompositionPlan:
     settings: Decompose
     batch: Batch
     engine: Engine
-    kept: dict[tuple[str, bytes], ChainRun] = field(default_factory=dict, repr=False)
-    _plans: dict[bytes, ChainPlan] = field(default_factory=dict, repr=False)
+    kept: dict[tuple[str, bool, bytes], ChainRun] = field(default_factory=dict, repr=False)
+    _plans: dict[tuple[bytes, bytes], ChainPlan] = field(default_factory=dict, repr=False)
 
     @cached_property
     def exact(self) -> ExactPlan:
@@ -39,11 +39,11 @@ class DecompositionPlan:
         settings = ExactSettings(limits.memory_limit, operations_limit=limits.operations_limit)
         return self.engine.exact(self.batch, settings)
 
-    def chains(self, instances: Ints) -> ChainPlan:
-        """The chains of some instances, laid out once."""
-        key = instances.tobytes()
+    def chains(self, instances: Ints, hidden: Bools | None) -> ChainPlan:
+        """The chains of some instances, laid out once; ``hidden`` variables have a temperature of their own."""
+        key = instances.tobytes(), b"" if hidden is None else hidden.tobytes()
         if key not in self._plans:
-            self._plans[key] = chains_of(self.engine, self.batch, instances)
+            self._plans[key] = chains_of(self.engine, self.batch, instances, hidden)
         return self._plans[key]
 
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Bound:

@@ -1,10 +1,5 @@
 // Calls of the decomposition bound (trws.hpp): load scores, sweep, read marginals, decode. Tasks run on threads.
-#include "trws.hpp"
-
-#include <memory>
-#include <new>
-
-#include "parallel.hpp"
+#include "trws_tasks.hpp"
 
 using namespace mssvm;
 
@@ -25,50 +20,6 @@ struct LoadCall {
     int64_t threads;
 };
 
-class Room {
-public:
-    explicit Room(int64_t vectors)
-        : memory_(static_cast<Vec *>(::operator new(size_t(vectors) * sizeof(Vec), std::align_val_t(sizeof(Vec))))) {}
-    ~Room() { ::operator delete(memory_, std::align_val_t(sizeof(Vec))); }
-    Vec *data() { return memory_; }
-
-private:
-    Vec *memory_;
-};
-
-void check(const ChainLayout &a) {
-    int64_t groups = a.in_count.size, slots = a.message_at.size;
-    require(a.task_ptr.size >= 1 && a.state_at.size == groups + 1 && a.slot_ptr.size == groups + 1 &&
-                a.variable.size == groups * L && a.root.size == groups * L && a.left.size == groups * L,
-            "the columns of groups have different lengths.");
-    require(a.read_at.size == slots && a.partner.size == slots && a.other_card.size == slots &&
-                a.transposed.size == slots && a.aligned.size == slots && a.tied.size == slots,
-            "the columns of slots have different lengths.");
-    for (const Shorts &by_lane : {a.reverse, a.reverse_read, a.table, a.scaled, a.mu, a.other})
-        require(by_lane.size == slots * L, "the lanes of slots have different lengths.");
-    require(a.rho.size == slots * L, "the lanes of slots have different lengths.");
-    require(a.widest >= 1 && a.widest <= 1 << 20, "a variable has between one and 2^20 states.");
-    for (int64_t t = 1; t < a.task_ptr.size; ++t)
-        require(a.task_ptr[t] >= a.task_ptr[t - 1] && a.task_ptr[t] <= groups, "a task has groups that are not there.");
-}
-
-void check(const ChainCall &c) {
-    check(nested(c.layout));
-    const ChainLayout &a = *c.layout;
-    int64_t groups = a.in_count.size;
-    require(c.unary.size >= (groups ? a.state_at[groups] : 0) * L, "there are too few scores.");
-    require(c.rule >= 0 && c.rule <= 2, "there are three rules.");
-    require(c.sweeps >= 0 && c.threads >= 1 && c.threads <= 4096, "sweeps or threads are out of range.");
-}
-
-// The number of states of a group and of all neighbours, where that is one of few; 0 otherwise.
-int square(const ChainLayout &a, int64_t g) {
-    int64_t k = a.state_at[g + 1] - a.state_at[g];
-    for (int64_t s = a.slot_ptr[g]; s < a.slot_ptr[g + 1]; ++s)
-        if (a.other_card[s] != k) return 0;
-    return k >= 2 && k <= 5 ? int(k) : 0;
-}
-
 template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_t g, Vec *room, F f) {
     switch (square(*c.layout, g)) {
         case 2: return f(Chains<2, rule>(c, room));
@@ -77,23 +28,6 @@ template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_
         case 5: return f(Chains<5, rule>(c, room));
         default: return f(Chains<0, rule>(c, room));
     }
-}
-
-// work(rule) with the rule as a constant.
-template <class Work> void by_rule(const ChainCall &c, Work work) {
-    if (c.rule == 0) work(std::integral_constant<Rule, Rule::maxima>());
-    else if (c.rule == 1) work(std::integral_constant<Rule, Rule::scaled>());
-    else work(std::integral_constant<Rule, Rule::scores>());
-}
-
-template <class Work> int64_t each_task(const ChainCall &c, Work work) {
-    check(c);
-    const ChainLayout &a = *c.layout;
-    parallel_for(a.task_ptr.size - 1, int(c.threads), [&](int64_t task) {
-        Room room(8 * a.widest);
-        by_rule(c, [&](auto rule) { work(rule, a.task_ptr[task], a.task_ptr[task + 1], room.data()); });
-    });
-    return 0;
 }
 
 constexpr double SAFE_RANGE = 600.0;  // of a table in units of its temperature: no entry that counts is lost
@@ -156,7 +90,8 @@ MSSVM_API mssvm_trws_load(const LoadCall *call) {
 // Sweeps forwards and backwards; `value` is the bound after the last of them.
 MSSVM_API mssvm_trws_sweep(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
-        return each_task(c, [&](auto rule, int64_t first, int64_t end, Vec *room) {
+        check(c);
+        return each_task(c, 8 * c.layout->widest, [&](auto rule, int64_t first, int64_t end, Vec *room) {
             const ChainLayout &a = *c.layout;
             constexpr Rule sums = decltype(rule)::value;
             for (int64_t sweep = 1; sweep <= c.sweeps; ++sweep) {
@@ -176,7 +111,8 @@ MSSVM_API mssvm_trws_sweep(const ChainCall *call) {
 // Marginals and residuals at the messages of the last sweep.
 MSSVM_API mssvm_trws_read(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
-        return each_task(c, [&](auto rule, int64_t first, int64_t end, Vec *room) {
+        check(c);
+        return each_task(c, 8 * c.layout->widest, [&](auto rule, int64_t first, int64_t end, Vec *room) {
             constexpr Rule sums = decltype(rule)::value;
             if constexpr (sums != Rule::maxima)
                 for (int64_t g = first; g < end; ++g)
@@ -187,7 +123,8 @@ MSSVM_API mssvm_trws_read(const ChainCall *call) {
 
 MSSVM_API mssvm_trws_decode(const ChainCall *call) {
     return guarded(call, [](const ChainCall &c) -> int64_t {
-        return each_task(c, [&](auto, int64_t first, int64_t end, Vec *room) {
+        check(c);
+        return each_task(c, 8 * c.layout->widest, [&](auto, int64_t first, int64_t end, Vec *room) {
             for (int64_t g = first; g < end; ++g) Chains<0, Rule::maxima>(c, room).decode(g);
         });
     });

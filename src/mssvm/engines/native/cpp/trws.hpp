@@ -45,7 +45,11 @@ struct ChainLayout {
     Shorts reverse;     // number of the first state of the message against this one
     Shorts reverse_read, table, scaled, mu, other;
     Floats rho;
-    int64_t widest;
+    // For two temperatures (nested.hpp):
+    Bytes8 hidden;        // by group
+    Bytes8 other_hidden;  // by slot
+    Ints shift_at;        // by slot: vector of its chain's shift at this variable
+    int64_t widest, degree;
 };
 
 struct ChainCall {
@@ -61,7 +65,8 @@ struct ChainCall {
     Floats mu_unary, mu_tables;
     Floats residual;  // by instance: how far the marginals of a variable in two chains are apart, at most
     Ints states;      // by variable
-    double eps;
+    Floats shifts;    // for two temperatures: of the variables' scores, by chain
+    double eps, eps_h;
     int64_t rule, sweeps, threads;
 };
 
