@@ -8,9 +8,11 @@ from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.topology import Batch, spread
 from mssvm.engines.base import Engine
+from mssvm.inference.propagation import Propagate
 from mssvm.inference.propagation.cuts import CutModel
 
 EXPANSIONS = 3  # rounds over all states
+SEARCHED = 1 << 14  # variables of an instance that is worth a search
 OPEN = 1e-9  # of a score: gaps above this are worth more work
 
 
@@ -34,7 +36,9 @@ class Labelling:
     def improve(self, upper: Floats) -> Floats:
         """Raise scores where the bound from above is not met; a bound that cuts may have lowered."""
         self._relabel(self._open(upper))
-        return self._cut(upper)
+        upper = self._cut(upper)
+        self._search(self._open(upper))
+        return upper
 
     def mark(self, mu: Marginals) -> None:
         """Write the labelling as marginals: point masses."""
@@ -77,6 +81,14 @@ class Labelling:
         states = self.states.copy()
         model.relabel(instances, free, states)
         self.take(states)
+
+    def _search(self, instances: Ints) -> None:
+        """The search of propagation over starts, on graphs that are not too large."""
+        small = instances[np.diff(self.batch.var_ptr)[instances] <= SEARCHED]
+        if not len(small):
+            return
+        search = Propagate().plan(self.batch, self.engine).bind(self.query, 0.0, 0.0, small)
+        self.take(search(self.theta).decode(self.batch))
 
     def _cut(self, upper: Floats) -> Floats:
         """Cuts between two states are exact where neighbours attract each other; else expansions of every state."""
