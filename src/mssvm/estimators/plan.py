@@ -7,6 +7,8 @@ Names become objects here, by the tables of ``core.registry``. "auto" means
     members with a maximum                      L-BFGS through the           BCFW where all is labelled, else
                                                 temperatures of ``SMOOTHED`` Subgradient (Adam, averaged)
 
+Approximate inference that is a convergent bound ("decompose") is trained as exact inference is.
+
 A solver by name minimises the objective; "auto" stops cooling where predictions are best (docs/defaults.md).
 """
 
@@ -44,6 +46,7 @@ SUPPORTS = ("all", "seen")
 STARTS = ("auto", "zeros", "random", "hcrf")
 LARGEST_SEED = np.iinfo(np.int32).max
 SMOOTHED, SPARSE_SMOOTHED = (1.0, 0.25), (1.0, 0.5)  # temperatures of L-BFGS as "auto", and where labels are sparse:
+BOUNDED_TOLERANCE = 1e-3  # of L-BFGS as "auto" on convergent bounds, whose messages go on converging with the weights
 SPARSE = 2 / 3  # where more than this share of the labels is missing
 
 Strategy = Callable[[TrainingProblem, Floats, Minimise], Solution]
@@ -78,18 +81,22 @@ class TrainingPlan:
     rng: np.random.RandomState
     verbose: bool
 
-    def solver_for(self, exact: bool, cuts: bool, dual: Callable[[], bool], missing: float, seed: int) -> Solver[Any]:
+    def solver_for(
+        self, exact: bool, cuts: bool, dual: Callable[[], bool], missing: float, seed: int, bounded: bool = False
+    ) -> Solver[Any]:
         """The solver, once it is known whether inference is exact, or is so by minimum cuts at temperature 0 for a few
-        weights, whether the problem has a dual, and what share of the labels is missing: by name with the estimator's
-        settings, or a solver object as it is."""
+        weights, whether the problem has a dual, what share of the labels is missing, and whether values are convergent
+        bounds: by name with the estimator's settings, or a solver object as it is."""
         solver, settings = self.solver, dict[str, Any]()
         if isinstance(solver, Solver):
             if self.max_iter is not None or self.tol is not None:
                 reason = "max_iter and tol belong to solvers given by name; set them in the solver object instead."
                 raise InputError(reason)
             return solver
-        if solver == "auto" and (exact or self.l1_ratio > 0):  # absolute values are for L-BFGS alone
+        if solver == "auto" and (exact or bounded or self.l1_ratio > 0):  # absolute values are for L-BFGS alone
             solver, settings["schedule"] = "lbfgs", SPARSE_SMOOTHED if missing > SPARSE else SMOOTHED
+            if bounded:
+                settings["tolerance"] = BOUNDED_TOLERANCE
         elif solver == "auto":
             solver = self._dual_solver(cuts) if dual() else "adam"
         if not isinstance(solver, str) or solver not in SOLVERS:

@@ -349,9 +349,9 @@ class Training:
         missing = 1.0 - self.data.census.sites_labelled / self.data.census.sites
         dual = partial(self._has_dual, problem)
         exact = first is None or (first.exact and self._exact_when_smoothed(problem, w0))
-        exact = exact or bool(getattr(self.inference, "convergent", False))
+        bounded = not exact and self._converges()
         cuts = first is not None and first.exact and not exact and problem.n_weights <= FEW_WEIGHTS
-        solver = self.plan.solver_for(exact, cuts, dual, missing, self.seed)
+        solver = self.plan.solver_for(exact, cuts, dual, missing, self.seed, bounded)
         self.calls += 1
         if self.warm:
             solver = solver.near()
@@ -379,6 +379,12 @@ class Training:
             return True
         with ONE_BLAS_THREAD:
             return problem.at(*begin).difference(w0).exact
+
+    def _converges(self) -> bool:
+        """Whether approximate inference changes little with the weights, as a bound does and a search does not."""
+        ask = getattr(self.inference, "converges", None)
+        sample = getattr(self.data, "sample", None)
+        return ask is not None and sample is not None and bool(ask(sample.batch))
 
     def no_better_than_zero(self, chosen: Solution) -> bool:
         """Whether a margin ended where weights of zero are as good, up to a share of ``NEARLY``."""

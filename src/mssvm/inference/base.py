@@ -13,16 +13,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Ints
+from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch, spread
 from mssvm.engines import engine_of
 from mssvm.engines.base import METHODS, Bound, Engine, ExactPlan, ExactSettings, Pair, Plan, TwoCalls
+
+if TYPE_CHECKING:
+    from mssvm.inference.decomposition.plan import DecompositionPlan
+
+WIDE = ("propagate", "decompose")  # what answers where exact inference does not fit
 
 
 class Inference(Protocol):
@@ -100,13 +106,16 @@ class Exact(Settings):
 
 @dataclass(frozen=True)
 class Auto(Settings):
-    """``Exact`` for instances whose elimination fits the limits, ``Propagate`` for the others; ``Status.method`` tells.
+    """``Exact`` for instances whose elimination fits the limits, ``Propagate`` or ``Decompose`` for the others;
+    ``Status.method`` tells.
 
     Parameters
     ----------
     memory_limit : bytes of workspace that exact inference may use on an instance.
     operations_limit : table entries that exact inference may visit in a call on an instance.
     effort : of propagation: "fast", "normal", "careful" or a number.
+    wide : what answers where exact inference does not fit: "propagate" (belief propagation) or "decompose" (a
+        convergent upper bound, on graphs whose factors join two variables; belief propagation on others).
     threads : threads of the engine where none is given; results do not depend on it.
     seed : of propagation.
 
@@ -119,6 +128,15 @@ class Auto(Settings):
     effort: int | str = "normal"
     threads: int = 1
     seed: int = 0
+    wide: str = "propagate"
+
+    def __post_init__(self) -> None:
+        if self.wide not in WIDE:
+            raise InputError(f"wide is {self.wide!r}; it must be one of {', '.join(map(repr, WIDE))}.")
+
+    def converges(self, batch: Batch) -> bool:
+        """Whether small changes of weights change all values little, so that L-BFGS can minimise them."""
+        return self.wide == "decompose" and bool(batch.pairwise.all())
 
     def plan(self, batch: Batch, engine: Engine | None = None) -> AutoPlan:
         engine = engine or engine_of("auto", self.threads)
@@ -147,13 +165,29 @@ class AutoPlan:
         query.check(self.batch)
         return self._bound(query, eps_y, eps_h, self.fits(query, eps_y, eps_h), instances)
 
-    def _bound(self, query: Query, eps_y: float, eps_h: float, fits: Bools, instances: Ints | None = None) -> Bound:
+    def _bound(
+        self, query: Query, eps_y: float, eps_h: float, fits: Bools, instances: Ints | None = None, side: str = ""
+    ) -> Bound:
+        """Each instance by its method; ``side`` names the query in training, which goes on from earlier messages."""
         asked = spread(instances, len(self.batch))
         exact, others = np.flatnonzero(asked & fits), np.flatnonzero(asked & ~fits)
         if not len(others):
             return self.exact.bind(query, eps_y, eps_h, instances)
-        messages = self._propagation.bind(query, eps_y, eps_h, others)
-        return Merged(fits, self.exact.bind(query, eps_y, eps_h, exact), messages) if len(exact) else messages
+        chains = np.zeros(len(self.batch), dtype=bool)
+        if self.settings.wide == "decompose":
+            chains = self.batch.pairwise & asked & ~fits
+        bounded, others = np.flatnonzero(chains), np.flatnonzero(asked & ~fits & ~chains)
+        parts = list[tuple[Bools, Bound]]()
+        if len(exact):
+            parts.append((fits, self.exact.bind(query, eps_y, eps_h, exact)))
+        if len(bounded):
+            parts.append((chains, self._decomposition.bound(query, eps_y, eps_h, bounded, side)))
+        if len(others):
+            parts.append((asked & ~fits & ~chains, self._propagation.bind(query, eps_y, eps_h, others)))
+        bound = parts[0][1]
+        for mine, part in parts[1:]:
+            bound = Merged(~mine, bound, part)
+        return bound
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         fits, narrower_fits = self.fits(query, eps_y, eps_h), self.fits(narrower, eps_y, eps_h)
@@ -161,8 +195,17 @@ class AutoPlan:
             return self.exact.pair(query, narrower, eps_y, eps_h)
         query.check(self.batch)
         narrower.check(self.batch)
-        plus = self._bound(query, eps_y, eps_h, fits)
-        return TwoCalls(plus, self._bound(narrower, eps_y, eps_h, narrower_fits))
+        if self.settings.wide == "decompose":  # the difference of two bounds; forests are exact there too
+            narrower_fits = narrower_fits & fits
+        plus = self._bound(query, eps_y, eps_h, fits, side="plus")
+        return TwoCalls(plus, self._bound(narrower, eps_y, eps_h, narrower_fits, side="minus"))
+
+    @cached_property
+    def _decomposition(self) -> DecompositionPlan:
+        from mssvm.inference.decomposition import Decompose  # its kernels are loaded only when used
+
+        limits = self.settings
+        return Decompose(memory_limit=limits.memory_limit).plan(self.batch, self.engine)
 
     @cached_property
     def _propagation(self) -> Plan:
@@ -173,14 +216,14 @@ class AutoPlan:
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """Exact answers where they fit, messages elsewhere, as one."""
+    """The answers of two methods as one: of the first where it ``fits``."""
 
     fits: Bools
-    exact: Bound
-    messages: Bound
+    first: Bound
+    second: Bound
 
     def __call__(self, theta: Potentials) -> Belief:
-        return joined(self.exact(theta), self.messages(theta), self.fits)
+        return joined(self.first(theta), self.second(theta), self.fits)
 
 
 def joined(one: Belief, two: Belief, first: Bools) -> Belief:

@@ -9,7 +9,6 @@ on a grid the diagonals. A slot is one factor of one variable; groups have slots
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -111,9 +110,30 @@ class ScaledTables:
     total: int
 
 
+@dataclass(frozen=True, eq=False)
 class ChainLayout:
-    """Groups, slots and tables of some instances of a batch. With ``hidden`` variables (a mask over the batch) messages
-    to these have a row for every state of an output."""
+    """Some instances of a batch as the kernels take them, and how many numbers scores, messages, shifts and readings
+    have; ``nested``: at two temperatures."""
+
+    record: Record
+    tables: ScaledTables
+    nested: bool
+    n_states: int
+    n_messages: int
+    n_shifts: int
+    n_read: int
+
+
+def chain_layout(batch: Batch, instances: Ints, hidden: Bools | None = None) -> ChainLayout:
+    """The layout of some instances. With ``hidden`` variables (a mask over the batch) messages to these have a row for
+    every state of an output."""
+    made = LayoutBuilder(batch, instances, hidden)
+    sizes = made.n_states, made.n_messages, made.n_shifts, made.n_read
+    return ChainLayout(made.record, made.tables, made.nested, *sizes)
+
+
+class LayoutBuilder:
+    """The arrays that a layout is made from, by variable and by slot of all instances; let go when it is made."""
 
     def __init__(self, batch: Batch, instances: Ints, hidden: Bools | None = None) -> None:
         self.batch, self.width = batch, lanes()
@@ -226,7 +246,7 @@ class ChainLayout:
         self.scaled = begin[:-1][inverse] if len(where) else NO_INTS
         return ScaledTables(at[where], sizes, self.weight[where], begin[:-1], int(begin[-1]))
 
-    @cached_property
+    @property
     def record(self) -> Record:
         """The layout as the kernels take it."""
         batch, width = self.batch, self.width

@@ -12,7 +12,7 @@ from mssvm.core.library import FLOAT, FLOATS, INT, INTS, MASK, Function, Record,
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
-from mssvm.engines.native.chain_layout import LAYOUT, ChainLayout
+from mssvm.engines.native.chain_layout import LAYOUT, chain_layout
 
 MAXIMA, SCALED, SCORES = range(3)  # as ``Rule`` of the kernel
 NO_FLOATS, NO_INTS = np.zeros(0), np.zeros(0, dtype=np.int64)
@@ -66,7 +66,7 @@ class ChainPlan:
 
     def __init__(self, batch: Batch, instances: Ints, workers: Workers, hidden: Bools | None = None) -> None:
         self.batch, self.workers = batch, workers
-        self.layout = ChainLayout(batch, np.asarray(instances, dtype=np.int64), hidden)
+        self.layout = chain_layout(batch, np.asarray(instances, dtype=np.int64), hidden)
         self.owner = np.ascontiguousarray(batch.owner, dtype=np.int64)
 
     def run(self) -> ChainRun:

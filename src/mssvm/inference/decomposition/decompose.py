@@ -41,11 +41,13 @@ class Decompose(Settings):
     operations_limit: float = 1e6
     threads: int = 1
 
-    convergent = True  # small changes of the weights change values little: L-BFGS can minimise them
-
     @cached_property
     def _engine(self) -> Engine:
         return engine_of("auto", self.threads)
+
+    def converges(self, batch: Batch) -> bool:
+        """Whether small changes of weights change all values little, so that L-BFGS can minimise them."""
+        return True
 
     def plan(self, batch: Batch, engine: Engine | None = None) -> DecompositionPlan:
         """The bound on a batch, on an engine (default: the usual one with ``threads`` threads)."""

@@ -48,14 +48,15 @@ class DecompositionPlan:
 
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Bound:
         """Every call begins without messages and sweeps until the bound has converged."""
-        return self._bound(query, eps_y, eps_h, instances, "")
+        return self.bound(query, eps_y, eps_h, instances, "")
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         """Two queries of training: each call goes on from the messages of the last one."""
-        plus = self._bound(query, eps_y, eps_h, None, "plus")
-        return TwoCalls(plus, self._bound(narrower, eps_y, eps_h, None, "minus"))
+        plus = self.bound(query, eps_y, eps_h, None, "plus")
+        return TwoCalls(plus, self.bound(narrower, eps_y, eps_h, None, "minus"))
 
-    def _bound(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None, side: str) -> DecompositionBound:
+    def bound(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None, side: str) -> DecompositionBound:
+        """A query of some instances; a ``side`` of training keeps its messages between calls, no side begins anew."""
         query.check(self.batch)
         eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
         every = np.arange(len(self.batch)) if instances is None else np.asarray(instances, dtype=np.int64)
