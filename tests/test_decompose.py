@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
+import mssvm as ms
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology
@@ -14,6 +18,7 @@ from mssvm.engines.native.chains import chain_cover
 from mssvm.engines.reference.chains import ReferenceCover
 from mssvm.inference import Decompose, Enumerate
 from mssvm.inference.enumerate import score
+from mssvm.optim import Checkpoint
 
 NATIVE, REFERENCE = engine_of("native"), engine_of("reference")
 
@@ -240,3 +245,50 @@ def test_threads_do_not_change_bits() -> None:
     for one, two in ((0, 1), (0, 2)):
         for first, second in zip(found[one], found[two], strict=True):
             np.testing.assert_array_equal(first, second)
+
+
+def scribbled(n: int = 3, side: int = 12) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Noisy halves of which a third of the pixels is labelled."""
+    rng = np.random.default_rng(5)
+    X, y = [], []
+    for _ in range(n):
+        labels = np.zeros((side, side), dtype=np.int64)
+        labels[:, int(rng.integers(4, side - 4)) :] = 1
+        X.append(np.stack([labels + rng.normal(size=labels.shape), np.ones(labels.shape)], axis=-1))
+        y.append(np.where(rng.random(labels.shape) < 0.33, labels, -1))
+    return X, y
+
+
+@pytest.mark.parametrize("member", ["HCRF", "MSSVM"])
+def test_a_resumed_training_has_the_same_bits(member: str, tmp_path: Path) -> None:
+    X, y = scribbled()
+
+    def model() -> Any:
+        return getattr(ms, member)(ms.Grid(), missing_label=-1, random_state=0, inference="decompose")
+
+    whole = model().fit(X, y, checkpoint=Checkpoint(tmp_path / "whole", every_seconds=0.0))
+    count = [0]
+
+    def stop(row: Any, w: Any) -> bool:
+        count[0] += 1
+        if count[0] == 20:
+            raise KeyboardInterrupt
+        return False
+
+    file = Checkpoint(tmp_path / "cut", every_seconds=0.0)
+    model().fit(X, y, checkpoint=file, callback=stop)
+    resumed = model().fit(X, y, checkpoint=file)
+    np.testing.assert_array_equal(resumed.coef_, whole.coef_)
+    assert resumed.objective_ == whole.objective_
+
+
+def test_auto_predicts_as_it_trained(tmp_path: Path) -> None:
+    X, y = scribbled(side=20)
+    model = ms.HCRF(ms.Grid(), missing_label=-1, random_state=0).fit(X, y)
+    assert "decomposition bound" in model.training_["methods"]
+    model.save(tmp_path / "model.safetensors")
+    again = ms.load(tmp_path / "model.safetensors")
+    by_bound = ms.HCRF(ms.Grid(), missing_label=-1, random_state=0, inference="decompose").fit(X, y)
+    for fitted in (again, by_bound):
+        for one, two in zip(fitted.predict_marginals(X), model.predict_marginals(X), strict=True):
+            np.testing.assert_allclose(one, two, atol=1e-9)

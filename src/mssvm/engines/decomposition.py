@@ -23,7 +23,9 @@ from mssvm.engines.base import Engine
 class ChainRun(Protocol):
     """Messages in progress."""
 
-    messages: Floats
+    @property
+    def state(self) -> Floats:
+        """What the next sweep goes on from."""
 
     def load(self, theta: Potentials, allowed: Bools, eps_y: float, eps_h: float) -> None:
         """Take scores over; messages stay as they are."""

@@ -34,6 +34,7 @@ from mssvm.structures import Encoder, Schema, Structure, Weight
 if TYPE_CHECKING:
     from mssvm.estimators.sharded import Answers, ShardedTrainingData
 
+BOUNDED = "decomposition bound"  # as inference names it
 SECTION = "Parameters\n----------\n"
 EXAMPLE = """
 >>> ms.{name}(ms.Chain({hidden}), random_state=0).fit(X, y).predict(X)[0].tolist()
@@ -495,9 +496,16 @@ class StructuredEstimator(Plots):
     def _request(self, X: Any, hidden: Any = None, given: Any = None, allowed: Any = None) -> PredictionRequest:
         check_is_fitted(self, "coef_")
         engine = engine_of(self.engine, self.n_jobs, self.device)
-        inference = plan.inference_of(self.inference, self.memory_limit, engine.threads)
+        inference = plan.inference_of(self.inference, self.memory_limit, engine.threads, *self._trained_by())
         known = (self.encoder_, self.coef_, Planner(inference, engine), self._predictor)
         return prediction.request(*known, X, hidden, given, allowed)
+
+    def _trained_by(self) -> tuple[Any, ...]:
+        """What "auto" needs to know to predict as it trained: weights of one inference are not those of another."""
+        trained = getattr(self, "training_", {})
+        if BOUNDED not in trained.get("methods", {}):
+            return ()
+        return trained["instances"], "decompose", "normal"
 
     # ------------------------------------------------------------------------------------- looking inside
 

@@ -141,9 +141,17 @@ def loss_of(loss: Any, default: str) -> Loss:
     return given
 
 
-def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int = 0) -> Inference:
+def inference_of(
+    inference: Any,
+    memory_limit: Any,
+    threads: int,
+    n_trained: int = 0,
+    wide: str = "propagate",
+    effort: str = "fast",
+) -> Inference:
     """Inference by name, or any inference object. Training visits its ``n_trained`` instances hundreds of times,
-    so there "auto" propagates fast, and is exact only where a pass over all of them is within ``PASS_OPERATIONS``."""
+    so there "auto" propagates fast, and is exact only where a pass over all of them is within ``PASS_OPERATIONS``;
+    ``wide`` is what it does where it is not exact. Predictions of weights that were trained so are made so."""
     if callable(inference):
         given: Inference = inference
         return given
@@ -154,7 +162,7 @@ def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int
     made = resolve_name(INFERENCES[inference].place)(threads=threads, **limit)
     if inference == "auto" and n_trained:
         most = min(made.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
-        made = replace(made, operations_limit=most, effort="fast")
+        made = replace(made, operations_limit=most, effort=effort, wide=wide)
     found: Inference = made
     return found
 

@@ -41,8 +41,8 @@ from mssvm.models.linear import LinearInputs, LinearModel
 from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.training import Look, TrainingProblem
-from mssvm.objectives.unified import Sample
-from mssvm.optim import BCFW, Callback, Checkpoint, Regulariser, Row, Solution, Validation
+from mssvm.objectives.unified import Sample, Unified
+from mssvm.optim import BCFW, LBFGS, Callback, Checkpoint, Regulariser, Row, Solution, Validation
 from mssvm.optim.solver import best_of
 from mssvm.structures import Encoder
 from mssvm.structures.encoded import Encoded, to_sample
@@ -301,7 +301,7 @@ class Training:
         data, plan = self.data, self.data.plan
         self.plan = plan
         self.follow.check()
-        self.inference = inference_of(plan.inference, plan.memory_limit, 1, data.n_instances)
+        self.inference = inference_of(plan.inference, plan.memory_limit, 1, data.n_instances, self._wide())
         self.problem = data.pose(self.inference)
         self.model = self.problem.model
         # Of an array over all weights, the entries of those that training sees.
@@ -316,6 +316,21 @@ class Training:
     @property
     def planner(self) -> Planner:
         return Planner(self.inference, self.plan.engine)
+
+    def _wide(self) -> str:
+        """What "auto" does on wide graphs: the bound where L-BFGS minimises it, on data and kernels at hand."""
+        plan = self.plan
+        smooth = plan.solver in ("auto", "lbfgs") if isinstance(plan.solver, str) else isinstance(plan.solver, LBFGS)
+        able = plan.engine.name == "native" and isinstance(self.data, TrainingData)
+        own = plan.strategy is None and isinstance(plan.objective, Unified)
+        return "decompose" if smooth and able and own and not self._cuts() else "propagate"
+
+    def _cuts(self) -> bool:
+        """Whether maxima are all that is asked, of two states each and every label known: what minimum cuts can prove,
+        and cutting planes then certify."""
+        sample, objective = self.data.sample, self.plan.objective
+        known = int(np.count_nonzero(sample.query.allowed & sample.truth)) == sample.batch.n_vars
+        return bool(known and objective.eps_y == 0.0 and sample.batch.cards.max(initial=1) <= 2)
 
     def run(self, warm: Floats | None) -> tuple[Floats, Solution, dict[str, Any]]:
         """Minimise from every start and keep the lowest: all weights, the solution, and figures about the training."""

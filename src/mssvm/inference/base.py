@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Ints
+from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
@@ -199,6 +199,12 @@ class AutoPlan:
             narrower_fits = narrower_fits & fits
         plus = self._bound(query, eps_y, eps_h, fits, side="plus")
         return TwoCalls(plus, self._bound(narrower, eps_y, eps_h, narrower_fits, side="minus"))
+
+    def memory(self) -> dict[str, Floats]:
+        return self._decomposition.memory() if "_decomposition" in self.__dict__ else {}
+
+    def recall(self, name: str, messages: Floats) -> None:
+        self._decomposition.recall(name, messages)
 
     @cached_property
     def _decomposition(self) -> DecompositionPlan:

@@ -7,7 +7,7 @@ threads. Instances without a labelled site are dropped at the door: they contrib
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import repeat
@@ -21,7 +21,7 @@ from mssvm.core.errors import InfeasibleError, InputError
 from mssvm.core.potentials import Marginals, Picked, Potentials, Status
 from mssvm.core.topology import Batch, offsets
 from mssvm.engines import engine_of
-from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Plan
+from mssvm.engines.base import Engine, Features, Joined, JoiningFeatures, Plan, Remembering
 from mssvm.inference.base import Inference, Planner
 from mssvm.losses import Zero
 from mssvm.models.base import Model
@@ -99,6 +99,23 @@ class TrainingProblem:
             known[eps_y, eps_h] = moved = replace(self, objective=self.objective.at(eps_y, eps_h))
             object.__setattr__(moved, "_blocks", self._blocks)  # the blocks do not depend on the temperatures
         return known[eps_y, eps_h]
+
+    def memory(self) -> dict[str, Floats]:
+        """Copies of the messages that the blocks' plans keep between evaluations, by name."""
+        out = {}
+        for number, block in enumerate(self._blocks.all):
+            if isinstance(block.plan, Remembering):
+                for name, array in block.plan.memory().items():
+                    out[f"{number}/{name}"] = array.copy()
+        return out
+
+    def recall(self, memory: Mapping[str, Floats]) -> None:
+        """Go on from the messages that ``memory`` gave."""
+        for name, array in memory.items():
+            number, _, rest = name.partition("/")
+            plan = self._blocks.all[int(number)].plan
+            if isinstance(plan, Remembering):
+                plan.recall(rest, array)
 
     def likelihood(self) -> TrainingProblem:
         """The hidden conditional random field of the same model and sample: temperatures 1 and no loss."""

@@ -324,7 +324,13 @@ class SolverRun:
             "negative_gaps": self.negative_gaps,
             "seconds": self.seconds,
             "marked": self._marked,
+            "memory": self._memory(),
         }
+
+    def _memory(self) -> dict[str, Any]:
+        """Messages that evaluations of the problem go on from, if it has any."""
+        recalled = getattr(self.problem, "memory", None)
+        return {} if recalled is None else dict(recalled())
 
     def dump(self, mark: dict[str, Any] | None = None) -> dict[str, Any]:
         """Everything that a resumed run needs to go on as if nothing had happened, from now or from a marked moment."""
@@ -343,4 +349,6 @@ class SolverRun:
         self.negative_gaps = tree["negative_gaps"]
         self._earlier = tree["seconds"]
         self._marked = tuple(tree["marked"])
+        if memory := tree.get("memory"):
+            self.problem.recall(memory)  # type: ignore[attr-defined]
         return True

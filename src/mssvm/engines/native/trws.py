@@ -81,6 +81,11 @@ class ChainRun:
         self.plan = plan
         self.messages = _vectors(plan.layout.n_messages)
 
+    @property
+    def state(self) -> Floats:
+        """What the next sweep goes on from."""
+        return self.messages
+
     @cached_property
     def _unary(self) -> Floats:
         return _vectors(self.plan.layout.n_states)
@@ -165,6 +170,10 @@ class NestedRun(ChainRun):
     def __init__(self, plan: ChainPlan) -> None:
         super().__init__(plan)
         self.shifts = _vectors(plan.layout.n_shifts)
+
+    @property
+    def state(self) -> Floats:
+        return self.shifts
 
     def sweep(self, n: int) -> Floats:
         """The bound after n sweeps; with n = 0 at the shifts as they are."""

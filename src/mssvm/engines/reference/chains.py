@@ -105,6 +105,11 @@ class ReferenceChainRun:
         self.messages = np.zeros(int(sizes.sum()))
 
     @property
+    def state(self) -> Floats:
+        """What the next sweep goes on from."""
+        return self.messages
+
+    @property
     def _to(self) -> list[Floats]:
         """The message of every slot, as a part of ``messages``."""
         return np.split(self.messages, self.ends)

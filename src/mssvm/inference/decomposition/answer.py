@@ -74,7 +74,7 @@ class ChainAnswer:
         self.size = np.diff(self.batch.var_ptr)[self.instances]
 
     def run(self) -> Belief:
-        chains, fresh = self._chains()
+        chains, fresh = self.plan.run(self.task, self.side)
         task = self.task
         chains.load(self.theta, task.query.allowed, task.moving, task.eps_h)
         if not self.side:
@@ -92,17 +92,6 @@ class ChainAnswer:
             chains.load(self.theta, task.query.allowed, task.eps_y, task.eps_h)
             value = chains.sweep(0)
         return self._sum(value, converged, sweeps, residual)
-
-    def _chains(self) -> tuple[ChainRun, bool]:
-        """The messages to go on from, and whether they are new."""
-        kept = self.plan.kept
-        if not self.side:
-            return self.task.run(), True
-        key = self.side, self.task.nested, self.instances.tobytes()
-        fresh = key not in kept
-        if fresh:
-            kept[key] = self.task.run()
-        return kept[key], fresh
 
     def _fall(self, before: Floats, value: Floats) -> Floats:
         """Of the bounds of the task's instances; none where no assignment is possible."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Ints
+from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import temperature
 from mssvm.core.components import acyclic
 from mssvm.core.errors import UnsupportedError
@@ -30,7 +31,8 @@ class DecompositionPlan:
     settings: Decompose
     batch: Batch
     engine: Engine
-    kept: dict[tuple[str, bool, bytes], ChainRun] = field(default_factory=dict, repr=False)
+    kept: dict[str, ChainRun] = field(default_factory=dict, repr=False)
+    recalled: dict[str, Floats] = field(default_factory=dict, repr=False)
     _plans: dict[tuple[bytes, bytes], ChainPlan] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -45,6 +47,25 @@ class DecompositionPlan:
         if key not in self._plans:
             self._plans[key] = chains_of(self.engine, self.batch, instances, hidden)
         return self._plans[key]
+
+    def memory(self) -> dict[str, Floats]:
+        return {name: run.state for name, run in self.kept.items()}
+
+    def recall(self, name: str, messages: Floats) -> None:
+        self.kept.pop(name, None)
+        self.recalled[name] = messages
+
+    def run(self, task: ChainTask, side: str) -> tuple[ChainRun, bool]:
+        """The chains of a task with the messages that its side of training has, and whether it has none yet."""
+        if not side:
+            return task.run(), True
+        name = f"{side}-{2 if task.nested else 1}-{blake2b(task.instances.tobytes(), digest_size=8).hexdigest()}"
+        known = name in self.kept or name in self.recalled
+        if name not in self.kept:
+            self.kept[name] = task.run()
+        if name in self.recalled:
+            self.kept[name].state[:] = self.recalled.pop(name)
+        return self.kept[name], not known
 
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Bound:
         """Every call begins without messages and sweeps until the bound has converged."""
