@@ -214,10 +214,11 @@ class LayoutBuilder:
         self.slot = self.slot_ptr[self.group[self.mine]] + self.rank
         self.n_slots = int(self.slot_ptr[-1])
         self.widest = int(self.card.max(initial=1))
-        rows = np.where(self.hidden, self.widest, 1)
-        self.message_at = offsets(self._by_slot(self.card[self.mine] * rows[self.mine], np.int64))
+        # Rows of messages to hidden variables, and what these send, have a level beside their entries.
+        size = np.where(self.hidden, self.widest * (self.card + 1), self.card)
+        self.message_at = offsets(self._by_slot(size[self.mine], np.int64))
         if self.nested:
-            readings = self.card[self.other] * rows[self.other]
+            readings = size[self.other]
         else:
             readings = self.card[self.mine] + self.card[self.other]
         self.read_at = offsets(self._by_slot(np.where(self.upward, 0, readings), np.int64))
@@ -225,7 +226,7 @@ class LayoutBuilder:
         shift_at = offsets(self._by_slot(np.where(owns, self.card[self.mine], 0), np.int64))
         first_of_chain = np.where(owns, np.arange(len(self.mine)), self.partner)
         self.shift_at = self._by_slot(shift_at[self.slot[first_of_chain]], np.int64)
-        width, room = self.width, self.widest * (self.widest if self.nested else 2)
+        width, room = self.width, self.widest * (self.widest + 1 if self.nested else 2)
         self.n_states = int(self.card[self.heads].sum()) * width
         self.n_messages = (int(self.message_at[-1]) + room) * width
         self.n_read = (int(self.read_at[-1]) + room) * width

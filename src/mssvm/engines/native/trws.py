@@ -15,6 +15,9 @@ from mssvm.core.topology import Batch
 from mssvm.engines.native.chain_layout import LAYOUT, chain_layout
 
 MAXIMA, SCALED, SCORES = range(3)  # as ``Rule`` of the kernel
+# Range of a table, in units of its temperature, up to which nothing that counts is lost in scaled form: products of one
+# message, and at two temperatures of two, are above 1e-261.
+SAFE, SAFE_NESTED = 600.0, 300.0
 NO_FLOATS, NO_INTS = np.zeros(0), np.zeros(0, dtype=np.int64)
 
 LOAD = Function(
@@ -31,6 +34,7 @@ LOAD = Function(
     weight=FLOATS,
     scaled=FLOATS,
     eps=FLOAT,
+    safe=FLOAT,
     threads=INT,
 )
 _CALL: dict[str, Any] = {
@@ -111,6 +115,7 @@ class ChainRun:
             weight=scaled.weight,
             scaled=self._scaled,
             eps=float(eps_h),
+            safe=SAFE_NESTED if plan.layout.nested else SAFE,
             threads=plan.workers.idle,
         )
         rule = MAXIMA

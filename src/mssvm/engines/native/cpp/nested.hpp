@@ -18,6 +18,9 @@
 //
 // and the minimum of the sum of the right sides is taken: d_c = eps rho_c (log b - log mu_c), log b = sum_c rho_c log mu_c.
 // So the bound never rises; with equal temperatures this is TRW-S.
+//
+// A row of a message is its level and its entries. By the rule `scores` levels are zero and entries scores; by `scaled`,
+// where tables are safe, entries are probabilities exp((F(a, x) - level) / (eps_h rho)) with a largest of one.
 #pragma once
 #include "trws.hpp"
 
@@ -41,13 +44,13 @@ public:
         logs_ = mean_ + w;
         joint_ = logs_ + (a_.degree + 1) * w;
         from_ = joint_ + w * w;
-        sent_ = from_ + w * w;
-        given_ = sent_ + w * w;
+        sent_ = from_ + w * (w + 1);
+        given_ = sent_ + w * (w + 1);
         total_ = given_ + w * w * w;
     }
     static int64_t room(const ChainLayout &a) {
         int64_t w = a.widest;
-        return (7 + a.degree) * w + 4 * w * w + w * w * w;
+        return (9 + a.degree) * w + 4 * w * w + w * w * w;
     }
 
     void forward(int64_t g, bool update) {
@@ -96,10 +99,13 @@ public:
         }
         for (int64_t s = middle_; s < end_; ++s) {
             Vec top = finite(send(s));
-            int filled = sender_rows(s) * k_, n = (hidden_ ? rows_ : 1) * k_;
-            for (int j = 0; j < filled; ++j) from_[j] -= top;
-            for (int j = filled; j < n; ++j) from_[j] = all<Vec>(-INF);
-            put(s, a_.reverse_read, call_.read.data, n, from_);
+            int filled = sender_rows(s), width = hidden_ ? k_ + 1 : k_, n = hidden_ ? rows_ : 1;
+            for (int r = 0; r < filled; ++r) {
+                if (hidden_) from_[r * width] -= top;
+                else for (int x = 0; x < k_; ++x) from_[x] -= top;
+            }
+            for (int r = filled; r < n; ++r) no_row(from_ + r * width, k_);
+            put(s, a_.reverse_read, call_.read.data, n * width, from_);
         }
         for (int i = 0; i < L; ++i) {
             int64_t v = a_.variable[g_ * L + i];
@@ -119,9 +125,19 @@ private:
     }
     Cells message(int64_t s) const { return vectors(call_.messages) + a_.message_at[s]; }
     Unaligned *shift(int64_t s) const { return (Unaligned *)call_.shifts.data + a_.shift_at[s]; }
-    // Rows of the message of a slot; no slot has one row, of zeros.
+    static constexpr bool scaled = rule == Rule::scaled;
+    // Rows of the message of a slot; no slot has one row, which says nothing.
     int rows(int64_t s) const { return s >= 0 && hidden_ ? rows_ : 1; }
-    Vec entry(int64_t s, Cells m, int row, int x) const { return s < 0 ? Vec{} : Vec(m[row * k_ + x]); }
+    Vec entry(int64_t s, Cells m, int x) const { return s < 0 ? Vec{} : Vec(m[x]); }
+    Vec level(int64_t s, Cells m, int row) const { return s < 0 ? Vec{} : Vec(m[row * (k_ + 1)]); }
+    Vec row_entry(int64_t s, Cells m, int row, int x) const {
+        if (s < 0) return all<Vec>(scaled ? 1.0 : 0.0);
+        return m[row * (k_ + 1) + 1 + x];
+    }
+    // A row that is impossible.
+    static INLINE void no_row(Vec *row, int k) {
+        for (int x = 0; x <= k; ++x) row[x] = all<Vec>(scaled && x > 0 ? 1.0 : -INF);
+    }
     Vec tau_y(Vec rho) const { return eps_y_ * rho; }
     Vec tau_h(Vec rho) const { return eps_h_ * rho; }
 
@@ -158,28 +174,51 @@ private:
     void scores(int64_t lower, int64_t upper) {
         take_own(lower >= 0 ? lower : upper);
         Cells f = lower >= 0 ? message(lower) : nullptr, b = upper >= 0 ? message(upper) : nullptr;
-        for (int x = 0; x < k_; ++x) marginal_[x] = own_[x] + entry(lower, f, 0, x) + entry(upper, b, 0, x);
+        for (int x = 0; x < k_; ++x) marginal_[x] = own_[x] + entry(lower, f, x) + entry(upper, b, x);
     }
+
+    // u_c in the form of entries of rows, into weight_; its level.
+    Vec own_row(Vec tau) {
+        if constexpr (scaled) {
+            Vec top = finite(largest_of(own_, k_)), unit = 1.0 / tau;
+            for (int x = 0; x < k_; ++x) weight_[x] = exp((own_[x] - top) * unit);
+            return top;
+        }
+        for (int x = 0; x < k_; ++x) weight_[x] = own_[x];
+        return Vec{};
+    }
+
+    // PS[eps_h rho] of the entries of a row, in place: p(x); relative to their level.
+    static INLINE Vec close(Vec *p, int k, Vec tau) {
+        Vec sum{}, low{};
+        if constexpr (scaled) {
+            for (int x = 0; x < k; ++x) sum += p[x];
+        } else {
+            low = finite(largest_of(p, k));
+            Vec unit = 1.0 / tau;
+            for (int x = 0; x < k; ++x) p[x] = exp((p[x] - low) * unit), sum += p[x];
+        }
+        Vec scale = sum > 0.0 ? 1.0 / sum : Vec{};
+        for (int x = 0; x < k; ++x) p[x] *= scale;
+        return low + logarithm(sum, tau);
+    }
+    static INLINE Vec times(Vec a, Vec b) { return scaled ? a * b : a + b; }
 
     // Z(a, b) of a hidden variable, into total_, and p(x | a, b) into given_.
     void condition(int64_t lower, int64_t upper) {
         take_own(lower >= 0 ? lower : upper);
-        Vec tau = tau_h(lanes(a_.rho, lower >= 0 ? lower : upper)), unit = 1.0 / tau;
+        Vec tau = tau_h(lanes(a_.rho, lower >= 0 ? lower : upper)), base = own_row(tau);
         Cells f = lower >= 0 ? message(lower) : nullptr, b = upper >= 0 ? message(upper) : nullptr;
         int n = rows(upper);
-        for (int r = 0; r < rows(lower); ++r)
+        for (int r = 0; r < rows(lower); ++r) {
+            for (int x = 0; x < k_; ++x) own_[x] = times(weight_[x], row_entry(lower, f, r, x));
             for (int q = 0; q < n; ++q) {
-                Vec *p = given_ + (r * n + q) * k_, top = all<Vec>(-INF), sum{};
-                for (int x = 0; x < k_; ++x) {
-                    p[x] = own_[x] + entry(lower, f, r, x) + entry(upper, b, q, x);
-                    top = larger(top, p[x]);
-                }
-                Vec low = finite(top);
-                for (int x = 0; x < k_; ++x) p[x] = exp((p[x] - low) * unit), sum += p[x];
-                Vec scale = sum > 0.0 ? 1.0 / sum : Vec{};
-                for (int x = 0; x < k_; ++x) p[x] *= scale;
-                total_[r * n + q] = low + logarithm(sum, tau);
+                Vec *p = given_ + (r * n + q) * k_;
+                for (int x = 0; x < k_; ++x) p[x] = times(own_[x], row_entry(upper, b, q, x));
+                Vec sum = close(p, k_, tau);
+                total_[r * n + q] = sum + (base + level(lower, f, r) + level(upper, b, q));
             }
+        }
     }
 
     Vec chain_value(int64_t lower, int64_t upper) {
@@ -284,32 +323,120 @@ private:
         take_own(s);
         int64_t behind = a_.partner[s];
         Cells m = behind >= 0 ? message(behind) : nullptr;
-        int mine = sender_rows(s), n = other(s);
-        for (int r = 0; r < mine; ++r)
-            for (int x = 0; x < k_; ++x) from_[r * k_ + x] = own_[x] + entry(behind, m, r, x);
+        int n = other(s);
         bool rows = a_.other_hidden[s];
+        if (hidden_) send_hidden(s, behind, m, rows);
+        else {
+            for (int x = 0; x < k_; ++x) from_[x] = own_[x] + entry(behind, m, x);
+            if (rows) open_rows(s);
+            else send_output(s);
+        }
+        int count = rows ? rows_ * (n + 1) : n;
+        Vec top = all<Vec>(-INF);
+        for (int j = 0; j < count; j += rows ? n + 1 : 1) top = larger(top, sent_[j]);
+        Vec low = finite(top);
+        for (int j = 0; j < count; j += rows ? n + 1 : 1) sent_[j] -= low;
+        put(s, a_.reverse, call_.messages.data, count, sent_);
+        return top;
+    }
+
+    // From an output to an output.
+    void send_output(int64_t s) {
+        Vec tau = tau_y(lanes(a_.rho, s));
         with_table(s, [&](auto table) ALWAYS {
-            if (hidden_) {
-                for (int r = 0; r < mine; ++r) sum_row(s, from_ + r * k_, table, sent_ + r * n);
-                if (!rows) close_rows(s, mine, n);
-            } else if (rows) {
-                for (int x = 0; x < k_; ++x)
-                    for (int z = 0; z < n; ++z) sent_[x * n + z] = from_[x] + table(place(s, x, z));
-                mine = k_;
-            } else {
-                Vec tau = tau_y(lanes(a_.rho, s));
-                for (int z = 0; z < n; ++z) {
-                    for (int x = 0; x < k_; ++x) weight_[x] = from_[x] + table(place(s, x, z));
-                    sent_[z] = power_sum(weight_, k_, tau);
-                }
+            for (int z = 0; z < other(s); ++z) {
+                for (int x = 0; x < k_; ++x) weight_[x] = from_[x] + table(place(s, x, z));
+                sent_[z] = power_sum(weight_, k_, tau);
             }
         });
-        int filled = rows ? mine : 1, count = rows ? rows_ : 1;
-        for (int j = filled * n; j < count * n; ++j) sent_[j] = all<Vec>(-INF);
-        Vec top = largest_of(sent_, filled * n), low = finite(top);
-        for (int j = 0; j < filled * n; ++j) sent_[j] -= low;
-        put(s, a_.reverse, call_.messages.data, count * n, sent_);
+    }
+
+    // From an output to a hidden variable: a row for every state.
+    void open_rows(int64_t s) {
+        Vec tau = tau_h(lanes(a_.rho, s));
+        int n = other(s);
+        with_entries(s, [&](auto table, Vec base) ALWAYS {
+            for (int x = 0; x < k_; ++x) {
+                Vec *row = sent_ + x * (n + 1);
+                for (int z = 0; z < n; ++z) row[1 + z] = table(place(s, x, z));
+                row[0] = from_[x] + base + settle(row + 1, n, tau);
+            }
+        });
+        for (int r = k_; r < rows_; ++r) no_row(sent_ + r * (n + 1), n);
+    }
+
+    // From a hidden variable, row by row; rows are summed for an output.
+    void send_hidden(int64_t s, int64_t behind, Cells m, bool rows) {
+        Vec rho = lanes(a_.rho, s), tau = tau_h(rho), base = own_row(tau);
+        int n = other(s), mine = sender_rows(s);
+        for (int r = 0; r < mine; ++r) {
+            Vec *from = from_ + r * (k_ + 1);
+            from[0] = base + level(behind, m, r);
+            for (int x = 0; x < k_; ++x) from[1 + x] = times(weight_[x], row_entry(behind, m, r, x));
+        }
+        with_entries(s, [&](auto table, Vec top) ALWAYS {
+            for (int r = 0; r < mine; ++r) {
+                Vec *from = from_ + r * (k_ + 1), *row = sent_ + r * (n + 1);
+                for (int z = 0; z < n; ++z) row[1 + z] = summed(s, from + 1, table, z, tau);
+                row[0] = from[0] + top + settle(row + 1, n, tau);
+            }
+        });
+        if (rows) {
+            for (int r = mine; r < rows_; ++r) no_row(sent_ + r * (n + 1), n);
+            return;
+        }
+        for (int z = 0; z < n; ++z) {
+            for (int r = 0; r < mine; ++r) {
+                const Vec *row = sent_ + r * (n + 1);
+                weight_[r] = row[0] + (scaled ? logarithm(row[1 + z], tau) : row[1 + z]);
+            }
+            given_[z] = power_sum(weight_, mine, tau_y(rho));
+        }
+        for (int z = 0; z < n; ++z) sent_[z] = given_[z];
+    }
+
+    // PS[eps_h rho] over x of a row's entries and a column of the table, as an entry.
+    template <class Table> INLINE Vec summed(int64_t s, const Vec *from, Table table, int z, Vec tau) {
+        if constexpr (scaled) {
+            Vec sum{};
+            for (int x = 0; x < k_; ++x) sum += from[x] * table(place(s, x, z));
+            return sum;
+        }
+        for (int x = 0; x < k_; ++x) own_[x] = from[x] + table(place(s, x, z));
+        return power_sum(own_, k_, tau);
+    }
+
+    // Entries with a largest of one (scaled), or as they are; the level that was taken off.
+    static INLINE Vec settle(Vec *entries, int n, Vec tau) {
+        Vec top = largest_of(entries, n);
+        if constexpr (scaled) {
+            Vec scale = top > 0.0 ? 1.0 / top : all<Vec>(1.0);
+            for (int z = 0; z < n; ++z) entries[z] *= scale;
+            return logarithm(top, tau);
+        }
+        Vec low = finite(top);
+        for (int z = 0; z < n; ++z) entries[z] -= low;
         return top;
+    }
+
+    // work(table, level) with the table of a slot in the form of entries.
+    template <class Work> INLINE void with_entries(int64_t s, Work work) {
+        if constexpr (scaled) {
+            const int32_t *at = a_.scaled.data + s * L;
+            const double *tables = call_.scaled.data;
+            if (a_.tied[s]) {
+                work([=](int64_t entry) ALWAYS { return all<Vec>(tables[at[0] + 1 + entry]); }, all<Vec>(tables[at[0]]));
+            } else {
+                auto gathered = [=](int64_t entry) ALWAYS {
+                    Vec v;
+                    for (int i = 0; i < L; ++i) v[i] = tables[at[i] + 1 + entry];
+                    return v;
+                };
+                work(gathered, gathered(-1));
+            }
+        } else {
+            with_table(s, [&](auto table) ALWAYS { work(table, Vec{}); });
+        }
     }
 
     template <class Work> INLINE void with_table(int64_t s, Work work) {
@@ -323,66 +450,34 @@ private:
         });
     }
 
-    // PS[eps_h rho] over x of one row.
-    template <class Table> INLINE void sum_row(int64_t s, const Vec *from, Table table, Vec *out) {
-        Vec tau = tau_h(lanes(a_.rho, s)), unit = 1.0 / tau;
-        int n = other(s);
-        if constexpr (rule == Rule::scaled) {
-            const int32_t *at = a_.scaled.data + s * L;
-            Vec top = largest_of(from, k_), low = finite(top);
-            for (int x = 0; x < k_; ++x) weight_[x] = exp((from[x] - low) * unit);
-            auto scaled = [&](int64_t entry) ALWAYS {
-                if (a_.tied[s]) return all<Vec>(call_.scaled[at[0] + entry]);
-                Vec v;
-                for (int i = 0; i < L; ++i) v[i] = call_.scaled[at[i] + entry];
-                return v;
-            };
-            for (int z = 0; z < n; ++z) {
-                Vec sum{};
-                for (int x = 0; x < k_; ++x) sum += weight_[x] * scaled(1 + place(s, x, z));
-                out[z] = logarithm(sum, tau) + (low + scaled(0));
-            }
-        } else {
-            for (int z = 0; z < n; ++z) {
-                for (int x = 0; x < k_; ++x) weight_[x] = from[x] + table(place(s, x, z));
-                out[z] = power_sum(weight_, k_, tau);
-            }
-        }
-    }
-
-    // Rows of a message to an output: the states of the output before it are summed at eps_y.
-    void close_rows(int64_t s, int mine, int n) {
-        Vec tau = tau_y(lanes(a_.rho, s));
-        for (int z = 0; z < n; ++z) {
-            for (int r = 0; r < mine; ++r) weight_[r] = sent_[r * n + z];
-            sent_[z] = power_sum(weight_, mine, tau);
-        }
-    }
-
     // Marginals of the factor to an earlier neighbour, after marginals() of its chain here.
     void pairs(int64_t s) {
-        int n = other(s);
-        bool sender_hidden = a_.other_hidden[s];
         Cells from = vectors(call_.read) + a_.read_at[s], m = message(s);
-        Vec rho = lanes(a_.rho, s);
-        int mine = sender_hidden ? rows_ : 1;
+        if (a_.other_hidden[s]) return pairs_of_hidden(s, from, m);
+        Vec tau = tau_y(lanes(a_.rho, s));
         with_table(s, [&](auto table) ALWAYS {
-            for (int x = 0; x < k_; ++x) {
-                if (!sender_hidden) {
-                    for (int z = 0; z < n; ++z) {
-                        Vec pair;
-                        if (hidden_) pair = joint_[z * k_ + x];
-                        else pair = ratio(from[z] + table(place(s, x, z)), m[x], tau_y(rho)) * marginal_[x];
-                        add(s, place(s, x, z), pair);
-                    }
-                    continue;
+            for (int x = 0; x < k_; ++x)
+                for (int z = 0; z < other(s); ++z) {
+                    Vec pair;
+                    if (hidden_) pair = joint_[z * k_ + x];
+                    else pair = ratio(from[z] + table(place(s, x, z)), m[x], tau) * marginal_[x];
+                    add(s, place(s, x, z), pair);
                 }
+        });
+    }
+
+    void pairs_of_hidden(int64_t s, Cells from, Cells m) {
+        int n = other(s);
+        Vec rho = lanes(a_.rho, s), tau = tau_h(rho);
+        with_entries(s, [&](auto table, Vec top) ALWAYS {
+            for (int x = 0; x < k_; ++x) {
                 for (int z = 0; z < n; ++z) sent_[z] = Vec{};
-                for (int r = 0; r < mine; ++r) {
-                    for (int z = 0; z < n; ++z) weight_[z] = from[r * n + z] + table(place(s, x, z));
-                    Vec sum = power_sum(weight_, n, tau_h(rho));
+                for (int r = 0; r < rows_; ++r) {
+                    Cells row = from + r * (n + 1);
+                    for (int z = 0; z < n; ++z) weight_[z] = times(row[1 + z], table(place(s, x, z)));
+                    Vec sum = row[0] + top + close(weight_, n, tau);
                     Vec share = hidden_ ? joint_[r * k_ + x] : ratio(sum, m[x], tau_y(rho)) * marginal_[x];
-                    for (int z = 0; z < n; ++z) sent_[z] += share * ratio(weight_[z], sum, tau_h(rho));
+                    for (int z = 0; z < n; ++z) sent_[z] += share * weight_[z];
                 }
                 for (int z = 0; z < n; ++z) add(s, place(s, x, z), sent_[z]);
             }

@@ -16,7 +16,7 @@ struct LoadCall {
     Ints table, size, scaled_at;  // of every table and weight: where it is read and written
     Floats weight;
     Floats scaled;
-    double eps;
+    double eps, safe;  // range of a table in units of its temperature up to which it can be used in scaled form
     int64_t threads;
 };
 
@@ -30,7 +30,6 @@ template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_
     }
 }
 
-constexpr double SAFE_RANGE = 600.0;  // of a table in units of its temperature: no entry that counts is lost
 constexpr int64_t TABLES_AT_A_TIME = 1 << 12;
 
 // Scaled tables; whether all of them are safe.
@@ -46,7 +45,7 @@ bool scale(const LoadCall &c) {
                 top = std::max(top, from[j]);
                 low = std::min(low, from[j]);
             }
-            if (!(top - low <= SAFE_RANGE * unit)) {
+            if (!(top - low <= c.safe * unit)) {
                 safe[block] = 0;
                 return;
             }
