@@ -159,7 +159,7 @@ def _training() -> list[Row]:
         Row("labels-700", "`CRF(Chain())`, 100 x 20 sites, 700 labels, 5 iterations", SECONDS,
             {"mssvm": Here(ours.many_labels)}, at_least("descent", 0.2),
             (Wanted("at most", 5), Wanted("gigabytes", 1)), 2),
-        *(Row(f"hcrf-{s}-states", f"`HCRF(SequenceClass(hidden={s}))`, 150 x 20: an L-BFGS iteration", MILLISECONDS,
+        *(Row(f"hcrf-{s}-states", f"`HCRF(SequenceLabel(hidden={s}))`, 150 x 20: an L-BFGS iteration", MILLISECONDS,
               {"mssvm": ours.sequence_iteration(s), "pyhcrf": Peer("pyhcrf", "iteration", {"states": s})},
               no_worse("accuracy", points=0.02), (), 2) for s in (3, 6)),
         Row("latent-ssvm", "`LSSVM(Chain(hidden=4, linked=True))`, 20 chains of 10 + 10 variables: a whole fit",

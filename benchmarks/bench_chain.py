@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Marginals, Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 
 
 def numpy_chains(unary: Floats, table: Floats) -> tuple[Floats, Floats, Floats]:

@@ -18,7 +18,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 
 Factor = tuple[tuple[int, ...], Floats]
 

@@ -150,7 +150,7 @@ def missing(
         data = labelled_runs(X[:N_TRAIN], thin) if method == "CRF-runs" else (X[:N_TRAIN], thin)
         kind = getattr(ms, method.removesuffix("-runs"))
         limit = args.margin_iterations if method == "MSSVM" else args.smooth_iterations
-        solver = LBFGS(schedule=(1.0, 0.1), max_iterations=limit, tolerance=1e-5)
+        solver = LBFGS(schedule=(1.0, 0.1), max_iter=limit, tolerance=1e-5)
         with Clock() as clock:
             model = kind(**settings, solver=solver, classes=tags(y)).fit(*data)
         found = f1(model.predict(X[N_TRAIN:]), y[N_TRAIN:])

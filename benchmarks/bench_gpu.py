@@ -30,7 +30,9 @@ from mssvm.engines.base import ExactSettings
 from mssvm.engines.messages import Schedule, Temperatures
 from mssvm.engines.torch import TorchEngine
 from mssvm.engines.torch.arrays import DevicePotentials
-from mssvm.estimators.training import Following, Training, TrainingData
+from mssvm.estimators.hooks import FitHooks
+from mssvm.estimators.training import Training
+from mssvm.estimators.training_data import TrainingData
 
 DEVICE = "cuda"
 COPY = 4257e9  # bytes a second that a copy reads and writes on an H200
@@ -354,7 +356,7 @@ def training(kind: str, member: str, n: int, cores: int = 16) -> dict[str, Any]:
     for where, settings in {"gpu": {"device": DEVICE}, f"{cores} cores": {"n_jobs": cores}}.items():
         model.set_params(**{"device": None, "n_jobs": None, **settings})
         data = TrainingData.of(model._plan(), X, y, None, None, None)
-        problem = Training(data, Following(model._predictor, None, None, None, None)).problem
+        problem = Training(data, FitHooks(model._predictor, None, None, None, None)).problem
         w = 0.1 * np.random.default_rng(1).normal(size=problem.n_weights)
         row[f"{where}, objective"] = problem.difference(w).total
         row[f"{where}, s"] = clocked(lambda p=problem, at=w: p.difference(at), 2)

@@ -86,7 +86,7 @@ def fit(method: str, C: float, X: list[Any], y: list[Any], args: argparse.Namesp
     settings = {"C": C, "classes": range(26), "missing_label": -1, "n_jobs": args.jobs, "random_state": 0}
     smooth = method in ("HCRF", "CRF-runs")
     # Members with a maximum through the temperatures 1 and 0.1 only: cheaper than the default, and as good here.
-    solver = LBFGS(schedule=(1.0, 0.1), max_iterations=100 if smooth else args.iterations, tolerance=1e-4)
+    solver = LBFGS(schedule=(1.0, 0.1), max_iter=100 if smooth else args.iterations, tolerance=1e-4)
     model = getattr(ms, method.removesuffix("-runs"))(solver=solver, **settings)
     return model.fit(*runs(X, y)) if method.endswith("-runs") else model.fit(X, y)
 

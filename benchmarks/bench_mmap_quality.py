@@ -14,7 +14,7 @@ import numpy as np
 
 from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 
 SIGMA_UNARY, SIGMA_PAIR = 0.1, 2.0

@@ -20,7 +20,7 @@ import numpy as np
 
 from mssvm.experiments.members import NAMES, Arena, Untrained
 from mssvm.experiments.simulate import hidden_chain
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.objectives.problem import Problem
 from mssvm.optim import BCFW, CCCP, LBFGS, CuttingPlane, Regulariser, Row, Solver, Subgradient, random_start
 

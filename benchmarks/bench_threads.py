@@ -74,7 +74,7 @@ def rows() -> dict[str, Any]:
     X, y = chains(4000)
 
     def fit(member: Any, threads: int) -> tuple[float, Any]:
-        solver = ms.solvers.LBFGS(max_iterations=12)
+        solver = ms.solvers.LBFGS(max_iter=12)
         model = member(ms.Chain(hidden=2), n_jobs=threads, random_state=0, solver=solver).fit(X, y)
         steps = np.diff(model.history_["seconds"])
         return float(np.median(steps[len(steps) // 2 :])), model.coef_

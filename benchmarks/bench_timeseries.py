@@ -1,4 +1,4 @@
-"""One label a sequence: ``SequenceClass`` against logistic regression on channel means and pyhcrf, in the same folds.
+"""One label a sequence: ``SequenceLabel`` against logistic regression on channel means and pyhcrf, in the same folds.
 
 Five outer folds; every method chooses its hyper-parameters by inner folds of the training part. Channels are
 standardised by the training part.
@@ -49,12 +49,12 @@ def ours(
 ) -> tuple[float, str]:
     """Accuracy on the test part, and what was chosen inside the training part."""
     n = int(y.max()) + 1
-    ordered = {k: ms.SequenceClass(hidden=k, fixed={"transition": left_to_right(n, k)}) for k in args.hidden}
+    ordered = {k: ms.SequenceLabel(hidden=k, fixed={"transition": left_to_right(n, k)}) for k in args.hidden}
     grid = {f"{k} states, C = {C}": (ordered[k], C) for k in args.hidden for C in args.C}
 
     def accuracy(choice: str, seen: np.ndarray, out: np.ndarray) -> float:
         structure, C = grid[choice]
-        solver = LBFGS(schedule=(1.0, 0.1), max_iterations=args.iterations, tolerance=1e-4)
+        solver = LBFGS(schedule=(1.0, 0.1), max_iter=args.iterations, tolerance=1e-4)
         model = kind(structure, C=C, solver=solver, classes=range(n), random_state=0)
         return float(model.fit([X[i] for i in seen], y[seen]).score([X[i] for i in out], y[out]))
 

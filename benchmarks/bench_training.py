@@ -26,12 +26,13 @@ from mssvm.core.potentials import Query, Term
 from mssvm.core.topology import Batch, Topology
 from mssvm.data.labels import LabelSpace
 from mssvm.engines.native.engine import NativeEngine
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.models.linear import LinearInputs, LinearModel
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, crf, hcrf
+from mssvm.objectives.unified import crf, hcrf
 from mssvm.optim.lbfgs import LBFGS
-from mssvm.structures import SequenceClass
+from mssvm.structures import Encoder, SequenceLabel
 from mssvm.structures.encoded import to_sample
 
 
@@ -50,10 +51,10 @@ def crf_sample(x: Ints, y: Ints) -> tuple[LinearModel, Sample]:
 
 
 def hcrf_sample(x: Floats, y: Ints, states: int) -> tuple[object, Sample]:
-    structure = SequenceClass(hidden=states)
+    structure = SequenceLabel(hidden=states)
     labels = LabelSpace.learn(y.tolist(), 0)
-    encoder, parsed = structure.compile(list(x), labels)
-    encoded = encoder.assemble(parsed)
+    encoder, parsed = Encoder.learn(structure, list(x), labels)
+    encoded = encoder.encode_parsed(parsed)
     return encoder.model, to_sample(encoded, labels.encode(y.tolist(), encoded.labels.shapes))
 
 
@@ -119,7 +120,7 @@ def bench_crf(args: argparse.Namespace) -> dict[str, object]:
         target = theirs["objective"] / 2 if theirs else -np.inf
 
         def run(problem: TrainingProblem = problem, target: float = target) -> object:
-            return LBFGS(max_iterations=100, tolerance=1e-9).minimize(
+            return LBFGS(max_iter=100, tolerance=1e-9).minimize(
                 problem, np.zeros(model.n_weights), callback=lambda row, w: row.objective <= target * (1 + 1e-4)
             )
 
@@ -129,7 +130,7 @@ def bench_crf(args: argparse.Namespace) -> dict[str, object]:
         if theirs:
             out[f"speed-up, {threads} threads"] = theirs["seconds"] / seconds
     problem = TrainingProblem(crf(), model, sample, Exact(), C=0.5)
-    full = LBFGS(max_iterations=1000, tolerance=1e-9).minimize(problem, np.zeros(model.n_weights))
+    full = LBFGS(max_iter=1000, tolerance=1e-9).minimize(problem, np.zeros(model.n_weights))
     out["our final objective"] = 2 * full.objective
     return out
 
@@ -144,7 +145,7 @@ def bench_hcrf(args: argparse.Namespace) -> dict[str, object]:
         problem.difference(w0)
 
         def run(problem: TrainingProblem = problem, w0: Floats = w0) -> object:
-            return LBFGS(max_iterations=30, tolerance=1e-12).minimize(problem, w0)
+            return LBFGS(max_iter=30, tolerance=1e-12).minimize(problem, w0)
 
         seconds, found = best(args.repeats, run)
         ours = seconds / max(1, len(found.trace) - 1)  # type: ignore[attr-defined]

@@ -48,7 +48,7 @@ def measured(
 
 def proven_objective(model: ms.LSSVM, X: list[Any], y: list[Any]) -> float:
     """The objective at the model's weights by its inference: what a solver that begins there meets first."""
-    solver = CCCP(inner=CuttingPlane(max_rounds=1), max_outer=1)
+    solver = CCCP(inner=CuttingPlane(max_iter=1), max_iter=1)
     again = deepcopy(model).set_params(solver=solver)
     with catch_warnings():
         simplefilter("ignore")
@@ -56,8 +56,8 @@ def proven_objective(model: ms.LSSVM, X: list[Any], y: list[Any]) -> float:
 
 
 def run(seed: int, percent: int, seconds: float, rounds: int, outer: int) -> list[dict[str, Any]]:
-    inner = CuttingPlane(max_rounds=rounds)
-    solver = CCCP(inner=inner, max_outer=outer, tolerance=TOLERANCE / 4, inner_tolerance=TOLERANCE)
+    inner = CuttingPlane(max_iter=rounds)
+    solver = CCCP(inner=inner, max_iter=outer, tolerance=TOLERANCE / 4, inner_tolerance=TOLERANCE)
     parts = zip((1, 4), np.random.default_rng([seed, percent]).spawn(2), strict=True)
     train, test = (noisy_images(picture("blocks"), n, 5.0, percent / 100, stream) for n, stream in parts)
     y = [np.where(hidden, -1, z).reshape(20, 40) for z, hidden in zip(train.states, train.hidden, strict=True)]

@@ -32,8 +32,8 @@ from scipy.sparse import csr_array
 from mssvm.data.labels import LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines import engine_of
-from mssvm.inference.base import Exact
-from mssvm.objectives.problem import Part
+from mssvm.inference.exact import Exact
+from mssvm.objectives.problem import Evaluation
 from mssvm.objectives.sums import Stretch, joined
 from mssvm.objectives.unified import hcrf
 from mssvm.parallel import work
@@ -212,7 +212,7 @@ def main() -> None:
 
 def idle(shelf: Any, posed: Any, what: str, eps: Any, first: int, last: int, w: Any) -> Any:
     """``work.evaluate`` without the work: gradients of the right size, summed and sent like others."""
-    every = [Stretch(j, j + 1, Part(np.zeros(0), 0.0, np.ones(len(w)))) for j in range(first, last)]
+    every = [Stretch(j, j + 1, Evaluation(np.zeros(0), 0.0, np.ones(len(w)))) for j in range(first, last)]
     return joined(every, len(posed.pieces))
 
 

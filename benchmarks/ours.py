@@ -145,7 +145,7 @@ def sequence_iteration(states: int) -> Here:
 
         def run() -> Outcome:
             ticks = Ticks()
-            made = ms.HCRF(ms.SequenceClass(hidden=states), C=0.5, max_iter=100, tol=1e-12, random_state=3)
+            made = ms.HCRF(ms.SequenceLabel(hidden=states), C=0.5, max_iter=100, tol=1e-12, random_state=3)
             model = made.fit(X, labels, callback=ticks)
             return ticks.outcome(accuracy=float(np.mean(model.predict(X) == np.array(labels))))
 

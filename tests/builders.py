@@ -15,7 +15,7 @@ from mssvm.core.topology import Batch, Topology, spans
 from mssvm.engines import engine_of
 from mssvm.inference.base import Planner
 from mssvm.inference.enumerate import entries
-from mssvm.objectives.unified import Sample
+from mssvm.objectives.sample import Sample
 
 MAX_ASSIGNMENTS = 700
 KINDS = ("nodes", "chains", "trees", "loops", "grids", "higher", "disconnected", "tied", "uniform", "mixed")

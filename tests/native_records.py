@@ -1,10 +1,12 @@
-"""Random records at the C boundary, for every native function of the package; a process of its own, since it may crash.
+"""Records that nobody should send to the C boundary, for every native function; a process of its own: it may crash.
 
     python tests/native_records.py SEED TRIALS [DIRECTORY]     # directory of the libraries
 
-Sizes are anything, arrays may be one and the same, records that others point to are missing, of another size, or
-empty. A function computes something or refuses with a sentence. Where it trusts indices that were checked when a plan
-was made, they are zero.
+Random records first: sizes are anything, arrays may be one and the same, records that others point to are missing, of
+another size, or empty. Then records of sound calls (small models through the native engine) with one thing wrong: an
+array an entry shorter or longer, or empty, a number off by one, negative or enormous, a record missing or of another
+size. A function computes something or refuses with a sentence. Where it trusts indices that were checked when a plan
+was made, random ones are zero and sound ones stay.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -20,8 +23,13 @@ from typing import Any
 import numpy as np
 
 import mssvm
+from builders import KINDS, On, random_case
 from mssvm.core import library
 from mssvm.core.library import FUNCTIONS, ArrayKind, Function, NumberKind, Record, RecordKind, RecordType
+from mssvm.engines.base import METHODS
+from mssvm.engines.native.engine import NativeEngine
+from mssvm.inference.exact import Exact
+from mssvm.inference.propagation.propagate import Propagate
 
 SIZES = (0, 0, 1, 1, 2, 2, 3, 4, 6, 9, 17)
 WHOLE = (0, 0, 1, 1, 2, 3, 4, -1, 17, -(1 << 62), 1 << 62)
@@ -31,6 +39,8 @@ PATIENCE = ("budget", "groups", "most_rounds", "most", "terms")
 # These look at every index of a call.
 CHECKED = ("mssvm_order_", "mssvm_png_", "mssvm_dual_", "mssvm_support_", "mssvm_pool_")
 POOL = Function("mssvm_pool_sums", threads=library.INT, terms=library.INT, failing=library.INT, sums=library.FLOATS)
+
+KEPT: list[Any] = []
 
 
 def declare_all() -> list[Function]:
@@ -98,6 +108,79 @@ class Draw:
         return Record(kind, values)
 
 
+def attempt(function: Function, record: Record) -> str:
+    """Call a function; what came of it."""
+    try:
+        function.run(record)
+    except (library.MssvmError, RuntimeError) as error:
+        assert str(error).removeprefix(f"{function.symbol}: "), "a refusal without a sentence"
+        return "refused"
+    return "computed"
+
+
+def sound_calls() -> dict[str, Record]:
+    """The first record of every function that small models reach, and through ``KEPT`` whatever addresses point to."""
+    found: dict[str, Record] = {}
+    run, make = Function.run, Record.__init__
+
+    def keep(record: Record, kind: RecordType, values: dict[str, Any]) -> None:
+        make(record, kind, values)
+        KEPT.append(record)
+
+    def note(function: Function, record: Record) -> int:
+        found.setdefault(function.symbol, duplicate(record))
+        return run(function, record)
+
+    Function.run, Record.__init__ = note, keep  # type: ignore[method-assign]
+    try:
+        for kind in KINDS:
+            case = random_case(kind, 3)
+            for methods in (METHODS, ("conditioning", "elimination"), ("clustering", "elimination"), ("elimination",)):
+                inference = On(Exact(methods=methods), NativeEngine())
+                for eps in ((0.0, 1.0), (0.5, 1.0)):
+                    KEPT.append(inference(case.batch, case.theta, case.query, *eps))
+            for eps in ((0.0, 1.0), (1.0, 1.0)):
+                KEPT.append(On(Propagate(), NativeEngine())(case.batch, case.theta, case.query, *eps))
+        x = np.eye(3)[[[0, 1, 2, 0], [2, 1, 0, 1]]]
+        KEPT.append(mssvm.HCRF(mssvm.Chain(hidden=2), max_iter=200).fit(x, [[0, 1, 1, 0], [1, 1, 0, 0]]))
+    finally:
+        Function.run, Record.__init__ = run, make  # type: ignore[method-assign]
+    return found
+
+
+def duplicate(record: Record) -> Record:
+    """The record with arrays and records of its own."""
+    values: dict[str, Any] = {}
+    for name, value in record._held.items():
+        values[name] = value
+        if isinstance(value, np.ndarray):
+            values[name] = value.copy()
+        if isinstance(value, Record):
+            values[name] = duplicate(value)
+    return Record(record.kind, values)
+
+
+def damaged(record: Record) -> Iterator[Record]:
+    """The record with one thing wrong, in every place."""
+    for name, value in record._held.items():
+        if isinstance(value, np.ndarray) and value.size:
+            flat = value.ravel()
+            for other in (flat[:-1], flat[:0], np.append(flat, flat[-1])):
+                yield duplicate(record).changed(**{name: np.ascontiguousarray(other)})
+        elif isinstance(value, Record):
+            yield duplicate(record).changed(**{name: None})
+            yield from (duplicate(record).changed(**{name: other}) for other in damaged(value))
+            short = duplicate(value)
+            struct.pack_into("@q", short._buffer, 0, value.kind.layout.size - 8)
+            yield duplicate(record).changed(**{name: short})
+        elif isinstance(record.kind.fields[name], NumberKind):
+            is_float = isinstance(value, float)
+            others = (-1.0, np.nan, np.inf) if is_float else (value - 1, value + 1, -1, -(1 << 62), 1 << 62)
+            for other in others:
+                if name not in PATIENCE or other < 18:
+                    yield duplicate(record).changed(**{name: other})
+
+
 def main(seed: int, trials: int, directory: str = "") -> None:
     if directory:
         library.DIRECTORY = Path(directory)
@@ -105,14 +188,13 @@ def main(seed: int, trials: int, directory: str = "") -> None:
         draw, found = Draw(seed, function.symbol), Counter[str]()
         print(function.symbol, end=" ", flush=True)  # whose turn it is, should the process end
         for _ in range(trials):
-            try:
-                function.run(draw.record(function.record))
-                found["computed"] += 1
-            except (library.MssvmError, RuntimeError) as error:
-                sentence = str(error).removeprefix(f"{function.symbol}: ")
-                assert sentence, "a refusal without a sentence"
-                found["refused"] += 1
+            found[attempt(function, draw.record(function.record))] += 1
             draw.alive.clear()
+        print(*(f"{kind} {count}" for kind, count in sorted(found.items())), flush=True)
+    functions = {function.symbol: function for function in FUNCTIONS}
+    for symbol, sound in sorted(sound_calls().items()):
+        print(symbol, "damaged", end=" ", flush=True)
+        found = Counter(attempt(functions[symbol], record) for record in damaged(sound))
         print(*(f"{kind} {count}" for kind, count in sorted(found.items())), flush=True)
 
 

@@ -12,8 +12,8 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.power import power_sum
 from mssvm.experiments.members import Arena, Untrained
 from mssvm.experiments.simulate import Recipe, Simulation, hidden_chain, simulate
-from mssvm.inference.base import Exact
-from mssvm.objectives.problem import Part, Problem
+from mssvm.inference.exact import Exact
+from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.optim import Regulariser
 
 
@@ -73,17 +73,17 @@ class Toy:
         hidden = np.full(len(self.x), max(eps_h - self.eps_h, 0.0) * np.log(self.n_hidden))
         return max(eps_y - self.eps_y, 0.0) * self.log_outputs + hidden, hidden
 
-    def plus(self, w: Floats, which: Ints | None = None) -> Part:
+    def plus(self, w: Floats, which: Ints | None = None) -> Evaluation:
         ids = self._ids(which)
         value, mu = self._plus(w, ids)
         return self._part(ids, value, mu, plus_calls=len(ids))
 
-    def minus(self, w: Floats, which: Ints | None = None) -> Part:
+    def minus(self, w: Floats, which: Ints | None = None) -> Evaluation:
         ids = self._ids(which)
         value, mu = self._minus(w, ids)
         return self._part(ids, value, mu, minus_calls=len(ids))
 
-    def difference(self, w: Floats, which: Ints | None = None) -> Part:
+    def difference(self, w: Floats, which: Ints | None = None) -> Evaluation:
         ids = self._ids(which)
         (high, mu_high), (low, mu_low) = self._plus(w, ids), self._minus(w, ids)
         return self._part(ids, high - low, mu_high - mu_low, plus_calls=len(ids), minus_calls=len(ids))
@@ -119,11 +119,11 @@ class Toy:
         chosen = np.arange(self.n_labels) == self.y[ids][:, None]
         return inner[chosen], p_h * chosen[:, :, None]
 
-    def _part(self, ids: Ints, value: Floats, mu: Floats, plus_calls: int = 0, minus_calls: int = 0) -> Part:
+    def _part(self, ids: Ints, value: Floats, mu: Floats, plus_calls: int = 0, minus_calls: int = 0) -> Evaluation:
         c = self.scale[ids]
         gradient = np.einsum("nkh,nd->khd", mu * c[:, None, None], self.x[ids]).ravel()
         calls = plus_calls + minus_calls
-        return Part(value, float(c @ value), gradient, plus_calls, minus_calls, calls, 0, self.exact)
+        return Evaluation(value, float(c @ value), gradient, plus_calls, minus_calls, calls, 0, self.exact)
 
 
 @lru_cache

@@ -21,10 +21,10 @@ import mssvm as ms
 
 ROUGH = 1e-8  # relative to an objective: a gap below this is negative, and not rounded so
 SOLVERS = (
-    ms.solvers.BCFW(max_passes=10, check_every=2),
-    ms.solvers.CuttingPlane(max_rounds=15),
-    ms.solvers.LBFGS(max_iterations=10, schedule=(1.0, 0.25)),
-    ms.solvers.CCCP(ms.solvers.BCFW(max_passes=6, check_every=2), max_outer=3),
+    ms.solvers.BCFW(max_iter=10, check_every=2),
+    ms.solvers.CuttingPlane(max_iter=15),
+    ms.solvers.LBFGS(max_iter=10, schedule=(1.0, 0.25)),
+    ms.solvers.CCCP(ms.solvers.BCFW(max_iter=6, check_every=2), max_iter=3),
 )
 INFERENCES = (
     ms.inference.Propagate("fast", starts=("cold",), max_sweeps=2),

@@ -146,7 +146,7 @@ def kinds() -> list[Kind]:
         Kind("grid", ms.Grid, images, masks, (*common, "neighbours")),
         Kind("graph", ms.GraphModel, graphs, labels, (*common, "allowed")),
         Kind("factors", ms.FactorModel, factors, [["a", "b"], ["b", None]], (*common, "allowed")),
-        Kind("sequence", partial(ms.SequenceClass, hidden=2), rows, ["a", "b"], ("hidden", "fixed", "pool")),
+        Kind("sequence", partial(ms.SequenceLabel, hidden=2), rows, ["a", "b"], ("hidden", "fixed", "pool")),
     ]
 
 

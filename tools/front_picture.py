@@ -1,6 +1,6 @@
 """The picture at the head of the README: a partly labelled sentence and a scribbled photograph, before and after.
 
-    python tools/front_picture.py [docs/front.png]
+python tools/front_picture.py [docs/front.png]
 """
 
 from __future__ import annotations

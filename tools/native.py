@@ -4,8 +4,8 @@
     python tools/native.py --wheel TAG --out DIR  every variant of a platform's wheel, by ziglang
     python tools/native.py --sanitize address     with AddressSanitizer and UndefinedBehaviorSanitizer; or: thread
 
-Objects and libraries are kept in build/native; a file is compiled again when it, a header, an option or the compiler
-has changed, so that a second build, such as that of a wheel after its metadata, takes no time.
+Objects and libraries are kept in build/native; a file is compiled again when it, a header of its own, an option or the
+compiler has changed, so that a second build, such as that of a wheel after its metadata, takes no time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -96,9 +97,9 @@ class Compiler:
 
 @cache
 def version(compiler: Compiler) -> str:
-    """What a compiler says of itself; objects of another one are not used."""
+    """What a compiler says of itself, but for the place where it lies; objects of another one are not used."""
     done = subprocess.run([*compiler.command, "--version"], capture_output=True, text=True, check=False)
-    return done.stdout
+    return "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith("InstalledDir"))
 
 
 def find_compiler() -> Compiler:
@@ -155,10 +156,23 @@ def produce(command: list[str], out: Path) -> Path:
     return out
 
 
+@cache
+def included(path: Path) -> frozenset[Path]:
+    """The headers of this directory that a file includes, and those that these include."""
+    named = re.findall(r'^#include "([^"]+)"', path.read_text("utf-8"), re.MULTILINE)
+    direct = frozenset(path.parent / name for name in named)
+    return direct.union(*(included(header) for header in direct))
+
+
+def lines(source: Path) -> int:
+    """Of a source and its headers."""
+    return sum(path.read_bytes().count(b"\n") for path in (source, *included(source)))
+
+
 def compile_object(compiler: Compiler, options: list[str], source: Path, kind: str) -> Path:
     """The object file of one source, compiled now if it is not known."""
     options = [*FLAGS, *OWN_FLAGS.get(source.stem, ()), *options]
-    known = digest([version(compiler), *options], [source, *sorted(SOURCES.glob("*.hpp"))])
+    known = digest([version(compiler), *options], [source, *sorted(included(source))])
     return produce(
         [*compiler.command, *options, "-c", str(source)], OBJECTS / compiler.name / kind / f"{source.stem}-{known}.o"
     )
@@ -186,7 +200,8 @@ def build(compiler: Compiler, wanted: Platform, variants: list[str], out: Path, 
     """Compile and link the named variants, and the small library that tells which of them a processor can run."""
     common = ["-target", wanted.target] if wanted.target else []
     extra = list(SANITIZERS[sanitize]) if sanitize else []
-    sources = [path for path in sorted(SOURCES.glob("*.cpp")) if path.stem != "cpu"]
+    sources = [path for path in SOURCES.glob("*.cpp") if path.stem != "cpu"]
+    sources.sort(key=lambda path: (-lines(path), path.stem))  # the longest first: nobody waits for it at the end
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = {}
         for variant in variants:

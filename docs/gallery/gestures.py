@@ -35,7 +35,7 @@ def main(folder: Path) -> dict[str, float]:
     y = [KINDS[k] for k in rng.integers(3, size=120)]
     strokes = [gesture(kind, rng) for kind in y]
     X = [features(points) for points in strokes]
-    model = ms.HCRF(ms.SequenceClass(hidden=4), random_state=0).fit(X[:60], y[:60])
+    model = ms.HCRF(ms.SequenceLabel(hidden=4), random_state=0).fit(X[:60], y[:60])
     plain = ms.LatentClassifier(hidden=1).fit(np.stack([x.mean(axis=0) for x in X[:60]]), y[:60])
     found = {"right": model.score(X[60:], y[60:])}
     found["right_by_means"] = float(plain.score(np.stack([x.mean(axis=0) for x in X[60:]]), y[60:]))

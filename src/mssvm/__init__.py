@@ -14,7 +14,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mssvm._moved import install
+from mssvm._moved import moved_name
 from mssvm.core import errors
 from mssvm.core.registry import MEMBERS, STRUCTURES
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         load,
     )
     from mssvm.parallel.cluster import distributed
-    from mssvm.structures import Chain, FactorModel, GraphModel, Grid, MultiLabel, SequenceClass
+    from mssvm.structures import Chain, FactorModel, GraphModel, Grid, MultiLabel, SequenceLabel
 
 _HOMES = {
     **dict.fromkeys((*MEMBERS, "HeldOut", "LatentClassifier", "cross_val_predict", "load"), "mssvm.estimators"),
@@ -64,13 +64,41 @@ _DOORS = {
 }
 
 __all__ = [
-    "CRF", "HCRF", "LSSVM", "M3E", "MISSING", "MSSVM", "SSVM", "Chain", "EpsilonSSVM", "FactorInput", "FactorModel",
-    "Graph", "GraphModel", "Grid", "HeldOut", "LatentClassifier", "LossAugmentedCRF", "ModLat", "MultiLabel",
-    "SequenceClass", "ShardedDataset", "UnifiedSSVM", "__version__", "cross_val_predict", "data", "distributed",
-    "engines", "errors", "features", "inference", "load", "losses", "metrics", "solvers",
-]  # fmt: skip
-
-install()
+    "CRF",
+    "HCRF",
+    "LSSVM",
+    "M3E",
+    "MISSING",
+    "MSSVM",
+    "SSVM",
+    "Chain",
+    "EpsilonSSVM",
+    "FactorInput",
+    "FactorModel",
+    "Graph",
+    "GraphModel",
+    "Grid",
+    "HeldOut",
+    "LatentClassifier",
+    "LossAugmentedCRF",
+    "ModLat",
+    "MultiLabel",
+    "SequenceLabel",
+    "ShardedDataset",
+    "UnifiedSSVM",
+    "__version__",
+    "cross_val_predict",
+    "data",
+    "distributed",
+    "engines",
+    "errors",
+    "features",
+    "inference",
+    "load",
+    "losses",
+    "metrics",
+    "solvers",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -81,9 +109,12 @@ def __getattr__(name: str) -> Any:
             return version("mssvm")
         except PackageNotFoundError:
             return "unknown"
-    if name not in _HOMES and name not in _DOORS:
-        raise AttributeError(f"module 'mssvm' has no attribute {name!r}")
-    value = import_module(_DOORS[name]) if name in _DOORS else getattr(import_module(_HOMES[name]), name)
+    if name in _DOORS:
+        value = import_module(_DOORS[name])
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        return moved_name(__name__, name)
     globals()[name] = value
     return value
 

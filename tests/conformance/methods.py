@@ -10,8 +10,9 @@ from mssvm.core.potentials import Belief
 from mssvm.engines.base import METHODS as ROUTES
 from mssvm.engines.native.engine import NativeEngine
 from mssvm.engines.reference import ReferenceEngine
-from mssvm.inference.base import Exact, Inference
+from mssvm.inference.base import Inference
 from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
 
 ELIMINATION = Exact(methods=ROUTES[-1:])
 

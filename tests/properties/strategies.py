@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from builders import AsymmetricLoss, DenseModel, ScaledLoss, features, random_sample
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.topology import Batch, Topology
-from mssvm.inference.base import Exact, Inference
+from mssvm.inference.base import Inference
 from mssvm.inference.enumerate import Enumerate
-from mssvm.losses.losses import Hamming, Loss, Zero
+from mssvm.inference.exact import Exact
+from mssvm.losses import Hamming, Loss, Zero
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, Unified
+from mssvm.objectives.unified import Unified
 
 N_WEIGHTS = 4
 EXACT: Inference = Exact()
@@ -48,7 +50,8 @@ class Draw:
 @st.composite
 def draws(draw: st.DrawFn, hidden: bool | None = None, max_instances: int = 3, weighted: bool = False) -> Draw:
     """One to three instances, each with an output; ``hidden`` forces hidden variables in or out."""
-    graphs, roles = [], []
+    graphs = []
+    roles = []
     for _ in range(draw(st.integers(1, max_instances))):
         scopes = draw(st.sampled_from(WIRINGS))
         least = 1 + max((v for s in scopes for v in s), default=0)
@@ -72,9 +75,11 @@ def draws(draw: st.DrawFn, hidden: bool | None = None, max_instances: int = 3, w
 
 def assignments(sample: Sample, b: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], Ints, Ints]:
     """All output and all hidden assignments of instance b, and which variables they are of."""
-    graph, first = sample.batch.topology(b), sample.batch.var_ptr[b]
+    graph = sample.batch.topology(b)
+    first = sample.batch.var_ptr[b]
     role = sample.query.output[first : first + graph.n_vars]
-    y_vars, h_vars = np.flatnonzero(role), np.flatnonzero(~role)
+    y_vars = np.flatnonzero(role)
+    h_vars = np.flatnonzero(~role)
     ys = list(product(*(range(graph.cards[v]) for v in y_vars)))
     hs = list(product(*(range(graph.cards[v]) for v in h_vars)))
     return ys, hs, y_vars, h_vars

@@ -9,9 +9,10 @@ from builders import DenseInputs, DenseModel, labels_as_truth
 from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.losses.losses import Hamming, Loss
+from mssvm.losses import Hamming, Loss
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, mssvm
+from mssvm.objectives.unified import mssvm
 from properties.strategies import BRUTE, EXACT, Draw, decoded_outputs, delta_of, draws, losses, temperature
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from builders import DenseModel, random_sample
 from mssvm.core.arrays import Floats
 from mssvm.core.topology import Topology
-from mssvm.losses.losses import Hamming, Loss
+from mssvm.losses import Hamming, Loss
 from mssvm.objectives.training import TrainingProblem
 from mssvm.objectives.unified import lssvm
 from properties.strategies import EXACT, N_WEIGHTS, Draw, assignments, draws, losses, positive_temperature, temperature

@@ -14,9 +14,10 @@ from mssvm.core.potentials import Potentials, Query
 from mssvm.core.topology import Topology
 from mssvm.engines.native.engine import NativeEngine
 from mssvm.inference.base import Inference
-from mssvm.losses.losses import Hamming, Loss, WeightedHamming, Zero
+from mssvm.losses import Hamming, Loss, WeightedHamming, Zero
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
+from mssvm.objectives.unified import Unified, hcrf, loss_augmented_likelihood, lssvm, mssvm
 from properties.strategies import BRUTE, EXACT, N_WEIGHTS, Draw, decoded_outputs, delta_of, draws, losses, temperature
 
 TEMPERATURES = [(y, h) for y in (0.0, 0.5, 1.0) for h in (0.0, 0.5, 1.0)]
@@ -48,7 +49,9 @@ def test_an_unlabelled_instance_contributes_nothing(eps_y: float, eps_h: float, 
     everyone = problem_of(sample, objective)
     nobody = problem_of(sample.select([1, 3]), objective)
     for part in ("plus", "minus", "difference"):
-        full, kept, none = (getattr(p, part)(w) for p in (everyone, labelled, nobody))
+        full = getattr(everyone, part)(w)
+        kept = getattr(labelled, part)(w)
+        none = getattr(nobody, part)(w)
         assert full.total == pytest.approx(kept.total, rel=1e-12)
         np.testing.assert_allclose(full.gradient, kept.gradient, rtol=1e-12, atol=1e-12)
         assert none.total == 0.0 and none.gradient.shape == (N_WEIGHTS,) and not none.gradient.any()
@@ -57,7 +60,8 @@ def test_an_unlabelled_instance_contributes_nothing(eps_y: float, eps_h: float, 
     theta = DenseModel(N_WEIGHTS).forward(w, sample.inputs)
     delta = loss.delta(sample.batch, sample.query.output, sample.truth, sample.site_weight)
     parts = parts_of(objective, EXACT, sample, delta)
-    low, (high, _) = parts.minus(theta), parts.plus(theta)
+    low = parts.minus(theta)
+    (high, _) = parts.plus(theta)
     for b in (1, 3):
         states = sample.batch.state_span(b)
         assert high.value[b] == low.value[b]
@@ -135,7 +139,8 @@ def full_and_missing(seed: int) -> tuple[Sample, Sample]:
 def test_full_set_equals_missing_at_one_temperature(seed: int, eps: float, loss: Loss) -> None:
     full, missing = full_and_missing(seed)
     w = np.random.default_rng(seed).normal(size=N_WEIGHTS)
-    a, b = (problem_of(s, Unified(eps, eps, loss)).difference(w) for s in (full, missing))
+    a = problem_of(full, Unified(eps, eps, loss)).difference(w)
+    b = problem_of(missing, Unified(eps, eps, loss)).difference(w)
     np.testing.assert_allclose(a.values, b.values, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(a.gradient, b.gradient, rtol=1e-8, atol=1e-8)
 
@@ -144,7 +149,8 @@ def test_full_set_equals_missing_at_one_temperature(seed: int, eps: float, loss:
 def test_full_set_differs_from_missing_at_two_temperatures(eps_y: float, eps_h: float) -> None:
     full, missing = full_and_missing(0)
     w = np.random.default_rng(0).normal(size=N_WEIGHTS)
-    a, b = (problem_of(s, Unified(eps_y, eps_h, Hamming())).difference(w).values for s in (full, missing))
+    a = problem_of(full, Unified(eps_y, eps_h, Hamming())).difference(w).values
+    b = problem_of(missing, Unified(eps_y, eps_h, Hamming())).difference(w).values
     assert np.abs(a - b).max() > 1e-3
 
 
@@ -160,7 +166,8 @@ def test_totals_are_weighted_sums_of_single_instances(
     problem = problem_of(sample, Unified(eps_y, eps_h, loss), C=C)
     whole = problem.plus(draw.w)
     np.testing.assert_allclose(problem.scale, C * sample.weight)
-    total, gradient = 0.0, np.zeros(N_WEIGHTS)
+    total = 0.0
+    gradient = np.zeros(N_WEIGHTS)
     for i in range(len(sample)):
         value, mu = problem.atom(draw.w, i)
         assert value == pytest.approx(whole.values[i], rel=1e-12, abs=1e-12)
@@ -178,12 +185,13 @@ def test_totals_are_weighted_sums_of_single_instances(
 
 
 def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mssvm.objectives.training.BLOCK_STATES", 40)
+    monkeypatch.setattr("mssvm.objectives.blocks.BLOCK_STATES", 40)
     rng = np.random.default_rng(0)
     sample = random_sample(rng, [PATH] * 60, rng.random(180) < 0.7, N_WEIGHTS)
     sample = replace(sample, weight=rng.random(60))
     w = rng.normal(size=N_WEIGHTS)
-    one, three = (problem_of(sample, mssvm(), engine=NativeEngine(k)).difference(w) for k in (1, 3))
+    one = problem_of(sample, mssvm(), engine=NativeEngine(1)).difference(w)
+    three = problem_of(sample, mssvm(), engine=NativeEngine(3)).difference(w)
     assert one.total == three.total
     np.testing.assert_array_equal(one.gradient, three.gradient)
     np.testing.assert_array_equal(one.values, three.values)

@@ -12,20 +12,11 @@ from builders import AsymmetricLoss, DenseInputs, DenseModel, ScaledLoss, labels
 from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.losses.losses import Hamming, Loss, Zero
-from mssvm.objectives.problem import Part
+from mssvm.losses import Hamming, Loss, Zero
+from mssvm.objectives.problem import Evaluation
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import (
-    Sample,
-    Unified,
-    crf,
-    hcrf,
-    loss_augmented_likelihood,
-    lssvm,
-    mssvm,
-    softmax_margin,
-    ssvm,
-)
+from mssvm.objectives.unified import Unified, crf, hcrf, loss_augmented_likelihood, lssvm, mssvm, softmax_margin, ssvm
 from properties.strategies import (
     EXACT,
     N_WEIGHTS,
@@ -39,14 +30,15 @@ from properties.strategies import (
 )
 
 
-def evaluate(draw: Draw, objective: Unified) -> Part:
+def evaluate(draw: Draw, objective: Unified) -> Evaluation:
     return TrainingProblem(objective, DenseModel(N_WEIGHTS), draw.sample, EXACT).difference(draw.w)
 
 
 def multiclass(seed: int, n: int = 12, k: int = 4, d: int = 3) -> tuple[Floats, np.ndarray, Sample]:
     """n points in d dimensions with k classes, one weight vector a class: weights (k, d) flattened."""
     rng = np.random.default_rng(seed)
-    x, y = rng.normal(size=(n, d)), rng.integers(0, k, n)
+    x = rng.normal(size=(n, d))
+    y = rng.integers(0, k, n)
     batch = Batch.build([Topology((k,), ())] * n)
     unary = np.zeros((n, k, k, d))
     unary[:, np.arange(k), np.arange(k), :] = x[:, None, :]
@@ -89,7 +81,8 @@ def over(a: Floats, soft: bool) -> tuple[float, Floats]:
 
 def listed(draw: Draw, loss: Loss, soft_y: bool, soft_h: bool) -> tuple[Floats, Floats]:
     """U and its gradient written from the definition: scores of all (y, h) in a table, row by row."""
-    values, gradient = [], np.zeros(N_WEIGHTS)
+    values = []
+    gradient = np.zeros(N_WEIGHTS)
     for b in range(len(draw.sample)):
         ys, phi = joint_features(draw.sample, b)
         scores = phi @ draw.w
@@ -165,7 +158,8 @@ def test_gradients_converge_where_the_maximiser_is_unique() -> None:
     w = np.random.default_rng(3).normal(size=12)
     problem = TrainingProblem(ssvm(), DenseModel(12), sample, EXACT)
     limit = problem.difference(w).gradient
-    far, near = (np.abs(problem.at(eps, 1.0).difference(w).gradient - limit).max() for eps in (0.5, 1e-4))
+    far = np.abs(problem.at(0.5, 1.0).difference(w).gradient - limit).max()
+    near = np.abs(problem.at(0.0001, 1.0).difference(w).gradient - limit).max()
     assert near < 1e-9 < 1e-2 < far
 
 

@@ -11,12 +11,15 @@ from builders import DenseInputs, DenseModel, labels_as_truth
 from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology
-from mssvm.losses.losses import Hamming
+from mssvm.losses import Hamming
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Sample, Unified
+from mssvm.objectives.unified import Unified
 from properties.strategies import EXACT, temperature
 
-K_Y, K_H, D = 2, 3, 2
+K_Y = 2
+K_H = 3
+D = 2
 AT_Y = K_H * D + K_Y * K_H
 N_WEIGHTS = AT_Y + K_Y * D
 
@@ -25,7 +28,8 @@ def hidden_sample(seed: int, n: int = 6) -> Sample:
     """y - h pairs: labels and hidden states have weights on the features of x, and each pair of them one weight."""
     rng = np.random.default_rng(seed)
     batch = Batch.build([Topology((K_Y, K_H), ((0, 1),))] * n)
-    unary, tables = np.zeros((n, K_Y + K_H, N_WEIGHTS)), np.zeros((n, K_Y * K_H, N_WEIGHTS))
+    unary = np.zeros((n, K_Y + K_H, N_WEIGHTS))
+    tables = np.zeros((n, K_Y * K_H, N_WEIGHTS))
     for i, x in enumerate(rng.normal(size=(n, D))):
         for h in range(K_H):
             unary[i, K_Y + h, h * D : (h + 1) * D] = x
@@ -39,7 +43,8 @@ def hidden_sample(seed: int, n: int = 6) -> Sample:
 
 def spread(w: Floats) -> float:
     """Largest difference between the weights of two hidden states."""
-    of_x, with_y = w[: K_H * D].reshape(K_H, D), w[K_H * D : AT_Y].reshape(K_Y, K_H)
+    of_x = w[: K_H * D].reshape(K_H, D)
+    with_y = w[K_H * D : AT_Y].reshape(K_Y, K_H)
     return float(max(np.ptp(of_x, axis=0).max(), np.ptp(with_y, axis=1).max()))
 
 

@@ -3,9 +3,9 @@
     python tests/saved/make.py [--only NAME ...]
 
 One small model for every member and structure that can be trained together, and some more for parameters that files
-keep. ``tests/test_saved.py`` loads the files, asks them about the same inputs (``data``) and wants the same answers,
-so they say whether a later version still reads and understands models of this one. Do not run this to make that test
-pass: files are only added, or written anew with a new format on purpose.
+keep. ``tests/estimators/test_saved.py`` loads the files, asks them about the same inputs (``data``) and wants the same
+answers, so they say whether a later version still reads and understands models of this one. Do not run this to make
+that test pass: files are only added, or written anew with a new format on purpose.
 
 All but ``FactorInput`` and the objects in ``extras`` comes from the top of the package; everything is seeded.
 """
@@ -158,7 +158,7 @@ STRUCTURES: dict[str, tuple[bool, Callable[[], Any], Callable[[], Data]]] = {
     "grid-hidden": (True, lambda: ms.Grid(hidden=2), lambda: grid_data(TWO)),
     "graph-hidden": (True, lambda: ms.GraphModel(hidden=2, linked=False), lambda: graph_data(TWO)),
     "factor-hidden": (True, lambda: ms.FactorModel(hidden={"topic": 2}), lambda: factor_data(INTEGERS, True)),
-    "sequence": (True, lambda: ms.SequenceClass(hidden=2), lambda: sequence_data(WORDS)),
+    "sequence": (True, lambda: ms.SequenceLabel(hidden=2), lambda: sequence_data(WORDS)),
 }
 
 COMMON: dict[str, Any] = {"max_iter": 6, "random_state": 0}
@@ -203,7 +203,7 @@ def extras() -> dict[str, tuple[str, Callable[[], Any]]]:
         "HCRF.linked-graph": ("graph", lambda: ms.HCRF(ms.GraphModel(hidden=2, directed=False), **COMMON)),
         "CRF.allowed": ("graph", lambda: ms.CRF(ms.GraphModel(**limits), classes=(*WORDS, "none"), **COMMON)),
         "SSVM.forbidden": ("factor", lambda: ms.SSVM(ms.FactorModel(forbidden=joint), **COMMON)),
-        "HCRF.pooled": ("sequence", lambda: ms.HCRF(ms.SequenceClass(2, per_class=False, pool="mean"), **COMMON)),
+        "HCRF.pooled": ("sequence", lambda: ms.HCRF(ms.SequenceLabel(2, per_class=False, pool="mean"), **COMMON)),
         "MSSVM.edges": ("chain-edges", lambda: ms.MSSVM(ms.Chain(hidden=2, direct=True), init="hcrf", **COMMON)),
         "MSSVM.objects": ("chain", _with_objects),
     }
@@ -211,19 +211,19 @@ def extras() -> dict[str, tuple[str, Callable[[], Any]]]:
 
 def _with_objects() -> Any:
     """Solver, loss and inference as objects, which files keep by name."""
-    from mssvm.inference.base import Exact
+    from mssvm.inference.exact import Exact
     from mssvm.losses import WeightedHamming
     from mssvm.optim import CCCP, Subgradient
 
     loss = WeightedHamming(np.array([1.0, 2.0, 0.5]))
-    solver = CCCP(Subgradient(n_epochs=2, rate=0.1), max_outer=2)
+    solver = CCCP(Subgradient(max_iter=2, rate=0.1), max_iter=2)
     return ms.MSSVM(ms.Chain(hidden=2), loss=loss, solver=solver, inference=Exact(), random_state=0)
 
 
 def _with_cutting_planes() -> Any:
     from mssvm.optim import CCCP, CuttingPlane
 
-    return ms.SSVM(ms.Grid(neighbours=8), solver=CCCP(CuttingPlane(max_rounds=5), max_outer=2), random_state=0)
+    return ms.SSVM(ms.Grid(neighbours=8), solver=CCCP(CuttingPlane(max_iter=5), max_iter=2), random_state=0)
 
 
 def data(inputs: str) -> Data:

@@ -69,7 +69,7 @@ def _library(source: str, name: str, kind: str, numbers: str) -> ctypes.CDLL:
     structs = folder.joinpath("common.cu").read_text().partition("\n\n")[2]
     text = folder.joinpath(source).read_text().replace('extern "C" __global__', "static")
     text = text.replace(SHARED, "static __align__(16) unsigned char raw[240000];")
-    found = re.search(rf"__launch_bounds__\([^)]*\) {name}\(\n(.*?)\) {{", text, re.DOTALL)
+    found = re.search(rf"__launch_bounds__\([^)]*\)\s+{name}\(\s*(.*?)\)\s*{{", text, re.DOTALL)
     assert found is not None
     declared = [" ".join(p.split()) for p in re.sub("const __grid_constant__|__restrict__", "", found[1]).split(",")]
     names = [re.findall(r"\w+", p)[-1] for p in declared]

@@ -90,7 +90,7 @@ MODELS: dict[str, Any] = {
         ms.Grid(neighbours=8), {"node": [scores(2, 2, K)], "edge": scores(K, K)}, [candidates(2, 2)],
     ),
     "sequences": lambda: Model(
-        ms.SequenceClass(hidden=H), {"label": scores(2, K), "label_state": scores(2, 3, K, H),
+        ms.SequenceLabel(hidden=H), {"label": scores(2, K), "label_state": scores(2, 3, K, H),
                                      "transition": scores(K, H, H)}, torch.tensor([1, 2]), {"lengths": [3, 2]},
     ),
 }  # fmt: skip

@@ -7,7 +7,7 @@ import torch
 from builders import On
 from conformance import methods
 from mssvm.engines.torch import TorchEngine
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 
 methods.METHODS.clear()
 methods.METHODS["torch"] = lambda threads: On(Exact(), TorchEngine())

@@ -23,7 +23,7 @@ from mssvm.engines.torch import TorchEngine
 from mssvm.engines.torch.arrays import DevicePotentials
 from mssvm.inference.enumerate import Enumerate, score
 from mssvm.inference.propagation.propagate import Propagate
-from mssvm.objectives.training import LinearMinus
+from mssvm.objectives.difference import LinearMinus
 from mssvm.torch import StructuredLoss
 from with_torch.models import MODELS
 
@@ -181,7 +181,7 @@ def test_scores_of_labels_are_added_up_on_the_device(device: str) -> None:
     query = Query(np.ones(batch.n_vars, dtype=bool), np.zeros(batch.n_states, dtype=bool))
     query.allowed[batch.unary_ptr[:-1] + y] = True
     mu = engine_of().exact(batch, ms.engines.base.ExactSettings()).bind(query, 1.0, 1.0)(theta).mu
-    minus = LinearMinus(batch, mu, np.zeros(0))
+    minus = LinearMinus(batch, mu)
     parts = (torch.from_numpy(part).to(device) for part in (theta.unary, theta.tables))
     for given in (theta, DevicePotentials(*parts)):
         np.testing.assert_allclose(minus.value(given, len(batch)), score(batch, theta, y), rtol=1e-12)
@@ -215,9 +215,7 @@ def test_states_are_judged_as_on_the_cpu(hidden: float, device: str) -> None:
         np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-9)
 
 
-def same_as_the_cpu_engine(
-    batch: Batch, theta: Potentials, rng: np.random.Generator, eps: float, device: str
-) -> None:
+def same_as_the_cpu_engine(batch: Batch, theta: Potentials, rng: np.random.Generator, eps: float, device: str) -> None:
     """Exact inference with masks and an instance, number 5, that is infeasible."""
     allowed = rng.random(batch.n_states) < 0.9
     allowed[batch.unary_ptr[:-1]] = True

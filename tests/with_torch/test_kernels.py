@@ -14,7 +14,7 @@ from builders import random_forest
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.topology import Topology
 from mssvm.engines.torch import nvrtc
-from mssvm.engines.torch.trees import Turns
+from mssvm.engines.torch.trees import Postorder
 
 
 def test_sources_travel_with_the_package() -> None:
@@ -75,23 +75,25 @@ def test_compiled_code_is_kept_until_it_is_damaged(monkeypatch: pytest.MonkeyPat
     nvrtc._version.cache_clear()
 
 
-def test_nothing_has_no_turns() -> None:
-    found = Turns.of(Topology((), ()))
+def test_nothing_has_no_postorder() -> None:
+    found = Postorder.of(Topology((), ()))
     assert found is not None and found.rows.shape == (0, 4) and found.factors.shape == (0,)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_sums_in_the_order_of_turns_are_those_of_all_states(seed: int) -> None:
+def test_sums_in_the_postorder_are_those_of_all_states(seed: int) -> None:
     """What the kernel does, step by step: scores are carried from a variable's last child and read for the others."""
     rng = np.random.default_rng(seed)
     g = random_forest(rng, 6, 5)
-    turns = Turns.of(g)
-    assert turns is not None
+    postorder = Postorder.of(g)
+    assert postorder is not None
     u = [rng.normal(size=card) for card in g.cards]
     tables = [rng.normal(size=g.table_shape(f)) for f in range(g.n_factors)]
     var = {int(at): v for v, at in enumerate(g.unary_ptr[:-1])}
     rows, carried, z = dict[int, np.ndarray](), np.zeros(0), 0.0
-    for t, ((v, p, parent, numbers), f) in enumerate(zip(turns.rows.tolist(), turns.factors.tolist(), strict=True)):
+    for t, ((v, p, parent, numbers), f) in enumerate(
+        zip(postorder.rows.tolist(), postorder.factors.tolist(), strict=True)
+    ):
         own, above = var[v], var.get(p, -1)
         assert numbers & 255 == g.cards[own] and (above < 0 or numbers >> 8 & 255 == g.cards[above])
         scores = u[own] if numbers >> 16 & 1 else carried
@@ -111,8 +113,8 @@ def test_sums_in_the_order_of_turns_are_those_of_all_states(seed: int) -> None:
     assert z == pytest.approx(total, rel=1e-12)
 
 
-def test_cycles_and_larger_factors_have_no_turns() -> None:
-    assert Turns.of(Topology((2, 2, 2), ((0, 1), (1, 2), (0, 2)))) is None
-    assert Turns.of(Topology((2, 2), ((0, 1), (1, 0)))) is None
-    assert Turns.of(Topology((2, 2, 2), ((0, 1, 2),))) is None
-    assert Turns.of(Topology((2, 33), ((0, 1),))) is None
+def test_cycles_and_larger_factors_have_no_postorder() -> None:
+    assert Postorder.of(Topology((2, 2, 2), ((0, 1), (1, 2), (0, 2)))) is None
+    assert Postorder.of(Topology((2, 2), ((0, 1), (1, 0)))) is None
+    assert Postorder.of(Topology((2, 2, 2), ((0, 1, 2),))) is None
+    assert Postorder.of(Topology((2, 33), ((0, 1),))) is None

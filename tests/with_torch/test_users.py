@@ -49,7 +49,7 @@ def test_second_derivatives_are_refused(method: str) -> None:
         gradient.square().sum().backward()
 
 
-@pytest.mark.parametrize("structure", [ms.Chain(), ms.Grid(), ms.SequenceClass(hidden=2), ms.GraphModel()])
+@pytest.mark.parametrize("structure", [ms.Chain(), ms.Grid(), ms.SequenceLabel(hidden=2), ms.GraphModel()])
 def test_a_batch_without_instances(structure: Any) -> None:
     """The last batch of a process that shares the work; its parameters still have gradients."""
     sites: tuple[int, ...] = (4,)
@@ -57,7 +57,7 @@ def test_a_batch_without_instances(structure: Any) -> None:
     given = {"node": scores(0, 4, K), "edge": scores(K, K)}
     if isinstance(structure, ms.Grid):
         sites, given["node"] = (2, 3), scores(0, 2, 3, K)
-    if isinstance(structure, ms.SequenceClass):
+    if isinstance(structure, ms.SequenceLabel):
         sites, given = (), {"label": scores(0, K), "label_state": scores(0, 4, K, 2), "transition": scores(K, 2, 2)}
     loss = StructuredLoss(structure, reduction="sum")
     y = torch.zeros(0, *sites, dtype=torch.int64)
@@ -164,7 +164,7 @@ def test_labels_and_shapes_that_cannot_be_used(sentence: str, y: Any, more: Any)
         (ms.GraphModel(), {"node": NODE, "edge": EDGE}, "needs graphs=", {}),
         (ms.GraphModel(), {"node": NODE, "edge": EDGE}, "1 graphs for 2 instances", {"graphs": [[(0, 1)]]}),
         (ms.Grid(), {"node": scores(2, 2, 2, K), "edge": scores(2, 2, 2, K, K)}, "all directions", {}),
-        (ms.SequenceClass(hidden=2, per_class=False), {"state": scores(2, 3, 2)}, "how many classes", {}),
+        (ms.SequenceLabel(hidden=2, per_class=False), {"state": scores(2, 3, 2)}, "how many classes", {}),
     ],
 )
 def test_scores_that_cannot_be_used(structure: Any, given: Any, sentence: str, more: Any) -> None:

@@ -12,8 +12,8 @@ import typer
 
 from mssvm.cli.interrupt import interruptible
 from mssvm.cli.versions import versions
+from mssvm.core.collector import gc_paused
 from mssvm.core.errors import MssvmError
-from mssvm.core.garbage import uncollected
 from mssvm.core.stopping import Interruption, stopping
 from mssvm.core.text import printable
 
@@ -29,7 +29,7 @@ def app(arguments: list[str] | None = None, standalone_mode: bool = True) -> Any
     given = sys.argv[1:] if arguments is None else arguments
     line = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     line.callback(invoke_without_command=True)(about)
-    with uncollected():
+    with gc_paused():
         for name in given[:1] if given and given[0] in COMMANDS else COMMANDS:
             line.command()(getattr(import_module(f"mssvm.cli.{name}"), name))
     return line(given, standalone_mode=standalone_mode)

@@ -16,13 +16,13 @@ from mssvm.cli.interrupt import last_words
 from mssvm.cli.output import check_target
 from mssvm.cli.scoring import scores
 from mssvm.core.errors import InputError
-from mssvm.core.files import alone, left_behind
+from mssvm.core.files import exclusive_lock, left_behind
 from mssvm.core.progress import ProgressLine
 from mssvm.core.text import printable
 from mssvm.data.dataset import Dataset
 from mssvm.data.readers import Options
 from mssvm.data.readers.images import palette_of
-from mssvm.estimators.training import HeldOut, TrainingLine
+from mssvm.estimators.hooks import HeldOut, TrainingLine
 from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
 
 SAVED_EVERY = 1.0  # seconds
@@ -64,7 +64,7 @@ def fit(
     Example: mssvm fit 'corpus/part-*.jsonl' -o model.safetensors --cluster tcp://scheduler:8786
     """
     check_target(model)
-    with alone(model):
+    with exclusive_lock(model):
         checkpoint = model.with_name(model.name + ".checkpoint")
         _check_resume(checkpoint, resume)
         reading = o.reading(form, structure, colour=missing_colour, limit=limit)

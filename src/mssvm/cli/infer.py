@@ -104,9 +104,7 @@ def _teller(json_output: bool) -> Callable[[Answer], None]:
     return tell
 
 
-def _timely(
-    asked: UaiTask, method: MethodName, limits: AnswerLimits, tell: Callable[[Answer], None] | None
-) -> Answer:
+def _timely(asked: UaiTask, method: MethodName, limits: AnswerLimits, tell: Callable[[Answer], None] | None) -> Answer:
     """The answer, or the best one so far when time is up."""
     kept: list[Answer] = []
 

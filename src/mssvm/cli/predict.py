@@ -106,15 +106,15 @@ def _in_columns(data: Path, form: str | None, out: Path) -> bool:
 def _records(estimator: Any, data: Dataset, marginals: bool, top_k: int | None) -> list[dict[str, Any]]:
     with data.places():
         records: list[dict[str, Any]] = []
-        for name, y in zip(data.ids, estimator.predict(data.X, hidden=data.hidden), strict=True):
+        for name, y in zip(data.ids, estimator.predict(data.X, hidden_sites=data.hidden), strict=True):
             records.append({"y": _plain(y)} if name is None else {"id": name, "y": _plain(y)})
         if marginals:
             classes = [plain(c) for c in estimator.classes_]
-            found = estimator.predict_marginals(data.X, hidden=data.hidden)
+            found = estimator.predict_marginals(data.X, hidden_sites=data.hidden)
             for record, p in zip(records, found, strict=True):
                 record |= {"classes": classes, "marginals": p.round(6).tolist()}
         if top_k is not None:
-            labels, scores = estimator.predict_topk(data.X, top_k, hidden=data.hidden)
+            labels, scores = estimator.predict_topk(data.X, top_k, hidden_sites=data.hidden)
             for record, ys, values in zip(records, labels, scores, strict=True):
                 record["top"] = [{"y": _plain(y), "score": round(float(s), 6)} for y, s in zip(ys, values, strict=True)]
     return records

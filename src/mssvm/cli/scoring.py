@@ -37,7 +37,7 @@ def predictions(estimator: Any, data: Dataset) -> list[Any]:
     out: list[Any] = []
     with ProgressLine("Predicting", "instances", 1.0) as line:
         for part in portions(data):
-            out.extend(estimator.predict([data.X[b] for b in part], hidden=_hidden(data, part)))
+            out.extend(estimator.predict([data.X[b] for b in part], hidden_sites=_hidden(data, part)))
             line(len(out), len(data))
     return out
 

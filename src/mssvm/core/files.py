@@ -47,7 +47,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def exclusive_lock(path: Path) -> Iterator[None]:
     """While it lasts, no other process may write ``path``: it is refused. What is held is a lock on a file beside it,
     which the system lets go of however the process ends; where there are no such locks, nothing is held."""
     beside = path.with_name(f".{path.name}.lock")

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -120,6 +120,10 @@ class Record:
             raise TypeError(f"{kind.name} has no field {', '.join(sorted(values.keys() - kind.fields.keys()))}.")
         self._buffer = bytearray(kind.layout.pack(*packed))
         self.address: int = ctypes.addressof(_BYTE.from_buffer(self._buffer))
+
+    def __reduce__(self) -> NoReturn:
+        """Neither copied nor pickled: addresses in a record, its own included, would be those of the original."""
+        raise TypeError(f"a record of {self.kind.name} holds addresses: copy what it was made from, or use changed().")
 
     def changed(self, **values: Any) -> Record:
         """A copy with some fields replaced; every thread uses its own."""

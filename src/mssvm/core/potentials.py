@@ -31,7 +31,7 @@ LARGE = 1 << 14  # multiplications of a term that is not fused with others
 
 
 @dataclass(frozen=True, eq=False)
-class Picked:
+class ScoreIndex:
     """Some scores and the instances they belong to, in their order: states of variables, entries of tables with how
     often each counts."""
 
@@ -56,7 +56,7 @@ class Potentials:
     def __add__(self, other: Potentials) -> Potentials:
         return Potentials(self.unary + other.unary, self.tables + other.tables)
 
-    def sums(self, picked: Picked, n: int) -> Floats:
+    def sums(self, picked: ScoreIndex, n: int) -> Floats:
         """For each of ``n`` instances the sum of the scores picked."""
         tables = picked.count * self.tables[picked.tables]
         return sum_by(picked.owner, self.unary[picked.states], n) + sum_by(picked.table_owner, tables, n)
@@ -141,6 +141,11 @@ class Marginals:
     @classmethod
     def zeros(cls, batch: Batch) -> Marginals:
         return cls(np.zeros(batch.n_states), np.zeros(batch.n_mu_entries))
+
+    @classmethod
+    def empty(cls, batch: Batch) -> Marginals:
+        """Room for marginals, which may hold anything until it is written."""
+        return cls(np.empty(batch.n_states), np.empty(batch.n_mu_entries))
 
     def __sub__(self, other: Marginals) -> Marginals:
         return Marginals(self.unary - other.unary, self.tables - other.tables)

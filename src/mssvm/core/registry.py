@@ -15,11 +15,10 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 class Entry(NamedTuple):
     """A class by its ``place``, which ``pkgutil.resolve_name`` imports; ``settings`` are those that the name stands
-    for, ``iterations`` what a solver calls its number of iterations."""
+    for."""
 
     place: str
     settings: Mapping[str, Any] = NOTHING
-    iterations: str = ""
 
     @property
     def name(self) -> str:
@@ -52,12 +51,12 @@ MEMBERS = {  #                eps_y eps_h  Delta      command
 
 DECODERS = ("map", "marginal", "auto")
 SOLVERS = {
-    "lbfgs": Entry("mssvm.optim:LBFGS", iterations="max_iterations"),
-    "cccp": Entry("mssvm.optim:CCCP", iterations="max_outer"),
-    "bcfw": Entry("mssvm.optim:BCFW", iterations="max_passes"),
-    "cutting-plane": Entry("mssvm.optim:CuttingPlane", iterations="max_rounds"),
-    "subgradient": Entry("mssvm.optim:Subgradient", iterations="n_epochs"),
-    "adam": Entry("mssvm.optim:Subgradient", {"n_epochs": 40, "scaling": "adam"}, "n_epochs"),
+    "lbfgs": Entry("mssvm.optim:LBFGS"),
+    "cccp": Entry("mssvm.optim:CCCP"),
+    "bcfw": Entry("mssvm.optim:BCFW"),
+    "cutting-plane": Entry("mssvm.optim:CuttingPlane"),
+    "subgradient": Entry("mssvm.optim:Subgradient"),
+    "adam": Entry("mssvm.optim:Subgradient", {"max_iter": 40, "scaling": "adam"}),
 }
 LOSSES = {
     "hamming": Entry("mssvm.losses:Hamming"),
@@ -67,15 +66,15 @@ LOSSES = {
 }
 NAMED_LOSSES = ("hamming", "zero")  # the others need costs
 INFERENCES = {
-    "auto": Entry("mssvm.inference.base:Auto"),
-    "exact": Entry("mssvm.inference.base:Exact"),
+    "auto": Entry("mssvm.inference.auto:Auto"),
+    "exact": Entry("mssvm.inference.exact:Exact"),
     "propagate": Entry("mssvm.inference.propagation:Propagate"),
     "decompose": Entry("mssvm.inference.decomposition:Decompose"),
     "toulbar2": Entry("mssvm.inference.toulbar2:Toulbar2"),
 }
 STRUCTURES = {
     "chain": Entry("mssvm.structures:Chain"),
-    "sequence": Entry("mssvm.structures:SequenceClass"),
+    "sequence": Entry("mssvm.structures:SequenceLabel"),
     "grid": Entry("mssvm.structures:Grid"),
     "graph": Entry("mssvm.structures:GraphModel"),
     "multilabel": Entry("mssvm.structures:MultiLabel"),
@@ -85,8 +84,15 @@ EDGES = ("free", "associative", "contrast")  # what scores neighbours of a grid
 WITHOUT_FILES = ("factors",)  # structures that no data file describes
 ENUMS = (Entry("mssvm.optim:Scaling"), Entry("mssvm.optim:Stopping"))
 
-# What settings were called in files of earlier versions.
-RENAMED: Mapping[str, Mapping[str, str]] = {"LBFGS": {"floors": "schedule"}}
+# Names in files of earlier versions: of settings, by class, and of classes.
+RENAMED: Mapping[str, Mapping[str, str]] = {
+    "BCFW": {"max_passes": "max_iter"},
+    "CCCP": {"max_outer": "max_iter"},
+    "CuttingPlane": {"max_rounds": "max_iter"},
+    "LBFGS": {"floors": "schedule", "max_iterations": "max_iter"},
+    "Subgradient": {"n_epochs": "max_iter"},
+}
+RENAMED_CLASSES: Mapping[str, str] = {"SequenceClass": "SequenceLabel"}
 
 
 class ClassesInFiles(Mapping[str, Any]):
@@ -96,6 +102,8 @@ class ClassesInFiles(Mapping[str, Any]):
         tables = (SOLVERS, LOSSES, INFERENCES, STRUCTURES)
         entries = (*(e for table in tables for e in table.values()), *ENUMS)
         self._places = {entry.name: entry.place for entry in entries}
+        for old, new in RENAMED_CLASSES.items():
+            self._places[old] = self._places[new]
         self._others = others
 
     def __getitem__(self, name: str) -> Any:

@@ -19,7 +19,6 @@ from threadpoolctl import ThreadpoolController
 
 from mssvm.core.arrays import AnyArray, Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.core.recent import Spare
 
 T = TypeVar("T")
 
@@ -59,10 +58,9 @@ def _dismiss(jobs: SimpleQueue[Callable[[], None] | None], threads: list[Thread]
 @dataclass(frozen=True)
 class Workers:
     """``threads`` threads, the caller's among them; the others start with the first work and end with this object.
-    Copies start with none. ``spare`` is memory for what is handed on."""
+    Copies start with none."""
 
     threads: int = 1
-    spare: Spare = field(init=False, repr=False, compare=False, default_factory=Spare)
     _inside: local = field(init=False, repr=False, compare=False, default_factory=local)
 
     def __post_init__(self) -> None:
@@ -102,7 +100,7 @@ class Workers:
             kept["room"] = np.empty(floats)
         return kept["room"][:floats]
 
-    def each(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
+    def parallel_map(self, function: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
         """``function`` of every row of ``columns``, on any thread; results in order, the first error raised.
 
         Work that hands out work of its own does that part itself: waiting for its own pool it would wait for ever.

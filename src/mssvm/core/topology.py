@@ -134,7 +134,7 @@ def counts(flags: Bools, ptr: Ints) -> Ints:
     return np.asarray(total[ptr[1:]] - total[ptr[:-1]])
 
 
-def spread(members: Ints | None, n: int) -> Bools:
+def mask_from_indices(members: Ints | None, n: int) -> Bools:
     """Instances, or variables, as a mask over all ``n`` of a batch (None: all)."""
     if members is None:
         return np.ones(n, dtype=bool)
@@ -212,12 +212,12 @@ class Batch:
         marginals, table_at = tables, tables[:-1]
         mu_at = table_at
         if table_ids is not None:  # blocks lie in order of first use
-            first, number = by_first_use(table_ids)
+            first, number = factorize(table_ids)
             for f in np.flatnonzero(shapes != shapes[first][number])[:1].tolist():
                 raise InputError(f"factor {f} shares table {int(table_ids[f])} with a factor of another shape.")
             tables = offsets(sizes[first])
             owner = np.repeat(np.arange(len(topology_of)), np.diff(factor_ptr))
-            mu_first, mu_number = by_first_use(number + owner * len(first))
+            mu_first, mu_number = factorize(number + owner * len(first))
             marginals = offsets(sizes[mu_first])
             table_at, mu_at = tables[number], marginals[mu_number]
         totals = int(var_ptr[-1]), int(factor_ptr[-1]), int(unary_ptr[-1]), int(tables[-1]), int(marginals[-1])
@@ -332,13 +332,13 @@ class Batch:
     def select(self, which: Sequence[int] | Ints) -> Batch:
         """The sub-batch of the named instances; tables are renumbered in order of first use."""
         chosen = np.asarray(which, dtype=np.int64)
-        first, topology_of = by_first_use(self.topology_of[chosen])
+        first, topology_of = factorize(self.topology_of[chosen])
         kinds = tuple(self.topologies[k] for k in self.topology_of[chosen[first]])
         factors = spans(self.factor_ptr[chosen], np.diff(self.factor_ptr)[chosen])
         return Batch.of_kinds(kinds, topology_of, self.table_at[factors])
 
 
-def by_first_use(ids: Ints) -> tuple[Ints, Ints]:
+def factorize(ids: Ints) -> tuple[Ints, Ints]:
     """Different ids numbered in order of first use: where each is met first, and the number of every entry."""
     n = len(ids)
     span = int(ids.max(initial=-1)) + 1

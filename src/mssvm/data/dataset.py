@@ -1,7 +1,7 @@
-"""A data set in memory: ragged instances, their labels, and where each came from.
+"""A data set in memory: ragged instances, their labels, and the line of a file that each was read from.
 
-Dense features of all instances lie under each other in one growing array; instances are views of it. Labels are shared
-objects, so that a site costs one pointer. Reading therefore needs little more memory than the features themselves.
+Dense features of all instances are rows of one growing array; instances are views of it. Equal labels are one shared
+object, so that a site costs one pointer. Reading therefore needs little more memory than the features themselves.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ Kind = Literal["chain", "sequence", "grid", "graph", "multilabel"]
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One instance as read; ``y`` is None where no labels are given, ``hidden`` marks sites that have none at all.
-
-    ``source`` is its lines, where they are asked for and the format can give its labels back in them.
+    """One instance as read; ``y`` is None where the file has no labels for it, ``hidden`` marks sites that are never
+    labelled. ``source`` is the text of its lines, for formats that write predictions beside them, on request.
     """
 
     line: int
@@ -36,11 +35,11 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Instances ``X`` with labels ``y`` (None = missing, a list = one of these) for ``fit``, ``predict`` and ``score``.
+    """Instances ``X`` with labels ``y`` (None: missing, a list: candidates) for ``fit``, ``predict`` and ``score``.
 
-    ``y`` is None where no instance has labels; ``hidden`` marks sites that never have any. ``name`` is the file's,
-    ``kind`` what its instances are, ``ids`` what they are called there, ``sources`` their lines where those are kept;
-    ``unit`` is what ``lines`` counts: lines, or entries of an array.
+    ``y`` is None if no instance has labels; ``hidden`` marks sites that are never labelled. ``name`` is that of the
+    file, ``kind`` the structure of its instances, ``ids`` their names in the file, ``sources`` the text of their lines
+    (``Options.sources``); ``unit`` is what ``lines`` counts: lines, rows, images or entries of an array.
 
     >>> data = ms.data.chunking("test")
     >>> len(data) == len(data.X) == len(data.labels), data.kind
@@ -76,8 +75,11 @@ class Dataset:
 
     def place(self, b: int, site: int | None = None) -> str:
         """Where instance ``b`` was read."""
-        at = f", site {site}" if site is not None else ""
-        return f"{self.name}, {self.unit} {self.ids[b] if self.unit == 'image' else self.lines[b]}{at}"
+        number = self.ids[b] if self.unit == "image" else self.lines[b]
+        place = f"{self.name}, {self.unit} {number}"
+        if site is None:
+            return place
+        return f"{place}, site {site}"
 
     @contextmanager
     def places(self) -> Iterator[None]:
@@ -90,22 +92,37 @@ class Dataset:
             raise type(error)(f"{self.place(error.instance, error.site)}: {error.reason}") from None
 
     def select(self, instances: Iterable[int]) -> Dataset:
-        """Some of the instances."""
-        at = [int(b) for b in instances]
-        X, lines, ids = ([column[b] for b in at] for column in (self.X, self.lines, self.ids))
-        columns = (self.y, self.hidden, self.sources)
-        y, hidden, sources = (None if column is None else [column[b] for b in at] for column in columns)
-        return replace(self, X=X, y=y, lines=lines, ids=ids, hidden=hidden, sources=sources)
+        """The named instances."""
+        chosen = [int(b) for b in instances]
+        return replace(
+            self,
+            X=[self.X[b] for b in chosen],
+            y=_selected(self.y, chosen),
+            lines=[self.lines[b] for b in chosen],
+            ids=[self.ids[b] for b in chosen],
+            hidden=_selected(self.hidden, chosen),
+            sources=_selected(self.sources, chosen),
+        )
+
+
+def _selected(column: list[Any] | None, chosen: list[int]) -> list[Any] | None:
+    if column is None:
+        return None
+    return [column[b] for b in chosen]
 
 
 class Collector:
-    """Puts records together; ``finish`` makes the data set. The features of a file must be of one width."""
+    """Collects records; ``finish`` makes the data set. All sites of a file must have the same number of features."""
 
     def __init__(self, name: str, kind: Kind, unit: str = "line") -> None:
-        self.name, self.kind, self.unit = name, kind, unit
+        self.name = name
+        self.kind = kind
+        self.unit = unit
         self._records: list[Record] = []
-        self._shapes: dict[int, tuple[int, ...]] = {}  # of the records whose features lie in ``_data``
-        self._data, self._used, self._width = np.zeros(0), 0, 0
+        self._shapes: dict[int, tuple[int, ...]] = {}  # of the records whose features are in ``_data``
+        self._data = np.zeros(0)
+        self._used = 0  # entries of ``_data``
+        self._width = 0
 
     def __len__(self) -> int:
         return len(self._records)
@@ -118,7 +135,7 @@ class Collector:
         self._records.append(record)
 
     def _append(self, x: Any, place: Any) -> None:
-        """Put an array under those before it."""
+        """Append the rows of an array to ``_data``."""
         self._width = self._width or int(x.shape[-1])
         if x.shape[-1] != self._width:
             raise InputError(
@@ -138,25 +155,30 @@ class Collector:
             raise InputError(f"{self.name} holds no instances; give at least one.")
         self._data.resize(self._used, refcheck=False)
         matrix: Floats = self._data.reshape(-1, max(self._width, 1))
-        X, first = [record.x for record in self._records], 0
+        X = [record.x for record in self._records]
+        first = 0
         for b, shape in self._shapes.items():
             n = int(np.prod(shape[:-1]))
             X[b] = matrix[first : first + n].reshape(shape)
             first += n
         y = self._column(X, [record.y for record in self._records], None)
         hidden = self._column(X, [record.hidden for record in self._records], False)
-        lines, ids = [record.line for record in self._records], [record.id for record in self._records]
+        lines = [record.line for record in self._records]
+        ids = [record.id for record in self._records]
         sources = [record.source for record in self._records]
         return Dataset(self.name, self.kind, X, y, lines, ids, hidden, self.unit, sources)
 
     def _column(self, X: list[Any], values: list[Any], default: Any) -> list[Any] | None:
-        """One value per instance, ``default`` at all of its sites where there is none; None where no instance has."""
-        given = [value for value in values if value is not None]
-        if not given:
+        """One value per instance; an instance without one has ``default`` at all its sites. None if all are without."""
+        first = next((value for value in values if value is not None), None)
+        if first is None:
             return None
-        if self.kind == "multilabel":
-            return [[default] * len(given[0]) if v is None else v for v in values]
-        return [_spread(x, self.kind, default) if v is None else v for x, v in zip(X, values, strict=True)]
+        column = []
+        for x, value in zip(X, values, strict=True):
+            if value is None:
+                value = [default] * len(first) if self.kind == "multilabel" else _at_every_site(x, self.kind, default)
+            column.append(value)
+        return column
 
 
 def n_sites(x: Any, kind: Kind) -> tuple[int, ...]:
@@ -169,12 +191,16 @@ def n_sites(x: Any, kind: Kind) -> tuple[int, ...]:
         x = x[0]  # edge features follow
     if hasattr(x, "shape"):
         return tuple(x.shape[: 2 if kind == "grid" else 1])
-    return (len(x), len(x[0])) if kind == "grid" else (len(x),)
+    if kind == "grid":
+        return len(x), len(x[0])
+    return (len(x),)
 
 
-def _spread(x: Any, kind: Kind, value: Any) -> Any:
-    """``value`` at every site."""
+def _at_every_site(x: Any, kind: Kind, value: Any) -> Any:
+    """``value`` for every site, nested like labels."""
     shape = n_sites(x, kind)
     if not shape:
         return value
-    return [value] * shape[0] if len(shape) == 1 else [[value] * shape[1] for _ in range(shape[0])]
+    if len(shape) == 1:
+        return [value] * shape[0]
+    return [[value] * shape[1] for _ in range(shape[0])]

@@ -1,4 +1,4 @@
-"""Data that comes with the package, to try things on: a chunking sample, and weakly labelled pictures made at will."""
+"""Data that comes with the package: a chunking sample, and generated pictures with few labels."""
 
 from __future__ import annotations
 
@@ -37,20 +37,22 @@ def chunking(part: str = "train") -> Dataset:
 
 
 def write_chunking(folder: Path) -> tuple[Path, Path]:
-    """The sample as files chunks-train.conll and chunks-test.conll."""
-    out = []
-    for part in ("train", "test"):
-        text = files("mssvm.data").joinpath(f"chunks_{part}.conll").read_text("utf-8")
-        out.append(folder / f"chunks-{part}.conll")
-        out[-1].write_text(text, "utf-8")
-    return out[0], out[1]
+    """Write the sample to files chunks-train.conll and chunks-test.conll; their paths."""
+    return _write_chunks(folder, "train"), _write_chunks(folder, "test")
+
+
+def _write_chunks(folder: Path, part: str) -> Path:
+    path = folder / f"chunks-{part}.conll"
+    text = files("mssvm.data").joinpath(f"chunks_{part}.conll").read_text("utf-8")
+    path.write_text(text, "utf-8")
+    return path
 
 
 def weak_pictures(
     n: int = 6, height: int = 20, width: int = 30, share: float = 0.06, noise: float = 50.0, seed: int = 0
 ) -> list[WeakPicture]:
     """``n`` landscapes of sky, meadow and a field, ``height`` by ``width``, in colours with ``noise``, and a few
-    scribbled strokes that label a ``share`` of the pixels; ``seed`` is that of all of it.
+    scribbled strokes that label a ``share`` of the pixels; ``seed`` is that of the random numbers.
 
     >>> picture = ms.data.weak_pictures(n=1, height=10, width=12)[0]
     >>> picture.pixels.shape, picture.truth.shape
@@ -60,19 +62,28 @@ def weak_pictures(
     rows, columns = np.mgrid[:height, :width]
     out = []
     for _ in range(n):
-        bend, phase = rng.uniform(0.05, 0.12) * height, rng.uniform(0, 2 * np.pi)
+        bend = rng.uniform(0.05, 0.12) * height
+        phase = rng.uniform(0, 2 * np.pi)
         horizon = rng.uniform(0.35, 0.55) * height + bend * np.sin(columns / width * 2 * np.pi + phase)
         truth = np.where(rows < horizon, 0, 1)
-        centre = rng.uniform(0.7, 0.8) * height, rng.uniform(0.25, 0.75) * width
-        inside = ((rows - centre[0]) / (0.2 * height)) ** 2 + ((columns - centre[1]) / (0.28 * width)) ** 2 < 1
+        centre_row = rng.uniform(0.7, 0.8) * height
+        centre_column = rng.uniform(0.25, 0.75) * width
+        inside = ((rows - centre_row) / (0.2 * height)) ** 2 + ((columns - centre_column) / (0.28 * width)) ** 2 < 1
         truth = np.where(inside, 2, truth)
         pixels = COLOURS[truth] + rng.normal(0, noise, (height, width, 3))
         given = np.full(truth.shape, MISSING)
         while (given != MISSING).mean() < share:
-            i, j, length = rng.integers(height), rng.integers(width - 4), rng.integers(3, 7)
+            i = rng.integers(height)
+            j = rng.integers(width - 4)
+            length = rng.integers(3, 7)
             given[i, j : j + length] = truth[i, j : j + length]
-        out.append(WeakPicture(np.clip(pixels, 0, 255).astype(np.uint8), *(m.astype(np.uint8) for m in (given, truth))))
+        out.append(_as_bytes(pixels, given, truth))
     return out
+
+
+def _as_bytes(pixels: AnyArray, given: AnyArray, truth: AnyArray) -> WeakPicture:
+    colours = np.clip(pixels, 0, 255).astype(np.uint8)
+    return WeakPicture(colours, given.astype(np.uint8), truth.astype(np.uint8))
 
 
 def photograph(height: int = 60, width: int = 90, share: float = 0.02, seed: int = 0) -> WeakPicture:
@@ -94,7 +105,7 @@ def photograph(height: int = 60, width: int = 90, share: float = 0.02, seed: int
     for label in np.unique(truth):
         while (given == label).mean() < share / len(np.unique(truth)):
             _stroke(given, truth, int(label), rng)
-    return WeakPicture(np.clip(pixels, 0, 255).astype(np.uint8), *(m.astype(np.uint8) for m in (given, truth)))
+    return _as_bytes(pixels, given, truth)
 
 
 def _clouds(height: int, width: int, octaves: int, rng: np.random.Generator) -> AnyArray:
@@ -102,17 +113,24 @@ def _clouds(height: int, width: int, octaves: int, rng: np.random.Generator) -> 
     out = np.zeros((height, width))
     for k in range(octaves):
         n = 2 << k
-        i, j = np.linspace(0, n - 1e-9, height), np.linspace(0, n - 1e-9, width)
-        a, b, knots = i.astype(int), j.astype(int), rng.random((n + 1, n + 1))
-        u, v = (i - a)[:, None], (j - b)[None]
-        top = (1 - v) * knots[np.ix_(a, b)] + v * knots[np.ix_(a, b + 1)]
-        out += ((1 - u) * top + u * ((1 - v) * knots[np.ix_(a + 1, b)] + v * knots[np.ix_(a + 1, b + 1)])) / (1 << k)
+        # Bilinear interpolation between the knots of a grid of n x n cells.
+        knots = rng.random((n + 1, n + 1))
+        i = np.linspace(0, n - 1e-9, height)
+        j = np.linspace(0, n - 1e-9, width)
+        row = i.astype(int)
+        column = j.astype(int)
+        u = (i - row)[:, None]
+        v = (j - column)[None]
+        top = (1 - v) * knots[np.ix_(row, column)] + v * knots[np.ix_(row, column + 1)]
+        bottom = (1 - v) * knots[np.ix_(row + 1, column)] + v * knots[np.ix_(row + 1, column + 1)]
+        out += ((1 - u) * top + u * bottom) / (1 << k)
     return np.asarray(out / (2 - 2 / (1 << octaves)))
 
 
 def _stroke(given: AnyArray, truth: AnyArray, label: int, rng: np.random.Generator) -> None:
     """Label pixels of one class along a thin curve, from a random one of them until it leaves the class."""
-    at, angle = rng.choice(np.argwhere(truth == label)).astype(float), rng.uniform(0, 2 * np.pi)
+    at = rng.choice(np.argwhere(truth == label)).astype(float)
+    angle = rng.uniform(0, 2 * np.pi)
     for _ in range(14):
         i, j = np.round(at).astype(int)
         if not (0 <= i < truth.shape[0] and 0 <= j < truth.shape[1]) or truth[i, j] != label:

@@ -1,4 +1,4 @@
-"""Features of sites in, one matrix out: arrays, scipy.sparse matrices, or named features as crfsuite users have them.
+"""Features of sites as one matrix, from arrays, scipy.sparse matrices, or named features as crfsuite users have them.
 
 Named features of a site are a dict or an iterable of strings:
 
@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import count, repeat
+from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -34,13 +34,15 @@ from mssvm.data.words import words
 __all__ = ["Standardise", "words"]
 
 Kind = Literal["dense", "sparse", "named"]
+Matrix = Any
+"""Rows of features: an array or a ``scipy.sparse.csr_array`` (SciPy has no type hints)."""
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureRows:
-    """One row of features per site; rows of instance b are ``ptr[b] : ptr[b+1]``. ``matrix`` is dense or CSR."""
+    """One row of features per site; rows of instance b are ``ptr[b] : ptr[b+1]``."""
 
-    matrix: Any
+    matrix: Matrix
     ptr: Ints
 
 
@@ -78,7 +80,8 @@ class FeatureSchema:
             return FeatureRows(empty if self.kind == "dense" else sparse.csr_array(empty), ptr)
         items, kind = _recognised(items, self.what)
         if "named" in (kind, self.kind) and kind != self.kind:
-            raise InputError(f"{self.what} holds {_TOLD[kind]}, but the model learned from {_TOLD[self.kind]}.")
+            learned_from = KIND_TITLES[self.kind]
+            raise InputError(f"{self.what} holds {KIND_TITLES[kind]}, but the model learned from {learned_from}.")
         if kind == "named":
             ptr, parts = self._columns.parts(items, self.what)
             return _named_rows(self._columns.matrix(parts), ptr, self.what)
@@ -115,34 +118,39 @@ class FeatureSchema:
             return FeatureRows(sparse.csr_array(rows.matrix), rows.ptr)
         if self.kind == "dense" and sparse.issparse(rows.matrix):
             size = rows.matrix.shape[0] * rows.matrix.shape[1] * 8 / 2**20
-            told = f"sparse features are made dense ({size:.1f} MiB) because the model learned from dense ones."
-            warnings.warn(told, MssvmWarning, stacklevel=2)
+            message = f"sparse features are made dense ({size:.1f} MiB) because the model learned from dense ones."
+            warnings.warn(message, MssvmWarning, stacklevel=2)
             return FeatureRows(rows.matrix.toarray(), rows.ptr)
         return rows
 
 
-_TOLD = {"dense": "arrays", "sparse": "sparse matrices", "named": "named features"}
+KIND_TITLES = {"dense": "arrays", "sparse": "sparse matrices", "named": "named features"}
 
 
 def _recognised(items: Sequence[Any], what: str) -> tuple[Sequence[Any], Kind]:
-    """The instances, words among them turned into named features, and whether they hold arrays, sparse matrices or
-    named features; names and numbers do not mix."""
+    """The instances, with words turned into named features, and the kind of their features; names and numbers do not
+    mix."""
     if set(map(type, items)) == {list} and {type(item[0]) for item in items if item} == {dict}:
-        return items, "named"  # the common case of text, sooner told
-    found = list(map(_kind, items, count(), repeat(what)))
-    kinds = set(found) - {None}
+        return items, "named"  # lists of dicts, the common case of text, need no look at every instance
+    kind_of = [_kind(item, b, what) for b, item in enumerate(items)]
+    kinds = set(kind_of) - {None}
     if "words" in kinds:
-        for b, kind in enumerate(found):
+        for b, kind in enumerate(kind_of):
             if kind not in ("words", None):
                 raise InputError("words here and other features elsewhere; use one kind.", what=what, instance=b)
-        return words([[str(w) if isinstance(w, str) else w for w in item] for item in items]), "named"
-    if "named" in kinds and len(kinds) > 1:
+        sentences = [[str(word) if isinstance(word, str) else word for word in item] for item in items]
+        return words(sentences), "named"
+    if kinds == {"named"}:
+        return items, "named"
+    if "named" in kinds:
         raise InputError(f"{what} mixes named features with arrays; use one kind for all instances.")
-    return items, "named" if "named" in kinds else "sparse" if kinds == {"sparse"} else "dense"
+    if kinds == {"sparse"}:
+        return items, "sparse"
+    return items, "dense"
 
 
 def _kind(item: Any, b: int, what: str) -> Kind | Literal["words"] | None:
-    """The kind of one instance, or None where it has no sites to tell by."""
+    """The kind of one instance; None if it has no sites."""
     if sparse.issparse(item):
         return "sparse"
     if isinstance(item, np.ndarray) and item.dtype.kind not in "OU":
@@ -157,10 +165,10 @@ def _kind(item: Any, b: int, what: str) -> Kind | Literal["words"] | None:
         return "words"
     if isinstance(first, (Mapping, set, frozenset)):
         return "named"
-    if isinstance(first, (list, tuple)):
-        strings = any(isinstance(v, str) for v in first) or (not first and _any_string(item))
-        return "named" if strings else "dense"
-    return "dense"
+    if not isinstance(first, (list, tuple)):
+        return "dense"
+    has_strings = _any_string([first]) if first else _any_string(item)
+    return "named" if has_strings else "dense"
 
 
 def _any_string(sites: Iterable[Any]) -> bool:
@@ -168,11 +176,14 @@ def _any_string(sites: Iterable[Any]) -> bool:
 
 
 def _stack(items: Sequence[Any], what: str) -> FeatureRows:
-    """Numeric rows of all instances under each other, checked."""
-    parts, sizes, width, any_sparse = list[Any](), np.zeros(len(items), dtype=np.int64), 0, False
+    """Numeric rows of all instances as one matrix, checked."""
+    parts: list[Any] = []
+    sizes = np.zeros(len(items), dtype=np.int64)
+    width = 0
+    any_sparse = False
     for b, item in enumerate(items):
-        packed = sparse.issparse(item)
-        part = item if packed else _numbers(item, b, what)
+        is_sparse = sparse.issparse(item)
+        part = item if is_sparse else _numbers(item, b, what)
         sizes[b] = part.shape[0]
         if not parts and (sizes[b] or not b):
             width = part.shape[1]
@@ -181,21 +192,31 @@ def _stack(items: Sequence[Any], what: str) -> FeatureRows:
             raise InputError(reason, what=what, instance=b)
         if sizes[b]:
             parts.append(part)
-            any_sparse |= packed
-    ptr, matrix = offsets(sizes), None
-    if any_sparse:
-        matrix = sparse.csr_array(sparse.vstack([sparse.csr_array(part) for part in parts], format="csr"))
-        matrix = matrix.astype(np.float64, copy=False)
-        matrix.sum_duplicates()
-    else:
-        matrix = _adjacent(parts, width) if parts else np.zeros((0, width))
-        matrix = np.concatenate(parts, dtype=np.float64) if matrix is None else matrix
+            any_sparse |= is_sparse
+    ptr = offsets(sizes)
+    matrix = _stack_sparse(parts) if any_sparse else _stack_dense(parts, width)
     check_finite(matrix, ptr, what)
     return FeatureRows(matrix, ptr)
 
 
+def _stack_sparse(parts: Sequence[Any]) -> Matrix:
+    matrix = sparse.csr_array(sparse.vstack([sparse.csr_array(part) for part in parts], format="csr"))
+    matrix = matrix.astype(np.float64, copy=False)
+    matrix.sum_duplicates()
+    return matrix
+
+
+def _stack_dense(parts: Sequence[Any], width: int) -> AnyArray:
+    if not parts:
+        return np.zeros((0, width))
+    view = _adjacent(parts, width)
+    if view is not None:
+        return view
+    return np.concatenate(parts, dtype=np.float64)
+
+
 def _adjacent(parts: Sequence[Any], width: int) -> AnyArray | None:
-    """Parts that lie under each other in memory, as readers of files leave them, as one matrix without a copy."""
+    """Parts that are adjacent in memory, as readers of files leave them, as one matrix without a copy; None: others."""
     owner = parts[0].base
     if owner is None or not isinstance(owner, np.ndarray) or owner.dtype != np.float64 or not owner.flags.c_contiguous:
         return None
@@ -231,8 +252,8 @@ def _numbers(item: Any, b: int, what: str) -> AnyArray:
     return rows
 
 
-def _named_rows(matrix: Any, ptr: Ints, what: str) -> FeatureRows:
-    """Rows of named features, checked; what a site names twice counts twice."""
+def _named_rows(matrix: Matrix, ptr: Ints, what: str) -> FeatureRows:
+    """Rows of named features, checked; the values of a name that a site has twice are added."""
     check_finite(matrix, ptr, what)
     matrix.sum_duplicates()
     return FeatureRows(matrix, ptr)
@@ -244,7 +265,7 @@ def _is_empty(item: Any) -> bool:
     return hasattr(item, "__len__") and len(item) == 0
 
 
-def check_finite(matrix: Any, ptr: Ints, what: str) -> None:
+def check_finite(matrix: Matrix, ptr: Ints, what: str) -> None:
     """Raise at the first site whose features hold NaN or inf."""
     values = matrix.data if sparse.issparse(matrix) else matrix
     finite = np.isfinite(values)

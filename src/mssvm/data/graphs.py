@@ -33,18 +33,15 @@ class Graph:
     edge_types: Sequence[Hashable] | None = None
 
     def __post_init__(self) -> None:
-        n, edges = len(self), _table(self.edges, "edges")
+        n = len(self)
+        edges = _table(self.edges, "edges")
         if edges.shape[1] != 2:
             raise InputError(f"edges has shape {np.shape(self.edges)}; it needs two node numbers per row.")
         _check_scopes(edges, n, "edge", "node")
         object.__setattr__(self, "edges", edges)
-        for name, given, size, of in (
-            ("node_types", self.node_types, n, "nodes"),
-            ("edge_types", self.edge_types, len(edges), "edges"),
-            ("edge_features", self.edge_features, len(edges), "edges"),
-        ):
-            if given is not None and _length(given) != size:
-                raise InputError(f"{name} has {_length(given)} entries, but there are {size} {of}.")
+        _check_length(self.node_types, "node_types", n, "nodes")
+        _check_length(self.edge_types, "edge_types", len(edges), "edges")
+        _check_length(self.edge_features, "edge_features", len(edges), "edges")
 
     @property
     def n_nodes(self) -> int:
@@ -55,9 +52,13 @@ class Graph:
 
     @classmethod
     def from_adjacency(
-        cls, nodes: Any, adjacency: Any, directed: bool = False, weights: bool = False,
+        cls,
+        nodes: Any,
+        adjacency: Any,
+        directed: bool = False,
+        weights: bool = False,
         node_types: Sequence[Hashable] | None = None,
-    ) -> Graph:  # fmt: skip
+    ) -> Graph:
         """From features of ``nodes`` and a square (sparse or dense) matrix ``adjacency``, whose nonzeros are edges.
 
         Unless ``directed`` the matrix must be symmetric and each edge is taken once, from the lower to the higher
@@ -73,24 +74,34 @@ class Graph:
         if not directed and (abs(matrix - matrix.T)).sum() != 0:
             raise InputError("adjacency is not symmetric; pass directed=True, or make it symmetric.")
         matrix = sparse.coo_array(sparse.csr_array(matrix))
-        keep = (matrix.data != 0) & (matrix.row != matrix.col if directed else matrix.row < matrix.col)
+        proper = matrix.row != matrix.col if directed else matrix.row < matrix.col
+        keep = (matrix.data != 0) & proper
         edges = np.stack([matrix.row[keep], matrix.col[keep]], axis=1).astype(np.int64)
         features = matrix.data[keep].astype(np.float64)[:, None] if weights else None
         return cls(nodes, edges, features, node_types)
 
     @classmethod
     def from_networkx(
-        cls, graph: Any, features: str = "x", edge_features: str | None = None, node_type: str | None = None,
+        cls,
+        graph: Any,
+        features: str = "x",
+        edge_features: str | None = None,
+        node_type: str | None = None,
         edge_type: str | None = None,
-    ) -> Graph:  # fmt: skip
+    ) -> Graph:
         """From a networkx ``graph``; nodes keep its order. ``features``, ``node_type``, ``edge_features`` and
         ``edge_type`` name the attributes of nodes and edges that hold them (None: there are none)."""
         number = {node: i for i, node in enumerate(graph.nodes)}
         pairs = np.array([(number[a], number[b]) for a, b in graph.edges()], dtype=np.int64).reshape(-1, 2)
-        links = [(f"({a!r}, {b!r})", data) for a, b, data in graph.edges(data=True)]
-        nodes, node_types = (_attributes(graph.nodes(data=True), name, "node") for name in (features, node_type))
-        edge_x, edge_types = (_attributes(links, name, "edge") for name in (edge_features, edge_type))
-        return cls(nodes, pairs, edge_x, node_types, edge_types)
+        nodes = graph.nodes(data=True)
+        edges = [(f"({a!r}, {b!r})", data) for a, b, data in graph.edges(data=True)]
+        return cls(
+            nodes=_attributes(nodes, features, "node"),
+            edges=pairs,
+            edge_features=_attributes(edges, edge_features, "edge"),
+            node_types=_attributes(nodes, node_type, "node"),
+            edge_types=_attributes(edges, edge_type, "edge"),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,15 +125,16 @@ class FactorInput:
         scopes: dict[str, Ints] = {}
         features: dict[str, Any] = {}
         n_variables = _length(self.variables)
-        for name, given in mapping(self.factors, "factors", "names to scopes").items():
-            pair = isinstance(given, tuple) and len(given) == 2 and not np.isscalar(given[0]) and _is_table(given[0])
-            rows = _table(given[0] if pair else given, f"factors[{name!r}]")
-            _check_scopes(rows, n_variables, f"factor {name!r}", "variable")
-            if pair and given[1] is not None:
-                if _length(given[1]) != len(rows):
-                    raise InputError(f"factors[{name!r}] has {len(rows)} scopes but {_length(given[1])} feature rows.")
-                features[name] = given[1]
-            scopes[name] = rows
+        for name, factors in mapping(self.factors, "factors", "names to scopes").items():
+            listed, feature_rows = _split_features(factors)
+            table = _table(listed, f"factors[{name!r}]")
+            _check_scopes(table, n_variables, f"factor {name!r}", "variable")
+            if feature_rows is not None:
+                n_rows = _length(feature_rows)
+                if n_rows != len(table):
+                    raise InputError(f"factors[{name!r}] has {len(table)} scopes but {n_rows} feature rows.")
+                features[name] = feature_rows
+            scopes[name] = table
         object.__setattr__(self, "scopes", scopes)
         object.__setattr__(self, "features", features)
 
@@ -134,10 +146,11 @@ class FactorInput:
         """
         for name, rows in features.items():
             if name not in self.scopes or _length(rows) != len(self.scopes[name]):
-                known = len(self.scopes.get(name, ()))
-                raise InputError(f"features of {name!r} have {_length(rows)} rows, but there are {known} such factors.")
+                n = len(self.scopes.get(name, ()))
+                raise InputError(f"features of {name!r} have {_length(rows)} rows, but there are {n} such factors.")
         other = copy(self)
-        object.__setattr__(other, "factors", {name: (s, features.get(name)) for name, s in self.scopes.items()})
+        factors = {name: (scopes, features.get(name)) for name, scopes in self.scopes.items()}
+        object.__setattr__(other, "factors", factors)
         object.__setattr__(other, "features", dict(features))
         return other
 
@@ -148,7 +161,21 @@ class FactorInput:
 def _length(rows: Any) -> int:
     if isinstance(rows, str):
         return len(rows)  # types of one letter each
-    return int(rows.shape[0]) if sparse.issparse(rows) else sequence(rows, "features or types", "of rows")
+    if sparse.issparse(rows):
+        return int(rows.shape[0])
+    return sequence(rows, "features or types", "of rows")
+
+
+def _check_length(entries: Any, name: str, n: int, of: str) -> None:
+    if entries is not None and _length(entries) != n:
+        raise InputError(f"{name} has {_length(entries)} entries, but there are {n} {of}.")
+
+
+def _split_features(factors: Any) -> tuple[Any, Any]:
+    """Scopes, and features or None, of the factors of one type: a table of scopes, or a pair of these and features."""
+    if isinstance(factors, tuple) and len(factors) == 2 and not np.isscalar(factors[0]) and _is_table(factors[0]):
+        return factors
+    return factors, None
 
 
 def _is_table(rows: Any) -> bool:
@@ -163,7 +190,8 @@ def _table(rows: Any, what: str) -> Ints:
     except ValueError:
         table = np.zeros(0)
     if table.size == 0 and table.ndim <= 2:
-        return np.zeros((0, table.shape[1] if table.ndim == 2 and table.shape[1] else 2), dtype=np.int64)
+        width = table.shape[1] if table.ndim == 2 else 0
+        return np.zeros((0, width or 2), dtype=np.int64)
     if table.ndim != 2 or table.dtype.kind not in "iu":
         raise InputError(f"{what} must be a table of whole numbers, one row each, got shape {table.shape}.")
     return table.astype(np.int64)
@@ -182,10 +210,10 @@ def _check_scopes(scopes: Ints, n: int, of: str, what: str) -> None:
 
 
 def _attributes(entries: Any, name: str | None, what: str) -> list[Any] | None:
-    """The named attribute of all nodes or edges; None is none."""
+    """The named attribute of all nodes or edges; None without a name."""
     if name is None:
         return None
-    for who, data in entries:
+    for entry, data in entries:
         if name not in data:
-            raise InputError(f"{what} {who} has no attribute {name!r}; set it, or name another attribute.")
+            raise InputError(f"{what} {entry} has no attribute {name!r}; set it, or name another attribute.")
     return [data[name] for _, data in entries]

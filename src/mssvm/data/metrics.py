@@ -1,14 +1,15 @@
-"""How good predictions are on data whose labels may be missing or ambiguous: only what the labels say counts.
+"""Metrics for labels that may be missing or ambiguous: only what the labels determine counts.
 
 ``site_accuracy``, ``instance_accuracy``, ``flat_f1`` and ``span_f1`` compare true and predicted labels; ``scorer``
-makes of each what scikit-learn takes as ``scoring``: ``GridSearchCV(..., scoring=ms.metrics.scorer("span_f1"))``.
-``calibration`` says whether the probabilities of a model are those of its being right.
+turns each into a scorer of scikit-learn: ``GridSearchCV(..., scoring=ms.metrics.scorer("span_f1"))``. ``calibration``
+compares the probabilities of a model with how often it is right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,26 @@ from mssvm.core.errors import InputError
 from mssvm.data.labels import Labels, LabelVocabulary
 
 __all__ = [
-    "Bin", "Calibration", "Rates", "Scorer", "calibration", "flat_f1", "instance_accuracy", "is_bio", "scorer",
-    "site_accuracy", "span_f1", "spans",
-]  # fmt: skip
+    "Bin",
+    "Calibration",
+    "Rates",
+    "Scorer",
+    "calibration",
+    "flat_f1",
+    "instance_accuracy",
+    "is_bio",
+    "scorer",
+    "site_accuracy",
+    "span_f1",
+    "spans",
+]
 
 Span = tuple[int, int, str]
 """First site, site after the last, and name of a chunk."""
-OPENING, INSIDE, CLOSING = ("B", "S"), ("I", "E"), ("E", "S")  # tags of chunks, beside O
+# Tags of chunks, beside O.
+OPENING = ("B", "S")
+INSIDE = ("I", "E")
+CLOSING = ("E", "S")
 AVERAGES = ("macro", "weighted", "micro")
 
 
@@ -44,7 +58,8 @@ class Rates:
     @classmethod
     def of(cls, right: int, predicted: int, true: int) -> Rates:
         """0 where there is nothing to divide by."""
-        precision, recall = right / max(predicted, 1), right / max(true, 1)
+        precision = right / max(predicted, 1)
+        recall = right / max(true, 1)
         return cls(precision, recall, 2 * right / max(predicted + true, 1), true)
 
 
@@ -106,15 +121,18 @@ def evaluate(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> Scores
     right = truth.observed & truth.mask[np.arange(len(states)), states]
     n = len(truth.ptr) - 1
     owner = np.repeat(np.arange(n), np.diff(truth.ptr))
-    counts = [np.bincount(owner, marked, n).astype(np.int64) for marked in (right, truth.observed)]
-    said, true = states[truth.single], truth.states[truth.single]
-    by_class = {
-        label: Rates.of(int(((true == k) & (said == k)).sum()), int((said == k).sum()), int((true == k).sum()))
-        for k, label in enumerate(vocabulary.classes)
-    }
-    occurring = frozenset(vocabulary.classes[int(k)] for k in np.union1d(true, said))
-    chunks = _spans(vocabulary, truth, states) if is_bio(vocabulary.classes) else None
-    return Scores(counts[0], counts[1], int((~truth.observed).sum()), by_class, occurring, chunks)
+    right_sites = np.bincount(owner, right, n).astype(np.int64)
+    labelled_sites = np.bincount(owner, truth.observed, n).astype(np.int64)
+    predicted = states[truth.single]
+    true = truth.states[truth.single]
+    by_class = {}
+    for k, label in enumerate(vocabulary.classes):
+        is_predicted = predicted == k
+        is_true = true == k
+        by_class[label] = Rates.of(int((is_true & is_predicted).sum()), int(is_predicted.sum()), int(is_true.sum()))
+    occurring = frozenset(vocabulary.classes[int(k)] for k in np.union1d(true, predicted))
+    span_rates = _span_rates(vocabulary, truth, states) if is_bio(vocabulary.classes) else None
+    return Scores(right_sites, labelled_sites, int((~truth.observed).sum()), by_class, occurring, span_rates)
 
 
 def is_bio(classes: Iterable[Hashable]) -> bool:
@@ -136,7 +154,8 @@ def spans(tags: Sequence[str | None]) -> list[Span]:
     [(0, 2, 'NP'), (3, 4, 'VP')]
     """
     out: list[Span] = []
-    start, name = -1, ""
+    start = -1
+    name = ""
     for t, tag in enumerate([*tags, "O"]):
         kind, _, what = (tag or "O").partition("-")
         goes_on = kind in INSIDE and start >= 0 and what == name
@@ -144,48 +163,71 @@ def spans(tags: Sequence[str | None]) -> list[Span]:
             out.append((start, t, name))
             start = -1
         if kind != "O" and not goes_on:
-            start, name = t, what
+            start = t
+            name = what
         if kind in CLOSING:
             out.append((start, t + 1, name))
             start = -1
     return out
 
 
-def _spans(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> Rates:
-    """Exact matches of chunks, as far as the labels tell: a true chunk counts where every way to fill in the labels
-    that are not known for sure has it, and a predicted one where all ways have it (right) or none has (wrong)."""
-    right = predicted = true = 0
-    for first, end in zip(truth.ptr[:-1], truth.ptr[1:], strict=True):
-        here = range(int(first), int(end))
-        gold = [str(vocabulary.classes[int(truth.states[s])]) if truth.single[s] else None for s in here]
-        said = [str(vocabulary.classes[int(states[s])]) for s in here]
-        judged = [_is_span(span, gold) for span in spans(said)]
-        right += judged.count(True)
-        predicted += len(judged) - judged.count(None)
-        true += sum(_is_span(span, gold) is True for span in spans(gold))
+def _span_rates(vocabulary: LabelVocabulary, truth: Labels, states: Ints) -> Rates:
+    """Exact matches of chunks, as far as the labels determine them: a true chunk counts if every completion of the
+    unknown labels has it, a predicted chunk if all completions have it (right) or none has it (wrong)."""
+    names = [str(label) for label in vocabulary.classes]
+    right = 0
+    predicted = 0
+    true = 0
+    for first, end in pairwise(truth.ptr.tolist()):
+        gold_tags: list[str | None] = []
+        for s in range(first, end):
+            gold_tags.append(names[truth.states[s]] if truth.single[s] else None)
+        predicted_tags = [names[state] for state in states[first:end]]
+        verdicts = [_is_span(span, gold_tags) for span in spans(predicted_tags)]
+        right += verdicts.count(True)
+        predicted += len(verdicts) - verdicts.count(None)
+        true += [_is_span(span, gold_tags) for span in spans(gold_tags)].count(True)
     return Rates.of(right, predicted, true)
 
 
 def _is_span(span: Span, tags: Sequence[str | None]) -> bool | None:
-    """Whether ``span`` is a chunk of ``tags``; None where that depends on tags that are not known (None)."""
+    """Whether ``span`` is a chunk of ``tags``; None if that depends on unknown tags (None)."""
     first, end, name = span
     padded = ["O", *tags, "O"]  # tag t is padded[t + 1]
-    links = [_goes_on(padded[t], padded[t + 1]) for t in range(first, end + 1)]
-    facts = [None if tag is None else tag != "O" and tag.partition("-")[2] == name for tag in tags[first:end]]
-    facts += links[1:-1]
-    facts += [None if link is None else not link for link in (links[0], links[-1])]
-    if False in facts:
+    continues = [_continues(padded[t], padded[t + 1]) for t in range(first, end + 1)]
+    # Every site has the name of the chunk, which goes on inside and neither before its first site nor after its last.
+    conditions = [_has_name(tag, name) for tag in tags[first:end]]
+    conditions += continues[1:-1]
+    conditions.append(_negated(continues[0]))
+    conditions.append(_negated(continues[-1]))
+    if False in conditions:
         return False
-    return None if None in facts else True
+    if None in conditions:
+        return None
+    return True
 
 
-def _goes_on(before: str | None, tag: str | None) -> bool | None:
-    """Whether the chunk of the site before goes on at a site; None where that depends on a tag that is not known."""
+def _has_name(tag: str | None, name: str) -> bool | None:
+    if tag is None:
+        return None
+    return tag != "O" and tag.partition("-")[2] == name
+
+
+def _negated(condition: bool | None) -> bool | None:
+    if condition is None:
+        return None
+    return not condition
+
+
+def _continues(before: str | None, tag: str | None) -> bool | None:
+    """Whether the chunk of the site before continues at a site; None if that depends on an unknown tag."""
     kind, _, name = (tag or "I").partition("-")
     kind_before, _, name_before = (before or "B").partition("-")
     if kind not in INSIDE or kind_before == "O" or kind_before in CLOSING:
         return False
-    return None if tag is None or before is None else name == name_before
+    if tag is None or before is None:
+        return None
+    return name == name_before
 
 
 # ----------------------------------------------------------------------------------------- true and predicted labels
@@ -223,8 +265,8 @@ def flat_f1(y_true: Any, y_pred: Any, average: str = "macro") -> float:
     """
     if average not in AVERAGES:
         raise InputError(f"average must be one of {', '.join(map(repr, AVERAGES))}, got {average!r}.")
-    found = _compared(y_true, y_pred)
-    rates = [rates for label, rates in found.by_class.items() if label in found.occurring]
+    scores = _compared(y_true, y_pred)
+    rates = [rates for label, rates in scores.by_class.items() if label in scores.occurring]
     if not rates:
         raise InputError("flat_f1 needs a site with a single label; all labels are missing or candidate sets.")
     if average == "micro":
@@ -235,16 +277,16 @@ def flat_f1(y_true: Any, y_pred: Any, average: str = "macro") -> float:
 
 
 def span_f1(y_true: Any, y_pred: Any) -> float:
-    """F1 of the chunks of BIO or BIOES tags: right where type and both ends are right. Chunks of which the labels do
-    not tell, because some are missing or candidate sets, do not count.
+    """F1 of the chunks of BIO or BIOES tags: right where type and both ends are right. Chunks that the labels do not
+    determine, because some are missing or candidate sets, do not count.
 
     >>> ms.metrics.span_f1([["B-NP", "I-NP", "B-VP"]], [["B-NP", "I-NP", "O"]])
     0.6666666666666666
     """
-    found = _compared(y_true, y_pred)
-    if found.spans is None:
+    scores = _compared(y_true, y_pred)
+    if scores.spans is None:
         raise InputError("span_f1 needs BIO or BIOES tags (O, B-x, I-x, E-x, S-x) as labels.")
-    return found.spans.f1
+    return scores.spans.f1
 
 
 METRICS = {f.__name__: f for f in (site_accuracy, instance_accuracy, flat_f1, span_f1)}
@@ -262,8 +304,9 @@ class Scorer:
     decode: str | None = None
 
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
-        chosen = {} if self.decode is None else {"decode": self.decode}
-        return float(self.metric(y, estimator.predict(X, **chosen)))
+        if self.decode is None:  # estimators of other packages have no such parameter
+            return float(self.metric(y, estimator.predict(X)))
+        return float(self.metric(y, estimator.predict(X, decode=self.decode)))
 
 
 def scorer(metric: Any, decode: str | None = None) -> Scorer:
@@ -275,13 +318,15 @@ def scorer(metric: Any, decode: str | None = None) -> Scorer:
     >>> cross_val_score(ms.CRF(), X + X, y + y, **both).tolist()
     [1.0, 1.0]
     """
-    if isinstance(metric, str) and metric not in METRICS:
+    if not isinstance(metric, str):
+        return Scorer(metric, decode)
+    if metric not in METRICS:
         raise InputError(f"metric must be one of {', '.join(map(repr, METRICS))} or a function, got {metric!r}.")
-    return Scorer(METRICS[metric] if isinstance(metric, str) else metric, decode)
+    return Scorer(METRICS[metric], decode)
 
 
 def _compared(y_true: Any, y_pred: Any) -> Scores:
-    """Scores of predictions, whose nesting tells what an instance is."""
+    """Scores of predictions; their nesting gives the shapes of the instances."""
     shapes = [np.shape(item) for item in y_pred]
     depth = max((len(shape) for shape in shapes), default=0)
     vocabulary = LabelVocabulary.learn(y_pred, depth).widened(y_true, depth)
@@ -330,30 +375,33 @@ def calibration(estimator: Any, X: Any, y: Any, n_bins: int = 10) -> Calibration
     >>> 0.0 <= ms.metrics.calibration(clf, X, y, n_bins=5).error <= 1.0
     True
     """
-    found = estimator.predict_marginals(X)
-    shapes = [np.shape(p)[:-1] for p in found]
-    p = np.concatenate([np.reshape(item, (-1, len(estimator.classes_))) for item in found])
+    marginals = estimator.predict_marginals(X)
+    shapes = [np.shape(item)[:-1] for item in marginals]
+    p = np.concatenate([np.reshape(item, (-1, len(estimator.classes_))) for item in marginals])
     return calibration_of(p, estimator.labels_.encode_met(y, shapes), n_bins)
 
 
 def calibration_of(p: Floats, labels: Labels, n_bins: int = 10) -> Calibration:
-    """The same of probabilities (sites, classes)."""
-    seen = labels.observed
-    top, right = p[seen].max(axis=1), labels.mask[seen][np.arange(int(seen.sum())), p[seen].argmax(axis=1)]
+    """The calibration of probabilities (sites, classes)."""
+    labelled = p[labels.observed]
+    confidence = labelled.max(axis=1)
+    right = labels.mask[labels.observed][np.arange(len(labelled)), labelled.argmax(axis=1)]
     edges = np.linspace(0.0, 1.0, n_bins + 1)
-    number = np.clip(np.searchsorted(edges, top, side="left") - 1, 0, n_bins - 1)
-    bins = tuple(
-        Bin(float(edges[k]), float(edges[k + 1]), float(top[here].mean()), float(right[here].mean()), int(here.sum()))
-        for k in range(n_bins)
-        if (here := number == k).any()
-    )
-    error = sum(b.n_sites * abs(b.confidence - b.accuracy) for b in bins) / max(len(top), 1)
-    return Calibration(log_loss(p, labels), error, bins)
+    bin_of = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, n_bins - 1)
+    bins = []
+    for k in range(n_bins):
+        inside = bin_of == k
+        if inside.any():
+            mean = float(confidence[inside].mean())
+            accuracy = float(right[inside].mean())
+            bins.append(Bin(float(edges[k]), float(edges[k + 1]), mean, accuracy, int(inside.sum())))
+    error = sum(b.n_sites * abs(b.confidence - b.accuracy) for b in bins) / max(len(labelled), 1)
+    return Calibration(log_loss(p, labels), error, tuple(bins))
 
 
 def log_loss(p: Floats, labels: Labels) -> float:
-    """Mean of -log of the probability that the labels have, over labelled sites."""
-    given = np.where(labels.mask, p, 0.0).sum(axis=1)[labels.observed]
-    if not len(given):
+    """Mean over labelled sites of -log p(label), or of the candidates together."""
+    of_labels = np.where(labels.mask, p, 0.0).sum(axis=1)[labels.observed]
+    if not len(of_labels):
         raise InputError("there is no labelled site to compare probabilities with.")
-    return float(-np.mean(np.log(np.clip(given, np.finfo(np.float64).tiny, 1.0))))
+    return float(-np.mean(np.log(np.clip(of_labels, np.finfo(np.float64).tiny, 1.0))))

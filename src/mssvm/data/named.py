@@ -1,9 +1,9 @@
-"""Named features of sites, as crfsuite users have them, to columns and values.
+"""Named features of sites, as crfsuite users have them, as columns and values of a sparse matrix.
 
-Sites of the common kinds are read in bulk, by loops inside the interpreter: dicts with the same names lie under each
-other, so that a name is looked up once for all of them and each value is one step of a ``map``. Whatever else is given
-(nested dicts, lists of values, sets, mappings of other types) is read site by site, which also finds the words for what
-is wrong. Both give the same columns, values and order.
+Sites of the common kinds are read in bulk, by ``map`` over built-in methods, whose loops run inside the interpreter: of
+dicts with the same names each name is looked up once, and each value costs one step of a ``map``. Sites of other kinds
+(nested dicts, lists of values, sets, mappings of other types) are read one by one, which also finds the place of an
+error. Both ways give the same columns, values and order.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, count, repeat
+from itertools import chain, count, pairwise, repeat
 from operator import getitem
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -24,13 +24,19 @@ from mssvm.core.checks import LARGEST, shown
 from mssvm.core.errors import InputError
 from mssvm.core.topology import offsets, spans
 
-Part = tuple[AnyArray, AnyArray, AnyArray]
-"""Columns (-1: none) and values of features of some sites, and how many each site has."""
+
+class Part(NamedTuple):
+    """Features of some sites: ``columns`` (-1: none) and ``values``, site by site, and the ``counts`` of each site."""
+
+    columns: AnyArray
+    values: AnyArray
+    counts: AnyArray
+
 
 NUMBERS: Final = frozenset({float, int, np.float64, np.float32, np.int64})
 SITES_AT_ONCE = 1 << 15
 PROBE = 64  # sites whose names are compared before those of all
-ALIKE = 32  # sites with the same names from which these are read name by name: NumPy's calls cost as much as some sites
+ALIKE = 32  # least number of sites with the same names that are read name by name: NumPy's calls have a fixed cost
 
 
 class Known(dict[str, int]):
@@ -41,14 +47,15 @@ class Known(dict[str, int]):
 
 
 class Hashed(dict[str, int]):
-    """Columns by a hash of the name; those in use are remembered."""
+    """Columns by a hash of the name; the hashes computed so far are cached."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
         self.n = n
 
     def __missing__(self, name: str) -> int:
-        self[name] = column = crc32(name.encode()) % self.n
+        column = crc32(name.encode()) % self.n
+        self[name] = column
         return column
 
     def __len__(self) -> int:
@@ -56,7 +63,7 @@ class Hashed(dict[str, int]):
 
 
 class _Indicators(dict[str, int]):
-    """Columns of the indicators ``name:value`` by value; those in use are remembered, others cost nothing."""
+    """Columns of the indicators ``name:value`` by value, cached unless they have none (-1)."""
 
     def __init__(self, name: str, table: Mapping[str, int]) -> None:
         super().__init__()
@@ -80,8 +87,9 @@ class _ByName(dict[str, _Indicators]):
         self.table = table
 
     def __missing__(self, name: str) -> _Indicators:
-        self[name] = made = _Indicators(name, self.table)
-        return made
+        indicators = _Indicators(name, self.table)
+        self[name] = indicators
+        return indicators
 
 
 class Columns:
@@ -92,55 +100,59 @@ class Columns:
         self.indicators = _ByName(table)
 
     def parts(self, items: Sequence[Any], what: str) -> tuple[Ints, list[Part]]:
-        """All sites of all instances: where those of each begin, and their features."""
-        ptr = offsets(np.fromiter(map(len, items), np.int64, len(items)))
+        """The first site of every instance, and the features of all sites, in parts of about ``SITES_AT_ONCE``."""
+        ptr = offsets(np.array([len(item) for item in items], dtype=np.int64))
         ends = np.searchsorted(ptr, np.arange(SITES_AT_ONCE, ptr[-1], SITES_AT_ONCE))
         cuts = sorted({0, *ends.tolist(), len(items)})
-        return ptr, [self._part(items, a, b, what) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        return ptr, [self._part(items, first, last, what) for first, last in pairwise(cuts)]
 
     def matrix(self, parts: list[Part]) -> Any:
-        """The parts under each other as compressed rows, a column as often as a site has it."""
-        columns, data, counts = (np.concatenate([part[k] for part in parts]) for k in range(3))
+        """All parts as one matrix of compressed rows; a column appears as often as a site has it."""
+        columns = np.concatenate([part.columns for part in parts])
+        data = np.concatenate([part.values for part in parts])
+        counts = np.concatenate([part.counts for part in parts])
         indptr = offsets(counts)
-        known = columns >= 0
-        if not known.all():
-            indptr = offsets(known.astype(np.int64))[indptr]
-            kept = np.flatnonzero(known)
-            columns = columns[kept]
-            data = data[kept]
+        has_column = columns >= 0
+        if not has_column.all():
+            indptr = offsets(has_column.astype(np.int64))[indptr]
+            chosen = np.flatnonzero(has_column)
+            columns = columns[chosen]
+            data = data[chosen]
         if len(columns) <= np.iinfo(np.int32).max:
             indptr = indptr.astype(np.int32)
         return sparse.csr_array((data, columns, indptr), shape=(len(counts), max(len(self.table), 1)))
 
     def by_first_use(self, parts: list[Part]) -> tuple[str, ...]:
-        """The names by first use, and the columns of the parts numbered like this (-1 stays)."""
-        names, order = tuple(self.table), list[int]()
-        rank, seen = np.full(len(names) + 1, -1, dtype=np.int32), np.zeros(len(names) + 1, dtype=bool)
-        seen[-1] = True
-        for columns, _, _ in parts:
-            fresh = columns[~seen[columns]]
-            place = np.arange(len(fresh), dtype=np.int32)
-            rank[fresh[::-1]] = place[::-1]  # what is written last, the first use, stays
-            order += fresh[rank[fresh] == place].tolist()
-            seen[fresh] = True
+        """The names in the order of their first use; the columns of the parts are renumbered to match (-1 stays)."""
+        names = tuple(self.table)
+        order: list[int] = []
+        rank = np.full(len(names) + 1, -1, dtype=np.int32)
+        seen = np.zeros(len(names) + 1, dtype=bool)
+        seen[-1] = True  # column -1
+        for part in parts:
+            new = part.columns[~seen[part.columns]]
+            positions = np.arange(len(new), dtype=np.int32)
+            rank[new[::-1]] = positions[::-1]  # of several writes the last one stays: the first use
+            order += new[rank[new] == positions].tolist()
+            seen[new] = True
         rank[order] = np.arange(len(names))
-        for columns, _, _ in parts:
-            columns[:] = rank[columns]
-        return tuple(map(names.__getitem__, order))
+        for part in parts:
+            part.columns[:] = rank[part.columns]
+        return tuple(names[column] for column in order)
 
-    def _part(self, items: Sequence[Any], a: int, b: int, what: str) -> Part:
-        sites = list(chain.from_iterable(items[a:b]))
-        with suppress(TypeError, OverflowError):  # where a site or a value is of another kind
+    def _part(self, items: Sequence[Any], first: int, last: int, what: str) -> Part:
+        sites = list(chain.from_iterable(items[first:last]))
+        with suppress(TypeError, OverflowError):  # a site or a value of another kind
             if sites:
                 return self._in_bulk(sites)
-        return self._one_by_one(items, a, b, what)
+        return self._one_by_one(items, first, last, what)
 
     # ------------------------------------------------------------------------------------- in bulk
 
     def _in_bulk(self, sites: list[Any]) -> Part:
         """Sites of the common kinds; TypeError where one is of another kind."""
         if type(sites[0]) is dict and len(sites[0]) == 1:
-            with suppress(TypeError):  # where a site has another name, or is no dict
+            with suppress(TypeError):  # a site has another name, or is no dict
                 return self._of_one_name(sites)
         types = set(map(type, sites))
         if types == {dict}:
@@ -150,7 +162,8 @@ class Columns:
         names = list(chain.from_iterable(sites))
         _check_names(names)
         counts = np.fromiter(map(len, sites), np.int32, len(sites))
-        return np.fromiter(map(self.table.__getitem__, names), np.int32, len(names)), np.ones(len(names)), counts
+        columns = np.fromiter(map(self.table.__getitem__, names), np.int32, len(names))
+        return Part(columns, np.ones(len(names)), counts)
 
     def _of_one_name(self, sites: list[Any]) -> Part:
         """Dicts with one name, the same in all of them; TypeError where there are others."""
@@ -159,46 +172,46 @@ class Columns:
         _check_names([name])
         if sum(map(len, sites)) != n:
             raise TypeError
-        # A dict without the name has None here, which is of no kind that can be read.
+        # A dict without the name gives None, which _column refuses with a TypeError.
         values = list(map(dict.get, sites, repeat(name)))
         columns = np.empty(n, dtype=np.int32)
         data = np.ones(n)
         columns[:], data[:] = self._column(name, values)
-        return columns, data, np.ones(n, dtype=np.int32)
+        return Part(columns, data, np.ones(n, dtype=np.int32))
 
     def _dicts(self, sites: list[dict[str, Any]]) -> Part:
         """Dicts: those that share their names with many others name by name, the rest together."""
         n = len(sites)
         first = tuple(sites[0])
-        # Sites differ within the first sentence or not at all, as a rule. (No name is in a dict twice, so that names
-        # which repeat the first ones n times are those of n dicts alike.)
+        # As a rule sites differ within the first sentence or not at all. (A dict has no name twice, so that names which
+        # repeat the first ones n times are those of n dicts with the same names.)
         if {first}.issuperset(map(tuple, sites[:PROBE])) and list(chain.from_iterable(sites)) == [*first] * n:
             _check_names(first)
             columns, data = self._alike(first, sites)
-            return columns.ravel(), data.ravel(), np.full(n, len(first), dtype=np.int32)
+            return Part(columns.ravel(), data.ravel(), np.full(n, len(first), dtype=np.int32))
         numbers = defaultdict[tuple[str, ...], int](count().__next__)
-        kind = np.fromiter(map(numbers.__getitem__, map(tuple, sites)), np.int64, n)
-        kinds = list(numbers)
-        _check_names(chain.from_iterable(kinds))
-        counts = np.fromiter(map(len, kinds), np.int64, len(kinds))[kind]
+        group_of = np.fromiter(map(numbers.__getitem__, map(tuple, sites)), np.int64, n)
+        groups = list(numbers)  # of sites with the same names
+        _check_names(chain.from_iterable(groups))
+        counts = np.array([len(names) for names in groups], dtype=np.int64)[group_of]
         ptr = offsets(counts)
         columns = np.empty(ptr[-1], dtype=np.int32)
         data = np.empty(ptr[-1])
-        members = np.argsort(kind, kind="stable")
-        of_kind = offsets(np.bincount(kind))
-        rest: list[Ints] = []
-        for k, names in enumerate(kinds):
-            those = members[of_kind[k] : of_kind[k + 1]]
-            if len(those) < ALIKE:
-                rest.append(those)
+        by_group = np.argsort(group_of, kind="stable")
+        group_ptr = offsets(np.bincount(group_of))
+        small_groups: list[Ints] = []
+        for k, names in enumerate(groups):
+            members = by_group[group_ptr[k] : group_ptr[k + 1]]
+            if len(members) < ALIKE:
+                small_groups.append(members)
                 continue
-            at = ptr[those][:, None] + np.arange(len(names))
-            columns[at], data[at] = self._alike(names, [sites[s] for s in those.tolist()])
-        if rest:
-            those = np.concatenate(rest)
-            at = spans(ptr[those], counts[those])
-            columns[at], data[at] = self._unlike([sites[s] for s in those.tolist()])
-        return columns, data, counts
+            at = ptr[members][:, None] + np.arange(len(names))
+            columns[at], data[at] = self._alike(names, [sites[s] for s in members.tolist()])
+        if small_groups:
+            members = np.concatenate(small_groups)
+            at = spans(ptr[members], counts[members])
+            columns[at], data[at] = self._unlike([sites[s] for s in members.tolist()])
+        return Part(columns, data, counts)
 
     def _alike(self, names: tuple[str, ...], sites: list[dict[str, Any]]) -> tuple[AnyArray, AnyArray]:
         """Columns and values (sites, names) of dicts with the same names in the same order."""
@@ -232,7 +245,9 @@ class Columns:
 
     def _mixed(self, names: Iterable[str], values: list[Any]) -> tuple[AnyArray, AnyArray]:
         """Columns and values of numbers, strings and truth values."""
-        types, table, indicators = set(map(type, values)), self.table, self.indicators
+        types = set(map(type, values))
+        table = self.table
+        indicators = self.indicators
         if not types <= NUMBERS | {str, bool}:
             raise TypeError
         if types == {str}:
@@ -252,17 +267,19 @@ class Columns:
     # ------------------------------------------------------------------------------------- one by one
 
     def _one_by_one(self, items: Sequence[Any], first: int, last: int, what: str) -> Part:
-        made, counts = _Named(self.table), []
+        features = _NamedFeatures(self.table)
+        counts = []
         for b in range(first, last):
             for s, site in enumerate(items[b]):
-                before = len(made.columns)
+                before = len(features.columns)
                 try:
-                    made.add(site)
+                    features.add(site)
                 except (TypeError, ValueError, AttributeError):
                     reason = f"{shown(site)} is neither a dict of named features nor an iterable of strings."
                     raise InputError(reason, what=what, instance=b, site=s) from None
-                counts.append(len(made.columns) - before)
-        return np.array(made.columns, np.int32), np.array(made.values, np.float64), np.array(counts, np.int32)
+                counts.append(len(features.columns) - before)
+        columns = np.array(features.columns, np.int32)
+        return Part(columns, np.array(features.values, np.float64), np.array(counts, np.int32))
 
 
 def _check_names(names: Iterable[Any]) -> None:
@@ -271,11 +288,11 @@ def _check_names(names: Iterable[Any]) -> None:
         raise TypeError
 
 
-class _Named:
+class _NamedFeatures:
     """Columns and values of named features of any kind, site by site."""
 
     def __init__(self, table: Mapping[str, int]) -> None:
-        self.number = table.__getitem__
+        self.table = table
         self.columns: list[int] = []
         self.values: list[float] = []
 
@@ -289,8 +306,8 @@ class _Named:
         names = sorted(site) if isinstance(site, (set, frozenset)) else list(site)
         if not all(isinstance(name, str) for name in names):
             raise TypeError
-        self.columns.extend(map(self.number, names))
-        self.values.extend([1.0] * len(names))
+        self.columns += [self.table[name] for name in names]
+        self.values += [1.0] * len(names)
 
     def _add_value(self, name: str, value: Any) -> None:
         if isinstance(value, str):
@@ -298,8 +315,11 @@ class _Named:
         elif isinstance(value, Mapping):
             for inner, part in value.items():
                 self._add_value(f"{name}:{inner}", part)
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            self.add([f"{name}:{part}" for part in (sorted(value) if isinstance(value, (set, frozenset)) else value)])
+        elif isinstance(value, (set, frozenset)):
+            self.add([f"{name}:{part}" for part in sorted(value)])
+        elif isinstance(value, (list, tuple)):
+            self.add([f"{name}:{part}" for part in value])
         elif value is not False:
-            self.values.append(float(value) if not isinstance(value, int) or abs(value) <= LARGEST else np.inf)
-            self.columns.append(self.number(name))
+            too_large = isinstance(value, int) and abs(value) > LARGEST  # float() would raise; inf is refused later
+            self.values.append(np.inf if too_large else float(value))
+            self.columns.append(self.table[name])

@@ -1,4 +1,4 @@
-"""Data in many pieces that are read elsewhere: files by pattern, or whatever loads the pieces."""
+"""Data in shards that workers read: files by pattern, or functions that load a shard each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Loader = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Shard:
-    """One piece: a file, or a function that gives ``(X, y)``. ``version`` tells it from others of the same name."""
+    """A file, or a function that returns ``(X, y)``. ``version`` distinguishes shards of the same name."""
 
     name: str
     source: str | Loader
@@ -30,7 +30,7 @@ class Shard:
     version: str = ""
 
     def parts(self) -> Iterator[Dataset]:
-        """The instances, some at a time."""
+        """The instances, ``AT_ONCE`` at a time."""
         if isinstance(self.source, str):
             yield from read_parts(self.source, AT_ONCE, self.options)
             return
@@ -85,37 +85,46 @@ class ShardedDataset:
 
 
 def _kind(structure: Any) -> Any:
-    if structure is None or (isinstance(structure, str) and structure in STRUCTURES):
-        found = structure
-    else:
-        names = {entry.name: kind for kind, entry in STRUCTURES.items()}
-        found = names.get(type(structure).__name__, "")
-    if found == "" or found in WITHOUT_FILES:
+    """The name of a structure in files, from this name or from a structure object; None stays."""
+    if structure is None:
+        return None
+    kind = structure
+    if not isinstance(structure, str):
+        kinds = {entry.name: kind for kind, entry in STRUCTURES.items()}
+        kind = kinds.get(type(structure).__name__)
+    if kind not in STRUCTURES or kind in WITHOUT_FILES:
         raise InputError(f"structure must be a chain, sequence, grid or graph, got {shown(structure)}.")
-    return found
+    return kind
 
 
 def _shards(source: Any, options: Options) -> Iterator[Shard]:
     if hasattr(source, "to_delayed"):
         source = [Partition(part) for part in source.to_delayed()]
     if isinstance(source, (str, Path)):
-        found = sorted(glob(str(source)))
-        if not found:
+        items: list[Any] = sorted(glob(str(source)))
+        if not items:
             raise InputError(f"no file matches {str(source)!r}; check the pattern.")
     elif not isinstance(source, Sequence) or not len(source):
         raise InputError(f"shards are a pattern, a list of paths or of loaders, or a dask.bag, got {shown(source)}.")
     else:
-        found = list(source)
-    once = uuid4().hex
-    for k, item in enumerate(found):
+        items = list(source)
+    unique = uuid4().hex
+    for k, item in enumerate(items):
         if isinstance(item, (str, Path)):
             path = Path(item).absolute()  # workers have folders of their own
-            about = path.stat() if path.is_file() else None
-            yield Shard(str(item), str(path), options, f"{about.st_size} {about.st_mtime_ns}" if about else once)
+            yield Shard(str(item), str(path), options, _version(path) or unique)
         elif callable(item):
-            yield Shard(f"shard {k}", Lazy(item) if hasattr(item, "dask") else item, options, once)
+            yield Shard(f"shard {k}", Lazy(item) if hasattr(item, "dask") else item, options, unique)
         else:
             raise InputError(f"shard {k} is neither a path nor a function that loads it, got {shown(item)}.")
+
+
+def _version(path: Path) -> str:
+    """Size and time of a file; "" if it is none, as image folders are."""
+    if not path.is_file():
+        return ""
+    about = path.stat()
+    return f"{about.st_size} {about.st_mtime_ns}"
 
 
 @dataclass(frozen=True)

@@ -57,28 +57,30 @@ class Standardise(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
         """Learn mean and standard deviation of every feature."""
         from sklearn.preprocessing import StandardScaler  # takes long to import, and most runs need none
 
-        rows = [_features(x, b) for b, x in enumerate(_instances(X))]
-        widths = {part.shape[-1] for part in rows if part.shape[0]}
+        instances = _instances(X)
+        tables = [_features(x, b) for b, x in enumerate(instances)]
+        widths = {table.shape[-1] for table in tables if table.shape[0]}
         if len(widths) != 1:
-            told = f"instances have {sorted(widths)} features" if widths else "there are no sites"
-            raise InputError(f"{told}; every site needs the same number of features.")
+            reason = f"instances have {sorted(widths)} features" if widths else "there are no sites"
+            raise InputError(f"{reason}; every site needs the same number of features.")
         self.n_features_in_ = widths.pop()
-        if any(map(sparse.issparse, rows)) and self.with_mean:
+        any_sparse = any(sparse.issparse(table) for table in tables)
+        if any_sparse and self.with_mean:
             raise InputError("sparse features would fill up; use Standardise(with_mean=False).")
-        rows = [part for part in rows if part.shape[0]]
-        stacked = sparse.vstack(rows, format="csr") if any(map(sparse.issparse, rows)) else np.concatenate(rows)
-        found = StandardScaler(with_mean=self.with_mean, with_std=self.with_std).fit(stacked)
-        self.mean_: Floats = found.mean_ if self.with_mean else np.zeros(self.n_features_in_)
-        self.scale_: Floats = found.scale_ if self.with_std else np.ones(self.n_features_in_)
-        first = next(iter(_instances(X)))
-        if hasattr(X, "columns") or hasattr(first, "columns"):
-            self.feature_names_in_ = np.array((X if hasattr(X, "columns") else first).columns, dtype=object)
+        tables = [table for table in tables if table.shape[0]]
+        stacked = sparse.vstack(tables, format="csr") if any_sparse else np.concatenate(tables)
+        scaler = StandardScaler(with_mean=self.with_mean, with_std=self.with_std).fit(stacked)
+        self.mean_: Floats = scaler.mean_ if self.with_mean else np.zeros(self.n_features_in_)
+        self.scale_: Floats = scaler.scale_ if self.with_std else np.ones(self.n_features_in_)
+        frame = X if hasattr(X, "columns") else next(iter(instances))
+        if hasattr(frame, "columns"):
+            self.feature_names_in_ = np.array(frame.columns, dtype=object)
         return self
 
     def transform(self, X: Any) -> Any:
         """X in new units; arrays where X holds arrays."""
         check_is_fitted(self, "scale_")
-        if not isinstance(X, list) and (hasattr(X, "shape") or hasattr(X, "columns")):
+        if _is_one_instance(X):
             return self._transformed(X, 0)
         return [self._transformed(x, b) for b, x in enumerate(X)]
 
@@ -87,14 +89,17 @@ class Standardise(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
         check_is_fitted(self, "scale_")
         back = Standardise()
         back.scale_ = 1.0 / self.scale_
-        back.mean_, back.n_features_in_ = -self.mean_ * back.scale_, self.n_features_in_
+        back.mean_ = -self.mean_ * back.scale_
+        back.n_features_in_ = self.n_features_in_
         return back.transform(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> AnyArray:
-        """The names given, those of data frames, or x0, x1, ..."""
+        """``input_features`` if given, else the columns of data frames, else x0, x1, ..."""
         check_is_fitted(self, "scale_")
-        own = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
-        return np.asarray(own if input_features is None else input_features, dtype=object)
+        names = input_features
+        if names is None:
+            names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
+        return np.asarray(names, dtype=object)
 
     def set_output(self, *, transform: str | None = None) -> Self:
         """ "pandas" gives every instance as a data frame with the names of its features, "default" as an array."""
@@ -107,28 +112,30 @@ class Standardise(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
     def save(self, path: str | Path) -> None:
         """Write it to a safetensors file that ``Standardise.load`` reads back; loading executes nothing."""
         check_is_fitted(self, "scale_")
-        told = {"parameters": self.get_params(), "names": list(getattr(self, "feature_names_in_", []))}
+        settings = {"parameters": self.get_params(), "names": list(getattr(self, "feature_names_in_", []))}
         with replacing(Path(path)) as file:
-            file.write(to_bytes({"mean": self.mean_, "scale": self.scale_}, {"standardise": json.dumps(told)}))
+            file.write(to_bytes({"mean": self.mean_, "scale": self.scale_}, {"standardise": json.dumps(settings)}))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """What ``save`` wrote."""
+        """The transformer that ``save`` wrote."""
         try:
             with safetensors.safe_open(Path(path), framework="numpy") as file:
-                told = json.loads(file.metadata()["standardise"])
-                made = cls(**told["parameters"])
-                made.mean_, made.scale_ = np.asarray(file.get_tensor("mean")), np.asarray(file.get_tensor("scale"))
-            made.n_features_in_ = len(made.scale_)
-            if told["names"]:
-                made.feature_names_in_ = np.array(told["names"], dtype=object)
+                settings = json.loads(file.metadata()["standardise"])
+                loaded = cls(**settings["parameters"])
+                loaded.mean_ = np.asarray(file.get_tensor("mean"))
+                loaded.scale_ = np.asarray(file.get_tensor("scale"))
+            loaded.n_features_in_ = len(loaded.scale_)
+            if settings["names"]:
+                loaded.feature_names_in_ = np.array(settings["names"], dtype=object)
         except Exception:  # whatever the bytes provoke in the parser, the answer to the user is the same
             raise InputError(f"{Path(path).name} is not a file written by Standardise.save; save it again.") from None
-        return made
+        return loaded
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse, tags.input_tags.three_d_array = True, True
+        tags.input_tags.sparse = True
+        tags.input_tags.three_d_array = True
         return tags
 
     def _transformed(self, x: Any, b: int) -> Any:
@@ -144,17 +151,23 @@ class Standardise(TransformerMixin, BaseEstimator, auto_wrap_output_keys=None): 
             if np.any(self.mean_):
                 raise InputError("sparse features would fill up; use Standardise(with_mean=False).", instance=b)
             return sparse.csr_array(table.multiply(1.0 / self.scale_))
-        out = (table - self.mean_) / self.scale_ if table.size else table
-        wanted = getattr(self, "_sklearn_output_config", {}).get("transform") or get_config()["transform_output"]
-        if wanted != "pandas" or out.ndim != 2:
-            return out
-        from pandas import DataFrame  # a data frame was asked for
+        if table.size:
+            table = (table - self.mean_) / self.scale_
+        container = getattr(self, "_sklearn_output_config", {}).get("transform") or get_config()["transform_output"]
+        if container != "pandas" or table.ndim != 2:
+            return table
+        from pandas import DataFrame  # only where the user asked for data frames
 
-        return DataFrame(out, columns=self.get_feature_names_out(), index=getattr(x, "index", None))
+        return DataFrame(table, columns=self.get_feature_names_out(), index=getattr(x, "index", None))
+
+
+def _is_one_instance(X: Any) -> bool:
+    """Whether X is one array, sparse matrix or data frame instead of a list of instances."""
+    return not isinstance(X, list) and (hasattr(X, "shape") or hasattr(X, "columns"))
 
 
 def _instances(X: Any) -> Any:
-    return [X] if not isinstance(X, list) and (hasattr(X, "shape") or hasattr(X, "columns")) else X
+    return [X] if _is_one_instance(X) else X
 
 
 def _table(x: Any, b: int) -> Any:
@@ -176,4 +189,8 @@ def _features(x: Any, b: int) -> Any:
     elif isinstance(x, Mapping) and "x" in x:
         x = x["x"]
     table = _table(x, b)
-    return table if sparse.issparse(table) else table.reshape(-1, table.shape[-1]) if table.size else np.zeros((0, 0))
+    if sparse.issparse(table):
+        return table
+    if not table.size:
+        return np.zeros((0, 0))
+    return table.reshape(-1, table.shape[-1])

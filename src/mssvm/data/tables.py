@@ -58,25 +58,25 @@ def from_frame(frame: Any, group: str, label: str | None = None, features: Seque
     >>> [x.ravel().tolist() for x in data.X], data.labels
     ([[0.5, 1.0], [2.0]], [['a', None], ['b']])
     """
-    known = list(frame) if isinstance(frame, dict) else list(frame.columns)
-    named = [c for c in known if c not in (group, label)] if features is None else list(features)
-    for name in (group, *(() if label is None else (label,)), *named):
-        if name not in known:
-            raise InputError(f"the table has no column {name!r}; it has {', '.join(map(repr, known))}.")
-    if not named:
+    all_names = list(frame) if isinstance(frame, dict) else list(frame.columns)
+    if features is None:
+        features = [name for name in all_names if name not in (group, label)]
+    names = list(features)
+    for name in (group, *names) if label is None else (group, label, *names):
+        if name not in all_names:
+            raise InputError(f"the table has no column {name!r}; it has {', '.join(map(repr, all_names))}.")
+    if not names:
         raise InputError("the table has no column of features beside group and label; name some as features.")
     order, sizes, ids = _groups(frame, group)
-    columns = [np.asarray(frame[name])[order] for name in named]
+    columns = [np.asarray(frame[name])[order] for name in names]
     y = None
     if label is not None:
-        y = split([None if _absent(v) else plain(v) for v in np.asarray(frame[label])[order].tolist()], sizes)
-    for name, column in zip(named, columns, strict=True):
-        for r, v in enumerate(() if column.dtype.kind in NUMERIC else column):
-            if not isinstance(v, str):
-                told = f"row {order[r]} of column {name!r} holds {shown(v)}"
-                raise InputError(f"{told}; a column is numbers or text, without gaps.")
+        labels = np.asarray(frame[label])[order].tolist()
+        y = split([None if _absent(value) else plain(value) for value in labels], sizes)
+    for name, column in zip(names, columns, strict=True):
+        _check_column(name, column, order)
     lines = order[offsets(sizes)[:-1]].tolist()
-    return Dataset("the table", "chain", _features(columns, named, sizes), y, lines, ids, unit="row")
+    return Dataset("the table", "chain", _features(columns, names, sizes), y, lines, ids, unit="row")
 
 
 def to_column(frame: Any, group: str, y: Sequence[Any]) -> AnyArray:
@@ -96,27 +96,38 @@ def to_column(frame: Any, group: str, y: Sequence[Any]) -> AnyArray:
 
 
 def _groups(frame: Any, group: str) -> tuple[Ints, Ints, list[Any]]:
-    """The rows, group by group; how many each group has; what the groups are called."""
+    """The rows in the order of their groups, the sizes of the groups, and their names."""
     numbers: dict[Any, int] = {}
-    values = [plain(v) for v in np.asarray(frame[group]).tolist()]
-    bad = next((r for r, v in enumerate(values) if _absent(v)), None)
-    if bad is not None:
-        raise InputError(f"row {bad} of column {group!r} is missing; every row needs a group.")
-    of = np.array([numbers.setdefault(v, len(numbers)) for v in values], dtype=np.int64)
-    if not len(of):
+    group_of = []
+    for row, value in enumerate(np.asarray(frame[group]).tolist()):
+        if _absent(value):
+            raise InputError(f"row {row} of column {group!r} is missing; every row needs a group.")
+        group_of.append(numbers.setdefault(plain(value), len(numbers)))
+    if not group_of:
         raise InputError("the table has no rows; give at least one.")
+    of = np.array(group_of, dtype=np.int64)
     return np.argsort(of, kind="stable"), np.bincount(of), list(numbers)
 
 
+def _check_column(name: str, column: AnyArray, order: Ints) -> None:
+    """Raise unless a column of features is numbers or text throughout."""
+    if column.dtype.kind in NUMERIC:
+        return
+    for row, value in zip(order, column, strict=True):
+        if not isinstance(value, str):
+            place = f"row {row} of column {name!r} holds {shown(value)}"
+            raise InputError(f"{place}; a column is numbers or text, without gaps.")
+
+
 def _absent(value: Any) -> bool:
-    return is_missing(value) or type(value).__name__ == "NAType"  # pandas' own, which compares with nothing
+    return is_missing(value) or type(value).__name__ == "NAType"  # of pandas, which is not equal to itself
 
 
 def _features(columns: list[AnyArray], names: list[str], sizes: Ints) -> list[Any]:
     numeric = [column.dtype.kind in NUMERIC for column in columns]
     if all(numeric):
         return split(np.stack([column.astype(np.float64) for column in columns], axis=1), sizes)
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
     if any(numeric):
-        sites = zip(*(column.tolist() for column in columns), strict=True)
-        return split([dict(zip(names, site, strict=True)) for site in sites], sizes)
-    return words(split(list(zip(*(column.tolist() for column in columns), strict=True)), sizes))
+        return split([dict(zip(names, row, strict=True)) for row in rows], sizes)
+    return words(split(rows, sizes))

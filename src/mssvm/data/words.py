@@ -1,9 +1,9 @@
-"""Features of words in context: what files of words and lists of words in Python become."""
+"""Features of words in context, for files of words and for lists of words in Python."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import groupby
 
 from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
@@ -42,14 +42,23 @@ def words(
     >>> ms.features.words([["The", "cat"]], window=1, prefixes=(), suffixes=(), shape=False)[0][1]
     ['w=cat', 'w<=the', 'end>']
     """
-    for name, values in (("window", (window,)), ("prefixes", prefixes), ("suffixes", suffixes)):
-        if not all(isinstance(n, int) and n >= (name != "window") for n in values):
-            raise InputError(f"{name} must be whole numbers >= {int(name != 'window')}, got {values!r}.")
+    _check_sizes("window", (window,), 0)
+    _check_sizes("prefixes", prefixes, 1)
+    _check_sizes("suffixes", suffixes, 1)
     if isinstance(X, str) or any(isinstance(sentence, str) for sentence in X):
         raise InputError("words takes a list of sentences, each a list of words; split the text first.")
-    ends = [(f"pre{n}=", slice(n)) for n in prefixes] + [(f"suf{n}=", slice(-n, None)) for n in suffixes]
-    sides = [(way * k, mark * k) for k in range(1, window + 1) for way, mark in ((-1, "<"), (1, ">"))]
-    return [_sentence(_tokens(sentence, b), ends, sides, shape) for b, sentence in enumerate(X)]
+    affixes = [(f"pre{n}=", slice(n)) for n in prefixes]
+    affixes += [(f"suf{n}=", slice(-n, None)) for n in suffixes]
+    neighbours = []
+    for k in range(1, window + 1):
+        neighbours.append((-k, "<" * k))
+        neighbours.append((k, ">" * k))
+    return [_sentence(_tokens(sentence, b), affixes, neighbours, shape) for b, sentence in enumerate(X)]
+
+
+def _check_sizes(name: str, sizes: Sequence[int], least: int) -> None:
+    if not all(isinstance(n, int) and n >= least for n in sizes):
+        raise InputError(f"{name} must be whole numbers >= {least}, got {sizes!r}.")
 
 
 def _tokens(sentence: Sequence[str | Columns], b: int) -> list[Columns]:
@@ -61,27 +70,42 @@ def _tokens(sentence: Sequence[str | Columns], b: int) -> list[Columns]:
     return tokens
 
 
-def _sentence(tokens: list[Columns], ends: Any, sides: Any, shape: bool) -> list[list[str]]:
+def _sentence(
+    tokens: list[Columns], affixes: list[tuple[str, slice]], neighbours: list[tuple[int, str]], shape: bool
+) -> list[list[str]]:
+    """Names of the features of every token. ``affixes`` are names and slices of the word, ``neighbours`` steps to other
+    tokens and their marks."""
     out = []
     last = len(tokens) - 1
     for t, columns in enumerate(tokens):
         word = columns[0].lower()
-        names = [f"w={word}", *(f"{name}{word[cut]}" for name, cut in ends)]
+        names = [f"w={word}"]
+        names += [f"{name}{word[letters]}" for name, letters in affixes]
         if shape:
             names.append(f"shape={_shape(columns[0])}")
         names += [f"c{k}={value}" for k, value in enumerate(columns[1:], start=1)]
-        for step, side in sides:
+        for step, mark in neighbours:
             if not 0 <= t + step <= last:
-                names.append(f"end{side}")
+                names.append(f"end{mark}")
                 continue
-            near = tokens[t + step]
-            names.append(f"w{side}={near[0].lower()}")
-            names += [f"c{k}{side}={value}" for k, value in enumerate(near[1:], start=1)]
+            neighbour = tokens[t + step]
+            names.append(f"w{mark}={neighbour[0].lower()}")
+            names += [f"c{k}{mark}={value}" for k, value in enumerate(neighbour[1:], start=1)]
         out.append(names)
     return out
 
 
 def _shape(word: str) -> str:
     """The kinds of characters of a word, runs shortened: ``McDonald's-2`` is ``XxXx'x-9``."""
-    kinds = ["X" if c.isupper() else "x" if c.isalpha() else "9" if c.isdigit() else c for c in word[:40]]
-    return "".join(c for i, c in enumerate(kinds) if i == 0 or c != kinds[i - 1])
+    kinds = [_character_kind(c) for c in word[:40]]
+    return "".join(kind for kind, _ in groupby(kinds))
+
+
+def _character_kind(character: str) -> str:
+    if character.isupper():
+        return "X"
+    if character.isalpha():
+        return "x"
+    if character.isdigit():
+        return "9"
+    return character

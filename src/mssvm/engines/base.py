@@ -25,8 +25,8 @@ from mssvm.core.topology import Batch
 from mssvm.engines.messages import MessagePlan
 
 
-class Each(Protocol):
-    """``function`` of every row of ``columns``; results in order (``core.threads.Workers.each``)."""
+class ParallelMap(Protocol):
+    """``function`` of every row of ``columns``; results in order (``core.threads.Workers.parallel_map``)."""
 
     def __call__(self, function: Callable[..., Any], *columns: Iterable[Any]) -> list[Any]: ...
 
@@ -205,7 +205,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def each(self) -> Each:
+    def parallel_map(self) -> ParallelMap:
         """Runs a function on every row of some columns, on this engine's threads; results in order."""
         ...
 

@@ -1,10 +1,18 @@
-"""scikit-learn estimators: ``members`` are the family, ``base`` what they share.
+"""scikit-learn estimators: ``members`` are the family, ``base`` is their common base class.
 
-``plan`` reads an estimator's parameters into one frozen description, ``training`` fits it to data (``diagnosis`` puts
-that into words), ``prediction`` answers requests of a fitted model, ``persist`` keeps it in a file, ``plots`` draws it.
-``latent`` is a classifier of plain matrices, ``selection`` cross-validation of ragged data.
+plan            parameters of an estimator as one frozen description of its training
+training_data   X and y as a sample of a problem; ``sharded`` is the same on a cluster
+training        the problem solved; ``hooks`` are what users attach to it
+outcome         how it ended; ``diagnosis`` says it in sentences
+prediction      requests of a fitted model; ``kbest`` for several outputs
+calibration     the temperature of probabilities
+persist, plots  files and pictures of a fitted model
+latent          a classifier of plain matrices
+selection       cross-validation of ragged data
+docstrings      the text that members share
 """
 
+from mssvm.estimators.hooks import HeldOut
 from mssvm.estimators.latent import LatentClassifier
 from mssvm.estimators.members import (
     CRF,
@@ -20,9 +28,20 @@ from mssvm.estimators.members import (
 )
 from mssvm.estimators.persist import load
 from mssvm.estimators.selection import cross_val_predict
-from mssvm.estimators.training import HeldOut
 
 __all__ = [
-    "CRF", "HCRF", "LSSVM", "M3E", "MSSVM", "SSVM", "EpsilonSSVM", "HeldOut", "LatentClassifier", "LossAugmentedCRF",
-    "ModLat", "UnifiedSSVM", "cross_val_predict", "load",
-]  # fmt: skip
+    "CRF",
+    "HCRF",
+    "LSSVM",
+    "M3E",
+    "MSSVM",
+    "SSVM",
+    "EpsilonSSVM",
+    "HeldOut",
+    "LatentClassifier",
+    "LossAugmentedCRF",
+    "ModLat",
+    "UnifiedSSVM",
+    "cross_val_predict",
+    "load",
+]

@@ -1,10 +1,10 @@
-"""The common face of all members: parameters, fit, and everything that can be asked of a fitted model."""
+"""The base class of all members: parameters, ``fit``, and the methods of a fitted model."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -22,12 +22,18 @@ from mssvm.data.labels import LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines import engine_of
 from mssvm.estimators import diagnosis, persist, plan, prediction
+from mssvm.estimators.calibration import best_temperature
+from mssvm.estimators.docstrings import documented
+from mssvm.estimators.hooks import FitHooks, HeldOut
+from mssvm.estimators.kbest import check_k, gap_to_second, k_best
 from mssvm.estimators.plots import Plots
-from mssvm.estimators.prediction import PredictionRequest
-from mssvm.estimators.training import Following, HeldOut, Training, TrainingData
+from mssvm.estimators.prediction import CompiledQueries, KnownLabels, PredictionRequest
+from mssvm.estimators.training import Training
+from mssvm.estimators.training_data import TrainingData
 from mssvm.inference.base import Planner
-from mssvm.losses.losses import Hamming, Loss, Zero
-from mssvm.objectives.unified import Objective, Unified
+from mssvm.losses import Hamming, Loss, Zero
+from mssvm.objectives.base import Objective
+from mssvm.objectives.unified import Unified
 from mssvm.optim import Callback, Checkpoint, Validation
 from mssvm.structures import Encoder, Schema, Structure, Weight
 
@@ -35,18 +41,25 @@ if TYPE_CHECKING:
     from mssvm.estimators.sharded import Answers, ShardedTrainingData
 
 BOUNDED = "decomposition bound"  # as inference names it
-SECTION = "Parameters\n----------\n"
-EXAMPLE = """
->>> ms.{name}(ms.Chain({hidden}), random_state=0).fit(X, y).predict(X)[0].tolist()
-['B', 'I', 'O']
-"""
+
+
+def _with_common_parameters(constructor: Callable[..., None]) -> inspect.Signature:
+    """The signature of a member's constructor, which takes the common parameters as ``**common``."""
+    parameters = {}
+    for name, parameter in inspect.signature(constructor).parameters.items():
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            parameters[name] = parameter
+    for name, parameter in inspect.signature(StructuredEstimator.__init__).parameters.items():
+        parameters.setdefault(name, parameter)
+    return inspect.Signature(list(parameters.values()))
 
 
 def _one_label(estimator: StructuredEstimator) -> bool:
-    """Whether an instance has one label, so that its probabilities are a row."""
+    """Whether every instance has one label, so that its probabilities are one row of a matrix."""
     return plan.structure_of(estimator.structure).depth == 0
 
 
+@documented
 class StructuredEstimator(Plots):
     """A structured predictor learned from labels that may be missing or ambiguous.
 
@@ -54,73 +67,8 @@ class StructuredEstimator(Plots):
 
     Parameters
     ----------
-    structure : Structure
-        What is labelled and how it hangs together; None is ``Chain()``.
-    C : float
-        Weight of the data against the regulariser; a sum over instances, as in the paper.
-    loss : None, "hamming", "zero" or a loss object
-        Delta; None is the member's own (Hamming, or none for likelihoods).
-    solver : "auto", "lbfgs", "cccp", "bcfw", "cutting-plane", "subgradient", "adam" or a solver object
-        "auto" is L-BFGS with exact inference, for members with a maximum at temperatures that fall to where they
-        predict best ("lbfgs": further, to the minimum of the objective itself), and so it is with a convergent bound
-        ("decompose"). With propagation it is "bcfw" for members with a maximum where every label is known, otherwise
-        "adam": subgradient descent with Adam's rates and averaging ("subgradient" has AdaGrad's).
-    inference : "auto", "exact", "decompose", "propagate", "toulbar2" or an inference object
-        "auto" is exact wherever ``memory_limit`` allows. Elsewhere it is "decompose" on graphs of pairs, a convergent
-        upper bound, which predicts what it trained, and "propagate", belief propagation, on other graphs and with
-        solvers other than L-BFGS; ``status_`` says which.
-        "toulbar2" (extra ``map``) maximises on loopy graphs, with proofs: for eps_y = eps_h = 0 (SSVM, LSSVM).
-    engine : "auto", "native", "torch" or an engine object
-        What runs inference; results do not depend on it beyond rounding.
-    device : None or a PyTorch device such as "cuda"
-        Short for ``engine=`` with the torch engine there; needs the extra ``torch``.
-    init : "auto", "zeros", "random", "hcrf" or an array of weights
-        "auto" starts at zero, except weights of hidden variables, which start at small random values. "hcrf" starts
-        from a short likelihood fit, which helps members with a maximum when most labels are missing.
-    n_init : int
-        Number of random starts; the lowest objective wins. Problems with one minimum are solved once.
-    class_weight : None, "balanced" or a dict
-        Scales the loss of every site by the weight of its label. A likelihood has no loss, so there it scales
-        each instance by the mean weight of its labels.
-    classes : iterable of labels
-        All classes, where y may lack some.
-    missing_label : label
-        A value of y that stands for a missing label, beside ``MISSING``, None and NaN.
-    decode : "map", "marginal" or "auto"
-        How ``predict`` and ``score`` decide unless told otherwise: "map" takes the best output as a whole, hidden
-        variables eliminated at eps_h, for which the objective bounds the loss; "marginal" the labels of least expected
-        loss, for Hamming the most probable label of every site. "auto" is "marginal" for likelihoods (eps_y >= 1), and
-        with eps_h >= 1 where inference in training was approximate, else "map" (docs/decoding.md has the evidence).
-    penalties : mapping of block of weights to strength
-        Other strengths of the regulariser than 1; 0 leaves a block free.
-    l1_ratio : float
-        Share rho of absolute values in the regulariser, sum_j strength_j ((1 - rho) w_j^2 / 2 + rho |w_j|): 0 is the
-        paper's, 1 the lasso, between lies the elastic net. Above 0 many weights become exactly 0, and the solver must
-        be L-BFGS, which "auto" then is.
-    support : "all" or "seen"
-        "seen" leaves out, as zero, the weights of sparse or named features of a site for labels that the feature was
-        never seen with, as crfsuite does by default: a small part of the weights of a large vocabulary remains.
-    max_iter, tol : int, float
-        Iterations and tolerance of a solver given by name; None is its own.
-    memory_limit : int
-        Bytes that exact inference may use.
-    n_jobs : int
-        Threads of an engine given by name; None is one, -1 all cores. Results do not depend on it.
-    random_state : int, RandomState or None
-        Seed or generator of random starts and solvers.
-    warm_start : bool
-        Start from the weights of the last fit, with its classes and features, and at the last temperature of L-BFGS.
-        There is no ``partial_fit``: the objective is one of all data, so fit all of them again, from where it ended.
-    verbose : bool
-        Keep a line of progress on the terminal.
-
-    Attributes
-    ----------
-    classes_, coef_, n_features_in_, n_iter_, objective_
-    history_ : record array, one row per recorded iteration (objective, gap, calls, seconds, temperatures, ...)
-    status_ : str, how training ended and what inference it rests on, in a sentence
-    training_ : dict of figures behind ``status_`` and ``diagnose()``
-    temperatures_ : those of outputs and hidden variables in probabilities, (1, eps_h) unless calibrated
+    {structure}
+    {common}
     """
 
     member: ClassVar[Member] = MEMBERS["UnifiedSSVM"]
@@ -128,6 +76,7 @@ class StructuredEstimator(Plots):
     eps_h: float
     encoder_: Encoder
     coef_: Floats
+    _compiled: CompiledQueries | None = None  # nothing is cached before a fit
     temperatures_: tuple[float, float]
 
     def __init__(
@@ -182,23 +131,15 @@ class StructuredEstimator(Plots):
         self.verbose = verbose
 
     def __init_subclass__(cls) -> None:
-        """Give a member its row of the table of members, and its constructor and docstring the common parameters."""
+        """Give a member its row of the table of members, and its constructor the signature with the common parameters,
+        from which scikit-learn reads the names of all parameters."""
         super().__init_subclass__()
-        cls.member = MEMBERS.get(cls.__name__) or cls.member
-        for name, eps in (("eps_y", cls.member.eps_y), ("eps_h", cls.member.eps_h)):
-            if eps is not None and name not in vars(cls):
-                setattr(cls, name, eps)
+        cls.member = MEMBERS.get(cls.__name__, cls.member)
+        for name, temperature in (("eps_y", cls.member.eps_y), ("eps_h", cls.member.eps_h)):
+            if temperature is not None and name not in vars(cls):
+                setattr(cls, name, temperature)
         if "__init__" in vars(cls):
-            own = [p for p in inspect.signature(cls.__init__).parameters.values() if p.kind is not p.VAR_KEYWORD]
-            common = inspect.signature(StructuredEstimator.__init__).parameters
-            merged = [*own, *(p for name, p in common.items() if name not in {p.name for p in own})]
-            vars(cls)["__init__"].__signature__ = inspect.Signature(merged)
-        about, _, described = inspect.cleandoc(cls.__doc__ or "").partition(SECTION)
-        common_ones = inspect.cleandoc(StructuredEstimator.__doc__ or "").partition(SECTION)[2]
-        first, second, rest = common_ones.partition("C : float")
-        own_ones = f"{described.strip()}\n" if described else ""
-        example = EXAMPLE.format(name=cls.__name__, hidden="hidden=2" if cls.member.hidden else "")
-        cls.__doc__ = f"{about.strip()}\n\n{SECTION}{first}{own_ones}{second}{rest}\n{example}"
+            vars(cls)["__init__"].__signature__ = _with_common_parameters(cls.__init__)
 
     # ------------------------------------------------------------------------------------- what members may change
 
@@ -266,15 +207,19 @@ class StructuredEstimator(Plots):
         >>> clf.classes_.tolist()
         ['B', 'I', 'O']
         """
-        again = bool(self.warm_start) and hasattr(self, "coef_")
-        earlier = self.encoder_ if again else None
-        data = self._data(X, y, sample_weight, allowed, earlier)
-        # The largest of the posterior marginals is the best label for Hamming.
-        best = self._decoder(None, exact=True) == "map"
-        predictor = self._predictor if best else prediction.AtTemperatures(1.0, self.eps_h)
-        follow = Following(predictor, callback, validation, checkpoint, time_limit)
-        self.coef_, solution, self.training_ = Training(data, follow).run(self.coef_ if again else None)
-        self.encoder_ = data.encoder
+        earlier_encoder = None
+        earlier_coef = None
+        if self.warm_start and hasattr(self, "coef_"):
+            earlier_encoder = self.encoder_
+            earlier_coef = self.coef_
+        data = self._data(X, y, sample_weight, allowed, earlier_encoder)
+        predictor = self._predictor
+        if self._decoder(None, exact=True) == "marginal":
+            # The largest of the posterior marginals is the best label for Hamming.
+            predictor = prediction.AtTemperatures(1.0, self.eps_h)
+        hooks = FitHooks(predictor, callback, validation, checkpoint, time_limit)
+        self.coef_, solution, self.training_ = Training(data, hooks).run(earlier_coef)
+        self._keep_encoder(data.encoder)
         self.temperatures_ = (1.0, float(self.eps_h))
         self.history_ = solution.history
         self.n_iter_ = len(solution.trace)
@@ -294,6 +239,11 @@ class StructuredEstimator(Plots):
         if not (y is sample_weight is allowed is None):
             raise InputError("shards hold their labels; y, sample_weight and allowed are for data in memory.")
         return ShardedTrainingData.of(self._plan(), X, earlier)
+
+    def _keep_encoder(self, encoder: Encoder) -> None:
+        """Keep the encoder of a fitted or loaded model, with a cache of the inference that predictions compile."""
+        self.encoder_ = encoder
+        self._compiled = CompiledQueries()
 
     def _plan(self) -> plan.TrainingPlan:
         """The parameters as a description of the training."""
@@ -328,13 +278,21 @@ class StructuredEstimator(Plots):
         return self.encoder_.structure
 
     @property
-    def space_(self) -> Schema:
-        """What was learned about features."""
+    def schema_(self) -> Schema:
+        """The features that were learned: their number, names and types."""
         return self.encoder_.schema
 
     @property
+    def space_(self) -> Schema:
+        """The old name of ``schema_``, for one more release."""
+        warnings.warn(
+            "space_ is called schema_ now; the old name will go in the next release.", FutureWarning, stacklevel=2
+        )
+        return self.schema_
+
+    @property
     def labels_(self) -> LabelVocabulary:
-        """What was learned about labels."""
+        """The vocabulary of labels."""
         return self.encoder_.vocabulary
 
     @property
@@ -352,28 +310,31 @@ class StructuredEstimator(Plots):
         X: Any,
         *,
         decode: str | None = None,
-        hidden: Any = None,
+        hidden_sites: Any = None,
         given: Any = None,
         allowed: Any = None,
         output: str | Path | None = None,
+        hidden: Any = None,
     ) -> Any:
         """Labels of X, a list of arrays in the shape of y (one flat array where an instance has one label).
 
-        ``decode`` is as the estimator's parameter, which None stands for. ``hidden`` (masks in the shape of y) makes
-        label sites hidden; they get their most probable label given the rest. ``given`` (labels in the shape of y,
-        MISSING where unknown) holds known labels fixed, ``allowed`` restricts to candidates. X may be a
+        ``decode`` is as the estimator's parameter, which None stands for. ``hidden_sites`` (masks in the shape of y)
+        makes label sites hidden; they get their most probable label given the rest. ``given`` (labels in the shape of
+        y, MISSING where unknown) holds known labels fixed, ``allowed`` restricts to candidates. X may be a
         ``ShardedDataset``; with ``output``, a folder, its labels go into one file a shard, whose names are returned.
+        ``hidden`` is the old name of ``hidden_sites``, for one more release.
 
         >>> clf.predict(X)[0].tolist(), clf.predict(X, given=[["I", None, None], None])[0].tolist()
         (['B', 'I', 'O'], ['I', 'I', 'O'])
         """
+        known = _known_labels(hidden_sites, given, allowed, hidden)
         if isinstance(X, ShardedDataset):
-            if not (hidden is given is allowed is None):
-                raise InputError("hidden, given and allowed are for data in memory.")
+            if known is not prediction.NOTHING_KNOWN:
+                raise InputError("hidden_sites, given and allowed are for data in memory.")
             return self._sharded().predict(X, decode, output)
         if output is not None:
             raise InputError("output is for a ShardedDataset; labels of data in memory are returned.")
-        request = self._request(X, hidden, given, allowed)
+        request = self._request(X, known)
         return request.encoded.labels.split(self.labels_.decode(self._decided(request, decode)))
 
     def _decided(self, request: PredictionRequest, decode: str | None) -> Ints:
@@ -385,35 +346,38 @@ class StructuredEstimator(Plots):
             raise InputError(f"decode='marginal' needs a loss with a method expected, which {loss!r} has not.")
         return request.least_risk(Hamming() if isinstance(loss, Zero) else loss, *self.temperatures_)
 
-    def predict_marginals(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
+    def predict_marginals(
+        self, X: Any, *, hidden_sites: Any = None, given: Any = None, allowed: Any = None, hidden: Any = None
+    ) -> Any:
         """Probability of every class (last axis, in the order of ``classes_``) at every site.
 
         These are the marginals of p(y | x) ~ exp PS_h[eps_h] theta(x, y, h) with the member's eps_h: estimates of
         probabilities for likelihoods, scores for members with a margin until ``calibrate`` has seen held-out data.
+        ``hidden_sites``, ``given`` and ``allowed`` are as in ``predict`` (``hidden`` is the old name of the first).
 
         >>> clf.predict_marginals(X)[1].sum(axis=-1).round(6).tolist()
         [1.0, 1.0, 1.0, 1.0]
         """
-        request = self._request(X, hidden, given, allowed)
+        request = self._request(X, _known_labels(hidden_sites, given, allowed, hidden))
         return request.encoded.labels.split(request.marginals(*self.temperatures_))
 
     @available_if(_one_label)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Floats:
         """Probability of every class (columns, in the order of ``classes_``) of instances with one label each.
 
-        >>> one = ms.HCRF(ms.SequenceClass(hidden=2), random_state=0).fit(X, ["a", "b"])
+        >>> one = ms.HCRF(ms.SequenceLabel(hidden=2), random_state=0).fit(X, ["a", "b"])
         >>> one.predict_proba(X).shape
         (2, 2)
         """
-        found: Floats = self.predict_marginals(X)
-        return found
+        probabilities: Floats = self.predict_marginals(X)
+        return probabilities
 
     def calibrate(self, X: Any, y: Any) -> Self:
         """Fit the temperature of probabilities to labelled data that training has not seen, by least log loss.
 
         Divides the weights by one number wherever probabilities are computed: in ``predict_marginals`` and in decisions
-        by them. ``temperatures_`` tells it; decode="map" does not change. Labels that are missing, or that training
-        never met, do not count.
+        by them. ``temperatures_`` has the result; decode="map" does not change. Labels that are missing or that
+        training never met do not count.
 
         The number is the best of a grid from 1/32 to 32, refined, as the loss can have several minima.
         ``training_["calibration"]`` has the ``temperature``, its ``log_loss``, and whether it is ``at_edge`` of this
@@ -425,40 +389,56 @@ class StructuredEstimator(Plots):
         """
         request = self._request(X)
         labels = self.labels_.encode_met(y, request.encoded.labels.shapes)
-        found = prediction.best_temperature(request, labels, self.eps_h)
-        self.temperatures_ = (found.temperature, found.temperature * float(self.eps_h))
-        self.training_ = {**self.training_, "calibration": asdict(found)}
+        calibrated = best_temperature(request, labels, self.eps_h)
+        self.temperatures_ = (calibrated.temperature, calibrated.temperature * float(self.eps_h))
+        self.training_ = {**self.training_, "calibration": asdict(calibrated)}
         return self
 
-    def predict_hidden(self, X: Any, *, hidden: Any = None, given: Any = None, allowed: Any = None) -> Any:
+    def predict_hidden(
+        self, X: Any, *, hidden_sites: Any = None, given: Any = None, allowed: Any = None, hidden: Any = None
+    ) -> Any:
         """States of the structure's hidden variables, each the most probable given the predicted outputs.
+
+        ``hidden_sites``, ``given`` and ``allowed`` are as in ``predict`` (``hidden`` is the old name of the first).
 
         >>> [len(states) for states in clf.predict_hidden(X)]              # one between every two labels
         [2, 3]
         """
-        request = self._request(X, hidden, given, allowed)
+        request = self._request(X, _known_labels(hidden_sites, given, allowed, hidden))
         return request.encoded.hidden.split(request.states(request.map(), request.encoded.hidden))
 
     def predict_topk(
-        self, X: Any, k: int = 5, *, hidden: Any = None, given: Any = None, allowed: Any = None
+        self,
+        X: Any,
+        k: int = 5,
+        *,
+        hidden_sites: Any = None,
+        given: Any = None,
+        allowed: Any = None,
+        hidden: Any = None,
     ) -> tuple[list[list[Any]], list[Floats]]:
         """The k best different outputs of every instance, best first, and their scores PS_h[eps_h] theta.
 
         Exact, or refused in words where inference is not exact. Fewer than k where there are fewer outputs.
+        ``hidden_sites``, ``given`` and ``allowed`` are as in ``predict`` (``hidden`` is the old name of the first).
 
         >>> labels, scores = clf.predict_topk(X, k=2)
         >>> labels[0][0].tolist(), bool(scores[0][0] > scores[0][1])
         (['B', 'I', 'O'], True)
         """
-        request = self._request(X, hidden, given, allowed)
-        sites, first = request.encoded.labels, request.encoded.batch.var_ptr
+        request = self._request(X, _known_labels(hidden_sites, given, allowed, hidden))
+        sites = request.encoded.labels
+        first_variable = request.encoded.batch.var_ptr
         labels: list[list[Any]] = []
-        scores = []
-        for b, found in enumerate(prediction.k_best(request, prediction.check_k(k))):
-            mine = sites.vars[sites.ptr[b] : sites.ptr[b + 1]] - first[b]
-            rows = [self.labels_.decode(states[mine]).reshape(sites.shapes[b]) for _, states in found]
-            labels.append([row[()] for row in rows])
-            scores.append(np.array([score for score, _ in found]))
+        scores: list[Floats] = []
+        for b, outputs in enumerate(k_best(request, check_k(k))):
+            label_vars = sites.vars[sites.ptr[b] : sites.ptr[b + 1]] - first_variable[b]
+            decoded = []
+            for _, states in outputs:
+                output = self.labels_.decode(states[label_vars]).reshape(sites.shapes[b])
+                decoded.append(output[()])  # one label, without an axis, as a scalar
+            labels.append(decoded)
+            scores.append(np.array([score for score, _ in outputs]))
         return labels, scores
 
     def decision_gap(self, X: Any, y: Any = None) -> Floats:
@@ -471,7 +451,7 @@ class StructuredEstimator(Plots):
         """
         request = self._request(X)
         if y is None:
-            return prediction.gap_to_second(request)
+            return gap_to_second(request)
         labels = self.labels_.encode(y, request.encoded.labels.shapes)
         return np.maximum(request.map().value - request.restricted(labels.mask).map().value, 0.0)
 
@@ -495,12 +475,12 @@ class StructuredEstimator(Plots):
 
         return Answers(self)
 
-    def _request(self, X: Any, hidden: Any = None, given: Any = None, allowed: Any = None) -> PredictionRequest:
+    def _request(self, X: Any, known: KnownLabels = prediction.NOTHING_KNOWN) -> PredictionRequest:
         check_is_fitted(self, "coef_")
         engine = engine_of(self.engine, self.n_jobs, self.device)
         inference = plan.inference_of(self.inference, self.memory_limit, engine.threads, *self._trained_by())
-        known = (self.encoder_, self.coef_, Planner(inference, engine), self._predictor)
-        return prediction.request(*known, X, hidden, given, allowed)
+        planner = Planner(inference, engine)
+        return prediction.request(self.encoder_, self.coef_, planner, self._predictor, X, known, self._compiled)
 
     def _trained_by(self) -> tuple[Any, ...]:
         """What "auto" needs to know to predict as it trained: weights of one inference are not those of another."""
@@ -512,8 +492,8 @@ class StructuredEstimator(Plots):
     # ------------------------------------------------------------------------------------- looking inside
 
     def diagnose(self) -> str:
-        """In words: whether training converged, how far from the optimum it can be, what inference it rests on, how far
-        restarts lie apart, how much was labelled, and which hidden states are unused.
+        """A few sentences: whether training converged, how far from the optimum it can be, what inference it used, how
+        much restarts differ, how much was labelled, and which hidden states are unused.
 
         >>> "converged" in clf.diagnose()
         True
@@ -530,7 +510,10 @@ class StructuredEstimator(Plots):
         """
         check_is_fitted(self, "coef_")
         rows = list(self.encoder_.weights(self.coef_))
-        return rows if top is None else sorted(rows, key=lambda row: -abs(row.value))[: prediction.check_k(top)]
+        if top is None:
+            return rows
+        rows.sort(key=lambda row: -abs(row.value))
+        return rows[: check_k(top)]
 
     def to_torch(self) -> Any:
         """The fitted model as a PyTorch module (``mssvm.torch.StructuredLinear``); its ``to_estimator`` leads back."""
@@ -563,3 +546,19 @@ class StructuredEstimator(Plots):
         tags.target_tags.required = True
         tags.non_deterministic = False
         return tags
+
+
+def _known_labels(hidden_sites: Any, given: Any, allowed: Any, hidden: Any) -> KnownLabels:
+    """What a caller of ``predict`` knows about the labels; ``hidden`` is the old name of ``hidden_sites``."""
+    if hidden is not None:
+        if hidden_sites is not None:
+            raise InputError("hidden is the old name of hidden_sites; give hidden_sites only.")
+        warnings.warn(
+            "hidden= is called hidden_sites= now; the old name will go in the next release.",
+            FutureWarning,
+            stacklevel=3,
+        )
+        hidden_sites = hidden
+    if hidden_sites is None and given is None and allowed is None:
+        return prediction.NOTHING_KNOWN
+    return KnownLabels(hidden_sites, given, allowed)

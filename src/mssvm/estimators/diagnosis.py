@@ -1,4 +1,4 @@
-"""Training in words."""
+"""What happened in training, in sentences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from mssvm.data.labels import LabelVocabulary
-from mssvm.estimators.training import AT_ZERO, ENDED, below_majority
+from mssvm.estimators.outcome import AT_ZERO, ENDED, below_majority
 
 DEAD = 1e-3  # mean probability below which a hidden state counts as unused
 USEFUL = 0.1  # share of the objective that the gap of a useful certificate does not exceed
@@ -30,18 +30,20 @@ def paragraph(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
 
 
 def _gap(summary: Mapping[str, Any]) -> str:
-    objective, gap = summary["objective"], summary["gap"]
-    out = f"Objective {objective:.6g}. {summary['certificate']}"
+    objective = summary["objective"]
+    gap = summary["gap"]
+    certificate = summary["certificate"]
     if gap > USEFUL * abs(objective) and not summary["negative_gaps"]:
-        out = f"Objective {objective:.6g}. The certificate is not useful: it leaves a gap of {gap:.4g}."
-    return out
+        certificate = f"The certificate is not useful: it leaves a gap of {gap:.4g}."
+    return f"Objective {objective:.6g}. {certificate}"
 
 
 def _predicted(summary: Mapping[str, Any]) -> str:
-    """Whether training labels are predicted worse than by their most frequent class; models saved by earlier versions
-    do not know."""
+    """A sentence if training labels are predicted worse than by their most frequent class."""
     right = summary.get("sites_right")
-    return "" if right is None else below_majority(right, summary["sites_labelled"], summary["class_counts"])
+    if right is None:  # a model saved by an earlier version
+        return ""
+    return below_majority(right, summary["sites_labelled"], summary["class_counts"])
 
 
 def _inference(summary: Mapping[str, Any]) -> str:
@@ -56,24 +58,29 @@ def _inference(summary: Mapping[str, Any]) -> str:
 
 
 def _restarts(objectives: list[float]) -> str:
-    good = [o for o in objectives if isfinite(o)]
     if len(objectives) < 2:
         return ""
-    if not good:
+    finite = [objective for objective in objectives if isfinite(objective)]
+    if not finite:
         return f"None of {len(objectives)} starts gave a finite objective."
-    spread = (max(good) - min(good)) / max(abs(min(good)), 1e-300)
-    return f"{len(objectives)} starts ended between {min(good):.6g} and {max(good):.6g}, {spread:.1%} apart."
+    low = min(finite)
+    high = max(finite)
+    spread = (high - low) / max(abs(low), 1e-300)
+    return f"{len(objectives)} starts ended between {low:.6g} and {high:.6g}, {spread:.1%} apart."
 
 
 def _coverage(summary: Mapping[str, Any], labels: LabelVocabulary) -> str:
-    sites, seen = summary["sites"], summary["sites_labelled"]
-    out = f"{seen} of {sites} sites ({seen / max(sites, 1):.1%}) were labelled"
+    sites = summary["sites"]
+    labelled = summary["sites_labelled"]
+    out = f"{labelled} of {sites} sites ({labelled / max(sites, 1):.1%}) were labelled"
     if summary["sites_candidates"]:
         out += f", {summary['sites_candidates']} of them by candidate sets"
     if summary["instances_labelled"] < summary["instances"]:
         out += f"; {summary['instances'] - summary['instances_labelled']} instances had no label and changed nothing"
     never = [repr(c) for c, n in zip(labels.classes, summary["class_counts"], strict=True) if not n]
-    return out + (f". Never seen as a single label: {', '.join(never)}." if never else ".")
+    if not never:
+        return f"{out}."
+    return f"{out}. Never seen as a single label: {', '.join(never)}."
 
 
 def _usage(usage: list[list[float]]) -> str:
@@ -86,10 +93,11 @@ def _usage(usage: list[list[float]]) -> str:
     return f"All {total} hidden states are in use."
 
 
-def _calibration(found: Mapping[str, Any] | None) -> str:
-    if found is None:
+def _calibration(calibrated: Mapping[str, Any] | None) -> str:
+    if calibrated is None:
         return ""
-    out = f"Calibrated: temperature {found['temperature']:.3g} has the least log loss, {found['log_loss']:.4g}"
-    if found["at_edge"]:
+    temperature = calibrated["temperature"]
+    out = f"Calibrated: temperature {temperature:.3g} has the least log loss, {calibrated['log_loss']:.4g}"
+    if calibrated["at_edge"]:
         return f"{out}, at the edge of the interval searched: the loss still falls there."
     return f"{out}, a minimum inside the interval searched."

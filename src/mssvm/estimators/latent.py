@@ -12,10 +12,10 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from mssvm.core.arrays import AnyArray, Floats
 from mssvm.estimators.members import UnifiedSSVM
-from mssvm.structures import SequenceClass
+from mssvm.structures import SequenceLabel
 
-# Parameters that are those of the structured estimators.
-AS_THERE = ("eps_y", "eps_h", "C", "solver", "engine", "max_iter", "tol", "n_init", "random_state", "n_jobs", "verbose")
+# Parameters that are passed on to the structured estimator.
+SHARED = ("eps_y", "eps_h", "C", "solver", "engine", "max_iter", "tol", "n_init", "random_state", "n_jobs", "verbose")
 
 
 class LatentClassifier(ClassifierMixin, BaseEstimator):
@@ -83,13 +83,15 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"LatentClassifier needs two classes or more, but y has one class, {self.classes_[0]!r}.")
         if present.sum() < 2:
             raise ValueError("LatentClassifier needs two classes or more; the weights leave less than two classes.")
-        margin = self.eps_y == 0 if self.margin is None else bool(self.margin)
+        margin = self.margin
+        if margin is None:
+            margin = self.eps_y == 0
         self.model_ = UnifiedSSVM(
-            SequenceClass(hidden=self.hidden),
+            SequenceLabel(hidden=self.hidden),
             loss="hamming" if margin else "zero",
             class_weight=self._weights_by_state(),
             classes=range(len(self.classes_)),
-            **{name: getattr(self, name) for name in AS_THERE},
+            **{name: getattr(self, name) for name in SHARED},
         )
         self.model_.fit(_rows(X), states, weight)
         self.coef_ = self.model_.coef_
@@ -117,9 +119,14 @@ class LatentClassifier(ClassifierMixin, BaseEstimator):
         return self.model_._request(_rows(X))
 
     def _weights_by_state(self) -> Any:
+        """``class_weight`` by number of the class, which the model has as labels."""
         if self.class_weight is None or isinstance(self.class_weight, str):
             return self.class_weight
-        return {k: self.class_weight[c] for k, c in enumerate(self.classes_.tolist()) if c in self.class_weight}
+        weights = {}
+        for state, label in enumerate(self.classes_.tolist()):
+            if label in self.class_weight:
+                weights[state] = self.class_weight[label]
+        return weights
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -10,7 +10,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors
@@ -23,16 +23,19 @@ from mssvm.core.errors import InputError, MssvmError, MssvmWarning
 from mssvm.core.files import Reader, Writer, digest_of, replacing
 from mssvm.core.registry import MEMBERS, RENAMED, ClassesInFiles
 from mssvm.data.labels import MISSING, LabelVocabulary
-from mssvm.optim.run import HISTORY, Row
+from mssvm.optim.trace import HISTORY, Row
 from mssvm.structures import Encoder, Schema
 
+if TYPE_CHECKING:
+    from mssvm.estimators.base import StructuredEstimator
+
 FORMAT = 1
-FORMERLY = {"floored": "rescued"}
-EARLIER = {"decode": "map"}  # what parameters were before they were parameters
+FORMER_NAMES = {"floored": "rescued"}  # of figures of the training
+FORMER_DEFAULTS = {"decode": "map"}  # of parameters that older files do not have
 NEEDED = ("structure", "missing_label", "classes")  # parameters without which a model means something else
 
 
-def save(estimator: Any, path: str | Path) -> None:
+def save(estimator: StructuredEstimator, path: str | Path) -> None:
     """Write ``estimator`` to ``path``, replacing an older file only when the new one is complete."""
     target = checks.path(path, "path")
     tensors: dict[str, AnyArray] = {"coef": np.ascontiguousarray(estimator.coef_)}
@@ -49,7 +52,7 @@ def save(estimator: Any, path: str | Path) -> None:
             "structure": writer.encode(estimator.structure_, "structure"),
             "classes": [writer.encode(c, "a class") for c in estimator.labels_.classes],
             "missing_label": writer.encode(estimator.labels_.missing_label, "missing_label"),
-            "space": estimator.space_.to_json(),
+            "space": estimator.schema_.to_json(),
             "training": estimator.training_,
             "status": estimator.status_,
             "n_iter": estimator.n_iter_,
@@ -61,7 +64,7 @@ def save(estimator: Any, path: str | Path) -> None:
         file.write(to_bytes(tensors, {"model": text, "digest": digest_of(text, tensors)}))
 
 
-def load(path: str | Path) -> Any:
+def load(path: str | Path) -> StructuredEstimator:
     """The estimator that ``save`` wrote to ``path``; a damaged or newer file is an ``InputError``.
 
     >>> clf.save(folder / "m.safetensors")
@@ -101,37 +104,43 @@ def _read(path: Path) -> tuple[str, dict[str, AnyArray]]:
     return text, tensors
 
 
-def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> Any:
+def _rebuild(data: dict[str, Any], tensors: dict[str, AnyArray]) -> StructuredEstimator:
     from mssvm.estimators import members  # members import this module
 
     reader = Reader(tensors, ClassesInFiles(missing=MISSING), RENAMED)
     if data["member"] not in MEMBERS:
         raise InputError(f"the file holds a model called {data['member']!r}, which this version does not have.")
-    parameters = EARLIER | {name: reader.decode(value) for name, value in data["parameters"].items()}
-    model = getattr(members, data["member"])(**parameters)
+    parameters = dict[str, Any](FORMER_DEFAULTS)
+    for name, value in data["parameters"].items():
+        parameters[name] = reader.decode(value)
+    model: StructuredEstimator = getattr(members, data["member"])(**parameters)
     classes = tuple(reader.decode(c) for c in data["classes"])
     vocabulary = LabelVocabulary(classes, reader.decode(data["missing_label"]))
-    model.encoder_ = Encoder(reader.decode(data["structure"]), Schema.from_json(data["space"]), vocabulary)
+    model._keep_encoder(Encoder(reader.decode(data["structure"]), Schema.from_json(data["space"]), vocabulary))
     model.coef_ = tensors["coef"]
     if model.coef_.shape != (model.encoder_.layout.n_weights,):
         raise InputError(f"the file holds {model.coef_.shape} weights, which do not fit its structure; save it again.")
-    columns = {key.removeprefix("history/"): tensor for key, tensor in tensors.items() if key.startswith("history/")}
+    columns = {}
+    for key, tensor in tensors.items():
+        if key.startswith("history/"):
+            columns[key.removeprefix("history/")] = tensor
     model.history_ = np.rec.fromarrays([_by_name(columns, name) for name in Row._fields], HISTORY)
     training = data["training"]
     model.training_ = {**training, "exact": bool(training["exact"]), "floored": _by_name(training, "floored")}
     model.objective_ = training["objective"]
     model.temperatures_ = _temperatures(data.get("temperatures", (1.0, 1.0)))
-    model.status_, model.n_iter_ = data["status"], data["n_iter"]
+    model.status_ = data["status"]
+    model.n_iter_ = data["n_iter"]
     return model
 
 
-def _temperatures(given: Any) -> tuple[float, float]:
-    eps_y, eps_h = given
+def _temperatures(pair: Any) -> tuple[float, float]:
+    eps_y, eps_h = pair
     return checks.temperature(eps_y, "eps_y"), checks.temperature(eps_h, "eps_h")
 
 
-def _parameters(estimator: Any, writer: Writer) -> tuple[dict[str, Any], list[str]]:
-    """Parameters as JSON; what cannot be written and only matters for training is left at its default."""
+def _parameters(estimator: StructuredEstimator, writer: Writer) -> tuple[dict[str, Any], list[str]]:
+    """Parameters as JSON, and the names of those left out: objects of the user's own that matter in training only."""
     out: dict[str, Any] = {}
     omitted = []
     for name, value in estimator.get_params(deep=False).items():
@@ -151,6 +160,8 @@ def _parameters(estimator: Any, writer: Writer) -> tuple[dict[str, Any], list[st
     return out, omitted
 
 
-def _by_name(found: Mapping[str, Any], name: str) -> Any:
-    """A figure of the training, which earlier versions may have called otherwise."""
-    return found[name] if name in found else found[FORMERLY[name]]
+def _by_name(figures: Mapping[str, Any], name: str) -> Any:
+    """A figure of the training by its present name or, in older files, its former one."""
+    if name in figures:
+        return figures[name]
+    return figures[FORMER_NAMES[name]]

@@ -1,4 +1,4 @@
-"""What to train and how: the parameters of an estimator as the objects below, read once and passed down only.
+"""The parameters of an estimator as one frozen description of its training, made once and passed down.
 
 Names become objects here, by the tables of ``core.registry``. "auto" means
 
@@ -31,10 +31,10 @@ from mssvm.core.registry import INFERENCES, LOSSES, NAMED_LOSSES, SOLVERS
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
-from mssvm.losses.losses import Loss
+from mssvm.losses import Loss
+from mssvm.objectives.base import Objective
 from mssvm.objectives.problem import Problem
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Objective
 from mssvm.optim import LBFGS, Regulariser, Solution, Solver, random_start
 from mssvm.optim.alternate import Minimise
 from mssvm.optim.solver import PLAIN
@@ -45,9 +45,10 @@ INSTANCE_OPERATIONS = 1e6  # and, however many instances there are, in one of th
 SUPPORTS = ("all", "seen")
 STARTS = ("auto", "zeros", "random", "hcrf")
 LARGEST_SEED = np.iinfo(np.int32).max
-SMOOTHED, SPARSE_SMOOTHED = (1.0, 0.25), (1.0, 0.5)  # temperatures of L-BFGS as "auto", and where labels are sparse:
+SMOOTHED = (1.0, 0.25)  # temperatures of L-BFGS as "auto"
+SPARSE_SMOOTHED = (1.0, 0.5)  # the same where labels are sparse
 BOUNDED_TOLERANCE = 1e-3  # of L-BFGS as "auto" on convergent bounds, whose messages go on converging with the weights
-SPARSE = 2 / 3  # where more than this share of the labels is missing
+SPARSE = 2 / 3  # share of missing labels above which labels are sparse
 
 Strategy = Callable[[TrainingProblem, Floats, Minimise], Solution]
 """How a member uses a solver: once on its problem, or by turns."""
@@ -84,32 +85,37 @@ class TrainingPlan:
     def solver_for(
         self, exact: bool, cuts: bool, dual: Callable[[], bool], missing: float, seed: int, bounded: bool = False
     ) -> Solver[Any]:
-        """The solver, once it is known whether inference is exact, or is so by minimum cuts at temperature 0 for a few
-        weights, whether the problem has a dual, what share of the labels is missing, and whether values are convergent
-        bounds: by name with the estimator's settings, or a solver object as it is."""
-        solver, settings = self.solver, dict[str, Any]()
+        """The solver: a solver object as it is, or that of a name with the estimator's settings.
+
+        "auto" depends on the problem: whether inference is ``exact``; whether it is so by minimum ``cuts`` at
+        temperature 0, for a few weights; whether there is a ``dual``; the share of ``missing`` labels; and whether
+        values are convergent bounds (``bounded``).
+        """
+        solver = self.solver
+        settings: dict[str, Any] = {}
         if isinstance(solver, Solver):
             if self.max_iter is not None or self.tol is not None:
                 reason = "max_iter and tol belong to solvers given by name; set them in the solver object instead."
                 raise InputError(reason)
             return solver
         if solver == "auto" and (exact or bounded or self.l1_ratio > 0):  # absolute values are for L-BFGS alone
-            solver, settings["schedule"] = "lbfgs", SPARSE_SMOOTHED if missing > SPARSE else SMOOTHED
+            solver = "lbfgs"
+            settings["schedule"] = SPARSE_SMOOTHED if missing > SPARSE else SMOOTHED
             if bounded:
                 settings["tolerance"] = BOUNDED_TOLERANCE
         elif solver == "auto":
             solver = self._dual_solver(cuts) if dual() else "adam"
         if not isinstance(solver, str) or solver not in SOLVERS:
             raise InputError(f"solver must be 'auto', one of {_listed(SOLVERS)}, or a solver object, got {solver!r}.")
-        known = SOLVERS[solver]
+        entry = SOLVERS[solver]
         if self.max_iter is not None:
-            settings[known.iterations] = checks.count(self.max_iter, "max_iter", 1)
+            settings["max_iter"] = checks.count(self.max_iter, "max_iter", 1)
         if self.tol is not None:
             settings["tolerance"] = checks.number(self.tol, "tol", above=0.0)
-        kind: type[Solver[Any]] = resolve_name(known.place)
+        kind: type[Solver[Any]] = resolve_name(entry.place)
         if hasattr(kind, "seed"):
             settings["seed"] = seed
-        return kind(**{**known.settings, **settings})
+        return kind(**{**entry.settings, **settings})
 
     def _dual_solver(self, cuts: bool) -> str:
         """Exact planes of the whole sum close the gap in tens of rounds; those of approximate inference do not, and
@@ -137,8 +143,8 @@ def loss_of(loss: Any, default: str) -> Loss:
         return named
     if not hasattr(loss, "delta"):
         raise InputError(f"loss must be a name or an object with a method delta, got {loss!r}.")
-    given: Loss = loss
-    return given
+    loss_object: Loss = loss
+    return loss_object
 
 
 def inference_of(
@@ -153,28 +159,30 @@ def inference_of(
     so there "auto" propagates fast, and is exact only where a pass over all of them is within ``PASS_OPERATIONS``;
     ``wide`` is what it does where it is not exact. Predictions of weights that were trained so are made so."""
     if callable(inference):
-        given: Inference = inference
-        return given
+        inference_object: Inference = inference
+        return inference_object
     if not isinstance(inference, str) or inference not in INFERENCES:
         raise InputError(f"inference must be {_listed(INFERENCES)} or an inference object, got {inference!r}.")
-    most = checks.count(memory_limit, "memory_limit", 1, unit=" of bytes")
-    limit = {} if inference in ("propagate", "toulbar2") else {"memory_limit": most}
-    made = resolve_name(INFERENCES[inference].place)(threads=threads, **limit)
+    settings = {"threads": threads}
+    n_bytes = checks.count(memory_limit, "memory_limit", 1, unit=" of bytes")
+    if inference not in ("propagate", "toulbar2"):
+        settings["memory_limit"] = n_bytes
+    named = resolve_name(INFERENCES[inference].place)(**settings)
     if inference == "auto" and n_trained:
-        most = min(made.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
-        made = replace(made, operations_limit=most, effort=effort, wide=wide)
-    found: Inference = made
-    return found
+        operations = min(named.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
+        named = replace(named, operations_limit=operations, effort=effort, wide=wide)
+    made: Inference = named
+    return made
 
 
 def generator_of(random_state: Any) -> np.random.RandomState:
     """As scikit-learn reads ``random_state``: None, a seed, or a generator."""
     try:
-        found: np.random.RandomState = check_random_state(random_state)
+        generator: np.random.RandomState = check_random_state(random_state)
     except ValueError:
         kinds = "None, a whole number below 2**32 or a RandomState"
         raise InputError(f"random_state must be {kinds}, got {checks.shown(random_state)}.") from None
-    return found
+    return generator
 
 
 def only_seen(support: Any) -> bool:
@@ -204,19 +212,23 @@ def instance_weights(sample_weight: Any, n: int) -> Floats:
     return weights
 
 
-def class_weights(given: Any, vocabulary: LabelVocabulary, labels: Labels, times: Floats | None = None) -> Floats:
-    """The weights of the classes by the parameter ``class_weight``. "balanced" is sites / (classes * sites of the
-    class), candidate sets counting in shares; each site counts as many ``times`` as are given."""
+def class_weights(
+    class_weight: Any, vocabulary: LabelVocabulary, labels: Labels, times: Floats | None = None
+) -> Floats:
+    """The weights of the classes. "balanced" is sites / (classes * sites of the class); a candidate set counts in
+    equal shares for its members, and site s ``times[s]`` times (default once)."""
     weights = np.ones(vocabulary.n_classes)
-    if isinstance(given, str) and given == "balanced":
-        seen = labels.mask[labels.observed]
-        share = seen / np.maximum(seen.sum(axis=1, keepdims=True), 1)
-        count = share.sum(axis=0) if times is None else (share * times[labels.observed, None]).sum(axis=0)
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        candidates = labels.mask[labels.observed]
+        share = candidates / np.maximum(candidates.sum(axis=1, keepdims=True), 1)
+        if times is not None:
+            share = share * times[labels.observed, None]
+        count = share.sum(axis=0)
         weights = np.where(count > 0, count.sum() / (vocabulary.n_classes * np.maximum(count, 1e-300)), 1.0)
-    elif not hasattr(given, "items"):
-        raise InputError(f"class_weight must be None, 'balanced' or a dict, got {given!r}.")
+    elif not hasattr(class_weight, "items"):
+        raise InputError(f"class_weight must be None, 'balanced' or a dict, got {class_weight!r}.")
     else:
-        for label, weight in given.items():
+        for label, weight in class_weight.items():
             where = f"class_weight[{checks.shown(label)}]"
             weights[vocabulary.index(label, "class_weight")] = checks.number(weight, where, low=0.0)
     if not weights.any():
@@ -256,10 +268,10 @@ def starts(
     n = problem.n_weights
     if not isinstance(init, str):
         needs = f"{n} finite numbers, one per weight; it has shape {np.shape(init)}."
-        given = checks.numbers(init, "init as an array", needs)
-        if given.shape != (n,):
+        array = checks.numbers(init, "init as an array", needs)
+        if array.shape != (n,):
             raise InputError(f"init as an array needs {needs}")
-        yield given.copy()
+        yield array.copy()
     elif init not in STARTS:
         raise InputError(f"init must be one of {', '.join(map(repr, STARTS))} or an array of weights, got {init!r}.")
     elif init == "zeros":
@@ -268,13 +280,17 @@ def starts(
         random = np.ones(n, dtype=bool) if init == "random" else hidden
         for _ in range(n_starts(init, problem, hidden, n_init)):
             w = random_start(n, seed=int(rng.randint(LARGEST_SEED)), hidden=random)
-            yield hcrf_start(problem, w, regulariser=regulariser) if init == "hcrf" else w
+            if init == "hcrf":
+                w = hcrf_start(problem, w, regulariser=regulariser)
+            yield w
 
 
 def n_starts(init: Any, problem: Problem, hidden: Bools, n_init: int) -> int:
     """How many different starts there are."""
-    several = isinstance(init, str) and init != "zeros" and (init == "random" or bool(hidden.any()))
-    return n_init if several and not problem.convex else 1
+    is_random = isinstance(init, str) and init != "zeros" and (init == "random" or bool(hidden.any()))
+    if not is_random or problem.convex:
+        return 1
+    return n_init
 
 
 def zero_start(problem: Problem, hidden: Bools) -> Floats:
@@ -296,7 +312,7 @@ class HasLikelihood(Protocol):
     def likelihood(self) -> Problem: ...
 
 
-def hcrf_start(problem: Problem, w0: Floats, *, regulariser: Regulariser = PLAIN, max_iterations: int = 30) -> Floats:
+def hcrf_start(problem: Problem, w0: Floats, *, regulariser: Regulariser = PLAIN, max_iter: int = 30) -> Floats:
     """Weights of a short likelihood fit from ``w0``; without a known likelihood, of the problem at temperatures 1."""
     smooth = problem.likelihood() if isinstance(problem, HasLikelihood) else problem.at(1.0, 1.0)
-    return LBFGS(max_iterations=max_iterations).minimize(smooth, w0, regulariser=regulariser).w
+    return LBFGS(max_iter=max_iter).minimize(smooth, w0, regulariser=regulariser).w

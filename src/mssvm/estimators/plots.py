@@ -1,4 +1,4 @@
-"""Looking at a model: plots with matplotlib (the extra ``plot``), and what a notebook shows of it."""
+"""Plots of a model with matplotlib (the extra ``plot``), and its representation in notebooks."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from sklearn.utils.validation import check_is_fitted
 from mssvm.core.arrays import AnyArray, Floats
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.data.labels import plain
+from mssvm.structures import Weight
 
 PANEL = 3.2  # inches
 
 
 class Plots(BaseEstimator):
-    """``plot_*`` methods of estimators. Each draws into ``ax`` where that is given, and returns what it drew into."""
+    """``plot_*`` methods of estimators. Each draws into ``ax``, or into new axes, and returns the axes."""
 
     history_: Any
 
     def plot_objective(self, ax: Any = None) -> Any:
-        """The objective of every recorded iteration at the member's own temperatures, and the lower bound where one is
-        known."""
+        """The objective of every recorded iteration at the member's own temperatures, and the lower bound if there is
+        one."""
         check_is_fitted(self, "coef_")
         history = self.history_
         rows = history[(history["eps_y"] == history["eps_y"][-1]) & (history["eps_h"] == history["eps_h"][-1])]
         ax = _axes(ax)
         ax.plot(rows["iteration"], rows["objective"], label="objective")
-        known = np.isfinite(rows["gap"])
-        if known.any():
-            lower = np.minimum.accumulate(rows["objective"])[known] - rows["gap"][known]
-            ax.plot(rows["iteration"][known], lower, linestyle="--", label="lower bound")
+        bounded = np.isfinite(rows["gap"])
+        if bounded.any():
+            lower = np.minimum.accumulate(rows["objective"])[bounded] - rows["gap"][bounded]
+            ax.plot(rows["iteration"][bounded], lower, linestyle="--", label="lower bound")
             ax.legend()
         ax.set(xlabel="iteration", ylabel="objective", title=type(self).__name__)
         return ax
@@ -43,7 +44,7 @@ class Plots(BaseEstimator):
         """The ``top`` weights that are largest in absolute value, as bars."""
         model: Any = self
         weights = model.weights_table(top)[::-1]
-        names = [" ".join([w.block, *([] if w.feature == "1" else [w.feature]), *map(str, w.states)]) for w in weights]
+        names = [_weight_name(weight) for weight in weights]
         ax = _axes(ax, height=0.4 + 0.22 * len(weights))
         ax.barh(np.arange(len(weights)), [w.value for w in weights])
         ax.set_yticks(np.arange(len(weights)), names)
@@ -58,11 +59,11 @@ class Plots(BaseEstimator):
         if p.ndim != 2:
             raise InputError("plot_marginals draws one sequence; plot_image is for grids.")
         ax = _axes(ax, width=2.0 * PANEL)
-        shown = ax.imshow(p.T, vmin=0.0, vmax=1.0, cmap="Greys", aspect="auto", interpolation="nearest")
+        image = ax.imshow(p.T, vmin=0.0, vmax=1.0, cmap="Greys", aspect="auto", interpolation="nearest")
         classes = [str(plain(c)) for c in model.classes_]
         ax.set_yticks(np.arange(len(classes)), classes)
         ax.set(xlabel="site", ylabel="class")
-        ax.figure.colorbar(shown, ax=ax, label="probability")
+        ax.figure.colorbar(image, ax=ax, label="probability")
         if y is not None:
             states = _states(model, y, (len(p),))
             ax.scatter(np.flatnonzero(states >= 0), states[states >= 0], marker="x", color="tab:red", label="label")
@@ -85,24 +86,25 @@ class Plots(BaseEstimator):
         if len(axes) != len(panels):
             raise InputError(f"plot_image draws {len(panels)} panels, and axes has {len(axes)}.")
         for ax, (title, values) in zip(axes, panels, strict=True):
-            labels = title in ("predicted", "labels given")
-            values = np.ma.masked_less(values, 0) if labels else values  # missing labels stay blank
-            limits = {"vmin": 0, "vmax": max(p.shape[2] - 1, 9), "cmap": "tab10"} if labels else {"cmap": "gray"}
-            ax.imshow(values, interpolation="nearest", **limits)
+            if title in ("predicted", "labels given"):
+                labels = np.ma.masked_less(values, 0)  # missing labels stay blank
+                ax.imshow(labels, interpolation="nearest", vmin=0, vmax=max(p.shape[2] - 1, 9), cmap="tab10")
+            else:
+                ax.imshow(values, interpolation="nearest", cmap="gray")
             ax.set(title=title, xticks=[], yticks=[])
         return axes
 
     def _html_repr(self) -> str:
-        """What a notebook shows: scikit-learn's diagram, and how training went once there was one."""
-        shown: str = estimator_html_repr(self)
+        """For notebooks: scikit-learn's diagram, and the diagnosis of a fitted model."""
+        diagram: str = estimator_html_repr(self)
         if not hasattr(self, "coef_"):
-            return shown
-        told: Any = self
-        return shown + "".join(f"<p>{escape(line)}</p>" for line in told.diagnose().splitlines())
+            return diagram
+        model: Any = self
+        return diagram + "".join(f"<p>{escape(line)}</p>" for line in model.diagnose().splitlines())
 
 
 def entropy(p: Floats) -> Floats:
-    """Of the distributions along the last axis, as a share of the largest possible."""
+    """Entropy of the distributions along the last axis, as a share of the largest possible."""
     logs = np.log(np.maximum(p, 1e-300))
     return np.asarray(np.clip(-(p * logs).sum(axis=-1) / np.log(max(p.shape[-1], 2)), 0.0, 1.0))
 
@@ -115,13 +117,31 @@ def _states(model: Any, y: Any, shape: tuple[int, ...]) -> AnyArray:
 
 def _picture(x: Any) -> AnyArray:
     """Features as an image: three of them within [0, 1] are colours, else the first is grey."""
-    values = np.asarray(x["x"] if isinstance(x, dict) else x[0] if isinstance(x, tuple) else x, dtype=np.float64)
+    features = x
+    if isinstance(x, dict):
+        features = x["x"]
+    elif isinstance(x, tuple):
+        features = x[0]
+    values = np.asarray(features, dtype=np.float64)
     colours = values[..., :3]
-    return colours if values.shape[2] >= 3 and colours.min() >= 0 and colours.max() <= 1 else values[..., 0]
+    if values.shape[2] >= 3 and colours.min() >= 0 and colours.max() <= 1:
+        return colours
+    return values[..., 0]
+
+
+def _weight_name(weight: Weight) -> str:
+    """Block, feature (unless it is the constant one) and states."""
+    parts = [weight.block]
+    if weight.feature != "1":
+        parts.append(weight.feature)
+    parts += [str(state) for state in weight.states]
+    return " ".join(parts)
 
 
 def _axes(ax: Any, width: float = 1.6 * PANEL, height: float = PANEL) -> Any:
-    return _pyplot().subplots(figsize=(width, height))[1] if ax is None else ax
+    if ax is not None:
+        return ax
+    return _pyplot().subplots(figsize=(width, height))[1]
 
 
 def _pyplot() -> Any:

@@ -1,39 +1,35 @@
 """Answers of a fitted model: a request (inputs, roles, masks) goes to inference, a belief comes back.
 
-The k best outputs are found by partitioning (Lawler 1972), exactly wherever inference is, whatever the graph and the
-temperatures. The outputs other than the best one, y*, fall into disjoint sets: set t agrees with y* before output t and
-differs from it there. Each is a mask of allowed states, so its best member is one call of the same inference; taking
-the best of all sets and splitting that set further gives the next best, and so on. All instances and sets of a round
-run in one batch.
+``request`` encodes X and what is known about its labels; a ``PredictionRequest`` computes the best outputs, marginals,
+or the labels of least expected loss. Inference for repeated batches is compiled once (``CompiledQueries``).
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints
-from mssvm.core.checks import count, sequence
+from mssvm.core.caches import LRUCache
+from mssvm.core.checks import sequence
 from mssvm.core.errors import InfeasibleError, InputError, MemoryLimitError, UnsupportedError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Potentials, Query
-from mssvm.core.topology import Batch, spread
-from mssvm.data.labels import Labels, flat_sites
-from mssvm.data.metrics import log_loss
+from mssvm.core.topology import mask_from_indices
+from mssvm.data.labels import Labels, LabelVocabulary, flat_sites
 from mssvm.engines.base import Bound
 from mssvm.inference.base import Planner
-from mssvm.losses.losses import inputs_for
+from mssvm.losses.base import inputs_for
 from mssvm.models.base import Inputs, Model
 from mssvm.structures import Encoder
-from mssvm.structures.encoded import Encoded, Sites, to_query
+from mssvm.structures.encoded import Encoded, to_query
+from mssvm.structures.layout import Sites
 
-STATES_AT_ONCE = 1 << 20
-LOG_TEMPERATURES = tuple(0.5 * np.log(2.0) * k for k in range(-10, 11))  # the grid of calibration: 1/32 to 32
+CACHED_STATES = 1 << 22  # states of the queries whose compiled inference is cached
 
 Predictor = Callable[[Planner, Inputs, Query], Bound]
 """The maximising outputs of a query, their score, and hidden variables given them, as a function of the potentials."""
@@ -57,9 +53,44 @@ class AtTemperatures:
             return plan.bind(query, self.eps_y, self.eps_y)
 
 
+class CompiledQuery(NamedTuple):
+    """Inference bound to a query; ``n_states`` is its size in the cache."""
+
+    bound: Bound
+    n_states: int
+
+
+def _n_states(compiled: CompiledQuery) -> int:
+    return compiled.n_states
+
+
+class CompiledQueries:
+    """Cache of compiled inference: predictions for batches of the same topologies need no planning.
+
+    ``Encoder`` gives such batches the same query object (``Encoded.query``), which is part of the key, with the
+    temperatures, the inference and the engine. Other queries are not cached, nor is inference of the user's own, whose
+    result may depend on more than its settings.
+    """
+
+    def __init__(self) -> None:
+        self._cache = LRUCache[Hashable, CompiledQuery](CACHED_STATES, _n_states)
+
+    def get(self, encoded: Encoded, query: Query, planner: Planner, predictor: Predictor) -> Bound:
+        """The predictor bound to the query, from the cache if it may be cached."""
+
+        def compiled(key: Hashable) -> CompiledQuery:
+            return CompiledQuery(predictor(planner, encoded.inputs, query), len(query.allowed))
+
+        by_value = isinstance(predictor, AtTemperatures) and isinstance(planner.inference, Settings)
+        if query is not encoded.query or not by_value:
+            return predictor(planner, encoded.inputs, query)
+        return self._cache.get((query, predictor, planner.inference, planner.engine), compiled).bound
+
+
 @dataclass(frozen=True, eq=False)
 class PredictionRequest:
-    """Instances to answer for (what is an output, hidden, allowed) and the fitted model that answers."""
+    """Instances to answer for (what is an output, hidden, allowed) and the fitted model that answers; ``compiled`` is
+    the cache of the model, if it has one."""
 
     encoded: Encoded
     query: Query
@@ -67,6 +98,7 @@ class PredictionRequest:
     w: Floats
     planner: Planner
     predictor: Predictor
+    compiled: CompiledQueries | None = None
 
     @cached_property
     def theta(self) -> Potentials:
@@ -95,28 +127,29 @@ class PredictionRequest:
         """The states of the label sites whose expected loss under the posterior is least, among the labellings that the
         hard constraints permit: site by site where neither the loss nor a constraint couples sites, else by a maximum
         over labellings."""
-        own, inputs = self, inputs_for(loss, self.encoded.inputs)
-        if inputs is not self.encoded.inputs:
-            own = replace(self, encoded=replace(self.encoded, inputs=inputs, layout=None))
-        encoded, batch, offset = own.encoded, own.encoded.batch, own.encoded.inputs.offset
-        risk = loss.expected(batch, spread(encoded.labels.vars, batch.n_vars), own.posterior(eps_y, eps_h).mu)
+        encoded = self.encoded
+        request = self
+        inputs = inputs_for(loss, encoded.inputs)
+        if inputs is not encoded.inputs:  # another batch, with a table for every factor, so nothing compiled fits it
+            encoded = replace(encoded, inputs=inputs, query=None)
+            request = replace(self, encoded=encoded)
+        batch = encoded.batch
+        outputs = mask_from_indices(encoded.labels.vars, batch.n_vars)
+        risk = loss.expected(batch, outputs, request.posterior(eps_y, eps_h).mu)
         gain = Potentials(np.where(self.query.allowed, -risk.unary, -np.inf), -risk.tables)
-        gain = gain if offset is None else gain + offset
+        if encoded.inputs.offset is not None:
+            gain = gain + encoded.inputs.offset
         if not gain.tables.any():
             return np.asarray(encoded.over_sites(gain.unary).argmax(axis=1))
-        every = Query(np.ones(batch.n_vars, dtype=bool), self.query.allowed)
-        best = self._possible(self.planner(batch).bind(every, 0.0, 0.0)(gain))
+        all_outputs = Query(np.ones(batch.n_vars, dtype=bool), self.query.allowed)
+        best = self._possible(self.planner(batch).bind(all_outputs, 0.0, 0.0)(gain))
         return best.decode(batch)[encoded.labels.vars]
 
     def _bound(self, predictor: Predictor) -> Bound:
-        """The predictor of this query. That of all labels is kept with the layout of the batch, where this is kept, by
-        temperatures, inference and engine; but no inference of which only its owner knows what it depends on."""
-        layout, planner = self.encoded.layout, self.planner
-        by_value = isinstance(predictor, AtTemperatures) and isinstance(planner.inference, Settings)
-        if layout is None or self.query is not layout.query or not by_value:
-            return predictor(planner, self.encoded.inputs, self.query)
-        key = predictor, planner.inference, planner.engine
-        return layout.bounds.get(key, lambda _: predictor(planner, self.encoded.inputs, self.query))
+        """The predictor bound to this query."""
+        if self.compiled is None:
+            return predictor(self.planner, self.encoded.inputs, self.query)
+        return self.compiled.get(self.encoded, self.query, self.planner, predictor)
 
     def _possible(self, belief: Belief) -> Belief:
         empty = np.diff(self.encoded.batch.var_ptr) == 0
@@ -138,72 +171,55 @@ class PredictionRequest:
         return belief, belief.decode(inputs.batch)
 
 
+@dataclass(frozen=True, eq=False)
+class KnownLabels:
+    """What is known about the labels of X, each in the shape of y: ``given`` labels (MISSING where unknown) hold,
+    ``allowed`` restricts to candidates, and ``hidden_sites`` is a mask of labels that are no outputs."""
+
+    hidden_sites: Any = None
+    given: Any = None
+    allowed: Any = None
+
+    def query(self, encoded: Encoded, vocabulary: LabelVocabulary) -> Query:
+        sites = encoded.labels
+        mask = None if self.hidden_sites is None else site_mask(self.hidden_sites, sites)
+        given = None if self.given is None else vocabulary.encode(self.given, sites.shapes, "given")
+        allowed = None if self.allowed is None else vocabulary.encode(self.allowed, sites.shapes, "allowed")
+        return to_query(encoded, mask, given, allowed)
+
+
+NOTHING_KNOWN = KnownLabels()
+
+
 def request(
     encoder: Encoder,
     w: Floats,
     planner: Planner,
     predictor: Predictor,
     X: Any,
-    hidden: Any = None,
-    given: Any = None,
-    allowed: Any = None,
+    known: KnownLabels = NOTHING_KNOWN,
+    compiled: CompiledQueries | None = None,
 ) -> PredictionRequest:
     """Encode X and what is known about its labels."""
-    encoded, labels = encoder.encode(X), encoder.vocabulary
-    shapes = encoded.labels.shapes
-    clamped = None if given is None else labels.encode(given, shapes, "given")
-    permitted = None if allowed is None else labels.encode(allowed, shapes, "allowed")
-    mask = None if hidden is None else site_mask(hidden, encoded.labels)
-    query = to_query(encoded, mask, clamped, permitted)
-    return PredictionRequest(encoded, query, encoder.model, w, planner, predictor)
+    encoded = encoder.encode(X)
+    query = known.query(encoded, encoder.vocabulary)
+    return PredictionRequest(encoded, query, encoder.model, w, planner, predictor, compiled)
 
 
-@dataclass(frozen=True)
-class CalibratedTemperature:
-    """The temperature of least log loss among those searched; ``at_edge``: the loss still falls where the search ends,
-    so that a temperature beyond may be better."""
-
-    temperature: float
-    log_loss: float
-    at_edge: bool
-
-
-def best_temperature(request: PredictionRequest, labels: Labels, eps_h: float) -> CalibratedTemperature:
-    """The T of least log loss of the labels under p(y | x) ~ exp(PS_h[eps_h] (theta / T)).
-
-    The loss of structured marginals can have several minima in T. So it is evaluated on a grid first, and every local
-    minimum of the grid is refined between its neighbours. Among equally good temperatures the one closest to 1 is kept.
-    """
-    from scipy.optimize import minimize_scalar  # takes longer to import than most calls of predict
-
-    def loss(log_t: float) -> float:
-        return log_loss(request.marginals(np.exp(log_t), eps_h * np.exp(log_t)), labels)
-
-    found = [(loss(log_t), log_t) for log_t in LOG_TEMPERATURES]
-    around = [np.inf, *(value for value, _ in found), np.inf]
-    last = len(LOG_TEMPERATURES) - 1
-    for k in range(last + 1):
-        if around[k] > around[k + 1] <= around[k + 2]:
-            bounds = LOG_TEMPERATURES[max(k - 1, 0)], LOG_TEMPERATURES[min(k + 1, last)]
-            refined = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.03})
-            found.append((float(refined.fun), float(refined.x)))
-    least, log_t = min(found, key=lambda pair: (pair[0], abs(pair[1])))
-    return CalibratedTemperature(float(np.exp(log_t)), least, bool(abs(log_t) == LOG_TEMPERATURES[-1]))
-
-
-def site_mask(hidden: Any, sites: Sites) -> Bools:
+def site_mask(hidden_sites: Any, sites: Sites) -> Bools:
     """One bool per site from a mask in the shape of y."""
-    n = sequence(hidden, "hidden", "of masks in the shape of y")
+    n = sequence(hidden_sites, "hidden_sites", "of masks in the shape of y")
     if n != len(sites.shapes):
-        raise InputError(f"hidden has {n} instances and X has {len(sites.shapes)}; they must match.")
+        raise InputError(f"hidden_sites has {n} instances and X has {len(sites.shapes)}; they must match.")
     depth = len(sites.shapes[0])
-    flat: list[Any] = []
-    for b, item in enumerate(hidden):
-        values = flat_sites(item, depth, b, "hidden")
-        if len(values) != sites.ptr[b + 1] - sites.ptr[b] or not all(isinstance(v, (bool, np.bool_)) for v in values):
-            raise InputError("give True or False for each of its sites.", what="hidden", instance=b)
-        flat.extend(values)
-    return np.array(flat, dtype=bool)
+    n_sites = np.diff(sites.ptr)
+    mask: list[Any] = []
+    for b, item in enumerate(hidden_sites):
+        values = flat_sites(item, depth, b, "hidden_sites")
+        if len(values) != n_sites[b] or not all(isinstance(v, (bool, np.bool_)) for v in values):
+            raise InputError("give True or False for each of its sites.", what="hidden_sites", instance=b)
+        mask.extend(values)
+    return np.array(mask, dtype=bool)
 
 
 def agreement(states: Ints, labels: Labels, weight: Floats) -> float:
@@ -213,89 +229,3 @@ def agreement(states: Ints, labels: Labels, weight: Floats) -> float:
     if not total > 0:
         raise InputError("score needs at least one labelled site of positive weight.")
     return float((per_site * labels.mask[np.arange(len(states)), states]).sum() / total)
-
-
-# ----------------------------------------------------------------------------------------- the k best
-
-
-@dataclass(order=True)
-class Leaf:
-    """The best member of a set of outputs; ordered so that the best comes first."""
-
-    cost: float
-    number: int
-    states: Ints = field(compare=False)
-    allowed: Bools = field(compare=False)
-
-
-def k_best(request: PredictionRequest, k: int) -> list[list[tuple[float, Ints]]]:
-    """Per instance up to k pairs (score, states of all variables) of different outputs, best first."""
-    batch = request.encoded.batch
-    spans = [batch.state_span(b) for b in range(len(batch))]
-    heaps: list[list[Leaf]] = [[] for _ in spans]
-    found: list[list[tuple[float, Ints]]] = [[] for _ in spans]
-    sets = [(b, request.query.allowed[span]) for b, span in enumerate(spans)]
-    for _ in range(k):
-        if not sets and not any(heaps):
-            break  # every output has been found
-        sizes = np.array([len(mask) for _, mask in sets], dtype=np.int64)
-        call = (np.cumsum(sizes) - sizes) // STATES_AT_ONCE
-        for part in np.split(np.arange(len(sets)), np.flatnonzero(np.diff(call)) + 1):
-            _evaluate(request, [sets[s] for s in part], heaps)
-        sets = []
-        for b, heap in enumerate(heaps):
-            if heap:
-                leaf = heapq.heappop(heap)
-                found[b].append((-leaf.cost, leaf.states))
-                if len(found[b]) < k:
-                    sets += [(b, mask) for mask in _split(batch, request.query.output, b, leaf)]
-    return found
-
-
-def _evaluate(request: PredictionRequest, sets: list[tuple[int, Bools]], heaps: list[list[Leaf]]) -> None:
-    """Find the best member of every set and put it on its instance's heap."""
-    if not sets:
-        return
-    batch = request.encoded.batch
-    instances = np.array([b for b, _ in sets], dtype=np.int64)
-    roles = [request.query.output[batch.var_ptr[b] : batch.var_ptr[b + 1]] for b in instances]
-    query = Query(np.concatenate(roles), np.concatenate([mask for _, mask in sets]))
-    belief, states = request.variants(instances, query)
-    inexact = np.flatnonzero(~belief.status.exact)
-    if len(inexact):
-        raise UnsupportedError(
-            f"instance {int(instances[inexact[0]])}: the k best outputs need exact inference, which this structure and "
-            "member do not have here; use a chain or a tree without linked hidden variables, or raise memory_limit."
-        )
-    ends = np.cumsum([len(r) for r in roles])[:-1]
-    for (b, mask), value, part in zip(sets, belief.value, np.split(states, ends), strict=True):
-        if np.isfinite(value):
-            heapq.heappush(heaps[b], Leaf(-float(value), len(heaps[b]), part, mask))
-
-
-def _split(batch: Batch, output: Bools, b: int, leaf: Leaf) -> list[Bools]:
-    """The sets of outputs left in the leaf's set without its best member."""
-    first = int(batch.var_ptr[b])
-    at = batch.unary_ptr[first : int(batch.var_ptr[b + 1]) + 1] - batch.unary_ptr[first]
-    out = []
-    agreed = leaf.allowed.copy()
-    for i in np.flatnonzero(output[first : first + len(leaf.states)]):
-        best = int(at[i] + leaf.states[i])
-        if np.count_nonzero(agreed[at[i] : at[i + 1]]) > 1:
-            child = agreed.copy()
-            child[best] = False
-            out.append(child)
-        agreed[at[i] : at[i + 1]] = False
-        agreed[best] = True
-    return out
-
-
-def gap_to_second(request: PredictionRequest) -> Floats:
-    """Score of the best output minus that of the second best; inf where there is only one."""
-    pairs = k_best(request, 2)
-    return np.array([pair[0][0] - pair[1][0] if len(pair) > 1 else np.inf for pair in pairs])
-
-
-def check_k(k: object) -> int:
-    """A whole number >= 1, or an error."""
-    return count(k, "k", 1)

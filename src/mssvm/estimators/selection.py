@@ -31,7 +31,9 @@ def cross_val_predict(
     seen = np.zeros(n, dtype=np.int64)
     stacked = False
     for train, test in check_cv(cv, y).split(np.zeros(n), np.zeros(n)):
-        extra = {k: _safe_indexing(v, train) if _per_instance(v, n) else v for k, v in (params or {}).items()}
+        extra = {}
+        for name, value in (params or {}).items():
+            extra[name] = _safe_indexing(value, train) if _per_instance(value, n) else value
         fitted = clone(estimator).fit(_safe_indexing(X, train), _safe_indexing(y, train), **extra)
         part = getattr(fitted, method)(_safe_indexing(X, test))
         stacked = isinstance(part, np.ndarray)
@@ -40,7 +42,9 @@ def cross_val_predict(
             answers[i] = answer
     if np.any(seen != 1):
         raise InputError("the test folds of cv must cover every instance exactly once.")
-    return np.stack(answers) if stacked else answers
+    if stacked:
+        return np.stack(answers)
+    return answers
 
 
 def _per_instance(value: Any, n: int) -> bool:

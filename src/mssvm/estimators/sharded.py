@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,20 +19,23 @@ from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.shards import ShardedDataset
 from mssvm.estimators.plan import TrainingPlan, class_weights, label_weights, mean_per_instance
 from mssvm.estimators.prediction import agreement
-from mssvm.estimators.training import Census, Learned, no_hidden
+from mssvm.estimators.training_data import Census, FittedData, no_hidden
 from mssvm.inference.base import Inference
-from mssvm.losses.losses import Zero
-from mssvm.objectives.training import Look
+from mssvm.losses import Zero
+from mssvm.objectives.summary import InferenceSummary
 from mssvm.parallel import answers
 from mssvm.parallel.cluster import current
 from mssvm.parallel.problem import ShardedProblem, Surveyed
 from mssvm.parallel.store import agreed
 from mssvm.structures import Encoder
 
+if TYPE_CHECKING:
+    from mssvm.estimators.base import StructuredEstimator
+
 
 @dataclass(frozen=True, eq=False)
-class ShardedTrainingData(Learned):
-    """Shards that were read, with what was learned about labels and features."""
+class ShardedTrainingData(FittedData[ShardedProblem]):
+    """Shards after a first reading, with the labels and features learned from them."""
 
     surveyed: Surveyed
 
@@ -48,14 +52,17 @@ class ShardedTrainingData(Learned):
             encoder = agreed(surveyed.surveys, surveyed.names, plan.structure, labels, data.hashed)
         else:
             encoder = Encoder(plan.structure, earlier.schema, earlier.vocabulary)
-        if not plan.may_hide and any(len(encoder.kind(key).hidden) for key in surveyed.kinds):
+        if not plan.may_hide and any(len(encoder.topology(key).hidden) for key in surveyed.kinds):
             raise no_hidden(plan.name)
         return cls(plan, encoder, surveyed.n_instances, cls._census(surveyed, encoder.vocabulary), surveyed)
 
     @staticmethod
     def _vocabulary(plan: TrainingPlan, surveyed: Surveyed) -> LabelVocabulary:
-        met = dict.fromkeys(chain.from_iterable(k if isinstance(k, frozenset) else (k,) for k in surveyed.labels))
-        return LabelVocabulary.learn([list(met)], 1, plan.classes, plan.missing_label)
+        labels: dict[Hashable, None] = {}
+        for label in surveyed.labels:
+            candidates = label if isinstance(label, frozenset) else (label,)
+            labels.update(dict.fromkeys(candidates))
+        return LabelVocabulary.learn([list(labels)], 1, plan.classes, plan.missing_label)
 
     @property
     def where(self) -> Callable[[], str]:
@@ -63,38 +70,42 @@ class ShardedTrainingData(Learned):
 
     @staticmethod
     def _census(surveyed: Surveyed, vocabulary: LabelVocabulary) -> Census:
-        labels, sites = surveyed.labels, sum(survey.n_sites for survey in surveyed.surveys)
-        several = sum(n for label, n in labels.items() if isinstance(label, frozenset) and len(label) > 1)
-        single: dict[Hashable, int] = {}
-        for label, n in labels.items():
-            if not isinstance(label, frozenset) or len(label) == 1:
-                one = next(iter(label)) if isinstance(label, frozenset) else label
-                single[one] = single.get(one, 0) + n
-        counts = [single.get(c, 0) for c in vocabulary.classes]
-        return Census(sites, labels.total(), several, counts)
+        n_sites = sum(survey.n_sites for survey in surveyed.surveys)
+        n_candidates = 0
+        single: Counter[Hashable] = Counter()
+        for label, n in surveyed.labels.items():
+            candidates = label if isinstance(label, frozenset) else (label,)
+            if len(candidates) > 1:
+                n_candidates += n
+            else:
+                (only,) = candidates
+                single[only] += n
+        counts = [single[c] for c in vocabulary.classes]
+        return Census(n_sites, surveyed.labels.total(), n_candidates, counts)
 
     def pose(self, inference: Inference) -> ShardedProblem:
-        """The problem of these data."""
-        plan, weights = self.plan, None
+        plan = self.plan
+        weights = None
         if plan.class_weight is not None:
-            keys = list(self.surveyed.labels)
-            listed: list[Any] = [sorted(k, key=repr) if isinstance(k, frozenset) else k for k in keys]
-            met = self.encoder.vocabulary.encode([listed], [(len(listed),)])
-            times = np.array([self.surveyed.labels[k] for k in keys], dtype=np.float64)
-            weights = class_weights(plan.class_weight, self.encoder.vocabulary, met, times)
+            # Every different label is one site, which counts as often as the label appears.
+            listed: list[Any] = []
+            for label in self.surveyed.labels:
+                listed.append(sorted(label, key=repr) if isinstance(label, frozenset) else label)
+            labels = self.encoder.vocabulary.encode([listed], [(len(listed),)])
+            times = np.array(list(self.surveyed.labels.values()), dtype=np.float64)
+            weights = class_weights(plan.class_weight, self.encoder.vocabulary, labels, times)
         weigh = partial(weighed, weights, isinstance(plan.objective.loss, Zero))
         return self.surveyed.pose(self.encoder, plan.objective, inference, plan.C, plan.engine, weigh)
 
-    def look(self, problem: ShardedProblem, w: Floats) -> list[Look]:
-        """At every block of the problem."""
+    def look(self, problem: ShardedProblem, w: Floats) -> list[InferenceSummary]:
         return problem.look(w)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a fitted estimator says of shards, on the cluster of the innermost context."""
+    """Predictions and scores of a fitted estimator on shards, by the cluster of the innermost context."""
 
-    estimator: Any
+    estimator: StructuredEstimator
 
     def _ask(self, decode: str | None) -> Callable[[Dataset], Any]:
         return partial(ask, self.estimator, decode)
@@ -103,28 +114,31 @@ class Answers:
         """Labels of all shards in order, or the names of the files that have them."""
         if output is not None:
             return answers.to_files(current(), data, self._ask(decode), output)
-        found = answers.each_shard(current(), data, answers.predicted, self._ask(decode))
-        return list(chain.from_iterable(found))
+        labels = answers.each_shard(current(), data, answers.predicted, self._ask(decode))
+        return list(chain.from_iterable(labels))
 
     def compared(self, data: ShardedDataset, decode: str | None) -> tuple[LabelVocabulary, Labels, Labels]:
-        """The classes met, and the labels given and predicted."""
-        shapes, given, found = map(
-            list, map(chain.from_iterable, zip(*answers.each_shard(
-                current(), data, answers.compared, self._ask(decode)
-            ), strict=True))
-        )  # fmt: skip
+        """The classes of model and data, and the labels given and predicted."""
+        shapes: list[tuple[int, ...]] = []
+        given: list[Any] = []
+        predicted: list[Any] = []
+        for shard in answers.each_shard(current(), data, answers.compared, self._ask(decode)):
+            shard_shapes, shard_given, shard_predicted = shard
+            shapes += shard_shapes
+            given += shard_given
+            predicted += shard_predicted
         vocabulary = self.estimator.labels_.widened(given, self.estimator.structure_.depth)
-        return vocabulary, vocabulary.encode(given, shapes), vocabulary.encode(found, shapes)
+        return vocabulary, vocabulary.encode(given, shapes), vocabulary.encode(predicted, shapes)
 
     def score(self, data: ShardedDataset, decode: str | None) -> float:
         """Share of labelled sites predicted right."""
-        _, given, found = self.compared(data, decode)
-        return agreement(found.states, given, np.ones(len(given.ptr) - 1))
+        _, given, predicted = self.compared(data, decode)
+        return agreement(predicted.states, given, np.ones(len(given.ptr) - 1))
 
 
-def ask(estimator: Any, decode: str | None, part: Dataset) -> Any:
-    """The labels of some instances."""
-    return estimator.predict(part.X, decode=decode, hidden=part.hidden)
+def ask(estimator: StructuredEstimator, decode: str | None, part: Dataset) -> Any:
+    """Predicted labels of a part of a shard."""
+    return estimator.predict(part.X, decode=decode, hidden_sites=part.hidden)
 
 
 def weighed(weights: Floats | None, likelihood: bool, labels: Labels) -> tuple[Floats | None, Floats | None]:
@@ -133,4 +147,6 @@ def weighed(weights: Floats | None, likelihood: bool, labels: Labels) -> tuple[F
     if weights is None:
         return None, None
     per_site = label_weights(weights, labels)
-    return (mean_per_instance(per_site, labels), None) if likelihood else (None, per_site)
+    if likelihood:
+        return mean_per_instance(per_site, labels), None
+    return None, per_site

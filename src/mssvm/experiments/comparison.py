@@ -113,13 +113,13 @@ def _warm_up(estimator: Any, train: Dataset, space: LabelVocabulary) -> None:
 
 def _states(model: Any, test: Dataset, space: LabelVocabulary) -> Ints:
     with test.places():
-        predicted = model.predict(test.X, hidden=test.hidden)
+        predicted = model.predict(test.X, hidden_sites=test.hidden)
     return space.encode(predicted, test.shapes).states
 
 
 def _certainty(model: Any, test: Dataset) -> Floats:
     """Probability of the most probable class of every site."""
-    found = model.predict_marginals(test.X, hidden=test.hidden)
+    found = model.predict_marginals(test.X, hidden_sites=test.hidden)
     return np.concatenate([np.asarray(p).reshape(-1, p.shape[-1]).max(axis=1) for p in found])
 
 

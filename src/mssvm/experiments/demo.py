@@ -27,7 +27,7 @@ from mssvm.data.readers.images import MISSING
 from mssvm.experiments.members import NAMES, Arena
 from mssvm.experiments.simulate import Recipe, Truth, hidden_chain
 from mssvm.experiments.statistics import Estimate
-from mssvm.inference.base import Exact
+from mssvm.inference.exact import Exact
 from mssvm.optim.subgradient import Subgradient
 from mssvm.report import Figure, Section, Text, page
 from mssvm.report import Table as ReportTable

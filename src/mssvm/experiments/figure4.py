@@ -70,7 +70,7 @@ def with_filter(protocol: Protocol, trials: Trials) -> Trials:
 def fit(protocol: Protocol, settings: Params, member: str, train: PartlyLabelled, rate: float, w0: Floats) -> Any:
     """The member trained at one rate, and ready to decode with the effort of the protocol."""
     epochs, tolerance = settings["epochs"], settings["tolerance"]
-    solver = protocol.descent("adam", rate, n_epochs=epochs, evaluate_every=epochs)
+    solver = protocol.descent("adam", rate, max_iter=epochs, evaluate_every=epochs)
     inference, decoder = (protocol.inference(settings[k], tolerance=tolerance) for k in ("effort", "decode"))
     common: dict[str, Any] = {"C": protocol.C, "init": w0, "classes": range(N_LABELS)}
     fitted = MEMBERS[member](GraphModel(), solver=solver, inference=inference, **common).fit(train.X, train.y)

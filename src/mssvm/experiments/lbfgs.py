@@ -11,7 +11,8 @@ from scipy.optimize import minimize as scipy_minimize
 
 from mssvm.core.arrays import Floats
 from mssvm.optim.lbfgs import LBFGS, LBFGSState
-from mssvm.optim.run import Outcome, SolverRun, Stop
+from mssvm.optim.outcome import Outcome, Stop
+from mssvm.optim.run import SolverRun
 
 STAGE_TOLERANCE = 1e-4  # of the stages that only lead to the last one
 
@@ -21,7 +22,7 @@ class ScipyLBFGS(LBFGS):
     """As ``LBFGS``, but ``tolerance`` is of a single iteration, and a stage cut short is repeated in full."""
 
     tolerance: float = 1e-8
-    max_iterations: int = 200
+    max_iter: int = 200
     repeatable: ClassVar[bool] = False
 
     def step(self, run: SolverRun, state: LBFGSState) -> None:
@@ -40,8 +41,8 @@ class ScipyLBFGS(LBFGS):
             run.record(np.asarray(intermediate_result.x), float(intermediate_result.fun), temperatures=at)
 
         options = {
-            "maxiter": self.max_iterations,
-            "maxfun": 10 * self.max_iterations,
+            "maxiter": self.max_iter,
+            "maxfun": 10 * self.max_iter,
             "maxcor": self.memory,
             "ftol": self.tolerance if last else max(self.tolerance, STAGE_TOLERANCE),
             "gtol": self.gradient_tolerance,

@@ -16,7 +16,8 @@ from mssvm.estimators.base import StructuredEstimator
 from mssvm.experiments.simulate import PartlyLabelled, Simulation, Truth
 from mssvm.inference.base import Inference
 from mssvm.optim import Callback, Outcome, Solver
-from mssvm.optim.run import SolverRun, Stop
+from mssvm.optim.outcome import Stop
+from mssvm.optim.run import SolverRun
 
 MEMBERS: dict[str, type[StructuredEstimator]] = {"M": MSSVM, "L": LSSVM, "H": HCRF, "M3E": M3E, "ModLat": ModLat}
 NAMES = {letter: member.__name__ for letter, member in MEMBERS.items()}

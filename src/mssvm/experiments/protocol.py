@@ -18,7 +18,8 @@ from mssvm.core.errors import InputError
 from mssvm.experiments.lbfgs import ScipyLBFGS
 from mssvm.experiments.members import Arena
 from mssvm.experiments.simulate import Recipe, checkerboard, hidden_chain
-from mssvm.inference.base import Exact, Inference
+from mssvm.inference.base import Inference
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation.propagate import Propagate
 from mssvm.optim import BCFW, CCCP, Solver, Subgradient
 from mssvm.optim.subgradient import Scaling, Stopping
@@ -122,11 +123,11 @@ class Protocol:
                 stopping, gradient = Stopping(spec.get("stopping", "printed")), spec.get("gradient", 0.0)
                 return CCCP.printed(_own(spec["rate"], member), spec["outer"], spec["inner"], gradient, stopping)
             case "cccp":
-                inner = BCFW(max_passes=spec["passes"], **pinned["cccp"]["bcfw"])
-                limits = {"max_outer": spec["outer"], "tolerance": spec["tolerance"]}
+                inner = BCFW(max_iter=spec["passes"], **pinned["cccp"]["bcfw"])
+                limits = {"max_iter": spec["outer"], "tolerance": spec["tolerance"]}
                 return CCCP(inner, **limits, inner_tolerance=pinned["cccp"]["inner_tolerance"])
             case "lbfgs":
-                return ScipyLBFGS(schedule=tuple(spec["floors"]), max_iterations=spec["iterations"], **pinned["lbfgs"])
+                return ScipyLBFGS(schedule=tuple(spec["floors"]), max_iter=spec["iterations"], **pinned["lbfgs"])
         raise InputError(f"solver {name!r} of the protocol has the unknown kind {spec['kind']!r}.")
 
     def descent(self, name: str, rate: float, **settings: Any) -> Subgradient:

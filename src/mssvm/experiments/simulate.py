@@ -68,7 +68,7 @@ class PartlyLabelled:
 
     def accuracy(self, fitted: Any, decode: str = "map") -> float:
         """Share of the labelled sites, in per cent, that a fitted estimator predicts right; the others are hidden."""
-        found, seen = fitted.predict(self.X, hidden=self.hidden, decode=decode), ~np.concatenate(self.hidden)
+        found, seen = fitted.predict(self.X, hidden_sites=self.hidden, decode=decode), ~np.concatenate(self.hidden)
         return 100 * float(np.mean((np.concatenate(found) == np.concatenate(self.states))[seen]))
 
 

@@ -106,9 +106,9 @@ def _member(protocol: Protocol, data: Fold, member: str, how: str, shown: Ints) 
     outer = settings["solvers"][how].get("outer")
 
     def fit(images: PartlyLabelled, C: float, rate: float) -> Any:
-        solver: Any = protocol.descent("adagrad", rate, n_epochs=settings["solvers"][how]["epochs"])
+        solver: Any = protocol.descent("adagrad", rate, max_iter=settings["solvers"][how]["epochs"])
         if outer is not None:
-            solver = CCCP(solver, max_outer=outer, literal=True)
+            solver = CCCP(solver, max_iter=outer, literal=True)
         # Features are shared with labelled patches, so a start at zero freezes nothing.
         common: dict[str, Any] = {"C": C, "init": "zeros", "classes": range(len(CATEGORIES))}
         return MEMBERS[member](GraphModel(), solver=solver, inference=inference, **common).fit(images.X, images.y)
@@ -118,7 +118,9 @@ def _member(protocol: Protocol, data: Fold, member: str, how: str, shown: Ints) 
     scores = [held_out.accuracy(fit(inner, *pair), protocol.decode) for pair in pairs] if len(pairs) > 1 else [0.0]
     best = pairs[int(np.argmax(scores))]
     fitted = fit(train, *best)
-    decoded = {how: fitted.predict(test.X, hidden=test.hidden, decode=how) for how in (protocol.decode, "marginal")}
+    decoded = {
+        how: fitted.predict(test.X, hidden_sites=test.hidden, decode=how) for how in (protocol.decode, "marginal")
+    }
     found = {member: data.count(decoded[protocol.decode], shown) | {"C": best[0], "rate": best[1]}}
     return found | ({MARGINALS: data.count(decoded["marginal"], shown)} if member == "H" else {})
 

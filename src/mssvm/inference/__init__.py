@@ -12,11 +12,11 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Auto": "mssvm.inference.base",
+    "Auto": "mssvm.inference.auto",
     "Bounded": "mssvm.inference.bounds",
     "Decompose": "mssvm.inference.decomposition",
     "Enumerate": "mssvm.inference.enumerate",
-    "Exact": "mssvm.inference.base",
+    "Exact": "mssvm.inference.exact",
     "Propagate": "mssvm.inference.propagation",
     "Toulbar2": "mssvm.inference.toulbar2",
 }
@@ -25,7 +25,7 @@ __all__ = ["Auto", "Bounded", "Decompose", "Enumerate", "Exact", "Propagate", "T
 
 
 def __getattr__(name: str) -> Any:
-    """The settings by name, imported when first asked for: their kernels need not be loaded before."""
+    """The settings by name, imported on first use: their kernels are not loaded before."""
     if name not in _HOMES:
         raise AttributeError(f"module 'mssvm.inference' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -27,7 +27,8 @@ class Enumerate:
     limit: int = 1 << 18
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
-        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
+        eps_y = temperature(eps_y, "eps_y")
+        eps_h = temperature(eps_h, "eps_h")
         theta.check(batch)
         query.check(batch)
         value = np.zeros(len(batch))
@@ -39,15 +40,16 @@ class Enumerate:
     def _one(
         self, batch: Batch, b: int, theta: Potentials, query: Query, eps_y: float, eps_h: float, mu: Marginals
     ) -> float:
-        outputs, hidden = self._assignments(batch, b, query)
+        """The value of instance b; adds its marginals to ``mu``."""
+        (outputs, all_y), (hidden, all_h) = self._assignments(batch, b, query)
         n_vars = batch.topology(b).n_vars
-        grid = np.zeros((len(outputs[1]), len(hidden[1]), n_vars), dtype=np.int64)
-        grid[:, :, outputs[0]] = outputs[1][:, None, :]
-        grid[:, :, hidden[0]] = hidden[1][None, :, :]
-        z = grid.reshape(len(outputs[1]) * len(hidden[1]), n_vars)
+        grid = np.zeros((len(all_y), len(all_h), n_vars), dtype=np.int64)
+        grid[:, :, outputs] = all_y[:, None, :]
+        grid[:, :, hidden] = all_h[None, :, :]
+        z = grid.reshape(len(all_y) * len(all_h), n_vars)
         unary_at, table_at, mu_at = entries(batch, b, z)
         scores = theta.unary[unary_at].sum(1) + theta.tables[table_at].sum(1)
-        q, weights_h = power_sum(scores.reshape(len(outputs[1]), len(hidden[1])), eps_h, axis=1)
+        q, weights_h = power_sum(scores.reshape(len(all_y), len(all_h)), eps_h, axis=1)
         value, weights_y = power_sum(q, eps_y, axis=0)
         p = (weights_y[:, None] * weights_h).ravel()
         np.add.at(mu.unary, unary_at, p[:, None])
@@ -55,7 +57,9 @@ class Enumerate:
         return float(value)
 
     def _assignments(self, batch: Batch, b: int, query: Query) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
-        first, last = batch.var_ptr[b], batch.var_ptr[b + 1]
+        """Outputs and all their allowed assignments (rows), and the same of hidden variables."""
+        first = batch.var_ptr[b]
+        last = batch.var_ptr[b + 1]
         ptr = batch.unary_ptr
         states = [np.flatnonzero(query.allowed[ptr[i] : ptr[i + 1]]) for i in range(first, last)]
         size = float(np.prod([float(len(s)) for s in states]))
@@ -63,23 +67,25 @@ class Enumerate:
             raise MemoryLimitError(
                 f"instance {b} has {size:.3g} assignments, more than the limit of {self.limit}; use elimination."
             )
-        is_output = query.output[first:last]
-        groups = []
-        for members in (np.flatnonzero(is_output), np.flatnonzero(~is_output)):
+
+        def assignments_of(members: Ints) -> Ints:
             rows = list(product(*(states[i] for i in members)))
-            groups.append((members, np.array(rows, dtype=np.int64).reshape(len(rows), len(members))))
-        return groups[0], groups[1]
+            return np.array(rows, dtype=np.int64).reshape(len(rows), len(members))
+
+        outputs = np.flatnonzero(query.output[first:last])
+        hidden = np.flatnonzero(~query.output[first:last])
+        return (outputs, assignments_of(outputs)), (hidden, assignments_of(hidden))
 
 
 def entries(batch: Batch, b: int, z: Ints) -> tuple[Ints, Ints, Ints]:
-    """Where the assignments ``z`` (rows over the variables of instance b) read unary scores, tables and marginals."""
+    """Entries of unary scores, tables and table marginals of assignments ``z`` (rows over the variables of b)."""
     graph = batch.topology(b)
     unary_at = batch.unary_ptr[batch.var_ptr[b] : batch.var_ptr[b + 1]] + z
-    inside = np.zeros((len(z), graph.n_factors), dtype=np.int64)
+    entry = np.zeros((len(z), graph.n_factors), dtype=np.int64)
     for f, scope in enumerate(graph.scopes):
-        inside[:, f] = np.ravel_multi_index(tuple(z[:, v] for v in scope), graph.table_shape(f))
-    span = slice(batch.factor_ptr[b], batch.factor_ptr[b + 1])
-    return unary_at, batch.table_at[span] + inside, batch.mu_at[span] + inside
+        entry[:, f] = np.ravel_multi_index(tuple(z[:, v] for v in scope), graph.table_shape(f))
+    factors = slice(batch.factor_ptr[b], batch.factor_ptr[b + 1])
+    return unary_at, batch.table_at[factors] + entry, batch.mu_at[factors] + entry
 
 
 def score(batch: Batch, theta: Potentials, z: Ints) -> Floats:

@@ -2,8 +2,8 @@
 
 The solver keeps its state in globals and ends on signals, so it runs in processes of its own (``toulbar2_child``).
 
-It minimises whole numbers. The cost of an entry is how far it lies below the best of its table, in steps of 2^-k,
-rounded down; k is as large as lets all costs together stay below 2^BITS. With top_f the best entry of table f and D the
+It minimises whole numbers. The cost of an entry is its distance below the best of its table, in steps of 2^-k, rounded
+down; k is the largest at which the sum of all costs stays below 2^BITS. With top_f the best entry of table f and D the
 proven bound on the whole costs,
 
     theta(z) = sum_f top_f - sum_f cost_f(z) <= sum_f top_f - 2^-k D        for every z,
@@ -32,15 +32,15 @@ from mssvm.core.errors import InputError, MssvmWarning, UnsupportedError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch
-from mssvm.inference.base import Auto, joined
+from mssvm.inference.auto import Auto, merge_beliefs
 from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.enumerate import entries
 
 CHILD = Path(__file__).with_name("toulbar2_child.py")
 # All costs together are below 2**BITS, so that doubles hold every one of their sums.
 BITS = 52
-# Wall-clock seconds beyond its processor time that an instance is waited for, and that a process takes to start.
-PATIENCE, STARTING = 3.0, 20.0
+PATIENCE = 3.0  # wall-clock seconds to wait for an instance, per second of its processor time
+STARTING = 20.0  # wall-clock seconds for a process to start
 
 
 @dataclass(frozen=True)
@@ -79,42 +79,47 @@ class Toulbar2(Settings):
         belief, missing = self.attempt(batch, theta, query)
         if not missing:
             return belief
-        installed = find_spec("pytoulbar2") is not None
-        nothing = f"found nothing for {len(missing)} instances in {self.time_limit:g} s"
-        why = nothing if installed else 'is not installed (pip install "mssvm[map]")'
-        warn(f'toulbar2 {why}: "auto" answers.', MssvmWarning, stacklevel=2)
-        others = Auto(threads=self.threads).plan(batch).bind(query, 0.0, 0.0, np.array(missing))(theta)
-        return joined(belief, others, ~np.isin(np.arange(len(batch)), missing))
+        if find_spec("pytoulbar2") is None:
+            reason = 'is not installed (pip install "mssvm[map]")'
+        else:
+            reason = f"found nothing for {len(missing)} instances in {self.time_limit:g} s"
+        warn(f'toulbar2 {reason}: "auto" answers.', MssvmWarning, stacklevel=2)
+        substitute = Auto(threads=self.threads).plan(batch).bind(query, 0.0, 0.0, np.array(missing))(theta)
+        return merge_beliefs(belief, substitute, ~np.isin(np.arange(len(batch)), missing))
 
     def attempt(self, batch: Batch, theta: Potentials, query: Query) -> tuple[Belief, list[int]]:
-        """What the solver finds, and the instances without an answer, for which everything is zero."""
-        if find_spec("pytoulbar2") is None:
-            found: list[Found | None] = [None] * len(batch)
-        else:
+        """The solver's belief, zero for instances without an answer, and the list of these."""
+        labellings: list[BoundedLabelling | None] = [None] * len(batch)
+        if find_spec("pytoulbar2") is not None:
             problems = [WholeCosts.of(batch, b, theta, query) for b in range(len(batch))]
+            shares = [problems[k :: self.threads] for k in range(self.threads)]
             with ThreadPoolExecutor(self.threads) as pool:
-                parts = pool.map(self._share, [problems[k :: self.threads] for k in range(self.threads)])
-                shares = [iter(part) for part in parts]
-            found = [next(shares[k % self.threads]) for k in range(len(problems))]
-        return _belief(batch, theta, query, found), [b for b, answer in enumerate(found) if answer is None]
+                for k, solved in enumerate(pool.map(self._solve, shares)):
+                    labellings[k :: self.threads] = solved
+        missing = [b for b, labelling in enumerate(labellings) if labelling is None]
+        return _belief(batch, theta, query, labellings), missing
 
-    def _share(self, problems: list[WholeCosts]) -> list[Found | None]:
-        """Of one process after another: one ends at an instance that it could not prove."""
-        found: list[Found | None] = []
-        while len(found) < len(problems):
-            rest = problems[len(found) :]
-            text = "\n".join(problem.line(self.time_limit) for problem in rest)
-            wait = STARTING + PATIENCE * self.time_limit * len(rest)
-            try:
-                command = [sys.executable, str(CHILD)]
-                done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=wait).stdout
-            except subprocess.TimeoutExpired as late:
-                done = (late.stdout or b"").decode()
-            answers = [json.loads(line) for line in done.splitlines() if line.startswith("{")]
-            found += [problem.read(answer) for problem, answer in zip(rest, answers, strict=False)]
+    def _solve(self, problems: list[WholeCosts]) -> list[BoundedLabelling | None]:
+        """Solve in one process after another: a process ends at an instance that it could not prove."""
+        solved: list[BoundedLabelling | None] = []
+        while len(solved) < len(problems):
+            rest = problems[len(solved) :]
+            answers = self._run_process(rest)
+            solved += [problem.read(answer) for problem, answer in zip(rest, answers, strict=False)]
             if not answers:
-                found.append(None)
-        return found
+                solved.append(None)
+        return solved
+
+    def _run_process(self, problems: list[WholeCosts]) -> list[dict[str, Any]]:
+        """The answers of one process, in the order of the problems; perhaps fewer than these."""
+        text = "\n".join(problem.line(self.time_limit) for problem in problems)
+        wait = STARTING + PATIENCE * self.time_limit * len(problems)
+        try:
+            command = [sys.executable, str(CHILD)]
+            output = subprocess.run(command, input=text, capture_output=True, text=True, timeout=wait).stdout
+        except subprocess.TimeoutExpired as late:
+            output = (late.stdout or b"").decode()
+        return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,36 +139,42 @@ class WholeCosts:
     @classmethod
     def of(cls, batch: Batch, b: int, theta: Potentials, query: Query) -> WholeCosts:
         parts = _parts(OneInstance.of(batch, b, theta, query))
+        scopes = [scope for scope, _ in parts]
         tops = [float(scores.max()) for _, scores in parts]
-        costs = [np.where(scores > -np.inf, top - scores, np.inf) for (_, scores), top in zip(parts, tops, strict=True)]
+        costs = [_costs(scores) for _, scores in parts]
         largest = fsum(_largest(cost) for cost in costs)
         shift = BITS - frexp(largest)[1]
         whole = [np.floor(np.ldexp(cost, shift)) for cost in costs]
         most = int(sum(_largest(cost) for cost in whole)) + 1
-        functions = [
-            (scope, np.minimum(cost, most).astype(np.int64)) for (scope, _), cost in zip(parts, whole, strict=True)
-        ]
-        return cls(tuple(batch.topology(b).cards), functions, most, shift, tops, ldexp(largest, -53))
+        capped = [np.minimum(cost, most).astype(np.int64) for cost in whole]
+        return cls(
+            cards=tuple(batch.topology(b).cards),
+            functions=list(zip(scopes, capped, strict=True)),
+            most=most,
+            shift=shift,
+            tops=tops,
+            rounding=ldexp(largest, -53),
+        )
 
     def line(self, seconds: float) -> str:
         """As JSON for the solver's process."""
         functions = [[scope, costs.tolist()] for scope, costs in self.functions]
-        known = {"cards": self.cards, "functions": functions, "seconds": ceil(seconds), "most": self.most}
-        return json.dumps(known)
+        problem = {"cards": self.cards, "functions": functions, "seconds": ceil(seconds), "most": self.most}
+        return json.dumps(problem)
 
     def upper(self, dual: float) -> float:
         """Upper bound on the score of every labelling, given a lower bound on its whole costs."""
         return nextafter(fsum([*self.tops, -ldexp(dual, -self.shift), self.rounding]), inf)
 
-    def read(self, answer: dict[str, Any]) -> Found | None:
-        """States and upper bound; what is forbidden is no answer."""
+    def read(self, answer: dict[str, Any]) -> BoundedLabelling | None:
+        """States and upper bound; None for a forbidden labelling."""
         if answer["states"] is None or answer["dual"] >= self.most:
             return None
-        return Found(np.array(answer["states"], dtype=np.int64), self.upper(answer["dual"]))
+        return BoundedLabelling(np.array(answer["states"], dtype=np.int64), self.upper(answer["dual"]))
 
 
-class Found(NamedTuple):
-    """A labelling, and an upper bound on the score of all."""
+class BoundedLabelling(NamedTuple):
+    """A labelling, and an upper bound on the score of all labellings."""
 
     states: Ints
     upper: float
@@ -177,35 +188,49 @@ def _parts(instance: OneInstance) -> list[tuple[list[int], Floats]]:
     return parts + [(list(scope), instance.tables[at : at + n]) for scope, at, n in tables]
 
 
+def _costs(scores: Floats) -> Floats:
+    """Distance of each score below the best; infinite where forbidden."""
+    return np.where(scores > -np.inf, float(scores.max()) - scores, np.inf)
+
+
 def _largest(values: Floats) -> float:
     """The largest finite value; 0 if there is none."""
     return float(values[np.isfinite(values)].max(initial=0.0))
 
 
 def resolution(batch: Batch, b: int, theta: Potentials, query: Query) -> float:
-    """What sums of one score a variable and factor are known to in double precision.
+    """The precision of theta(z), a sum of one score a variable and factor, in double precision.
 
     A sum of n scores is rounded by up to n 2^-53 times the sum of their magnitudes. This is eight times as much, with
-    the largest magnitude of every table, which is what whole costs need: n steps of at most 2^(1 - BITS) times the
-    range of all tables.
+    the largest magnitude of every table, as whole costs need it: n steps of at most 2^(1 - BITS) times the range of all
+    tables.
     """
     parts = _parts(OneInstance.of(batch, b, theta, query))
     return ldexp(len(parts) + 1.0, 2 - BITS) * fsum(_largest(np.abs(scores)) for _, scores in parts)
 
 
-def _belief(batch: Batch, theta: Potentials, query: Query, found: list[Found | None]) -> Belief:
-    """Scores and one-hot marginals of what was found; zero where nothing was."""
-    value, upper, mu = np.zeros(len(batch)), np.zeros(len(batch)), Marginals.zeros(batch)
+def _belief(batch: Batch, theta: Potentials, query: Query, labellings: list[BoundedLabelling | None]) -> Belief:
+    """Scores and one-hot marginals of the labellings; zero where there is none."""
+    value = np.zeros(len(batch))
+    upper = np.zeros(len(batch))
     exact = np.zeros(len(batch), dtype=bool)
-    for b, answer in enumerate(found):
-        if answer is not None:
-            unary_at, table_at, mu_at = entries(batch, b, answer.states[None])
-            value[b] = fsum([*theta.unary[unary_at].ravel(), *theta.tables[table_at].ravel()])
-            upper[b] = max(value[b], answer.upper)
-            exact[b] = upper[b] - value[b] <= resolution(batch, b, theta, query)
-            np.add.at(mu.unary, unary_at, 1.0)
-            np.add.at(mu.tables, mu_at, 1.0)
-    steps = np.ones(len(batch), dtype=np.int64)
-    return Belief(
-        value, mu, Status(("toulbar2",) * len(batch), exact, exact, steps, upper - value, value.copy(), upper)
+    mu = Marginals.zeros(batch)
+    for b, labelling in enumerate(labellings):
+        if labelling is None:
+            continue
+        unary_at, table_at, mu_at = entries(batch, b, labelling.states[None])
+        value[b] = fsum([*theta.unary[unary_at].ravel(), *theta.tables[table_at].ravel()])
+        upper[b] = max(value[b], labelling.upper)
+        exact[b] = upper[b] - value[b] <= resolution(batch, b, theta, query)
+        np.add.at(mu.unary, unary_at, 1.0)
+        np.add.at(mu.tables, mu_at, 1.0)
+    status = Status(
+        method=("toulbar2",) * len(batch),
+        exact=exact,
+        converged=exact,
+        sweeps=np.ones(len(batch), dtype=np.int64),
+        residual=upper - value,
+        lower=value.copy(),
+        upper=upper,
     )
+    return Belief(value, mu, status)

@@ -4,6 +4,8 @@
 factors, and ``Zero`` is the absence of a loss (likelihoods). Any object with the method ``delta`` of ``Loss`` will do.
 """
 
-from mssvm.losses.losses import Hamming, Loss, TableLoss, WeightedHamming, Zero
+from mssvm.losses.base import Loss, Zero
+from mssvm.losses.hamming import Hamming, WeightedHamming
+from mssvm.losses.table import TableLoss
 
 __all__ = ["Hamming", "Loss", "TableLoss", "WeightedHamming", "Zero"]

@@ -27,7 +27,7 @@ X = TypeVar("X", bound=Inputs, contravariant=True)
 class Model(Protocol[X]):
     """theta = bind(x, engine).forward(w) is linear (or differentiable) in w; ``adjoint`` is (d theta / d w)^T mu.
 
-    ``forward`` and ``adjoint`` of the model bind and run once; whoever runs often holds what ``bind`` gives.
+    ``forward`` and ``adjoint`` of the model bind in every call; to run often, bind once and use the features.
     """
 
     @property
@@ -41,7 +41,7 @@ class Model(Protocol[X]):
 
 
 class BoundOnDemand:
-    """``forward`` and ``adjoint`` for models that only bind."""
+    """Base of models that define ``bind`` alone: ``forward`` and ``adjoint`` bind in every call."""
 
     def bind(self, inputs: Any, engine: Engine) -> Features:
         raise NotImplementedError

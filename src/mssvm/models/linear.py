@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mssvm.core.arrays import Floats, Ints
+from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Potentials, Term
-from mssvm.core.topology import Batch, spans, spread
+from mssvm.core.topology import Batch, mask_from_indices, spans
 from mssvm.engines.base import Engine, Features
 from mssvm.models.base import BoundOnDemand
 
 
 @dataclass(frozen=True, eq=False)
 class LinearInputs:
-    """Features of a batch, and an optional fixed ``offset`` (known scores; -inf for what is forbidden)."""
+    """Features of a batch, and an optional fixed ``offset`` (known scores; -inf at forbidden entries)."""
 
     batch: Batch
     terms: tuple[Term, ...]
@@ -32,21 +32,14 @@ class LinearInputs:
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", tuple(self.terms))
         n = self.batch.n_table_entries
-        tables = np.append(np.flatnonzero(spread(self.batch.table_at, n)), n)  # which lie one after the other
-        for number, term in enumerate(self.terms):  # each row lies inside one variable's states or one table
-            ptr, at = self.batch.unary_ptr if term.target == "unary" else tables, term.at
-            starts, ends = ptr[:-1], ptr[1:]
-            if len(at) == len(starts) and np.array_equal(at, starts):
-                bad = at + term.width > ends
-            else:
-                inside = np.searchsorted(starts, at, side="right") - 1
-                bad = inside < 0
-                if len(starts):
-                    bad |= at + term.width > ends[inside]
-                bad &= at != -1
-            if bad.any():
-                what = "one variable's states" if term.target == "unary" else "one table"
-                raise InputError(f"term {number}, row {int(np.flatnonzero(bad)[0])}: its place is not inside {what}.")
+        table_ptr = np.append(np.flatnonzero(mask_from_indices(self.batch.table_at, n)), n)
+        for number, term in enumerate(self.terms):
+            is_unary = term.target == "unary"
+            outside = _rows_outside(term, self.batch.unary_ptr if is_unary else table_ptr)
+            if outside.any():
+                row = int(np.flatnonzero(outside)[0])
+                segment = "one variable's states" if is_unary else "one table"
+                raise InputError(f"term {number}, row {row}: its place is not inside {segment}.")
         if self.offset is not None:
             self.offset.check(self.batch)
 
@@ -69,14 +62,32 @@ class LinearInputs:
         """Terms and offset carried over to a batch made of the given states and factors, in this order."""
         new_ptr = batch.unary_ptr[batch.var_ptr][:-1]
         new_tables, first = np.unique(batch.table_at, return_index=True)
-        tables = self.batch.table_at[factors[first]], self.batch.table_sizes[factors[first]], new_tables
-        segments = {"unary": (state_starts, state_sizes, new_ptr), "tables": tables}
+        table_starts = self.batch.table_at[factors[first]]
+        table_sizes = self.batch.table_sizes[factors[first]]
+        segments = {
+            "unary": (state_starts, state_sizes, new_ptr),
+            "tables": (table_starts, table_sizes, new_tables),
+        }
         terms = tuple(term.move(*segments[term.target]) for term in self.terms)
-        offset = None
-        if self.offset is not None:
-            unary = self.offset.unary[spans(state_starts, state_sizes)]
-            offset = Potentials(unary, self.offset.tables[spans(*tables[:2])])
-        return LinearInputs(batch, terms, offset)
+        if self.offset is None:
+            return LinearInputs(batch, terms)
+        unary = self.offset.unary[spans(state_starts, state_sizes)]
+        tables = self.offset.tables[spans(table_starts, table_sizes)]
+        return LinearInputs(batch, terms, Potentials(unary, tables))
+
+
+def _rows_outside(term: Term, ptr: Ints) -> Bools:
+    """Mask of the rows of a term that are not inside one segment of consecutive ``ptr``; -1 marks rows without one."""
+    at = term.at
+    starts = ptr[:-1]
+    ends = ptr[1:]
+    if len(at) == len(starts) and np.array_equal(at, starts):
+        return np.asarray(at + term.width > ends)
+    segment = np.searchsorted(starts, at, side="right") - 1
+    outside = segment < 0
+    if len(starts):
+        outside |= at + term.width > ends[segment]
+    return np.asarray(outside & (at != -1))
 
 
 class WeightGroup(NamedTuple):
@@ -88,7 +99,7 @@ class WeightGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightLayout:
-    """Which stretch of w belongs to what: consecutive named groups."""
+    """The groups of weights in w by name, one after the other."""
 
     groups: Mapping[str, WeightGroup]
     n_weights: int
@@ -96,7 +107,8 @@ class WeightLayout:
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, int]]) -> WeightLayout:
         """Groups of the given shapes (n_features, width) one after the other."""
-        groups, at = {}, 0
+        groups = {}
+        at = 0
         for name, shape in shapes.items():
             if len(shape) != 2 or min(shape) < 1:
                 raise InputError(f"weight group {name!r} has shape {shape}; it needs (n_features, width).")
@@ -116,10 +128,10 @@ class WeightLayout:
 
     def per_weight(self, values: Mapping[str, float], default: float = 1.0) -> Floats:
         """One number per weight, by group: for regularisation or step sizes that differ between groups."""
-        out = np.full(self.n_weights, default)
+        numbers = np.full(self.n_weights, default)
         for name, value in values.items():
-            out[self[name].span] = value
-        return out
+            numbers[self[name].span] = value
+        return numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +142,7 @@ class LinearModel(BoundOnDemand):
     layout: WeightLayout | None = None
 
     def fill(self, w: Floats) -> Floats:
-        """The weights that act: all of ``w``."""
+        """The weights of the features: all of ``w``."""
         return w
 
     def bind(self, inputs: LinearInputs, engine: Engine) -> Features:

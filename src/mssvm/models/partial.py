@@ -1,8 +1,8 @@
-"""Linear models that train some of their weights only: others are known (``FixedWeights``) or left out, as zero.
+"""Linear models in which only some weights are trained: others are known (``FixedWeights``) or fixed at zero.
 
-Weights are left out (``ActiveWeights``) of terms with sparse features. Features of which many states are active are
-stored whole, because a loop over all states is faster than one over a list; the weights that this adds get no gradient
-and stay zero.
+``ActiveWeights`` stores no weights that are fixed at zero, in terms with sparse features. Features with many active
+states are stored whole, because a loop over all states is faster than one over a list; the weights that this adds get
+no gradient and stay zero.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WHOLE_FROM = 0.2  # share of a feature's states from which it is stored whole
 
 @dataclass(frozen=True, eq=False)
 class PartialFeatures:
-    """Features of a model in terms of the weights that train: v = expand(w) acts, its gradient is restricted."""
+    """Features as a function of the trained weights w: theta = Phi expand(w), and the gradient restricted to w."""
 
     features: Features
     weights: FixedWeights | ActiveWeights
@@ -38,7 +38,9 @@ class PartialFeatures:
         return self.weights.restrict(self.features.adjoint(mu))
 
     def joined(self, pair: Pair, cost: Potentials | None) -> Joined | None:
-        inner = self.features.joined(pair, cost) if isinstance(self.features, JoiningFeatures) else None
+        if not isinstance(self.features, JoiningFeatures):
+            return None
+        inner = self.features.joined(pair, cost)
         if inner is None:
             return None
 
@@ -51,9 +53,9 @@ class PartialFeatures:
 
 @dataclass(frozen=True, eq=False)
 class FixedWeights(BoundOnDemand):
-    """theta = Phi(x) v with v = ``values`` where these are no NaN, w elsewhere.
+    """theta = Phi(x) v with v = ``values`` where these are not NaN, w elsewhere.
 
-    Known weights get no gradient, so solvers leave them.
+    Known weights get no gradient, so solvers do not change them.
     """
 
     model: LinearModel
@@ -76,7 +78,7 @@ class FixedWeights(BoundOnDemand):
         return ~np.isnan(self.values)
 
     def fill(self, w: Floats) -> Floats:
-        """The weights that act: ``w`` with the known ones put in."""
+        """The weights of the features: ``w`` with the known ones put in."""
         return np.where(self.known, self.values, w)
 
     expand = fill
@@ -90,7 +92,11 @@ class FixedWeights(BoundOnDemand):
 
 @dataclass(frozen=True, eq=False)
 class ActiveWeights(BoundOnDemand):
-    """``model`` is over the weights stored, numbers ``stored`` of all ``n_all``; of these ``active`` are free."""
+    """A model over a subset of its weights.
+
+    ``stored`` are the numbers, among all ``n_all`` weights, of those that ``model`` is over; ``active`` are the
+    positions of the trained ones among them.
+    """
 
     model: LinearModel | FixedWeights
     n_all: int
@@ -109,8 +115,10 @@ class ActiveWeights(BoundOnDemand):
                 table[table.mean(axis=1) >= whole_from] = True
         stored = np.flatnonzero(whole)
         smaller = LinearModel(len(stored))
-        known = FixedWeights(smaller, model.values[stored]) if isinstance(model, FixedWeights) else smaller
-        return cls(known, model.n_weights, stored, np.flatnonzero(keep[stored]))
+        active = np.flatnonzero(keep[stored])
+        if isinstance(model, FixedWeights):
+            return cls(FixedWeights(smaller, model.values[stored]), model.n_weights, stored, active)
+        return cls(smaller, model.n_weights, stored, active)
 
     @property
     def n_weights(self) -> int:
@@ -118,7 +126,7 @@ class ActiveWeights(BoundOnDemand):
 
     @property
     def gradient_size(self) -> int:
-        """Numbers that one ``forward`` and ``adjoint`` write beside scores: more than there are weights."""
+        """Length of the weight vectors that one ``forward`` and ``adjoint`` write: more than ``n_weights``."""
         return 2 * len(self.stored) + len(self.active)
 
     def take(self, values: AnyArray) -> Any:
@@ -129,27 +137,28 @@ class ActiveWeights(BoundOnDemand):
 
     def fill(self, w: Floats) -> Floats:
         """All weights: ``w`` where free, known ones put in, 0 elsewhere."""
-        out = np.zeros(self.n_all)
-        out[self.stored] = self.model.fill(self.expand(w))
-        return out
+        weights = np.zeros(self.n_all)
+        weights[self.stored] = self.model.fill(self.expand(w))
+        return weights
 
     def expand(self, w: Floats) -> Floats:
         """The stored weights: ``w`` where free, 0 elsewhere."""
-        out = np.zeros(len(self.stored))
-        out[self.active] = w
-        return out
+        weights = np.zeros(len(self.stored))
+        weights[self.active] = w
+        return weights
 
     def restrict(self, gradient: Floats) -> Floats:
         return gradient[self.active]
 
     def inputs(self, x: LinearInputs) -> LinearInputs:
-        """The features of ``x`` for the weights stored; ``bind`` takes inputs of this kind."""
+        """``x`` with terms over the stored weights, as ``bind`` needs it."""
         return replace(x, terms=tuple(self._term(term) for term in x.terms))
 
     def bind(self, inputs: LinearInputs, engine: Engine) -> Features:
         return PartialFeatures(self.model.bind(inputs, engine), self)
 
     def _term(self, term: Term) -> Term:
+        """The term over the stored weights."""
         starts = term.block[:1] if term.one_block else term.block
         first = np.searchsorted(self.stored, starts)
         count = np.searchsorted(self.stored, starts + term.block_size) - first
@@ -157,9 +166,9 @@ class ActiveWeights(BoundOnDemand):
             return replace(term, block=first)
         if not has_optional_weights(term):
             raise InputError("weights can be left out only where a term has one block and sparse features.")
-        mine = self.stored[first[0] : first[0] + count[0]] - term.block[0]
-        begin = np.searchsorted(mine, np.arange(term.features.shape[1] + 1) * term.width)
-        return replace(term, block=first, active=ActiveStates(begin.astype(np.int64), mine % term.width))
+        in_block = self.stored[first[0] : first[0] + count[0]] - term.block[0]
+        feature_ptr = np.searchsorted(in_block, np.arange(term.features.shape[1] + 1) * term.width)
+        return replace(term, block=first, active=ActiveStates(feature_ptr.astype(np.int64), in_block % term.width))
 
 
 def has_optional_weights(term: Term) -> bool:

@@ -27,13 +27,17 @@ from mssvm.engines.base import Bound, Plan
 from mssvm.inference.base import Planner
 from mssvm.inference.components import Components
 from mssvm.losses import Hamming, Loss
-from mssvm.objectives.unified import Parts, Sample
+from mssvm.objectives.base import Parts
+from mssvm.objectives.sample import Sample
 
 
 @dataclass(frozen=True, eq=False)
 class ComponentScores:
-    """S_alpha of every component and border state, the term that is subtracted in it (as a positive number), and both
-    terms' beliefs; ``theta`` is what they were computed from."""
+    """S_alpha at ``theta`` of every component and border state.
+
+    ``subtracted`` is the term of S_alpha with the negative coefficient, as a positive number; ``beliefs`` are the
+    inference answers of both terms.
+    """
 
     theta: Potentials
     scores: Floats
@@ -87,11 +91,16 @@ class RenyiParts(Parts):
     def __init__(
         self, objective: RenyiMargin, view: Components, query: Query, truth: Query, delta: Potentials, planner: Planner
     ) -> None:
-        self.objective, self.batch, self.query, self.truth, self.delta = objective, view.source, query, truth, delta
-        self.planner, self.view = planner, view
-        pieces = planner(self.view.batch)
-        self._inner = [_exactly(pieces, self.view.query, eps) for _, eps in objective.terms]
-        self._outputs = planner(self.view.outputs)
+        self.objective = objective
+        self.view = view
+        self.batch = view.source
+        self.query = query
+        self.truth = truth
+        self.delta = delta
+        self.planner = planner
+        components = planner(view.batch)
+        self._inner = [_exactly(components, view.query, eps) for _, eps in objective.terms]
+        self._outputs = planner(view.outputs)
         self._scored: ComponentScores | None = None
 
     @cached_property
@@ -117,12 +126,13 @@ class RenyiParts(Parts):
         outer_theta, constant = self.view.output_theta(theta, self._scores(theta).scores)
         best = self._best(outer_theta)
         clamped = self.query.clamp(self.batch, np.flatnonzero(self.query.output), best.decode(self.view.outputs))
-        given = _exactly(self.planner(self.batch), clamped, 1.0)(theta)
-        return replace(given, value=best.value + constant)
+        given_outputs = _exactly(self.planner(self.batch), clamped, 1.0)(theta)
+        return replace(given_outputs, value=best.value + constant)
 
     def _part(self, outer_bound: Bound, theta: Potentials, outer_theta: Potentials) -> Belief:
-        """PS_y[eps_y] of S_alpha (with what ``outer_theta`` adds to outputs), made convex; its gradient in theta."""
-        view, inner = self.view, self._scores(theta)
+        """PS_y[eps_y] of S_alpha, made convex, and its gradient in theta; ``outer_theta`` has the scores of outputs."""
+        view = self.view
+        inner = self._scores(theta)
         potentials, constant = view.output_theta(outer_theta, inner.scores)
         outer = outer_bound(potentials)
         weights = view.weights(outer.mu)
@@ -136,16 +146,17 @@ class RenyiParts(Parts):
         return coefficient * weights + max(-coefficient, 0.0)
 
     def _scores(self, theta: Potentials) -> ComponentScores:
-        """The scores of all components; both parts of U are asked for at the same theta, one after the other.
+        """The scores of all components, cached for the last theta: both parts of U are evaluated one after the other.
 
-        One without an allowed assignment scores -inf and, having no part that varies, subtracts nothing.
+        A component without an allowed assignment scores -inf; its score does not vary, so it subtracts nothing.
         """
         if self._scored is not None and self._scored.theta is theta:
             return self._scored
         inner = self.view.component_theta(theta)
         beliefs = [bound(inner) for bound in self._inner]
         possible = beliefs[0].value > -np.inf
-        scores, subtracted = np.where(possible, 0.0, -np.inf), np.zeros(len(self.view.batch))
+        scores = np.where(possible, 0.0, -np.inf)
+        subtracted = np.zeros(len(self.view.batch))
         for (coefficient, _), belief in zip(self.objective.terms, beliefs, strict=True):
             value = np.where(possible, belief.value, 0.0)
             scores += coefficient * value
@@ -155,7 +166,7 @@ class RenyiParts(Parts):
 
 
 def _exactly(plan: Plan, query: Query, eps: float) -> Bound:
-    """Inference at one temperature that refuses to estimate: estimated scores make no bound and no certificate."""
+    """Inference at one temperature that raises where it is not exact: estimates give no bound and no certificate."""
     bound = plan.bind(query, eps, eps)
 
     def exact(theta: Potentials) -> Belief:

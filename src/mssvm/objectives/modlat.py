@@ -1,7 +1,7 @@
 """Learning with two models of the hidden variables (Kumar, Packer, Koller, ICML 2012), called ModLat in the paper.
 
-A conditional model P_theta(h | x, y) stands for what is uncertain in training; the predictor is the joint maximum of w.
-The loss is Hamming on outputs plus ``latent_weight`` times Hamming on hidden variables. Both are fitted by turns:
+A conditional model P_theta(h | x, y) represents the uncertainty about h in training; the predictor is the joint maximum
+of w. The loss is Hamming on outputs plus ``latent_weight`` times Hamming on hidden variables. Both are fitted by turns:
 
     w      min R(w) + C sum_i max_{y,h} {w.phi + E_{h'~P_theta} Delta(y_i, h', y, h)} - max_h w.phi(x_i, y_i, h)
     theta  min R(theta) + C sum_i E_{h~P_theta} Delta(h, h_i(w)) - beta E_{h,h'~P_theta} Delta(h, h')
@@ -26,10 +26,12 @@ from mssvm.engines.base import Bound, Engine, Features, Plan
 from mssvm.inference.base import Inference, Planner
 from mssvm.losses import Hamming, Loss, Zero
 from mssvm.models.base import Model
+from mssvm.objectives.base import Objective, Parts
+from mssvm.objectives.sample import Sample
 from mssvm.objectives.training import TrainingProblem
-from mssvm.objectives.unified import Objective, Parts, Sample, lssvm
+from mssvm.objectives.unified import lssvm
 
-STEP = 1e-3  # of the fourth-order difference below; its truncation error is of order STEP**4 / 30
+STEP = 1e-3  # of the fourth-order central difference, whose truncation error is of order STEP**4 / 30
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,15 +64,17 @@ class ModLatProblems:
 
     def dissimilarity(self, w: Floats, theta: Floats) -> Floats:
         """Per instance: expected loss between conditional model and predictor, less beta times the model's own."""
-        batch, hidden = self.sample.batch, self._hidden
-        p, best = self._conditional(theta).mu.unary, self._joint(w).mu.unary
-        query = self.sample.query
-        delta = self.loss.delta(batch, query.output, self.sample.truth, self.sample.site_weight)
+        batch = self.sample.batch
+        hidden = self._hidden
+        p = self._conditional(theta).mu.unary
+        best = self._joint(w).mu.unary
+        delta = self.loss.delta(batch, self.sample.query.output, self.sample.truth, self.sample.site_weight)
         cross = np.where(hidden, self.latent_weight * p * (1.0 - best), delta.unary * best)
         return _per_instance(batch, cross) - self.beta * _diversity(batch, hidden, self.latent_weight, p)
 
     @property
     def _hidden(self) -> Bools:
+        """Mask of the states of hidden variables."""
         return ~self.sample.query.output[self.sample.batch.state_var]
 
     def _conditional(self, theta: Floats) -> Belief:
@@ -116,7 +120,7 @@ class Agreement:
     eps_h: float = 1.0
 
     def at(self, eps_y: float, eps_h: float) -> Agreement:
-        """The conditional model is a likelihood at temperature one, whatever is asked."""
+        """Itself: the conditional model is a likelihood, always at temperature one."""
         return self
 
     def bind(self, sample: Sample, delta: Potentials, plan: Plan, planner: Planner) -> AgreementParts:
@@ -125,7 +129,7 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class AgreementParts(Parts):
-    """The agreement on a sample; nothing is subtracted."""
+    """The agreement on a sample; its minus part is zero."""
 
     objective: Agreement
     sample: Sample
@@ -133,12 +137,14 @@ class AgreementParts(Parts):
     bound: Bound
 
     def minus(self, theta: Potentials) -> Belief:
-        """Nothing is subtracted."""
+        """Zero."""
         zero = np.zeros(len(self.sample))
         return Belief(zero, Marginals.zeros(self.sample.batch), Status.exactly(zero, "nothing to infer"))
 
     def plus(self, theta: Potentials) -> tuple[Belief, int]:
-        batch, beta, latent_weight = self.sample.batch, self.objective.beta, self.objective.latent_weight
+        batch = self.sample.batch
+        beta = self.objective.beta
+        latent_weight = self.objective.latent_weight
         belief = self.bound(theta)
         p = belief.mu.unary
         hidden = ~self.sample.query.output[batch.state_var]
@@ -150,7 +156,8 @@ class AgreementParts(Parts):
     def _derivative(self, theta: Potentials, direction: Floats) -> Marginals:
         """d mu / dt of the conditional model at theta + t * direction (on unaries), at t = 0."""
         batch = self.sample.batch
-        unary, tables = np.zeros(batch.n_states), np.zeros(batch.n_mu_entries)
+        unary = np.zeros(batch.n_states)
+        tables = np.zeros(batch.n_mu_entries)
         for k, coefficient in ((-2, 1.0), (-1, -8.0), (1, 8.0), (2, -1.0)):
             mu = self.bound(Potentials(theta.unary + k * STEP * direction, theta.tables)).mu
             unary += coefficient * mu.unary
@@ -164,4 +171,5 @@ def _diversity(batch: Batch, hidden: Bools, latent_weight: float, p: Floats) -> 
 
 
 def _per_instance(batch: Batch, values: Floats) -> Floats:
+    """Sum of ``values`` (states) over each instance."""
     return sum_by(batch.owner[batch.state_var], values, len(batch))

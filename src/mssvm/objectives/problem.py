@@ -17,8 +17,11 @@ from mssvm.core.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """One evaluation: per-instance values, their weighted total, its gradient, and what inference reported."""
+class Evaluation:
+    """One evaluation: per-instance values, their weighted total, its gradient, and what inference reported.
+
+    ``converged`` counts the inference calls that did, ``floored`` the instances whose U+ was raised to U-.
+    """
 
     values: Floats
     total: float
@@ -30,18 +33,26 @@ class Part:
     exact: bool = True
 
     @classmethod
-    def union(cls, parts: Sequence[Part]) -> Part:
+    def union(cls, parts: Sequence[Evaluation]) -> Evaluation:
         """The evaluation of the union of disjoint sets of instances, in order."""
         if len(parts) == 1:
             return parts[0]
-        total, gradient = parts[0].total, parts[0].gradient.copy()
+        total = parts[0].total
+        gradient = parts[0].gradient.copy()
         for part in parts[1:]:
             total += part.total
             gradient += part.gradient
         values = np.concatenate([part.values for part in parts])
-        calls = [(p.plus_calls, p.minus_calls, p.converged, p.floored) for p in parts]
-        plus, minus, converged, floored = map(sum, zip(*calls, strict=True))
-        return cls(values, total, gradient, plus, minus, converged, floored, all(part.exact for part in parts))
+        return cls(
+            values,
+            total,
+            gradient,
+            plus_calls=sum(part.plus_calls for part in parts),
+            minus_calls=sum(part.minus_calls for part in parts),
+            converged=sum(part.converged for part in parts),
+            floored=sum(part.floored for part in parts),
+            exact=all(part.exact for part in parts),
+        )
 
 
 class Problem(Protocol):
@@ -84,15 +95,15 @@ class Problem(Protocol):
         """By how much plus_i and minus_i (raw) can rise, at most, when the temperatures are raised to these."""
         ...
 
-    def plus(self, w: Floats, instances: Ints | None = None) -> Part:
+    def plus(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         """Convex part, over the named instances (default all)."""
         ...
 
-    def minus(self, w: Floats, instances: Ints | None = None) -> Part:
+    def minus(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         """The convex function that is subtracted."""
         ...
 
-    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
+    def difference(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         """plus - minus in one pass."""
         ...
 

@@ -1,9 +1,9 @@
-"""Sums over blocks in an order that depends on the number of blocks alone, whoever sums which of them where.
+"""Sums over blocks in an order that depends on the number of blocks alone, not on the machines that sum them.
 
-Blocks are the leaves of a tree: ``FAN`` neighbours have one parent, whose sum is theirs from left to right, and so on
-to the root. A ``Stretch`` is the sum of a first few children of one parent, or of one child; whatever stretches the
-blocks were summed to before, on whatever machines, ``joined`` makes of them carries the same bits. Up to ``FAN`` blocks
-are plainly summed from left to right.
+Blocks are the leaves of a tree: ``FAN`` neighbours have one parent, whose value is the sum of theirs from left to
+right, and so on to the root. A ``Stretch`` is a partial sum: of one node, or of the first few children of one parent.
+However blocks were summed to stretches before, and on which machines, ``joined`` gives the same bits. Up to ``FAN``
+blocks are plainly summed from left to right.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mssvm.objectives.problem import Part
+from mssvm.objectives.problem import Evaluation
 
 FAN = 4
 
@@ -22,41 +22,50 @@ class Stretch:
 
     first: int
     last: int
-    part: Part
+    part: Evaluation
     level: int = 0
     count: int = 1
 
     @property
     def leads(self) -> bool:
-        """Whether its first node is the first child of its parent."""
+        """Whether the first node is the first child of its parent."""
         return bool(self.first % FAN ** (self.level + 1) == 0)
 
 
 def joined(stretches: Iterable[Stretch], n_blocks: int) -> list[Stretch]:
-    """Neighbouring stretches, in order, summed as far as the tree allows: to one if they are all of ``n_blocks``."""
-    out: list[Stretch] = []
+    """Neighbouring stretches, in order, summed as far as the tree allows: to one if they cover all of ``n_blocks``."""
+    stack: list[Stretch] = []
     for stretch in stretches:
-        out.append(stretch)
+        stack.append(stretch)
         while True:
-            last = out[-1]
-            if last.leads and (last.count == FAN or last.last == n_blocks) and last.last - last.first < n_blocks:
-                out[-1] = Stretch(last.first, last.last, last.part, last.level + 1)
-            elif len(out) > 1 and _adjoin(out[-2], last):
-                before = out[-2]
-                part = Part.union([before.part, last.part])
-                out[-2:] = [Stretch(before.first, last.last, part, last.level, before.count + 1)]
+            if _completes_parent(stack[-1], n_blocks):
+                children = stack.pop()
+                stack.append(Stretch(children.first, children.last, children.part, children.level + 1))
+            elif len(stack) > 1 and _adjoin(stack[-2], stack[-1]):
+                child = stack.pop()
+                siblings = stack.pop()
+                part = Evaluation.union([siblings.part, child.part])
+                stack.append(Stretch(siblings.first, child.last, part, child.level, siblings.count + 1))
             else:
                 break
-    return out
+    return stack
 
 
-def _adjoin(before: Stretch, last: Stretch) -> bool:
-    """Whether ``last`` is the next child of the parent whose first children ``before`` is the sum of."""
-    return before.level == last.level and before.leads and before.last == last.first and not last.leads
+def _completes_parent(stretch: Stretch, n_blocks: int) -> bool:
+    """Whether the stretch is the sum of all children of a parent, which is not the root's own sum already."""
+    is_root = stretch.last - stretch.first == n_blocks
+    has_all_children = stretch.count == FAN or stretch.last == n_blocks
+    return stretch.leads and has_all_children and not is_root
 
 
-def in_order(parts: Sequence[Part]) -> Part:
-    """The sum of all blocks."""
+def _adjoin(siblings: Stretch, child: Stretch) -> bool:
+    """Whether ``child`` is the next child of the parent whose first children ``siblings`` is the sum of."""
+    same_level = siblings.level == child.level
+    return same_level and siblings.leads and siblings.last == child.first and not child.leads
+
+
+def in_order(parts: Sequence[Evaluation]) -> Evaluation:
+    """The sum of all blocks, by the tree."""
     while len(parts) > 1:
-        parts = [Part.union(parts[k : k + FAN]) for k in range(0, len(parts), FAN)]
+        parts = [Evaluation.union(parts[k : k + FAN]) for k in range(0, len(parts), FAN)]
     return parts[0]

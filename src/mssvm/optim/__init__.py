@@ -3,10 +3,13 @@
     LBFGS          smooth members, and by falling temperatures the others; the default where inference is exact
     Subgradient    Algorithm 1 of the paper, and stochastic forms of it; the default where inference is not exact
     CCCP           Algorithm 2 of the paper around any other solver: the objective never rises
-    BCFW           block-coordinate Frank-Wolfe, CuttingPlane: convex problems, with a certified gap
+    BCFW           block-coordinate Frank-Wolfe: convex problems, with a certified gap
+    CuttingPlane   the constraint form of the paper's supplement: convex problems, with a certified gap
 
-``solver`` is their frame, ``run`` what they share during a call (trace, callbacks, early stopping, time limit),
-``checkpoint`` lets an interrupted run go on, ``alternate`` trains two sets of weights by turns, ``regulariser`` is R.
+``solver`` is their common loop, ``run`` the state they share during a call (``trace``, callbacks, early stopping, time
+limit), ``solution`` the result, ``dual`` the convex form of the last two, ``checkpoint`` resumes interrupted runs,
+``alternate`` trains two sets of weights by turns, ``regulariser`` is R. A new solver is one file: a state, ``begin``
+and ``step``.
 """
 
 from mssvm.optim.bcfw import BCFW
@@ -14,12 +17,32 @@ from mssvm.optim.cccp import CCCP
 from mssvm.optim.checkpoint import Checkpoint, checkpoints_of
 from mssvm.optim.cutting import CuttingPlane
 from mssvm.optim.lbfgs import LBFGS
+from mssvm.optim.outcome import Outcome
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.run import Callback, Outcome, Row, Validation
-from mssvm.optim.solver import Certificate, Solution, Solver, random_start
+from mssvm.optim.run import Validation
+from mssvm.optim.solution import Certificate, Solution
+from mssvm.optim.solver import Solver
+from mssvm.optim.starts import random_start
 from mssvm.optim.subgradient import Scaling, Stopping, Subgradient
+from mssvm.optim.trace import Callback, Row
 
 __all__ = [
-    "BCFW", "CCCP", "LBFGS", "Callback", "Certificate", "Checkpoint", "CuttingPlane", "Outcome", "Regulariser", "Row",
-    "Scaling", "Solution", "Solver", "Stopping", "Subgradient", "Validation", "checkpoints_of", "random_start",
-]  # fmt: skip
+    "BCFW",
+    "CCCP",
+    "LBFGS",
+    "Callback",
+    "Certificate",
+    "Checkpoint",
+    "CuttingPlane",
+    "Outcome",
+    "Regulariser",
+    "Row",
+    "Scaling",
+    "Solution",
+    "Solver",
+    "Stopping",
+    "Subgradient",
+    "Validation",
+    "checkpoints_of",
+    "random_start",
+]

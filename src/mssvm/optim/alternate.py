@@ -10,10 +10,10 @@ import numpy as np
 
 from mssvm.core.arrays import Floats
 from mssvm.objectives.problem import Problem
-from mssvm.optim.solver import Solution
+from mssvm.optim.solution import Solution
 
 Minimise = Callable[[Problem, Floats], Solution]
-"""A solver with its regulariser and whoever follows it."""
+"""A solver with its regulariser, callbacks and limits."""
 
 
 class TwoBlocks(Protocol):
@@ -30,7 +30,7 @@ def alternate(
     w: Floats,
     theta: Floats,
     *,
-    max_rounds: int = 10,
+    max_iter: int = 10,
     tolerance: float = 1e-3,
 ) -> tuple[Solution, Floats]:
     """Solve for w, then for theta, until the objective of w changes by less than ``tolerance`` of it.
@@ -38,20 +38,28 @@ def alternate(
     Each turn starts from the last one's weights. Returns the w of the lowest objective among the rounds, every one of
     which is a bound on the loss for that round's theta, and this theta.
     """
-    found: list[tuple[Solution, Floats]] = []
-    before, last = np.inf, None
-    for k in range(max_rounds):
+    rounds: list[tuple[Solution, Floats]] = []
+    previous_objective = np.inf
+    for k in range(max_iter):
         last = minimise(blocks.prediction_problem(theta), w)
-        found.append((last, theta))
-        close = abs(before - last.objective) <= tolerance * max(abs(last.objective), 1e-300)
-        if close or last.outcome.cut_short or k == max_rounds - 1:
+        rounds.append((last, theta))
+        change = abs(previous_objective - last.objective)
+        converged = change <= tolerance * max(abs(last.objective), 1e-300)
+        if converged or last.outcome.cut_short or k == max_iter - 1:
             break
-        w, before = last.w, last.objective
+        w = last.w
+        previous_objective = last.objective
         last = minimise(blocks.conditional_problem(w), theta)
         if last.outcome.cut_short:
             break
         theta = last.w
-    best, theta = min(found, key=lambda pair: pair[0].objective if np.isfinite(pair[0].objective) else np.inf)
-    if last is not None and last.outcome.cut_short:
+    best, theta = min(rounds, key=_objective)
+    if last.outcome.cut_short:
         best = replace(best, outcome=last.outcome, message=last.message)
     return best, theta
+
+
+def _objective(solved: tuple[Solution, Floats]) -> float:
+    """The objective of a round, infinite where it diverged."""
+    objective = solved[0].objective
+    return objective if np.isfinite(objective) else np.inf

@@ -9,7 +9,7 @@ moves weight among its planes, always from the lowest in use (a) to the highest 
 
 as often as it pays, on the small matrix of products between the planes' features; weight space is touched once a step.
 gap_i = c_i (plus_i(w) - sum_k alpha_k score_k) add up to a duality gap. Instances are drawn in proportion to their last
-known gaps; planes met before are tried first, and replace an oracle call when they promise enough of the gap
+known gaps; cached planes are tried first, and replace an oracle call when they promise enough of the gap
 (Osokin et al. 2016, Shah et al. 2015).
 """
 
@@ -23,19 +23,25 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.optim.dual import ConvexForm, duality_certificate, pairwise
-from mssvm.optim.run import Outcome, SolverRun, Stop, closed, impossible
-from mssvm.optim.solver import Certificate, Solver
+from mssvm.optim.former_names import former_names
+from mssvm.optim.outcome import Outcome, Stop, closed, impossible
+from mssvm.optim.run import SolverRun
+from mssvm.optim.solution import Certificate
+from mssvm.optim.solver import Solver
 
 UNIFORM = 0.1  # share of draws that ignore the gaps, which may be out of date
-MIX_ROUNDS, MIX_SHARE = 100, 1e-3  # how well one instance's planes are mixed at a visit
-HIT_OWN, HIT_MEAN = 0.25, 0.01  # a known plane is good enough above these shares of the own and the mean gap
+MIX_ROUNDS = 100  # at most, of pairwise steps among one instance's planes at a visit
+MIX_SHARE = 1e-3  # of the first round's difference of gradients, at which these steps end
+# A cached plane replaces an oracle call if it promises these shares of the instance's own and of the mean gap.
+HIT_OWN = 0.25
+HIT_MEAN = 0.01
 
 
 @dataclass
 class BCFWState:
     """Planes per instance in coordinates (rows mu_k), their offsets b_k, weights and last use; ``mean`` averages w.
 
-    ``lower`` is the bound of the last check: an interruption may leave v and the weights of an instance out of step.
+    ``lower`` is the bound of the last check: an interruption may leave v and the mixture of an instance inconsistent.
     """
 
     u: Floats
@@ -55,12 +61,13 @@ class BCFWState:
     n_pass: int = 0
 
 
+@former_names(max_passes="max_iter")
 @dataclass(frozen=True)
 class BCFW(Solver[BCFWState]):
     """Block-coordinate Frank-Wolfe.
 
     Stops when the duality gap is at most ``tolerance`` times the objective and not negative, checked every
-    ``check_every`` passes, or after ``max_passes``. ``n_planes`` is the number of planes kept an instance;
+    ``check_every`` passes, or after ``max_iter`` passes. ``n_planes`` is the number of planes kept an instance;
     ``cached_passes`` the passes over known planes, free of inference, after each pass with the oracle; ``seed`` that of
     the order of visits.
 
@@ -68,7 +75,7 @@ class BCFW(Solver[BCFWState]):
     1.0
     """
 
-    max_passes: int = 100
+    max_iter: int = 100
     tolerance: float = 1e-3
     n_planes: int = 20
     cached_passes: int = 5
@@ -79,39 +86,50 @@ class BCFW(Solver[BCFWState]):
     warm: ClassVar[tuple[str, ...]] = ("planes", "offsets", "alpha", "used", "products")
 
     def __post_init__(self) -> None:
-        if min(self.max_passes, self.n_planes, self.check_every) < 1 or self.cached_passes < 0:
-            raise InputError("BCFW needs max_passes, n_planes and check_every >= 1, and cached_passes >= 0.")
+        if min(self.max_iter, self.n_planes, self.check_every) < 1 or self.cached_passes < 0:
+            raise InputError("BCFW needs max_iter, n_planes and check_every >= 1, and cached_passes >= 0.")
 
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=tolerance)
 
     def limit(self, temperatures: tuple[float, float]) -> int:
-        return -(-self.max_passes // self.check_every)
+        return -(-self.max_iter // self.check_every)
 
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> BCFWState:
         form = ConvexForm.of(run, "BCFW", by_instance=True)
         n = run.problem.n_instances
-        kept = {key: [x.copy() for x in warm[key]] for key in self.warm} if warm else self._first_planes(run, form)
+        cached: dict[str, Any]
+        if warm:
+            cached = {name: [array.copy() for array in warm[name]] for name in self.warm}
+        else:
+            cached = self._first_planes(run, form)
         v = form.u.copy()
         for i in range(n):
             run.check_time()
-            v -= run.problem.scale[i] * run.problem.features_of(i, kept["alpha"][i] @ kept["planes"][i])
+            mixture = cached["alpha"][i] @ cached["planes"][i]
+            v -= run.problem.scale[i] * run.problem.features_of(i, mixture)
         rng = np.random.default_rng(self.seed)
-        return BCFWState(form.u, form.constant, v, gaps=np.ones(n), mean=form.point(v), rng=rng, **kept)
+        return BCFWState(form.u, form.constant, v, gaps=np.ones(n), mean=form.point(v), rng=rng, **cached)
 
     def _first_planes(self, run: SolverRun, form: ConvexForm) -> dict[str, Any]:
-        """The planes at the start, whose values are also the objective there."""
-        planes, offsets, plus, w = [], [], 0.0, run.regulariser.project(run.w0)
+        """The planes at the start, and the objective there from their values."""
+        w = run.regulariser.project(run.w0)
+        planes = []
+        offsets = []
+        plus = 0.0
         for i in range(run.problem.n_instances):
             value, mu = run.atom(w, i)
             planes.append(mu[None])
             offsets.append(np.array([value - mu @ run.problem.scores_of(i, w)]))
             plus += run.problem.scale[i] * value
         run.record(w, form.primal(w, plus))
-        used = [np.zeros(1, dtype=np.int64) for _ in planes]
-        alpha = [np.ones(1) for _ in planes]
-        products = [self._products(run, form.r, i, mu, mu[0]) for i, mu in enumerate(planes)]
-        return dict(zip(self.warm, (planes, offsets, alpha, used, [p[None] for p in products]), strict=True))
+        return {
+            "planes": planes,
+            "offsets": offsets,
+            "alpha": [np.ones(1) for _ in planes],
+            "used": [np.zeros(1, dtype=np.int64) for _ in planes],
+            "products": [self._products(run, form.r, i, mu, mu[0])[None] for i, mu in enumerate(planes)],
+        }
 
     def _products(self, run: SolverRun, r: Floats, i: int, planes: Floats, mu: Floats) -> Floats:
         """(Phi mu_k).(Phi mu / r) for every plane k, through coordinates."""
@@ -131,38 +149,39 @@ class BCFW(Solver[BCFWState]):
         gap = self._check(run, state, form)
         if closed(gap, run.best.objective, self.tolerance):
             raise Stop(Outcome.CONVERGED, f"The duality gap fell to {gap:.4g} after {state.n_pass} passes.")
-        if state.n_pass >= self.max_passes:
-            raise Stop(Outcome.BUDGET, f"All {self.max_passes} passes were run; the duality gap is {gap:.4g}.")
+        if state.n_pass >= self.max_iter:
+            raise Stop(Outcome.BUDGET, f"All {self.max_iter} passes were run; the duality gap is {gap:.4g}.")
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
-        """The lowest objective, but the last weights where inference missed maxima: there the lowest estimate is found
-        where it missed the most."""
+        """The lowest objective; the last weights where inference missed maxima, since it missed the most at the lowest
+        estimate."""
         return run.chosen(last=run.negative_gaps > 0)
 
     def certificate(self, run: SolverRun, state: BCFWState, objective: float) -> Certificate:
         return duality_certificate(run, objective, state.lower)
 
     def _lower(self, run: SolverRun, state: BCFWState, form: ConvexForm) -> float:
+        """The dual value of the mixtures: a lower bound on the objective."""
         mixed = np.array([alpha @ b for alpha, b in zip(state.alpha, state.offsets, strict=True)])
         return form.dual(state.v, float(run.problem.scale @ mixed))
 
     def _check(self, run: SolverRun, state: BCFWState, form: ConvexForm) -> float:
         """Evaluate the current and the averaged weights; renew every instance's gap at the current ones."""
-        w, lower = form.point(state.v), self._lower(run, state, form)
+        w = form.point(state.v)
+        lower = self._lower(run, state, form)
         state.lower = lower
         part = run.count(run.problem.plus(w))
         at_mean = form.primal(state.mean, run.count(run.problem.plus(state.mean)).total)
         at_w = form.primal(w, part.total)
         mixed = [state.alpha[i] @ _scores(run, state, i, w) for i in range(run.problem.n_instances)]
         state.gaps = np.maximum(run.problem.scale * (part.values - np.array(mixed)), 0.0)
-        gradient = part.gradient - form.u
-        norm = run.gradient_norm(w, gradient)
-        lowest = min(at_w, at_mean, run.best.objective)
+        gap = min(at_w, at_mean, run.best.objective) - lower
         if at_mean < at_w:
-            run.record(state.mean, at_mean, gap=lowest - lower)
+            run.record(state.mean, at_mean, gap=gap)
         else:
-            run.record(w, at_w, gap=lowest - lower, gradient_norm=norm)
-        return lowest - lower
+            norm = run.gradient_norm(w, part.gradient - form.u)
+            run.record(w, at_w, gap=gap, gradient_norm=norm)
+        return gap
 
     def _visit(self, run: SolverRun, state: BCFWState, form: ConvexForm, i: int, oracle: bool) -> None:
         """One step on instance i, towards a known plane or a new one."""
@@ -177,7 +196,7 @@ class BCFW(Solver[BCFWState]):
             run.negative_gaps += impossible(value - mixed, value)
             state.gaps[i] = max(c * (value - mixed), 0.0)
             if value > scores.max():
-                self._keep(run, state, form.r, i, mu, value - float(mu @ run.problem.scores_of(i, w)))
+                self._store(run, state, form.r, i, mu, value - float(mu @ run.problem.scores_of(i, w)))
                 scores = _scores(run, state, i, w)
         self._mix(run, state, i, scores)
         state.steps += 1
@@ -187,7 +206,8 @@ class BCFW(Solver[BCFWState]):
 
     def _mix(self, run: SolverRun, state: BCFWState, i: int, scores: Floats) -> None:
         """Find better weights for the planes of instance i, the others held fixed."""
-        c, alpha = float(run.problem.scale[i]), state.alpha[i].copy()
+        c = float(run.problem.scale[i])
+        alpha = state.alpha[i].copy()
         if c == 0.0 or len(alpha) == 1:
             return
         one_group = np.zeros(len(alpha), dtype=np.int64)
@@ -198,20 +218,24 @@ class BCFW(Solver[BCFWState]):
             state.used[i][alpha > 0] = state.steps
             state.alpha[i] = alpha
 
-    def _keep(self, run: SolverRun, state: BCFWState, r: Floats, i: int, mu: Floats, b: float) -> None:
-        """Store a plane with weight 0; when the store is full it takes the place of one that is not needed."""
+    def _store(self, run: SolverRun, state: BCFWState, r: Floats, i: int, mu: Floats, offset: float) -> None:
+        """Cache a plane with weight 0; in a full cache it takes the place of one that is not needed."""
         if len(state.offsets[i]) < self.n_planes:
             k = len(state.offsets[i])
             state.planes[i] = np.vstack([state.planes[i], mu])
-            state.offsets[i] = np.append(state.offsets[i], b)
+            state.offsets[i] = np.append(state.offsets[i], offset)
             state.alpha[i] = np.append(state.alpha[i], 0.0)
             state.used[i] = np.append(state.used[i], state.steps)
             state.products[i] = np.pad(state.products[i], (0, 1))
         else:
             k = _vacate(state.planes[i], state.offsets[i], state.alpha[i], state.used[i], state.products[i])
-            state.planes[i][k], state.offsets[i][k], state.alpha[i][k], state.used[i][k] = mu, b, 0.0, state.steps
+            state.planes[i][k] = mu
+            state.offsets[i][k] = offset
+            state.alpha[i][k] = 0.0
+            state.used[i][k] = state.steps
         row = self._products(run, r, i, state.planes[i], mu)
-        state.products[i][k], state.products[i][:, k] = row, row
+        state.products[i][k] = row
+        state.products[i][:, k] = row
 
 
 def _scores(run: SolverRun, state: BCFWState, i: int, w: Floats) -> Floats:
@@ -238,5 +262,7 @@ def _vacate(planes: Floats, offsets: Floats, alpha: Floats, used: Ints, products
 def _draw(gaps: Floats, n: int, rng: np.random.Generator) -> Ints:
     """``n`` instances, in proportion to their gaps but for a share drawn evenly."""
     total = gaps.sum()
-    p = np.full(n, 1.0 / n) if total <= 0 else UNIFORM / n + (1.0 - UNIFORM) * gaps / total
+    p = np.full(n, 1.0 / n)
+    if total > 0:
+        p = UNIFORM / n + (1.0 - UNIFORM) * gaps / total
     return rng.choice(n, size=n, p=p / p.sum())

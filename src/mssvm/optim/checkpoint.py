@@ -19,7 +19,7 @@ from mssvm.core.arrays import AnyArray
 from mssvm.core.errors import InputError
 from mssvm.core.files import Reader, Writer, digest_of, replacing
 
-FORMAT = "mssvm-checkpoint-4"
+FORMAT = "mssvm-checkpoint-5"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def checkpoints_of(path: str | Path) -> list[Path]:
 
 @dataclass
 class Saver:
-    """The checkpoint of one run, which its fingerprint tells from others."""
+    """Reads and writes the checkpoint of one run, identified by its fingerprint."""
 
     checkpoint: Checkpoint
     fingerprint: str
@@ -70,7 +70,7 @@ class Saver:
         return time.monotonic() - self.last >= self.checkpoint.every_seconds
 
     def load(self) -> dict[str, Any] | None:
-        """What was saved, or None where there is nothing; refuses a file that belongs to another run."""
+        """The saved run and state, or None without a file; refuses a file that belongs to another run."""
         if not self.path.exists():
             return None
         header, arrays = _read(self.path)
@@ -103,12 +103,14 @@ def digest(*parts: object) -> str:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    """Header and arrays of a checkpoint file; refuses a damaged one and other formats."""
     try:
         with safe_open(path, framework="numpy") as file:
             meta = file.metadata() or {}
             if meta.get("format") != FORMAT:
                 raise InputError(f"{path} is not a checkpoint of format {FORMAT}; delete it or name another file.")
-            text, arrays = meta.get("mssvm", ""), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            text = meta.get("mssvm", "")
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise InputError(f"{path} cannot be read as a checkpoint ({error}); delete it or name another file.") from error
     if meta.get("digest") != digest_of(text, arrays):

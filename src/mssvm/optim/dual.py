@@ -20,9 +20,10 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.library import FLOAT, FLOATS, INT, INTS, Function
+from mssvm.optim.outcome import impossible
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.run import SolverRun, impossible
-from mssvm.optim.solver import Certificate
+from mssvm.optim.run import SolverRun
+from mssvm.optim.solution import Certificate
 
 NEGLIGIBLE = 1e-6
 PAIRWISE = Function(
@@ -39,7 +40,7 @@ PAIRWISE = Function(
 
 @dataclass(frozen=True, eq=False)
 class ConvexForm:
-    """R with its strengths r, u and the constant."""
+    """min_w R(w) + P(w) - u.w + constant; ``r`` are the strengths of R."""
 
     regulariser: Regulariser
     u: Floats
@@ -49,8 +50,8 @@ class ConvexForm:
     def of(cls, run: SolverRun, solver: str, by_instance: bool) -> ConvexForm:
         """Read the linear part off its value and gradient at the start; refuse a problem that has none.
 
-        ``by_instance``: the solver visits single instances. Whether it may is asked before convexity, so that nobody is
-        sent from ``BCFW`` to ``CCCP(inner=BCFW())`` on a cluster, where neither runs.
+        ``by_instance``: the solver visits single instances. This is checked before convexity, so that on a cluster no
+        error message recommends ``CCCP(inner=BCFW())``, which does not run there either.
         """
         run.regulariser.demand_smooth(solver)
         if by_instance and not run.problem.has_atoms:
@@ -121,35 +122,42 @@ def solve_simplices(H: Floats, q: Floats, group: Ints, start: Floats) -> tuple[F
 
 
 def _value(H: Floats, q: Floats, a: Floats) -> float:
+    """The objective of the quadratic program."""
     return float(0.5 * a @ (H @ a) - q @ a)
 
 
 def _interior_point(H: Floats, q: Floats, group: Ints) -> Floats | None:
+    """Feasible weights by piqp; None where it fails."""
     import piqp
 
-    k, groups = len(q), np.unique(group)
+    k = len(q)
+    groups = np.unique(group)
     scale = max(float(np.abs(np.diag(H)).max()), 1e-300)
     solver = piqp.DenseSolver()
-    solver.settings.eps_abs = solver.settings.eps_rel = 1e-10
+    solver.settings.eps_abs = 1e-10
+    solver.settings.eps_rel = 1e-10
     sums = np.asfortranarray((group[None, :] == groups[:, None]).astype(np.float64))
     P = np.asfortranarray((H + H.T) / (2 * scale))
     solver.setup(P, -q / scale, sums, np.ones(len(groups)), x_l=np.zeros(k), x_u=np.ones(k))
     status = solver.solve()
     a = np.asarray(solver.result.x, dtype=np.float64)
-    # Interior points give every plane some weight; without it, idle planes can be told from the others.
+    # Interior points give every plane some weight; rounded to zero, it shows which planes are idle.
     a = np.where(a > NEGLIGIBLE, a, 0.0)
     if status != piqp.PIQP_SOLVED or not np.all(np.isfinite(a)):
         return None
     index = np.searchsorted(groups, group)
     totals = np.bincount(index, weights=a, minlength=len(groups))
-    return None if np.any(totals <= 0) else np.asarray(a / totals[index])
+    if np.any(totals <= 0):
+        return None
+    return np.asarray(a / totals[index])
 
 
 def pairwise(H: Floats, gradient: Floats, a: Floats, group: Ints, n_groups: int, max_rounds: int, share: float) -> None:
-    """Move weight from the worst plane in use to the best one of its group, with exact line search, in place.
+    """Pairwise Frank-Wolfe steps on the quadratic program, in place: weight moves from the worst plane that has some to
+    the best one of its group, with exact line search.
 
-    ``gradient`` = Ha - q is kept up to date. Ends when no group's difference of gradients exceeds ``share`` of the
-    largest one met in the first round.
+    ``gradient`` = Ha - q is updated. Ends when no group's difference of gradients exceeds ``share`` of the largest one
+    of the first round.
     """
     PAIRWISE(
         hessian=np.ascontiguousarray(H),

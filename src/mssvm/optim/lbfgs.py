@@ -6,32 +6,39 @@ t log n, so the last stage is off by at most sum_i c_i t log |Y_i| (and twice t 
 smoothed too).
 
 Directions are those of the two-loop recursion, steps are found by a line search for the weak Wolfe conditions. With an
-absolute-value penalty or weights held non-negative the method is orthant-wise: weights at zero that the penalty or the
-bound holds there are left out, the others move along a path that is cut off where a weight would change its sign.
+absolute-value penalty or weights held non-negative the method is orthant-wise (Andrew & Gao 2007): weights at zero that
+the penalty or the bound holds there are left out, the others move along a path that is cut off where a weight would
+change its sign.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
+from mssvm.optim.former_names import former_names
+from mssvm.optim.outcome import Outcome, Stop, impossible
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.run import NAN, Outcome, SolverRun, Stop, impossible
-from mssvm.optim.solver import Certificate, Solver
+from mssvm.optim.run import SolverRun
+from mssvm.optim.solution import Certificate
+from mssvm.optim.solver import Solver
+from mssvm.optim.trace import NAN
 
 STAGE_TOLERANCE = 1e-3  # of the stages that only lead to the last one
 PERIOD = 10  # iterations over which progress is measured
-STILL, STILL_SHARE = 3, 1e-2  # these few iterations are enough where progress is less than this share of the tolerance
-ENOUGH_FALL, ENOUGH_FLATTER = 1e-4, 0.9  # of the Wolfe conditions: shares of the slope at the start of a search
-MOST_TRIALS = 20  # of a line search
-CURVATURE = 1e-10  # least s.y / y.y of a pair that is kept
+# A shorter period is enough where progress is less than this share of the tolerance.
+SHORT_PERIOD = 3
+SHORT_PERIOD_SHARE = 1e-2
+# The weak Wolfe conditions, as shares of the slope at the start of a search.
+SUFFICIENT_DECREASE = 1e-4
+SUFFICIENT_FLATTENING = 0.9
+MAX_TRIALS = 20  # of a line search
+MIN_CURVATURE = 1e-10  # s.y / y.y of a pair that is kept
 
 Evaluate = Callable[[Floats], tuple[float, Floats]]
 Pairs = tuple[tuple[Floats, Floats], ...]
@@ -39,8 +46,11 @@ Pairs = tuple[tuple[Floats, Floats], ...]
 
 @dataclass
 class LBFGSState:
-    """Where a stage is: its objective and gradient at ``w`` (NaN before the first evaluation), the last objectives, and
-    the pairs (change of weights, change of gradient) that hold the curvature. Values are replaced, never changed."""
+    """The objective and its gradient at ``w`` at the temperatures of the stage (NaN before the first evaluation).
+
+    ``recent`` are the last objectives, ``pairs`` the (change of weights, change of gradient) that hold the curvature.
+    Values are replaced, never changed in place.
+    """
 
     w: Floats
     gradient: Floats
@@ -51,33 +61,30 @@ class LBFGSState:
     pairs: Pairs = ()
 
 
+@former_names(floors="schedule", max_iterations="max_iter")
 @dataclass(frozen=True)
 class LBFGS(Solver[LBFGSState]):
     """L-BFGS at falling temperatures.
 
     ``schedule`` has the temperatures below which no stage goes (members that are smooth already have one stage). A
-    stage ends after ``max_iterations``, or when ten iterations together lower the objective by less than ``tolerance``
-    of it (or three by hardly anything), or when no component of the gradient exceeds ``gradient_tolerance``;
-    ``memory`` is the number of pairs kept. ``floors`` is the former name of ``schedule``.
+    stage ends after ``max_iter`` iterations, or when ten together lower the objective by less than ``tolerance`` of it
+    (or three by hardly anything), or when no component of the gradient exceeds ``gradient_tolerance``; ``memory`` is
+    the number of pairs kept.
 
-    >>> ms.SSVM(ms.Chain(), solver=ms.solvers.LBFGS(schedule=(1.0, 0.1), max_iterations=100)).fit(X, y).score(X, y)
+    >>> ms.SSVM(ms.Chain(), solver=ms.solvers.LBFGS(schedule=(1.0, 0.1), max_iter=100)).fit(X, y).score(X, y)
     1.0
     """
 
     schedule: Sequence[float] = (1, 1 / 4, 1 / 16, 1 / 32)
-    max_iterations: int = 500
+    max_iter: int = 500
     tolerance: float = 1e-4
     gradient_tolerance: float = 1e-5
     memory: int = 10
-    floors: InitVar[Sequence[float] | None] = None
 
     state_type: ClassVar[type] = LBFGSState
     repeatable: ClassVar[bool] = True
 
-    def __post_init__(self, floors: Sequence[float] | None) -> None:
-        if floors is not None:
-            warnings.warn("LBFGS(floors=...) is now LBFGS(schedule=...).", FutureWarning, stacklevel=3)
-            object.__setattr__(self, "schedule", floors)
+    def __post_init__(self) -> None:
         fall = list(self.schedule)
         if not fall or not min(fall) > 0 or fall != sorted(fall)[::-1]:
             raise InputError(f"schedule must be falling temperatures > 0, got {self.schedule}.")
@@ -104,78 +111,103 @@ class LBFGS(Solver[LBFGSState]):
     def limit(self, temperatures: tuple[float, float]) -> int:
         """Every stage but that at the target itself also records where it ends."""
         stages = self.stages(temperatures)
-        return len(stages) * (self.max_iterations + (stages[0] != temperatures))
+        return len(stages) * (self.max_iter + (stages[0] != temperatures))
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
-        """The last weights where approximate inference was smoothed: how its error changes with the temperature says more
-        about objectives at the target than the weights do, and weights of zero have no error."""
+        """The last weights where approximate inference was smoothed: how its error changes with the temperature says
+        more about objectives at the target than the weights do, and weights of zero have no error."""
         smoothed = self.stages(run.problem.temperatures)[-1] != run.problem.temperatures
         return run.chosen(last=smoothed and not run.tally.exact)
 
-    def near(self) -> Self:
+    def for_warm_start(self) -> Self:
         """The last stage alone."""
         return replace(self, schedule=tuple(self.schedule[-1:]))
 
     def step(self, run: SolverRun, state: LBFGSState) -> None:
         stages = self.stages(run.problem.temperatures)
-        at, last = stages[state.stage], state.stage == len(stages) - 1
-        target = at == run.problem.temperatures
-        problem = None if target else run.problem.at(*at)
+        temperatures = stages[state.stage]
+        last = state.stage == len(stages) - 1
+        target = temperatures == run.problem.temperatures
+        problem = None if target else run.problem.at(*temperatures)
 
         def evaluate(w: Floats) -> tuple[float, Floats]:
             value, part = run.objective(w, problem)
             return value, run.regulariser.gradient(w) + part.gradient
 
         if not state.recent:
-            self._arrive(run, state, at, state.w, *evaluate(state.w))
+            self._arrive(run, state, temperatures, state.w, *evaluate(state.w))
         slope = run.regulariser.stationarity(state.w, state.gradient)
-        ended = self._ended(state, slope, last)
-        if not ended:
-            search = partial(line_search, run.regulariser, evaluate, state.w, state.value, slope)
-            found = search(state.pairs)
-            if found is None and state.pairs:  # without memory where it misleads
-                state.pairs = ()
-                found = search(())
-            if found is not None:
-                self._arrive(run, state, at, *found)
+        reason = self._end_of_stage(state, slope, last)
+        if not reason:
+            point = self._next_point(run.regulariser, evaluate, state, slope)
+            if point is not None:
+                self._arrive(run, state, temperatures, *point)
                 return
-            ended = "no step lowers the objective further"
+            reason = "no step lowers the objective further"
         if not target:
             run.record(state.w, run.objective(state.w)[0])
         if last:
-            kind = Outcome.BUDGET if state.iteration >= self.max_iterations else Outcome.CONVERGED
-            raise Stop(kind, f"L-BFGS ended at temperatures {at[0]:g} and {at[1]:g}: {ended}.")
-        state.stage, state.iteration, state.recent, state.pairs = state.stage + 1, 0, (), ()
+            outcome = Outcome.BUDGET if state.iteration >= self.max_iter else Outcome.CONVERGED
+            eps_y, eps_h = temperatures
+            raise Stop(outcome, f"L-BFGS ended at temperatures {eps_y:g} and {eps_h:g}: {reason}.")
+        state.stage += 1
+        state.iteration = 0
+        state.recent = ()
+        state.pairs = ()
 
-    def _ended(self, state: LBFGSState, slope: Floats, last: bool) -> str:
-        """Why the stage is over, if it is."""
+    def _next_point(
+        self, regulariser: Regulariser, evaluate: Evaluate, state: LBFGSState, slope: Floats
+    ) -> tuple[Floats, float, Floats] | None:
+        """A lower point with its value and gradient; where the curvature pairs mislead, they are forgotten."""
+        point = line_search(regulariser, evaluate, state.w, state.value, slope, state.pairs)
+        if point is None and state.pairs:
+            state.pairs = ()
+            point = line_search(regulariser, evaluate, state.w, state.value, slope, ())
+        return point
+
+    def _end_of_stage(self, state: LBFGSState, slope: Floats, last: bool) -> str:
+        """Why the stage is over; empty while it is not."""
         if float(np.abs(slope).max(initial=0.0)) <= self.gradient_tolerance:
             return f"no component of the gradient exceeds {self.gradient_tolerance:g}"
         tolerance = self.tolerance if last else max(self.tolerance, STAGE_TOLERANCE)
-        for period, most in ((PERIOD, tolerance), (STILL, STILL_SHARE * tolerance)):
-            if len(state.recent) > period and state.recent[-1 - period] - state.value <= most * abs(state.value):
-                share = (state.recent[-1 - period] - state.value) / max(abs(state.value), 1e-300)
-                return f"the last {period} iterations lowered the objective by {share:.1e} of it"
-        if state.iteration >= self.max_iterations:
-            return f"all {self.max_iterations} iterations were used"
+        for period, share in ((PERIOD, tolerance), (SHORT_PERIOD, SHORT_PERIOD_SHARE * tolerance)):
+            if len(state.recent) <= period:
+                continue
+            decrease = state.recent[-1 - period] - state.value
+            if decrease <= share * abs(state.value):
+                relative = decrease / max(abs(state.value), 1e-300)
+                return f"the last {period} iterations lowered the objective by {relative:.1e} of it"
+        if state.iteration >= self.max_iter:
+            return f"all {self.max_iter} iterations were used"
         return ""
 
     def _arrive(
-        self, run: SolverRun, state: LBFGSState, at: tuple[float, float], w: Floats, value: float, gradient: Floats
+        self,
+        run: SolverRun,
+        state: LBFGSState,
+        temperatures: tuple[float, float],
+        w: Floats,
+        value: float,
+        gradient: Floats,
     ) -> None:
-        """A stage begins, or an iteration is over: go to ``w`` and keep the pair that leads there. The start of a later
-        stage is in the trace already."""
+        """Move to ``w``, at the start of a stage or the end of an iteration, and keep the curvature pair of the step.
+
+        The start of a later stage is in the trace already.
+        """
         if state.recent:
-            s, y = w - state.w, gradient - state.gradient
-            if s @ y > CURVATURE * (y @ y):
+            s = w - state.w
+            y = gradient - state.gradient
+            if s @ y > MIN_CURVATURE * (y @ y):
                 state.pairs = (*state.pairs, (s, y))[-self.memory :]
             state.iteration += 1
-        state.w, state.value, state.gradient = w, value, gradient
+        state.w = w
+        state.value = value
+        state.gradient = gradient
         state.recent = (*state.recent, value)[-PERIOD - 1 :]
         if state.iteration or not run.rows:
             slope = run.regulariser.stationarity(w, gradient)
             with np.errstate(over="ignore"):
-                run.record(w, value, gradient_norm=float(np.linalg.norm(slope)), temperatures=at)
+                run.record(w, value, gradient_norm=float(np.linalg.norm(slope)), temperatures=temperatures)
 
     def tightened(self, tolerance: float) -> Self:
         return replace(self, tolerance=min(1e-2 * tolerance, 1e-3))
@@ -201,54 +233,78 @@ class LBFGS(Solver[LBFGSState]):
 def line_search(
     regulariser: Regulariser, evaluate: Evaluate, w: Floats, value: float, slope: Floats, pairs: Pairs
 ) -> tuple[Floats, float, Floats] | None:
-    """A point from ``w`` on, on a line that is cut off at kinks, which is lower by enough, with its value and gradient:
-    the first that is also flatter by enough, if there are no kinks, else the first. None where there seems to be none.
-    ``slope`` is the gradient or, at a kink, the smallest of the subgradients."""
-    d = -against(regulariser, w, slope, pairs)
-    fall = float(slope @ d)
-    if not fall < 0:
+    """The first point w + t d that meets the weak Wolfe conditions, with its value and gradient; None if none is met.
+
+    ``slope`` is the gradient or, at a kink, the smallest of the subgradients. With kinks points are projected to the
+    orthant of the step, and sufficient decrease alone decides. Where no trial is flat enough, the last one that was
+    low enough is returned.
+    """
+    d = -two_loop_direction(regulariser, w, slope, pairs)
+    initial_slope = float(slope @ d)
+    if not initial_slope < 0:
         return None
     t = 1.0 if pairs else min(1.0, 1.0 / float(np.linalg.norm(slope)))
-    low, high, lowest, steepness = 0.0, np.inf, value, fall
-    found: tuple[Floats, float, Floats] | None = None
-    for _ in range(MOST_TRIALS):
-        point, expected = w + t * d, t * fall
+    # The bracket: its lower end with value and slope, and its upper end.
+    low = 0.0
+    low_value = value
+    low_slope = initial_slope
+    high = np.inf
+    accepted: tuple[Floats, float, Floats] | None = None
+    for _ in range(MAX_TRIALS):
+        point = w + t * d
+        expected = t * initial_slope
         if regulariser.kinked:
             point = regulariser.within(point, w, slope)
             expected = float(slope @ (point - w))
-        new, gradient = evaluate(point)
-        if not new <= value + ENOUGH_FALL * expected:
+        new_value, gradient = evaluate(point)
+        if not new_value <= value + SUFFICIENT_DECREASE * expected:
             high = t
-            bend = new - lowest - steepness * (t - low)  # of the parabola through both ends
-            inner = -steepness * (t - low) / (2 * bend) if np.isfinite(bend) and bend > 0 else 0.5
-            t = low + float(np.clip(inner, 0.1, 0.5)) * (high - low)
+            t = low + _parabola_minimum(low_slope * (t - low), new_value - low_value) * (high - low)
             continue
-        found = point, new, gradient
-        slope_there = float(gradient @ d)
-        if regulariser.kinked or slope_there >= ENOUGH_FLATTER * fall:
+        accepted = (point, new_value, gradient)
+        new_slope = float(gradient @ d)
+        if regulariser.kinked or new_slope >= SUFFICIENT_FLATTENING * initial_slope:
             break
-        low, lowest, steepness = t, new, slope_there
+        low = t
+        low_value = new_value
+        low_slope = new_slope
         t = 2 * t if np.isinf(high) else 0.5 * (low + high)
-    return found
+    return accepted
 
 
-def against(regulariser: Regulariser, w: Floats, slope: Floats, pairs: Pairs) -> Floats:
-    """H slope, H the inverse curvature of the pairs among the free weights; uphill in any case."""
-    kinks = regulariser.kinks(len(w)) if regulariser.kinked else None
-    free = None if kinks is None else (w != 0) | (slope != 0) | ~kinks
-    q, known = slope.copy(), []
+def _parabola_minimum(slope: float, rise: float) -> float:
+    """Minimum in [0.1, 0.5] of the parabola on [0, 1] with this slope at 0 and this rise to 1; 0.5 if it has none."""
+    bend = rise - slope
+    if not (np.isfinite(bend) and bend > 0):
+        return 0.5
+    return float(np.clip(-slope / (2 * bend), 0.1, 0.5))
+
+
+def two_loop_direction(regulariser: Regulariser, w: Floats, slope: Floats, pairs: Pairs) -> Floats:
+    """H slope by the two-loop recursion, H the inverse curvature of the pairs among the free weights; always uphill."""
+    if not regulariser.kinked:
+        return _two_loops(slope, pairs)
+    kinks = regulariser.kinks(len(w))
+    free = (w != 0) | (slope != 0) | ~kinks
+    q = _two_loops(slope, tuple((s * free, y * free) for s, y in pairs))
+    # A weight leaves zero only downhill.
+    q[kinks & (w == 0) & (q * slope <= 0)] = 0.0
+    return q
+
+
+def _two_loops(slope: Floats, pairs: Pairs) -> Floats:
+    """H slope (Nocedal & Wright, algorithm 7.4); pairs without positive curvature are passed over."""
+    q = slope.copy()
+    used = []
     for s, y in reversed(pairs):
-        if free is not None:
-            s, y = s * free, y * free
-        if (curvature := float(s @ y)) > 0:
+        curvature = float(s @ y)
+        if curvature > 0:
             share = float(s @ q) / curvature
             q -= share * y
-            known.append((s, y, curvature, share))
-    if known:
-        s, y, curvature, _ = known[0]
+            used.append((s, y, curvature, share))
+    if used:
+        _, y, curvature, _ = used[0]
         q *= curvature / float(y @ y)
-    for s, y, curvature, share in reversed(known):
+    for s, y, curvature, share in reversed(used):
         q += (share - float(y @ q) / curvature) * s
-    if kinks is not None:  # a weight leaves zero only downhill
-        q[kinks & (w == 0) & (q * slope <= 0)] = 0.0
     return q

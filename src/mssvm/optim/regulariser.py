@@ -2,7 +2,7 @@
 
 The paper's objective is 1/2 |w|^2 + C sum_i U_i: strength 1, and C in the problem. The form lambda/2 |w|^2 + sum_i U_i
 is strength lambda and C = 1. Weights with r_j = a_j = 0 are not regularised. With absolute values (a_j > 0, the lasso
-and the elastic net) R has kinks at zero, where weights come to lie exactly.
+and the elastic net) R has kinks at zero, and at the minimum many weights are exactly zero.
 """
 
 from __future__ import annotations
@@ -58,10 +58,12 @@ class Regulariser:
     def value(self, w: Floats) -> float:
         with np.errstate(over="ignore"):  # a diverging run is reported as such, by an infinite objective
             squares = 0.5 * float(np.sum(self.strength * w * w))
-        return squares + float(np.sum(self.absolute * np.abs(w))) if self.has_absolute else squares
+        if not self.has_absolute:
+            return squares
+        return squares + float(np.sum(self.absolute * np.abs(w)))
 
     def gradient(self, w: Floats) -> Floats:
-        """Of the squares; ``stationarity`` adds what the absolute values contribute."""
+        """Gradient of the squares; ``stationarity`` adds the subgradient of the absolute values."""
         return np.asarray(self.strength * w)
 
     def project(self, w: Floats) -> Floats:
@@ -78,12 +80,14 @@ class Regulariser:
         return self.project(w)
 
     def stationarity(self, w: Floats, gradient: Floats) -> Floats:
-        """The smallest subgradient of the objective, given the gradient of its smooth part: zero at a minimum. Without
-        the components that only push a bounded weight further below its bound."""
+        """The smallest subgradient of the objective, given the gradient of its smooth part: zero at a minimum.
+
+        Components that only push a bounded weight further below its bound are left out.
+        """
         if self.has_absolute:
             a = self.absolute
-            held = np.sign(gradient) * np.maximum(np.abs(gradient) - a, 0.0)
-            gradient = np.where(w != 0, gradient + a * np.sign(w), held)
+            at_zero = np.sign(gradient) * np.maximum(np.abs(gradient) - a, 0.0)
+            gradient = np.where(w != 0, gradient + a * np.sign(w), at_zero)
         if self.nonnegative is None:
             return gradient
         return np.where(self.nonnegative & (w <= 0) & (gradient > 0), 0.0, gradient)

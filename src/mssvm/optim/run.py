@@ -1,5 +1,5 @@
-"""One call of a solver: counts, the trace, the best iterate, callbacks, early stopping, the time limit, and what a
-checkpoint keeps of these. All solvers share it.
+"""State of one call of a solver, shared by all solvers: counts, the trace, the best iterate, callbacks, early stopping,
+the time limit, and their part of a checkpoint.
 """
 
 from __future__ import annotations
@@ -7,128 +7,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
-from mssvm.objectives.problem import Part, Problem
+from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.optim.checkpoint import digest
+from mssvm.optim.outcome import Outcome, Stop, impossible
 from mssvm.optim.regulariser import Regulariser
-
-NAN = float("nan")
-ROUNDING = 1e-9  # of a gap, relative to the objective
-
-
-class Row(NamedTuple):
-    """One line of a trace; NaN where a solver does not know a figure. Calls, and instances floored at U-, count from
-    the start.
-
-    >>> ms.solvers.Row._fields[:3], clf.history_.dtype.names == ms.solvers.Row._fields
-    (('iteration', 'objective', 'gap'), True)
-    """
-
-    iteration: int
-    objective: float
-    gap: float
-    gradient_norm: float
-    plus_calls: int
-    minus_calls: int
-    seconds: float
-    converged: float
-    floored: int
-    eps_y: float
-    eps_h: float
-
-    @classmethod
-    def of(cls, values: Floats) -> Row:
-        """The row whose numbers were stored as floats."""
-        row = cls._make(float(v) for v in values)
-        return row._replace(**{k: int(getattr(row, k)) for k in ("iteration", "plus_calls", "minus_calls", "floored")})
-
-
-HISTORY = np.dtype([(name, np.float64) for name in Row._fields])
-
-
-class Outcome(Enum):
-    """Why a solver stopped.
-
-    >>> ms.solvers.Outcome.TIME.cut_short, ms.solvers.Outcome.CONVERGED.unfinished
-    (True, False)
-    """
-
-    CONVERGED = "converged"
-    COMPLETED = "completed"
-    BUDGET = "budget"
-    UNCERTIFIED = "uncertified"
-    STALLED = "stalled"
-    DIVERGED = "diverged"
-    STOPPED = "stopped"
-    EARLY = "early"
-    TIME = "time"
-    INTERRUPTED = "interrupted"
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether the solver itself gave up before it was done."""
-        return self in (Outcome.BUDGET, Outcome.UNCERTIFIED, Outcome.STALLED, Outcome.DIVERGED)
-
-    @property
-    def own(self) -> bool:
-        """Whether the solver itself said that it was done, and not somebody who follows it."""
-        return self in (Outcome.CONVERGED, Outcome.COMPLETED, Outcome.BUDGET)
-
-    @property
-    def cut_short(self) -> bool:
-        """Whether the run would have gone on, and a checkpoint of it can be resumed."""
-        return self in (Outcome.TIME, Outcome.INTERRUPTED)
-
-
-def impossible(gap: float, objective: float) -> bool:
-    """Whether a gap is below zero by more than rounding: no lower bound lies above the minimum, so either the bound or
-    the objective is wrong, and inference missed maxima."""
-    return bool(gap < -ROUNDING * max(1.0, abs(objective)))
-
-
-def closed(gap: float, objective: float, tolerance: float) -> bool:
-    """Whether a gap shows convergence: at most ``tolerance`` of the objective, and not impossible."""
-    return bool(gap <= tolerance * abs(objective)) and not impossible(gap, objective)
-
-
-@dataclass
-class Tally:
-    """Running counts of inference. ``reported`` is the number of calls that said whether they converged."""
-
-    plus_calls: int = 0
-    minus_calls: int = 0
-    reported: int = 0
-    converged: int = 0
-    floored: int = 0
-    exact: bool = True
-
-    def add(self, other: Part | Tally) -> None:
-        """Enter one evaluation, or all those of an inner solver."""
-        self.plus_calls += other.plus_calls
-        self.minus_calls += other.minus_calls
-        self.reported += other.reported if isinstance(other, Tally) else other.plus_calls + other.minus_calls
-        self.converged += other.converged
-        self.floored += other.floored
-        self.exact = self.exact and other.exact
-
-
-Callback = Callable[[Row, Floats], bool | None]
-"""Called with every new trace row and its weights; returning True stops the solver."""
-
-
-@dataclass(eq=False)
-class Stop(Exception):
-    """Ends the loop of a solver from wherever it is; carries the reason."""
-
-    outcome: Outcome
-    message: str
+from mssvm.optim.trace import NAN, Callback, Row, Tally
 
 
 @dataclass(frozen=True)
@@ -149,7 +39,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class Watch:
-    """Who follows a run and may end it: a callback, a validation score, a limit on its seconds."""
+    """What may end a run from outside: a callback, a validation score, a limit in seconds."""
 
     callback: Callback | None = None
     validation: Validation | None = None
@@ -172,7 +62,7 @@ class SolverRun:
     """One call of ``Solver.minimize``; ``first`` is the difference at ``w0`` where that is known already."""
 
     def __init__(
-        self, problem: Problem, w0: Floats, regulariser: Regulariser, watch: Watch, first: Part | None = None
+        self, problem: Problem, w0: Floats, regulariser: Regulariser, watch: Watch, first: Evaluation | None = None
     ) -> None:
         if not problem.n_instances:
             raise InputError("there is nothing to learn from: no instance has a label; label at least one site.")
@@ -181,28 +71,31 @@ class SolverRun:
         self.w0 = np.array(w0, dtype=np.float64)
         if self.w0.shape != (problem.n_weights,) or not np.all(np.isfinite(self.w0)):
             raise InputError(f"w0 needs {problem.n_weights} finite weights, got shape {self.w0.shape}.")
-        self.regulariser, self.strengths = regulariser, regulariser.strengths(problem.n_weights)
+        self.regulariser = regulariser
+        self.strengths = regulariser.strengths(problem.n_weights)
         self.rows: list[Row] = []
         self.best = Best(self.w0)
         self.last_w = self.w0
         self.negative_gaps = 0
-        self._watch, self._first = watch, first
-        self._clock, self._earlier = time.monotonic(), 0.0
-        self.deadline = self._clock + watch.time_limit
-        self._marked = (0, 0)
+        self._watch = watch
+        self._first = first
+        self._began = time.monotonic()
+        self._earlier_seconds = 0.0
+        self.deadline = self._began + watch.time_limit
+        self._reported_before = (0, 0)  # calls reported and converged, at the last row
         self._ended = False
 
     # ------------------------------------------------------------------------------------- evaluations
 
-    def count(self, part: Part) -> Part:
-        """Enter an evaluation in the tally; ends the run where its time is over."""
+    def count(self, part: Evaluation) -> Evaluation:
+        """Enter an evaluation in the tally; ends the run at its deadline."""
         self.tally.add(part)
         if self.rows:
             self.check_time()
         return part
 
     def check_time(self) -> None:
-        """End the run where its time is over; for loops over instances, which take longer than a pass over all."""
+        """End the run at its deadline; for loops over instances, which take longer than a pass over all."""
         if time.monotonic() >= self.deadline and not self._ended:
             raise Stop(Outcome.TIME, f"The time limit was reached after {len(self.rows)} recorded iterations.")
 
@@ -212,16 +105,17 @@ class SolverRun:
         self.check_time()
         return self.problem.atom(w, i)
 
-    def objective(self, w: Floats, problem: Problem | None = None) -> tuple[float, Part]:
+    def objective(self, w: Floats, problem: Problem | None = None) -> tuple[float, Evaluation]:
         """R(w) + loss(w) by one pass over all instances; ``problem`` is this one at other temperatures."""
-        part = self._first if problem is None else None  # known at the start
-        if part is None or not np.array_equal(w, self.w0):
+        if problem is None and self._first is not None and np.array_equal(w, self.w0):
+            part = self._first
+        else:
             part = (problem or self.problem).difference(w)
         self.count(part)
         return self.regulariser.value(w) + part.total, part
 
     def gradient_norm(self, w: Floats, loss_gradient: Floats) -> float:
-        """Norm of the gradient of the whole objective, less what the bounds hold back."""
+        """Norm of the gradient of the whole objective, without the components that the bounds w >= 0 hold back."""
         total = self.regulariser.gradient(w) + loss_gradient
         with np.errstate(over="ignore"):
             return float(np.linalg.norm(self.regulariser.stationarity(w, total)))
@@ -238,33 +132,59 @@ class SolverRun:
         temperatures: tuple[float, float] | None = None,
     ) -> None:
         """Enter an iterate in the trace; at other than the target temperatures it does not compete for best."""
-        target, tally = self.problem.temperatures, self.tally
-        measured = temperatures or target
-        reported, converged = tally.reported - self._marked[0], tally.converged - self._marked[1]
-        self._marked = (tally.reported, tally.converged)
-        share = converged / reported if reported else NAN
-        calls = (tally.plus_calls, tally.minus_calls, self.seconds, share, tally.floored)
-        self.rows.append(Row(len(self.rows), objective, gap, gradient_norm, *calls, *measured))
+        iteration = len(self.rows)
+        eps_y, eps_h = temperatures or self.problem.temperatures
+        at_target = (eps_y, eps_h) == self.problem.temperatures
+        row = Row(
+            iteration=iteration,
+            objective=objective,
+            gap=gap,
+            gradient_norm=gradient_norm,
+            plus_calls=self.tally.plus_calls,
+            minus_calls=self.tally.minus_calls,
+            seconds=self.seconds,
+            converged=self._share_converged(),
+            floored=self.tally.floored,
+            eps_y=eps_y,
+            eps_h=eps_h,
+        )
+        self.rows.append(row)
         self.last_w = w.copy()
         self.negative_gaps += impossible(gap, objective)
         if not np.isfinite(objective):
-            raise Stop(Outcome.DIVERGED, f"The objective became {objective} at iteration {len(self.rows) - 1}.")
-        if measured == target and objective < self.best.objective:
-            self.best.w, self.best.objective = w.copy(), objective
-        if self._watch.callback is not None and self._watch.callback(self.rows[-1], w.copy()):
-            raise Stop(Outcome.STOPPED, f"The callback asked to stop at iteration {len(self.rows) - 1}.")
-        if self._watch.validation is not None and (len(self.rows) - 1) % self._watch.validation.every == 0:
-            self._validate(self._watch.validation, w, objective if measured == target else NAN)
+            raise Stop(Outcome.DIVERGED, f"The objective became {objective} at iteration {iteration}.")
+        if at_target and objective < self.best.objective:
+            self.best.w = w.copy()
+            self.best.objective = objective
+        callback = self._watch.callback
+        if callback is not None and callback(row, w.copy()):
+            raise Stop(Outcome.STOPPED, f"The callback asked to stop at iteration {iteration}.")
+        validation = self._watch.validation
+        if validation is not None and iteration % validation.every == 0:
+            self._validate(validation, w, objective if at_target else NAN)
+
+    def _share_converged(self) -> float:
+        """Share of the inference calls since the last row that converged; NaN where none was reported."""
+        reported_before, converged_before = self._reported_before
+        reported = self.tally.reported - reported_before
+        converged = self.tally.converged - converged_before
+        self._reported_before = (self.tally.reported, self.tally.converged)
+        return converged / reported if reported else NAN
 
     @property
     def seconds(self) -> float:
-        """Of this run and those it resumes."""
-        return self._earlier + time.monotonic() - self._clock
+        """Seconds of this run and of those it resumes."""
+        return self._earlier_seconds + time.monotonic() - self._began
 
     def _validate(self, validation: Validation, w: Floats, objective: float) -> None:
-        best, score = self.best, float(validation.score(w.copy()))
+        """Score the weights; ends the run after ``patience`` scores without a new highest one."""
+        best = self.best
+        score = float(validation.score(w.copy()))
         if score > best.score:
-            best.score, best.scored_w, best.scored_objective, best.waited = score, w.copy(), objective, 0
+            best.score = score
+            best.scored_w = w.copy()
+            best.scored_objective = objective
+            best.waited = 0
             return
         best.waited += 1
         if best.waited >= validation.patience:
@@ -273,11 +193,17 @@ class SolverRun:
     # ------------------------------------------------------------------------------------- the end
 
     def end(self, outcome: Outcome) -> None:
-        """No limit holds any more; a run cut short at other temperatures, or by its time before the first row, competes
-        for best at the target ones."""
+        """Lift the time limit, and evaluate the last weights at the target temperatures if they were not.
+
+        That is the case in a run cut short at other temperatures, or by its time limit before the first row.
+        """
         self._ended = True
-        known = self.rows[-1][-2:] == self.problem.temperatures if self.rows else outcome is not Outcome.TIME
-        if known:
+        if self.rows:
+            last = self.rows[-1]
+            evaluated = (last.eps_y, last.eps_h) == self.problem.temperatures
+        else:
+            evaluated = outcome is not Outcome.TIME
+        if evaluated:
             return
         try:
             self.record(self.last_w, self.objective(self.last_w)[0])
@@ -291,7 +217,9 @@ class SolverRun:
             return best.scored_w, best.scored_objective
         if last and self.rows and np.isfinite(self.rows[-1].objective):
             return self.last_w, self.rows[-1].objective
-        return best.w, best.objective if np.isfinite(best.objective) else NAN
+        if np.isfinite(best.objective):
+            return best.w, best.objective
+        return best.w, NAN
 
     # ------------------------------------------------------------------------------------- checkpoints
 
@@ -305,9 +233,9 @@ class SolverRun:
 
     @cached_property
     def probe(self) -> Floats:
-        """The loss at the start and its slope in a fixed direction: what tells equally large problems apart.
+        """The loss at the start and its slope in a fixed direction, which distinguish problems of equal size.
 
-        One pass that is not counted, made only for checkpoints.
+        Takes one pass that is not counted, made only for checkpoints.
         """
         if self._first is None:
             self._first = self.problem.difference(self.w0)
@@ -323,7 +251,7 @@ class SolverRun:
             "rows": len(self.rows),
             "negative_gaps": self.negative_gaps,
             "seconds": self.seconds,
-            "marked": self._marked,
+            "marked": self._reported_before,
             "memory": self._memory(),
         }
 
@@ -333,22 +261,24 @@ class SolverRun:
         return {} if recalled is None else dict(recalled())
 
     def dump(self, mark: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Everything that a resumed run needs to go on as if nothing had happened, from now or from a marked moment."""
+        """Everything that a resumed run needs to continue with the same bits, from now or from a marked moment."""
         at = mark or self.mark()
         rows = np.array(self.rows[: at["rows"]], dtype=np.float64).reshape(-1, len(Row._fields))
         return at | {"probe": self.probe, "tally": asdict(at["tally"]), "best": asdict(at["best"]), "rows": rows}
 
     def restore(self, tree: dict[str, Any]) -> bool:
-        """Go on from what ``dump`` gave; False, and nothing done, if that was a run on other data (up to the rounding
-        of another machine)."""
+        """Continue from the result of ``dump``; False, and nothing changed, if that was a run on other data (up to the
+        rounding of another machine)."""
         if not np.allclose(tree["probe"], self.probe, rtol=1e-6, atol=1e-6):
             return False
-        self.tally, self.best = Tally(**tree["tally"]), Best(**tree["best"])
+        self.tally = Tally(**tree["tally"])
+        self.best = Best(**tree["best"])
         self.last_w = tree["last_w"]
         self.rows = [Row.of(row) for row in tree["rows"]]
         self.negative_gaps = tree["negative_gaps"]
-        self._earlier = tree["seconds"]
-        self._marked = tuple(tree["marked"])
+        self._earlier_seconds = tree["seconds"]
+        reported, converged = tree["marked"]
+        self._reported_before = (reported, converged)
         if memory := tree.get("memory"):
             self.problem.recall(memory)  # type: ignore[attr-defined]
         return True

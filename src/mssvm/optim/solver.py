@@ -1,111 +1,53 @@
-"""The frame of every solver: begin, step until done, hand back the best. Solvers differ only in state and step.
+"""The loop of every solver: begin, step until done, return the best. Solvers differ only in state and step.
 
-``run`` is what they share during a call; a ``Solution`` is what comes back: weights, how the solver got there, why it
-stopped, and what is certain about the result.
+``SolverRun`` (``run``) is the state that all share during a call, a ``Solution`` (``solution``) the result.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
-from mssvm.core.arrays import Bools, Floats
+from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
-from mssvm.core.registry import SOLVERS
 from mssvm.core.threads import ONE_BLAS_THREAD
-from mssvm.objectives.problem import Part, Problem
+from mssvm.objectives.problem import Evaluation, Problem
 from mssvm.optim.checkpoint import Checkpoint, Saver
+from mssvm.optim.former_names import with_new_names
+from mssvm.optim.outcome import Outcome, Stop
 from mssvm.optim.regulariser import Regulariser
-from mssvm.optim.run import HISTORY, Callback, Outcome, Row, SolverRun, Stop, Tally, Validation, Watch
+from mssvm.optim.run import SolverRun, Validation, Watch
+from mssvm.optim.solution import Certificate, Solution
+from mssvm.optim.trace import Callback
 
 S = TypeVar("S")
 PLAIN = Regulariser()
 
 
-@dataclass(frozen=True, eq=False)
-class Certificate:
-    """How far the objective can be above its optimum, and whether that figure is proven: in a ``sentence``, and below.
-
-    ``gap`` is objective minus a lower bound (NaN: none known). It certifies only if every inference call was exact;
-    otherwise it is an estimate, and ``negative_gaps`` counts the impossible ones that were seen. ``bias`` bounds what
-    smoothing may have added to the objective. ``slack`` holds xi_i of the constraint form, where a solver has them.
-
-    >>> ms.solvers.Certificate("The dual proves it.", gap=0.01, certifies=True).certifies
-    True
-    """
-
-    sentence: str
-    gap: float = float("nan")
-    certifies: bool = False
-    negative_gaps: int = 0
-    bias: float = 0.0
-    slack: Floats | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """Weights ``w`` and their objective, the trace, the outcome with a ``message``, and the certificate.
-
-    ``tally`` counts inference. ``warm`` is what the same solver can start from on a problem with the same convex parts.
-
-    >>> nothing = ms.solvers.Certificate("No bound is known.")
-    >>> found = ms.solvers.Solution(np.zeros(2), 1.5, (), ms.solvers.Outcome.CONVERGED, "Done.", nothing)
-    >>> found.objective, found.plus_calls
-    (1.5, 0)
-    """
-
-    w: Floats
-    objective: float
-    trace: tuple[Row, ...]
-    outcome: Outcome
-    message: str
-    certificate: Certificate
-    warm: dict[str, Any] = field(default_factory=dict)
-    tally: Tally = field(default_factory=Tally)
-
-    @property
-    def history(self) -> Any:
-        """The trace as a record array."""
-        columns = np.array(self.trace, dtype=np.float64).reshape(-1, len(Row._fields)).T
-        return np.rec.fromarrays(columns, HISTORY)
-
-    @property
-    def plus_calls(self) -> int:
-        return self.trace[-1].plus_calls if self.trace else 0
-
-    @property
-    def minus_calls(self) -> int:
-        return self.trace[-1].minus_calls if self.trace else 0
-
-
-def best_of(solutions: Sequence[Solution]) -> Solution:
-    """The lowest objective of a series of solutions; cut short, if the series was."""
-    best, last = solutions[0], solutions[-1]
-    for found in solutions[1:]:
-        if np.isfinite(found.objective) and not best.objective <= found.objective:
-            best = found
-    return replace(best, outcome=last.outcome, message=last.message) if last.outcome.cut_short else best
-
-
 class Solver(Settings, ABC, Generic[S]):
     """Minimises R(w) + sum_i c_i (plus_i(w) - minus_i(w)). Subclasses are frozen dataclasses of their settings.
 
-    A state is a dataclass of arrays, numbers, generators and nests of them: whatever is not in it or in ``SolverRun``
-    does not survive a restart, which is what makes resumed runs equal to uninterrupted ones.
+    A state is a dataclass of arrays, numbers, generators and nests of them. Together with ``SolverRun`` it is all that
+    a checkpoint saves, so that a resumed run equals an uninterrupted one.
 
     >>> isinstance(ms.solvers.BCFW(), ms.solvers.Solver)                           # docs/extending.md writes one
     True
     """
 
     state_type: ClassVar[type]
-    warm: ClassVar[tuple[str, ...]] = ()  # of a state, what a call on a problem with the same convex parts starts from
-    repeatable: ClassVar[bool] = False  # steps replace what they change in a state: one cut short can be repeated
+    warm: ClassVar[tuple[str, ...]] = ()  # fields of the state that warm-start a problem with the same convex parts
+    repeatable: ClassVar[bool] = False  # steps replace values of the state: one that was cut short can be repeated
+    former_names: ClassVar[Mapping[str, str]] = MappingProxyType({})  # of settings, with their present names
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings in place, with the checks of the constructor; former names are accepted with a warning."""
+        return super().set_params(**with_new_names(type(self).__name__, self.former_names, params))
 
     @abstractmethod
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> S:
@@ -119,7 +61,7 @@ class Solver(Settings, ABC, Generic[S]):
         """Raise ``ValueError`` where a state from a file cannot be one of this run's."""
 
     def certificate(self, run: SolverRun, state: S, objective: float) -> Certificate:
-        """What is certain about the result; nothing, unless a solver knows better."""
+        """What is certified about the result; by default nothing."""
         return Certificate("No lower bound: this solver does not certify.")
 
     def choose(self, run: SolverRun) -> tuple[Floats, float]:
@@ -132,9 +74,9 @@ class Solver(Settings, ABC, Generic[S]):
 
     def limit(self, temperatures: tuple[float, float]) -> int:
         """The number of the last row that the trace of a run at these temperatures can have; 0 where not known."""
-        return next((int(getattr(self, e.iterations)) for e in SOLVERS.values() if hasattr(self, e.iterations)), 0)
+        return int(getattr(self, "max_iter", 0))
 
-    def near(self) -> Self:
+    def for_warm_start(self) -> Self:
         """The same solver for a start close to the minimum."""
         return self
 
@@ -149,10 +91,10 @@ class Solver(Settings, ABC, Generic[S]):
         time_limit: float | None = None,
         checkpoint: Checkpoint | None = None,
         warm: dict[str, Any] | None = None,
-        first: Part | None = None,
+        first: Evaluation | None = None,
     ) -> Solution:
         """Minimise from ``w0``. Ctrl-C, and ``time_limit`` seconds, return the best iterate so far; an existing
-        checkpoint file is resumed. ``first`` is ``problem.difference(w0)`` for a caller who has it."""
+        checkpoint file is resumed. ``first`` is ``problem.difference(w0)`` if the caller has evaluated it."""
         watch = Watch(callback, validation, float("inf") if time_limit is None else time_limit)
         run = SolverRun(problem, w0, regulariser, watch, first)
         saver = Saver(checkpoint, run.fingerprint(self)) if checkpoint else None
@@ -168,7 +110,8 @@ class Solver(Settings, ABC, Generic[S]):
                 while end is None:
                     if saver is not None and saver.due:
                         saver.save(run.dump(), state)
-                    before = (run.mark(), copy(state)) if saver is not None else None
+                    if saver is not None:
+                        before = (run.mark(), copy(state))
                     self.step(run, state)
         except Stop as stop:
             end = stop
@@ -178,18 +121,23 @@ class Solver(Settings, ABC, Generic[S]):
             if not end.outcome.cut_short:
                 saver.save(run.dump(), state, end.outcome.value, end.message)
             elif self.repeatable and before is not None:
+                # The step that was cut short is repeated when the run resumes.
                 saver.save(run.dump(before[0]), before[1])
+        return self._solution(run, state, end)
+
+    def _solution(self, run: SolverRun, state: S | None, end: Stop) -> Solution:
+        """The chosen weights with their certificate; ``state`` is None if the run ended before it began."""
         run.end(end.outcome)
         w, objective = self.choose(run)
         if run.rows and np.isnan(objective):  # chosen by validation while at other temperatures
             objective = run.objective(w)[0]
-        certificate, kept = Certificate("Nothing was computed."), dict[str, Any]()
+        certificate = Certificate("Nothing was computed.")
+        warm_start: dict[str, Any] = {}
         if state is not None:
             certificate = self.certificate(run, state, objective)
-            for name in self.warm:
-                kept[name] = getattr(state, name)
+            warm_start = {name: getattr(state, name) for name in self.warm}
         outcome, message = judged(end, certificate)
-        return Solution(w, objective, tuple(run.rows), outcome, message, certificate, kept, run.tally)
+        return Solution(w, objective, tuple(run.rows), outcome, message, certificate, warm_start, run.tally)
 
     def _resume(self, run: SolverRun, saver: Saver) -> tuple[S | None, Stop | None]:
         """State and end of the run that the checkpoint file holds."""
@@ -210,22 +158,7 @@ class Solver(Settings, ABC, Generic[S]):
 
 
 def judged(end: Stop, certificate: Certificate) -> tuple[Outcome, str]:
-    """How a run ended, in view of what is known of its result: nothing converged to a gap that cannot be."""
+    """How a run ended, in view of its certificate: a run with impossible gaps has not converged."""
     if not certificate.negative_gaps or not end.outcome.own:
         return end.outcome, end.message
     return Outcome.UNCERTIFIED, f"{end.message} Not certified: inference missed maxima."
-
-
-def random_start(n_weights: int, *, seed: int = 0, scale: float = 0.1, hidden: Bools | None = None) -> Floats:
-    """N(0, scale^2) on those of ``n_weights`` weights that touch hidden states (mask ``hidden``; default all), zero
-    elsewhere; ``seed`` is that of the numbers.
-
-    >>> ms.solvers.random_start(3, seed=0, hidden=np.array([False, True, False])).round(3).tolist()
-    [0.0, -0.013, 0.0]
-    """
-    w = scale * np.random.default_rng(seed).standard_normal(n_weights)
-    if hidden is None:
-        return w
-    if np.shape(hidden) != (n_weights,):
-        raise InputError(f"the mask of hidden weights has shape {np.shape(hidden)} for {n_weights} weights.")
-    return np.where(hidden, w, 0.0)

@@ -17,14 +17,16 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError
-from mssvm.optim.run import Outcome, SolverRun, Stop
+from mssvm.optim.former_names import former_names
+from mssvm.optim.outcome import Outcome, Stop
+from mssvm.optim.run import SolverRun
 from mssvm.optim.solver import Solver
 
 TRIAL_RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
-TRIAL_STEPS = 20  # at least; whole epochs
+TRIAL_STEPS = 20  # of a rate, at least; trials end with whole epochs
 USUAL_RATE = 0.3  # where no trial lowers the objective
-PAUSE = 0.5  # seconds of visits after which an epoch makes a pause for a checkpoint
-ENOUGH_EPOCHS = 10  # for cooling to mean something; how far from the minimum it ends, this solver cannot know
+PAUSE = 0.5  # seconds of visits after which an epoch pauses for a checkpoint
+ENOUGH_EPOCHS = 10  # from which on cooling counts as completed; this solver has no bound on its distance to the minimum
 
 
 class Stopping(Enum):
@@ -52,15 +54,20 @@ class Scaling(Enum):
     ADAM = "adam"
 
 
-MEAN_KEPT, SQUARES_KEPT = 0.9, 0.99  # of Adam's running means, a step
-# The share of the best decrease in a trial that is enough for a rate. Adam's high rates have not cooled down yet there.
+# Decay of Adam's running means of g and g^2, a step.
+MEAN_DECAY = 0.9
+SQUARES_DECAY = 0.99
+# Share of the best decrease in a trial that is enough for a rate; lower for Adam, whose high rates still have to cool.
 TRIAL_SHARE = {Scaling.ADAGRAD: 0.9, Scaling.ADAM: 0.5}
 
 
 @dataclass
 class SubgradientState:
-    """``waiting`` are the instances not visited yet in this epoch, ``falls`` the decreases in the trials of rates so
-    far (None: the rate is known)."""
+    """Weights, running means of gradients and iterates, and the position in the epoch.
+
+    ``waiting`` are the instances not visited yet in this epoch, ``falls`` the decreases in the trials of rates so far
+    (None: the rate is known).
+    """
 
     w: Floats
     epoch: int
@@ -75,9 +82,10 @@ class SubgradientState:
     falls: list[float] | None
 
 
+@former_names(n_epochs="max_iter")
 @dataclass(frozen=True)
 class Subgradient(Solver[SubgradientState]):
-    """Subgradient descent over ``n_epochs`` visits to every instance.
+    """Subgradient descent over ``max_iter`` epochs, each a visit to every instance.
 
     ``rate=None`` chooses the rate by short trials; ``batch_size=None`` by the sample, ``full_batch`` takes all
     instances at once. ``adaptive`` rates follow ``scaling`` ("adagrad" or "adam") and cool down, others stay fixed.
@@ -86,11 +94,11 @@ class Subgradient(Solver[SubgradientState]):
     it. An epoch in ``evaluate_every``, and the last, ends with a pass over all instances that evaluates the objective,
     which costs as much as the epoch itself. ``seed`` is that of the order of visits.
 
-    >>> ms.SSVM(ms.Chain(), solver=ms.solvers.Subgradient(n_epochs=30, scaling="adam")).fit(X, y).score(X, y)
+    >>> ms.SSVM(ms.Chain(), solver=ms.solvers.Subgradient(max_iter=30, scaling="adam")).fit(X, y).score(X, y)
     1.0
     """
 
-    n_epochs: int = 100
+    max_iter: int = 100
     rate: float | None = None
     batch_size: int | None = None
     full_batch: bool = False
@@ -106,31 +114,30 @@ class Subgradient(Solver[SubgradientState]):
     state_type: ClassVar[type] = SubgradientState
 
     def __post_init__(self) -> None:
-        if self.n_epochs < 1 or (self.batch_size is not None and self.batch_size < 1):
-            raise InputError("Subgradient needs n_epochs >= 1 and batch_size >= 1.")
+        if self.max_iter < 1 or (self.batch_size is not None and self.batch_size < 1):
+            raise InputError("Subgradient needs max_iter >= 1 and batch_size >= 1.")
         if self.evaluate_every < 1:
             raise InputError(f"evaluate_every must be at least 1, got {self.evaluate_every}.")
         if self.rate is not None and not (np.isfinite(self.rate) and self.rate > 0):
             raise InputError(f"rate must be a finite number > 0 or None, got {self.rate!r}.")
         if self.rate is None and not self.adaptive:
             raise InputError("a rate is chosen by trials only with adaptive=True; name the fixed rate.")
-        for kind, name in ((Scaling, self.scaling), (Stopping, self.stopping)):
-            if name not in [k for one in kind for k in (one, one.value)]:
-                raise InputError(f"{kind.__name__.lower()} must be one of {[one.value for one in kind]}, got {name!r}.")
+        _check_choice(Scaling, self.scaling)
+        _check_choice(Stopping, self.stopping)
 
     @classmethod
     def literal(
         cls, rate: float, n_steps: int, tolerance: float = 0.0, stopping: Stopping = Stopping.CORRECTED
     ) -> Self:
         """Algorithm 1 as printed: full batch, fixed rate, the last iterate."""
-        plain = cls(n_epochs=n_steps, rate=rate, full_batch=True, adaptive=False, average=False, keep_last=True)
+        plain = cls(max_iter=n_steps, rate=rate, full_batch=True, adaptive=False, average=False, keep_last=True)
         return replace(plain, tolerance=tolerance, stopping=stopping)
 
     def begin(self, run: SolverRun, warm: dict[str, Any]) -> SubgradientState:
         run.regulariser.demand_smooth("Subgradient")
         w = run.regulariser.project(run.w0)
         state = self._fresh(w, self.rate or TRIAL_RATES[0])
-        if not self.full_batch:
+        if not self.full_batch or self.rate is None:
             run.record(w, run.objective(w)[0])
         return state if self.rate else replace(state, falls=[])
 
@@ -141,20 +148,22 @@ class Subgradient(Solver[SubgradientState]):
         if self.full_batch:
             self._full_step(run, state)
             return
-        if state.epoch >= self.n_epochs:
-            kind = Outcome.COMPLETED if self.n_epochs >= ENOUGH_EPOCHS else Outcome.BUDGET
-            raise Stop(kind, f"All {self.n_epochs} epochs were run, at rate {state.rate:g}.")
+        if state.epoch >= self.max_iter:
+            outcome = Outcome.COMPLETED if self.max_iter >= ENOUGH_EPOCHS else Outcome.BUDGET
+            raise Stop(outcome, f"All {self.max_iter} epochs were run, at rate {state.rate:g}.")
         if not self._epoch(run, state):
             return
-        if state.epoch % self.evaluate_every and state.epoch < self.n_epochs:
+        if state.epoch % self.evaluate_every and state.epoch < self.max_iter:
             return
-        if not (self.average and state.summed) or state.epoch == self.n_epochs:
+        if not (self.average and state.summed) or state.epoch == self.max_iter:
             run.record(state.w, run.objective(state.w)[0])
         self._record_mean(run, state)
 
     def limit(self, temperatures: tuple[float, float]) -> int:
-        """The last epoch records its mean too."""
-        return self.n_epochs if self.full_batch else -(-self.n_epochs // self.evaluate_every) + self.average
+        """The last epoch records its mean too, and trials of rates the start."""
+        if self.full_batch:
+            return self.max_iter + (self.rate is None)
+        return -(-self.max_iter // self.evaluate_every) + self.average
 
     @property
     def averaged(self) -> float:
@@ -168,27 +177,43 @@ class Subgradient(Solver[SubgradientState]):
         return run.chosen(last=self.keep_last or (estimated and run.rows[-1].objective < run.rows[0].objective))
 
     def _fresh(self, w: Floats, rate: float) -> SubgradientState:
-        zero, nothing = np.zeros_like(w), np.zeros(0, dtype=np.int64)
-        rng = np.random.default_rng(self.seed)
-        return SubgradientState(w.copy(), 0, rate, zero, zero.copy(), zero.copy(), 0, 0, rng, nothing, None)
+        """The state before the first epoch, at a known rate."""
+        return SubgradientState(
+            w=w.copy(),
+            epoch=0,
+            rate=rate,
+            squares=np.zeros_like(w),
+            mean=np.zeros_like(w),
+            sum=np.zeros_like(w),
+            summed=0,
+            steps=0,
+            rng=np.random.default_rng(self.seed),
+            waiting=np.zeros(0, dtype=np.int64),
+            falls=None,
+        )
 
     def _trial(self, run: SolverRun, state: SubgradientState, falls: list[float]) -> None:
-        """Go on with the trial of a rate; after the last one begin at the best."""
+        """Continue the trial of a rate; after the last trial begin at the best rate."""
         if not self._epoch(run, state) or state.steps < TRIAL_STEPS:
             return
         falls = [*falls, run.rows[-1].objective - run.objective(state.w)[0]]
-        known = len(falls) == len(TRIAL_RATES)
-        rate = self._best_rate(falls) if known else TRIAL_RATES[len(falls)]
-        fresh = replace(self._fresh(run.regulariser.project(run.w0), rate), falls=None if known else falls)
+        w = run.regulariser.project(run.w0)
+        if len(falls) == len(TRIAL_RATES):
+            fresh = self._fresh(w, self._best_rate(falls))
+        else:
+            fresh = replace(self._fresh(w, TRIAL_RATES[len(falls)]), falls=falls)
         vars(state).update(vars(fresh))
 
     def _best_rate(self, falls: list[float]) -> float:
         """The highest rate that achieves most of the best decrease: short trials favour low rates."""
         fall = np.where(np.isfinite(falls), falls, -np.inf)
+        if not fall.max() > 0:
+            return USUAL_RATE
         good = np.flatnonzero(fall >= TRIAL_SHARE[Scaling(self.scaling)] * fall.max())
-        return TRIAL_RATES[int(good[0])] if fall.max() > 0 else USUAL_RATE
+        return TRIAL_RATES[int(good[0])]
 
     def _full_step(self, run: SolverRun, state: SubgradientState) -> None:
+        """One step of Algorithm 1 on all instances."""
         objective, part = run.objective(state.w)
         total = run.regulariser.gradient(state.w) + part.gradient
         norm = run.gradient_norm(state.w, part.gradient)
@@ -197,10 +222,12 @@ class Subgradient(Solver[SubgradientState]):
         tested = float(np.linalg.norm(part.gradient)) if stopping is Stopping.PRINTED else norm
         if self.tolerance > 0 and tested <= self.tolerance:
             raise Stop(Outcome.CONVERGED, f"The {stopping.value} gradient norm fell to {tested:.3g}.")
-        if state.epoch >= self.n_epochs:
+        if state.epoch >= self.max_iter:
             self._record_mean(run, state)
-            raise Stop(Outcome.BUDGET, f"All {self.n_epochs} steps were taken.")
-        self._move(run, state, total if not self.adaptive else total / run.problem.n_sites)
+            raise Stop(Outcome.BUDGET, f"All {self.max_iter} steps were taken.")
+        if self.adaptive:
+            total = total / run.problem.n_sites
+        self._move(run, state, total)
         state.epoch += 1
 
     def _record_mean(self, run: SolverRun, state: SubgradientState) -> None:
@@ -209,8 +236,9 @@ class Subgradient(Solver[SubgradientState]):
             run.record(mean, run.objective(mean)[0])
 
     def _epoch(self, run: SolverRun, state: SubgradientState) -> bool:
-        """One visit to every instance, in random order; False if it stopped on the way, for a checkpoint."""
-        n, began = run.problem.n_instances, monotonic()
+        """One visit to every instance, in random order; False if it paused for a checkpoint."""
+        began = monotonic()
+        n = run.problem.n_instances
         size = self.batch_size or int(np.clip(n // 200, 1, 32))
         if not len(state.waiting):
             state.waiting = state.rng.permutation(n)
@@ -226,28 +254,37 @@ class Subgradient(Solver[SubgradientState]):
         return True
 
     def _move(self, run: SolverRun, state: SubgradientState, g: Floats) -> None:
+        """One step along -g, and the running sum of the last iterates."""
         state.steps += 1
         if self.adaptive:
             g = self._scaled(state, g)
         state.w = run.regulariser.project(state.w - state.rate * g)
-        if self.average and state.epoch >= (1.0 - self.averaged) * self.n_epochs:
+        if self.average and state.epoch >= (1.0 - self.averaged) * self.max_iter:
             state.sum += state.w
             state.summed += 1
 
     def _scaled(self, state: SubgradientState, g: Floats) -> Floats:
         """The direction at AdaGrad's or Adam's rates, cooled: that lets the iterates settle where a constant rate
         keeps them moving."""
-        left = 1.0 - state.epoch / self.n_epochs
+        left = 1.0 - state.epoch / self.max_iter
         if Scaling(self.scaling) is Scaling.ADAM:
-            state.mean = MEAN_KEPT * state.mean + (1.0 - MEAN_KEPT) * g
-            state.squares = SQUARES_KEPT * state.squares + (1.0 - SQUARES_KEPT) * g * g
-            square = state.squares / (1.0 - SQUARES_KEPT**state.steps)
-            g = state.mean / (1.0 - MEAN_KEPT**state.steps)
+            state.mean = MEAN_DECAY * state.mean + (1.0 - MEAN_DECAY) * g
+            state.squares = SQUARES_DECAY * state.squares + (1.0 - SQUARES_DECAY) * g * g
+            square = state.squares / (1.0 - SQUARES_DECAY**state.steps)
+            g = state.mean / (1.0 - MEAN_DECAY**state.steps)
         else:
             state.squares += g * g
-            square, left = state.squares, min(1.0, 2.0 * left)
+            square = state.squares
+            left = min(1.0, 2.0 * left)
         return left * g / np.sqrt(np.where(square > 0, square, 1.0))
 
     def tightened(self, tolerance: float) -> Self:
-        """Without a gap to bound, all that accuracy can mean is the best iterate rather than the last."""
+        """The best iterate rather than the last: this solver has no gap to bound."""
         return replace(self, keep_last=False)
+
+
+def _check_choice(kind: type[Enum], choice: Enum | str) -> None:
+    """Raise unless ``choice`` is a member of ``kind`` or the value of one."""
+    values = [member.value for member in kind]
+    if choice not in list(kind) and choice not in values:
+        raise InputError(f"{kind.__name__.lower()} must be one of {values}, got {choice!r}.")

@@ -16,9 +16,11 @@ from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.data.shards import ShardedDataset
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
-from mssvm.objectives.problem import Part
-from mssvm.objectives.training import Look, block_ptr
-from mssvm.objectives.unified import Objective, hcrf
+from mssvm.objectives.base import Objective
+from mssvm.objectives.blocks import block_ptr
+from mssvm.objectives.problem import Evaluation
+from mssvm.objectives.summary import InferenceSummary
+from mssvm.objectives.unified import hcrf
 from mssvm.parallel import work
 from mssvm.parallel.store import Survey
 from mssvm.parallel.work import Instances, Piece, Posed, Weigh
@@ -42,7 +44,7 @@ class Surveyed:
     @classmethod
     def of(cls, cluster: Cluster, data: ShardedDataset, structure: Structure, missing_label: Hashable) -> Surveyed:
         """Have every shard read, neighbours by the same worker as far as that goes."""
-        if type(structure).compile is not Structure.compile:  # which is where labels are looked at
+        if structure.learns_from_labels:
             name = type(structure).__name__
             raise UnsupportedError(f"{name} learns its links from all labels at once; fit it on one machine.")
         shards = data.shards
@@ -82,7 +84,7 @@ class Surveyed:
 
     def blocks(self, encoder: Encoder, engine: Engine) -> tuple[tuple[tuple[Piece, ...], ...], Ints]:
         """The pieces of every block that one machine would make, and where blocks begin among labelled instances."""
-        size = {key: int(encoder.kind(key).cards.sum()) for key in self.kinds}
+        size = {key: int(encoder.topology(key).cards.sum()) for key in self.kinds}
         sizes, shard_of, number = [], [], []
         for k, (survey, labelled, keys) in enumerate(zip(self.surveys, self.labelled, self.keys, strict=True)):
             chosen = np.flatnonzero(labelled)
@@ -154,13 +156,13 @@ class ShardedProblem:
     def likelihood(self) -> ShardedProblem:
         return replace(self, posed=replace(self.posed, token=uuid4().hex, objective=hcrf()), sent={}, eps=None)
 
-    def plus(self, w: Floats, instances: Ints | None = None) -> Part:
+    def plus(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         return self._sum("plus", w, instances)
 
-    def minus(self, w: Floats, instances: Ints | None = None) -> Part:
+    def minus(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         return self._sum("minus", w, instances)
 
-    def difference(self, w: Floats, instances: Ints | None = None) -> Part:
+    def difference(self, w: Floats, instances: Ints | None = None) -> Evaluation:
         return self._sum("difference", w, instances)
 
     def atom(self, w: Floats, i: int) -> NoReturn:
@@ -200,7 +202,7 @@ class ShardedProblem:
         hidden = rise_h * self._column("log_hidden")
         return rise_y * self.log_outputs + hidden, rise_y * self._column("log_truth") + hidden
 
-    def look(self, w: Floats) -> list[Look]:
+    def look(self, w: Floats) -> list[InferenceSummary]:
         """The closing look at every block."""
         return [one for part in self._each(work.look, w) for one in part]
 
@@ -227,7 +229,7 @@ class ShardedProblem:
         found: list[Any] = self.cluster.result(begin, self._blame)
         return found
 
-    def _sum(self, what: str, w: Floats, instances: Ints | None) -> Part:
+    def _sum(self, what: str, w: Floats, instances: Ints | None) -> Evaluation:
         if instances is not None:
             return self._singles(what, w, instances)
 
@@ -243,10 +245,10 @@ class ShardedProblem:
         (whole,) = self.cluster.result(begin, self._blame)
         return self._complete(work.unpacked(whole).part, self.n_instances)
 
-    def _singles(self, what: str, w: Floats, instances: Ints) -> Part:
+    def _singles(self, what: str, w: Floats, instances: Ints) -> Evaluation:
         """Each instance by itself, where its block is; their sum in the order given."""
         if not len(instances):
-            return Part(np.zeros(0), 0.0, np.zeros(self.n_weights))
+            return Evaluation(np.zeros(0), 0.0, np.zeros(self.n_weights))
         block = np.searchsorted(self.ptr, instances, side="right") - 1
         asked = [(int(j), int(i - self.ptr[j])) for j, i in zip(block, instances, strict=True)]
 
@@ -259,12 +261,12 @@ class ShardedProblem:
                 out.append((mine, self.cluster.submit(work.singles, *args, at=at, name=f"{a}_{b}")))
             return out
 
-        found: dict[int, Part] = {}
+        found: dict[int, Evaluation] = {}
         for mine, stretches in self.cluster.result(begin, self._blame):
             found |= dict(zip(mine, (work.unpacked(s).part for s in stretches), strict=True))
-        return self._complete(Part.union([found[k] for k in range(len(asked))]), len(asked))
+        return self._complete(Evaluation.union([found[k] for k in range(len(asked))]), len(asked))
 
     @staticmethod
-    def _complete(part: Part, n: int) -> Part:
+    def _complete(part: Evaluation, n: int) -> Evaluation:
         """With values of the right number that say that they are not known."""
         return replace(part, values=np.broadcast_to(np.nan, n))

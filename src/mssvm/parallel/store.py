@@ -23,8 +23,8 @@ from mssvm.data.dataset import Dataset
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import CANDIDATES, Labels, LabelVocabulary, check_label, flat_sites, is_missing, plain
 from mssvm.data.shards import Shard
-from mssvm.structures import Structure
-from mssvm.structures.base import WHAT, Encoder, Parsed, Schema
+from mssvm.structures import Encoder, Schema, Structure
+from mssvm.structures.base import SOURCE_TITLES, Parsed
 
 
 class Column:
@@ -161,7 +161,7 @@ class Stored:
             raise InputError("edge features are missing, but other instances have them.", instance=0)
         sizes: list[int] = []
         for name, items in raw.sources.items():
-            source = self.sources.get(name) or Source(self.folder / name, WHAT.get(name, name))
+            source = self.sources.get(name) or Source(self.folder / name, SOURCE_TITLES.get(name, name))
             self.sources[name] = source
             source.add(items)
             sizes = source.sizes[-1].tolist() if name == "node" else sizes

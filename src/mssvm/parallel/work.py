@@ -20,20 +20,22 @@ from scipy import sparse
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError, MssvmError
 from mssvm.core.threads import ONE_BLAS_THREAD
-from mssvm.core.topology import offsets, spread
+from mssvm.core.topology import mask_from_indices, offsets
 from mssvm.data.features import FeatureRows
 from mssvm.data.labels import Labels, LabelVocabulary
 from mssvm.data.shards import Shard
 from mssvm.engines.base import Engine
 from mssvm.inference.base import Inference
-from mssvm.objectives.problem import Part
+from mssvm.objectives.base import Objective
+from mssvm.objectives.problem import Evaluation
+from mssvm.objectives.summary import InferenceSummary
 from mssvm.objectives.sums import Stretch, joined
-from mssvm.objectives.training import Look, TrainingProblem
-from mssvm.objectives.unified import Objective
+from mssvm.objectives.training import TrainingProblem
 from mssvm.parallel.store import Stored, Survey
 from mssvm.structures import Encoder, Schema, Structure
 from mssvm.structures.base import Parsed
-from mssvm.structures.encoded import Encoded, Rows, to_sample
+from mssvm.structures.encoded import Encoded, to_sample
+from mssvm.structures.layout import BlockRows
 
 KEPT = 0.5  # share of a worker's free memory for blocks that stay bound; the others are bound anew at every visit
 STATE_BYTES = 160  # of a bound block beside its features: potentials, marginals, masks, plans
@@ -53,7 +55,7 @@ class Piece(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Posed:
     """A training problem as workers are told of it. ``pieces`` has those of every block, ``whole`` is as in
-    ``Encoder.assemble``; ``uncut``: the sample is one block without instances to leave out."""
+    ``Encoder.encode_parsed``; ``uncut``: the sample is one block without instances to leave out."""
 
     token: str
     shards: tuple[Shard, ...]
@@ -66,7 +68,7 @@ class Posed:
     C: float
     engine: Engine
     weigh: Weigh
-    whole: dict[str, Rows]
+    whole: dict[str, BlockRows]
     pieces: tuple[tuple[Piece, ...], ...]
     uncut: bool
 
@@ -143,7 +145,7 @@ class Shelf:
         parts = [stored.part(p.first, p.last, posed.schema, posed.vocabulary) for stored, p in found]
         parsed, labels = joined_parsed([part[0] for part in parts]), joined_labels([part[1] for part in parts])
         with placed([(stored, b) for stored, p in found for b in range(p.first, p.last)]):
-            encoded = encoder.assemble(posed.structure.derive(posed.schema, parsed)[1], posed.whole)
+            encoded = encoder.encode_parsed(posed.structure.derive(posed.schema, parsed)[1], posed.whole)
             weight, per_site = posed.weigh(labels)
             sample = to_sample(encoded, labels, weight, per_site, None, posed.objective.loss)
         sites = encoded.hidden
@@ -151,7 +153,7 @@ class Shelf:
             labelled = np.flatnonzero(sample.labelled)
             sample = sample.select(labelled)
             sites = sites.select(labelled, encoded.batch, sample.batch)
-        hidden = spread(sites.vars, sample.batch.n_vars)
+        hidden = mask_from_indices(sites.vars, sample.batch.n_vars)
         problem = TrainingProblem(
             posed.objective, encoder.model, sample, posed.inference, posed.C, self.engine(posed), one_block=True
         )
@@ -221,8 +223,8 @@ def evaluate(shelf: Shelf, posed: Posed, what: str, eps: tuple[float, float], fi
     """``what`` ("plus", "minus" or "difference") of blocks ``first : last``, summed as far as the tree allows."""
     shelf.tidy(posed, first, last)
 
-    def one(j: int) -> Part:
-        part: Part = getattr(shelf.block(posed, j).problem.at(*eps), what)(w)
+    def one(j: int) -> Evaluation:
+        part: Evaluation = getattr(shelf.block(posed, j).problem.at(*eps), what)(w)
         return replace(part, values=np.zeros(0))  # one number an instance is more than the gradient, and nobody looks
 
     out: list[Stretch] = []
@@ -230,7 +232,7 @@ def evaluate(shelf: Shelf, posed: Posed, what: str, eps: tuple[float, float], fi
         engine = shelf.engine(posed)
         for a in range(first, last, shelf.threads):
             each = range(a, min(a + shelf.threads, last))
-            parts = engine.each(one, each)
+            parts = engine.parallel_map(one, each)
             out = joined([*out, *(Stretch(j, j + 1, p) for j, p in zip(each, parts, strict=True))], len(posed.pieces))
     return [packed(stretch) for stretch in out]
 
@@ -299,12 +301,12 @@ def instances(shelf: Shelf, posed: Posed, first: int, last: int) -> list[Instanc
     return out
 
 
-def look(shelf: Shelf, posed: Posed, first: int, last: int, w: Floats) -> list[Look]:
+def look(shelf: Shelf, posed: Posed, first: int, last: int, w: Floats) -> list[InferenceSummary]:
     """The closing look at every block."""
 
-    def one(j: int) -> Look:
+    def one(j: int) -> InferenceSummary:
         made = shelf.block(posed, j)
         return made.problem.bound[0].look(w, made.hidden, made.problem.sample.batch.var_ptr)
 
     with ONE_BLAS_THREAD:
-        return shelf.engine(posed).each(one, range(first, last))
+        return shelf.engine(posed).parallel_map(one, range(first, last))

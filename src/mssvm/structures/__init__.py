@@ -1,20 +1,37 @@
-"""Structures: what the variables of an instance are, how they hang together, and which weights score them.
+"""Structures: what the variables of an instance are, how they are linked, and which weights score them.
 
-A structure describes; with data it compiles into an ``Encoder`` (both ``base``), which turns X into batches
-(``encoded``) and names the weights. Chains, grids, graphs and several labels of one instance have a common part,
-``pairwise``, which holds the chains, too; ``FactorModel`` takes factors of any order, ``SequenceClass`` one label for a
-whole sequence.
+A structure describes (``base``). With data it becomes an ``Encoder`` (``encoder``), which parses X, lays it out as a
+batch (``layout``), encodes it as inputs of the model (``encoded``), and names the weights (``weights``). ``Chain``,
+``Grid``, ``GraphModel`` and ``MultiLabel`` share ``pairwise``; ``FactorModel`` takes factors of any order,
+``SequenceLabel`` has one label for a whole sequence.
 """
 
-from mssvm.structures.base import Encoder, Schema, Structure, Weight
+from typing import Any
+
+from mssvm._moved import moved_name
+from mssvm.structures.base import Schema, Structure
+from mssvm.structures.chain import Chain
+from mssvm.structures.encoder import Encoder
 from mssvm.structures.factors import FactorModel
 from mssvm.structures.graphmodel import GraphModel
 from mssvm.structures.grid import Grid
 from mssvm.structures.multilabel import MultiLabel
-from mssvm.structures.pairwise import Chain
-from mssvm.structures.sequence import SequenceClass
+from mssvm.structures.sequence import SequenceLabel
+from mssvm.structures.weights import Weight
 
 __all__ = [
-    "Chain", "Encoder", "FactorModel", "GraphModel", "Grid", "MultiLabel", "Schema", "SequenceClass", "Structure",
+    "Chain",
+    "Encoder",
+    "FactorModel",
+    "GraphModel",
+    "Grid",
+    "MultiLabel",
+    "Schema",
+    "SequenceLabel",
+    "Structure",
     "Weight",
-]  # fmt: skip
+]
+
+
+def __getattr__(name: str) -> Any:
+    return moved_name(__name__, name)

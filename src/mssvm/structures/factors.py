@@ -16,8 +16,10 @@ from mssvm.core.checks import count, mapping, several
 from mssvm.core.errors import InputError
 from mssvm.data.graphs import FactorInput
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import MOST_STATES, Encoder, Raw, Schema, Structure, label_mask, state_index, type_names
-from mssvm.structures.encoded import GroupedTopology, HardConstraint, WeightBlock
+from mssvm.structures.base import MOST_STATES, Schema, Sources, Structure, label_mask, state_index, type_names
+from mssvm.structures.encoder import Encoder
+from mssvm.structures.layout import InstanceTopology
+from mssvm.structures.weights import HardConstraint, WeightBlock
 
 
 @dataclass(eq=False, repr=False)
@@ -53,45 +55,67 @@ class FactorModel(Structure):
             count(card, f"hidden[{name!r}]", 1, MOST_STATES)
 
     @property
-    def _hidden(self) -> dict[str, int]:
+    def _hidden_cards(self) -> dict[str, int]:
+        """Numbers of states of the hidden types of variables, by the names of the types."""
         return {str(name): int(card) for name, card in (self.hidden or {}).items()}
 
-    def read(self, X: Sequence[Any]) -> Raw:
+    def read(self, X: Sequence[Any]) -> Sources:
         for b, item in enumerate(X):
             if not isinstance(item, FactorInput):
                 raise InputError(f"expected a FactorInput, got {type(item).__name__}.", instance=b)
-        names = tuple(dict.fromkeys(name for item in X for name in item.scopes))
-        types = {"variable": type_names(t for item in X for t in item.variables), "factor": names}
-        sources = {f"factor:{name}": _rows(X, name) for name in names if any(name in item.features for item in X)}
-        axes: dict[str, tuple[str, ...]] = {}
+        factor_names = tuple(dict.fromkeys(name for item in X for name in item.scopes))
+        sources = {}
+        for name in factor_names:
+            if any(name in item.features for item in X):
+                sources[f"factor:{name}"] = _features_of(X, name)
+        joined: dict[str, tuple[str, ...]] = {}
         keys: list[Hashable] = []
-        met: dict[tuple[int, int], Hashable] = {}  # instances may share their factors and differ in features only
+        key_of: dict[tuple[int, int], Hashable] = {}  # instances may share their factors and differ in features only
         for b, item in enumerate(X):
-            shared = id(item.variables), id(item.scopes)
-            if shared in met:
-                keys.append(met[shared])
-                continue
-            kinds = tuple(str(t) for t in item.variables)
-            for name, scopes in item.scopes.items():
-                for scope in scopes.tolist():
-                    here = self._joined(kinds, scope)
-                    if axes.setdefault(name, here) != here:
-                        raise InputError(
-                            f"a factor {name!r} joins {here}, another one {axes[name]}; "
-                            "factors of one type must join the same kinds of variables in the same order.",
-                            instance=b,
-                        )
-            keys.append((kinds, tuple((n, s.shape[1], s.tobytes()) for n, s in item.scopes.items())))
-            met[shared] = keys[-1]
-        return Raw(sources, keys, {**types, **{f"axes of {name}": axes[name] for name in names if name in axes}})
+            identity = id(item.variables), id(item.scopes)
+            if identity not in key_of:
+                variable_types = tuple(str(t) for t in item.variables)
+                self._check_joined(item, variable_types, joined, b)
+                packed = tuple((name, scopes.shape[1], scopes.tobytes()) for name, scopes in item.scopes.items())
+                key_of[identity] = (variable_types, packed)
+            keys.append(key_of[identity])
+        types = {"variable": type_names(t for item in X for t in item.variables), "factor": factor_names}
+        for name in factor_names:
+            if name in joined:
+                types[f"axes of {name}"] = joined[name]
+        return Sources(sources, keys, types)
 
-    def _joined(self, kinds: tuple[str, ...], scope: list[int]) -> tuple[str, ...]:
-        return tuple(kinds[v] if kinds[v] in self._hidden else "label" for v in scope)
+    def _check_joined(
+        self, item: FactorInput, variable_types: tuple[str, ...], joined: dict[str, tuple[str, ...]], b: int
+    ) -> None:
+        """Note in ``joined`` which types of variables the factors of each type join; raise if two differ."""
+        for name, scopes in item.scopes.items():
+            for scope in scopes.tolist():
+                axes = self._joined_types(variable_types, scope)
+                if joined.setdefault(name, axes) != axes:
+                    raise InputError(
+                        f"a factor {name!r} joins {axes}, another one {joined[name]}; "
+                        "factors of one type must join the same kinds of variables in the same order.",
+                        instance=b,
+                    )
+
+    def _joined_types(self, variable_types: tuple[str, ...], scope: list[int]) -> tuple[str, ...]:
+        """The hidden types of the variables in a scope, "label" for the others."""
+        hidden = self._hidden_cards
+        return tuple(variable_types[v] if variable_types[v] in hidden else "label" for v in scope)
 
     def _axes(self, schema: Schema, name: str, vocabulary: LabelVocabulary) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        kinds = schema.types.get(f"axes of {name}", ())
-        cards = tuple(vocabulary.n_classes if kind == "label" else self._hidden[kind] for kind in kinds)
-        return tuple("label" if kind == "label" else "hidden" for kind in kinds), cards
+        """Axes ("label" or "hidden") of the tables of a factor type, and their numbers of states."""
+        axes = []
+        cards = []
+        for variable_type in schema.types.get(f"axes of {name}", ()):
+            if variable_type == "label":
+                axes.append("label")
+                cards.append(vocabulary.n_classes)
+            else:
+                axes.append("hidden")
+                cards.append(self._hidden_cards[variable_type])
+        return tuple(axes), tuple(cards)
 
     def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
         out = []
@@ -106,43 +130,51 @@ class FactorModel(Structure):
 
     def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
         out = []
-        for kind, members in mapping(self.allowed, "allowed", "variable types to labels").items():
-            if str(kind) not in schema.types["variable"] or str(kind) in self._hidden:
-                raise InputError(f"allowed names {kind!r}, which is not a type of label variables.")
-            out.append(HardConstraint(f"variable:{kind}", ~label_mask(members, vocabulary, "allowed")))
+        for name, members in mapping(self.allowed, "allowed", "variable types to labels").items():
+            if str(name) not in schema.types["variable"] or str(name) in self._hidden_cards:
+                raise InputError(f"allowed names {name!r}, which is not a type of label variables.")
+            out.append(HardConstraint(f"variable:{name}", ~label_mask(members, vocabulary, "allowed")))
         for name, joint in mapping(self.forbidden, "forbidden", "factor types to joint states").items():
             axes, cards = self._axes(schema, name, vocabulary)
             if not axes:
                 raise InputError(f"forbidden names {name!r}; there are {', '.join(schema.types['factor'])}.")
+            where = f"forbidden[{name!r}]"
             mask = np.zeros(cards, dtype=bool)
-            for states in several(joint, f"forbidden[{name!r}]", "joint states"):
+            for states in several(joint, where, "joint states"):
                 if not isinstance(states, (tuple, list)) or len(states) != len(axes):
-                    raise InputError(f"forbidden[{name!r}] holds {states!r}; it needs {len(axes)} states.")
-                where = f"forbidden[{name!r}]"
-                named = zip(axes, cards, states, strict=True)
-                mask[tuple(state_index(*state, vocabulary, where) for state in named)] = True
+                    raise InputError(f"{where} holds {states!r}; it needs {len(axes)} states.")
+                index = []
+                for axis, card, state in zip(axes, cards, states, strict=True):
+                    index.append(state_index(axis, card, state, vocabulary, where))
+                mask[tuple(index)] = True
             out.append(HardConstraint(f"factor:{name}", mask))
         return out
 
-    def topology(self, key: Any, encoder: Encoder) -> GroupedTopology:
-        kinds, packed = key
-        schema, n_classes = encoder.schema, encoder.vocabulary.n_classes
-        cards = np.array([self._hidden.get(kind, n_classes) for kind in kinds], dtype=np.int64)
+    def topology(self, key: Any, encoder: Encoder) -> InstanceTopology:
+        variable_types, packed = key
+        schema = encoder.schema
+        n_classes = encoder.vocabulary.n_classes
+        hidden_cards = self._hidden_cards
+        cards = np.array([hidden_cards.get(t, n_classes) for t in variable_types], dtype=np.int64)
         groups: dict[str, Ints] = {}
-        for name, order, raw in packed:
-            scopes = np.frombuffer(raw, dtype=np.int64).reshape(-1, order)
-            learned = schema.types.get(f"axes of {name}", ())
-            if len(scopes) and (here := self._joined(kinds, scopes[0].tolist())) != learned:
-                raise InputError(f"factors {name!r} join {here}, but the model learned {learned}.")
+        for name, order, scope_bytes in packed:
+            scopes = np.frombuffer(scope_bytes, dtype=np.int64).reshape(-1, order)
+            if len(scopes):
+                learned = schema.types.get(f"axes of {name}", ())
+                joined = self._joined_types(variable_types, scopes[0].tolist())
+                if joined != learned:
+                    raise InputError(f"factors {name!r} join {joined}, but the model learned {learned}.")
             groups[f"factor:{name}"] = scopes
         sizes = {source: len(groups.get(source, ())) for source in schema.features}
-        for kind in set(kinds):
-            groups[f"variable:{kind}"] = np.flatnonzero(np.array([k == kind for k in kinds]))[:, None]
-        labels = np.flatnonzero(np.array([kind not in self._hidden for kind in kinds], dtype=bool))
-        return GroupedTopology(cards, labels, (len(labels),), groups, sizes)
+        for name in set(variable_types):
+            of_type = np.array([t == name for t in variable_types])
+            groups[f"variable:{name}"] = np.flatnonzero(of_type)[:, None]
+        has_label = np.array([t not in hidden_cards for t in variable_types], dtype=bool)
+        labels = np.flatnonzero(has_label)
+        return InstanceTopology(cards, labels, (len(labels),), groups, sizes)
 
 
-def _rows(X: Sequence[FactorInput], name: str) -> list[Any]:
+def _features_of(X: Sequence[FactorInput], name: str) -> list[Any]:
     """Features of the factors of one type, instance by instance."""
     out = []
     for b, item in enumerate(X):

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from mssvm.core.arrays import Ints
 from mssvm.core.checks import mapping
 from mssvm.core.errors import InputError
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import Raw, Schema, check_flag, label_mask, type_names
-from mssvm.structures.encoded import HardConstraint
-from mssvm.structures.pairwise import Frame, Pairwise, edge_source, tag
+from mssvm.structures.base import Schema, Sources, check_flag, label_mask, type_names
+from mssvm.structures.pairwise import Pairwise, SiteGraph, edge_source, typed
+from mssvm.structures.weights import HardConstraint
 
 
 @dataclass(eq=False, repr=False)
@@ -60,63 +61,80 @@ class GraphModel(Pairwise):
         if self.hidden and not self.linked and not self.directed:
             raise InputError("a hidden variable on an edge tells its ends apart; use directed=True or linked=True.")
 
-    def read(self, X: Sequence[Any]) -> Raw:
-        graphs = [_graph(item, b) for b, item in enumerate(X)]
+    def read(self, X: Sequence[Any]) -> Sources:
+        graphs = [_checked(item, b) for b, item in enumerate(X)]
         if not self.directed:
-            graphs = [_both_ways(g) for g in graphs]
-        kinds = {
-            "node": _names([g.node_types for g in graphs]),
-            "edge": _names([g.edge_types for g in graphs]),
+            graphs = [_both_ways(graph) for graph in graphs]
+        types = {
+            "node": _all_type_names([graph.node_types for graph in graphs]),
+            "edge": _all_type_names([graph.edge_types for graph in graphs]),
         }
         keys: list[Hashable] = []
-        for g in graphs:
-            nodes, edges = _type_names(g.node_types, len(g)), _type_names(g.edge_types, len(g.edges))
-            keys.append((nodes, edges, g.edges.tobytes()))
-        sources = {"node": [g.nodes for g in graphs], **edge_source([g.edge_features for g in graphs])}
-        return Raw(sources, keys, kinds)
+        for graph in graphs:
+            node_types = _type_names(graph.node_types, len(graph))
+            edge_types = _type_names(graph.edge_types, len(graph.edges))
+            keys.append((node_types, edge_types, graph.edges.tobytes()))
+        edges = edge_source([graph.edge_features for graph in graphs])
+        return Sources({"node": [graph.nodes for graph in graphs], **edges}, keys, types)
 
-    def frame(self, key: Any, schema: Schema) -> Frame:
-        nodes, edges, packed = key
-        codes = []
-        for names, kind in ((nodes, "node"), (edges, "edge")):
-            number = {name: c for c, name in enumerate(schema.types_of(kind))}
-            codes.append(np.array([number[name] for name in names], dtype=np.int64))
-        pairs = np.frombuffer(packed, dtype=np.int64).reshape(-1, 2)
-        return Frame((len(nodes),), pairs, codes[0], codes[1])
+    def site_graph(self, key: Any, schema: Schema) -> SiteGraph:
+        node_types, edge_types, edge_bytes = key
+        edges = np.frombuffer(edge_bytes, dtype=np.int64).reshape(-1, 2)
+        node_numbers = _numbers(node_types, schema.types_of("node"))
+        edge_numbers = _numbers(edge_types, schema.types_of("edge"))
+        return SiteGraph((len(node_types),), edges, node_numbers, edge_numbers)
 
     def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
         out = super().constraints(schema, vocabulary)
         for name, members in mapping(self.allowed, "allowed", "node types to labels").items():
             if str(name) not in schema.types_of("node"):
-                known = ", ".join(repr(t) for t in schema.types_of("node"))
-                raise InputError(f"allowed names the node type {name!r}; there are {known}.")
-            out.append(HardConstraint(tag("node", str(name)), ~label_mask(members, vocabulary, "allowed")))
+                listed = ", ".join(repr(t) for t in schema.types_of("node"))
+                raise InputError(f"allowed names the node type {name!r}; there are {listed}.")
+            out.append(HardConstraint(typed("node", str(name)), ~label_mask(members, vocabulary, "allowed")))
         return out
 
 
-def _graph(item: Any, b: int) -> Graph:
+def _checked(item: Any, b: int) -> Graph:
     if isinstance(item, Graph):
         return item
     raise InputError(f"expected a Graph of nodes and edges, got {type(item).__name__}.", instance=b)
 
 
-def _both_ways(g: Graph) -> Graph:
-    """Every edge followed, after all others, by its reverse with the same features and type."""
-    features, types = g.edge_features, g.edge_types
-    if features is not None:
-        twice = [features, features]
-        if sparse.issparse(features):
-            features = sparse.vstack(twice)
-        else:
-            features = np.concatenate(twice) if isinstance(features, np.ndarray) else [*features, *features]
-    edges = np.concatenate([g.edges, g.edges[:, ::-1]])
-    return replace(g, edges=edges, edge_features=features, edge_types=None if types is None else [*types, *types])
+def _both_ways(graph: Graph) -> Graph:
+    """The graph with all edges reversed after the edges themselves, with the same features and types."""
+    edges = np.concatenate([graph.edges, graph.edges[:, ::-1]])
+    types = graph.edge_types
+    if types is not None:
+        types = [*types, *types]
+    return replace(graph, edges=edges, edge_features=_twice(graph.edge_features), edge_types=types)
 
 
-def _names(types: list[Sequence[Hashable] | None]) -> tuple[str, ...]:
+def _twice(features: Any) -> Any:
+    """Rows of features (None, a sparse matrix, an array or a list) repeated once."""
+    if features is None:
+        return None
+    if sparse.issparse(features):
+        return sparse.vstack([features, features])
+    if isinstance(features, np.ndarray):
+        return np.concatenate([features, features])
+    return [*features, *features]
+
+
+def _all_type_names(types_of_graphs: list[Sequence[Hashable] | None]) -> tuple[str, ...]:
     """All type names in sorted order; untyped things have the empty name."""
-    return type_names("" if t is None else t for given in types for t in (given or (None,)))
+    types: list[Hashable] = []
+    for graph_types in types_of_graphs:
+        types += graph_types or [None]
+    return type_names("" if t is None else t for t in types)
 
 
 def _type_names(types: Sequence[Hashable] | None, n: int) -> tuple[str, ...]:
-    return ("",) * n if types is None else tuple(str(t) for t in types)
+    if types is None:
+        return ("",) * n
+    return tuple(str(t) for t in types)
+
+
+def _numbers(types: Sequence[str], learned: Sequence[str]) -> Ints:
+    """Positions of type names in the schema's list."""
+    position = {name: k for k, name in enumerate(learned)}
+    return np.array([position[name] for name in types], dtype=np.int64)

@@ -8,14 +8,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mssvm.core.arrays import Floats, Ints
+from mssvm.core.arrays import Floats
 from mssvm.core.errors import InputError
 from mssvm.core.registry import EDGES
-from mssvm.structures.base import Raw, Schema
-from mssvm.structures.pairwise import Frame, Pairwise, edge_source, split
+from mssvm.structures.base import Schema, Sources
+from mssvm.structures.pairwise import Pairwise, SiteGraph, edge_source, split_edges
 
 DIRECTIONS = ("right", "down", "down_right", "down_left")
-DISTANCES = ("side", "corner")
+DISTANCES = ("side", "corner")  # types of associative edges, which do not depend on the direction
+
+Ends = tuple[tuple[slice, slice], tuple[slice, slice]]
+"""Positions in an (H, W) array of the first and of the second ends of all edges of one direction."""
 
 
 @dataclass(eq=False, repr=False)
@@ -77,46 +80,60 @@ class Grid(Pairwise):
     def _directions(self) -> tuple[str, ...]:
         return DIRECTIONS[: self.neighbours // 2]
 
-    def read(self, X: Sequence[Any]) -> Raw:
-        nodes, edges, keys = [], [], []
+    def read(self, X: Sequence[Any]) -> Sources:
+        nodes = []
+        edges = []
+        keys = []
         for b, item in enumerate(X):
-            x, edge_x = split(item, b, axes=3)
+            x, edge_x = split_edges(item, b, axes=3)
             (h, w), rows = _pixels(x, b)
             nodes.append(rows)
-            parts = [] if edge_x is None else [self._edge_rows(edge_x, h, w, b)]
-            if self.edges == "contrast":
-                parts.append(self._contrast(rows, h, w, b))
-            edges.append(np.concatenate(parts, axis=1) if parts else None)
+            edges.append(self._edge_features(edge_x, rows, h, w, b))
             keys.append((h, w))
-        kinds = DISTANCES[: self.neighbours // 4] if self.edges != "free" else self._directions
-        return Raw({"node": nodes, **edge_source(edges)}, keys, {"edge": kinds})
+        edge_types = self._directions if self.edges == "free" else DISTANCES[: self.neighbours // 4]
+        return Sources({"node": nodes, **edge_source(edges)}, keys, {"edge": edge_types})
+
+    def _edge_features(self, edge_x: Any, rows: Any, h: int, w: int, b: int) -> Floats | None:
+        """Features of the edges of instance b, the user's and the contrast; None if there are neither."""
+        parts = []
+        if edge_x is not None:
+            parts.append(self._edge_rows(edge_x, h, w, b))
+        if self.edges == "contrast":
+            parts.append(self._contrast(rows, h, w, b))
+        if not parts:
+            return None
+        return np.concatenate(parts, axis=1)
 
     def _contrast(self, rows: Any, h: int, w: int, b: int) -> Floats:
-        """How alike the ends of every edge look, direction by direction."""
+        """Likeness of the ends of every edge, exp(-|x_i - x_j|^2 / (2 m)), direction by direction."""
         if not isinstance(rows, np.ndarray):
             raise InputError("contrast needs an (H, W, d) array of numbers; use edges='associative'.", instance=b)
         x = rows.reshape(h, w, -1).astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused later, with its place
-            apart = np.concatenate([((x[one] - x[other]) ** 2).sum(axis=2).ravel() for one, other in self._ends])
-            likeness = np.exp(-apart / max(2.0 * float(apart.sum()) / max(len(apart), 1), 1e-300))
+            distances = [((x[first] - x[second]) ** 2).sum(axis=2).ravel() for first, second in self._ends]
+            distance = np.concatenate(distances)
+            mean = float(distance.sum()) / max(len(distance), 1)
+            likeness = np.exp(-distance / max(2.0 * mean, 1e-300))
         return np.where(np.isfinite(likeness), likeness, 0.0)[:, None]
 
     @property
-    def _ends(self) -> tuple[tuple[Any, Any], ...]:
-        """The first and the second ends of the edges of every direction, as places in an (H, W) array."""
-        most, rest, all_ = slice(None, -1), slice(1, None), slice(None)
+    def _ends(self) -> tuple[Ends, ...]:
+        """The ends of the edges of every direction."""
+        all_but_last = slice(None, -1)
+        all_but_first = slice(1, None)
+        every = slice(None)
         ends = (
-            ((all_, most), (all_, rest)),
-            ((most, all_), (rest, all_)),
-            ((most, most), (rest, rest)),
-            ((most, rest), (rest, most)),
+            ((every, all_but_last), (every, all_but_first)),
+            ((all_but_last, every), (all_but_first, every)),
+            ((all_but_last, all_but_last), (all_but_first, all_but_first)),
+            ((all_but_last, all_but_first), (all_but_first, all_but_last)),
         )
         return ends[: len(self._directions)]
 
-    def _edge_rows(self, given: Any, h: int, w: int, b: int) -> Any:
+    def _edge_rows(self, edge_x: Any, h: int, w: int, b: int) -> Floats:
         """Features of all edges, direction by direction."""
         names = self._directions
-        parts = [given.get(name) for name in names] if isinstance(given, Mapping) else list(given)
+        parts = [edge_x.get(name) for name in names] if isinstance(edge_x, Mapping) else list(edge_x)
         if len(parts) != len(names) or any(part is None for part in parts):
             raise InputError(f"edge features are needed for each of {', '.join(names)}.", instance=b)
         shapes = [(h, w - 1), (h - 1, w), (h - 1, w - 1), (h - 1, w - 1)]
@@ -137,14 +154,18 @@ class Grid(Pairwise):
         except ValueError:
             raise InputError("edge features differ in number between directions.", instance=b) from None
 
-    def frame(self, key: Any, schema: Schema) -> Frame:
+    def site_graph(self, key: Any, schema: Schema) -> SiteGraph:
         h, w = key
-        at = np.arange(h * w).reshape(h, w)
-        ends = [(at[one].ravel(), at[other].ravel()) for one, other in self._ends]
-        edges = np.concatenate([np.stack(pair, axis=1) for pair in ends])
-        number = np.arange(len(ends))
-        kinds: Ints = np.repeat(number // 2 if self.edges != "free" else number, [len(one) for one, _ in ends])
-        return Frame((h, w), edges, np.zeros(h * w, dtype=np.int64), kinds)
+        pixels = np.arange(h * w).reshape(h, w)
+        edges = []
+        edge_types = []
+        for direction, (first, second) in enumerate(self._ends):
+            pairs = np.stack([pixels[first].ravel(), pixels[second].ravel()], axis=1)
+            edge_type = direction if self.edges == "free" else direction // 2
+            edges.append(pairs)
+            edge_types.append(np.full(len(pairs), edge_type, dtype=np.int64))
+        node_types = np.zeros(h * w, dtype=np.int64)
+        return SiteGraph((h, w), np.concatenate(edges), node_types, np.concatenate(edge_types))
 
 
 def _is_named(x: Any) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -20,9 +20,11 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import NO_TYPES, Encoder, Parsed, Raw, Schema
-from mssvm.structures.encoded import GroupedTopology, WeightBlock
-from mssvm.structures.pairwise import Frame, Pairwise
+from mssvm.structures.base import Schema, Sources
+from mssvm.structures.encoder import Encoder
+from mssvm.structures.layout import InstanceTopology
+from mssvm.structures.pairwise import Pairwise, SiteGraph
+from mssvm.structures.weights import WeightBlock
 
 SMOOTHING = 0.5  # added to every count of a pair of labels
 
@@ -60,6 +62,8 @@ class MultiLabel(Pairwise):
     [[1.0, 1.0], [0.0, 0.0]]
     """
 
+    learns_from_labels: ClassVar[bool] = True
+
     graph: str | Iterable[Sequence[Any]] = "tree"
     names: Iterable[str] | None = None
     hidden: int = 0
@@ -86,17 +90,11 @@ class MultiLabel(Pairwise):
             return list(X[:, None, :])
         return [_row(x, b) for b, x in enumerate(super().instances(X))]
 
-    def read(self, X: Sequence[Any]) -> Raw:
-        return Raw({"node": list(X)}, [()] * len(X))
+    def read(self, X: Sequence[Any]) -> Sources:
+        return Sources({"node": list(X)}, [()] * len(X))
 
-    def compile(
-        self, X: Any, vocabulary: LabelVocabulary, y: Any = None, types: Mapping[str, tuple[str, ...]] = NO_TYPES
-    ) -> tuple[Encoder, Parsed]:
-        self.check()
-        return super().compile(X, vocabulary, y, {**types, **self._names(y, vocabulary)})
-
-    def _names(self, y: Any, vocabulary: LabelVocabulary) -> dict[str, tuple[str, ...]]:
-        """Of the labels and of the links."""
+    def types_from_labels(self, y: Any, vocabulary: LabelVocabulary) -> dict[str, tuple[str, ...]]:
+        """Names of the labels ("node") and of the links ("edge"), and the numbers of the links' "ends"."""
         n = len(y[0]) if y is not None and len(y) else 0
         if vocabulary.n_classes > 2:
             hint = "give missing_label= if one of them marks missing labels"
@@ -112,32 +110,41 @@ class MultiLabel(Pairwise):
     def _pairs(self, states: Ints, names: list[str]) -> list[Pair]:
         if self.graph == "tree":
             return chow_liu_tree(states)
+        if self.graph == "full":
+            return list(combinations(range(len(names)), 2))
         if isinstance(self.graph, str):
-            return list(combinations(range(len(names)), 2)) if self.graph == "full" else []
-        number: dict[Any, int] = {name: j for j, name in enumerate(names)}
-        number |= {j: j for j in range(len(names))}
-        out: dict[Pair, None] = {}
+            return []
+        number: dict[Any, int] = {}
+        for j, name in enumerate(names):
+            number[name] = j
+        for j in range(len(names)):
+            number[j] = j
+        pairs: list[Pair] = []
         for pair in self.graph:
-            ends = {number[end] for end in pair if end in number} if isinstance(pair, (tuple, list)) else set()
+            ends = set()
+            if isinstance(pair, (tuple, list)):
+                ends = {number[end] for end in pair if end in number}
             if len(ends) != 2 or len(pair) != 2:
                 raise InputError(f"graph holds {pair!r}; it needs pairs of two of the {len(names)} labels.")
-            out[min(ends), max(ends)] = None
-        return list(out)
+            pairs.append((min(ends), max(ends)))
+        return list(dict.fromkeys(pairs))  # without repeats
 
     def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
         # Both ends of a link have the same features, so those of one are enough.
-        return tuple(b for b in super().blocks(schema, vocabulary) if not b.name.startswith("right.x:"))
+        blocks = super().blocks(schema, vocabulary)
+        return tuple(block for block in blocks if not block.name.startswith("right.x:"))
 
-    def frame(self, key: Any, schema: Schema) -> Frame:
-        n, ends = len(schema.types_of("node")), schema.types_of("ends")
-        pairs = np.array([pair.split() for pair in ends if pair], dtype=np.int64).reshape(-1, 2)
-        return Frame((n,), pairs, np.arange(n), np.arange(len(pairs)))
+    def site_graph(self, key: Any, schema: Schema) -> SiteGraph:
+        n = len(schema.types_of("node"))
+        ends = [pair.split() for pair in schema.types_of("ends") if pair]
+        edges = np.array(ends, dtype=np.int64).reshape(-1, 2)
+        return SiteGraph((n,), edges, np.arange(n), np.arange(len(edges)))
 
-    def topology(self, key: Any, encoder: Encoder) -> GroupedTopology:
+    def topology(self, key: Any, encoder: Encoder) -> InstanceTopology:
         # All labels of an instance, and all links, see its one row of features.
-        made = super().topology(key, encoder)
-        rows = {name: np.zeros_like(at) for name, at in made.rows.items()}
-        return replace(made, sizes={"node": 1}, rows=rows, table=True)
+        topology = super().topology(key, encoder)
+        rows = {name: np.zeros_like(members) for name, members in topology.rows.items()}
+        return replace(topology, sizes={"node": 1}, rows=rows, table=True)
 
 
 def chow_liu_tree(states: Ints) -> list[Pair]:
@@ -145,25 +152,30 @@ def chow_liu_tree(states: Ints) -> list[Pair]:
     n = states.shape[1]
     gain = mutual_information(states)
     tree: list[Pair] = []
-    part = list(range(n))  # which part of the forest a label is in
+    component = list(range(n))  # of the forest so far, by label
     for j, k in sorted(combinations(range(n), 2), key=lambda pair: -gain[pair]):
-        if part[j] != part[k]:
+        if component[j] != component[k]:
             tree.append((j, k))
-            part = [part[j] if p == part[k] else p for p in part]
+            component = [component[j] if c == component[k] else c for c in component]
     return sorted(tree)
 
 
 def mutual_information(states: Ints) -> Floats:
-    """Between every two columns, from the rows where both are known, counts smoothed."""
-    marks = [(states == c).astype(np.float64) for c in range(max(int(states.max(initial=0)) + 1, 2))]
-    joint = np.array([[a.T @ b for b in marks] for a in marks]) + SMOOTHING
+    """Mutual information (L, L) of every two columns, from smoothed counts of the rows where neither is missing."""
+    n_states = max(int(states.max(initial=0)) + 1, 2)
+    indicators = [(states == state).astype(np.float64) for state in range(n_states)]
+    joint = np.array([[a.T @ b for b in indicators] for a in indicators]) + SMOOTHING
     joint /= joint.sum(axis=(0, 1))
-    apart = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0, keepdims=True)
-    return np.asarray((joint * np.log(joint / apart)).sum(axis=(0, 1)))
+    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0, keepdims=True)
+    return np.asarray((joint * np.log(joint / independent)).sum(axis=(0, 1)))
 
 
 def _row(x: Any, b: int) -> Any:
     """One instance as a table of one row."""
     if isinstance(x, str) or (isinstance(x, np.ndarray) and x.ndim != 1):
         raise InputError(f"expected one row of features, got {shown(x)}.", instance=b)
-    return x if sparse.issparse(x) else x[None] if isinstance(x, np.ndarray) else [x]
+    if sparse.issparse(x):
+        return x
+    if isinstance(x, np.ndarray):
+        return x[None]
+    return [x]

@@ -1,4 +1,4 @@
-"""Labels on the nodes of a graph with scores on nodes and edges: what chains, grids and graphs share, and chains.
+"""Labels on the nodes of a graph with scores on nodes and edges: what chains, grids, graphs and multi-label share.
 
 Without hidden variables
 
@@ -24,24 +24,33 @@ type or edge type.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from mssvm.core.arrays import Bools, Ints
-from mssvm.core.checks import count, mapping, several, shown
+from mssvm.core.checks import count, several, shown
 from mssvm.core.errors import InputError
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import MOST_STATES, Encoder, Raw, Schema, Structure, check_flag, label_mask
-from mssvm.structures.encoded import GroupedTopology, HardConstraint, WeightBlock
+from mssvm.structures.base import MOST_STATES, Schema, Structure, check_flag
+from mssvm.structures.encoder import Encoder
+from mssvm.structures.layout import InstanceTopology
+from mssvm.structures.weights import HardConstraint, WeightBlock
+
+LABEL = "label"
+HIDDEN = "hidden"
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
-    """Sites and edges of one topology, and ``marks``: further groups. Types are positions in the schema's lists."""
+class SiteGraph:
+    """Sites and edges of one instance; ``shape`` is that of its labels, ``edges`` are pairs (i, j) of sites.
+
+    ``node_type`` and ``edge_type`` are positions in the schema's lists of types; ``marks`` are further groups of sites,
+    such as the first of a chain.
+    """
 
     shape: tuple[int, ...]
     edges: Ints
@@ -50,8 +59,14 @@ class Frame:
     marks: Mapping[str, Ints] = field(default_factory=dict)
 
 
-BlockTemplate = tuple[str, str, tuple[str, ...], str | None, str | None]
-"""Name, group, axes, source and rows of a ``WeightBlock``, the names yet without their type."""
+class BlockTemplate(NamedTuple):
+    """A ``WeightBlock`` without its type: the block of type t is called "name:t", and so are its group and rows."""
+
+    name: str
+    group: str
+    axes: tuple[str, ...]
+    source: str | None = None
+    rows: str | None = None
 
 
 class Pairwise(Structure):
@@ -66,7 +81,7 @@ class Pairwise(Structure):
     forbidden: Any
 
     @abstractmethod
-    def frame(self, key: Any, schema: Schema) -> Frame:
+    def site_graph(self, key: Any, schema: Schema) -> SiteGraph:
         """Sites and edges of an instance with the given key."""
 
     def check(self) -> None:
@@ -75,97 +90,143 @@ class Pairwise(Structure):
             check_flag(getattr(self, name), name)
 
     def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
-        kinds, given = schema.types_of("edge"), self.forbidden or {}
-        if not isinstance(given, Mapping):
-            given = dict.fromkeys(kinds, label_pairs(given))
-        for name in given:
-            if str(name) not in kinds:
-                raise InputError(f"forbidden names the edge type {name!r}; there are {', '.join(map(repr, kinds))}.")
-        return [HardConstraint(tag("edge", str(name)), pair_mask(pairs, vocabulary)) for name, pairs in given.items()]
+        edge_types = schema.types_of("edge")
+        forbidden = self.forbidden or {}
+        if not isinstance(forbidden, Mapping):
+            forbidden = dict.fromkeys(edge_types, label_pairs(forbidden))
+        out = []
+        for name, pairs in forbidden.items():
+            if str(name) not in edge_types:
+                listed = ", ".join(map(repr, edge_types))
+                raise InputError(f"forbidden names the edge type {name!r}; there are {listed}.")
+            out.append(HardConstraint(typed("edge", str(name)), pair_mask(pairs, vocabulary)))
+        return out
 
     # ------------------------------------------------------------------------------------- weights
 
+    @property
+    def _hidden_on_nodes(self) -> bool:
+        return bool(self.hidden) and self.linked
+
+    @property
+    def _hidden_on_edges(self) -> bool:
+        return bool(self.hidden) and not self.linked
+
+    @property
+    def _labels_linked(self) -> bool:
+        """Whether labels have edges of their own."""
+        return not self.hidden or self.direct
+
     def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
-        cards = {"label": vocabulary.n_classes, "hidden": self.hidden}
+        cards = {LABEL: vocabulary.n_classes, HIDDEN: self.hidden}
         out = []
         for kind, templates in self._templates():
-            for t in schema.types_of(kind):
-                for name, group, axes, source, rows in templates:
-                    if source is None or source in schema.features:
-                        sizes, at = tuple(map(cards.__getitem__, axes)), tag(rows, t) if rows else None
-                        agree = sizes[0] if self.edges != "free" and axes in (("label",) * 2, ("hidden",) * 2) else 0
-                        axes, sizes = ((), ()) if agree else (axes, sizes)
-                        out.append(WeightBlock(tag(name, t), tag(group, t), axes, sizes, source, at, agree))
+            for type_name in schema.types_of(kind):
+                for template in templates:
+                    if template.source is None or template.source in schema.features:
+                        out.append(self._block(template, type_name, cards))
         return tuple(out)
+
+    def _block(self, template: BlockTemplate, type_name: str, cards: Mapping[str, int]) -> WeightBlock:
+        axes = template.axes
+        sizes = tuple(cards[axis] for axis in axes)
+        agree = 0
+        if self.edges != "free" and axes in ((LABEL, LABEL), (HIDDEN, HIDDEN)):
+            agree = sizes[0]
+            axes = ()
+            sizes = ()
+        rows = None if template.rows is None else typed(template.rows, type_name)
+        name = typed(template.name, type_name)
+        return WeightBlock(name, typed(template.group, type_name), axes, sizes, template.source, rows, agree)
 
     def _templates(self) -> list[tuple[str, list[BlockTemplate]]]:
         """The blocks of every node type or edge type, as the formulas above list them."""
-        edge, y, h = self.edge_name, ("label",), ("hidden",)
-        out: list[tuple[str, list[BlockTemplate]]] = [
-            ("node", [("node", "node", y, "node", "node"), ("bias", "node", y, None, None)])
+        edge = self.edge_name
+        node_blocks = [
+            BlockTemplate("node", "node", (LABEL,), "node", "node"),
+            BlockTemplate("bias", "node", (LABEL,)),
         ]
-        if not self.hidden or self.direct:
-            out.append(("edge", _pair(edge, "edge", (*y, *y))))
-        if self.hidden and self.linked:
-            alone: BlockTemplate = ("hidden.node", "hidden", h, "node", "node")
-            out.append(("node", [alone, ("attach", "attach", (*y, *h), None, None)]))
-            out.append(("edge", _pair(f"hidden.{edge}", "hidden.edge", (*h, *h))))
-        elif self.hidden:
-            ends: list[BlockTemplate] = [
-                ("left", "left", (*y, *h), None, None),
-                ("right", "right", (*h, *y), None, None),
+        out = [("node", node_blocks)]
+        if self._labels_linked:
+            out.append(("edge", _edge_blocks(edge, "edge", (LABEL, LABEL))))
+        if self._hidden_on_nodes:
+            hidden_blocks = [
+                BlockTemplate("hidden.node", "hidden", (HIDDEN,), "node", "node"),
+                BlockTemplate("attach", "attach", (LABEL, HIDDEN)),
             ]
-            ends += [("left.x", "between", h, "node", "left"), ("right.x", "between", h, "node", "right")]
-            out.append(("edge", [*ends, ("between.x", "between", h, "edge", "edge")]))
+            out.append(("node", hidden_blocks))
+            out.append(("edge", _edge_blocks(f"hidden.{edge}", "hidden.edge", (HIDDEN, HIDDEN))))
+        if self._hidden_on_edges:
+            between_blocks = [
+                BlockTemplate("left", "left", (LABEL, HIDDEN)),
+                BlockTemplate("right", "right", (HIDDEN, LABEL)),
+                BlockTemplate("left.x", "between", (HIDDEN,), "node", "left"),
+                BlockTemplate("right.x", "between", (HIDDEN,), "node", "right"),
+                BlockTemplate("between.x", "between", (HIDDEN,), "edge", "edge"),
+            ]
+            out.append(("edge", between_blocks))
         if self.ends:
-            out.append(("node", [("start", "first", y, None, None), ("end", "last", y, None, None)]))
+            end_blocks = [BlockTemplate("start", "first", (LABEL,)), BlockTemplate("end", "last", (LABEL,))]
+            out.append(("node", end_blocks))
         return out
 
     # ------------------------------------------------------------------------------------- topology
 
-    def topology(self, key: Any, encoder: Encoder) -> GroupedTopology:
-        frame = self.frame(key, encoder.schema)
-        n, edges = len(frame.node_type), frame.edges
-        rows, groups, below = dict[str, Ints](), dict(frame.marks), dict[str, Ints]()
-        constrained = set[str]()
-        for constraint in encoder.constraints:
-            constrained.add(constraint.group)
-        for c, t in enumerate(encoder.schema.types_of("node")):
-            chosen = np.flatnonzero(frame.node_type == c)
-            rows[tag("node", t)], groups[tag("node", t)] = chosen, chosen[:, None]
-            if self.hidden and self.linked:
-                below[tag("hidden", t)] = n + chosen[:, None]
-                below[tag("attach", t)] = np.stack([chosen, n + chosen], axis=1)
-        for c, t in enumerate(encoder.schema.types_of("edge")):
-            chosen = np.flatnonzero(frame.edge_type == c)
+    def topology(self, key: Any, encoder: Encoder) -> InstanceTopology:
+        graph = self.site_graph(key, encoder.schema)
+        n = len(graph.node_type)
+        edges = graph.edges
+        constrained = {constraint.group for constraint in encoder.constraints}
+        rows = dict[str, Ints]()
+        groups = dict(graph.marks)
+        hidden_groups = dict[str, Ints]()  # after all others: the order of groups is that of factors
+        # Hidden variable k is variable n + k, that of node k or of edge k.
+        for number, name in enumerate(encoder.schema.types_of("node")):
+            nodes = np.flatnonzero(graph.node_type == number)
+            rows[typed("node", name)] = nodes
+            groups[typed("node", name)] = nodes[:, None]
+            if self._hidden_on_nodes:
+                hidden_groups[typed("hidden", name)] = n + nodes[:, None]
+                hidden_groups[typed("attach", name)] = np.stack([nodes, n + nodes], axis=1)
+        for number, name in enumerate(encoder.schema.types_of("edge")):
+            chosen = np.flatnonzero(graph.edge_type == number)
             left, right = edges[chosen].T
-            rows |= {tag("edge", t): chosen, tag("left", t): left, tag("right", t): right}
-            if not self.hidden or self.direct or tag("edge", t) in constrained:
-                groups[tag("edge", t)] = edges[chosen]
-            if self.hidden and self.linked:
-                below[tag("hidden.edge", t)] = n + edges[chosen]
-            elif self.hidden:
-                below[tag("between", t)] = n + chosen[:, None]
-                below[tag("left", t)] = np.stack([left, n + chosen], axis=1)
-                below[tag("right", t)] = np.stack([n + chosen, right], axis=1)
-        n_hidden = 0 if not self.hidden else n if self.linked else len(edges)
+            rows[typed("edge", name)] = chosen
+            rows[typed("left", name)] = left
+            rows[typed("right", name)] = right
+            if self._labels_linked or typed("edge", name) in constrained:
+                groups[typed("edge", name)] = edges[chosen]
+            if self._hidden_on_nodes:
+                hidden_groups[typed("hidden.edge", name)] = n + edges[chosen]
+            if self._hidden_on_edges:
+                hidden_groups[typed("between", name)] = n + chosen[:, None]
+                hidden_groups[typed("left", name)] = np.stack([left, n + chosen], axis=1)
+                hidden_groups[typed("right", name)] = np.stack([n + chosen, right], axis=1)
+        n_hidden = 0
+        hidden_shape = None
+        if self._hidden_on_nodes:
+            n_hidden = n
+            hidden_shape = graph.shape
+        if self._hidden_on_edges:
+            n_hidden = len(edges)
         cards = np.repeat([encoder.vocabulary.n_classes, self.hidden], [n, n_hidden])
-        shape, sizes = frame.shape if self.hidden and self.linked else None, {"node": n, "edge": len(edges)}
-        return GroupedTopology(cards, np.arange(n), frame.shape, groups | below, sizes, rows, shape)
+        sizes = {"node": n, "edge": len(edges)}
+        return InstanceTopology(cards, np.arange(n), graph.shape, groups | hidden_groups, sizes, rows, hidden_shape)
 
 
-def _pair(name: str, group: str, axes: tuple[str, ...]) -> list[BlockTemplate]:
+def _edge_blocks(name: str, group: str, axes: tuple[str, ...]) -> list[BlockTemplate]:
     """A table for all pairs of the type, and one per edge feature."""
-    return [(name, group, axes, None, None), (f"{name}.x", group, axes, "edge", "edge")]
+    return [BlockTemplate(name, group, axes), BlockTemplate(f"{name}.x", group, axes, "edge", "edge")]
 
 
-def tag(name: str, kind: str) -> str:
-    return f"{name}:{kind}" if kind else name
+def typed(name: str, type_name: str) -> str:
+    """The name of a block, group or list of rows of one type; untyped things have the empty type name."""
+    return f"{name}:{type_name}" if type_name else name
 
 
-def label_pairs(given: Any) -> list[tuple[Any, Any]]:
+def label_pairs(forbidden: Any) -> list[tuple[Any, Any]]:
     """Forbidden pairs of labels, checked."""
-    pairs = several(given, "forbidden", "pairs of labels")
+    pairs = several(forbidden, "forbidden", "pairs of labels")
     for pair in pairs:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise InputError(f"forbidden holds {shown(pair)}; it needs pairs of labels.")
@@ -183,8 +244,8 @@ def pair_mask(pairs: Any, vocabulary: LabelVocabulary) -> Bools:
 # ----------------------------------------------------------------------------------------- instances with edge features
 
 
-def split(item: Any, b: int, axes: int = 2) -> tuple[Any, Any]:
-    """Features of the sites, and of the edges (None where there are none) of one instance.
+def split_edges(item: Any, b: int, axes: int = 2) -> tuple[Any, Any]:
+    """Features of the sites, and of the edges (None where there are none), of instance b.
 
     An instance with edge features is ``{"x": ..., "edge_x": ...}`` or a tuple of arrays with ``axes`` axes.
     """
@@ -195,7 +256,9 @@ def split(item: Any, b: int, axes: int = 2) -> tuple[Any, Any]:
             raise InputError(f"a dict needs the key 'x' and may have 'edge_x', got {sorted(item)}.", instance=b)
         return item["x"], item.get("edge_x")
     if isinstance(item, tuple) and len(item) > 1 and all(_is_array(part, axes) for part in item):
-        return item[0], item[1] if len(item) == 2 else item[1:]
+        if len(item) == 2:
+            return item
+        return item[0], item[1:]
     return item, None
 
 
@@ -205,83 +268,10 @@ def edge_source(edges: list[Any]) -> dict[str, list[Any]]:
         if (edge is None) != (edges[0] is None):
             without = 0 if edges[0] is None else b
             raise InputError("edge features are missing, but other instances have them.", instance=without)
-    return {} if not edges or edges[0] is None else {"edge": edges}
+    if not edges or edges[0] is None:
+        return {}
+    return {"edge": edges}
 
 
 def _is_array(part: Any, axes: int) -> bool:
     return sparse.issparse(part) or (isinstance(part, np.ndarray) and part.ndim == axes)
-
-
-# ----------------------------------------------------------------------------------------- chains
-
-
-@dataclass(eq=False, repr=False)
-class Chain(Pairwise):
-    """Sequences with a label at every position.
-
-    Parameters
-    ----------
-    hidden : int
-        States of the hidden variables; 0 for none. By default there is one between every two neighbouring labels,
-        y_t - h_t - y_{t+1}, that sees the features of both positions: inference stays exact for every temperature.
-    linked : bool
-        Put a chain of hidden variables under the labels instead (h_t - h_{t+1}, y_t - h_t), each seeing the features
-        of its position. Sums, joint maxima and max-marginals stay exact; marginal MAP is hard and is approximated.
-    direct : bool
-        Keep direct transitions y_t -> y_{t+1} beside the hidden variables.
-    ends : bool
-        Separate scores for the first and the last label.
-    forbidden : iterable of (label, next label)
-        Transitions that never happen; ``None`` as the first stands for the start of the sequence, as the second for
-        its end: ``[("O", "I"), (None, "I")]``.
-    forced : mapping of label to a label or an iterable of labels
-        What must follow a label; every other successor is forbidden.
-    fixed : mapping of block to weights
-        Known weights that training leaves alone: a number, an array with NaN where free, or
-        ``{(feature, states...): weight}``.
-
-    X is a list of (T, d) arrays, sparse matrices, or lists of named features; with edge features a list of
-    ``{"x": ..., "edge_x": (T - 1, e)}`` or of tuples of two arrays.
-
-    >>> tagger = ms.CRF(ms.Chain(forbidden=[("O", "I")])).fit(X, y)                # I never follows O
-    >>> tagger.score(X, y)
-    1.0
-    """
-
-    edge_name: ClassVar[str] = "transition"
-
-    hidden: int = 0
-    linked: bool = False
-    direct: bool = False
-    ends: bool = False
-    forbidden: Iterable[tuple[Hashable, Hashable]] | None = None
-    forced: Mapping[Hashable, Any] | None = None
-    fixed: Mapping[str, Any] | None = None
-
-    def read(self, X: Sequence[Any]) -> Raw:
-        if set(map(type, X)) == {list}:  # the common case of text, sooner told
-            return Raw({"node": list(X)})
-        nodes, edges = [], []
-        for b, item in enumerate(X):
-            sites, between = split(item, b)
-            nodes.append(sites)
-            edges.append(between)
-        return Raw({"node": nodes, **edge_source(edges)})
-
-    def frame(self, key: Any, schema: Schema) -> Frame:
-        n = int(key)
-        at, zeros = np.arange(n)[:, None], np.zeros(n, dtype=np.int64)
-        return Frame((n,), np.hstack([at[:-1], at[1:]]), zeros, zeros[1:], {"first": at[:1], "last": at[-1:]})
-
-    def constraints(self, schema: Schema, vocabulary: LabelVocabulary) -> list[HardConstraint]:
-        if self.forbidden is None and self.forced is None:
-            return []
-        pairs = label_pairs(self.forbidden)
-        inside = pair_mask([pair for pair in pairs if None not in pair], vocabulary)
-        for a, after in mapping(self.forced, "forced", "labels to what must follow them").items():
-            many = after if isinstance(after, (list, set, frozenset)) else (after,)
-            inside[vocabulary.index(a, "forced")] |= ~label_mask(many, vocabulary, "forced")
-        first = label_mask([b for a, b in pairs if a is None], vocabulary, "forbidden")
-        last = label_mask([a for a, b in pairs if b is None], vocabulary, "forbidden")
-        groups = {"edge": inside, "first": first, "last": last}
-        return [HardConstraint(group, mask) for group, mask in groups.items() if mask.any()]

@@ -19,12 +19,14 @@ from mssvm.core.checks import count
 from mssvm.core.errors import InputError
 from mssvm.data.features import FeatureRows, FeatureSchema
 from mssvm.data.labels import LabelVocabulary
-from mssvm.structures.base import MOST_STATES, Encoder, Parsed, Raw, Schema, Structure, check_flag
-from mssvm.structures.encoded import GroupedTopology, WeightBlock
+from mssvm.structures.base import MOST_STATES, Parsed, Schema, Sources, Structure, check_flag
+from mssvm.structures.encoder import Encoder
+from mssvm.structures.layout import InstanceTopology
+from mssvm.structures.weights import WeightBlock
 
 
 @dataclass(eq=False, repr=False)
-class SequenceClass(Structure):
+class SequenceLabel(Structure):
     """A label for a whole sequence, explained by hidden states that follow its course.
 
     Parameters
@@ -40,7 +42,7 @@ class SequenceClass(Structure):
 
     X is a list of (T, d) arrays, sparse matrices or lists of named features; y has one label per sequence.
 
-    >>> model = ms.HCRF(ms.SequenceClass(hidden=2), C=10.0, random_state=0).fit(X, ["short", "long"])
+    >>> model = ms.HCRF(ms.SequenceLabel(hidden=2), C=10.0, random_state=0).fit(X, ["short", "long"])
     >>> model.predict(X).tolist()
     ['short', 'long']
     """
@@ -58,41 +60,52 @@ class SequenceClass(Structure):
         if self.pool not in (None, "mean"):
             raise InputError(f"pool must be None or 'mean', got {self.pool!r}.")
 
-    def read(self, X: Sequence[Any]) -> Raw:
-        return Raw({"node": list(X)})
+    def read(self, X: Sequence[Any]) -> Sources:
+        return Sources({"node": list(X)})
 
     def derive(self, schema: Schema, parsed: Parsed) -> tuple[Schema, Parsed]:
         """With ``pool`` the mean features of every sequence are a source of their own."""
         if self.pool is None:
             return schema, parsed
-        node, rows = schema.features["node"], parsed.rows["node"]
-        n, lengths = len(rows.ptr) - 1, np.diff(rows.ptr)
-        owner, sizes = np.repeat(np.arange(n), lengths), np.maximum(lengths, 1)
-        average = sparse.csr_array((1.0 / sizes[owner], (owner, np.arange(len(owner)))), shape=(n, len(owner)))
+        node = schema.features["node"]
+        rows = parsed.rows["node"]
+        n = len(rows.ptr) - 1
+        lengths = np.diff(rows.ptr)
+        owner = np.repeat(np.arange(n), lengths)
+        shares = 1.0 / np.maximum(lengths, 1)[owner]
+        average = sparse.csr_array((shares, (owner, np.arange(len(owner)))), shape=(n, len(owner)))
         means = FeatureRows(average @ rows.matrix, np.arange(n + 1))
         kind: Literal["dense", "sparse"] = "dense" if node.kind == "dense" else "sparse"
         pooled = FeatureSchema(kind, node.n_features, node.vocabulary, "pooled")
         return Schema({"node": node, "pooled": pooled}), Parsed({"node": rows, "pooled": means}, parsed.keys)
 
     def blocks(self, schema: Schema, vocabulary: LabelVocabulary) -> tuple[WeightBlock, ...]:
-        n, k = vocabulary.n_classes, self.hidden
+        n = vocabulary.n_classes
+        k = self.hidden
         if self.per_class:
             state = WeightBlock("state", "label_state", ("label", "hidden"), (n, k), "node")
         else:
             state = WeightBlock("state", "state", ("hidden",), (k,), "node")
-        out = (
+        blocks = [
             WeightBlock("bias", "label", ("label",), (n,)),
             state,
             WeightBlock("label_state", "label_state", ("label", "hidden"), (n, k)),
             WeightBlock("transition", "transition", ("label", "hidden", "hidden"), (n, k, k)),
-        )
-        return out if self.pool is None else (*out, WeightBlock("pooled", "label", ("label",), (n,), "pooled"))
+        ]
+        if self.pool is not None:
+            blocks.append(WeightBlock("pooled", "label", ("label",), (n,), "pooled"))
+        return tuple(blocks)
 
-    def topology(self, key: Any, encoder: Encoder) -> GroupedTopology:
-        n, n_classes = int(key), encoder.vocabulary.n_classes
-        states, label = np.arange(1, n + 1)[:, None], np.zeros((n, 1), dtype=np.int64)
-        # Transitions first: their one shared table then precedes the others, which lie side by side.
-        groups = {"transition": np.hstack([label[1:], states[:-1], states[1:]]), "state": states}
-        groups |= {"label_state": np.hstack([label, states]), "label": np.zeros((1, 1), dtype=np.int64)}
-        cards = np.repeat([n_classes, self.hidden], [1, n])
-        return GroupedTopology(cards, np.arange(1), (), groups, {"node": n, "pooled": 1})
+    def topology(self, key: Any, encoder: Encoder) -> InstanceTopology:
+        n = int(key)
+        label = np.zeros((n, 1), dtype=np.int64)  # variable 0, once for every hidden variable
+        states = np.arange(1, n + 1)[:, None]
+        groups = {
+            # Transitions first: their one shared table then precedes the others, which are adjacent.
+            "transition": np.hstack([label[1:], states[:-1], states[1:]]),
+            "state": states,
+            "label_state": np.hstack([label, states]),
+            "label": np.zeros((1, 1), dtype=np.int64),
+        }
+        cards = np.repeat([encoder.vocabulary.n_classes, self.hidden], [1, n])
+        return InstanceTopology(cards, np.arange(1), (), groups, {"node": n, "pooled": 1})

@@ -10,7 +10,7 @@ import torch
 from mssvm.core.potentials import Potentials
 from mssvm.engines.torch.arrays import DevicePotentials, DeviceQuery
 from mssvm.losses import Hamming, Loss, Zero
-from mssvm.objectives.unified import Sample
+from mssvm.objectives.sample import Sample
 from mssvm.torch.scores import LaidOut, ScoreLayout
 
 

@@ -20,11 +20,13 @@ from mssvm.engines.base import Bound, Plan
 from mssvm.engines.torch import TorchEngine
 from mssvm.engines.torch.arrays import DeviceMarginals
 from mssvm.estimators import plan as plans
-from mssvm.estimators.prediction import PredictionRequest, check_k, k_best
+from mssvm.estimators.kbest import check_k, k_best
+from mssvm.estimators.prediction import PredictionRequest
 from mssvm.inference.base import Planner
 from mssvm.models.base import Inputs
 from mssvm.models.linear import LinearInputs, LinearModel
-from mssvm.objectives.unified import Sample, Unified
+from mssvm.objectives.sample import Sample
+from mssvm.objectives.unified import Unified
 from mssvm.structures import Structure
 from mssvm.structures.encoded import Encoded, to_query, to_sample
 from mssvm.torch.functions import Question, checked, entropy, evaluate, on, potentials
@@ -44,7 +46,7 @@ class StructuredLoss(torch.nn.Module):
     Parameters
     ----------
     structure : Structure
-        ``Chain``, ``Grid``, ``GraphModel`` or ``SequenceClass``; classes are the numbers 0 .. K-1.
+        ``Chain``, ``Grid``, ``GraphModel`` or ``SequenceLabel``; classes are the numbers 0 .. K-1.
     eps_y, eps_h : float
         Temperatures of outputs and hidden variables: (0, 1) MSSVM, (0, 0) LSSVM, (1, 1) with ``loss="zero"`` a CRF.
     loss : "hamming", "zero" or a loss object
@@ -252,9 +254,7 @@ class StructuredLoss(torch.nn.Module):
         key = planner.inference, planner.engine, eps_y, eps_h
         return layout.bounds.get(key, lambda _: plan.bind(query, eps_y, eps_h))
 
-    def _at_one(
-        self, scores: Scores, given: Any, shape: Any, precision: str | None = None
-    ) -> tuple[LaidOut, Question]:
+    def _at_one(self, scores: Scores, given: Any, shape: Any, precision: str | None = None) -> tuple[LaidOut, Question]:
         """Inference at temperature one."""
         laid = self._lay_out(scores, **shape)
         bound = self._bound(laid, self._planner(laid, precision=precision), self._query(laid, given), 1.0, 1.0)
@@ -271,9 +271,7 @@ class StructuredLoss(torch.nn.Module):
         inputs = LinearInputs(known.batch, (), theta)
         encoded = Encoded(inputs, known.labels, known.hidden, known.n_classes, known.allowed)
         planner, predictor = self._planner(laid), partial(self._predictor, laid)
-        request = PredictionRequest(
-            encoded, self._query(laid, given), LinearModel(0), np.zeros(0), planner, predictor
-        )
+        request = PredictionRequest(encoded, self._query(laid, given), LinearModel(0), np.zeros(0), planner, predictor)
         request.__dict__["theta"] = theta  # as it is, on its device
         return request
 

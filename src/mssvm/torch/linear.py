@@ -14,7 +14,7 @@ from mssvm.core.arrays import Floats
 from mssvm.core.potentials import Marginals
 from mssvm.engines import engine_of
 from mssvm.engines.base import Features
-from mssvm.structures.encoded import Frames
+from mssvm.structures.layout import BatchLayout
 from mssvm.torch.functions import on
 from mssvm.torch.layer import StructuredLoss
 from mssvm.torch.scores import LaidOut, ScoreLayout
@@ -46,7 +46,7 @@ class StructuredLinear(torch.nn.Module):
         if getattr(self.loss.loss, "needs_own_tables", False):
             encoded = replace(encoded, inputs=encoded.inputs.untied())
         features = encoder.model.bind(encoded.inputs, engine_of())
-        layout = ScoreLayout(Frames((), encoded.labels.ptr[:0]), encoded, encoder.vocabulary)
+        layout = ScoreLayout(BatchLayout((), encoded.labels.ptr[:0]), encoded, encoder.vocabulary)
         return LaidOut(layout, *_Linear.apply(self.coef, features, layout))
 
     def to_estimator(self) -> Any:

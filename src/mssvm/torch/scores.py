@@ -23,21 +23,23 @@ import numpy as np
 import torch
 
 from mssvm.core.arrays import Ints
+from mssvm.core.caches import LRUCache
 from mssvm.core.checks import shown
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Query, Target
-from mssvm.core.recent import Recent
 from mssvm.core.topology import Batch, gather
 from mssvm.data.graphs import Graph
 from mssvm.data.labels import LabelVocabulary
+from mssvm.engines.base import Bound
 from mssvm.models.linear import LinearInputs
-from mssvm.structures import GraphModel, Grid, SequenceClass, Structure
-from mssvm.structures.base import Encoder, Schema
-from mssvm.structures.encoded import BOUNDS, Bounds, Encoded, Frames, GroupedTopology, to_query
+from mssvm.structures import Encoder, GraphModel, Grid, Schema, SequenceLabel, Structure
+from mssvm.structures.encoded import Encoded, to_query
+from mssvm.structures.layout import BatchLayout, InstanceTopology
 
 Scores = Any
 """A tensor (the labels' scores alone), or a mapping from names of groups to tensors or lists of tensors."""
 KEPT = 1 << 22  # states of layouts that are kept
+CACHED_BOUNDS = 4  # of ``ScoreLayout.query``, for different temperatures and engines
 ENCODERS = 8
 NODES = ("node", "hidden", "attach")  # groups with a member for every node; the others have one for every edge
 BY_DIRECTION = {"right": (0, 1), "down": (1, 0), "down_right": (1, 1), "down_left": (1, 1)}
@@ -61,12 +63,14 @@ class LayoutKey:
 class ScoreLayout:
     """Instances as a batch, and where the scores of every group go."""
 
-    frames: Frames
+    groups: BatchLayout
     encoded: Encoded
     vocabulary: LabelVocabulary
     constrained: frozenset[str] = frozenset()
     plans: dict[Any, Any] = field(default_factory=dict)  # what was planned for the batch, by what it is for
-    bounds: Bounds = field(default_factory=partial(Bounds, BOUNDS, bool))  # that of ``query``, by what they depend on
+    bounds: LRUCache[Hashable, Bound] = field(
+        default_factory=partial(LRUCache[Hashable, Bound], CACHED_BOUNDS, bool)
+    )  # of ``query``
     _kept: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -118,7 +122,7 @@ class ScoreLayout:
         """Entries of the unary scores or tables that the members of a group fill, one after the other."""
 
         def make() -> tuple[Target, torch.Tensor]:
-            target, at = self.frames.locate(group)
+            target, at = self.groups.locate(group)
             return target, _ints((at[:, None] + np.arange(card)).ravel(), device)
 
         found: tuple[Target, torch.Tensor] = self.keep(("places", group, device), make)
@@ -149,7 +153,7 @@ class ScoreLayout:
         """Rows that lie in the extent of their instance."""
         if len(lead) == 1:
             return np.arange(lead[0])
-        kinds, kind_of = self.frames.kinds, self.frames.kind_of
+        kinds, kind_of = self.groups.topologies, self.groups.topology_of
         extents = np.array([_extent(kind, name, len(lead) - 1) for kind in kinds], dtype=np.int64)
         extents = extents.reshape(len(kinds), len(lead) - 1)[kind_of]
         if lead[0] != len(extents) or np.any(extents > lead[1:]):
@@ -162,8 +166,8 @@ class ScoreLayout:
 
     def sizes(self, name: str) -> Ints:
         """Members that every instance has of a group."""
-        of_kind = np.array([_size(kind, name) for kind in self.frames.kinds], dtype=np.int64)
-        return of_kind[self.frames.kind_of]
+        of_kind = np.array([_size(kind, name) for kind in self.groups.topologies], dtype=np.int64)
+        return of_kind[self.groups.topology_of]
 
     def of_type(self, group: str, name: str, device: torch.device) -> torch.Tensor:
         """The rows of ``name`` (all types) that belong to a group of one type."""
@@ -171,8 +175,8 @@ class ScoreLayout:
         def make() -> torch.Tensor:
             base, _, kind_name = group.partition(":")
             rows = ("node" if base in NODES else "edge") + (f":{kind_name}" if kind_name else "")
-            kinds, sizes = self.frames.kinds, self.sizes(name)
-            found = gather([kind.rows[rows] for kind in kinds], self.frames.kind_of, np.cumsum(sizes) - sizes)
+            kinds, sizes = self.groups.topologies, self.sizes(name)
+            found = gather([kind.rows[rows] for kind in kinds], self.groups.topology_of, np.cumsum(sizes) - sizes)
             return _ints(found, device)
 
         chosen: torch.Tensor = self.keep(("type", group, device), make)
@@ -183,13 +187,13 @@ def _ints(found: Any, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(found, dtype=np.int64)).to(device)
 
 
-def _size(kind: GroupedTopology, name: str) -> int:
+def _size(kind: InstanceTopology, name: str) -> int:
     """Members of a group, or of all groups of a name without a type."""
     own = kind.groups.get(name)
     return len(own) if own is not None else sum(len(g) for n, g in kind.groups.items() if n.partition(":")[0] == name)
 
 
-def _extent(kind: GroupedTopology, name: str, axes: int) -> tuple[int, ...]:
+def _extent(kind: InstanceTopology, name: str, axes: int) -> tuple[int, ...]:
     """Sizes of the leading axes of a group's scores: the grid's for grids, otherwise the number of members."""
     if axes == 1:
         return (_size(kind, name),)
@@ -241,8 +245,8 @@ class Layouts:
     def __init__(self, structure: Structure, all_own: bool = False) -> None:
         structure.check()
         self.structure, self.all_own = structure, all_own
-        self._kept: Recent[LayoutKey, ScoreLayout] = Recent(KEPT, attrgetter("batch.n_states"))
-        self._encoders: Recent[EncoderKey, Encoder] = Recent(ENCODERS, bool)
+        self._kept: LRUCache[LayoutKey, ScoreLayout] = LRUCache(KEPT, attrgetter("batch.n_states"))
+        self._encoders: LRUCache[EncoderKey, Encoder] = LRUCache(ENCODERS, bool)
 
     def lay_out(self, scores: Scores, lengths: Any = None, graphs: Any = None) -> LaidOut:
         """Scores as potentials of a batch."""
@@ -262,17 +266,17 @@ class Layouts:
     @property
     def _site_axes(self) -> int:
         """Axes of the labels behind that of instances."""
-        return 0 if isinstance(self.structure, SequenceClass) else 2 if isinstance(self.structure, Grid) else 1
+        return 0 if isinstance(self.structure, SequenceLabel) else 2 if isinstance(self.structure, Grid) else 1
 
     def _main(self, given: Mapping[str, Any]) -> str:
         """The group whose rows are the sites."""
-        if not isinstance(self.structure, SequenceClass):
+        if not isinstance(self.structure, SequenceLabel):
             return "node"
         return "state" if "state" in given else "label_state"
 
     def _n_classes(self, given: Mapping[str, Any]) -> int:
         name, axis = "node", -1
-        if isinstance(self.structure, SequenceClass):
+        if isinstance(self.structure, SequenceLabel):
             name, axis = ("label", -1) if "label" in given else ("label_state", -2)
         if name not in given or _first(given[name]).ndim < -axis:
             raise InputError(f"scores of {name!r} have to say how many classes there are, by their last axes.")
@@ -323,16 +327,14 @@ class Layouts:
         encoder = self._encoders.get((key.n_classes, key.types), self._encoder)
         numbers: dict[Hashable, int] = {}
         kind_of = np.array([numbers.setdefault(k, len(numbers)) for k in key.keys], dtype=np.int64)
-        kinds = tuple(map(encoder.kind, numbers))
-        groups = {group for kind in kinds for group in kind.factors}
-        own = {g for g in groups if g in key.own or g.partition(":")[0] in key.own or self.all_own}
-        frames = Frames(kinds, kind_of, own)
-        allowed, offset = frames.constrain(encoder.constraints)
-        labels, hidden = frames.sites(), frames.sites(hidden=True)
-        inputs = LinearInputs(frames.batch, (), offset)
+        kinds = tuple(encoder.topology(k) for k in numbers)
+        factor_groups = {group for kind in kinds for group in kind.factors}
+        own = {g for g in factor_groups if g in key.own or g.partition(":")[0] in key.own or self.all_own}
+        groups = BatchLayout(kinds, kind_of, constraints=encoder.constraints, own_tables=own)
+        inputs = LinearInputs(groups.batch, (), groups.offset)
         constrained = frozenset(constraint.group for constraint in encoder.constraints)
-        encoded = Encoded(inputs, labels, hidden, key.n_classes, allowed)
-        return ScoreLayout(frames, encoded, encoder.vocabulary, constrained)
+        encoded = Encoded(inputs, groups.labels, groups.hidden, key.n_classes, groups.allowed)
+        return ScoreLayout(groups, encoded, encoder.vocabulary, constrained)
 
     def _encoder(self, key: EncoderKey) -> Encoder:
         """It keeps the topologies of instances, which batches of other lengths share."""
@@ -393,8 +395,8 @@ def _nothing(given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """Unary scores and tables of the batch."""
-    batch, frames = layout.batch, layout.frames
-    known = {name for kind in frames.kinds for name in kind.groups}
+    batch, groups = layout.batch, layout.groups
+    known = {name for kind in groups.topologies for name in kind.groups}
     for name in given:
         if name not in known and not any(group.partition(":")[0] == name for group in known):
             listed = ", ".join(map(repr, sorted(known)))
@@ -405,7 +407,7 @@ def _fill(layout: ScoreLayout, given: Mapping[str, Any]) -> tuple[torch.Tensor, 
     for group in sorted(known, key=_order):
         name = group if group in given else group.partition(":")[0]
         if name not in given:
-            if group in frames.factors and group not in layout.constrained:
+            if group in groups.factors and group not in layout.constrained:
                 raise InputError(f"scores lack the group {group!r}; give a table for all of its members, or one each.")
             continue
         target, values, places = _placed(layout, group, name, given[name])
@@ -437,7 +439,7 @@ def _in_order(layout: ScoreLayout, group: str, places: torch.Tensor) -> bool:
 
 def _placed(layout: ScoreLayout, group: str, name: str, given: Any) -> tuple[Target, torch.Tensor, torch.Tensor]:
     """The scores of a group's members, flat, and where they go."""
-    first, kinds = _first(given), layout.frames.kinds
+    first, kinds = _first(given), layout.groups.topologies
     example = next(kind for kind in kinds if group in kind.groups)
     scope = example.groups[group]
     axes = scope.shape[1]

@@ -15,10 +15,11 @@ from mssvm.core.errors import InfeasibleError, MemoryLimitError
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query
 from mssvm.core.topology import Batch
 from mssvm.engines.base import Costs, ExactPlan
-from mssvm.inference.base import Exact, Inference
+from mssvm.inference.base import Inference
 from mssvm.inference.bounds import Bounded, MiniBucket
 from mssvm.inference.bounds.relaxation import OneInstance
 from mssvm.inference.enumerate import score
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation import Propagate
 from mssvm.inference.toulbar2 import Toulbar2
 from mssvm.uai.anytime import TOLERANCE, Anytime, SearchProgress, SearchResult

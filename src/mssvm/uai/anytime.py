@@ -24,9 +24,10 @@ from mssvm.core.arrays import Floats, Ints
 from mssvm.core.errors import InputError, UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query, Status
 from mssvm.core.topology import Batch
-from mssvm.inference.base import Exact, Inference
+from mssvm.inference.base import Inference
 from mssvm.inference.bounds.conditioning import ConditionedElimination
 from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
+from mssvm.inference.exact import Exact
 from mssvm.inference.propagation import Propagate
 from mssvm.uai.conditional import ConditionalBound, Tree
 from mssvm.uai.proof import Proof, relaxed

@@ -113,7 +113,7 @@ class Proof:
         if part.bound - self._enough > TIGHTEN * (part.tightened - self._enough):
             return None
         self._load(part, part.left)
-        bound = part.relaxation.improve(ITERATIONS, self.search.deadline, self._enough, again=True)
+        bound = part.relaxation.improve(ITERATIONS, self.search.deadline, self._enough, warm_start=True)
         return self._found(part._replace(parameters=part.relaxation.parameters, tightened=bound), bound)
 
     def _renew(self, part: OpenPart) -> OpenPart | None:

@@ -1,13 +1,14 @@
-"""CoNLL columns: a token per line (word, further columns, label), sentences apart by empty lines.
+"""CoNLL columns: a token per line (word, further columns, label), sentences separated by empty lines.
 
-``_`` in the last column is a missing label, ``B-NP|I-NP`` one of these. A file with one column has no labels. Lines
-that start with ``# `` at the head of a sentence and ``-DOCSTART-`` are passed over. Predicted labels are written as one
-more column, after the one of the true labels where there is one: what conlleval and seqeval's users read.
+``_`` in the last column is a missing label, ``B-NP|I-NP`` a set of candidates. A file with one column has no labels.
+Lines that start with ``# `` at the head of a sentence and ``-DOCSTART-`` are skipped. Predicted labels are written as
+one more column, after that of the true labels if there is one: the format that conlleval and seqeval read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from mssvm.core.errors import InputError
 from mssvm.data.dataset import Record
@@ -22,36 +23,41 @@ TAB = "\t"
 def open_conll(stream: Stream, options: Options) -> Opened:
     """Chains; without ``options.labelled`` every column is read as a feature."""
     options.demand("chain", stream.name, "a file of CoNLL columns")
-    return Opened("chain", (_record(*found, options) for found in _sentences(stream)))
+    return Opened("chain", _records(stream, options))
 
 
 def with_column(lines: Sequence[str], labels: Iterable[object]) -> str:
     """A sentence with one more column, and the empty line after it."""
     out = []
-    for line, label in zip(lines, map(str, labels), strict=True):
-        if not label or label.split() != [label]:
-            raise InputError(f"label {label!r} has blanks, which CoNLL columns cannot hold; write JSON lines instead.")
-        out.append(f"{line}{TAB if TAB in line else ' '}{label}\n")
+    for line, label in zip(lines, labels, strict=True):
+        name = str(label)
+        if not name or name.split() != [name]:
+            raise InputError(f"label {name!r} has blanks, which CoNLL columns cannot hold; write JSON lines instead.")
+        separator = TAB if TAB in line else " "
+        out.append(f"{line}{separator}{name}\n")
     return "".join(out) + "\n"
 
 
-Sentence = tuple[int, list[list[str]], list[str], dict[str, str]]
-"""The first line's number, the columns of every token, the lines themselves, and a place for shared names."""
+@dataclass(eq=False)
+class Sentence:
+    """The number of the first line, the columns of every token, and the lines themselves."""
+
+    first_line: int
+    rows: list[list[str]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
 
 def _sentences(stream: Stream) -> Iterator[Sentence]:
-    same: dict[str, str] = {}
-    rows: list[list[str]] = []
-    texts: list[str] = []
-    width = first = 0
+    sentence = Sentence(0)
+    width = 0
     for line, text in stream.lines():
         columns = text.split(TAB) if TAB in text else text.split()
         if not text.strip() or columns[0] == "-DOCSTART-":
-            if rows:
-                yield first, rows, texts, same
-                rows, texts = [], []
+            if sentence.rows:
+                yield sentence
+                sentence = Sentence(0)
             continue
-        if not rows and text.startswith("# "):
+        if not sentence.rows and text.startswith("# "):
             continue
         columns = [column.strip() for column in columns]
         if not all(columns):
@@ -59,24 +65,30 @@ def _sentences(stream: Stream) -> Iterator[Sentence]:
         width = width or len(columns)
         if len(columns) != width:
             stream.fail(f"{len(columns)} columns, but the lines before have {width}; give every token the same", line)
-        if not rows:
-            first = line
-        rows.append(columns)
-        texts.append(text.rstrip())
-    if rows:
-        yield first, rows, texts, same
+        if not sentence.rows:
+            sentence.first_line = line
+        sentence.rows.append(columns)
+        sentence.texts.append(text.rstrip())
+    if sentence.rows:
+        yield sentence
 
 
-def _record(line: int, rows: list[list[str]], texts: list[str], same: dict[str, str], options: Options) -> Record:
-    with_labels = options.labelled and len(rows[0]) > 1
-    tokens = [row[:-1] for row in rows] if with_labels else rows
-    x = [[same.setdefault(name, name) for name in names] for names in words([tokens])[0]]
-    y = [_label(row[-1], same) for row in rows] if with_labels else None
-    return Record(line, x, y, source=texts if options.sources else None)
+def _records(stream: Stream, options: Options) -> Iterator[Record]:
+    interned: dict[str, str] = {}  # one object for equal names of features and labels
+    for sentence in _sentences(stream):
+        tokens = sentence.rows
+        y = None
+        if options.labelled and len(tokens[0]) > 1:
+            y = [_label(columns[-1], interned) for columns in tokens]
+            tokens = [columns[:-1] for columns in tokens]
+        x = [[interned.setdefault(name, name) for name in names] for names in words([tokens])[0]]
+        yield Record(sentence.first_line, x, y, source=sentence.texts if options.sources else None)
 
 
-def _label(text: str, same: dict[str, str]) -> str | list[str] | None:
+def _label(text: str, interned: dict[str, str]) -> str | list[str] | None:
     if text == MISSING:
         return None
-    parts = [same.setdefault(part, part) for part in text.split(EITHER) if part]
-    return parts[0] if len(parts) == 1 else parts or None
+    candidates = [interned.setdefault(part, part) for part in text.split(EITHER) if part]
+    if len(candidates) == 1:
+        return candidates[0]
+    return candidates or None

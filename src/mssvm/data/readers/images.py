@@ -1,4 +1,4 @@
-"""A folder with ``images/`` and ``masks/`` of the same names: pictures, and what each pixel shows.
+"""A folder with ``images/`` and ``masks/`` of the same names: pictures, and the labels of their pixels.
 
 A mask is grey or has a palette: its numbers are the labels and 255 is missing; or it is in colour: colours ("#ff0000")
 are the labels and one colour, white unless said otherwise, is missing. A picture without a mask has no labels.
@@ -43,19 +43,21 @@ def pictures_of(folder: Path) -> list[Path]:
 
 
 def _pictures(folder: Path, options: Options) -> Iterator[Record]:
-    names, masks = pictures_of(folder), folder / "masks"
-    given = {stem_of(p): p for p in masks.iterdir() if stem_of(p) is not None} if masks.is_dir() else {}
-    kinds: set[bool] = set()
+    names = pictures_of(folder)
+    mask_of = _masks(folder)
+    first_in_colour: bool | None = None
     for number, path in enumerate(names):
         pixels = _read(path, options.limit)
         y = None
-        if stem_of(path) in given:
-            mask_path = given[stem_of(path)]
+        mask_path = mask_of.get(stem_of(path))
+        if mask_path is not None:
             mask = _read(mask_path, options.limit)
             if mask.shape[:2] != pixels.shape[:2]:
                 raise InputError(f"{mask_path} has {_size(mask)} pixels, but {path.name} has {_size(pixels)}.")
-            kinds.add(mask.shape[2] >= 3)
-            if len(kinds) > 1:
+            in_colour = mask.shape[2] >= 3
+            if first_in_colour is None:
+                first_in_colour = in_colour
+            if in_colour != first_in_colour:
                 raise InputError(f"{mask_path} is of another type (grey or colour) than the masks before it; use one.")
             y = _labels(mask, options.missing_colour)
         if options.progress is not None:
@@ -63,8 +65,16 @@ def _pictures(folder: Path, options: Options) -> Iterator[Record]:
         yield Record(number, features(pixels), y, path.name)
 
 
+def _masks(folder: Path) -> dict[str | None, Path]:
+    """The masks of a folder by the name that they share with their pictures."""
+    masks = folder / "masks"
+    if not masks.is_dir():
+        return {}
+    return {stem_of(path): path for path in masks.iterdir() if stem_of(path) is not None}
+
+
 def palette_of(folder: Path) -> list[list[int]] | None:
-    """The colours in which the first of the folder's masks shows its numbers; None where it is no palette PNG."""
+    """The palette of the folder's first mask; None if that is no palette PNG."""
     masks = sorted(p for p in (folder / "masks").glob("*") if stem_of(p) is not None)
     if not masks or not masks[0].name.lower().removesuffix(".gz").endswith(".png"):
         return None
@@ -74,8 +84,10 @@ def palette_of(folder: Path) -> list[list[int]] | None:
 def features(pixels: AnyArray) -> Floats:
     """Channels (alpha left out) and their 3 x 3 means."""
     scale = 65535.0 if pixels.dtype == np.uint16 else 255.0
-    n = pixels.shape[2] - (pixels.shape[2] in (2, 4))
-    x = pixels[..., :n] / scale
+    n_channels = pixels.shape[2]
+    if n_channels in (2, 4):
+        n_channels -= 1
+    x = pixels[..., :n_channels] / scale
     padded = np.pad(x, ((1, 1), (1, 1), (0, 0)), mode="edge")
     h, w = x.shape[:2]
     mean = sum(padded[i : i + h, j : j + w] for i in range(3) for j in range(3)) / 9.0
@@ -86,16 +98,20 @@ def _labels(mask: AnyArray, missing_colour: str) -> list[list[Any]]:
     if mask.shape[2] < 3:
         return [[None if v == MISSING else v for v in row] for row in mask[..., 0].tolist()]
     colours = mask[..., :3].astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])
-    names = {int(c): f"#{int(c):06x}" for c in np.unique(colours)}
-    unknown = missing_colour.lower()
-    return [[None if names[c] == unknown else names[c] for c in row] for row in colours.tolist()]
+    label_of: dict[int, str | None] = {}
+    for colour in np.unique(colours).tolist():
+        name = f"#{colour:06x}"
+        label_of[colour] = None if name == missing_colour.lower() else name
+    return [[label_of[colour] for colour in row] for row in colours.tolist()]
 
 
 def stem_of(path: Path) -> str | None:
     """The name that picture and mask share, or None for other files."""
     name = path.name.removesuffix(".gz")
     ending = Path(name).suffix.lower()
-    return name[: -len(ending)] if ending in ENDINGS and not name.startswith(".") else None
+    if ending not in ENDINGS or name.startswith("."):
+        return None
+    return name[: -len(ending)]
 
 
 def _read(path: Path, limit: int) -> AnyArray:
@@ -116,7 +132,9 @@ def _read(path: Path, limit: int) -> AnyArray:
     if pixels is None:
         raise InputError(f"{path} is damaged or no picture; save it again.")
     pixels = pixels.reshape(*pixels.shape[:2], -1)
-    return np.ascontiguousarray(pixels[..., [2, 1, 0]] if pixels.shape[2] >= 3 else pixels)
+    if pixels.shape[2] >= 3:
+        pixels = pixels[..., [2, 1, 0]]  # OpenCV has blue first
+    return np.ascontiguousarray(pixels)
 
 
 def _size(pixels: AnyArray) -> str:

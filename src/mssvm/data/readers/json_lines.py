@@ -1,12 +1,12 @@
 """JSON lines: one object per line, ``x`` and ``y`` for chains, sequences and grids, ``nodes`` and ``edges`` for graphs.
 
-{"x": [[0.1, 2], [0.3, 1]], "y": ["B", null]}                    a chain; null: missing, ["B", "I"]: one of these
+{"x": [[0.1, 2], [0.3, 1]], "y": ["B", null]}                    a chain; null: missing, ["B", "I"]: candidates
 {"x": ["The", "cat"], "y": ["O", "B"]}                            words, turned into features of words in context
 {"x": [{"w": "the"}, {"w": "cat"}], "y": ["O", "B"]}              named features
 {"x": [[0.1], [0.2]], "y": "walk"}                                a sequence with one label
 {"x": [[[0.1], [0.2]], [[0.3], [0.4]]], "y": [[0, 1], [0, null]]} a grid: one level deeper
 {"nodes": [[0.1], [0.2]], "edges": [[0, 1]], "edge_x": [[1]], "y": ["a", "b"]}   a graph
-{"x": [0.1, 0.2, 0.7], "y": [1, 0, null]}                         several labels, where they are asked for
+{"x": [0.1, 0.2, 0.7], "y": [1, 0, null]}                         several labels, with structure="multilabel"
 """
 
 from __future__ import annotations
@@ -25,26 +25,38 @@ from mssvm.data.readers.stream import Opened, Options, Stream
 from mssvm.data.readers.values import Fail, LabelReader, flags, table
 from mssvm.data.words import words
 
-PEEKED = 200  # instances looked at to find the structure out
+PEEKED = 200  # first instances, by which the structure is guessed
+
+Line = tuple[int, str]
+"""Number and text."""
 
 
 def open_json(stream: Stream, options: Options) -> Opened:
-    """Instances of one structure, which the first that shows it tells (a chain where none does)."""
-    lines = ((line, text) for line, text in stream.lines() if text.strip())
-    kind, seen = options.structure, list[tuple[int, str]]()
-    for line, text in islice(lines, PEEKED if kind is None else 0):
-        seen.append((line, text))
+    """Instances of one structure: ``options.structure``, or that of the first instance that shows it."""
+    lines: Iterator[Line] = ((line, text) for line, text in stream.lines() if text.strip())
+    kind = options.structure
+    if kind is None:
+        kind, peeked = _guess_from(lines, stream)
+        lines = chain(peeked, lines)
+    return Opened(kind, _records(JsonReader(stream, kind), lines, options))
+
+
+def _guess_from(lines: Iterator[Line], stream: Stream) -> tuple[Kind, list[Line]]:
+    """The structure of the first instance that shows it, a chain if none does, and the lines taken: no more than
+    needed, as a pipe may wait for answers."""
+    peeked = []
+    for line, text in islice(lines, PEEKED):
+        peeked.append((line, text))
         try:
             kind = guess_kind(parse(text, partial(stream.fail, line=line)))
         except InputError:
-            break  # reading will say the same, with whatever else there is to say
+            break  # reading will raise the same error
         if kind is not None:
-            break
-    reader = JsonReader(stream, kind or "chain")
-    return Opened(reader.kind, _records(reader, chain(seen, lines), options))
+            return kind, peeked
+    return "chain", peeked
 
 
-def _records(reader: JsonReader, lines: Iterable[tuple[int, str]], options: Options) -> Iterator[Record]:
+def _records(reader: JsonReader, lines: Iterable[Line], options: Options) -> Iterator[Record]:
     for line, text in lines:
         try:
             record = reader.record(line, text)
@@ -60,31 +72,36 @@ class JsonReader:
     """Turns lines into instances of one kind."""
 
     def __init__(self, stream: Stream, kind: Kind) -> None:
-        self.stream, self.kind = stream, kind
+        self.stream = stream
+        self.kind = kind
         self.labels = LabelReader()
-        self._names: dict[str, str] = {}
-        self._n_labels = 0  # of an instance, where all have as many
+        self._interned: dict[str, str] = {}  # one object for equal names of features
+        self._n_labels = 0  # of every instance, with several labels each
 
     def record(self, line: int, text: str) -> Record:
         fail = partial(self.stream.fail, line=line)
         record = parse(text, fail)
         if self.kind == "multilabel":
-            return self._several(line, record, fail)
+            return self._multilabel(line, record, fail)
         x = self._graph(record, fail) if self.kind == "graph" else self._features(record, fail)
         shape = n_sites(x, self.kind)
         y = self.labels.read(record.get("y"), shape, fail, line)
         return Record(line, x, y, record.get("id"), flags(record.get("hidden"), shape, fail))
 
-    def _several(self, line: int, record: dict[str, Any], fail: Fail) -> Record:
+    def _multilabel(self, line: int, record: dict[str, Any], fail: Fail) -> Record:
         """One row of features, and as many labels as every other instance has."""
-        x, y = self._x(record, fail), record.get("y")
+        x = self._x(record, fail)
+        y = record.get("y")
         if y is not None:
             self._n_labels = self._n_labels or (len(y) if isinstance(y, list) else 0)
             if not isinstance(y, list) or not y or len(y) != self._n_labels:
                 fail(f"'y' should be a list of {self._n_labels or 'some'} labels as in the instances before")
             y = self.labels.read(y, (len(y),), fail, line)
-        named = isinstance(x, dict) or (isinstance(x, list) and _has_text([x]))
-        return Record(line, self._named(x, 0, fail) if named else table([x], 2, "'x'", fail)[0], y, record.get("id"))
+        if isinstance(x, dict) or (isinstance(x, list) and _has_text([x])):
+            features = self._named(x, 0, fail)
+        else:
+            features = table([x], 2, "'x'", fail)[0]
+        return Record(line, features, y, record.get("id"))
 
     def _x(self, record: dict[str, Any], fail: Fail) -> Any:
         if "x" not in record:
@@ -143,8 +160,8 @@ class JsonReader:
         return site
 
     def _intern(self, names: list[str]) -> list[str]:
-        same = self._names
-        return [same.setdefault(name, name) for name in names]
+        interned = self._interned
+        return [interned.setdefault(name, name) for name in names]
 
     def _graph(self, record: dict[str, Any], fail: Fail) -> Graph:
         for key in ("nodes", "edges"):
@@ -180,13 +197,16 @@ def parse(text: str, fail: Fail) -> dict[str, Any]:
 
 def guess_kind(record: dict[str, Any]) -> Kind | None:
     """The kind of a record, or None where it does not show."""
-    x, y = record.get("x"), record.get("y")
     if "nodes" in record:
         return "graph"
-    site = x[0] if isinstance(x, list) and x else None
-    if isinstance(site, list) and site and isinstance(site[0], (list, dict)):
+    x = record.get("x")
+    first = x[0] if isinstance(x, list) and x else None
+    if isinstance(first, list) and first and isinstance(first[0], (list, dict)):
         return "grid"
-    return None if y is None else "chain" if isinstance(y, list) else "sequence"
+    y = record.get("y")
+    if y is None:
+        return None
+    return "chain" if isinstance(y, list) else "sequence"
 
 
 def _has_text(value: list[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""NumPy archives: ``x`` and ``y`` of all instances, stacked or under each other with ``ptr``.
+"""NumPy archives: ``x`` and ``y`` of all instances, stacked, or concatenated with ``ptr``.
 
 x (n, T, d) with y (n, T) are chains of one length, with y (n,) sequences; x (n, H, W, d) with y (n, H, W) are grids;
 x (n, d) with y (n, L) are instances with L labels each.
@@ -25,13 +25,13 @@ from mssvm.data.readers.stream import STDIN, UNPACK, Opened, Options, Stream
 
 
 def open_npz(stream: Stream, options: Options) -> Opened:
-    """Chains, sequences or grids, as the shapes say."""
+    """Chains, sequences, grids or several labels, by the shapes of the arrays."""
     reader = NpzReader(stream, options.structure)
     return Opened(reader.kind, iter(reader), "instance")
 
 
 class NpzReader:
-    """An archive, opened and checked; ``kind`` is what its shapes say."""
+    """An archive, opened and checked; ``kind`` is that asked for, or guessed from the shapes."""
 
     def __init__(self, stream: Stream, kind: Kind | None) -> None:
         self.name = stream.name
@@ -41,19 +41,21 @@ class NpzReader:
 
     def __iter__(self) -> Iterator[Record]:
         for b in range(self._n):
-            here = slice(int(self.ptr[b]), int(self.ptr[b + 1])) if self.ptr is not None else b
-            x = self.x[here]
+            rows = b if self.ptr is None else slice(int(self.ptr[b]), int(self.ptr[b + 1]))
+            x = self.x[rows]
             bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
             if bad.any():
                 self._fail(b, f"row {int(bad.argmax())} of x holds NaN or infinity; impute it")
             y = None
             if self.y is not None:
-                y = _plain(self.y[b] if self.kind == "sequence" else self.y[here])
+                y = _plain(self.y[b] if self.kind == "sequence" else self.y[rows])
             yield Record(b, x, y)
 
     @property
     def _n(self) -> int:
-        return len(self.ptr) - 1 if self.ptr is not None else len(self.x)
+        if self.ptr is None:
+            return len(self.x)
+        return len(self.ptr) - 1
 
     def _load(self, stream: Stream) -> tuple[AnyArray, AnyArray | None, AnyArray | None]:
         gzipped = str(stream.path) == STDIN or str(stream.path).endswith(".gz")
@@ -63,15 +65,16 @@ class NpzReader:
             with np.load(file, allow_pickle=False) as archive:
                 if not hasattr(archive, "files") or "x" not in archive.files:
                     raise InputError(f"{self.name} has no array 'x'; save it with np.savez(file, x=..., y=...).")
-                arrays = [archive[key] if key in archive.files else None for key in ("x", "y", "ptr")]
+                x = archive["x"]
+                y = archive["y"] if "y" in archive.files else None
+                ptr = archive["ptr"] if "ptr" in archive.files else None
         except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
             if isinstance(error, InputError):
                 raise
-            missing = isinstance(error, FileNotFoundError)
-            reason = "no such file" if missing else "it is no NumPy archive of plain arrays, or damaged"
+            reason = "it is no NumPy archive of plain arrays, or damaged"
+            if isinstance(error, FileNotFoundError):
+                reason = "no such file"
             raise InputError(f"{self.name} cannot be read: {reason}; save it with np.savez.") from None
-        x, y, ptr = arrays
-        assert x is not None
         if x.dtype.kind not in "fiub":
             raise InputError(f"{self.name}: array 'x' holds {x.dtype}; features must be numbers.")
         for name, array in (("x", x), ("y", y)):
@@ -84,34 +87,52 @@ class NpzReader:
             return "grid"
         if self.x.ndim == 2 and self.ptr is None:
             return "multilabel"
-        return "sequence" if self.y is not None and len(self.y) == self._n and self.y.ndim == 1 else "chain"
+        if self.y is not None and len(self.y) == self._n and self.y.ndim == 1:
+            return "sequence"
+        return "chain"
 
     def _check(self) -> None:
-        several = self.kind == "multilabel"
-        axes = 4 if self.kind == "grid" else 3 if self.ptr is None and not several else 2
-        if self.kind == "graph" or self.x.ndim != axes or (several and self.ptr is not None):
+        self._check_x()
+        if self.ptr is not None:
+            self._check_ptr(self.ptr)
+        if self.y is not None:
+            self._check_y(self.y)
+
+    def _check_x(self) -> None:
+        multilabel = self.kind == "multilabel"
+        axes = 3
+        if self.kind == "grid":
+            axes = 4
+        elif multilabel or self.ptr is not None:
+            axes = 2
+        if self.kind == "graph" or self.x.ndim != axes or (multilabel and self.ptr is not None):
             raise InputError(
                 f"{self.name}: array 'x' of shape {self.x.shape} does not make {self.kind}s; stack instances, or give "
                 "rows of sites and 'ptr' (see the page on data formats)."
             )
-        if self.ptr is not None:
-            p = self.ptr
-            if p.ndim != 1 or p.dtype.kind not in "iu" or len(p) < 1 or p[0] != 0 or p[-1] != len(self.x):
-                raise InputError(f"{self.name}: 'ptr' must be whole numbers that run from 0 to {len(self.x)}.")
-            if (np.diff(p.astype(np.int64)) <= 0).any():
-                self._fail(int((np.diff(p.astype(np.int64)) <= 0).argmax()), "'ptr' gives it no rows; leave it out")
-        if self.y is None:
+
+    def _check_ptr(self, ptr: AnyArray) -> None:
+        n_rows = len(self.x)
+        if ptr.ndim != 1 or ptr.dtype.kind not in "iu" or len(ptr) < 1 or ptr[0] != 0 or ptr[-1] != n_rows:
+            raise InputError(f"{self.name}: 'ptr' must be whole numbers that run from 0 to {n_rows}.")
+        empty = np.flatnonzero(np.diff(ptr.astype(np.int64)) <= 0)
+        if len(empty):
+            self._fail(int(empty[0]), "'ptr' gives it no rows; leave it out")
+
+    def _check_y(self, y: AnyArray) -> None:
+        expected: tuple[int, ...] = self.x.shape[:-1]
+        if self.kind == "sequence":
+            expected = (self._n,)
+        elif self.kind == "multilabel":
+            expected = (self._n, *y.shape[1:2])
+        if y.shape != expected:
+            raise InputError(f"{self.name}: 'y' has shape {y.shape}, but 'x' needs {expected}; label every site.")
+        if y.dtype.kind not in "iubfU":
+            raise InputError(f"{self.name}: 'y' holds {y.dtype}; labels are whole numbers or text.")
+        if y.dtype.kind != "f":
             return
-        expected: tuple[int, ...] = (self._n,)
-        if several:
-            expected = (self._n, *self.y.shape[1:2])
-        elif self.kind != "sequence":
-            expected = (len(self.x),) if self.ptr is not None else self.x.shape[:-1]
-        if self.y.shape != expected:
-            raise InputError(f"{self.name}: 'y' has shape {self.y.shape}, but 'x' needs {expected}; label every site.")
-        if self.y.dtype.kind not in "iubfU":
-            raise InputError(f"{self.name}: 'y' holds {self.y.dtype}; labels are whole numbers or text.")
-        if self.y.dtype.kind == "f" and np.any((np.round(self.y) != self.y) & ~np.isnan(self.y) | np.isinf(self.y)):
+        fraction = (np.round(y) != y) & ~np.isnan(y)
+        if np.any(fraction | np.isinf(y)):
             raise InputError(f"{self.name}: 'y' holds fractions; labels are whole numbers or text, NaN where missing.")
 
     def _fail(self, b: int, reason: str) -> None:
@@ -119,9 +140,10 @@ class NpzReader:
 
 
 def _check_declared(file: Any, stream: Stream) -> None:
-    """Raise if the arrays say that they are larger than the file can account for, before room is made for them."""
+    """Raise if the arrays declare more bytes than the file can account for, before memory is allocated for them."""
     size = file.getbuffer().nbytes if isinstance(file, io.BytesIO) else file.stat().st_size
-    most, name = stream.most(size), stream.name
+    most = stream.most(size)
+    name = stream.name
     with zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
             if entry.file_size > most:
@@ -140,12 +162,15 @@ def _plain(y: Any) -> Any:
     """Labels as Python values, missing ones None."""
     if np.ndim(y) > 1:
         return [_plain(row) for row in y]
-    kind = np.asarray(y).dtype.kind
-    if kind == "f":
-        return _each(y, lambda v: None if v != v else int(v))
-    return _each(y, lambda v: None if v == ("" if kind == "U" else -1) and kind != "b" else v)
+    if np.ndim(y) == 0:
+        return _plain_label(y.item())
+    return [_plain_label(label) for label in y.tolist()]
 
 
-def _each(y: Any, act: Any) -> Any:
-    values = y.tolist()
-    return [act(v) for v in values] if isinstance(values, list) else act(values)
+def _plain_label(label: Any) -> Any:
+    """A label, None if it is missing: -1, "" or NaN. Floats are whole numbers."""
+    if isinstance(label, bool):
+        return label
+    if isinstance(label, float):
+        return None if np.isnan(label) else int(label)
+    return None if label in (-1, "") else label

@@ -1,4 +1,4 @@
-"""PNG pictures to arrays and back with zlib alone; of a palette the indices are kept, for in masks they are labels."""
+"""PNG pictures to arrays and back with zlib alone; palette pictures give indices, which in masks are labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from mssvm.core.library import BYTES, INT, Function
 from mssvm.data.readers.stream import RAISE
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
+GREY = 0  # colour types
+COLOUR = 2
+INDEXED = 3
+CHANNELS = {GREY: 1, COLOUR: 3, INDEXED: 1, 4: 2, 6: 4}  # by colour type; 4 and 6 have an alpha channel
 MAX_PIXELS = 1 << 24  # of one picture; larger ones are cut into tiles
 UNFILTER = Function("mssvm_png_unfilter", height=INT, width=INT, step=INT, lines=BYTES, out=BYTES)
 
@@ -28,8 +31,8 @@ def decode(data: bytes, name: str, limit: float = 1) -> AnyArray:
         if interlaced or colour not in CHANNELS:
             raise InputError(f"{name}: interlaced PNG pictures cannot be read; save it without interlacing.")
         if width * height > limit * MAX_PIXELS:
-            told = f"{width} x {height} pixels are too many; cut it into tiles of at most {MAX_PIXELS}, {RAISE}."
-            raise InputError(f"{name}: {told}")
+            reason = f"{width} x {height} pixels are too many; cut it into tiles of at most {MAX_PIXELS}, {RAISE}."
+            raise InputError(f"{name}: {reason}")
         if depth not in (1, 2, 4, 8, 16) or not width or not height:
             raise ValueError("impossible sizes")
         n = CHANNELS[colour]
@@ -52,13 +55,15 @@ def decode(data: bytes, name: str, limit: float = 1) -> AnyArray:
 
 
 def palette_of(data: bytes, name: str) -> list[list[int]] | None:
-    """The colours of a palette picture, None of any other."""
+    """The colours of a palette picture; None for other pictures."""
     try:
-        found = [body for kind, body in _chunks(data) if kind == b"PLTE"]
+        palettes = [body for kind, body in _chunks(data) if kind == b"PLTE"]
     except (struct.error, ValueError):
         raise InputError(f"{name} is damaged or no PNG picture; save it again.") from None
-    indexed = data[len(SIGNATURE) + 17] == 3
-    return np.frombuffer(found[0], dtype=np.uint8).reshape(-1, 3).tolist() if found and indexed else None
+    colour_type = data[len(SIGNATURE) + 17]
+    if not palettes or colour_type != INDEXED:
+        return None
+    return np.frombuffer(palettes[0], dtype=np.uint8).reshape(-1, 3).tolist()
 
 
 def encode(pixels: AnyArray, palette: AnyArray | None = None) -> bytes:
@@ -66,23 +71,33 @@ def encode(pixels: AnyArray, palette: AnyArray | None = None) -> bytes:
     array = np.ascontiguousarray(pixels, dtype=np.uint8)
     height, width = array.shape[:2]
     rows = np.concatenate([np.zeros((height, 1), np.uint8), array.reshape(height, -1)], axis=1)
-    colour = 2 if array.ndim == 3 else 0 if palette is None else 3
-    colours = [] if palette is None else [(b"PLTE", np.ascontiguousarray(palette, dtype=np.uint8).tobytes())]
-    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
-    parts = ((b"IHDR", header), *colours, (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b""))
-    return SIGNATURE + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
-    )
+    colour_type = GREY
+    if array.ndim == 3:
+        colour_type = COLOUR
+    elif palette is not None:
+        colour_type = INDEXED
+    out = SIGNATURE + _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colour_type, 0, 0, 0))
+    if palette is not None:
+        out += _chunk(b"PLTE", np.ascontiguousarray(palette, dtype=np.uint8).tobytes())
+    out += _chunk(b"IDAT", zlib.compress(rows.tobytes(), 9))
+    return out + _chunk(b"IEND", b"")
+
+
+def _chunk(kind: bytes, body: bytes) -> bytes:
+    """A chunk: the size of its content, its kind, the content, and a checksum."""
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
 def _chunks(data: bytes) -> list[tuple[bytes, bytes]]:
     """Kind and content of every chunk, checked."""
     if not data.startswith(SIGNATURE):
         raise ValueError("no PNG")
-    out, at = [], len(SIGNATURE)
+    out = []
+    at = len(SIGNATURE)
     while at < len(data):
         (size,) = struct.unpack(">I", data[at : at + 4])
-        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + size]
+        kind = data[at + 4 : at + 8]
+        body = data[at + 8 : at + 8 + size]
         (check,) = struct.unpack(">I", data[at + 8 + size : at + 12 + size])
         if zlib.crc32(kind + body) != check:
             raise ValueError("damaged")

@@ -26,7 +26,7 @@ from mssvm.data.readers.ts import open_ts
 
 @dataclass(frozen=True)
 class Format:
-    """How files of a format end, and how to open one."""
+    """Endings of the names of a format's files, and the function that opens one."""
 
     endings: tuple[str, ...]
     open: Callable[[Stream, Options], Opened]
@@ -95,19 +95,21 @@ def check(path: str | Path, options: Options = DEFAULT, limit: int = 20) -> tupl
                 collector.add(record)
             except InputError as error:
                 note(str(error))
-        return (None if not len(collector) and problems else collector.finish()), problems
+        if problems and not len(collector):
+            return None, problems
+        return collector.finish(), problems
     except InputError as error:
         note(str(error))
         return None, problems
 
 
 def ending_of(path: str | Path) -> str:
-    """How the name ends, whether packed or not."""
+    """The ending of the name, without that of a gzipped file."""
     return Path(Path(path).name.lower().removesuffix(".gz")).suffix
 
 
 def format_of(path: str | Path) -> FormatName:
-    """The format that the name tells; standard input is JSON lines."""
+    """The format by the ending of the name; standard input is JSON lines."""
     if str(path) == STDIN:
         return "jsonl"
     if Path(path).is_dir():
@@ -118,14 +120,15 @@ def format_of(path: str | Path) -> FormatName:
             return name
     if not Path(path).exists():
         raise InputError(f"{path} cannot be read: no such file or directory; check the path.")
-    known = ", ".join(ending for form in FORMATS.values() for ending in form.endings)
+    endings = ", ".join(ending for form in FORMATS.values() for ending in form.endings)
     raise InputError(
-        f"{path}: the ending does not tell the format; use one of {known} (or .gz after it), or name it with --format."
+        f"{path}: the ending does not tell the format; use one of {endings} (or .gz after it), "
+        "or name it with --format."
     )
 
 
 def open_data(path: str | Path, options: Options = DEFAULT) -> tuple[Collector, Opened]:
-    """Open a file and find its structure out; its records, and what collects them."""
+    """Open a file and find out its structure: the collector of its records, and the records."""
     stream = Stream(path, options.progress, options.limit)
     opened = FORMATS[options.format or format_of(path)].open(stream, options)
     return Collector(stream.name, opened.kind, opened.unit), opened

@@ -1,4 +1,4 @@
-"""Bytes and numbered lines of a file or of standard input ("-"), gzipped or not, with word of how far reading got."""
+"""Bytes and numbered lines of a file or of standard input ("-"), gzipped or not, with reports of progress."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Progress = Callable[[int, int | None], None]
 FormatName = Literal["jsonl", "conll", "ts", "npz", "images"]
 STDIN = "-"
 MAX_LINE = 1 << 26  # bytes; a longer line is surely no instance, and would have to be held in memory
-DECLARED = 1 << 30  # bytes that a small file may hold packed
-EXPANDED = 20  # and a larger one, by its size
+UNPACKED = 1 << 30  # bytes that any compressed file may unpack to
+EXPANSION = 20  # times its size that a larger compressed file may unpack to
 PIECE = 1 << 24  # bytes read at a time
-TOLD_EVERY = 1 << 20  # bytes between two calls of progress
+PROGRESS_EVERY = 1 << 20  # bytes between two calls of progress
 RAISE = "or raise --limit (limit in Options) if you trust the file"
 UNPACK = f"save it unpacked, {RAISE}"
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to read: None finds ``format`` and ``structure`` out. ``labelled=False``: CoNLL without a label column;
-    ``sources``: its lines are kept, too; ``missing_colour``: of pixels without a label in masks; ``progress`` is called
-    with the bytes read and in all, ``note`` with what is wrong with lines, which are then passed over.
-    Lines, arrays and pictures may be ``limit`` times as large as usual.
+    """How to read a file. ``format`` and ``structure`` are found out if None. ``labelled=False``: CoNLL without a
+    column of labels; ``sources``: the lines of CoNLL files are kept, too; ``missing_colour``: of pixels without a
+    label in masks. ``progress`` is called with the bytes read so far and the bytes in all, ``note`` with the error of
+    a line of JSON, which is then skipped. Lines, arrays and pictures may be ``limit`` times as large as usual.
 
     >>> lines = (folder / "untagged.txt").write_text("the\\ncat\\n")
     >>> ms.data.read(folder / "untagged.txt", ms.data.Options(format="conll", labelled=False)).y is None
@@ -49,7 +49,7 @@ class Options:
     limit: int = 1
     progress: Progress | None = field(default=None, compare=False)
     note: Callable[[str], None] | None = field(default=None, compare=False)
-    """Told what is wrong with lines of JSON, which are then passed over; without it they are errors."""
+    """Called with the errors of lines of JSON, which are then skipped; without it errors are raised."""
 
     def demand(self, got: Kind, name: str, what: str) -> None:
         """Raise if another structure was asked for than ``what`` holds."""
@@ -60,7 +60,8 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A source whose structure is known, ready to be read once; ``unit`` is what the numbers of its records count."""
+    """An opened file: the structure of its instances, and its records, to be read once; ``unit`` is what the numbers
+    of the records count."""
 
     kind: Kind
     records: Iterator[Record]
@@ -68,7 +69,7 @@ class Opened:
 
 
 def shown_name(path: str | Path) -> str:
-    """What messages call the file."""
+    """The name of a file in messages."""
     return "standard input" if str(path) == STDIN else str(path)
 
 
@@ -76,25 +77,29 @@ class Stream:
     """One pass over a source; every error is an ``InputError`` that names the file and, if there is one, the line."""
 
     def __init__(self, path: str | Path, progress: Progress | None = None, limit: float = 1) -> None:
-        self.path, self.name, self._progress = path, shown_name(path), progress
-        self.line, self.limit, self._max_line = 0, limit, int(MAX_LINE * limit)
+        self.path = path
+        self.name = shown_name(path)
+        self.line = 0
+        self.limit = limit
+        self._progress = progress
+        self._max_line = int(MAX_LINE * limit)
 
     def most(self, size: int) -> int:
-        """Bytes that a file of this size may hold packed."""
-        return int(self.limit * max(DECLARED, EXPANDED * size))
+        """Bytes that a compressed file of this size may unpack to."""
+        return int(self.limit * max(UNPACKED, EXPANSION * size))
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """Lines without their ends, numbered from 1."""
         with self._open() as (file, done, total):
-            told = 0
+            reported = 0
             while raw := self._careful(lambda: file.readline(self._max_line)):
                 self.line += 1
                 if len(raw) >= self._max_line and not raw.endswith(b"\n"):
-                    long = f"the line is longer than {self._max_line >> 20} MiB; put one instance on each line"
-                    self.fail(f"{long}, {RAISE}")
-                if self._progress is not None and done() - told >= TOLD_EVERY:
-                    told = done()
-                    self._progress(told, total)
+                    reason = f"the line is longer than {self._max_line >> 20} MiB; put one instance on each line"
+                    self.fail(f"{reason}, {RAISE}")
+                if self._progress is not None and done() - reported >= PROGRESS_EVERY:
+                    reported = done()
+                    self._progress(reported, total)
                 yield self.line, self._text(raw)
             if self._progress is not None:
                 self._progress(done(), total)
@@ -102,7 +107,8 @@ class Stream:
     def content(self) -> bytes:
         """Everything at once, for formats that cannot be read line by line."""
         with self._open() as (file, done, total):
-            parts, left = [], self.most(total or 0)
+            parts = []
+            left = self.most(total or 0)
             while part := self._careful(lambda: file.read(PIECE)):
                 parts.append(part)
                 left -= len(part)
@@ -123,7 +129,7 @@ class Stream:
             self.fail("this is not UTF-8 text; give a data file, or convert it to UTF-8")
 
     def _careful(self, act: Callable[[], bytes]) -> bytes:
-        """Read, with the failures of damaged files in words."""
+        """Read; failures of damaged files become an ``InputError``."""
         try:
             return act()
         except EOFError:
@@ -153,10 +159,11 @@ class Stream:
 
 
 class _Counted(io.RawIOBase):
-    """A pipe that cannot tell its position, with a count of what went through."""
+    """A pipe, which has no position, with a count of the bytes read."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.count = file, 0
+        self._file = file
+        self.count = 0
 
     def readable(self) -> bool:
         return True
@@ -169,7 +176,7 @@ class _Counted(io.RawIOBase):
 
 
 def _decompressed(file: Any) -> IO[bytes]:
-    """The file, or what is in it if its first bytes say that it is gzipped."""
+    """The file, or its unpacked content if its first bytes are those of gzip."""
     if file.peek(2)[:2] == b"\x1f\x8b":
         return io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20)
     plain: IO[bytes] = file

@@ -21,20 +21,22 @@ def open_ts(stream: Stream, options: Options) -> Opened:
 
 def _all_series(stream: Stream) -> Iterator[Record]:
     header: dict[str, list[str]] = {}
-    data = labelled = False
+    in_data = False
+    labelled = False
     dimensions = 0
     for line, text in stream.lines():
         text = text.strip()
         if not text or text.startswith("#"):
             continue
-        if not data:
+        if not in_data:
             if not text.startswith("@"):
                 stream.fail("a .ts file begins with lines such as '@classLabel true a b' and '@data'", line)
             name, *values = text.split()
             header[name.lower()] = values
             if name.lower() == "@data":
-                data, labelled = True, _says(header, "@classlabel")
-                if _says(header, "@timestamps"):
+                in_data = True
+                labelled = _is_true(header, "@classlabel")
+                if _is_true(header, "@timestamps"):
                     stream.fail("series with time stamps cannot be read; write equally spaced values", line)
             continue
         parts = text.split(":")
@@ -43,14 +45,14 @@ def _all_series(stream: Stream) -> Iterator[Record]:
         if len(parts) != dimensions or not parts:
             stream.fail(f"{len(parts)} dimensions, but the series before have {dimensions}", line)
         if labelled and label != MISSING and label not in header["@classlabel"][1:]:
-            known = ", ".join(header["@classlabel"][1:9])
-            stream.fail(f"the label {label!r} is not among those that @classLabel names ({known})", line)
+            classes = ", ".join(header["@classlabel"][1:9])
+            stream.fail(f"the label {label!r} is not among those that @classLabel names ({classes})", line)
         yield Record(line, _series(parts, stream, line), None if label in ("", MISSING) else label)
-    if not data:
+    if not in_data:
         stream.fail("the file ends before '@data'; is it a .ts file?")
 
 
-def _says(header: dict[str, list[str]], name: str) -> bool:
+def _is_true(header: dict[str, list[str]], name: str) -> bool:
     return (header.get(name) or ["false"])[0].lower() == "true"
 
 

@@ -1,4 +1,4 @@
-"""Checking what files give as features and labels; every complaint names the place."""
+"""Checks of the features and labels in files; every error names the place."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from mssvm.core.checks import shown
 Fail = Callable[[str], NoReturn]
 """Raises with the place of the current instance in front of the given reason (a clause without a full stop)."""
 
-_TOLD = {str: "text", int: "whole numbers", bool: "true and false"}
+TYPE_TITLES = {str: "text", int: "whole numbers", bool: "true and false"}
 
 
 class LabelReader:
-    """Labels of a file: text, whole numbers or booleans, but only one of these; null is missing, a list one of these.
+    """Labels of a file: all text, all whole numbers or all booleans; null is a missing label, a list a candidate set.
 
     Equal labels become one object, so that a site costs one pointer.
     """
 
     def __init__(self) -> None:
         self.type: type | None = None
-        self._same: dict[Any, Any] = {}
-        self._seen_in = 0
+        self._interned: dict[Any, Any] = {}
+        self._type_place = 0  # line of the first label, which has the type of all
 
     def read(self, value: Any, shape: tuple[int, ...], fail: Fail, place: int = 0) -> Any:
-        """Labels of one instance, nested like ``shape``; None stands for an instance without any."""
+        """Labels of one instance, nested like ``shape``; None if it has none."""
         if not shape:
             return self._site(value, fail, place)
         if value is None:
@@ -36,15 +36,17 @@ class LabelReader:
         if not isinstance(value, list):
             fail(f"'y' should be a list with one entry per site, got {shown(value)}")
         if len(value) != shape[0]:
-            what = "rows of labels" if len(shape) > 1 else "labels"
-            fail(f"{len(value)} {what} for {shape[0]} {'rows' if len(shape) > 1 else 'sites'}; give one (or null) each")
+            labels, sites = ("labels", "sites") if len(shape) == 1 else ("rows of labels", "rows")
+            fail(f"{len(value)} {labels} for {shape[0]} {sites}; give one (or null) each")
         if len(shape) > 1:
             return [self._row(row, i, shape[1:], fail, place) for i, row in enumerate(value)]
         types = set(map(type, value)) - {type(None)}
-        if len(types) == 1 and (kind := next(iter(types))) in _TOLD and self.type in (None, kind):
-            self._note(kind, place)
-            same = self._same
-            return [same.setdefault(v, v) for v in value]
+        if len(types) == 1:
+            (kind,) = types
+            if kind in TYPE_TITLES and self.type in (None, kind):  # the common case, without a check of every site
+                self._note(kind, place)
+                interned = self._interned
+                return [interned.setdefault(v, v) for v in value]
         return [self._site(v, fail, place) for v in value]
 
     def _row(self, row: Any, i: int, shape: tuple[int, ...], fail: Fail, place: int) -> Any:
@@ -62,20 +64,21 @@ class LabelReader:
         if value is None:
             return None
         kind = type(value)
-        if kind not in _TOLD:
+        if kind not in TYPE_TITLES:
             fail(f"{shown(value)} cannot be a label; labels are text, whole numbers or true and false")
-        if self.type not in (None, kind):
-            assert self.type is not None
+        if self.type is not None and self.type is not kind:
             fail(
-                f"label {shown(value)} is of another type than those before it ({_TOLD[self.type]} since line "
-                f"{self._seen_in}); write all labels as one type"
+                f"label {shown(value)} is of another type than those before it ({TYPE_TITLES[self.type]} since line "
+                f"{self._type_place}); write all labels as one type"
             )
         self._note(kind, place)
-        return self._same.setdefault(value, value)
+        return self._interned.setdefault(value, value)
 
     def _note(self, kind: type, place: int) -> None:
+        """Remember the type of the first label."""
         if self.type is None:
-            self.type, self._seen_in = kind, place
+            self.type = kind
+            self._type_place = place
 
 
 def table(value: Any, axes: int, what: str, fail: Fail) -> AnyArray:
@@ -91,8 +94,9 @@ def table(value: Any, axes: int, what: str, fail: Fail) -> AnyArray:
     if array.dtype.kind not in "fiub":
         fail(f"{what} holds {_not_number(value)}; features must be numbers (or all of them named)")
     if array.ndim != axes:
-        hint = "; write [[1.5], [2.5]] for one number per site, or use --structure multilabel for several labels"
-        hint = hint if axes == 2 and array.ndim == 1 else ""
+        hint = ""
+        if axes == 2 and array.ndim == 1:
+            hint = "; write [[1.5], [2.5]] for one number per site, or use --structure multilabel for several labels"
         fail(f"{what} is nested {array.ndim} deep instead of {axes}{hint}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         site = ", ".join(map(str, np.argwhere(~np.isfinite(array))[0][:-1]))
@@ -101,7 +105,7 @@ def table(value: Any, axes: int, what: str, fail: Fail) -> AnyArray:
 
 
 def flags(value: Any, shape: tuple[int, ...], fail: Fail) -> Any:
-    """``hidden``: true or false per site."""
+    """The mask ``hidden`` of an instance: true or false per site."""
     if value is None:
         return None
     array = np.array(value, dtype=object)
@@ -122,7 +126,13 @@ def _ragged(value: Any, what: str) -> str:
 
 
 def _not_number(value: Any) -> str:
-    """The first thing in nested lists that is no number."""
+    """The first entry of nested lists that is no number, as text; "" if all are."""
     if isinstance(value, (list, tuple)):
-        return next((found for found in map(_not_number, value) if found), "")
-    return "" if isinstance(value, (int, float)) and abs(value) < 2**63 else shown(value)
+        for entry in value:
+            text = _not_number(entry)
+            if text:
+                return text
+        return ""
+    if isinstance(value, (int, float)) and abs(value) < 2**63:
+        return ""
+    return shown(value)

@@ -217,10 +217,7 @@ class LayoutBuilder:
         # Rows of messages to hidden variables, and what these send, have a level beside their entries.
         size = np.where(self.hidden, self.widest * (self.card + 1), self.card)
         self.message_at = offsets(self._by_slot(size[self.mine], np.int64))
-        if self.nested:
-            readings = size[self.other]
-        else:
-            readings = self.card[self.mine] + self.card[self.other]
+        readings = size[self.other] if self.nested else self.card[self.mine] + self.card[self.other]
         self.read_at = offsets(self._by_slot(np.where(self.upward, 0, readings), np.int64))
         owns = ~self.upward | (self.partner < 0)
         shift_at = offsets(self._by_slot(np.where(owns, self.card[self.mine], 0), np.int64))

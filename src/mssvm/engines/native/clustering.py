@@ -10,7 +10,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import NONE, Batch, by_first_use, gather, offsets, spread
+from mssvm.core.topology import NONE, Batch, factorize, gather, mask_from_indices, offsets
 from mssvm.engines.clusters import COPY, Clusters, FormKey, spanning_forest
 from mssvm.engines.native.forests import ForestPlan, ForestRoute
 from mssvm.engines.native.maps import EntryMap
@@ -35,11 +35,11 @@ class ClusterPlan:
         unique, sizes = dict.fromkeys(kind.forest for kind in self.kinds), np.diff(self._factor_ptr)
         forest = {topology: k for k, topology in enumerate(unique)}
         numbers = np.array([forest[kind.forest] for kind in self.kinds], dtype=np.int64)
-        number = by_first_use(self.batch.table_at)[1]
+        number = factorize(self.batch.table_at)[1]
         ids, table = self._form, np.append(number[self._factors], 0) + 1
         for k in range(int(sizes.max(initial=0))):
             own = np.where(k < sizes, table[np.where(k < sizes, self._factor_ptr[:-1] + k, -1)], 0)
-            ids = by_first_use(ids * (int(number.max()) + 2) + own)[1]
+            ids = factorize(ids * (int(number.max()) + 2) + own)[1]
         return ForestPlan(Batch.of_kinds(tuple(unique), numbers[self.of], ids), self.side_by_side)
 
     @cached_property
@@ -91,7 +91,7 @@ class ClusterPlan:
     def tables(self) -> tuple[Floats, EntryMap]:
         """What forbids that copies differ, and what is added to it: tables of the forests."""
         new, holes = self.forests.batch, {form.key: form.holes for kind in self.kinds for form in kind.forms}
-        first = by_first_use(new.table_at)[0]
+        first = factorize(new.table_at)[0]
         made = [np.where(mask, -np.inf, 0.0) for mask in holes.values()]
         base = np.concatenate([np.zeros(0), *(made[k] for k in self._form[first])])
         return base, self.edges(first, new.table_at[first], self.batch.table_at)
@@ -171,7 +171,7 @@ class GivenFactors:
     def add_to(self, theta: Potentials, value: Floats, mu: Marginals) -> None:
         """Add what is given; what it makes impossible has no marginals."""
         batch, total = self.batch, sum_by(self.owner, theta.tables[self.tables], len(value))
-        mine = spread(self.owner, len(value))
+        mine = mask_from_indices(self.owner, len(value))
         value += total
         np.add.at(mu.tables, self.mu, np.where(value[self.owner] > -np.inf, 1.0, 0.0))
         for b in np.flatnonzero(mine & (total == -np.inf)).tolist():
@@ -189,7 +189,7 @@ class ClusterRoute:
         self.given = given
         self.plan, self.instances, self.mine = plan, instances, plan.number[instances]
         self.route = ForestRoute(plan.forests, plan.query(query), eps_y, eps_h, self.mine, workers)
-        batch, new, chosen = plan.batch, plan.forests.batch, spread(self.mine, len(plan.instances))
+        batch, new, chosen = plan.batch, plan.forests.batch, mask_from_indices(self.mine, len(plan.instances))
         self.states = plan.states(copies=False).some(chosen)
         self.lifted = [plan.lifted(place).some(chosen) for place in (batch.table_at, batch.mu_at)]
         owner = np.searchsorted(new.factor_ptr, new.mu_first, side="right") - 1

@@ -18,12 +18,12 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch, Topology, by_first_use, counts, offsets, ranks, spans, spread
+from mssvm.core.topology import Batch, Topology, counts, factorize, mask_from_indices, offsets, ranks, spans
 from mssvm.engines.base import Bound, Paired, TwoCalls
 from mssvm.engines.native.families import distinct_rows
 from mssvm.engines.native.forests import ForestPlan, ForestRoute
 from mssvm.engines.native.maps import EntryMap
-from mssvm.engines.native.rooting import rooting_of
+from mssvm.engines.rooting import rooting_of
 
 NAME = "conditioning"
 TRIED = 8  # variables that are tried as cutsets, those in most factors first
@@ -90,7 +90,7 @@ class CutForests:
 
     def __init__(self, batch: Batch, cuts: list[CutTopology | None], instances: Ints) -> None:
         self.source, self.instances, self.cuts = batch, instances, list[CutTopology]()
-        first, kind = by_first_use(batch.topology_of[instances])
+        first, kind = factorize(batch.topology_of[instances])
         graphs, number = dict[Topology, int](), []
         for g in batch.topology_of[instances[first]].tolist():
             cut = cuts[g]
@@ -111,7 +111,7 @@ class CutForests:
         start, steps, shape = batch.table_at[factor] + inside, edges[each, 2:4], edges[each, 4:]
         ids = start * len(patterns) + pattern[each]
         self.batch = own = Batch.of_kinds(tuple(graphs), np.array(number, dtype=np.int64)[kinds], ids)
-        first = by_first_use(ids)[0]  # the order in which tables lie
+        first = factorize(ids)[0]  # the order in which tables lie
         size, block = shape[first].prod(axis=1), own.mu_first
         at, width = ranks(offsets(size)), np.repeat(shape[first, 1], size)
         begin, down, right = (np.repeat(part, size) for part in (start[first], *steps[first].T))
@@ -241,9 +241,9 @@ class BoundForests:
         low = eps_y if np.any(free & own.output) else eps_h
         high = eps_h if np.any(free & ~own.output) else low
         self.forests, self.route = forests, ForestRoute(forests.plan, own, low, high, some, workers)
-        self.wanted = spread(some, len(forests.batch))
+        self.wanted = mask_from_indices(some, len(forests.batch))
         self.nodes, self.attached = forests.nodes.some(self.wanted), forests.attached[0].some(self.wanted)
-        self.asked = np.flatnonzero(spread(forests.row[some], len(forests.instances)))
+        self.asked = np.flatnonzero(mask_from_indices(forests.row[some], len(forests.instances)))
         self.eps = np.where(query.output[forests.variable], eps_y, eps_h)
         self.cold = self.eps == 0.0
         self.unit = np.where(self.cold, 1.0, self.eps)[forests.row]
@@ -272,7 +272,7 @@ class CutsetRoute:
         self, plan: CutsetPlan, query: Query, eps_y: float, eps_h: float, instances: Ints, workers: Workers
     ) -> None:
         self.plan, self.instances, self.workers = plan, instances, workers
-        self.parts, chosen = list[BoundForests](), spread(instances, len(plan.batch))
+        self.parts, chosen = list[BoundForests](), mask_from_indices(instances, len(plan.batch))
         for part in plan.forests:
             some = np.flatnonzero(chosen[part.of] & query.allowed[part.cut_state])
             if len(some):
@@ -319,7 +319,7 @@ class CutsetRoute:
             part.attached[1].add_back(found.unary, mu.tables, share)
             part.edges.add_back(found.tables, mu.tables, share[part.edge_owner])
 
-        self.workers.each(run, self.parts)
+        self.workers.parallel_map(run, self.parts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -316,7 +316,7 @@ class EliminationRoute:
             return
         stopped = Event()
         try:
-            self.workers.each(lambda block: self._run_long(call, block, stopped), self._long)
+            self.workers.parallel_map(lambda block: self._run_long(call, block, stopped), self._long)
         finally:
             stopped.set()
 

@@ -24,7 +24,7 @@ from mssvm.core.errors import UnsupportedError
 from mssvm.core.library import FLOATS, INT, INTS, SHORTS, Function
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch, counts, gather, offsets, spread
+from mssvm.core.topology import Batch, counts, gather, mask_from_indices, offsets
 from mssvm.engines.base import METHODS, Costs, ExactSettings, Joined, Pair, TwoCalls
 from mssvm.engines.clusters import clusters_of
 from mssvm.engines.native.clustering import ClusterPlan, cluster_routes
@@ -109,7 +109,7 @@ class NativePlan:
                 routes += cluster_routes(self._clusters, query, eps_y, eps_h, mine, self.workers)
             else:
                 routes.append(CutsetRoute(self._cutsets, query, eps_y, eps_h, mine, self.workers))
-        return NativeBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods), self.workers)
+        return NativeBound(self.batch, query, (eps_y, eps_h), tuple(routes), tuple(methods))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
         plus, bind_minus = self.bind(query, eps_y, eps_h), partial(self.bind, narrower, eps_y, eps_h)
@@ -129,7 +129,7 @@ class NativePlan:
 
     def _shares(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None) -> Iterator[tuple[str, Ints]]:
         """The methods, cheapest first, each with the instances on which it is exact and no cheaper one is."""
-        left, methods = spread(instances, len(self.batch)), self.settings.methods
+        left, methods = mask_from_indices(instances, len(self.batch)), self.settings.methods
         for name in METHODS:
             if name not in methods or name == "side by side" or not left.any():
                 continue
@@ -154,7 +154,6 @@ class NativeBound:
     temperatures: tuple[float, float]
     routes: tuple[Route, ...]
     methods: tuple[str, ...]
-    workers: Workers
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -171,10 +170,7 @@ class NativeBound:
         whole = isinstance(first, ForestRoute) and len(first.instances) == len(batch)
         theta.check(batch, not whole)  # the kernel of forests sees for itself whether scores are numbers
         value = np.zeros(len(batch))
-        if whole:  # every entry is written
-            mu = Marginals(*self.workers.spare.empty(batch.n_states, batch.n_mu_entries))
-        else:
-            mu = Marginals.zeros(batch)
+        mu = Marginals.empty(batch) if whole else Marginals.zeros(batch)  # forests write every entry
         for route in self.routes:
             route.infer_into(theta, value, mu)
         return Belief(value, mu, Status.exactly(value, self.methods))
@@ -205,7 +201,7 @@ class GivenStates:
     """
 
     def __init__(self, batch: Batch, query: Query, instances: Ints) -> None:
-        chosen = spread(instances, len(batch))
+        chosen = mask_from_indices(instances, len(batch))
         self.instances = instances
         self.n_vars, self.n_factors = np.diff(batch.var_ptr)[instances], np.diff(batch.factor_ptr)[instances]
         variables, factors = (np.flatnonzero(np.repeat(chosen, np.diff(p))) for p in (batch.var_ptr, batch.factor_ptr))

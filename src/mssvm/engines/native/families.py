@@ -16,7 +16,7 @@ from mssvm.core.arrays import AnyArray, Bools, Ints
 from mssvm.core.library import BYTES, FLOAT, INT, INTS, MASK, RecordType
 from mssvm.core.potentials import Query
 from mssvm.core.topology import Batch, Topology, offsets, spans
-from mssvm.engines.native.rooting import rooting_of
+from mssvm.engines.rooting import rooting_of
 
 FREE_OUTPUT, CLOSED, PRESENT = 1, 2, 4  # bits of a role, as in ``cpp/layout.hpp``
 KEY_BYTES = 24  # of a reading: one position, which tells most families apart

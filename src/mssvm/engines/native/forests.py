@@ -14,7 +14,7 @@ from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch, counts
 from mssvm.engines.native.copies import copies_of
 from mssvm.engines.native.families import FAMILY, families_of, family_fields
-from mssvm.engines.native.rooting import rooting_of, touch_few_outputs
+from mssvm.engines.rooting import rooting_of, touch_few_outputs
 
 NO_COST, NO_MASK = np.zeros(0), np.zeros(0, dtype=bool)
 NO_NUMBERS, UNFINISHED = 1, 2  # as ``cpp/forests.cpp`` returns them

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from threading import Lock
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -45,6 +47,7 @@ MAX_PRODUCT_RANGE = 100.0
 FEW_STATES, MOST_STATES = 5, 12
 FEWEST, FEWEST_WIDE = 3, 6
 PADDING = 8
+NUMBERS = count(1)  # of plans, under which the library keeps graphs
 NO_FLOATS, NO_FLAGS, NO_INTS = np.zeros(0), np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int64)
 
 RUN = RecordType(
@@ -77,6 +80,7 @@ BELIEFS = Function(
     **_ON, outputs=MASK, tables=FLOATS, scaled_tables=FLOATS, table_tops=FLOATS, eps_y=FLOAT, eps_h=FLOAT, unit=FLOAT,
     scalable=INT, value=FLOATS, mu_unary=FLOATS, mu_tables=FLOATS, threads=INT,
 )  # fmt: skip
+FORGET = Function("mssvm_messages_forget", plan=INT)
 DECODE = Function("mssvm_messages_decode", **_ON, allowed=MASK, unit=FLOAT, states=INTS, threads=INT)
 FIELDS = Function(
     "mssvm_messages_fields", **_ON, outputs=MASK, stale=MASK, tables=FLOATS, eps=FLOAT, out=FLOATS, threads=INT
@@ -169,7 +173,9 @@ class NativeMessagePlan:
         }  # fmt: skip
         widest = int(batch.cards.max(initial=1))
         whole = {name: np.ascontiguousarray(array, dtype=np.int64) for name, array in arrays.items()}
-        return WIRING(**whole, widest=widest)
+        number = next(NUMBERS)
+        finalize(self, FORGET, plan=number).atexit = False
+        return WIRING(**whole, widest=widest, plan=number)
 
     @cached_property
     def family_of(self) -> Ints:

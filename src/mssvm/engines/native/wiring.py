@@ -13,5 +13,5 @@ WIRING = RecordType(
         ),
         INTS,
     )
-    | {"widest": INT},
+    | {"widest": INT, "plan": INT},
 )  # fmt: skip

@@ -15,7 +15,7 @@ from mssvm.core.arrays import Bools, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Potentials, Term
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Each, ExactSettings, Features
+from mssvm.engines.base import ExactSettings, Features, ParallelMap
 from mssvm.engines.reference.chains import ReferenceChainPlan
 from mssvm.engines.reference.exact import ReferencePlan
 from mssvm.engines.reference.features import linear
@@ -30,7 +30,7 @@ class ReferenceEngine:
     name, idle = "reference", 1
 
     @property
-    def each(self) -> Each:
+    def parallel_map(self) -> ParallelMap:
         return _in_turn
 
     def exact(self, batch: Batch, settings: ExactSettings) -> ReferencePlan:

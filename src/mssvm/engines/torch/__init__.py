@@ -15,7 +15,7 @@ from mssvm.core.errors import InputError, MissingExtraError
 from mssvm.core.potentials import Potentials, Term
 from mssvm.core.threads import Workers
 from mssvm.core.topology import Batch
-from mssvm.engines.base import Each, ExactSettings, Features
+from mssvm.engines.base import ExactSettings, Features, ParallelMap
 from mssvm.engines.messages import MessagePlan
 
 try:
@@ -52,8 +52,8 @@ class TorchEngine:
         return Device(torch.empty(0, device=self.device).device, dtype, self.plain)
 
     @property
-    def each(self) -> Each:
-        return Workers(1).each
+    def parallel_map(self) -> ParallelMap:
+        return Workers(1).parallel_map
 
     def exact(self, batch: Batch, settings: ExactSettings) -> TorchPlan:
         return TorchPlan(batch, settings, self.where)

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
+from mssvm.core.caches import LRUCache
 from mssvm.core.errors import InputError
-from mssvm.core.potentials import Marginals, Picked, Potentials, Query
-from mssvm.core.recent import Recent
+from mssvm.core.potentials import Marginals, Potentials, Query, ScoreIndex
 from mssvm.core.topology import Batch
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class DevicePotentials(_OnDevice, Potentials):
         theirs = other.parts if isinstance(other, DevicePotentials) else _uploaded(other, like)
         return DevicePotentials(self.parts[0] + theirs[0], self.parts[1] + theirs[1])
 
-    def sums(self, picked: Picked, n: int) -> Floats:
+    def sums(self, picked: ScoreIndex, n: int) -> Floats:
         """What is picked lies in the order of the instances; only their sums are fetched."""
         at = Device(self.parts[0].device, self.parts[0].dtype)
         (states, per_unary), (tables, per_table), count = kept(picked, at, lambda: _picked(picked, n, at))
@@ -119,7 +119,7 @@ def _uploaded(theta: Potentials, to: Device) -> Parts:
     return kept(theta, to, lambda: (to.floats(theta.unary), to.floats(theta.tables)))
 
 
-def _picked(picked: Picked, n: int, to: Device) -> tuple[Parts, Parts, torch.Tensor]:
+def _picked(picked: ScoreIndex, n: int, to: Device) -> tuple[Parts, Parts, torch.Tensor]:
     places = ((picked.states, picked.owner), (picked.tables, picked.table_owner))
     unary, tables = ((to.ints(at), to.ints(np.bincount(owner, minlength=n))) for at, owner in places)
     return unary, tables, to.floats(picked.count)
@@ -140,7 +140,7 @@ def one_size(batch: Batch) -> bool:
 
 def known(batch: Batch, name: Hashable, instances: Ints, make: Callable[[], T]) -> T:
     """What ``make`` finds about some instances of a batch; of the last few sets of them it is kept."""
-    recent: Recent[bytes, T] = kept(batch, ("known", name), lambda: Recent(KNOWN, lambda _: 1))
+    recent: LRUCache[bytes, T] = kept(batch, ("known", name), lambda: LRUCache(KNOWN, lambda _: 1))
     return recent.get(instances.tobytes(), lambda _: make())
 
 

@@ -17,16 +17,16 @@ import torch
 
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.checks import temperature
+from mssvm.core.collector import gc_paused
 from mssvm.core.errors import UnsupportedError
-from mssvm.core.garbage import uncollected
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status, segment_argmax
 from mssvm.core.threads import Workers
-from mssvm.core.topology import Batch, Topology, spread
+from mssvm.core.topology import Batch, Topology, mask_from_indices
 from mssvm.engines.base import Costs, ExactSettings, Pair, TwoCalls
 from mssvm.engines.native.exact import NativeBound, NativePlan
 from mssvm.engines.torch.arrays import Device, DeviceMarginals, DevicePotentials, DeviceQuery, Parts, fetched
 from mssvm.engines.torch.chains import ChainRoute, able_chains
-from mssvm.engines.torch.trees import NestedRoute, TreeRoute, Turns, able_trees, all_turns
+from mssvm.engines.torch.trees import NestedRoute, Postorder, TreeRoute, able_trees, postorders
 
 CHUNK = 1 << 30  # bytes of weights that the instances of one call may keep
 
@@ -111,7 +111,7 @@ class TorchPlan:
         eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
         query = DeviceQuery.on(self.at, query)
         query.check(self.batch)
-        chosen = spread(instances, len(self.batch))
+        chosen = mask_from_indices(instances, len(self.batch))
         routes = self._by_kernel(query, eps_y, eps_h, chosen)
         for route in routes:
             chosen[route.instances] = False
@@ -134,14 +134,14 @@ class TorchPlan:
     def costs(self, query: Query, eps_y: float, eps_h: float, marginals: bool = True) -> Costs:
         """Nothing worth counting where a kernel surely runs; else as the CPU engine works them out, which bounds them
         before it searches for orders."""
-        n, paths = len(self.batch), np.array([t is not None and t.is_path for t in self._turns], dtype=bool)
+        n, paths = len(self.batch), np.array([t is not None and t.is_path for t in self._orders], dtype=bool)
         if np.all((self._trees if eps_y == eps_h else paths[self.batch.topology_of]) | self._chains):
             return Costs(np.zeros(n, dtype=np.int64), np.zeros(n), np.zeros(n))
         return self._host.costs(query, eps_y, eps_h, marginals)
 
     @cached_property
-    def _turns(self) -> tuple[Turns | None, ...]:
-        return all_turns(self.batch, self.at)
+    def _orders(self) -> tuple[Postorder | None, ...]:
+        return postorders(self.batch, self.at)
 
     @cached_property
     def _chains(self) -> Bools:
@@ -149,7 +149,7 @@ class TorchPlan:
 
     @cached_property
     def _trees(self) -> Bools:
-        return able_trees(self.batch, self._turns) & ~self._chains
+        return able_trees(self.batch, self._orders) & ~self._chains
 
     def _by_kernel(self, query: DeviceQuery, eps_y: float, eps_h: float, chosen: Bools) -> list[Route]:
         """Chains and forests, by the temperatures of the variables that can vary, where there are kernels."""
@@ -162,12 +162,12 @@ class TorchPlan:
         out: list[Route] = []
         for eps, mine in ((eps_h, ~has_output), (eps_y, has_output & ~has_hidden)):
             out += ChainRoute.all_of(self.batch, np.flatnonzero(chains & mine), eps, self.at)
-            out += TreeRoute.all_of(self.batch, np.flatnonzero(trees & mine), eps, self.at, self._turns)
+            out += TreeRoute.all_of(self.batch, np.flatnonzero(trees & mine), eps, self.at, self._orders)
         return out + self.nested(np.flatnonzero((chains | trees) & has_output & has_hidden), query, eps_y, eps_h)
 
     def nested(self, instances: Ints, query: DeviceQuery, eps_y: float, eps_h: float) -> list[NestedRoute]:
         """Forests in logs, at any temperatures."""
-        return NestedRoute.all_of(self.batch, instances, query, (eps_y, eps_h), self.at, self._turns)
+        return NestedRoute.all_of(self.batch, instances, query, (eps_y, eps_h), self.at, self._orders)
 
     def _groups(self, query: Query, eps_y: float, eps_h: float, chosen: Ints) -> Iterator[Group]:
         batch, found = self.batch, dict[tuple[int, bytes], list[int]]()
@@ -285,7 +285,7 @@ class TorchBound:
 
     def _again(self, instances: Ints, theta: Parts, mu: Parts, values: Floats) -> None:
         """Forests that left a kernel's safe range, in log space."""
-        batch, unsafe = self.batch, spread(instances, len(self.batch))
+        batch, unsafe = self.batch, mask_from_indices(instances, len(self.batch))
         mu[0][self.at.bools(unsafe[batch.owner][batch.state_var])] = 0.0
         mu[1][self.at.bools(unsafe[batch.mu_owner])] = 0.0
         for route in self.plan.nested(instances, self.query, *self.temperatures):
@@ -305,7 +305,7 @@ class Repeated:
         if self._calls == 2:
             self._graph, self._inputs = torch.cuda.CUDAGraph(), [x.clone() for x in inputs]
             # Meanwhile no other recording may be thrown away, which would spoil this one.
-            with uncollected(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            with gc_paused(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._outputs = self._function(*self._inputs)
         for kept, x in zip(self._inputs, inputs, strict=True):
             kept.copy_(x)

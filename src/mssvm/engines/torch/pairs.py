@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mssvm.core.arrays import Ints
-from mssvm.core.garbage import uncollected
+from mssvm.core.collector import gc_paused
 from mssvm.core.topology import Batch, offsets
 from mssvm.engines.messages import Schedule, Temperatures
 from mssvm.engines.torch.arrays import SAFE, Device
@@ -125,7 +125,7 @@ def _recorded(part: Callable[[int], None]) -> Callable[[int], None]:
     graph, aside = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     # No other recording may be thrown away meanwhile; and torch.cuda.graph would empty the cache of memory.
-    with uncollected(), torch.cuda.stream(aside):
+    with gc_paused(), torch.cuda.stream(aside):
         graph.capture_begin(capture_error_mode="thread_local")
         part(LOOK)
         graph.capture_end()

@@ -11,65 +11,64 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, depth_first_order
 
 from mssvm.core.arrays import Bools, Ints
 from mssvm.core.topology import Batch, Topology, offsets
+from mssvm.engines.rooting import rooting_of
 from mssvm.engines.torch.arrays import SAFE, Device, DeviceQuery, Parts, as_it_is, kept, known
 from mssvm.engines.torch.chains import longest_first
 from mssvm.engines.torch.nvrtc import available, constants, kernel
 
 MOST_STATES, THREADS = 32, 128
 OUTPUT, FREE = 1, 2  # roles of variables: those that may vary are free
+LEAF, FIRST_CHILD, SECOND_VARIABLE = 1 << 16, 1 << 17, 1 << 18  # flags of `Visit` in common.cu
 MOST_WORK = 1 << 30  # bytes that one launch may keep of what variables know
-KEPT = 1 << 10  # topologies whose turns are kept: batches share them
+KEPT = 1 << 10  # topologies whose orders are cached: batches share them
 
 
 @dataclass(frozen=True, eq=False)
-class Turns:
-    """The order in which a kernel takes the ``variables`` of a topology, children first: ``rows`` as its struct has
-    them (states, the parent's states, the parent's turn, numbers), and of each its factor towards the parent."""
+class Postorder:
+    """The order in which a kernel visits the ``variables``: children first, a parent directly after a child.
+
+    ``rows`` are the kernel's structs: first state, first state of the parent, position of the parent, then numbers of
+    states and flags. ``factors`` has the factor to the parent.
+    """
 
     rows: Ints
     factors: Ints
     variables: Ints
 
     @classmethod
-    def of(cls, g: Topology, first: bytes = b"") -> Turns | None:
-        """Rooted at the first variable of each component that ``first`` marks, or at a leaf; None where there is a
-        cycle, or a factor of one or three variables."""
-        n, most = g.n_vars, int(g.card_array.max(initial=0))
-        if most > MOST_STATES or np.any(g.scope_sizes != 2) or np.any(g.scope_flat[::2] == g.scope_flat[1::2]):
+    def of(cls, topology: Topology, preferred: bytes = b"") -> Postorder | None:
+        """Rooted at variables that ``preferred`` marks, else at leaves.
+
+        None unless the topology is a pairwise forest with at most ``MOST_STATES`` states a variable.
+        """
+        cards = topology.card_array
+        if int(cards.max(initial=0)) > MOST_STATES:
             return None
-        a, b = g.scope_flat[::2], g.scope_flat[1::2]
-        near = csr_array((np.arange(1, len(a) + 1), (a, b)), shape=(n, n)) if len(a) else csr_array((n, n))
-        count, component = connected_components(near, directed=False)
-        if g.n_factors != n - count:
+        leaves = np.bincount(topology.scope_flat, minlength=topology.n_vars) <= 1
+        rooting = rooting_of(topology, preferred or leaves.tobytes())
+        if not rooting.valid:
             return None
-        order, parent = [np.zeros(0, dtype=np.int64)], np.full(n, -1)
-        late = np.bincount(g.scope_flat, minlength=n) > 1
-        late = late + np.where(np.frombuffer(first, dtype=bool), -2, 0) if first else late
-        by_rank = np.lexsort((late, component))
-        for root in by_rank[np.unique(component[by_rank], return_index=True)[1]].tolist():
-            visited, before = depth_first_order(near, root, directed=False)
-            order.append(visited)
-            parent[visited[1:]] = before[visited[1:]]
-        # A preorder backwards: children before parents, and a parent right after the child that was visited first.
-        turn_of, visit = np.empty(n, dtype=np.int64), np.concatenate(order)[::-1]
-        turn_of[visit] = np.arange(n)
-        factor = np.full(n, -1)
-        child = np.where(parent[a] == b, a, b)
-        factor[child] = np.arange(len(a))
-        has, above = parent >= 0, np.maximum(parent, 0)
-        leaf = ~np.isin(np.arange(n), parent)
-        earliest = np.full(n, n)
-        np.minimum.at(earliest, above[has], turn_of[has])
-        cards = g.card_array | (g.card_array[above] << 8) | (leaf.astype(np.int64) << 16)
-        cards |= (has & (earliest[above] == turn_of)).astype(np.int64) << 17
-        cards[b[child == b]] |= 1 << 18
-        rows = np.stack([g.unary_ptr[:-1], np.where(has, g.unary_ptr[above], -1), turn_of[above], cards], axis=1)
-        return cls(rows[visit], np.maximum(factor[visit], 0), visit)
+        variables = rooting.postorder()
+        position = np.empty_like(variables)
+        position[variables] = np.arange(len(variables))
+        has_parent = rooting.parent >= 0
+        parent = np.maximum(rooting.parent, 0)
+        is_leaf = np.ones(len(variables), dtype=bool)
+        is_leaf[parent[has_parent]] = False
+        first_child = np.full(len(variables), len(variables))
+        np.minimum.at(first_child, parent[has_parent], position[has_parent])
+        flags = is_leaf * LEAF
+        flags += (has_parent & (first_child[parent] == position)) * FIRST_CHILD
+        flags += rooting.flip * SECOND_VARIABLE
+        begin = topology.unary_ptr[:-1]
+        parent_begin = np.where(has_parent, begin[parent], -1)
+        numbers = cards + (cards[parent] << 8) + flags
+        rows = np.stack([begin, parent_begin, position[parent], numbers], axis=1)
+        factors = np.maximum(rooting.edge, 0)
+        return cls(rows[variables], factors[variables], variables)
 
     @cached_property
     def is_path(self) -> bool:
@@ -89,22 +88,22 @@ class Turns:
         return True
 
 
-NO_TURNS = Turns(np.zeros((0, 4), dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+EMPTY = Postorder(np.zeros((0, 4), dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
-turns_of = lru_cache(maxsize=KEPT)(Turns.of)
+postorder_of = lru_cache(maxsize=KEPT)(Postorder.of)
 
 
-def all_turns(batch: Batch, at: Device) -> tuple[Turns | None, ...]:
+def postorders(batch: Batch, at: Device) -> tuple[Postorder | None, ...]:
     """Of every topology of a batch, where kernels run at all."""
     if at.plain or not available(at.device):
         return (None,) * len(batch.topologies)
-    return tuple(map(turns_of, batch.topologies))
+    return tuple(map(postorder_of, batch.topologies))
 
 
-def able_trees(batch: Batch, turns: Sequence[Turns | None]) -> Bools:
+def able_trees(batch: Batch, orders: Sequence[Postorder | None]) -> Bools:
     """Per instance: may the kernel run it?"""
-    found: Bools = np.array([t is not None for t in turns], dtype=bool)[batch.topology_of]
+    found: Bools = np.array([t is not None for t in orders], dtype=bool)[batch.topology_of]
     return found
 
 
@@ -114,30 +113,34 @@ class Forests:
 
     instances: Ints
     wide: int
-    turns: tuple[torch.Tensor, ...]
+    orders: tuple[torch.Tensor, ...]
     places: tuple[torch.Tensor, ...]
     factors: tuple[torch.Tensor, ...]
-    n_turns: int
+    n_visits: int
     where: torch.Tensor
 
     @classmethod
-    def of(cls, batch: Batch, instances: Ints, wide: int, kinds: Sequence[Turns], kind_of: Ints, at: Device) -> Forests:
+    def of(
+        cls, batch: Batch, instances: Ints, wide: int, kinds: Sequence[Postorder], kind_of: Ints, at: Device
+    ) -> Forests:
         """``kind_of``, of all instances of the batch, are numbers of ``kinds``."""
         instances, length = longest_first(batch, instances)
         begin, work = offsets(np.array([len(t.factors) for t in kinds])), offsets(length)
-        turns = (np.concatenate(part) for part in zip(*((t.rows, t.factors, t.variables) for t in kinds), strict=True))
+        orders = (np.concatenate(part) for part in zip(*((t.rows, t.factors, t.variables) for t in kinds), strict=True))
         places = (
             at.ints(batch.unary_ptr[batch.var_ptr[instances]]), at.shorts(length),
             at.shorts(begin[kind_of[instances]]), at.ints(batch.factor_ptr[instances]),
             at.ints(batch.var_ptr[instances]), at.ints(work[:-1]),
         )  # fmt: skip
         factors = kept(batch, ("factors", at.device), lambda: (at.ints(batch.table_at), at.ints(batch.mu_at)))
-        return cls(instances, wide, tuple(map(at.shorts, turns)), places, factors, int(work[-1]), at.ints(instances))
+        return cls(instances, wide, tuple(map(at.shorts, orders)), places, factors, int(work[-1]), at.ints(instances))
 
     @classmethod
-    def planned(cls, batch: Batch, instances: Ints, wide: int, turns: Sequence[Turns | None], at: Device) -> Forests:
-        """In the turns of their topologies; what is known from the last time serves again."""
-        kinds = [t or NO_TURNS for t in turns]
+    def planned(
+        cls, batch: Batch, instances: Ints, wide: int, orders: Sequence[Postorder | None], at: Device
+    ) -> Forests:
+        """In the orders of their topologies; what is known from the last time serves again."""
+        kinds = [t or EMPTY for t in orders]
         return known(
             batch, ("forests", at.device), instances,
             lambda: cls.of(batch, instances, wide, kinds, batch.topology_of, at),
@@ -150,7 +153,7 @@ class Forests:
     @property
     def as_struct(self) -> Any:
         """As kernels take it."""
-        pointers = [tensor.data_ptr() for tensor in (*self.turns, *self.places, *self.factors)]
+        pointers = [tensor.data_ptr() for tensor in (*self.orders, *self.places, *self.factors)]
         return (ctypes.c_void_p * len(pointers))(*pointers)
 
 
@@ -186,14 +189,14 @@ class TreeRoute(OnForests):
 
     @classmethod
     def all_of(
-        cls, batch: Batch, instances: Ints, eps: float, at: Device, turns: Sequence[Turns | None]
+        cls, batch: Batch, instances: Ints, eps: float, at: Device, orders: Sequence[Postorder | None]
     ) -> list[TreeRoute]:
-        return [cls(Forests.planned(batch, some, wide, turns, at), eps) for wide, some in by_width(batch, instances)]
+        return [cls(Forests.planned(batch, some, wide, orders, at), eps) for wide, some in by_width(batch, instances)]
 
     def infer_into(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> torch.Tensor:
         """Values of the instances (NaN where they need log space); their marginals are written."""
         mine, sums, dtype = self.forests, self.eps > 0.0, unary.dtype
-        value, work = unary.new_empty(len(mine.instances)), unary.new_empty(mine.n_turns * 2 * mine.wide)
+        value, work = unary.new_empty(len(mine.instances)), unary.new_empty(mine.n_visits * 2 * mine.wide)
         if sums:
             scaled = tables / self.eps
             outside = (scaled.abs() > SAFE[dtype] / 4) & (scaled > -torch.inf)
@@ -216,19 +219,19 @@ class NestedRoute(OnForests):
     @classmethod
     def all_of(
         cls, batch: Batch, instances: Ints, query: DeviceQuery, eps: tuple[float, float], at: Device,
-        turns: Sequence[Turns | None],
+        orders: Sequence[Postorder | None],
     ) -> list[NestedRoute]:  # fmt: skip
         """Those of the named forests for which there is an order; at one temperature, any."""
         if not len(instances):
             return []
         free, output = query.counts(batch) > 1, query.parts[0] | (eps[0] == eps[1])
         roles, out = OUTPUT * output.to(torch.uint8) + FREE * free.to(torch.uint8), list[NestedRoute]()
-        kinds, kind_of = rooted_for(batch, instances, roles, turns)
+        kinds, kind_of = rooted_for(batch, instances, roles, orders)
         for wide, some in by_width(batch, instances[kind_of[instances] >= 0]):
             most = max(int(batch.topologies[g].card_array.max(initial=2)) for g in np.unique(batch.topology_of[some]))
             for part in _parts(batch, some, MOST_WORK // (at.dtype.itemsize * 2 * most * (most + 1))):
                 if kind_of is batch.topology_of:
-                    out.append(cls(Forests.planned(batch, part, wide, turns, at), eps, most, roles))
+                    out.append(cls(Forests.planned(batch, part, wide, orders, at), eps, most, roles))
                 else:
                     out.append(cls(Forests.of(batch, part, wide, kinds, kind_of, at), eps, most, roles))
         return out
@@ -236,8 +239,8 @@ class NestedRoute(OnForests):
     def infer_into(self, unary: torch.Tensor, tables: torch.Tensor, mu: Parts) -> torch.Tensor:
         """Values of the instances; their marginals are written, those of pairs added."""
         mine, most = self.forests, self.most
-        value, work = unary.new_empty(len(mine.instances)), unary.new_empty(mine.n_turns * (most + 2 * most * most))
-        rows = torch.empty(mine.n_turns, dtype=torch.int32, device=unary.device)
+        value, work = unary.new_empty(len(mine.instances)), unary.new_empty(mine.n_visits * (most + 2 * most * most))
+        rows = torch.empty(mine.n_visits, dtype=torch.int32, device=unary.device)
         run = kernel("nested.cu", "nested", unary.device, unary.dtype, constants(WIDE=mine.wide, THREADS=THREADS))
         given = (self.roles, work, rows, value, *mu, *map(float, self.eps), most, len(value))
         run(mine.blocks, THREADS, mine.as_struct, unary, tables, *given)
@@ -245,11 +248,13 @@ class NestedRoute(OnForests):
 
 
 def rooted_for(
-    batch: Batch, instances: Ints, roles: torch.Tensor, turns: Sequence[Turns | None]
-) -> tuple[list[Turns], Ints]:
-    """Turns in which a hidden variable carries one free output at most, by instance (-1: there are none). Paths do from
-    any of their ends; others are rooted at free outputs if need be."""
-    kinds, kind_of = [t or NO_TURNS for t in turns], batch.topology_of
+    batch: Batch, instances: Ints, roles: torch.Tensor, orders: Sequence[Postorder | None]
+) -> tuple[list[Postorder], Ints]:
+    """Postorders in which a hidden variable carries one free output at most, and their numbers by instance (-1: none).
+
+    In a path rooted at either end every one does; other forests are rooted at free outputs if need be.
+    """
+    kinds, kind_of = [t or EMPTY for t in orders], batch.topology_of
     others = instances[~np.array([t.is_path for t in kinds])[kind_of[instances]]]
     if not len(others):
         return kinds, kind_of
@@ -260,14 +265,14 @@ def rooted_for(
         if key not in known_as and kinds[g].carries_one(mine):
             known_as[key] = g
         elif key not in known_as:
-            other = Turns.of(batch.topologies[g], bytes(mine == OUTPUT | FREE)) or NO_TURNS
+            other = Postorder.of(batch.topologies[g], bytes(mine == OUTPUT | FREE)) or EMPTY
             known_as[key] = len(kinds) if other.carries_one(mine) else -1
             kinds += [other] if known_as[key] >= 0 else []
         kind_of[b] = known_as[key]
     return kinds, kind_of
 
 
-def _parts(batch: Batch, instances: Ints, most_turns: int) -> list[Ints]:
+def _parts(batch: Batch, instances: Ints, most_visits: int) -> list[Ints]:
     """Instances in parts of so many variables (or of one instance)."""
     before = offsets(np.diff(batch.var_ptr)[instances])[:-1]
-    return np.split(instances, np.flatnonzero(np.diff(before // max(most_turns, 1))) + 1)
+    return np.split(instances, np.flatnonzero(np.diff(before // max(most_visits, 1))) + 1)

@@ -50,12 +50,13 @@ class Bounded:
         out = np.empty(len(batch))
         for b in range(len(batch)):
             instance = OneInstance.of(batch, b, theta, query)
-            mine = np.where(instance.clamped, instance.states, states[batch.var_ptr[b] : batch.var_ptr[b + 1]])
+            decoded = states[batch.var_ptr[b] : batch.var_ptr[b + 1]]
+            held_states = np.where(instance.clamped, instance.states, decoded)
             order = instance.order(eps_y == eps_h, seed=self.seed)
             holdable = sum(1 << v for v in order)
             conditioned = ConditionedElimination(instance, order, 1 << self.ibound, holdable, eps_y, eps_h)
             held = conditioned.hold(np.random.default_rng(self.seed))
             # Every variable is holdable, and holding all of them leaves nothing to eliminate.
             assert held is not None
-            out[b] = conditioned.relax(held, mine).run()
+            out[b] = conditioned.relax(held, held_states).run()
         return out

@@ -21,7 +21,7 @@ from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
 class ConditionedElimination:
     """Elimination along ``order`` with tables of at most ``entries`` entries, after holding enough variables.
 
-    ``holdable`` marks the variables that may be held.
+    ``holdable`` are the variables that may be held, as bits.
     """
 
     instance: OneInstance
@@ -33,16 +33,16 @@ class ConditionedElimination:
 
     @cached_property
     def fits(self) -> bool:
-        """Whether holding every variable that may be held makes all tables small enough."""
+        """Whether all tables are small enough when every holdable variable is held."""
         return self.hold(None) is not None
 
     def hold(self, rng: np.random.Generator | None) -> int | None:
-        """Randomly chosen variables to hold, as bits, so that every table fits; None if holding all does not do.
+        """Randomly chosen variables to hold, as bits, so that every table fits; None if holding all is not enough.
 
-        Without ``rng`` all that may be held are held.
+        Without ``rng`` all holdable variables are held.
         """
         topology = self.instance.topology
-        most = log2(self.entries) + 1e-9
+        max_size = log2(self.entries) + 1e-9
         bit_size = [log2(card) for card in topology.cards]
         waiting = sum(1 << v for v in self.order)
         adjacent = _adjacency(topology.n_vars, topology.scopes, waiting)
@@ -55,11 +55,12 @@ class ConditionedElimination:
             clique = around | (1 << v)
             size = sum(bit_size[u] for u in _bits(clique))
             choices = list(_bits(clique & self.holdable))
-            while size > most and choices:
-                u = choices.pop(int(rng.integers(len(choices))) if rng is not None else 0)
+            while size > max_size and choices:
+                position = 0 if rng is None else int(rng.integers(len(choices)))
+                u = choices.pop(position)
                 held |= 1 << u
                 size -= bit_size[u]
-            if size > most:
+            if size > max_size:
                 return None
             around &= ~held
             if not held >> v & 1:
@@ -78,10 +79,10 @@ class ConditionedElimination:
         """Exact value, and the outputs improved by back-substitution (at eps_y = 0), the held ones staying."""
         relaxation = self.relax(held, states)
         value = relaxation.run()
-        found = states.copy()
+        improved = states.copy()
         if value > -np.inf:
-            relaxation.decode(found)
-        return value, found
+            relaxation.decode(improved)
+        return value, improved
 
 
 def _bits(mask: int) -> Iterator[int]:

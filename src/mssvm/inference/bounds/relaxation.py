@@ -32,7 +32,10 @@ SMOOTHING = (0.3, 0.03)
 
 @dataclass(frozen=True, eq=False)
 class OneInstance:
-    """One instance of a batch with its masks applied; variables with a single allowed state are clamped to it."""
+    """One instance of a batch with its masks applied; variables with a single allowed state are clamped to it.
+
+    ``states`` are the first allowed states, which are those of clamped variables.
+    """
 
     topology: Topology
     unary: Floats
@@ -44,13 +47,19 @@ class OneInstance:
 
     @classmethod
     def of(cls, batch: Batch, b: int, theta: Potentials, query: Query) -> OneInstance:
-        span, rows = batch.state_span(b), slice(int(batch.var_ptr[b]), int(batch.var_ptr[b + 1]))
         topology = batch.topology(b)
-        unary = np.where(query.allowed[span], theta.unary[span], -np.inf)
-        first = segment_argmax(query.allowed[span].astype(np.float64), topology.unary_ptr)
-        table_at = batch.table_at[batch.factor_ptr[b] : batch.factor_ptr[b + 1]]
-        clamped = query.n_allowed(batch)[rows] == 1
-        return cls(topology, unary, theta.tables, table_at, query.output[rows], clamped, first)
+        variables = slice(int(batch.var_ptr[b]), int(batch.var_ptr[b + 1]))
+        states = batch.state_span(b)
+        allowed = query.allowed[states]
+        return cls(
+            topology=topology,
+            unary=np.where(allowed, theta.unary[states], -np.inf),
+            tables=theta.tables,
+            table_at=batch.table_at[batch.factor_ptr[b] : batch.factor_ptr[b + 1]],
+            output=query.output[variables],
+            clamped=query.n_allowed(batch)[variables] == 1,
+            states=segment_argmax(allowed.astype(np.float64), topology.unary_ptr),
+        )
 
     @cached_property
     def free(self) -> tuple[Ints, Ints]:
@@ -59,14 +68,16 @@ class OneInstance:
 
     def order(self, one_group: bool, restarts: int = 8, seed: int = 0) -> tuple[int, ...]:
         """An elimination order of the unclamped variables; hidden ones first unless temperatures are equal."""
-        hidden, outputs = (v.tolist() for v in self.free)
-        groups = [hidden + outputs] if one_group else [hidden, outputs]
+        hidden, outputs = self.free
+        separate = [hidden.tolist(), outputs.tolist()]
+        groups = [separate[0] + separate[1]] if one_group else separate
         return find_order(self.topology.cards, self.topology.scopes, groups, restarts, seed).variables
 
     def record(self, states: Ints) -> Record:
         """This instance as a batch of its own, clamped variables at the given states; the masks are in ``unary``."""
         graph = self.topology
-        var_ptr, factor_ptr = np.array([0, graph.n_vars]), np.array([0, graph.n_factors])
+        var_ptr = np.array([0, graph.n_vars])
+        factor_ptr = np.array([0, graph.n_factors])
         allowed = np.ones(len(self.unary), dtype=bool)
         return instances_record(var_ptr, factor_ptr, graph.unary_ptr, self.table_at, self.table_at, allowed, states)
 
@@ -95,8 +106,9 @@ class Relaxation:
 
     @cached_property
     def shift_index(self) -> Ints:
-        """Where the shifts lie in the work vector, step by step."""
-        starts, cards = self.program.shift_at[self.split], self.program.card[self.split]
+        """Entries of the shifts in the work vector, step by step."""
+        starts = self.program.shift_at[self.split]
+        cards = self.program.card[self.split]
         ends = np.cumsum(cards)
         return np.repeat(starts - ends + cards, cards) + np.arange(cards.sum())
 
@@ -114,9 +126,9 @@ class Relaxation:
         self.work[self.shift_index] = values
 
     def load(self, states: Ints) -> None:
-        """Take the scores, with the variables outside the order at the given states; the shifts stay."""
-        i = self.instance
-        self.sweep.load(i.record(states), i.unary, i.tables)
+        """Load the scores, with the variables outside the order at the given states; the shifts stay."""
+        instance = self.instance
+        self.sweep.load(instance.record(states), instance.unary, instance.tables)
 
     def run(self, match: bool = False) -> float:
         """The bound; with ``match`` the shifts are first improved by moment matching, position by position."""
@@ -128,7 +140,7 @@ class Relaxation:
 
     @property
     def parameters(self) -> tuple[Floats, Floats, Floats]:
-        """All that ``improve`` changes: shifts, weights, and the weights' logarithms, of which only ratios count."""
+        """The variables of ``improve``: shifts, weights, and the weights' logarithms, of which only ratios count."""
         return self.shifts, self.weight, self.tilt
 
     @parameters.setter
@@ -136,48 +148,58 @@ class Relaxation:
         self.shifts, self.weight, self.tilt = values
 
     def improve(
-        self, iterations: int, deadline: float = float("inf"), enough: float = -np.inf, again: bool = False
+        self, iterations: int, deadline: float = float("inf"), enough: float = -np.inf, warm_start: bool = False
     ) -> float:
         """Match moments, then minimise over shifts and weights until the deadline (of the monotonic clock), or until
-        the bound is at most ``enough``; ``again`` begins with the parameters that there are.
+        the bound is at most ``enough``; ``warm_start`` begins with the present parameters.
 
-        Keeps the best bound found and returns it.
+        The parameters of the best bound stay; returns this bound.
         """
-        best = self.run(match=not again)
+        best = self.run(match=not warm_start)
         if self.exact or not iterations or best <= enough or best == -np.inf:
             return best
-        kept = self.parameters
-        base = kept[0]
-        stages = SMOOTHING if (self.tau[self.split] == 0.0).any() else (0.0,)
-        stages = stages[-1:] if again else stages
+        best_parameters = self.parameters
+        base, _, _ = best_parameters
+        stages = self._smoothing_stages(warm_start)
         start = np.concatenate([np.zeros(len(base)), self.tilt])
         began = monotonic()
         for turn, smoothing in enumerate(stages, start=1):
-            # What one stage leaves of its time, the next may use.
+            # Time that a stage leaves unused is the next one's.
             until = began + (deadline - began) * turn / len(stages)
             objective = _Objective(self, base, np.maximum(self.tau, smoothing), until, enough)
             start = objective.minimise(start, -(-iterations // len(stages)))
             objective.set(start, self.tau)
             value = self.run()
             if value < best:
-                best, kept = value, (self.shifts, self.weight, start[len(base) :])
+                best = value
+                best_parameters = (self.shifts, self.weight, start[len(base) :])
             if best <= enough or monotonic() >= deadline:
                 break
-        self.parameters = kept
+        self.parameters = best_parameters
         return self.run()
+
+    def _smoothing_stages(self, warm_start: bool) -> tuple[float, ...]:
+        """The lowest temperatures of the successive minimisations; the last alone if one is to be continued."""
+        if not (self.tau[self.split] == 0.0).any():
+            return (0.0,)
+        return SMOOTHING[-1:] if warm_start else SMOOTHING
 
 
 class _Objective:
     """The bound in shifts (around ``base``) and weights of the split steps, at temperatures ``tau``, and its gradient.
 
-    Parameters are changes of the shifts, of which only what sums to zero over the copies of a variable counts, and
-    logarithms of the copies' weights, of which only ratios count.
+    Parameters are changes of the shifts, of which only the part that sums to zero over the copies of a variable counts,
+    and logarithms of the copies' weights, of which only ratios count.
     """
 
     def __init__(self, relaxation: Relaxation, base: Floats, tau: Floats, deadline: float, enough: float) -> None:
-        self.relaxation, self.base, self.tau = relaxation, base, tau
-        self.deadline, self.enough = deadline, enough
-        program, split = relaxation.program, relaxation.split
+        self.relaxation = relaxation
+        self.base = base
+        self.tau = tau
+        self.deadline = deadline
+        self.enough = enough
+        program = relaxation.program
+        split = relaxation.split
         cards = program.card[split]
         # Copies of one variable share an owner; their shifts of the same state, which must sum to zero, share a cell.
         position = np.searchsorted(program.position_ptr, split, side="right")
@@ -185,48 +207,55 @@ class _Objective:
         starts = np.cumsum(cards) - cards
         self.cell = np.arange(len(base)) - np.repeat(starts - starts[first][self.owner], cards)
         self.cell_size = np.bincount(self.cell)[self.cell]
-        self.grad, self.d_weight = np.zeros(program.n_work), np.zeros(len(program.var))
+        self.grad = np.zeros(program.n_work)
+        self.d_weight = np.zeros(len(program.var))
 
     def _centred(self, x: Floats) -> Floats:
         """Remove the mean over the copies of each variable and state."""
         sums = np.bincount(self.cell, weights=x, minlength=len(x))
-        out: Floats = x - sums[self.cell] / self.cell_size
-        return out
+        centred: Floats = x - sums[self.cell] / self.cell_size
+        return centred
 
     def set(self, x: Floats, tau: Floats) -> None:
-        """Give the relaxation its shifts, and as weights ``tau`` times the softmax over each variable's copies."""
-        r, n = self.relaxation, len(self.base)
+        """Set the relaxation's shifts, and as weights ``tau`` times the softmax over each variable's copies."""
+        relaxation = self.relaxation
+        n = len(self.base)
         e = np.exp(np.clip(x[n:], -30.0, 30.0))
-        r.shifts = self.base + self._centred(x[:n])
-        r.weight = tau.copy()
-        r.weight[r.split] *= e / np.bincount(self.owner, weights=e)[self.owner]
+        relaxation.shifts = self.base + self._centred(x[:n])
+        relaxation.weight = tau.copy()
+        relaxation.weight[relaxation.split] *= e / np.bincount(self.owner, weights=e)[self.owner]
 
     def __call__(self, x: Floats) -> tuple[float, Floats]:
         if monotonic() >= self.deadline:
             raise _OutOfTimeError
         self.set(x, self.tau)
-        r = self.relaxation
-        value, weight = r.run(), r.weight[r.split]
-        r.sweep.gradient(r.weight, self.grad, self.d_weight)
-        slope = weight * self.d_weight[r.split]
+        relaxation = self.relaxation
+        split = relaxation.split
+        value = relaxation.run()
+        weight = relaxation.weight[split]
+        relaxation.sweep.gradient(relaxation.weight, self.grad, self.d_weight)
+        slope = weight * self.d_weight[split]
         mean = np.bincount(self.owner, weights=slope)[self.owner]
-        d_log = slope - weight / np.maximum(self.tau[r.split], 1e-300) * mean
-        return value, np.concatenate([self._centred(self.grad[r.shift_index]), d_log])
+        d_log = slope - weight / np.maximum(self.tau[split], 1e-300) * mean
+        return value, np.concatenate([self._centred(self.grad[relaxation.shift_index]), d_log])
 
     def minimise(self, start: Floats, iterations: int) -> Floats:
-        best = [start]
+        """The minimiser after some iterations of L-BFGS, or at the deadline the last iterate."""
+        last = start
 
-        def keep(intermediate_result: OptimizeResult) -> None:
-            best.append(intermediate_result.x.copy())
-            # What is minimised is no less than the bound at the temperatures asked for.
+        def callback(intermediate_result: OptimizeResult) -> None:  # SciPy asks for this name
+            nonlocal last
+            last = intermediate_result.x.copy()
+            # The smoothed bound is no less than that at the temperatures asked for.
             if intermediate_result.fun <= self.enough:
                 raise StopIteration
 
+        options = {"maxiter": iterations}
         try:
-            options = {"maxiter": iterations}
-            return np.asarray(minimize(self, start, jac=True, method="L-BFGS-B", options=options, callback=keep).x)
+            result = minimize(self, start, jac=True, method="L-BFGS-B", options=options, callback=callback)
         except _OutOfTimeError:
-            return best[-1]
+            return last
+        return np.asarray(result.x)
 
 
 class _OutOfTimeError(Exception):

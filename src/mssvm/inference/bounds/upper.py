@@ -49,7 +49,8 @@ class _Relaxed:
             raise InputError(f"iterations must be >= 0, got {self.iterations}.")
 
     def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Floats:
-        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
+        eps_y = temperature(eps_y, "eps_y")
+        eps_h = temperature(eps_h, "eps_h")
         theta.check(batch)
         query.check(batch)
         out = np.empty(len(batch))
@@ -59,7 +60,7 @@ class _Relaxed:
             order = instance.order(eps_y == eps_h, seed=self.seed)
             relaxation = Relaxation(instance, order, self.entries, eps_y, eps_h)
             out[b] = relaxation.improve(self.iterations, deadline)
-        # Outwards by what summation may have lost, so that a tight bound is not below the value by rounding.
+        # Raised by the rounding error of the sums, so that a tight bound is not below the value.
         return out + ROUNDING * np.where(np.isfinite(out), 1.0 + np.abs(out), 0.0)
 
 

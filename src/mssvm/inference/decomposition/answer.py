@@ -11,7 +11,7 @@ import numpy as np
 from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Belief, Potentials, Query
-from mssvm.core.topology import spread
+from mssvm.core.topology import mask_from_indices
 from mssvm.engines.decomposition import ChainRun
 from mssvm.inference.decomposition.labelling import Labelling
 from mssvm.inference.decomposition.product import product_bound
@@ -151,7 +151,7 @@ class ChainAnswer:
     def _clear(self, impossible: Bools) -> None:
         """An instance without an assignment has no marginals."""
         if impossible.any():
-            self.belief.mu.clear(self.batch, spread(self.instances[impossible], len(self.batch)))
+            self.belief.mu.clear(self.batch, mask_from_indices(self.instances[impossible], len(self.batch)))
 
     def _report(
         self, method: str, converged: Bools, sweeps: int, residual: Floats, lower: Floats, upper: Floats

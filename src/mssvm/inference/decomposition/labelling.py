@@ -6,7 +6,7 @@ import numpy as np
 
 from mssvm.core.arrays import Bools, Floats, Ints, sum_by
 from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
-from mssvm.core.topology import Batch, spread
+from mssvm.core.topology import Batch, mask_from_indices
 from mssvm.engines.base import Engine
 from mssvm.inference.propagation import Propagate
 from mssvm.inference.propagation.cuts import CutModel
@@ -23,14 +23,14 @@ class Labelling:
         self.engine, self.batch, self.theta, self.query, self.instances = engine, batch, theta, query, instances
         self.states = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr)
         self.score = np.full(len(instances), -np.inf)
-        self._mine = spread(instances, len(batch))
+        self._mine = mask_from_indices(instances, len(batch))
 
     def take(self, states: Ints) -> None:
         """Keep the states of the instances that they raise the score of."""
         score = self._scores(states)
         better = score > self.score
         self.score = np.where(better, score, self.score)
-        chosen = spread(self.instances[better], len(self.batch))[self.batch.owner]
+        chosen = mask_from_indices(self.instances[better], len(self.batch))[self.batch.owner]
         self.states = np.where(chosen, states, self.states)
 
     def improve(self, upper: Floats) -> Floats:

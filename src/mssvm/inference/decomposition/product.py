@@ -6,7 +6,7 @@ import numpy as np
 
 from mssvm.core.arrays import Floats, Ints, sum_by
 from mssvm.core.potentials import Marginals, Potentials, Query
-from mssvm.core.topology import Batch, entries_of, spans, spread
+from mssvm.core.topology import Batch, entries_of, mask_from_indices, spans
 
 FACTORS_AT_ONCE = 1 << 18
 
@@ -27,7 +27,7 @@ def product_bound(
     variable = batch.state_var[possible]
     entropy = -weight * np.log(weight)
     total = sum_by(batch.owner[variable], weight * score + eps[variable] * entropy, len(batch))
-    factors = np.flatnonzero(spread(instances, len(batch))[batch.factor_owner])
+    factors = np.flatnonzero(mask_from_indices(instances, len(batch))[batch.factor_owner])
     for begin in range(0, len(factors), FACTORS_AT_ONCE):
         total += _pairs(batch, theta, q, factors[begin : begin + FACTORS_AT_ONCE])
     return np.asarray(total[instances])

@@ -1,4 +1,4 @@
-"""One call of propagation: what has become of every instance so far, and sums at positive eps_y."""
+"""One call of propagation: the report on every instance in progress, and sums at positive eps_y."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 from mssvm.core.arrays import Floats, Ints
 from mssvm.core.potentials import Belief, Marginals, Potentials, Status
 from mssvm.core.topology import spans
-from mssvm.engines.messages import Conditional, MessageRun, Schedule, Temperatures
+from mssvm.engines.messages import Conditional, MessageGroup, MessageRun, Schedule, Temperatures
 from mssvm.inference.propagation.effort import Effort
 from mssvm.inference.propagation.search import OutputSearch
 
 if TYPE_CHECKING:
+    from mssvm.inference.propagation.merging import Merging
     from mssvm.inference.propagation.plan import MessageTask, PropagationBound
 
 
@@ -25,140 +26,193 @@ class PropagationCall:
     def __init__(
         self, bound: PropagationBound, theta: Potentials, candidates: Sequence[Ints], messages: Floats | None
     ) -> None:
-        batch, n = bound.batch, len(bound.batch)
-        self.bound, self.theta, self.candidates, self.messages = bound, theta, candidates, messages
-        self.effort, self.tolerance = bound.effort, bound.effort.schedule.tolerance
+        batch = bound.batch
+        n = len(batch)
+        self.bound = bound
+        self.theta = theta
+        self.candidates = candidates
+        self.messages = messages
+        self.effort = bound.effort
+        self.tolerance = bound.effort.schedule.tolerance
         self.model = bound.plan.messages.load(theta, bound.query, bound.plan.noise)
-        # Sums over merged regions are put together here; all else stays with the engine.
+        self.value = np.zeros(n)
+        # Sums over merged regions add to NumPy arrays; all other marginals stay in the engine's own.
         merged = any(task.merging is not None and task.temperatures.eps_y > 0.0 for task in bound.tasks)
-        self.value, self.mu = np.zeros(n), Marginals.zeros(batch) if merged else self.model.marginals()
+        self.mu = Marginals.zeros(batch) if merged else self.model.marginals()
         self.y = np.full(batch.n_vars, -1, dtype=np.int64)
-        self.exact, self.converged = np.zeros((2, n), dtype=bool)
-        self.sweeps, self.residual = np.zeros(n, dtype=np.int64), np.full(n, np.inf)
-        self.lower, self.upper = np.full((2, n), np.nan)
+        self.exact = np.zeros(n, dtype=bool)
+        self.converged = np.zeros(n, dtype=bool)
+        self.sweeps = np.zeros(n, dtype=np.int64)
+        self.residual = np.full(n, np.inf)
+        self.lower = np.full(n, np.nan)
+        self.upper = np.full(n, np.nan)
         self.method = np.full(n, "", dtype=object)
-        self.regions = messages is None and "regions" in bound.effort.starts and self.model.relabel is not None
-        self.kept = np.zeros(bound.batch.message_ptr[-1]) if bound.plan.settings.keep_messages else None
+        self._try_regions = messages is None and "regions" in bound.effort.starts and self.model.relabel is not None
+        self._kept_messages = np.zeros(batch.message_ptr[-1]) if bound.plan.settings.keep_messages else None
 
     def answer(self, task: MessageTask) -> None:
-        """Everything about the instances of one task."""
-        t, instances, merged = task.temperatures, task.instances, None
-        conditional = None if task.components is None else self.model.given(task.components, t.eps_h)
-        if task.merging is not None and conditional is not None:
-            if t.eps_y > 0.0:
-                self._sum_merged(task, conditional)
-                instances = np.setdiff1d(instances, task.merging.instances)
-            else:
-                merged = task.merging.load(self.theta, conditional)
-        if t.eps_y == 0.0:
-            self.value[instances] = -np.inf
-            self.method[instances] = "mixed-product"
-        for group in self.model.groups(instances, t, self.bound.plan.settings.scaled) if len(instances) else []:
-            if conditional is not None and t.eps_y == 0.0:
-                OutputSearch(self, task, group, conditional, merged).run()
-            else:
-                runs = [self._hold_clamped(group.run(False), group.instances) for _ in range(1 + self.regions)]
-                self._sum(runs, t, group.instances)
-        if t.eps_y > 0.0:
-            self.converged[instances] = self.residual[instances] <= self.tolerance
-            self.method[instances] = "sum-product" if t.eps_y == t.eps_h else "two-temperature propagation"
-            self.exact[instances] = self.bound.forest[instances] & self.converged[instances] & (t.eps_y == t.eps_h)
+        """Answer for the instances of one task."""
+        conditional = None
+        if task.components is not None:
+            conditional = self.model.given(task.components, task.temperatures.eps_h)
+        if task.temperatures.eps_y > 0.0:
+            self._answer_sums(task, conditional)
+            return
+        assert conditional is not None
+        self._search_outputs(task, conditional)
 
     def belief(self) -> Belief:
         """The result. An instance of value -inf has weight zero everywhere, as with ``power_sum``."""
-        none = self.value == -np.inf
-        if none.any():
-            self.mu.clear(self.bound.batch, none)
-        lower, upper = (np.where(self.exact, self.value, end) for end in (self.lower, self.upper))
-        method = tuple(str(m) for m in self.method)
-        status = Status(method, self.exact, self.converged, self.sweeps, self.residual, lower, upper)
-        return Belief(self.value, self.mu, status, {} if self.kept is None else {"messages": self.kept})
+        impossible = self.value == -np.inf
+        if impossible.any():
+            self.mu.clear(self.bound.batch, impossible)
+        status = Status(
+            method=tuple(str(method) for method in self.method),
+            exact=self.exact,
+            converged=self.converged,
+            sweeps=self.sweeps,
+            residual=self.residual,
+            lower=np.where(self.exact, self.value, self.lower),
+            upper=np.where(self.exact, self.value, self.upper),
+        )
+        extras: dict[str, object] = {} if self._kept_messages is None else {"messages": self._kept_messages}
+        return Belief(self.value, self.mu, status, extras)
 
     def keep(self, run: MessageRun, instances: Ints) -> None:
-        """Keep the messages of a run, if that is wanted."""
-        if self.kept is not None:
+        """Keep the messages of a run for the caller, if ``keep_messages`` is set."""
+        if self._kept_messages is not None:
             rows = self.message_rows(instances)
-            self.kept[rows] = run.log_messages(instances)[rows]
+            self._kept_messages[rows] = run.log_messages(instances)[rows]
 
     def message_rows(self, instances: Ints) -> Ints:
         """Entries of log-messages of the named instances."""
         ptr = self.bound.batch.message_ptr
         return spans(ptr[instances], np.diff(ptr)[instances])
 
+    # --- eps_y = 0 ---------------------------------------------------------------------------------------------------
+
+    def _search_outputs(self, task: MessageTask, conditional: Conditional) -> None:
+        merged = None
+        if task.merging is not None:
+            merged = task.merging.load(self.theta, conditional)
+        self.value[task.instances] = -np.inf
+        self.method[task.instances] = "mixed-product"
+        for group in self._groups(task.instances, task.temperatures):
+            OutputSearch(self, task, group, conditional, merged).run()
+
+    def _groups(self, instances: Ints, temperatures: Temperatures) -> list[MessageGroup]:
+        if not len(instances):
+            return []
+        return self.model.groups(instances, temperatures, self.bound.plan.settings.scaled)
+
     # --- eps_y > 0 ---------------------------------------------------------------------------------------------------
 
-    def _hold_clamped(self, run: MessageRun, instances: Ints) -> MessageRun:
-        """``run`` told of the variables with one allowed state, as a search is of those whose states it tries."""
+    def _answer_sums(self, task: MessageTask, conditional: Conditional | None) -> None:
+        """Sums over merged regions where these are small enough, elsewhere by messages of all variables."""
+        temperatures = task.temperatures
+        instances = task.instances
+        if task.merging is not None and conditional is not None:
+            self._sum_merged(task.merging, conditional, temperatures.eps_y)
+            instances = np.setdiff1d(instances, task.merging.instances)
+        for group in self._groups(instances, temperatures):
+            self._sum(group, temperatures)
+        one_temperature = temperatures.eps_y == temperatures.eps_h
+        self.converged[instances] = self.residual[instances] <= self.tolerance
+        self.method[instances] = "sum-product" if one_temperature else "two-temperature propagation"
+        self.exact[instances] = self.bound.forest[instances] & self.converged[instances] & one_temperature
+
+    def _new_run(self, group: MessageGroup) -> MessageRun:
+        """A run with variables of one allowed state held at it, as a search holds those whose states it tries."""
+        run = group.run(False)
         if not self.bound.free.all():
-            run.hold(instances, ~self.bound.free, self.bound.only_state)
+            run.hold(group.instances, ~self.bound.free, self.bound.only_state)
         return run
 
-    def _sum(self, runs: list[MessageRun], t: Temperatures, instances: Ints) -> None:
-        """Sums by one run, or by the better of two."""
-        run, forest = runs[0], self.bound.forest[instances]
+    def _sum(self, group: MessageGroup, temperatures: Temperatures) -> None:
+        """Sums by one run or, with regions, by the better of two."""
+        instances = group.instances
+        run = self._new_run(group)
+        second_run = self._new_run(group) if self._try_regions else None
+        self._run_sums(run, instances, temperatures)
+        if second_run is None:
+            self._finish_sums(run, instances, temperatures)
+            return
+        improved = self._improve_by_regions(run, second_run, instances, temperatures)
+        self._finish_sums(run, np.setdiff1d(instances, improved), temperatures)
+        self._finish_sums(second_run, improved, temperatures)
+
+    def _run_sums(self, run: MessageRun, instances: Ints, temperatures: Temperatures) -> None:
+        """One run to convergence, from the caller's messages or from uniform ones."""
         run.start(instances, self.messages)
-        loopy, schedule = instances[~forest], self.effort.schedule
-        cold = loopy if self.messages is None else loopy[:0]
-        if not forest.any() or not (schedule.damping or schedule.flooding or self.messages is not None):
-            self._converge(run, instances, cold, t)
-        else:
-            # On forests neither a warm start serves nor damping, and all messages at once take longer.
-            plain = replace(self.effort, schedule=Schedule(tolerance=self.tolerance))
-            self._converge(run, loopy, cold, t)
-            run.start(instances[forest], None)
-            self._converge(run, instances[forest], cold[:0], t, plain)
-        chosen = [instances]
-        if self.regions:
-            again = self._try_regions(run, runs[1], instances[~forest], t)
-            better = np.zeros(len(self.value), dtype=bool)
-            better[again] = True
-            chosen = [instances[~better[instances]], again]
-        for run, some in zip(runs, chosen, strict=True):
-            run.beliefs(some, t, self.value, self.mu)
-            self.keep(run, some)
+        forest = self.bound.forest[instances]
+        loopy = instances[~forest]
+        warm_start = self.messages is not None
+        cold_loopy = loopy[:0] if warm_start else loopy
+        schedule = self.effort.schedule
+        if not forest.any() or not (schedule.damping or schedule.flooding or warm_start):
+            self._converge(run, instances, cold_loopy, temperatures)
+            return
+        # On forests neither a warm start serves nor damping, and all messages at once take longer.
+        plain = replace(self.effort, schedule=Schedule(tolerance=self.tolerance))
+        self._converge(run, loopy, cold_loopy, temperatures)
+        run.start(instances[forest], None)
+        self._converge(run, instances[forest], loopy[:0], temperatures, plain)
+
+    def _finish_sums(self, run: MessageRun, instances: Ints, temperatures: Temperatures) -> None:
+        run.beliefs(instances, temperatures, self.value, self.mu)
+        self.keep(run, instances)
 
     def _converge(
-        self, run: MessageRun, instances: Ints, loopy: Ints, t: Temperatures, effort: Effort | None = None
+        self,
+        run: MessageRun,
+        instances: Ints,
+        loopy: Ints,
+        temperatures: Temperatures,
+        effort: Effort | None = None,
     ) -> None:
-        (effort or self.effort).converge(run, instances, loopy, t)
+        """Run to convergence, the ``loopy`` instances after a warm-up, and report on it."""
+        (effort or self.effort).converge(run, instances, loopy, temperatures)
         self.sweeps[instances] += run.sweeps[instances]
         self.residual[instances] = run.residual[instances]
         self.converged[instances] = run.residual[instances] <= self.tolerance
 
-    def _try_regions(self, run: MessageRun, again: MessageRun, loopy: Ints, t: Temperatures) -> Ints:
+    def _improve_by_regions(
+        self, run: MessageRun, second_run: MessageRun, instances: Ints, temperatures: Temperatures
+    ) -> Ints:
         """A second run from the decoded states improved by regions; the instances that have a higher value by it.
 
         Sums given y are left alone: their value is compared with that of other y, found without this.
         """
         bound = self.bound
+        loopy = instances[~bound.forest[instances]]
         pairwise = loopy[bound.batch.pairwise[loopy] & bound.has_output[loopy]]
         if not len(pairwise):
             return pairwise
         run.decode(pairwise, self.y)
         assert self.model.relabel is not None
         moved, messages = self.model.relabel(pairwise, bound.free, self.y)
-        first, second = np.zeros((2, len(self.value)))
-        run.beliefs(moved, t, first, None)
-        known = self.residual[moved], self.converged[moved]
-        again.start(moved, messages)
-        self._converge(again, moved, moved[:0], t)
-        again.beliefs(moved, t, second, None)
-        better = second[moved] > first[moved]
-        for kept, before in zip((self.residual, self.converged), known, strict=True):
-            kept[moved[~better]] = before[~better]
+        first_value = np.zeros(len(self.value))
+        second_value = np.zeros(len(self.value))
+        run.beliefs(moved, temperatures, first_value, None)
+        first_residual = self.residual[moved]
+        first_converged = self.converged[moved]
+        second_run.start(moved, messages)
+        self._converge(second_run, moved, moved[:0], temperatures)
+        second_run.beliefs(moved, temperatures, second_value, None)
+        better = second_value[moved] > first_value[moved]
+        self.residual[moved[~better]] = first_residual[~better]
+        self.converged[moved[~better]] = first_converged[~better]
         return moved[better]
 
-    def _sum_merged(self, task: MessageTask, conditional: Conditional) -> None:
+    def _sum_merged(self, merging: Merging, conditional: Conditional, eps_y: float) -> None:
         """Sum-product at eps_y over merged regions."""
-        merging, batch = task.merging, self.bound.batch
-        assert merging is not None
-        run, beliefs = merging.load(self.theta, conditional).run(), Marginals.zeros(merging.batch)
-        t = Temperatures.one(batch.n_vars, task.temperatures.eps_y)
-
         instances = merging.instances
+        temperatures = Temperatures.one(self.bound.batch.n_vars, eps_y)
+        run = merging.load(self.theta, conditional).run()
         run.start(instances, None)
-        self._converge(run, instances, instances[~merging.forest[instances]], t)
-        run.beliefs(instances, t, self.value, beliefs)
-        self.exact[instances] = merging.forest[instances] & self.converged[instances]
+        self._converge(run, instances, instances[~merging.forest[instances]], temperatures)
+        beliefs = Marginals.zeros(merging.batch)
+        run.beliefs(instances, temperatures, self.value, beliefs)
         merging.expect(beliefs, conditional, self.mu)
-        self.method[merging.instances] = "sum-product over merged regions"
+        self.exact[instances] = merging.forest[instances] & self.converged[instances]
+        self.method[instances] = "sum-product over merged regions"

@@ -6,12 +6,12 @@ Of two labellings y and p, any mixture takes p_i where x_i = 1 and y_i where x_i
 
 and where no w_ij is negative the best mixture is a minimum cut (Greig et al. 1989, Kolmogorov & Zabih 2004). A negative
 w_ij is taken as 0, which lowers the score of some mixtures and raises none: the cut is then a move that never loses
-(Rother et al. 2005), and the sum of what was taken away keeps the bound from above valid.
+(Rother et al. 2005), and adding the sum of the truncated w_ij keeps the upper bound valid.
 
     two states a variable     one cut between the lower and the higher state of all: exact without negative w_ij
     more                      expansions: for every state in turn, some variables change to it, until none gains
 
-Capacities are whole numbers for SciPy. What their rounding leaves is solved again on a finer scale, so that the flow
+SciPy's capacities are whole numbers. The residual of their rounding is solved again on a finer scale, so that the flow
 proves the cut to about ten digits.
 """
 
@@ -53,12 +53,13 @@ class CutModel:
     def of(cls, batch: Batch, theta: Potentials, allowed: Bools, b: int) -> CutModel | None:
         """Instance b of a batch; None where a variable has no state or a table forbids a pair, which cuts cannot
         express."""
-        graph, states = batch.topology(b), batch.state_span(b)
-        factors = slice(int(batch.factor_ptr[b]), int(batch.factor_ptr[b + 1]))
-        unary, table_at = theta.unary[states], batch.table_at[factors]
+        graph = batch.topology(b)
+        states = batch.state_span(b)
+        unary = theta.unary[states]
+        table_at = batch.table_at[batch.factor_ptr[b] : batch.factor_ptr[b + 1]]
         finite = allowed[states] & np.isfinite(unary)
         model = cls(unary, graph.unary_ptr, finite, graph.scope_flat.reshape(-1, 2), table_at, theta.tables)
-        # Tied tables are looked at once.
+        # Tied tables are checked once.
         first = np.unique(table_at, return_index=True)[1]
         sizes = graph.table_sizes[first]
         entries = np.repeat(table_at[first] - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
@@ -99,35 +100,42 @@ class CutModel:
     def mix(self, y: Ints, p: Ints, rounds: int = REFINEMENTS) -> tuple[Ints, float]:
         """A mixture of y and p that scores no less than y, the best without negative w_ij, and a bound from above on
         the score of all mixtures; both up to rounding, which ``rounds`` of refinement make small."""
-        at, (i, j) = self.unary_ptr[:-1], self.ends.T
-        same, first, second, both = self._pairs(y, y), self._pairs(p, y), self._pairs(y, p), self._pairs(p, p)
+        at = self.unary_ptr[:-1]
+        i, j = self.ends.T
+        neither = self._pairs(y, y)
+        first = self._pairs(p, y)
+        second = self._pairs(y, p)
+        both = self._pairs(p, p)
         gain = self.unary[at + p] - self.unary[at + y]
-        gain = gain + np.bincount(i, first - same, len(y)) + np.bincount(j, both - first, len(y))
-        w = same + both - second - first
-        given_away = -float(w[w < 0].sum())
+        gain = gain + np.bincount(i, first - neither, len(y)) + np.bincount(j, both - first, len(y))
+        w = neither + both - second - first
+        truncated = -float(w[w < 0].sum())
         coupled = w > 0
-        terminals = np.maximum(-gain, 0.0), np.maximum(gain, 0.0)
-        kept, flow = minimum_cut(*terminals, i[coupled], j[coupled], w[coupled], rounds)
-        upper = self.score(y) + float(gain[gain > 0].sum()) - flow + given_away
-        return np.where(kept, y, p), upper
+        source = np.maximum(-gain, 0.0)
+        sink = np.maximum(gain, 0.0)
+        stays, flow = minimum_cut(source, sink, i[coupled], j[coupled], w[coupled], rounds)
+        upper = self.score(y) + float(gain[gain > 0].sum()) - flow + truncated
+        return np.where(stays, y, p), upper
 
     def expand(self, y: Ints, rounds: int) -> Ints:
         """y improved by expansions of every state in turn, until a round of all raises the score no more."""
-        score, n_states = self.score(y), int(np.diff(self.unary_ptr).max())
-        last, waited = n_states - 1, 0
+        score = self.score(y)
+        n_states = int(np.diff(self.unary_ptr).max())
+        without_gain = 0
         for turn in range(rounds * n_states):
-            state = turn % n_states
-            mixed = self.mix(y, self._changed_to(y, state), rounds=1)[0]
-            reached = self.score(mixed)
-            waited += 1
-            if reached > score + GAIN * (1.0 + abs(score)):
-                y, score, waited = mixed, reached, 0
-            if waited > last:
+            expanded, _ = self.mix(y, self._changed_to(y, turn % n_states), rounds=1)
+            expanded_score = self.score(expanded)
+            without_gain += 1
+            if expanded_score > score + GAIN * (1.0 + abs(score)):
+                y = expanded
+                score = expanded_score
+                without_gain = 0
+            if without_gain >= n_states:
                 break
         return y
 
     def _changed_to(self, y: Ints, state: int) -> Ints:
-        """y with every variable that may have the state at it."""
+        """y with every variable changed to ``state`` that allows it."""
         inside = state < np.diff(self.unary_ptr)
         at = self.unary_ptr[:-1] + np.where(inside, state, 0)
         return np.where(inside & self.allowed[at], state, y)
@@ -140,32 +148,42 @@ def minimum_cut(
 
     Node k is joined to the source by capacity ``source[k]`` and to the sink by ``sink[k]``; arcs from i to j have w.
     """
-    n, fed, drained = len(source), np.flatnonzero(source), np.flatnonzero(sink)
-    tail = np.concatenate([np.full(len(fed), n), drained, i]).astype(np.int32)
-    head = np.concatenate([fed, np.full(len(drained), n + 1), j]).astype(np.int32)
-    capacity = csr_array((np.concatenate([source[fed], sink[drained], w]), (tail, head)), shape=(n + 2, n + 2))
-    capacity.sum_duplicates()
-    most, flow = min(float(source.sum()), float(sink.sum())), 0.0
-    enough = PRECISION * most
+    n = len(source)
+    capacity = _capacities(source, sink, i, j, w)
+    flow = 0.0
+    most = min(float(source.sum()), float(sink.sum()))  # bound on the flow that is left
+    negligible = PRECISION * most
     # Where nothing flows, all nodes can be on one side.
     reached = np.full(n + 2, not sink.any())
     for turn in range(rounds):
-        if not most > enough:
+        if not most > negligible:
             break
         # No arc carries more than the whole flow, so larger capacities are as good as that.
         scale = LARGEST_FLOW / most
         whole = csr_array(capacity, copy=True)
         whole.data = np.floor(np.minimum(capacity.data, most) * scale).astype(np.int32)
-        found = maximum_flow(whole, n, n + 1)
-        left = csr_array(whole - found.flow)
-        left.eliminate_zeros()
+        maximum = maximum_flow(whole, n, n + 1)
+        residual = csr_array(whole - maximum.flow)
+        residual.eliminate_zeros()
         reached[:] = False
-        reached[breadth_first_order(left, n, return_predecessors=False)] = True
-        flow += found.flow_value / scale
+        reached[breadth_first_order(residual, n, return_predecessors=False)] = True
+        flow += maximum.flow_value / scale
         if turn == rounds - 1:
             break
-        capacity = csr_array(capacity - csr_array(found.flow, dtype=np.float64) / scale)
+        capacity = csr_array(capacity - csr_array(maximum.flow, dtype=np.float64) / scale)
         capacity.data = np.maximum(capacity.data, 0.0)
         # Every arc was rounded by less than one.
         most = capacity.nnz / scale
     return reached[:n], flow
+
+
+def _capacities(source: Floats, sink: Floats, i: Ints, j: Ints, w: Floats) -> csr_array:
+    """Capacities of all arcs as a matrix; the last two of n + 2 nodes are source and sink."""
+    n = len(source)
+    fed = np.flatnonzero(source)
+    drained = np.flatnonzero(sink)
+    tail = np.concatenate([np.full(len(fed), n), drained, i]).astype(np.int32)
+    head = np.concatenate([fed, np.full(len(drained), n + 1), j]).astype(np.int32)
+    capacity = csr_array((np.concatenate([source[fed], sink[drained], w]), (tail, head)), shape=(n + 2, n + 2))
+    capacity.sum_duplicates()
+    return capacity

@@ -1,12 +1,10 @@
-"""What propagation may try and cost, and how messages are run to convergence."""
+"""How much propagation tries and what it may cost; how messages are run to convergence."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from mssvm.core.arrays import AnyArray, Floats, Ints
+from mssvm.core.arrays import Ints
 from mssvm.core.errors import InputError
 from mssvm.engines.messages import MessageRun, Schedule, Temperatures
 
@@ -17,7 +15,7 @@ class Effort:
 
     The first decoded y of a run is judged after ``first_check`` sweeps, later ones each time their number has doubled;
     relabelled regions are judged before any sweep if ``judge_moves``. Cold starts on cycles begin with a ``warm_up`` of
-    damped updates of all messages at once; sums that do not converge are tried again with damping if ``retry``. Hidden
+    damped updates of all messages at once; sums that do not converge are repeated with damping if ``retry``. Hidden
     components are summed out into at most ``merge_entries`` table entries an instance, by ``merge_work`` operations.
     Labellings are improved by at most ``expansions`` rounds over all states.
     """
@@ -46,8 +44,9 @@ class Effort:
             return EFFORTS[level]
         if not isinstance(level, int) or isinstance(level, bool) or level < 0:
             raise InputError(f"effort is {level!r}; it must be 'fast', 'normal', 'careful' or a whole number >= 0.")
-        effort, more = EFFORTS[names[min(level, 2)]], 2 ** max(0, level - 2)
-        return replace(effort, restarts=effort.restarts * more, gibbs=effort.gibbs * more)
+        effort = EFFORTS[names[min(level, 2)]]
+        factor = 2 ** max(0, level - 2)
+        return replace(effort, restarts=effort.restarts * factor, gibbs=effort.gibbs * factor)
 
     def warm(self, run: MessageRun, instances: Ints, temperatures: Temperatures) -> None:
         """The damped warm-up of a cold start on graphs with cycles.
@@ -56,14 +55,14 @@ class Effort:
         graph, and messages converge there. Damped updates of all at once let every region form its own opinion first.
         """
         if len(instances):
-            gentle = replace(self.schedule, damping=max(0.5, self.schedule.damping), flooding=True)
-            run.advance(instances, temperatures, self.warm_up, gentle)
+            damped_flooding = replace(self.schedule, damping=max(0.5, self.schedule.damping), flooding=True)
+            run.advance(instances, temperatures, self.warm_up, damped_flooding)
 
     def converge(self, run: MessageRun, instances: Ints, loopy: Ints, temperatures: Temperatures) -> None:
-        """Sweep from the messages present to convergence, the ``loopy`` instances after a warm-up; on ``retry``, from
-        uniform messages with damping where it does not come.
+        """Sweep from the present messages to convergence, the ``loopy`` instances after a warm-up.
 
-        U- and the judgement of a y both come through here, so that the same y has the same value in both.
+        With ``retry``, instances that do not converge start once more, from uniform messages with damping.
+        U- and the judgement of a y both use this method, so that the same y has the same value in both.
         """
         self.warm(run, loopy, temperatures)
         run.advance(instances, temperatures, self.sweeps, self.schedule)
@@ -77,31 +76,33 @@ class Effort:
 
 EFFORTS = {
     "fast": Effort(
-        ("cut", "marginals", "regions", "expansions"), 12, 4096.0, 1e5, first_check=12, judge_moves=False, warm_up=6,
+        starts=("cut", "marginals", "regions", "expansions"),
+        sweeps=12,
+        merge_entries=4096.0,
+        merge_work=1e5,
+        first_check=12,
+        judge_moves=False,
+        warm_up=6,
         retry=False,
     ),
     "normal": Effort(
-        ("cut", "sum_first", "regions", "cold", "damped", "expansions"), 200, 65536.0, 2e6, flips=20, expansions=10
+        starts=("cut", "sum_first", "regions", "cold", "damped", "expansions"),
+        sweeps=200,
+        merge_entries=65536.0,
+        merge_work=2e6,
+        flips=20,
+        expansions=10,
     ),
     "careful": Effort(
-        ("cut", "sum_first", "cold", "damped", "annealed", "joint", "regions", "expansions"), 500, 1e6, 5e7, restarts=3,
-        flips=100, gibbs=6, rounds=300, budget=2e7, expansions=50,
+        starts=("cut", "sum_first", "cold", "damped", "annealed", "joint", "regions", "expansions"),
+        sweeps=500,
+        merge_entries=1e6,
+        merge_work=5e7,
+        restarts=3,
+        flips=100,
+        gibbs=6,
+        rounds=300,
+        budget=2e7,
+        expansions=50,
     ),
-}  # fmt: skip
-
-
-def uniforms(position: Ints, seed: int, stream: int) -> Floats:
-    """Numbers in (0, 1) at places of a pseudo-random sequence (SplitMix64), one sequence a seed and stream."""
-    word = _mixed(np.array([seed % (1 << 64)], dtype=np.uint64) + _STEP)
-    word = _mixed((word ^ np.uint64(stream)) + _STEP)
-    mixed = _mixed(word + (position.astype(np.uint64) + np.uint64(1)) * _STEP)
-    return ((mixed >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
-
-
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _mixed(z: AnyArray) -> AnyArray:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(z ^ (z >> np.uint64(31)))
+}

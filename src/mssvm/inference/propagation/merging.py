@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Merging:
-    """An ordinary batch over the same variables at the one temperature eps_y; hidden variables are left isolated with
-    one state. Only ``instances`` have factors, those that could be merged; ``forest`` says where these form no cycles.
+    """The merged model: a batch over the same variables at the one temperature eps_y.
 
-    Components with two or more outputs at their border become factors, others add to a unary. Index arrays pair
-    entries here with entries of the original batch and of numbers about border states (``Borders.entry_ptr``).
+    Hidden variables are isolated and have one state. Only ``instances``, those that fit the limits, have factors;
+    ``forest`` masks those of them without cycles.
+
+    Components with two or more outputs at their border become factors, others add to a unary. Index arrays map between
+    entries of the merged batch, of the original one, and of numbers about border states (``Borders.entry_ptr``).
     """
 
     instances: Ints
@@ -39,100 +41,124 @@ class Merging:
     borders: Borders
     given: Ints  # states of the variables that have only one
     hidden_states: Bools
-    tables_from: Ints  # for entries of the tables here: entries of [original tables | border numbers]
+    tables_from: Ints  # for entries of the merged tables: entries of [original tables | border numbers]
     added: tuple[Ints, Ints]  # border numbers that add to a unary, and where
-    weights_from: Ints  # for border numbers: their probability, an entry of [mu.unary | mu.tables | 1] here
-    mu_kept: tuple[Ints, Ints]  # entries of the original mu.tables, and of those here, of factors without hidden ones
+    weights_from: Ints  # for border numbers: their probability, an entry of the merged [mu.unary | mu.tables | 1]
+    output_mu: tuple[Ints, Ints]  # entries of the original and of the merged mu.tables, of factors of outputs alone
 
     @classmethod
     def of(cls, bound: PropagationBound, components: HiddenComponents, instances: Ints) -> Merging | None:
-        """Sum out every hidden component of the named instances where all of them fit the limits of the effort; None
-        where none does."""
-        batch, g = bound.batch, components
-        ptr, var, size, fits = _measure(bound, g)
+        """Sum out the hidden components of every named instance in which all fit the limits of the effort; None if
+        there is no such instance."""
+        batch = bound.batch
+        ptr, var, size, fits = _measure(bound, components)
         instances = instances[fits[instances]]
         if not len(instances):
             return None
         chosen = np.zeros(len(batch), dtype=bool)
         chosen[instances] = True
-        roots = g.visit[g.member_ptr[:-1]]
+        roots = components.visit[components.member_ptr[:-1]]
         summed = chosen[batch.owner[roots]]
         borders = Borders(ptr, var, offsets(np.where(summed, size, 0.0).astype(np.int64)))
-        entry_at, n_entries = borders.entry_ptr[:-1], np.diff(borders.entry_ptr)
-        kept = np.flatnonzero((g.inside == 0) & chosen[batch.factor_owner])
-        wide, narrow = np.flatnonzero(summed & (np.diff(ptr) > 1)), np.flatnonzero(summed & (np.diff(ptr) < 2))
-        merged, source = _wire(bound, borders, kept, wide)
-        old, new = source < batch.n_table_entries, source >= batch.n_table_entries
+        entry_at = borders.entry_ptr[:-1]
+        n_entries = np.diff(borders.entry_ptr)
+        n_border = np.diff(ptr)
+        output_factors = np.flatnonzero((components.inside == 0) & chosen[batch.factor_owner])
+        wide = np.flatnonzero(summed & (n_border > 1))
+        narrow = np.flatnonzero(summed & (n_border < 2))
+        merged, source = _wire(bound, borders, output_factors, wide)
+        is_new = source >= batch.n_table_entries
         tables_from = np.zeros(merged.n_table_entries, dtype=np.int64)
         tables_from[spans(merged.table_at, merged.table_sizes)] = spans(source, merged.table_sizes)
-        first = roots.copy()
-        first[np.diff(ptr) == 1] = var[ptr[:-1][np.diff(ptr) == 1]]
-        added = spans(entry_at[narrow], n_entries[narrow]), spans(batch.unary_ptr[first[narrow]], n_entries[narrow])
+        # A narrow component adds to the unary of its one output, or of its root where it borders none.
+        receiver = roots.copy()
+        receiver[n_border == 1] = var[ptr[:-1][n_border == 1]]
+        added_from = spans(entry_at[narrow], n_entries[narrow])
+        added_to = spans(batch.unary_ptr[receiver[narrow]], n_entries[narrow])
         weights_from = np.full(borders.entry_ptr[-1], batch.n_states + merged.n_mu_entries)
-        bordered = g.outside[batch.state_var[added[1]]]
-        weights_from[added[0][bordered]] = added[1][bordered]
+        at_output = components.outside[batch.state_var[added_to]]
+        weights_from[added_from[at_output]] = added_to[at_output]
         of_wide = spans(entry_at[wide], n_entries[wide])
-        weights_from[of_wide] = batch.n_states + spans(merged.mu_at[new], n_entries[wide])
-        hidden_states = ~g.outside[batch.state_var]
+        weights_from[of_wide] = batch.n_states + spans(merged.mu_at[is_new], n_entries[wide])
+        hidden_states = ~components.outside[batch.state_var]
         first_states = np.zeros(batch.n_states, dtype=bool)
         first_states[batch.unary_ptr[:-1]] = True
-        query = Query(g.outside, np.where(hidden_states, first_states, bound.query.allowed))
-        sizes = batch.table_sizes[kept]
+        query = Query(components.outside, np.where(hidden_states, first_states, bound.query.allowed))
+        sizes = batch.table_sizes[output_factors]
         return cls(
-            instances, acyclic(merged, bound.free & g.outside), merged, query, bound.plan.engine.messages(merged),
-            borders, np.where(bound.free, 0, bound.only_state), hidden_states, tables_from, added, weights_from,
-            (spans(batch.mu_at[kept], sizes), spans(merged.mu_at[old], sizes)),
-        )  # fmt: skip
+            instances=instances,
+            forest=acyclic(merged, bound.free & components.outside),
+            batch=merged,
+            query=query,
+            plan=bound.plan.engine.messages(merged),
+            borders=borders,
+            given=np.where(bound.free, 0, bound.only_state),
+            hidden_states=hidden_states,
+            tables_from=tables_from,
+            added=(added_from, added_to),
+            weights_from=weights_from,
+            output_mu=(spans(batch.mu_at[output_factors], sizes), spans(merged.mu_at[~is_new], sizes)),
+        )
 
     def load(self, theta: Potentials, conditional: Conditional) -> MessageModel:
         """The merged model. Ties stay: noise would spoil the maximum, which proves that a decoded y is optimal."""
         values = np.zeros(self.borders.entry_ptr[-1])
         conditional.tabulate(self.borders, self.instances, self.given, values)
         unary = np.where(self.hidden_states, 0.0, theta.unary)
-        np.add.at(unary, self.added[1], values[self.added[0]])
+        added_from, added_to = self.added
+        np.add.at(unary, added_to, values[added_from])
         tables = np.concatenate([theta.tables, values])[self.tables_from]
         return self.plan.load(Potentials(unary, tables), self.query, np.zeros(len(unary)))
 
     def expect(self, beliefs: Marginals, conditional: Conditional, mu: Marginals) -> None:
-        """Add the marginals of the original model, from beliefs here: E over the border of the marginals given it."""
+        """Add the marginals of the original model: the expectation, under the merged beliefs of the border, of the
+        marginals given the border."""
         mu.unary[~self.hidden_states] += beliefs.unary[~self.hidden_states]
-        mu.tables[self.mu_kept[0]] = beliefs.tables[self.mu_kept[1]]
+        original, merged = self.output_mu
+        mu.tables[original] = beliefs.tables[merged]
         weights = np.concatenate([beliefs.unary, beliefs.tables, [1.0]])[self.weights_from]
         conditional.expect(self.borders, self.instances, self.given, weights, mu)
 
 
-def _measure(bound: PropagationBound, g: HiddenComponents) -> tuple[Ints, Ints, Floats, Bools]:
+def _measure(bound: PropagationBound, components: HiddenComponents) -> tuple[Ints, Ints, Floats, Bools]:
     """The outputs around every component (offsets and variables), their joint states, and the instances that fit."""
-    batch, n = bound.batch, max(bound.batch.n_vars, 1)
-    touching = (g.inside[batch.slot_factor] > 0) & (g.outside & bound.free)[batch.scope_vars]
-    around = np.unique(g.factor_component[batch.slot_factor[touching]] * n + batch.scope_vars[touching])
+    batch = bound.batch
+    n = max(batch.n_vars, 1)
+    touching = (components.inside[batch.slot_factor] > 0) & (components.outside & bound.free)[batch.scope_vars]
+    around = np.unique(components.factor_component[batch.slot_factor[touching]] * n + batch.scope_vars[touching])
     component, var = np.divmod(around, n)
-    n_border = np.bincount(component, minlength=len(g.tree))
-    size = np.ones(len(g.tree))
-    with np.errstate(over="ignore"):  # infinitely many do not fit either
+    n_border = np.bincount(component, minlength=len(components.tree))
+    size = np.ones(len(components.tree))
+    with np.errstate(over="ignore"):  # an infinite number does not fit either
         np.multiply.at(size, component, batch.cards[var])
-    card, degree = batch.cards[g.visit], np.bincount(batch.scope_vars, minlength=n)[g.visit]
-    single = np.diff(g.member_ptr)[g.component[g.visit]] == 1
-    cost = np.bincount(g.component[g.visit], card * (degree + np.where(single, 1, card)), minlength=len(g.tree))
-    owner = batch.owner[g.visit[g.member_ptr[:-1]]]
+    card = batch.cards[components.visit]
+    degree = np.bincount(batch.scope_vars, minlength=n)[components.visit]
+    single = np.diff(components.member_ptr)[components.component[components.visit]] == 1
+    cost = np.bincount(
+        components.component[components.visit],
+        card * (degree + np.where(single, 1, card)),
+        minlength=len(components.tree),
+    )
+    owner = batch.owner[components.visit[components.member_ptr[:-1]]]
     entries = np.bincount(owner, np.where(n_border > 1, size, 0.0), minlength=len(batch))
-    work = np.bincount(owner, np.where(g.tree, size * cost, np.inf), minlength=len(batch))
+    work = np.bincount(owner, np.where(components.tree, size * cost, np.inf), minlength=len(batch))
     fits = (entries <= bound.effort.merge_entries) & (work <= bound.effort.merge_work)
     return offsets(n_border), var, size, fits
 
 
-def _wire(bound: PropagationBound, borders: Borders, kept: Ints, wide: Ints) -> tuple[Batch, Ints]:
-    """The batch with the ``kept`` factors and one factor per component in ``wide``, and where its tables come from."""
+def _wire(bound: PropagationBound, borders: Borders, output_factors: Ints, wide: Ints) -> tuple[Batch, Ints]:
+    """The batch with the ``output_factors`` and one factor per ``wide`` component, and the source of its tables."""
     batch = bound.batch
     around = [borders.var[borders.ptr[c] : borders.ptr[c + 1]] for c in wide]
-    owner = np.append(batch.factor_owner[kept], [batch.owner[v[0]] for v in around]).astype(np.int64)
-    source = np.append(batch.table_at[kept], batch.n_table_entries + borders.entry_ptr[wide])
+    owner = np.append(batch.factor_owner[output_factors], [batch.owner[v[0]] for v in around]).astype(np.int64)
+    source = np.append(batch.table_at[output_factors], batch.n_table_entries + borders.entry_ptr[wide])
     order = np.argsort(owner, kind="stable")
     graphs: list[Topology] = []
     rows = np.split(order, np.searchsorted(owner[order], np.arange(1, len(batch))))
     for b, row in enumerate(rows):
-        graph, first = batch.topology(b), int(batch.factor_ptr[b])
-        scopes = [graph.scopes[kept[k] - first] for k in row[row < len(kept)]]
-        scopes += [tuple(around[k - len(kept)] - batch.var_ptr[b]) for k in row[row >= len(kept)]]
+        graph = batch.topology(b)
+        first = int(batch.factor_ptr[b])
+        scopes = [graph.scopes[output_factors[k] - first] for k in row[row < len(output_factors)]]
+        scopes += [tuple(around[k - len(output_factors)] - batch.var_ptr[b]) for k in row[row >= len(output_factors)]]
         graphs.append(Topology(graph.cards, tuple(scopes)))
     return Batch.build(graphs, [source[row] for row in rows]), source[order]

@@ -1,4 +1,4 @@
-"""What propagation resolves before it sees potentials: roles, tasks, hidden components, forests, noise."""
+"""Plan of propagation, before any potentials: roles, tasks, hidden components, forests, tie-breaking noise."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from mssvm.core.topology import Batch, ranks
 from mssvm.engines.base import Engine, Pair, TwoCalls
 from mssvm.engines.messages import MessagePlan, Temperatures
 from mssvm.inference.propagation.call import PropagationCall
-from mssvm.inference.propagation.effort import Effort, uniforms
+from mssvm.inference.propagation.effort import Effort
 from mssvm.inference.propagation.merging import Merging
+from mssvm.inference.propagation.uniforms import uniforms
 
 if TYPE_CHECKING:
     from mssvm.inference.propagation.propagate import Propagate
@@ -55,28 +56,33 @@ class PropagationPlan:
 
     @cached_property
     def noise(self) -> Floats:
-        """What breaks ties, by the place of a state in its instance."""
-        place = ranks(self.batch.unary_ptr[self.batch.var_ptr])
-        return uniforms(place, self.settings.seed, NOISE_STREAM)
+        """Tie-breaking noise, a function of the position of a state in its instance."""
+        position = ranks(self.batch.unary_ptr[self.batch.var_ptr])
+        return uniforms(position, self.settings.seed, NOISE_STREAM)
 
     def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> PropagationBound:
         """Resolve a query at a pair of temperatures, for some instances (default all)."""
         query.check(self.batch)
-        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
-        every = np.arange(len(self.batch))
-        return PropagationBound(self, query, eps_y, eps_h, every if instances is None else np.asarray(instances))
+        eps_y = temperature(eps_y, "eps_y")
+        eps_h = temperature(eps_h, "eps_h")
+        if instances is None:
+            instances = np.arange(len(self.batch))
+        return PropagationBound(self, query, eps_y, eps_h, np.asarray(instances))
 
     def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
-        """Two queries that are always asked together."""
+        """Resolve two queries that are always evaluated together."""
         return TwoCalls(self.bind(query, eps_y, eps_h), self.bind(narrower, eps_y, eps_h))
 
 
 class PropagationBound:
-    """Propagation for a query at a pair of temperatures; what does not depend on potentials is worked out here."""
+    """Propagation for a query at a pair of temperatures, with everything resolved but the potentials."""
 
     def __init__(self, plan: PropagationPlan, query: Query, eps_y: float, eps_h: float, instances: Ints) -> None:
         batch = plan.batch
-        self.plan, self.batch, self.query, self.instances = plan, batch, query, instances
+        self.plan = plan
+        self.batch = batch
+        self.query = query
+        self.instances = instances
         self.effort: Effort = plan.settings.budget()
         self.free: Bools = query.n_allowed(batch) > 1
         self.forest = acyclic(batch, self.free)
@@ -110,8 +116,15 @@ class PropagationBound:
                 f"instance {int(self.instances[both][0])} has outputs at eps_y = {eps_y} and hidden variables at "
                 "eps_h = 0, where hidden messages are undefined; use exact elimination or a small positive eps_h."
             )
-        kinds = ((both, eps_y, eps_h), (~has_output, eps_h, eps_h), (has_output & ~has_hidden, eps_y, eps_y))
-        return [self._task(self.instances[chosen], *eps) for chosen, *eps in kinds if chosen.any()]
+        only_outputs = has_output & ~has_hidden
+        tasks = []
+        if both.any():
+            tasks.append(self._task(self.instances[both], eps_y, eps_h))
+        if not has_output.all():
+            tasks.append(self._task(self.instances[~has_output], eps_h, eps_h))
+        if only_outputs.any():
+            tasks.append(self._task(self.instances[only_outputs], eps_y, eps_y))
+        return tasks
 
     def _task(self, instances: Ints, eps_y: float, eps_h: float) -> MessageTask:
         if eps_y == eps_h > 0.0:
@@ -120,6 +133,7 @@ class PropagationBound:
         components = hidden_components(self.batch, outputs | ~self.free)
         merging = None
         if self.plan.settings.merging:
-            worth = self.forest[instances] | (np.diff(components.ptr)[instances] > 0) | (eps_y > 0.0)
-            merging = Merging.of(self, components, instances[worth])
+            has_components = np.diff(components.ptr)[instances] > 0
+            worthwhile = self.forest[instances] | has_components | (eps_y > 0.0)
+            merging = Merging.of(self, components, instances[worthwhile])
         return MessageTask(instances, Temperatures(outputs, eps_y, eps_h), components, merging)

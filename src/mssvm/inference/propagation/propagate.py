@@ -33,8 +33,9 @@ class Propagate(Settings):
     The numbers 0, 1, 2 are the three names; each step above 2 doubles the restarts of "careful". ``threads`` changes
     the time, never the result. ``scaled=False`` forces the log-space kernel. ``starts`` and ``max_sweeps`` override the
     effort. ``schedule`` is the order of messages ("sequential" or "flooding"), ``damping`` the share of the old message
-    that is kept, ``tolerance`` the change below which they have converged, ``seed`` that of random starts. ``merging``
-    lets small hidden components become one variable; ``keep_messages`` starts from those of the last call.
+    in the new one, ``tolerance`` the change below which messages have converged, ``seed`` that of random starts.
+    ``merging`` sums small hidden components out into factors over outputs; ``keep_messages`` returns the messages in
+    ``Belief.extras``, for a warm start.
 
     >>> by_messages = ms.inference.Propagate(effort="fast")
     >>> ms.HCRF(ms.Chain(), inference=by_messages, random_state=0, max_iter=20).fit(X, y).score(X, y)

@@ -10,7 +10,8 @@
 // and reports the smallest number that it relied on (`least`): an instance for which that is not above
 // `Forest::trusted` runs again in Scores.
 //
-// The functions of an algebra, in the order in which a forest calls them (k states x of a child, c states z of its parent):
+// The functions of an algebra, in the order in which a forest calls them (k states x of a child, c states z of its parent;
+// `role` says what the position does in which lanes, and is a constant in most positions of most forests):
 //
 //   enter       e(x) from the scores u(x); returns what was subtracted from these
 //   normalise   factors a scale out of the belief; returns the score of that scale. Scaled applies it to the message,
@@ -59,24 +60,65 @@ struct MaxSum {
     template <class V> static INLINE V plus(V a, V b) { return larger(a, b); }
 };
 
-// s(r, z) = scale times plus_x b(r, x) times a(x, z), some z at a time in registers; with `best`, s(z) = max_r of it.
-template <class Semiring, bool best = false, class V>
-INLINE void product(const V *b, int rows, int k, const double *a, int c, V scale, V *s) {
+// The sum of some numbers, in two parts: a processor would wait for one.
+template <class V> INLINE V sum_of(const V *x, int n) {
+    V even = x[0];
+    V odd = V{};
+    int i = 1;
+    for (; i + 2 <= n; i += 2) {
+        odd += x[i];
+        even += x[i + 1];
+    }
+    if (i < n) odd += x[i];
+    return even + odd;
+}
+
+// sum(z) = plus_x b(x) times a(x, z) of some z. Of few, in two parts: a processor would wait for one.
+template <class Semiring, int size, class V>
+INLINE void product_of_row(const V *b, int k, const double *a, int c, V (&sum)[size]) {
+    for (int j = 0; j < size; ++j) sum[j] = Semiring::times(b[0], all<V>(a[j]));
+    int x = 1;
+    if constexpr (size <= 4) {
+        if (k > 3) {
+            V other[size];
+            for (int j = 0; j < size; ++j) other[j] = Semiring::times(b[1], all<V>(a[c + j]));
+            for (x = 2; x + 2 <= k; x += 2)
+                for (int j = 0; j < size; ++j) {
+                    sum[j] = Semiring::plus(sum[j], Semiring::times(b[x], all<V>(a[x * c + j])));
+                    other[j] = Semiring::plus(other[j], Semiring::times(b[x + 1], all<V>(a[(x + 1) * c + j])));
+                }
+            for (int j = 0; j < size; ++j) sum[j] = Semiring::plus(sum[j], other[j]);
+        }
+    }
+    for (; x < k; ++x)
+        for (int j = 0; j < size; ++j) sum[j] = Semiring::plus(sum[j], Semiring::times(b[x], all<V>(a[x * c + j])));
+}
+
+// put(r c + z, plus_x b(r, x) times a(x, z)), some z at a time in registers.
+template <class Semiring, class V, class Put>
+INLINE void product(const V *b, int rows, int k, const double *a, int c, Put put) {
     in_pieces<8>(c, [&](auto size, int z) {
-        V top[size] = {};
         for (int r = 0; r < rows; ++r) {
             V sum[size];
-            for (int j = 0; j < size; ++j) sum[j] = Semiring::times(b[r * k], all<V>(a[z + j]));
-            for (int x = 1; x < k; ++x)
-                for (int j = 0; j < size; ++j)
-                    sum[j] = Semiring::plus(sum[j], Semiring::times(b[r * k + x], all<V>(a[x * c + z + j])));
-            for (int j = 0; j < size; ++j) {
-                if (best) top[j] = r ? larger(top[j], sum[j]) : sum[j];
-                else s[r * c + z + j] = Semiring::times(sum[j], scale);
-            }
+            product_of_row<Semiring>(b + r * k, k, a + z, c, sum);
+            for (int j = 0; j < size; ++j) put(r * c + z + j, sum[j]);
         }
-        if (best)
-            for (int j = 0; j < size; ++j) s[z + j] = Semiring::times(top[j], scale);
+    });
+}
+template <class Semiring, class V> INLINE void product(const V *b, int rows, int k, const double *a, int c, V *to) {
+    product<Semiring>(b, rows, k, a, c, [to](int at, V sum) ALWAYS { to[at] = sum; });
+}
+// put(z, max_r plus_x b(r, x) times a(x, z)).
+template <class Semiring, class V, class Put>
+INLINE void best_product(const V *b, int rows, int k, const double *a, int c, Put put) {
+    in_pieces<8>(c, [&](auto size, int z) {
+        V top[size], sum[size];
+        product_of_row<Semiring>(b, k, a + z, c, top);
+        for (int r = 1; r < rows; ++r) {
+            product_of_row<Semiring>(b + r * k, k, a + z, c, sum);
+            for (int j = 0; j < size; ++j) top[j] = larger(top[j], sum[j]);
+        }
+        for (int j = 0; j < size; ++j) put(z + j, top[j]);
     });
 }
 
@@ -122,30 +164,38 @@ template <class V, class Term> INLINE V power_sum(int n, V eps, Term term, V *we
     return top + eps * log(safe);
 }
 
-// to(x) = back(z, x) for the state z = `at` of every lane.
-template <class V> INLINE void row_at(const double *back, int k, V at, V *to) {
-    const double *row[Of<V>::lanes];
-    for (int i = 0; i < Of<V>::lanes; ++i) row[i] = back + int(lane(at, i)) * k;
-    gather(row, k, to);
+// put(x, back(z, x)) for the state z = `at` of every lane. (Behind a table there are L numbers to read: see `Tables`.)
+template <class V, class Put> INLINE void row_at(const double *back, int k, V at, Put put) {
+    constexpr int lanes = Of<V>::lanes;
+    const double *rows[lanes];
+    for_lanes(at * double(k), [&](int i, int64_t first) ALWAYS { rows[i] = back + first; });
+    in_pieces<lanes>(k, [&](auto size, int x) {
+        V row[lanes];
+        for (int i = 0; i < lanes; ++i) row[i] = *(const Loose<V> *)(rows[i] + x);
+        transpose(row);
+        for (int j = 0; j < size; ++j) put(x + j, row[j]);
+    });
 }
 
 // At temperature zero: the best state of a child with scores u given that of its parent, in the lanes of a word. `mass`
 // is 1, or 0 where nothing is possible.
 template <class V>
-INLINE void walk(Node<V> &node, const V *u, const Node<V> &above, V mass, unsigned word, V *pairs, V *work) {
+INLINE void walk(Node<V> &node, const V *u, const Node<V> &above, V mass, unsigned word, V *pairs) {
     V best = V{};
     V top = all<V>(-INF);
-    row_at(node.table.scores.back, node.k, above.state, work);
-    for (int x = 0; x < node.k; ++x) {
-        V v = u[x] + work[x];
+    row_at(node.table.scores.back, node.k, above.state, [&](int x, V theta) ALWAYS {
+        V v = u[x] + theta;
         best = v > top ? all<V>(x) : best;
         top = larger(top, v);
-    }
+    });
     node.state = pick(word, best, node.state);
-    for (int x = 0; x < node.k; ++x) node.u[x] = pick(word, best == double(x) ? mass : V{}, node.u[x]);
+    in_lanes<V>(word, [&](auto walking) {
+        for (int x = 0; x < node.k; ++x) node.u[x] = walking(best == double(x) ? mass : V{}, node.u[x]);
+    });
     if (!pairs) return;
-    for (int i = 0; i < Of<V>::lanes; ++i)
-        if (word >> i & 1) add_to(*node.pair(pairs, int(lane(best, i)), int(lane(above.state, i))), i, lane(mass, i));
+    for_lanes(node.pair_at(best, above.state), [&](int i, int64_t at) ALWAYS {
+        if (word >> i & 1) add_to(pairs[at], i, lane(mass, i));
+    });
 }
 
 template <class V> struct Scaled {
@@ -156,16 +206,16 @@ template <class V> struct Scaled {
     // The derivative by a factor, from that by the product.
     static INLINE V through(V t, V other) { return t * other; }
     // Lanes in which the position stays in scores: at eps_y = 0 an output that tells an output is a matter of maxima.
-    static INLINE unsigned walks(const Node<V> &node, Temperatures eps) { return eps.y == 0 ? node.cold : 0; }
+    static INLINE unsigned walks(const Role<V> &role, Temperatures eps) { return eps.y == 0 ? role.cold : 0; }
     // Whether rows end and only the best is wanted.
-    static INLINE bool one_row(const Node<V> &node, Temperatures eps) { return eps.y == 0 && node.ends == full<V>; }
-    static INLINE V unit(const Node<V> &node, Temperatures eps) {
-        return pick(node.cold, all<V>(eps.y), all<V>(eps.h));
+    static INLINE bool one_row(const Role<V> &role, Temperatures eps) { return eps.y == 0 && role.ends == full<V>; }
+    static INLINE V unit(const Role<V> &role, Temperatures eps) {
+        return pick(role.cold, all<V>(eps.y), all<V>(eps.h));
     }
 
     // e = exp((u - max) / unit).
-    static INLINE V enter(Node<V> &node, Temperatures eps) {
-        V inverse = pick(node.cold, all<V>(eps.y > 0 ? 1 / eps.y : 1.0), all<V>(1 / eps.h));
+    static INLINE V enter(Node<V> &node, const Role<V> &role, Temperatures eps) {
+        V inverse = pick(role.cold, all<V>(eps.y > 0 ? 1 / eps.y : 1.0), all<V>(1 / eps.h));
         V top = all<V>(-1e300);
         for (int x = 0; x < node.k; ++x) top = larger(top, node.u[x]);
         for (int x = 0; x < node.k; ++x) node.e[x] = exp((node.u[x] - top) * inverse);
@@ -173,60 +223,63 @@ template <class V> struct Scaled {
     }
 
     // The power of two that brings the sum of the belief into [1, 2) scales the message, not the belief.
-    static INLINE V normalise(Node<V> &node, Temperatures eps, bool strict, V &least) {
-        V total = node.b[0];
-        for (int j = 1; j < node.rows * node.k; ++j) total += node.b[j];
-        least = pick(node.here, smaller(total, least), least);
-        if (strict) smallest_number(node, least);
+    static INLINE V normalise(Node<V> &node, const Role<V> &role, Temperatures eps, bool strict, V &least) {
+        V total = sum_of(node.b, role.rows * node.k);
+        least = pick(role.here, smaller(total, least), least);
+        if (strict) smallest_number(node, role, least);
         node.scale = two_to_minus_exponent(total);
-        return exponent(total) * LN2 * unit(node, eps);
+        return exponent(total) * LN2 * unit(role, eps);
     }
-    static INLINE void smallest_number(const Node<V> &node, V &least) {
+    static INLINE void smallest_number(const Node<V> &node, const Role<V> &role, V &least) {
         V found = least;
-        for (int j = 0; j < node.rows * node.k; ++j) found = node.b[j] > 0.0 ? smaller(node.b[j], found) : found;
+        for (int j = 0; j < role.rows * node.k; ++j) found = node.b[j] > 0.0 ? smaller(node.b[j], found) : found;
         for (int x = 0; x < node.k; ++x) found = node.u[x] > -INF ? smaller(node.e[x], found) : found;
-        least = pick(node.here, found, least);
+        least = pick(role.here, found, least);
     }
 
-    static INLINE void push(Node<V> &node, Temperatures eps, V *) {
+    static INLINE void push(Node<V> &node, const Role<V> &role, Temperatures eps, V *) {
         const Edge &hot = node.table.hot, &cold = node.table.cold;
         int k = node.k, c = node.c;
-        if (one_row(node, eps)) return product<SumProduct, true>(node.b, node.rows, k, hot.forth, c, node.scale, node.s);
-        if (node.opens != full<V> && node.cold != full<V>)
-            product<SumProduct>(node.b, node.rows, k, hot.forth, c, node.scale, node.s);
-        if (node.cold && eps.y > 0) {
-            V *to = node.cold == full<V> ? node.s : node.norm;
-            product<SumProduct>(node.b, 1, k, cold.forth, c, node.scale, to);
-            if (node.cold != full<V>)
-                for (int z = 0; z < c; ++z) node.s[z] = pick(node.cold, node.norm[z], node.s[z]);
-        }
-        if (node.opens) open(node);
+        V scale = node.scale;
+        auto send = [s = node.s, scale](int at, V sum) ALWAYS { s[at] = sum * scale; };
+        if (one_row(role, eps)) return best_product<SumProduct>(node.b, role.rows, k, hot.forth, c, send);
+        if (role.opens != full<V> && role.cold != full<V>)
+            product<SumProduct>(node.b, role.rows, k, hot.forth, c, send);
+        if (role.cold && eps.y > 0)
+            in_lanes<V>(role.cold, [&](auto cold_lanes) {
+                product<SumProduct>(node.b, 1, k, cold.forth, c, [&, s = node.s](int z, V sum) ALWAYS {
+                    s[z] = cold_lanes(sum * scale, s[z]);
+                });
+            });
+        if (role.opens) open(node, role);
     }
     // Rows begin: s(r, z) = b(r) E(r, z), in the lanes that open.
-    static INLINE void open(Node<V> &node) {
+    static INLINE void open(Node<V> &node, const Role<V> &role) {
         int c = node.c;
-        for (int r = 0; r < node.sent; ++r)
+        for (int r = 0; r < role.sent; ++r)
             for (int z = 0; z < c; ++z) {
-                V other = r < node.rows && node.opens != full<V> ? node.s[r * c + z] : V{};
+                V other = r < role.rows && role.opens != full<V> ? node.s[r * c + z] : V{};
                 V mine = r < node.k ? node.b[r] * node.scale * node.table.hot.forth[r * c + z] : V{};
-                node.s[r * c + z] = pick(node.opens, mine, other);
+                node.s[r * c + z] = pick(role.opens, mine, other);
             }
     }
 
     // up(z) += eps_y log sum_r s(r, z)^(eps_h / eps_y); s and norm become what makes d(r, z) = q(z) norm(z) s(r, z),
     // except at eps_y = 0, where one row will be the best.
-    static INLINE void close(Node<V> &node, Temperatures eps, V *up, V &least, V *) {
-        unsigned word = node.here & ~node.times;
-        if (unsigned cold = walks(node, eps)) {
-            product<MaxSum>(node.u, 1, node.k, node.table.scores.forth, node.c, V{}, node.norm);
-            for (int z = 0; z < node.c; ++z) up[z] += pick(cold, node.norm[z], V{});
+    static INLINE void close(Node<V> &node, const Role<V> &role, Temperatures eps, V *up, V &least, V *) {
+        unsigned word = role.here & ~role.times;
+        if (unsigned cold = walks(role, eps)) {
+            in_lanes<V>(cold, [&](auto walking) {
+                product<MaxSum>(node.u, 1, node.k, node.table.scores.forth, node.c,
+                                [&](int z, V top) ALWAYS { up[z] += walking(top, V{}); });
+            });
             word &= ~cold;
             if (!word) return;
         }
-        int rows = one_row(node, eps) ? 1 : node.rows;  // others begin in lanes that do not end them
+        int rows = one_row(role, eps) ? 1 : role.rows;  // others begin in lanes that do not end them
         bool several = rows > 1 && eps.y > 0;
         V one = all<V>(1.0);
-        V score_unit = unit(node, eps);
+        V score_unit = unit(role, eps);
         in_pieces<5>(node.c, [&](auto size, int z) {
             in_lanes<V>(word, [&](auto closing) {
                 constexpr int n = decltype(size)::value;
@@ -244,8 +297,8 @@ template <class V> struct Scaled {
                     V v[n], x[n], y[n];
                     for (int j = 0; j < n; ++j) v[j] = x[j] = s[j] * inverse[j];
                     power(x, eps.h / eps.y - 1, y);
-                    if (node.cold)
-                        for (int j = 0; j < n; ++j) y[j] = pick(node.cold, one, y[j]);
+                    if (role.cold)
+                        for (int j = 0; j < n; ++j) y[j] = pick(role.cold, one, y[j]);
                     for (int j = 0; j < n; ++j) {
                         sum[j] += v[j] * y[j];
                         s[j] = closing(y[j], s[j]);
@@ -270,61 +323,68 @@ template <class V> struct Scaled {
 
     // t(r, x) = sum_z E(x, z) d(r, z); marginals q = sum_r b t. Pairs of some lanes here, of all lanes later
     // (`Forest::outer_products`). With `strict`, derivatives by what is impossible, which may be of any size, are zero.
-    static INLINE void pull(Node<V> &node, Temperatures eps, const Node<V> &above, V, bool strict, V *pairs, V *work) {
-        if (eps.y == 0) return descend(node, above, pairs, work);
+    static INLINE void pull(
+        Node<V> &node, const Role<V> &role, Temperatures eps, const Node<V> &above, V, bool strict, V *pairs, V *work) {
+        if (eps.y == 0) return descend(node, role, above, pairs, work);
         const Edge &hot = node.table.hot, &cold = node.table.cold;
-        if (node.opens && node.rows == 1 && !node.cold) pull_opened(node);
-        else if (node.opens || (node.cold && node.cold != full<V>)) pull_mixed(node, pairs);
+        if (role.opens && role.rows == 1 && !role.cold) pull_opened(node, role);
+        else if (role.opens || (role.cold && role.cold != full<V>)) pull_mixed(node, role, pairs);
         else {
-            const double *back = node.cold ? cold.back : hot.back;
-            product<SumProduct>(node.s, node.rows, node.c, back, node.k, all<V>(1.0), node.t);
+            const double *back = role.cold ? cold.back : hot.back;
+            auto derive_one_row = [t = node.t, u = node.u, b = node.b](int x, V sum) ALWAYS {
+                t[x] = sum;
+                u[x] = b[x] * sum;
+            };
+            if (role.rows == 1 && !strict)
+                return product<SumProduct>(node.s, 1, node.c, back, node.k, derive_one_row);
+            product<SumProduct>(node.s, role.rows, node.c, back, node.k, node.t);
         }
         if (strict)
-            for (int j = 0; j < node.rows * node.k; ++j) node.t[j] = node.b[j] > 0.0 ? node.t[j] : V{};
+            for (int j = 0; j < role.rows * node.k; ++j) node.t[j] = node.b[j] > 0.0 ? node.t[j] : V{};
         for (int x = 0; x < node.k; ++x) {
             V q = node.b[x] * node.t[x];
-            for (int r = 1; r < node.rows; ++r) q += node.b[r * node.k + x] * node.t[r * node.k + x];
+            for (int r = 1; r < role.rows; ++r) q += node.b[r * node.k + x] * node.t[r * node.k + x];
             node.u[x] = q;
         }
     }
     // One row of belief, and one row of message for every state in the lanes that open: t(x) = sum_z E(x, z) d(x, z).
-    static INLINE void pull_opened(Node<V> &node) {
+    static INLINE void pull_opened(Node<V> &node, const Role<V> &role) {
         int c = node.c;
         for (int x = 0; x < node.k; ++x) {
             V sum = V{};
             for (int z = 0; z < c; ++z) {
                 V &d = node.s[x * c + z];
-                d = pick(node.opens, d, node.s[z]);
+                d = pick(role.opens, d, node.s[z]);
                 sum += d * node.table.hot.forth[x * c + z];
             }
             node.t[x] = sum;
         }
     }
     // Lanes that open beside lanes with rows, or lanes at both temperatures.
-    static INLINE void pull_mixed(Node<V> &node, V *pairs) {
+    static INLINE void pull_mixed(Node<V> &node, const Role<V> &role, V *pairs) {
         int k = node.k, c = node.c;
         const double *hot = node.table.hot.forth, *cold = node.table.cold.forth;
-        std::fill(node.t, node.t + node.rows * k, V{});
+        std::fill(node.t, node.t + role.rows * k, V{});
         for (int x = 0; x < k; ++x)
             in_pieces<4>(c, [&](auto size, int z) {
                 V E[size], pair[size] = {};
                 for (int j = 0; j < size; ++j) {
                     int at = x * c + z + j;
-                    E[j] = pick(node.cold, all<V>(cold[at]), all<V>(hot[at]));
+                    E[j] = pick(role.cold, all<V>(cold[at]), all<V>(hot[at]));
                 }
-                for (int r = 0; r < node.sent; ++r) {
-                    unsigned word = r == x ? node.opens : 0;
-                    if (r < node.rows) word |= ~node.opens & full<V>;
+                for (int r = 0; r < role.sent; ++r) {
+                    unsigned word = r == x ? role.opens : 0;
+                    if (r < role.rows) word |= ~role.opens & full<V>;
                     if (!word) continue;
                     V sum = V{};
-                    V b = pick(node.opens, node.b[x], node.b[(r < node.rows ? r : 0) * k + x]);
+                    V b = pick(role.opens, node.b[x], node.b[(r < role.rows ? r : 0) * k + x]);
                     for (int j = 0; j < size; ++j) {
                         V d = pick(word, node.s[r * c + z + j] * E[j], V{});
                         sum += d;
                         pair[j] += d * b;
                     }
-                    if (r < node.rows) node.t[r * k + x] += pick(node.opens, V{}, sum);
-                    if (r == x) node.t[x] += pick(node.opens, sum, V{});
+                    if (r < role.rows) node.t[r * k + x] += pick(role.opens, V{}, sum);
+                    if (r == x) node.t[x] += pick(role.opens, sum, V{});
                 }
                 for (int j = 0; pairs && j < size; ++j) *node.pair(pairs, x, z + j) += pair[j];
             });
@@ -332,23 +392,24 @@ template <class V> struct Scaled {
 
     // `pull` at eps_y = 0, given the row that its parent chose for it where it multiplies: outputs are point masses, and
     // a hidden variable has its distribution in one row, q(x) = b(x) sum_z E(x, z) q(z) / s(z).
-    static void descend(Node<V> &node, const Node<V> &above, V *pairs, V *work) {
-        unsigned hidden = node.here & ~node.cold & ~node.opens;
-        if (node.cold) walk(node, node.u, above, all<V>(1.0), node.cold, pairs, work);
-        if (node.opens) descend_opened(node, above.u, pairs);
-        if (node.ends) choose_row(node, above, pairs, work);
-        if (hidden && node.ends != full<V>) descend_hidden(node, above, hidden, pairs, work);
-        if (node.given)
+    static void descend(Node<V> &node, const Role<V> &role, const Node<V> &above, V *pairs, V *work) {
+        unsigned hidden = role.here & ~role.cold & ~role.opens;
+        if (role.cold) walk(node, node.u, above, all<V>(1.0), role.cold, pairs);
+        if (role.opens) descend_opened(node, role, above.u, pairs);
+        if (role.ends) choose_row(node, role, above, pairs, work);
+        if (hidden && role.ends != full<V>) descend_hidden(node, role, above, hidden, pairs, work);
+        if (role.given)
             for (int x = 0; x < node.k; ++x)
-                node.state = pick(node.given, node.u[x] > 0.5 ? all<V>(x) : node.state, node.state);
+                node.state = pick(role.given, node.u[x] > 0.5 ? all<V>(x) : node.state, node.state);
     }
-    static INLINE void descend_hidden(Node<V> &node, const Node<V> &above, unsigned hidden, V *pairs, V *work) {
+    static INLINE void descend_hidden(
+        Node<V> &node, const Role<V> &role, const Node<V> &above, unsigned hidden, V *pairs, V *work) {
         constexpr int lanes = Of<V>::lanes;
         int k = node.k, c = node.c;
         V *b = work, *d = work + k;
         for (int z = 0; z < c; ++z) {
             for (int i = 0; i < lanes; ++i) {
-                int row = node.sent > 1 ? int(lane(node.row, i)) : 0;
+                int row = role.sent > 1 ? int(lane(node.row, i)) : 0;
                 set_lane(d[z], i, lane(node.s[row * c + z], i));
             }
             V q = above.u[z];
@@ -356,7 +417,7 @@ template <class V> struct Scaled {
         }
         for (int x = 0; x < k; ++x) {
             for (int i = 0; i < lanes; ++i) {
-                int row = node.rows > 1 && hidden >> i & 1 ? int(lane(node.row, i)) : 0;
+                int row = role.rows > 1 && hidden >> i & 1 ? int(lane(node.row, i)) : 0;
                 set_lane(b[x], i, lane(node.b[row * k + x], i));
             }
             V sum = V{};
@@ -369,25 +430,25 @@ template <class V> struct Scaled {
         }
     }
     // An output whose rows begin here has the state of the row that was chosen.
-    static INLINE void descend_opened(Node<V> &node, const V *above, V *pairs) {
-        node.state = pick(node.opens, node.row, node.state);
+    static INLINE void descend_opened(Node<V> &node, const Role<V> &role, const V *above, V *pairs) {
+        node.state = pick(role.opens, node.row, node.state);
         for (int x = 0; x < node.k; ++x)
-            node.u[x] = pick(node.opens, node.row == double(x) ? all<V>(1.0) : V{}, node.u[x]);
+            node.u[x] = pick(role.opens, node.row == double(x) ? all<V>(1.0) : V{}, node.u[x]);
         if (!pairs) return;
         for (int i = 0; i < Of<V>::lanes; ++i) {
-            if (!(node.opens >> i & 1)) continue;
+            if (!(role.opens >> i & 1)) continue;
             int x = int(lane(node.row, i));
             for (int z = 0; z < node.c; ++z) add_to(*node.pair(pairs, x, z), i, lane(above[z], i));
         }
     }
     // Rows end: the best, given the parent's state. Where they end in all lanes, marginals as well.
-    static INLINE void choose_row(Node<V> &node, const Node<V> &above, V *pairs, V *work) {
+    static INLINE void choose_row(Node<V> &node, const Role<V> &role, const Node<V> &above, V *pairs, V *work) {
         int k = node.k;
         V at = above.state;
         V top = all<V>(-1.0), row = V{};
         V *b = work, *e = work + k;
-        row_at(node.table.hot.back, k, at, e);
-        for (int r = 0; r < node.rows; ++r) {
+        row_at(node.table.hot.back, k, at, [&](int x, V v) ALWAYS { e[x] = v; });
+        for (int r = 0; r < role.rows; ++r) {
             V v = node.b[r * k] * e[0];
             for (int x = 1; x < k; ++x) v += node.b[r * k + x] * e[x];
             auto better = v > top;
@@ -395,8 +456,8 @@ template <class V> struct Scaled {
             top = better ? v : top;
             for (int x = 0; x < k; ++x) b[x] = better ? node.b[r * k + x] : b[x];
         }
-        node.row = pick(node.ends, row, node.row);
-        if (node.ends != full<V>) return;
+        node.row = pick(role.ends, row, node.row);
+        if (role.ends != full<V>) return;
         for (int x = 0; x < k; ++x) {
             node.u[x] = b[x] * e[x] / top;
             if (!pairs) continue;
@@ -411,79 +472,80 @@ template <class V> struct Scores {
     static INLINE V zero() { return all<V>(-INF); }
     static INLINE V times(V a, V b) { return a + b; }
     static INLINE V through(V t, V) { return t; }
-    static INLINE unsigned walks(const Node<V> &, Temperatures) { return 0; }
-    static INLINE V unit(const Node<V> &node, Temperatures eps) { return pick(node.cold, all<V>(eps.y), all<V>(eps.h)); }
+    static INLINE unsigned walks(const Role<V> &, Temperatures) { return 0; }
+    static INLINE V unit(const Role<V> &role, Temperatures eps) { return pick(role.cold, all<V>(eps.y), all<V>(eps.h)); }
     static INLINE bool maxima(Temperatures eps) { return eps.h == 0 && eps.y == 0; }
     static INLINE V term(const Node<V> &node, int r, int x, int z) {
         return node.b[r * node.k + x] + node.table.scores.forth[x * node.c + z];
     }
 
-    static INLINE V enter(Node<V> &node, Temperatures) {
+    static INLINE V enter(Node<V> &node, const Role<V> &, Temperatures) {
         for (int x = 0; x < node.k; ++x) node.e[x] = node.u[x];
         return V{};
     }
 
-    static INLINE V normalise(Node<V> &node, Temperatures eps, bool, V &) {
+    static INLINE V normalise(Node<V> &node, const Role<V> &role, Temperatures eps, bool, V &) {
         node.scale = all<V>(1.0);
         if (maxima(eps) && node.parent >= 0) return V{};  // nothing is lost where nothing is summed
         V top = node.b[0];
-        for (int j = 1; j < node.rows * node.k; ++j) top = larger(top, node.b[j]);
-        for (int j = 0; j < node.rows * node.k; ++j) node.b[j] -= top > -INF ? top : V{};
+        for (int j = 1; j < role.rows * node.k; ++j) top = larger(top, node.b[j]);
+        for (int j = 0; j < role.rows * node.k; ++j) node.b[j] -= top > -INF ? top : V{};
         return top;
     }
 
-    static INLINE void push(Node<V> &node, Temperatures eps, V *work) {
+    static INLINE void push(Node<V> &node, const Role<V> &role, Temperatures eps, V *work) {
         int c = node.c;
-        if (eps.h == 0 && (eps.y == 0 || !node.cold)) {
-            product<MaxSum>(node.b, node.rows, node.k, node.table.scores.forth, c, V{}, node.s);
+        if (eps.h == 0 && (eps.y == 0 || !role.cold)) {
+            product<MaxSum>(node.b, role.rows, node.k, node.table.scores.forth, c, node.s);
         } else {
-            V eps_here = unit(node, eps);
-            for (int r = 0; r < node.rows; ++r)
+            V eps_here = unit(role, eps);
+            for (int r = 0; r < role.rows; ++r)
                 for (int z = 0; z < c; ++z)
                     node.s[r * c + z] = power_sum(node.k, eps_here, [&](int x) { return term(node, r, x, z); }, work);
         }
-        if (!node.opens) return;
-        for (int r = 0; r < node.sent; ++r)
+        if (!role.opens) return;
+        for (int r = 0; r < role.sent; ++r)
             for (int z = 0; z < c; ++z) {
                 V mine = r < node.k ? term(node, 0, r, z) : zero();
-                V other = r < node.rows ? node.s[r * c + z] : zero();
-                node.s[r * c + z] = pick(node.opens, mine, other);
+                V other = r < role.rows ? node.s[r * c + z] : zero();
+                node.s[r * c + z] = pick(role.opens, mine, other);
             }
     }
 
-    static INLINE void close(Node<V> &node, Temperatures eps, V *up, V &, V *work) {
-        unsigned word = node.here & ~node.times;
+    static INLINE void close(Node<V> &node, const Role<V> &role, Temperatures eps, V *up, V &, V *work) {
+        unsigned word = role.here & ~role.times;
         int c = node.c;
         for (int z = 0; z < c; ++z) {
-            V score = power_sum(node.sent, all<V>(eps.y), [&](int r) { return node.s[r * c + z]; }, work);
-            for (int r = 0; r < node.sent; ++r) node.s[r * c + z] = pick(word, work[r], node.s[r * c + z]);
+            V score = power_sum(role.sent, all<V>(eps.y), [&](int r) { return node.s[r * c + z]; }, work);
+            for (int r = 0; r < role.sent; ++r) node.s[r * c + z] = pick(word, work[r], node.s[r * c + z]);
             node.norm[z] = all<V>(1.0);
             up[z] += pick(word, score, V{});
         }
     }
 
-    static INLINE void pull(Node<V> &node, Temperatures eps, const Node<V> &above, V mass, bool, V *pairs, V *work) {
-        if (maxima(eps)) return walk(node, node.b, above, mass, node.here, pairs, work);
+    static INLINE void pull(
+        Node<V> &node, const Role<V> &role, Temperatures eps, const Node<V> &above, V mass, bool, V *pairs, V *work) {
+        if (maxima(eps)) return walk(node, node.b, above, mass, role.here, pairs);
         int k = node.k, c = node.c;
-        V eps_here = unit(node, eps);
-        for (int j = 0; j < node.rows * k; ++j) node.t[j] = V{};
-        for (int r = 0; r < node.sent; ++r)
+        V eps_here = unit(role, eps);
+        for (int j = 0; j < role.rows * k; ++j) node.t[j] = V{};
+        for (int r = 0; r < role.sent; ++r)
             for (int z = 0; z < c; ++z) {
                 V d = node.s[r * c + z];
                 auto put = [&](int row, int x, V weight) {
                     node.t[row * k + x] += weight;
                     if (pairs) *node.pair(pairs, x, z) += weight;
                 };
-                if (r < node.rows) {
-                    V summed = pick(node.opens, V{}, d);
+                if (r < role.rows) {
+                    V summed = pick(role.opens, V{}, d);
                     power_sum(k, eps_here, [&](int x) { return term(node, r, x, z); }, work);
                     for (int x = 0; x < k; ++x) put(r, x, summed * work[x]);
                 }
-                if (node.opens && r < k) put(0, r, pick(node.opens, d, V{}));
+                if (role.opens && r < k) put(0, r, pick(role.opens, d, V{}));
             }
         for (int x = 0; x < k; ++x) {
             node.u[x] = node.t[x];
-            for (int r = 1; r < node.rows; ++r) node.u[x] += node.t[r * k + x];
+            for (int r = 1; r < role.rows; ++r) node.u[x] += node.t[r * k + x];
         }
     }
 };

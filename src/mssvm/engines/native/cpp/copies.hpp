@@ -354,7 +354,7 @@ private:
         for (Label &label : labels_) {
             const PowerTables::Powers &powers = tables_.powers[label.below];
             V one = all<V>(1.0);
-            if (below) product<SumProduct>(below->m, 1, K_, powers.by_count.data(), C_, one, label.s);
+            if (below) product<SumProduct>(below->m, 1, K_, powers.by_count.data(), C_, label.s);
             V total = V{};
             for (int y = 0; y < C_; ++y) {
                 label.s[y] = below ? pick(label.opening, one, label.s[y]) : one;
@@ -363,7 +363,7 @@ private:
             }
             least_ = pick(label.given, smaller(total, least_), least_);
             const double *above = tables_.powers[label.above].by_label_many.data();
-            product<SumProduct>(label.b, 1, C_, above, K_, one, label.g);
+            product<SumProduct>(label.b, 1, C_, above, K_, label.g);
             if (label.missing) sum_missing(label, below);
             tell_counts(label);
             below = &label;
@@ -409,9 +409,9 @@ private:
     void sum_missing(Label &label, const Label *below) {
         int size = H_ * H_;
         V one = all<V>(1.0);
-        product<SumProduct>(label.e, 1, C_, tables_.joints[label.joint].by_label.data(), size, one, label.T);
+        product<SumProduct>(label.e, 1, C_, tables_.joints[label.joint].by_label.data(), size, label.T);
         if (label.opening && label.joint != label.opening_joint) {
-            product<SumProduct>(label.e, 1, C_, tables_.joints[label.opening_joint].by_label.data(), size, one, work_);
+            product<SumProduct>(label.e, 1, C_, tables_.joints[label.opening_joint].by_label.data(), size, work_);
             for (int i = 0; i < size; ++i) label.T[i] = pick(label.opening, work_[i], label.T[i]);
         }
         V top = label.T[0];
@@ -456,7 +456,7 @@ private:
             V *t = work_;
             if (label.missing) derive_missing(label);
             for (int k = 0; k < K_; ++k) label.g[k] = pick(label.given, label.g[k] * counts_.many[k], V{});
-            product<SumProduct>(label.g, 1, K_, above, C_, all<V>(1.0), t);
+            product<SumProduct>(label.g, 1, K_, above, C_, t);
             for (int y = 0; y < C_; ++y) {
                 label.u[y] = pick(label.given, label.b[y] * t[y], label.u[y]);
                 label.s[y] = pick(label.given & ~label.opening, label.e[y] * t[y], V{});
@@ -477,17 +477,17 @@ private:
         V share = label.T_scale * (1.0 / counts_.n);
         for (int i = 0; i < size; ++i) label.T[i] = by_T[i] * share;
         V *q = work_;
-        product<SumProduct>(label.T, 1, size, tables_.joints[label.joint].by_pair.data(), C_, all<V>(1.0), q);
+        product<SumProduct>(label.T, 1, size, tables_.joints[label.joint].by_pair.data(), C_, q);
         for (int y = 0; y < C_; ++y) label.u[y] = pick(label.missing, label.e[y] * q[y], label.u[y]);
         if (!label.opening || label.joint == label.opening_joint) return;
-        product<SumProduct>(label.T, 1, size, tables_.joints[label.opening_joint].by_pair.data(), C_, all<V>(1.0), q);
+        product<SumProduct>(label.T, 1, size, tables_.joints[label.opening_joint].by_pair.data(), C_, q);
         unsigned word = label.missing & label.opening;
         for (int y = 0; y < C_; ++y) label.u[y] = pick(word, label.e[y] * q[y], label.u[y]);
     }
     // From a label to the counts below it: marginals of the hidden variable, and the derivative by g.
     void derive_counts(const Label &label, Label &below) {
         V *t = work_;
-        product<SumProduct>(label.s, 1, C_, tables_.powers[label.below].by_label.data(), K_, all<V>(1.0), t);
+        product<SumProduct>(label.s, 1, C_, tables_.powers[label.below].by_label.data(), K_, t);
         if (label.missing)
             for (int k = 0; k < K_; ++k) t[k] = pick(label.missing, label.poly[k], t[k]);
         V *q = below.hidden_u;

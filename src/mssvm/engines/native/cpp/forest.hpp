@@ -39,7 +39,7 @@ public:
 
     Forest(const Family &f, const ForestCall &call, const Tables &tables)
         : f_(f), tables_(tables), members_(f, call), roles_(f, tables), nodes_(roles_.nodes), eps_{f.eps_y, f.eps_h},
-          states_(f.states()) {
+          states_(f.states()), products_(roles_.most_kids) {
         size_t pairs = 0;
         for (int j = 0; j < f.slots(); ++j) {
             pair_at_.push_back(pairs);
@@ -66,6 +66,7 @@ public:
         members_.choose(group);
         if (!members_.read(room_)) return {0, false, true};
         std::fill(pairs_, pairs_ + pair_size_, V{});
+        strict_ = strict();
         upward<Algebra>();
         unsigned good = wanted;
         if (Algebra::scaled) {
@@ -109,31 +110,41 @@ private:
         value_ = V{};
         least_ = all<V>(1.0);
         nodes_.back().u[0] = V{};
-        auto enter = [&](Node<V> &node) {
-            value_ += pick(node.here & ~A::walks(node, eps_), A::enter(node, eps_), V{});
-        };
         for (Node<V> &node : nodes_)  // by themselves: many exponentials are under way at a time
-            if (node.ready && node.here) enter(node);
-        bool strict_here = strict();
+            if (node.ready && node.here) enter<A>(node);
         for (Node<V> &node : nodes_) {
-            if (!node.here) continue;
-            unsigned walks = A::walks(node, eps_);
-            if (walks != full<V>) {
-                if (!node.ready) enter(node);
-                believe<A>(node);
-                V gain = A::normalise(node, eps_, strict_here, least_);
-                if (node.parent >= 0) A::push(node, eps_, work_);
-                if (A::scaled) gain += node.table.top;
-                value_ += pick(node.here & ~walks, gain, V{});
-            }
-            if (node.here & ~node.times) A::close(node, eps_, nodes_[node.parent].u, least_, work_);
+            if (node.plain) rise<A, true>(node);
+            else if (node.here) rise<A, false>(node);
         }
+    }
+    // What a position does: known to the compiler where it and its children are plain.
+    template <bool plain> static INLINE Role<V> role_of(const Node<V> &node) {
+        if constexpr (plain) return Role<V>::plain();
+        else return node;
+    }
+    template <class A> void enter(Node<V> &node) {
+        unsigned walks = A::walks(node, eps_);
+        value_ += pick(node.here & ~walks, A::enter(node, node, eps_), V{});
+    }
+    template <class A, bool plain> INLINE void rise(Node<V> &node) {
+        Role<V> role = role_of<plain>(node);
+        unsigned walks = A::walks(role, eps_);
+        if (walks != full<V>) {
+            if (!node.ready) enter<A>(node);
+            believe<A, plain>(node);
+            V gain = A::normalise(node, role, eps_, strict_, least_);
+            if (node.parent >= 0) A::push(node, role, eps_, work_);
+            if (A::scaled) gain += node.table.top;
+            value_ += pick(role.here & ~walks, gain, V{});
+        }
+        if (role.here & ~role.times) A::close(node, role, eps_, nodes_[node.parent].u, least_, work_);
     }
 
     // Messages multiply one after the other, and so do their rows: b((r, j), z) = b(r, z) s(j, z).
-    template <class A> INLINE void multiply(const V *b, int rows, const Node<V> &below, V *to) {
-        int k = below.c, brought = below.brought;
-        in_lanes<V>(below.times, [&](auto times) {
+    template <class A>
+    INLINE void multiply(const V *b, int rows, const Node<V> &below, const Role<V> &role, V *to) {
+        int k = below.c, brought = role.brought;
+        in_lanes<V>(role.times, [&](auto times) {
             if (rows * brought == 1) {
                 for (int z = 0; z < k; ++z) to[z] = A::times(b[z], times(below.s[z], A::one()));
                 return;
@@ -146,35 +157,36 @@ private:
                     }
         });
     }
-    template <class A> INLINE void believe(Node<V> &node) {
+    template <class A, bool plain> INLINE void believe(Node<V> &node) {
         const V *b = node.e;
         int rows = 1;
         for (int i = node.kids; i < node.kids_end; ++i) {
             Node<V> &below = roles_.kid(i);
-            if (!below.times) continue;
-            multiply<A>(b, rows, below, node.b);
+            Role<V> child = role_of<plain>(below);
+            if (!child.times) continue;
+            multiply<A>(b, rows, below, child, node.b);
             b = node.b;
-            rows *= below.brought;
+            rows *= child.brought;
         }
     }
 
     // Derivatives by beliefs from those by messages; then by the factors of beliefs, the last first.
     template <class A> void downward() {
-        bool strict_here = strict();
         V mass = value_ > -INF ? all<V>(1.0) : V{};
-        for (int p = f_.positions(); p >= 0; --p) {
+        Node<V> &top = nodes_.back();
+        top.u[0] = mass;
+        top.state = V{};
+        derive_all<A, false>(top);
+        for (int p = f_.positions() - 1; p >= 0; --p) {
             Node<V> &node = nodes_[p];
-            if (!node.here) continue;
-            V *pairs = node.slot >= 0 ? pairs_ + pair_at_[node.slot] : nullptr;
-            if (node.parent < 0) {
-                node.u[0] = mass;
-                node.state = V{};
-            } else {
-                A::pull(node, eps_, nodes_[node.parent], mass, strict_here, pairs, work_);
-            }
-            if (A::scaled && eps_.y == 0) choose_rows(node);
-            else derive_all<A>(node);
+            if (node.plain) descend<A, true>(node, mass);
+            else if (node.here) descend<A, false>(node, mass);
         }
+    }
+    template <class A, bool plain> INLINE void descend(Node<V> &node, V mass) {
+        V *pairs = node.slot >= 0 ? pairs_ + pair_at_[node.slot] : nullptr;
+        A::pull(node, role_of<plain>(node), eps_, nodes_[node.parent], mass, strict_, pairs, work_);
+        derive_all<A, plain>(node);
     }
     // At eps_y = 0: the rows of the children that make up the row of their parent.
     void choose_rows(Node<V> &node) {
@@ -195,31 +207,34 @@ private:
             }
         }
     }
-    template <class A> INLINE void derive_all(Node<V> &node) {
+    template <class A, bool plain> INLINE void derive_all(Node<V> &node) {
+        if (A::scaled && eps_.y == 0) return choose_rows(node);
         const V *b = node.e;  // the product of the factors before a child
         V *to = work_;
         int rows = 1;
-        products_.clear();
         for (int i = node.kids; i < node.kids_end; ++i) {
             Node<V> &below = roles_.kid(i);
-            products_.push_back({b, rows});
-            if (!below.times || i + 1 == node.kids_end) continue;
-            multiply<A>(b, rows, below, to);
+            Role<V> child = role_of<plain>(below);
+            products_[i - node.kids] = {b, rows};
+            if (!child.times || i + 1 == node.kids_end) continue;
+            multiply<A>(b, rows, below, child, to);
             b = to;
-            rows *= below.brought;
+            rows *= child.brought;
             to += rows * node.k;
         }
         for (int i = node.kids_end - 1; i >= node.kids; --i) {
             Node<V> &below = roles_.kid(i);
+            Role<V> child = role_of<plain>(below);
             auto [before, rows_before] = products_[i - node.kids];
-            if (below.times) derive<A>(node, below, before, rows_before, i > node.kids);
-            if (below.here && below.times != full<V>) derive_closed(node, below, A::walks(below, eps_));
+            if (child.times) derive<A>(node, below, child, before, rows_before, i > node.kids);
+            if (child.here && child.times != full<V>) derive_closed(node, below, A::walks(child, eps_));
         }
     }
     // d(j, z) by the message of a child, given the product before it; and t(r, z) by that product if it is `wanted`.
-    template <class A> INLINE void derive(Node<V> &node, Node<V> &below, const V *before, int rows, bool wanted) {
-        int k = node.k, brought = below.brought;
-        in_lanes<V>(below.times, [&](auto times) {
+    template <class A>
+    INLINE void derive(Node<V> &node, Node<V> &below, const Role<V> &child, const V *before, int rows, bool wanted) {
+        int k = node.k, brought = child.brought;
+        in_lanes<V>(child.times, [&](auto times) {
             if (rows * brought == 1) {
                 for (int z = 0; z < k; ++z) {
                     V t = node.t[z], s = below.s[z];
@@ -342,7 +357,7 @@ private:
             node.s = to;
             to += node.sent * node.c;
             node.norm = to;
-            if ((node.here & ~node.times) || node.cold) to += node.c;
+            if (node.here & ~node.times) to += node.c;
         }
     }
 
@@ -355,12 +370,12 @@ private:
     int64_t states_;
     std::vector<size_t> pair_at_;  // by slot
     size_t pair_size_, need_ = 0, most_ = 1;
-    bool fits_ = true;
+    bool fits_ = true, strict_ = false;
     V *room_ = nullptr, *pairs_, *work_, *work_t_;
     V value_, least_;
     Factors hot_, cold_;
     std::vector<Node<V> *> opening_[2];  // by flip
-    std::vector<std::pair<const V *, int>> products_;
+    std::vector<std::pair<const V *, int>> products_;  // before every child, and their rows
 };
 
 }  // namespace mssvm

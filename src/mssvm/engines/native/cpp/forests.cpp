@@ -17,6 +17,7 @@ using Ran = std::array<std::atomic<int64_t>, 3>;  // members by the way they ran
 
 constexpr int64_t BLOCK = 64;  // members; those of a block that must run again do so together
 constexpr int64_t TASKS_A_THREAD = 4;
+constexpr int64_t MOST_THREADS = 1 << 16;  // more than there are; products with it do not overflow
 constexpr double LARGEST_TASK = 2e8;  // multiplications, about a twentieth of a second
 using Time = std::chrono::steady_clock::time_point;
 
@@ -135,7 +136,7 @@ enum Outcome : int64_t { DONE = 0, NO_NUMBERS = 1, UNFINISHED = 2 };
 // The families of one side, from the task of the cursor on, until all is done or the time is up. What a block computes
 // does not depend on its task.
 Outcome run_side(const std::vector<const Family *> &families, const ForestCall &call, int64_t side, Ran &ran, Time end) {
-    int64_t threads = std::max<int64_t>(call.threads, 1), blocks = 0;
+    int64_t threads = std::clamp<int64_t>(call.threads, 1, MOST_THREADS), blocks = 0;
     std::vector<const Family *> mine, shared;
     for (const Family *family : families)
         if (family->side == side) mine.push_back(family);

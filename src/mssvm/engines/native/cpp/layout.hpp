@@ -159,7 +159,7 @@ public:
         bool hot = f.eps_h > 0;
         size_t total = 0;
         for (int j = 0; j < f.slots(); ++j) total += 2 * (1 + hot + cold) * f.shape(j).entries();
-        room_.resize(total);
+        room_.resize(total + L);  // rows are read L numbers at a time
         double *to = room_.data();
         std::vector<double> sum;
         for (int j = 0; j < f.slots(); ++j) {
@@ -183,8 +183,8 @@ public:
         }
         int64_t widest = 1;
         for (int64_t k : f.card) widest = std::max(widest, k);
-        zeros_.assign(widest, 0.0);
-        ones_.assign(widest, 1.0);
+        zeros_.assign(widest + L, 0.0);
+        ones_.assign(widest + L, 1.0);
         Edge zero{zeros_.data(), zeros_.data()}, one{ones_.data(), ones_.data()};
         from_root_ = Table{zero, one, one, 0.0, 0.0, 0.0, false};
     }

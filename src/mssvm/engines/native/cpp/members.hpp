@@ -139,9 +139,7 @@ private:
         return numbers;
     }
     static INLINE V masked(V v, const uint8_t *allowed) {
-        Bytes set;
-        std::memcpy(&set, allowed, sizeof set);
-        return __builtin_convertvector(set, IVec) != 0 ? v : all<V>(-INF);
+        return set_lanes(allowed) ? v : all<V>(-INF);
     }
 
     // n numbers of every lane to a place of its own; none for lanes without one.

@@ -1,24 +1,33 @@
 // Belief propagation, as Python calls it: potentials, the start of messages, sweeps, and what messages say.
 #include "messages.hpp"
 
-#include "scaled.hpp"
+#include "graphs.hpp"
 #include "scores.hpp"
 
 using namespace mssvm;
 
 namespace {
 
-constexpr int64_t INSTANCES_AT_A_TIME = 8;  // in one block of work on single instances
+constexpr int64_t MOST_AT_A_TIME = 8;  // instances in one block of work on single ones
 
 template <class Work> void each_instance(const Ints &instances, int64_t threads, const Work &work) {
-    int64_t blocks = (instances.size + INSTANCES_AT_A_TIME - 1) / INSTANCES_AT_A_TIME;
+    int64_t fair = (instances.size + threads - 1) / std::max<int64_t>(1, threads);
+    int64_t at_a_time = std::clamp<int64_t>(fair, 1, MOST_AT_A_TIME);
+    int64_t blocks = (instances.size + at_a_time - 1) / at_a_time;
     parallel_for(blocks, int(threads), [&](int64_t block) {
-        int64_t end = std::min(instances.size, (block + 1) * INSTANCES_AT_A_TIME);
-        for (int64_t k = block * INSTANCES_AT_A_TIME; k < end; ++k) work(instances[k]);
+        int64_t end = std::min(instances.size, (block + 1) * at_a_time);
+        for (int64_t k = block * at_a_time; k < end; ++k) work(instances[k]);
     });
 }
 
 // --- potentials -------------------------------------------------------------------------------------------------------
+
+// In place, exp(x).
+void exponentiate(double *x, int64_t n) {
+    int64_t e = 0;
+    for (; e + L <= n; e += L) *(Unaligned *)(x + e) = mssvm::exp(Vec(*(const Unaligned *)(x + e)));
+    for (; e < n; ++e) x[e] = mssvm::exp(x[e]);
+}
 
 // Largest and smallest entries of tables that begin at `starts`; with `out`, exp((table - top) / unit), one table behind
 // the other from `at` on.
@@ -47,12 +56,8 @@ void find_ends(const TableCall &call, int64_t k) {
 void exponentiate(const TableCall &call, int64_t k) {
     const double *table = call.tables.data + call.starts[k];
     double *out = call.out.data + call.at[k], top = call.top[k], scale = 1.0 / call.unit;
-    int64_t e = 0;
-    for (; e + L <= call.sizes[k]; e += L) {
-        Vec x = (*(const Unaligned *)(table + e) - top) * scale;
-        *(Unaligned *)(out + e) = exp(x);
-    }
-    for (; e < call.sizes[k]; ++e) out[e] = exp((table[e] - top) * scale);
+    for (int64_t e = 0; e < call.sizes[k]; ++e) out[e] = (table[e] - top) * scale;
+    exponentiate(out, call.sizes[k]);
 }
 
 // Scores of states with -inf at those that are not allowed; `noisy`, if it has room, with tie-breaking noise. Of every
@@ -113,18 +118,15 @@ struct StartCall {
 void exponentiate_scores(const StartCall &call, int64_t b) {
     const Wiring &w = *call.wiring;
     const RunArrays &run = *call.run;
+    double scale = 1.0 / call.unit;
     for (int64_t i = w.var_ptr[b]; i < w.var_ptr[b + 1]; ++i) {
         double top = top_of(w, run, i);
         for (int64_t x = 0; x < w.card(i); ++x) {
             double score = score_of(w, run, i, x);
-            run.potential[w.state_ptr[i] + x] = score == -INF ? 0.0 : (score - top) / call.unit;
+            run.potential[w.state_ptr[i] + x] = score == -INF ? -INF : (score - top) * scale;
         }
     }
-    for (int64_t i = w.var_ptr[b]; i < w.var_ptr[b + 1]; ++i)
-        for (int64_t x = 0; x < w.card(i); ++x) {
-            double &psi = run.potential[w.state_ptr[i] + x];
-            psi = score_of(w, run, i, x) == -INF ? 0.0 : exp(psi);
-        }
+    exponentiate(run.potential.data + w.first_state(b), w.end_state(b) - w.first_state(b));
 }
 
 // The entry of a factor's table with the variable of slot s in state 0 and the others as they are held, and the stride
@@ -178,7 +180,9 @@ void start(const StartCall &call, int64_t b) {
         }
         double top = -INF, total = 0.0;
         for (int64_t x = 0; x < card; ++x) top = std::max(top, call.given[at + x]);
-        for (int64_t x = 0; x < card; ++x) total += run.messages[at + x] = exp((call.given[at + x] - top) / call.unit);
+        for (int64_t x = 0; x < card; ++x) run.messages[at + x] = (call.given[at + x] - top) / call.unit;
+        exponentiate(run.messages.data + at, card);
+        for (int64_t x = 0; x < card; ++x) total += run.messages[at + x];
         for (int64_t x = 0; x < card; ++x) {
             run.messages[at + x] /= total;
             if (!(run.messages[at + x] >= TRUSTED)) run.scaled[b] = 0;
@@ -218,10 +222,17 @@ Probabilities<double> &one_at_a_time() {
     thread_local Probabilities<double> here;
     return here;
 }
+Waves &in_waves() {
+    thread_local Waves here;
+    return here;
+}
 Scores &in_scores() {
     thread_local Scores here;
     return here;
 }
+
+// Instances of a family that a thread has, up to which each is swept in waves, where it can be: lanes would not be full.
+constexpr int MOST_IN_WAVES = L / 2;
 
 void sort_queues(const Wiring &w, const RunArrays &run, const Ints &instances, int64_t threads, std::vector<Queue> &families,
                  Queue &alone, Queue &scores) {
@@ -257,26 +268,44 @@ int64_t advance(const AdvanceCall &call) {
     Queue alone, scores;
     int64_t threads = std::max<int64_t>(1, call.threads);
     sort_queues(w, run, call.instances, threads, families, alone, scores);
+    std::shared_ptr<Graphs> graphs = plans().graphs(w);
     Deadline end(SLICE);
     parallel_for(std::min(threads, call.instances.size), int(threads), [&](int64_t) {
+        auto sweep_one_by_one = [&](Queue &queue) {
+            for (int64_t b; !end.passed() && queue.take(b);) {
+                Queue one;
+                one.instances.push_back(b);
+                if (const Grid *grid = graphs->grid(w, b)) {
+                    in_waves().prepare(w, *grid, run, how);
+                    sweep_all(in_waves(), run, how, one, end);
+                } else {
+                    one_at_a_time().prepare(w, graphs->graph(w, b), run, how);
+                    sweep_all(one_at_a_time(), run, how, one, end);
+                }
+            }
+        };
         for (Queue &queue : families) {
             if (queue.instances.empty()) continue;
-            side_by_side().prepare(w, run, how, queue.instances[0]);
+            int64_t b = queue.instances[0];
+            if (queue.share <= MOST_IN_WAVES && graphs->grid(w, b)) {
+                sweep_one_by_one(queue);
+                continue;
+            }
+            side_by_side().prepare(w, graphs->graph(w, b), run, how);
             sweep_all(side_by_side(), run, how, queue, end);
         }
-        int64_t b;
-        while (!end.passed() && alone.take(b)) {
-            Queue one;
-            one.instances.push_back(b);
-            one_at_a_time().prepare(w, run, how, b);
-            sweep_all(one_at_a_time(), run, how, one, end);
-        }
+        sweep_one_by_one(alone);
         if (scores.instances.empty() || end.passed()) return;
         in_scores().prepare(w, run, how);
         sweep_all(in_scores(), run, how, scores, end);
     });
     return 0;
 }
+
+struct ForgetCall {
+    int64_t bytes;
+    int64_t plan;
+};
 
 struct BeliefCall {
     int64_t bytes;
@@ -306,11 +335,12 @@ void beliefs(const BeliefCall &call) {
     Queue alone, scores;
     int64_t threads = std::max<int64_t>(1, call.threads);
     sort_queues(w, run, call.instances, threads, families, alone, scores);
+    std::shared_ptr<Graphs> graphs = plans().graphs(w);
     parallel_for(std::min(threads, call.instances.size), int(threads), [&](int64_t) {
         for (Queue &queue : families) {
             if (queue.instances.empty()) continue;
             Probabilities<Vec> &here = side_by_side();
-            here.prepare(w, run, how, queue.instances[0]);
+            here.prepare(w, graphs->graph(w, queue.instances[0]), run, how);
             for (;;) {
                 int64_t who[L], count = 0;
                 while (count < queue.share && queue.take(who[count])) ++count;
@@ -321,7 +351,7 @@ void beliefs(const BeliefCall &call) {
         }
         int64_t b;
         while (alone.take(b)) {
-            one_at_a_time().prepare(w, run, how, b);
+            one_at_a_time().prepare(w, graphs->graph(w, b), run, how);
             one_at_a_time().load(1, &b);
             one_at_a_time().beliefs(1, &b, out);
         }
@@ -353,44 +383,44 @@ struct DecodeCall {
     int64_t threads;
 };
 
-// theta_i plus all messages to i, in units of the temperature where the instance holds probabilities.
-double log_belief(const Wiring &w, const RunArrays &run, double unit, int64_t b, int64_t i, int64_t x) {
-    double total = score_of(w, run, i, x);
+// The products of potentials and messages at variable i, or, in scores, their sums in units of the temperature.
+void gather_beliefs(const Wiring &w, const RunArrays &run, bool products, double unit, int64_t i, bool scaled, double *out) {
+    int64_t at = w.state_ptr[i], card = w.card(i);
+    for (int64_t x = 0; x < card; ++x) out[x] = products ? run.potential[at + x] : score_of(w, run, i, x);
     for (int64_t k = w.near_ptr[i]; k < w.near_ptr[i + 1]; ++k) {
-        double message = run.messages[w.message_at[w.near[k]] + x];
-        total += run.scaled[b] ? unit * std::log(message) : message;
+        const double *message = run.messages.data + w.message_at[w.near[k]];
+        if (products)
+            for (int64_t x = 0; x < card; ++x) out[x] *= message[x];
+        else
+            for (int64_t x = 0; x < card; ++x) out[x] += scaled ? unit * std::log(message[x]) : message[x];
     }
-    return total;
+}
+
+// The first allowed state of the largest belief, -1 if none is allowed.
+int64_t best_allowed(const double *belief, const uint8_t *allowed, int64_t card) {
+    int64_t best = -1;
+    for (int64_t x = 0; x < card; ++x)
+        if (allowed[x] && (best < 0 || belief[x] > belief[best])) best = x;
+    return best;
 }
 
 // The first allowed state of the largest belief, by products where these can be trusted.
 void decode(const DecodeCall &call, int64_t b) {
     const Wiring &w = *call.wiring;
     const RunArrays &run = *call.run;
+    bool scaled = run.scaled[b];
+    std::vector<double> belief;
     for (int64_t i = w.var_ptr[b]; i < w.var_ptr[b + 1]; ++i) {
-        int64_t best = -1, at = w.state_ptr[i];
-        double top = 0.0;
-        for (bool product : {true, false}) {
-            if (product && !run.scaled[b]) continue;
-            best = -1;
-            for (int64_t x = 0; x < w.card(i); ++x) {
-                if (!call.allowed[at + x]) continue;
-                double v;
-                if (product) {
-                    v = run.potential[at + x];
-                    for (int64_t k = w.near_ptr[i]; k < w.near_ptr[i + 1]; ++k)
-                        v *= run.messages[w.message_at[w.near[k]] + x];
-                } else {
-                    v = log_belief(w, run, call.unit, b, i, x);
-                }
-                if (best < 0 || v > top) {
-                    best = x;
-                    top = v;
-                }
-            }
-            if (product && top >= TRUSTED) break;
+        belief.resize(w.card(i));
+        const uint8_t *allowed = call.allowed.data + w.state_ptr[i];
+        int64_t &best = call.states[i];
+        if (scaled) {
+            gather_beliefs(w, run, true, call.unit, i, scaled, belief.data());
+            best = best_allowed(belief.data(), allowed, w.card(i));
+            if (best >= 0 && belief[best] >= TRUSTED) continue;
         }
-        call.states[i] = best;
+        gather_beliefs(w, run, false, call.unit, i, scaled, belief.data());
+        best = best_allowed(belief.data(), allowed, w.card(i));
     }
 }
 
@@ -490,6 +520,14 @@ MSSVM_API mssvm_messages_beliefs(const BeliefCall *record) {
         require(call.outputs.size == call.wiring->state_ptr.size - 1, "outputs need a flag for every variable.");
         require(call.mu_unary.empty() || call.mu_unary.size == call.run->unary.size, "one marginal for every state.");
         beliefs(call);
+        return 0;
+    });
+}
+
+// A plan is gone.
+MSSVM_API mssvm_messages_forget(const ForgetCall *record) {
+    return guarded(record, [](const ForgetCall &call) -> int64_t {
+        plans().forget(call.plan);
         return 0;
     });
 }

@@ -25,12 +25,12 @@ namespace mssvm {
 // Index arrays of a batch. `order[factor_ptr[b] .. factor_ptr[b + 1]]` is the order of a sweep; `near[near_ptr[i] ..
 // near_ptr[i + 1]]` are the slots of variable i. `table_at` points into the given tables, `scaled_at` into the
 // exponentiated ones, which lie in order of first use; `table_of` numbers them. Instances of one family (-1: none) have
-// the same graph and the same tables.
+// the same graph and the same tables. What the library derives from a wiring is kept under the number of its `plan`.
 struct Wiring {
     int64_t bytes;
     Ints var_ptr, factor_ptr, state_ptr, scope_ptr, scope, message_at, order, near_ptr, near, slot_factor;
     Ints table_at, scaled_at, table_of, mu_at, family_of;
-    int64_t widest;
+    int64_t widest, plan;
 
     int64_t instances() const { return var_ptr.size - 1; }
     int64_t card(int64_t i) const { return state_ptr[i + 1] - state_ptr[i]; }
@@ -174,7 +174,7 @@ struct Queue {
 template <class Messages>
 void sweep_all(Messages &messages, const RunArrays &run, const Sweeping &how, Queue &queue, const Deadline &end) {
     constexpr int lanes = Messages::lanes;
-    int64_t who[lanes], made[lanes], most[lanes];
+    int64_t who[lanes], made[lanes] = {}, most[lanes] = {};
     for (int64_t &b : who) b = -1;
     int64_t waiting = -1;  // the next one, which may have to wait for a sweep in its direction
     int live = 0;

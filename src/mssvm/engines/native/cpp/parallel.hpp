@@ -1,10 +1,14 @@
 // A pool of threads for one call at a time: fixed blocks, taken in order by an atomic counter.
 //
+// Calls often follow one another within microseconds, and the system takes as long to wake a thread as a short call runs:
+// threads look for work for a while (PATIENCE) before they sleep, if every one of them has a processor of its own.
+//
 // Which thread runs a block never changes what the block computes, so results have the same bits on any number of
 // threads. A forked child starts a pool of its own: threads do not survive a fork.
 #pragma once
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -17,6 +21,17 @@
 #endif
 
 namespace mssvm {
+
+constexpr std::chrono::microseconds PATIENCE{100};
+
+// Tells the processor that a thread waits in a loop.
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
 
 class Pool {
 public:
@@ -39,10 +54,12 @@ public:
             error_ = nullptr;
             wanted_ = helpers;
             running_ = helpers;
+            patient_ = threads <= int(std::thread::hardware_concurrency());
             ++generation_;
         }
         wake_.notify_all();
         take_blocks();
+        wait_until([this] { return running_ == 0; });
         std::unique_lock<std::mutex> lock(mutex_);
         done_.wait(lock, [this] { return running_ == 0; });
         work_ = nullptr;
@@ -62,6 +79,7 @@ private:
     void serve(int id) {
         uint64_t seen = 0;
         for (;;) {
+            wait_until([&] { return stop_ || generation_ != seen; });
             {
                 std::unique_lock<std::mutex> lock(mutex_);
                 wake_.wait(lock, [&] { return stop_ || (generation_ != seen && id < wanted_); });
@@ -71,6 +89,15 @@ private:
             take_blocks();
             std::lock_guard<std::mutex> lock(mutex_);
             if (--running_ == 0) done_.notify_one();
+        }
+    }
+
+    // Until it is so, or for as long as patience lasts: whoever asks looks again under the lock.
+    template <class Ready> void wait_until(Ready ready) const {
+        auto end = std::chrono::steady_clock::now() + PATIENCE;
+        while (patient_ && !ready()) {
+            for (int k = 0; k < 32 && !ready(); ++k) relax();
+            if (std::chrono::steady_clock::now() > end) return;
         }
     }
 
@@ -97,9 +124,10 @@ private:
     int64_t blocks_ = 0, failed_ = 0;
     std::atomic<int64_t> next_{0};
     std::exception_ptr error_;
-    int wanted_ = 0, running_ = 0;
-    uint64_t generation_ = 0;
-    bool stop_ = false;
+    int wanted_ = 0;
+    std::atomic<int> running_{0};
+    std::atomic<uint64_t> generation_{0};
+    std::atomic<bool> stop_{false}, patient_{false};
 };
 
 // The pool of this process. Never destroyed: a child after a fork could not join its parent's threads, and at exit

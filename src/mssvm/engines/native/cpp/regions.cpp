@@ -182,7 +182,11 @@ MSSVM_API mssvm_messages_relabel(const RelabelCall *record) {
         w.check();
         check_instances(w, call.instances);
         require(call.states.size == w.state_ptr.size - 1 && call.free.size == call.states.size, "one state a variable.");
+        require(call.unary.size == w.state_ptr[call.states.size], "one score for every state.");
         require(call.sent.size == w.message_at[w.scope.size], "one message for every slot.");
+        for (int64_t i = 0; i < call.states.size; ++i) require(w.card(i) <= w.widest, "a variable has more than the most states.");
+        for (int64_t f = 0; f < w.table_at.size; ++f)
+            require(w.table_at[f] + w.table_size(f) <= call.tables.size, "a table lies outside the batch.");
         require(call.moved.size == call.instances.size, "one flag for every instance named.");
         parallel_for(call.instances.size, int(call.threads), [&](int64_t k) {
             Regions regions(call);

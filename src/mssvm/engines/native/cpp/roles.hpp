@@ -20,8 +20,21 @@
 
 namespace mssvm {
 
+// What a position does in the lanes, and how many rows there are.
+template <class V> struct Role {
+    unsigned here, opens, ends, cold, times;
+    unsigned given;      // not a free output, but closed: it has one state
+    int rows;            // of its belief
+    int sent;            // rows of its message
+    int brought;         // rows that its message brings its parent
+
+    // Of hidden variables among hidden variables, in all lanes: constants, for which little code is left.
+    static constexpr Role plain() { return {full<V>, 0, 0, 0, full<V>, 0, 1, 1, 1}; }
+    bool operator==(const Role &) const = default;
+};
+
 // A position of a forest, and its message to its parent. `forest.hpp` has the mathematics of u, e, b, t and s.
-template <class V> struct Node {
+template <class V> struct Node : Role<V> {
     int parent;          // -1: the position above all roots
     int k, c;            // its states x, and those of its parent, z
     int slot;            // -1: no table
@@ -29,12 +42,8 @@ template <class V> struct Node {
     Table table;
     int kids, kids_end;  // in `Roles::kids`
 
-    unsigned here, opens, ends, cold, times;
-    unsigned given;      // not a free output, but closed: it has one state
-    int rows;            // of its belief
-    int sent;            // rows of its message
-    int brought;         // rows that its message brings its parent
     bool ready;          // no message is added to its scores
+    bool plain;          // it and the messages that it gets are `Role::plain`
 
     V scale;             // of the message
     V row;               // at eps_y = 0, the best row of its belief
@@ -46,6 +55,7 @@ template <class V> struct Node {
     V *s;                // (row, z) message, then the derivative by it
     V *norm;             // (z) of a message that is added to scores
 
+    V pair_at(V x, V z) const { return flip ? z * double(k) + x : x * double(c) + z; }
     V *pair(V *pairs, int x, int z) const { return pairs + (flip ? z * k + x : x * c + z); }
 };
 
@@ -162,6 +172,7 @@ private:
             node.rows = 1;
             with_rows[p] = node.opens;
             node.ready = f_.eps_y > 0 || node.cold != full<V>;
+            node.plain = true;
             for (int i = node.kids; i < node.kids_end; ++i) {
                 Node<V> &below = kid(i);
                 unsigned carries = with_rows[kids[i]] & below.times;
@@ -173,8 +184,11 @@ private:
                     below.brought = 1;
                 }
                 if (below.here & ~below.times) node.ready = false;
+                node.plain &= below.times == full<V> && below.brought == 1;
             }
             node.sent = node.opens ? std::max(node.rows, node.k) : node.rows;
+            node.brought = 1;  // until its parent says more
+            node.plain &= static_cast<const Role<V> &>(node) == Role<V>::plain();
         }
     }
 

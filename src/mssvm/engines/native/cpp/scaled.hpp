@@ -21,7 +21,7 @@ namespace mssvm {
 
 constexpr double TRUSTED = 1e-290;
 // Messages that are multiplied afresh for a cavity; with more, one is divided out of the product of all, which is kept.
-constexpr int MOST_OTHERS = 14;
+constexpr int MOST_OTHERS = 5;
 // States up to which an update is made for a number of states; with more, one instance has vectors along a row of a table,
 // and an update is made for a number of vectors.
 template <class V> constexpr int largest_square = std::is_same_v<V, double> ? 7 : 8;
@@ -72,10 +72,8 @@ struct Graph {
     template <class V> void build(const Wiring &w, int64_t b) {
         int64_t first = w.var_ptr[b], first_slot = w.first_slot(b);
         n_vars = w.var_ptr[b + 1] - first;
-        steps.clear();
-        hubs.clear();
-        others.clear();
         lay_out<V>(w, b);
+        steps.reserve(w.factor_ptr[b + 1] - w.factor_ptr[b]);
         for (int64_t i = first; i < first + n_vars; ++i) {
             if (w.degree(i) - 1 <= MOST_OTHERS) continue;
             hubs.push_back({state_place[i - first], int32_t(w.card(i)), int32_t(others.size()), int32_t(w.degree(i))});
@@ -98,9 +96,6 @@ private:
     }
 
     template <class V> void lay_out(const Wiring &w, int64_t b) {
-        widest = 1;
-        entries = 0;
-        padded = false;
         bool many = std::is_same_v<V, double> && w.end_slot(b) - w.first_slot(b) > MANY_FACTORS * n_vars;
         largest = many ? LARGEST_SQUARE_OF_MANY : largest_square<V>;
         for (int64_t f = w.factor_ptr[b]; f < w.factor_ptr[b + 1]; ++f) {
@@ -108,10 +103,6 @@ private:
             padded |= std::is_same_v<V, double> && shape_of<V>(w, w.scope_ptr[f]) <= 0;
         }
         int64_t unit = padded ? L : 1;
-        state_place.clear();
-        message_place.clear();
-        n_states = 0;
-        n_messages = 0;
         for (int64_t i = w.var_ptr[b]; i < w.var_ptr[b + 1]; ++i) {
             widest = std::max(widest, w.card(i));
             state_place.push_back(int32_t(n_states));
@@ -143,14 +134,22 @@ private:
 
 // --- one factor -------------------------------------------------------------------------------------------------------
 
-// What an update reads and writes. `from` and `to` are the same messages unless all change at once.
-template <class V> struct Lanes {
+// What an update reads and writes. `from` and `to` are the same messages unless all change at once. Numbers lie in memory
+// as Items: V themselves, or one by one, then those of the next state are so far `apart`.
+template <class V, class Item = V> struct Lanes {
     const double *tables;
-    const V *psi, *from;
-    V *to, *product, *room;
+    const Item *psi, *from;
+    Item *to, *product;
+    V *room;
     const int32_t *others;
     double damping;
     bool keep_products, look;
+    int64_t apart = 1;
+
+    template <class Number> Number *of_state(Number *first, int x) const {
+        if constexpr (std::is_same_v<V, Item>) return first + x;
+        else return first + x * apart;
+    }
 };
 
 // The largest rise and fall of a probability, the largest change of a logarithm, the smallest number relied on.
@@ -180,7 +179,7 @@ template <class W, class V> INLINE W read(const V *from) {
 }
 template <class W> INLINE W only(int count, W value, W other) {
     if constexpr (std::is_same_v<W, Vec>)
-        if (count < L) return pick((1u << count) - 1, value, other);
+        if (count < L) return first_lanes(count, value, other);
     return value;
 }
 template <class W, class V> INLINE void write(V *to, W value) {
@@ -200,28 +199,30 @@ template <int K, class V, class Part> INLINE void each_state(int k, Part part) {
     }
 }
 
-template <int K, bool plain, class V> INLINE void cavity(const Lanes<V> &lanes, const End &end, int k, V *n) {
+template <int K, bool plain, class V, class Item>
+INLINE void cavity(const Lanes<V, Item> &lanes, const End &end, int k, V *n) {
     using W = Wide<K, V>;
+    auto of_state = [&](const Item *first, int x) ALWAYS { return read<W>(lanes.of_state(first, x)); };
     if (!plain && end.count < 0) {
-        const V *all_of_them = lanes.product + end.state, *own = lanes.from + end.message;
+        const Item *all_of_them = lanes.product + end.state, *own = lanes.from + end.message;
         each_state<K, V>(k, [&](int x, int count) {
-            write(n + x, only(count, read<W>(all_of_them + x) / read<W>(own + x), W{}));  // zero by zero
+            write(n + x, only(count, of_state(all_of_them, x) / of_state(own, x), W{}));  // zero by zero
         });
         return;
     }
-    const V *psi = lanes.psi + end.state;
+    const Item *psi = lanes.psi + end.state;
     const int32_t *others = lanes.others + end.others;
     if constexpr (along_rows<K, V>) {
         each_state<K, V>(k, [&](int x, int) {
-            W product = read<W>(psi + x);
-            for (int o = 0; o < end.count; ++o) product *= read<W>(lanes.from + others[o] + x);
+            W product = of_state(psi, x);
+            for (int o = 0; o < end.count; ++o) product *= of_state(lanes.from + others[o], x);
             write(n + x, product);
         });
     } else {
-        each_state<K, V>(k, [&](int x, int) { n[x] = psi[x]; });
+        each_state<K, V>(k, [&](int x, int) { n[x] = of_state(psi, x); });
         for (int o = 0; o < end.count; ++o) {
-            const V *other = lanes.from + others[o];
-            each_state<K, V>(k, [&](int x, int) { n[x] *= other[x]; });
+            const Item *other = lanes.from + others[o];
+            each_state<K, V>(k, [&](int x, int) { n[x] *= of_state(other, x); });
         }
     }
 }
@@ -382,12 +383,14 @@ template <class V, class W> INLINE V summed(W x) {
 
 // Normalise, damp and write one message, except in the lanes where it is `fixed`. `plain`: no damping, no such lanes, no
 // products to keep, no look at logarithms.
-template <bool plain, int K, class V>
-INLINE void finish(Lanes<V> &lanes, Marks<Wide<K, V>> &marks, const End &end, const V *n, V *to, int card, unsigned fixed) {
+template <bool plain, int K, class V, class Item>
+INLINE void finish(
+    Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const End &end, const V *n, V *to, int card, unsigned fixed) {
     using W = Wide<K, V>;
     const int k = K ? K : card;
-    const V *old = lanes.from + end.message;
-    V *out = lanes.to + end.message;
+    const Item *old = lanes.from + end.message;
+    Item *out = lanes.to + end.message;
+    auto of_state = [&](const Item *first, int x) ALWAYS { return read<W>(lanes.of_state(first, x)); };
     W total{}, low = all<W>(1.0);
     each_state<K, V>(k, [&](int x, int count) {
         W v = only(count, read<W>(to + x), W{});
@@ -399,7 +402,7 @@ INLINE void finish(Lanes<V> &lanes, Marks<Wide<K, V>> &marks, const End &end, co
     if (!plain && lanes.damping > 0.0) {
         total = W{};
         each_state<K, V>(k, [&](int x, int count) {
-            W v = read<W>(to + x) * scale, before = read<W>(old + x);
+            W v = read<W>(to + x) * scale, before = of_state(old, x);
             low = smaller(only(count, v * before, all<W>(1.0)), low);
             W mean = only(count, damped(v, before, lanes.damping), W{});
             total += mean;
@@ -413,23 +416,23 @@ INLINE void finish(Lanes<V> &lanes, Marks<Wide<K, V>> &marks, const End &end, co
     bool keep_product = !plain && lanes.keep_products && end.count < 0;
     W rise = marks.rise, fall = marks.fall;
     each_state<K, V>(k, [&](int x, int count) {
-        W v = read<W>(to + x) * scale, before = read<W>(old + x);
+        W v = read<W>(to + x) * scale, before = of_state(old, x);
         if constexpr (!plain && std::is_same_v<W, V>)
             if (fixed) v = pick(fixed, before, v);
         W moved = v - before;
-        write(out + x, v);
+        write(lanes.of_state(out, x), v);
         rise = larger(moved, rise);
         fall = smaller(moved, fall);
         if (plain) return;
         if (lanes.look)  // behind the last state zero by one
             marks.log_change = larger(absolute(moved) / only(count, smaller(v, before), all<W>(1.0)), marks.log_change);
         if (!keep_product) return;
-        V *product = lanes.product + end.state + x;
+        Item *product = lanes.of_state(lanes.product + end.state, x);
         W all_of_them = read<W>(n + x) * v;
         // What is lost of a product that underflows would be divided by a small message later.
-        marks.least = smaller(read<W>(lanes.psi + end.state + x) > 0.0 ? all_of_them : all<W>(1.0), marks.least);
+        marks.least = smaller(of_state(lanes.psi + end.state, x) > 0.0 ? all_of_them : all<W>(1.0), marks.least);
         if constexpr (std::is_same_v<W, V>)
-            if (fixed) all_of_them = pick(fixed, *product, all_of_them);
+            if (fixed) all_of_them = pick(fixed, read<W>(product), all_of_them);
         write(product, all_of_them);
     });
     marks.rise = rise;
@@ -444,9 +447,9 @@ template <class V> INLINE Roles roles_of(unsigned role_i, unsigned role_j) {
 }
 
 // Both messages of a factor. `role_i`, `role_j`: lanes in which i and j are maximal.
-template <class V, int K, Roles roles, bool plain>
+template <class V, int K, Roles roles, bool plain, class Item>
 INLINE void update(
-    Lanes<V> &lanes, Marks<Wide<K, V>> &marks, const Step &step, unsigned role_i, unsigned role_j, unsigned fixed) {
+    Lanes<V, Item> &lanes, Marks<Wide<K, V>> &marks, const Step &step, unsigned role_i, unsigned role_j, unsigned fixed) {
     const int ki = K ? K : step.i.card, kj = K ? K : step.j.card, size = K ? K : (std::max(ki, kj) + L - 1) / L * L;
     V local[K ? 4 * K : 1];
     V *n_i = K ? local : lanes.room;
@@ -487,6 +490,11 @@ INLINE void update(
 // States in C vectors; what is behind the last one is zero in potentials, messages and cavities.
 template <int C> using States = Vec[C];
 
+// `only` of vector c: all before the last one are full.
+template <int C> INLINE Vec only_states(int c, int card, Vec value, Vec other) {
+    return c + 1 < C ? value : first_lanes(card - c * L, value, other);
+}
+
 template <int C, class Part> INLINE void each_vector(Part part) {
     unrolled<C>([&](int c) ALWAYS { part(c, c * L); });
 }
@@ -495,7 +503,7 @@ template <int C> INLINE void cavity(const Lanes<double> &lanes, const End &end, 
     if (end.count < 0) {
         const double *all_of_them = lanes.product + end.state, *own = lanes.from + end.message;
         each_vector<C>([&](int c, int x) ALWAYS {
-            n[c] = only(end.card - x, read<Vec>(all_of_them + x) / read<Vec>(own + x), Vec{});  // zero by zero
+            n[c] = only_states<C>(c, end.card, read<Vec>(all_of_them + x) / read<Vec>(own + x), Vec{});  // zero by zero
         });
         return;
     }
@@ -507,8 +515,9 @@ template <int C> INLINE void cavity(const Lanes<double> &lanes, const End &end, 
     }
 }
 
-// Messages before they are normalised, to i and to j if wanted: every row of the table is read once for both.
-template <Product kind, bool want_i, bool want_j, int C>
+// Messages before they are normalised, to i and to j if wanted: every row of the table is read once for both. i has no
+// more than C * rows states.
+template <Product kind, bool want_i, bool want_j, int C, int rows = L>
 INLINE void products(const double *table, const Step &step, const States<C> &n_i, const States<C> &n_j, States<C> &to_i,
                      States<C> &to_j) {
     double number[C * L];  // a load spreads a number over a vector at no cost
@@ -520,9 +529,8 @@ INLINE void products(const double *table, const Step &step, const States<C> &n_i
     const double *row = table;
 #pragma GCC unroll 1
     for (int first = 0; first < C * L; first += L) {
-        Vec along[L];
-        unrolled<L>([&](int r) ALWAYS {
-            along[r] = Vec{};
+        Vec along[L] = {};
+        unrolled<rows>([&](int r) ALWAYS {
             if (first + r >= ki) return;
             Vec from_i = all<Vec>(number[first + r]);
             each_vector<C>([&](int c, int x) ALWAYS {
@@ -534,7 +542,7 @@ INLINE void products(const double *table, const Step &step, const States<C> &n_i
         });
         if (want_i) to_i[first / L] = kind == Product::SUM ? sums(along) : maxima(along);
     }
-    each_vector<C>([&](int c, int x) ALWAYS { to_j[c] = only(kj - x, to_j[c], Vec{}); });
+    each_vector<C>([&](int c, int) ALWAYS { to_j[c] = only_states<C>(c, kj, to_j[c], Vec{}); });
 }
 
 // The first state of the largest cavity times message.
@@ -556,38 +564,39 @@ template <int C> INLINE void finish(Lanes<double> &lanes, Marks<Vec> &marks, con
                                     const States<C> *const (&n)[2], States<C> *const (&to)[2]) {
     Vec total[2] = {}, low = all<Vec>(1.0);
     for (int e : {0, 1})
-        each_vector<C>([&](int c, int x) ALWAYS {
+        each_vector<C>([&](int c, int) ALWAYS {
             Vec v = (*to[e])[c];
             total[e] += v;
-            low = smaller(only(ends[e]->card - x, v, all<Vec>(1.0)), low);
+            low = smaller(only_states<C>(c, ends[e]->card, v, all<Vec>(1.0)), low);
         });
-    Vec scale = 1.0 / sums(total[0], total[1]);
+    Vec inverse = 1.0 / sums(total[0], total[1]), scale[2] = {doubled<0>(inverse), doubled<1>(inverse)};
     if (lanes.damping > 0.0) {
         for (int e : {0, 1}) {
             const double *old = lanes.from + ends[e]->message;
             Vec sum{};
             each_vector<C>([&](int c, int x) ALWAYS {
                 Vec v = (*to[e])[c] * scale[e], before = read<Vec>(old + x);
-                low = smaller(only(ends[e]->card - x, v * before, all<Vec>(1.0)), low);
-                (*to[e])[c] = only(ends[e]->card - x, damped(v, before, lanes.damping), Vec{});
+                low = smaller(only_states<C>(c, ends[e]->card, v * before, all<Vec>(1.0)), low);
+                (*to[e])[c] = only_states<C>(c, ends[e]->card, damped(v, before, lanes.damping), Vec{});
                 sum += (*to[e])[c];
             });
             total[e] = sum;
         }
-        scale = 1.0 / sums(total[0], total[1]);
+        inverse = 1.0 / sums(total[0], total[1]);
+        scale[0] = doubled<0>(inverse);
+        scale[1] = doubled<1>(inverse);
     }
     marks.least = smaller(low, marks.least);
     for (int e : {0, 1}) {
         const End &end = *ends[e];
         const double *old = lanes.from + end.message;
-        Vec factor = all<Vec>(scale[e]);
         each_vector<C>([&](int c, int x) ALWAYS {
-            Vec v = (*to[e])[c] * factor, before = read<Vec>(old + x), moved = v - before;
+            Vec v = (*to[e])[c] * scale[e], before = read<Vec>(old + x), moved = v - before;
             write(lanes.to + end.message + x, v);
             marks.rise = larger(moved, marks.rise);
             marks.fall = smaller(moved, marks.fall);
             if (lanes.look) {
-                Vec least = only(end.card - x, smaller(v, before), all<Vec>(1.0));
+                Vec least = only_states<C>(c, end.card, smaller(v, before), all<Vec>(1.0));
                 marks.log_change = larger(absolute(moved) / least, marks.log_change);
             }
             if (!lanes.keep_products || end.count >= 0) return;
@@ -607,11 +616,12 @@ INLINE void update(Lanes<double> &lanes, Marks<Vec> &marks, const Step &step, bo
     cavity<C>(lanes, step.j, n_j);
     if constexpr (roles != Roles::MIXED) {
         constexpr Product kind = roles == Roles::SUMS ? Product::SUM : Product::MAX;
-        products<kind, true, true, C>(table, step, n_i, n_j, to_i, to_j);
+        if (C == 1 && step.i.card <= L / 2) products<kind, true, true, C, L / 2>(table, step, n_i, n_j, to_i, to_j);
+        else products<kind, true, true, C>(table, step, n_i, n_j, to_i, to_j);
     } else if (i_is_maximal) {
         products<Product::SUM, true, false, C>(table, step, n_i, n_j, to_i, to_j);
         const double *row = table + best_state<C>(marks, n_i, to_i, step.i.card) * step.j.card;
-        each_vector<C>([&](int c, int x) ALWAYS { to_j[c] = only(step.j.card - x, read<Vec>(row + x), Vec{}); });
+        each_vector<C>([&](int c, int x) ALWAYS { to_j[c] = only_states<C>(c, step.j.card, read<Vec>(row + x), Vec{}); });
     } else {
         products<Product::SUM, false, true, C>(table, step, n_i, n_j, to_i, to_j);
         const double *column = table + best_state<C>(marks, n_j, to_j, step.j.card);
@@ -631,10 +641,10 @@ struct Words {
 };
 
 // Updates factors from `step` on while they are of shape K with such roles; returns the first one that is not.
-template <class V, int K, Roles roles, bool plain>
-const Step *update_while(
-    const Lanes<V> &given, Marks<V> &sofar, const Step *step, const Step *end, int direction, const Words &words) {
-    Lanes<V> lanes = given;
+template <class V, class Item, int K, Roles roles, bool plain>
+const Step *update_while(const Lanes<V, Item> &given, Marks<V> &sofar, const Step *step, const Step *end, int direction,
+                         const Words &words) {
+    Lanes<V, Item> lanes = given;
     Marks<Wide<K, V>> marks;
     for (; step != end; step += direction) {
         unsigned role_i = words.role[step->i.variable], role_j = words.role[step->j.variable], fixed = 0;
@@ -650,23 +660,23 @@ const Step *update_while(
     return step;
 }
 
-template <class V> using Update = const Step *(*)(const Lanes<V> &, Marks<V> &, const Step *, const Step *, int, const Words &);
+template <class V, class Item>
+using Update = const Step *(*)(const Lanes<V, Item> &, Marks<V> &, const Step *, const Step *, int, const Words &);
 
-template <class V, Roles roles, bool plain, int K = largest_square<V>> Update<V> update_for(int shape) {
+template <class V, class Item, Roles roles, bool plain, int K = largest_square<V>> Update<V, Item> update_for(int shape) {
     if constexpr (K < -most_vectors<V>) {
         return nullptr;
     } else {
         // With vectors along rows, what `plain` spares counts for little.
-        if (shape == K) return update_while<V, K, roles, plain && K >= 0>;
-        return update_for<V, roles, plain, K == 2 ? 0 : K - 1>(shape);
+        if (shape == K) return update_while<V, Item, K, roles, plain && K >= 0>;
+        return update_for<V, Item, roles, plain, K == 2 ? 0 : K - 1>(shape);
     }
 }
 
-template <class V> Update<V> update_for(int shape, Roles roles, bool plain) {
-    if (roles == Roles::SUMS) return plain ? update_for<V, Roles::SUMS, true>(shape) : update_for<V, Roles::SUMS, false>(shape);
-    if (roles == Roles::MAXIMA)
-        return plain ? update_for<V, Roles::MAXIMA, true>(shape) : update_for<V, Roles::MAXIMA, false>(shape);
-    return plain ? update_for<V, Roles::MIXED, true>(shape) : update_for<V, Roles::MIXED, false>(shape);
+template <class V, class Item, bool plain> Update<V, Item> update_for(int shape, Roles roles) {
+    if (roles == Roles::SUMS) return update_for<V, Item, Roles::SUMS, plain>(shape);
+    if (roles == Roles::MAXIMA) return update_for<V, Item, Roles::MAXIMA, plain>(shape);
+    return update_for<V, Item, Roles::MIXED, plain>(shape);
 }
 
 // --- many factors -----------------------------------------------------------------------------------------------------
@@ -676,36 +686,37 @@ public:
     static constexpr int lanes = Of<V>::lanes;
 
     Probabilities() {
-        for (int plain : {0, 1})
-            for (Roles roles : {Roles::SUMS, Roles::MAXIMA, Roles::MIXED})
-                for (int shape = -most_vectors<V>; shape <= largest_square<V>; ++shape)
-                    updates_[plain][int(roles)][shape + most_vectors<V>] = update_for<V>(shape, roles, plain != 0);
+        for (Roles roles : {Roles::SUMS, Roles::MAXIMA, Roles::MIXED})
+            for (int shape = -most_vectors<V>; shape <= largest_square<V>; ++shape) {
+                updates_[0][int(roles)][shape + most_vectors<V>] = update_for<V, V, false>(shape, roles);
+                updates_[1][int(roles)][shape + most_vectors<V>] = update_for<V, V, true>(shape, roles);
+            }
     }
 
-    // For the graph of instance b. Memory stays with the thread from call to call.
-    void prepare(const Wiring &wiring, const RunArrays &run, const Sweeping &how, int64_t b) {
+    // Memory stays with the thread from call to call.
+    void prepare(const Wiring &wiring, const Graph &graph, const RunArrays &run, const Sweeping &how) {
         w_ = &wiring;
+        graph_ = &graph;
         run_ = &run;
         how_ = &how;
-        graph_.build<V>(wiring, b);
         // Vectors of states may end behind the last one.
-        psi_.resize(graph_.n_states + L);
-        messages_.resize(graph_.n_messages + L);
-        next_.resize(how.flooding ? graph_.n_messages + L : 0);
-        product_.resize(graph_.hubs.empty() ? 0 : graph_.n_states + L);
-        room_.resize(8 * (graph_.widest + L));
-        if (graph_.padded) {
+        psi_.resize(graph_->n_states + L);
+        messages_.resize(graph_->n_messages + L);
+        next_.resize(how.flooding ? graph_->n_messages + L : 0);
+        product_.resize(graph_->hubs.empty() ? 0 : graph_->n_states + L);
+        room_.resize(8 * (graph_->widest + L));
+        if (graph_->padded) {
             std::fill(psi_.begin(), psi_.end(), V{});
             std::fill(messages_.begin(), messages_.end(), V{});
             std::fill(product_.begin(), product_.end(), V{});
         }
-        roles_.assign(graph_.n_vars, 0);
-        held_.assign(run.held.empty() ? 0 : graph_.n_vars, 0);
+        roles_.assign(graph_->n_vars, 0);
+        held_.assign(run.held.empty() ? 0 : graph_->n_vars, 0);
         idle_ = full<V>;
         first_ = true;
     }
 
-    int64_t at_a_time(int64_t) const { return std::max<int64_t>(1, int64_t(WORK_AT_A_TIME / double(graph_.entries + 1))); }
+    int64_t at_a_time(int64_t) const { return std::max<int64_t>(1, int64_t(WORK_AT_A_TIME / double(graph_->entries + 1))); }
 
     void load(unsigned joined, const int64_t *who) {
         const double *psi[lanes], *messages[lanes];
@@ -720,38 +731,38 @@ public:
             psi[k] = run_->potential.data + w_->first_state(b);
             messages[k] = run_->messages.data + w_->first_message(b);
             if (!(filled >> k & 1)) continue;
-            for (int64_t i = 0; i < graph_.n_vars; ++i) {
+            for (int64_t i = 0; i < graph_->n_vars; ++i) {
                 int64_t v = w_->var_ptr[b] + i;
                 mark(roles_[i], k, how_->maximal(v));
                 if (!held_.empty()) mark(held_[i], k, run_->held[v]);
             }
         }
         if constexpr (lanes == 1) {
-            spread_out(psi[0], graph_.state_place, graph_.n_states, w_->state_ptr.data + w_->var_ptr[who[0]], psi_.data());
+            spread_out(psi[0], graph_->state_place, graph_->n_states, w_->state_ptr.data + w_->var_ptr[who[0]], psi_.data());
             const int64_t *at = w_->message_at.data + w_->first_slot(who[0]);
-            spread_out(messages[0], graph_.message_place, graph_.n_messages, at, messages_.data());
+            spread_out(messages[0], graph_->message_place, graph_->n_messages, at, messages_.data());
         } else {
-            gather_some(psi, graph_.n_states, psi_.data(), filled);
-            gather_some(messages, graph_.n_messages, messages_.data(), filled);
+            gather_some(psi, graph_->n_states, psi_.data(), filled);
+            gather_some(messages, graph_->n_messages, messages_.data(), filled);
         }
         if (how_->flooding) next_ = messages_;
         idle_ &= ~joined;
     }
 
     void sweep(bool reverse, bool look) {
-        const int64_t n = int64_t(graph_.steps.size());
+        const int64_t n = int64_t(graph_->steps.size());
         bool flooding = how_->flooding;
         Marks<V> marks;
         marks.least = collect();
         Lanes<V> state{how_->scaled_tables.data, psi_.data(), messages_.data(), flooding ? next_.data() : messages_.data(),
-                       product_.data(), room_.data(), graph_.others.data(), how_->damping, !flooding, look};
-        bool plain = how_->damping == 0.0 && !look && graph_.hubs.empty() && held_.empty();
+                       product_.data(), room_.data(), graph_->others.data(), how_->damping, !flooding, look};
+        bool plain = how_->damping == 0.0 && !look && graph_->hubs.empty() && held_.empty();
         Words words{roles_.data(), held_.empty() ? nullptr : held_.data(), idle_};
-        const Step *first = graph_.steps.data(), *last = first + n - 1;
+        const Step *first = graph_->steps.data(), *last = first + n - 1;
         const Step *step = reverse ? last : first, *end = reverse ? first - 1 : last + 1;
         while (step != end) {
             Roles roles = roles_of<V>(roles_[step->i.variable], roles_[step->j.variable]);
-            Update<V> update = updates_[plain][int(roles)][step->shape + most_vectors<V>];
+            Update<V, V> update = updates_[plain][int(roles)][step->shape + most_vectors<V>];
             step = update(state, marks, step, end, reverse ? -1 : 1, words);
         }
         if (flooding) std::swap(messages_, next_);
@@ -770,10 +781,10 @@ public:
             messages[k] = done >> k & 1 ? run_->messages.data + w_->first_message(who[k]) : nullptr;
         if constexpr (lanes == 1) {
             const int64_t *at = w_->message_at.data + w_->first_slot(who[0]);
-            for (size_t s = 0; s < graph_.message_place.size(); ++s)
-                std::copy_n(messages_.data() + graph_.message_place[s], at[s + 1] - at[s], messages[0] + at[s] - at[0]);
+            for (size_t s = 0; s < graph_->message_place.size(); ++s)
+                std::copy_n(messages_.data() + graph_->message_place[s], at[s + 1] - at[s], messages[0] + at[s] - at[0]);
         } else {
-            scatter_some(messages_.data(), graph_.n_messages, messages, done);
+            scatter_some(messages_.data(), graph_->n_messages, messages, done);
         }
     }
 
@@ -793,9 +804,9 @@ public:
         for (int k = 0; k < lanes; ++k)
             if (who_of >> k & 1) some = who[k];
         int64_t n_mu = 0;
-        for (const Step &step : graph_.steps)
+        for (const Step &step : graph_->steps)
             n_mu = std::max(n_mu, mu_at(step, some) + int64_t(step.i.card) * step.j.card);
-        mu_unary_.assign(wanted ? graph_.n_states : 0, V{});
+        mu_unary_.assign(wanted ? graph_->n_states : 0, V{});
         mu_tables_.assign(wanted ? n_mu : 0, V{});
         least_ = all<V>(1.0);
         V total = variable_beliefs(some) + factor_beliefs(some);
@@ -804,9 +815,9 @@ public:
             int64_t b = who[k];
             out.value[b] = trusted(k) ? lane(total, k) + tops(b, out) : std::nan("");
             if (!wanted || !trusted(k)) continue;
-            for (int64_t i = 0; i < graph_.n_vars; ++i) {
+            for (int64_t i = 0; i < graph_->n_vars; ++i) {
                 double *to = out.mu_unary.data + w_->state_ptr[w_->var_ptr[b] + i];
-                for (int64_t x = 0; x < w_->card(w_->var_ptr[b] + i); ++x) to[x] += lane(mu_unary_[graph_.state_place[i] + x], k);
+                for (int64_t x = 0; x < w_->card(w_->var_ptr[b] + i); ++x) to[x] += lane(mu_unary_[graph_->state_place[i] + x], k);
             }
             double *to = out.mu_tables.data + w_->mu_at[w_->factor_ptr[b]];
             for (int64_t e = 0; e < n_mu; ++e) to[e] += lane(mu_tables_[e], k);
@@ -839,12 +850,12 @@ private:
     V variable_beliefs(int64_t b) {
         V total{};
         for (int64_t i = w_->var_ptr[b]; i < w_->var_ptr[b + 1]; ++i) {
-            int64_t card = w_->card(i), at = graph_.state_place[i - w_->var_ptr[b]];
+            int64_t card = w_->card(i), at = graph_->state_place[i - w_->var_ptr[b]];
             V z{};
             for (int64_t x = 0; x < card; ++x) {
                 V g = psi_[at + x];
                 for (int64_t k = w_->near_ptr[i]; k < w_->near_ptr[i + 1]; ++k)
-                    g *= messages_[graph_.message_place[w_->near[k] - w_->first_slot(b)] + x];
+                    g *= messages_[graph_->message_place[w_->near[k] - w_->first_slot(b)] + x];
                 room_[x] = g;
                 z += g;
             }
@@ -863,19 +874,18 @@ private:
         state.psi = psi_.data();
         state.from = messages_.data();
         state.product = product_.data();
-        state.others = graph_.others.data();
-        for (const Step &step : graph_.steps) {
+        state.others = graph_->others.data();
+        for (const Step &step : graph_->steps) {
             int ki = step.i.card, kj = step.j.card;
             V *n_i = room_.data(), *n_j = n_i + (ki + L - 1) / L * L;
             cavity<0, false>(state, step.i, ki, n_i);
             cavity<0, false>(state, step.j, kj, n_j);
             const double *table = how_->scaled_tables.data + step.table;
-            V z{};
-            for (int r = 0; r < ki; ++r) {
-                V row{};
-                for (int c = 0; c < kj; ++c) row += table[r * kj + c] * n_j[c];
-                z += row * n_i[r];
-            }
+            V z{}, *to_j = n_j + (kj + L - 1) / L * L;  // column by column: sums that do not wait for one another
+            for (int c = 0; c < kj; ++c) to_j[c] = table[c] * n_i[0];
+            for (int r = 1; r < ki; ++r)
+                for (int c = 0; c < kj; ++c) to_j[c] += table[r * kj + c] * n_i[r];
+            for (int c = 0; c < kj; ++c) z += to_j[c] * n_j[c];
             least_ = smaller(z, least_);
             total += how_->unit * log(z);
             if (mu_unary_.empty()) continue;
@@ -894,19 +904,29 @@ private:
     // The products of all messages to hubs, afresh for every sweep so that nothing drifts; returns the smallest.
     V collect() {
         V least = all<V>(1.0);
-        for (const Hub &hub : graph_.hubs)
-            for (int x = 0; x < hub.card; ++x) {
-                V total = psi_[hub.state + x];
-                for (int o = 0; o < hub.count; ++o) total *= messages_[graph_.others[hub.messages + o] + x];
-                product_[hub.state + x] = total;
-                least = smaller(psi_[hub.state + x] > 0.0 ? total : all<V>(1.0), least);
-            }
+        for (const Hub &hub : graph_->hubs) {
+            if (graph_->padded) collect<Wide<0, V>>(hub, least);
+            else collect<V>(hub, least);
+        }
         return least;
+    }
+    template <class W> void collect(const Hub &hub, V &least) {
+        constexpr int step = std::is_same_v<W, V> ? 1 : L;
+        W low = all<W>(1.0);
+        for (int x = 0; x < hub.card; x += step) {
+            W psi = read<W>(psi_.data() + hub.state + x), total = psi;
+            for (int o = 0; o < hub.count; ++o)
+                total *= read<W>(messages_.data() + graph_->others[hub.messages + o] + x);
+            write(product_.data() + hub.state + x, total);
+            low = smaller(psi > 0.0 ? total : all<W>(1.0), low);
+        }
+        if constexpr (std::is_same_v<W, V>) least = smaller(low, least);
+        else least = smaller(across_min(low), least);
     }
 
     // Numbers of one instance to their places; `at` says where those of every part begin.
     void spread_out(const double *from, const std::vector<int32_t> &place, int64_t n, const int64_t *at, double *to) const {
-        if (!graph_.padded) {
+        if (!graph_->padded) {
             std::copy_n(from, n, to);
             return;
         }
@@ -944,10 +964,10 @@ private:
     const Wiring *w_ = nullptr;
     const RunArrays *run_ = nullptr;
     const Sweeping *how_ = nullptr;
-    Graph graph_;
+    const Graph *graph_ = nullptr;
     std::vector<V, Aligned<V>> psi_, messages_, next_, product_, room_, mu_unary_, mu_tables_;
     std::vector<uint8_t> roles_, held_;
-    Update<V> updates_[2][3][most_vectors<V> + largest_square<V> + 1];
+    Update<V, V> updates_[2][3][most_vectors<V> + largest_square<V> + 1];
     V change_{}, log_change_{}, least_{};
     unsigned idle_ = 0;
     bool first_ = true;

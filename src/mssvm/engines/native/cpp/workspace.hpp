@@ -1,6 +1,6 @@
 // Memory of a thread.
 #pragma once
-#include <cstdlib>
+#include <cstddef>
 #include <memory>
 #include <new>
 
@@ -8,8 +8,9 @@ namespace mssvm {
 
 // Memory that a thread keeps between calls: the system takes longer to give it anew than a small pass runs.
 inline void *workspace(size_t bytes) {
+    constexpr std::align_val_t line{64};
     struct Free {
-        void operator()(void *p) const { std::free(p); }
+        void operator()(void *p) const { ::operator delete(p, line); }
     };
     thread_local std::unique_ptr<void, Free> room;
     thread_local size_t size = 0;
@@ -17,8 +18,7 @@ inline void *workspace(size_t bytes) {
         room.reset();
         size = 0;
         size_t wanted = (bytes + 63) / 64 * 64;
-        room.reset(std::aligned_alloc(64, wanted));
-        if (!room) throw std::bad_alloc();
+        room.reset(::operator new(wanted, line));  // Windows has no aligned_alloc
         size = wanted;
     }
     return room.get();

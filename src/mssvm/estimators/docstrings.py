@@ -1,0 +1,107 @@
+"""Docstrings of the members: each names its own parameters, and placeholders stand for the text that all share.
+
+``{structure}`` is the first parameter, ``{common}`` the parameters after a member's own and the attributes of a fitted
+estimator, ``{example}`` a line that fits and predicts.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, TypeVar
+
+STRUCTURE = """
+structure : Structure
+    What is labelled and how it hangs together; None is ``Chain()``.
+"""
+
+COMMON = """
+C : float
+    Weight of the data against the regulariser; a sum over instances, as in the paper.
+loss : None, "hamming", "zero" or a loss object
+    Delta; None is the member's own (Hamming, or none for likelihoods).
+solver : "auto", "lbfgs", "cccp", "bcfw", "cutting-plane", "subgradient", "adam" or a solver object
+    "auto" is L-BFGS with exact inference, for members with a maximum at temperatures that fall to where they
+    predict best ("lbfgs": further, to the minimum of the objective itself). With approximate inference it is
+    "bcfw" for members with a maximum where every label is known, otherwise "adam": subgradient descent with Adam's
+    rates and averaging ("subgradient" has AdaGrad's).
+inference : "auto", "exact", "decompose", "propagate", "toulbar2" or an inference object
+    "auto" is exact wherever ``memory_limit`` allows. Elsewhere it is "decompose" on graphs of pairs, a convergent
+    upper bound, which predicts what it trained, and "propagate", belief propagation, on other graphs and with solvers
+    other than L-BFGS; ``status_`` says which.
+    "toulbar2" (extra ``map``) maximises on loopy graphs, with proofs: for eps_y = eps_h = 0 (SSVM, LSSVM).
+engine : "auto", "native", "torch" or an engine object
+    What runs inference; results do not depend on it beyond rounding.
+device : None or a PyTorch device such as "cuda"
+    Short for ``engine=`` with the torch engine there; needs the extra ``torch``.
+init : "auto", "zeros", "random", "hcrf" or an array of weights
+    "auto" starts at zero, except weights of hidden variables, which start at small random values. "hcrf" starts
+    from a short likelihood fit, which helps members with a maximum when most labels are missing.
+n_init : int
+    Number of random starts; the lowest objective wins. Problems with one minimum are solved once.
+class_weight : None, "balanced" or a dict
+    Scales the loss of every site by the weight of its label. A likelihood has no loss, so there it scales
+    each instance by the mean weight of its labels.
+classes : iterable of labels
+    All classes, where y may lack some.
+missing_label : label
+    A value of y that stands for a missing label, beside ``MISSING``, None and NaN.
+decode : "map", "marginal" or "auto"
+    How ``predict`` and ``score`` decide by default: "map" takes the best output as a whole, hidden
+    variables eliminated at eps_h, for which the objective bounds the loss; "marginal" the labels of least expected
+    loss, for Hamming the most probable label of every site. "auto" is "marginal" for likelihoods (eps_y >= 1), and
+    with eps_h >= 1 where inference in training was approximate, else "map" (docs/decoding.md has the evidence).
+penalties : mapping of block of weights to strength
+    Other strengths of the regulariser than 1; 0 leaves a block free.
+l1_ratio : float
+    Share rho of absolute values in the regulariser, sum_j strength_j ((1 - rho) w_j^2 / 2 + rho |w_j|): 0 is the
+    paper's, 1 the lasso, between is the elastic net. Above 0 many weights become exactly 0, and the solver must
+    be L-BFGS, which "auto" then is.
+support : "all" or "seen"
+    "seen" leaves out, as zero, the weights of sparse or named features of a site for labels that the feature was
+    never seen with, as crfsuite does by default: a small part of the weights of a large vocabulary remains.
+max_iter, tol : int, float
+    Iterations and tolerance of a solver given by name; None is its own.
+memory_limit : int
+    Bytes that exact inference may use.
+n_jobs : int
+    Threads of an engine given by name; None is one, -1 all cores. Results do not depend on it.
+random_state : int, RandomState or None
+    Seed or generator of random starts and solvers.
+warm_start : bool
+    Start from the weights of the last fit, with its classes and features, and at the last temperature of L-BFGS.
+    There is no ``partial_fit``: the objective is a sum over all data, so fit all of them, starting from these weights.
+verbose : bool
+    Keep a line of progress on the terminal.
+
+Attributes
+----------
+classes_, coef_, n_features_in_, n_iter_, objective_
+history_ : record array, one row per recorded iteration (objective, gap, calls, seconds, temperatures, ...)
+status_ : str, how training ended and what inference it rests on, in a sentence
+training_ : dict of figures behind ``status_`` and ``diagnose()``
+temperatures_ : those of outputs and hidden variables in probabilities, (1, eps_h) unless calibrated
+"""
+
+EXAMPLE = """
+>>> ms.{name}(ms.Chain({hidden}), random_state=0).fit(X, y).predict(X)[0].tolist()
+['B', 'I', 'O']
+"""
+
+Class = TypeVar("Class", bound=type[Any])
+
+
+def documented(cls: Class) -> Class:
+    """Fill the placeholders in the docstring of an estimator (a class decorator)."""
+    if cls.__doc__ is None:  # python -OO
+        return cls
+    hidden = "hidden=2" if cls.member.hidden else ""
+    shared = {
+        "{structure}": STRUCTURE,
+        "{common}": COMMON,
+        "{example}": EXAMPLE.format(name=cls.__name__, hidden=hidden),
+    }
+    text = inspect.cleandoc(cls.__doc__)
+    for placeholder, paragraph in shared.items():
+        text = text.replace(placeholder, paragraph.strip())
+    cls.__doc__ = text
+    return cls

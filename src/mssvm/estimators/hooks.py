@@ -1,0 +1,115 @@
+"""What users attach to one call of ``fit``: callbacks, validation, checkpoints, a time limit, a line of progress."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import InitVar, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mssvm.core import checks
+from mssvm.core.arrays import Floats
+from mssvm.core.errors import InputError
+from mssvm.core.progress import ProgressLine, left
+from mssvm.estimators.prediction import Predictor
+from mssvm.optim import Callback, Checkpoint, Row, Validation
+
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Labelled data for early stopping: training ends after ``patience`` scores in a row without a new highest one,
+    taken every ``every`` iterations, and the weights with the highest score are kept.
+
+    ``hidden_sites`` is as in ``predict`` (``hidden`` is its old name, for one more release). Errors about the data are
+    raised inside the context ``naming()``, which can reword them.
+
+    >>> ms.HCRF(ms.Chain(), random_state=0).fit(X, y, validation=ms.HeldOut(X, y, patience=2)).score(X, y)
+    1.0
+    """
+
+    X: Any
+    y: Any
+    hidden_sites: Any = None
+    patience: int = 5
+    every: int = 1
+    naming: Context = nullcontext
+    hidden: InitVar[Any] = None
+
+    def __post_init__(self, hidden: Any) -> None:
+        if hidden is not None:
+            warnings.warn(
+                "HeldOut(hidden=) is called hidden_sites= now; the old name will go in the next release.",
+                FutureWarning,
+                stacklevel=3,
+            )
+            object.__setattr__(self, "hidden_sites", hidden)
+
+
+@dataclass(frozen=True, eq=False)
+class FitHooks:
+    """The hooks of one call of ``fit``; ``predictor`` decides the labels that are scored for early stopping."""
+
+    predictor: Predictor
+    callback: Callback | None = None
+    validation: HeldOut | Validation | tuple[Any, Any] | None = None
+    checkpoint: Checkpoint | str | Path | None = None
+    time_limit: float | None = None
+
+    def check(self) -> None:
+        """Raise ``InputError`` if a hook is of a type that ``fit`` does not take."""
+        if self.time_limit is not None:
+            checks.number(self.time_limit, "time_limit", above=0.0, unit=" of seconds")
+        if self.callback is not None and not callable(self.callback):
+            shown = checks.shown(self.callback)
+            raise InputError(f"callback must be a function of a row and the weights, got {shown}.")
+        if self.checkpoint is not None and not isinstance(self.checkpoint, Checkpoint):
+            checks.path(self.checkpoint, "checkpoint")
+        held = self.validation
+        pair = isinstance(held, (tuple, list)) and len(held) == 2
+        if held is not None and not pair and not isinstance(held, (HeldOut, Validation)):
+            raise InputError(f"validation must be a pair (X, y), HeldOut or Validation, got {checks.shown(held)}.")
+
+
+class TrainingLine:
+    """A callback that shows progress on one line of the terminal; ``begin`` is called at every start."""
+
+    def __init__(self, line: ProgressLine) -> None:
+        self.line = line
+        self._start = ""
+        self._most_iterations = 0
+        self._starts_left = 0
+        self._where: Callable[[], str] | None = None
+
+    def begin(self, most: int, start: int, n_starts: int, where: Callable[[], str] | None = None) -> None:
+        """A solver that stops after ``most`` iterations (0: unknown) begins at one of several starts; ``where``
+        describes the machines that work for it."""
+        self._where = where
+        self._start = f"start {start} of {n_starts}, " if n_starts > 1 else ""
+        self._most_iterations = most
+        self._starts_left = n_starts - start
+
+    def __call__(self, row: Row, w: Floats) -> None:
+        self.line.say(self.text(row))
+
+    def text(self, row: Row) -> str:
+        """One row of the trace, whose seconds count from the start of the first of several runs, as a line."""
+        rate = row.iteration / max(row.seconds, 1e-9)
+        text = f"{self._start}iteration {row.iteration}, {rate:.3g}/s, objective {row.objective:.6g}"
+        for name, value in (("gap", row.gap), ("gradient", row.gradient_norm)):
+            if np.isfinite(value):
+                text += f", {name} {value:.2g}"
+        if np.isfinite(row.converged) and row.converged < 1:
+            text += f", {row.converged:.0%} of inference converged"
+        text += f", temperatures {row.eps_y:g} and {row.eps_h:g}"
+        if self._most_iterations and row.iteration:
+            done = min(row.iteration / (self._most_iterations * (1 + self._starts_left)), 1.0)
+            text += f", at most {left(row.seconds, done)} left"
+        if self._where is None:
+            return text
+        return f"{text}, {self._where()}"

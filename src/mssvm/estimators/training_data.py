@@ -1,0 +1,186 @@
+"""Training data as the layers below see them: encoded X, labels, and both as the sample of a problem."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.potentials import Marginals, Term
+from mssvm.core.topology import mask_from_indices, spans
+from mssvm.data.labels import Labels, LabelVocabulary
+from mssvm.estimators.plan import TrainingPlan, class_weights, instance_weights, label_weights, mean_per_instance
+from mssvm.inference.base import Inference
+from mssvm.losses import Zero
+from mssvm.losses.base import inputs_for
+from mssvm.models.linear import LinearInputs, LinearModel
+from mssvm.models.partial import ActiveWeights, FixedWeights, has_optional_weights
+from mssvm.objectives.bound import BoundBlock
+from mssvm.objectives.sample import Sample
+from mssvm.objectives.summary import InferenceSummary
+from mssvm.objectives.training import TrainingProblem
+from mssvm.optim import Regulariser
+from mssvm.structures import Encoder
+from mssvm.structures.encoded import Encoded, to_sample
+
+P = TypeVar("P")
+"""The type of a problem: ``TrainingProblem``, or ``ShardedProblem`` on a cluster."""
+
+
+class Census(NamedTuple):
+    """Numbers of sites: in all, with labels, with several candidates; and of every class as a single label."""
+
+    sites: int
+    sites_labelled: int
+    sites_candidates: int
+    class_counts: list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class FittedData(ABC, Generic[P]):
+    """Training data with the labels and features learned from them, in memory or on a cluster."""
+
+    plan: TrainingPlan
+    encoder: Encoder
+    n_instances: int
+    census: Census
+
+    @property
+    def where(self) -> Callable[[], str] | None:
+        """A function that describes the machines which hold the data; None: this machine."""
+        return None
+
+    @abstractmethod
+    def pose(self, inference: Inference) -> P:
+        """The problem of these data."""
+
+    @abstractmethod
+    def look(self, problem: P, w: Floats) -> list[InferenceSummary]:
+        """Figures about inference in every block of the problem, at the weights w."""
+
+    def regulariser(self, taken: Callable[[Any], Any]) -> Regulariser:
+        """1/2 |w|^2, or with other strengths for the blocks named in ``penalties``, and a share of absolute values;
+        bounds are the structure's. ``taken`` leaves out the weights that training does not see."""
+        penalties = self.plan.penalties
+        ratio = self.plan.l1_ratio
+        nonnegative = self.encoder.weight_masks.nonnegative
+        bounded = taken(nonnegative) if nonnegative.any() else None
+        if penalties is None:
+            return Regulariser(1.0 - ratio, bounded, ratio)
+        if not hasattr(penalties, "items"):
+            raise InputError(f"penalties must map names of blocks of weights to strengths, got {penalties!r}.")
+        strengths = taken(self.encoder.layout.per_weight(dict(penalties)))
+        return Regulariser((1.0 - ratio) * strengths, bounded, ratio * strengths)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData(FittedData[TrainingProblem]):
+    """Training data in memory: encoded X, the labels, and both as a sample."""
+
+    encoded: Encoded
+    observed: Labels
+    sample: Sample
+
+    @classmethod
+    def of(
+        cls, plan: TrainingPlan, X: Any, y: Any, sample_weight: Any, allowed: Any, earlier: Encoder | None
+    ) -> TrainingData:
+        """Learn (or, in a warm start, keep) the vocabularies of X and y, and lay the data out."""
+        if y is None:
+            raise InputError(f"{plan.name} requires y to be passed, but the target y is None.")
+        structure = plan.structure
+        if earlier is None:
+            labels = LabelVocabulary.learn(y, structure.depth, plan.classes, plan.missing_label)
+            encoder, parsed = Encoder.learn(structure, X, labels, y)
+            encoded = encoder.encode_parsed(parsed)
+        else:
+            labels = earlier.vocabulary
+            encoder = Encoder(structure, earlier.schema, labels)
+            encoded = encoder.encode(X)
+        observed = labels.encode(y, encoded.labels.shapes)
+        permitted = None if allowed is None else labels.encode(allowed, encoded.labels.shapes, "allowed")
+        weight = instance_weights(sample_weight, len(encoded.batch))
+        per_site = None
+        if plan.class_weight is not None:
+            per_site = label_weights(class_weights(plan.class_weight, labels, observed), observed)
+            if isinstance(plan.objective.loss, Zero):
+                # A likelihood has no loss to weigh, so instances are weighed by their labels instead.
+                weight = weight * mean_per_instance(per_site, observed)
+                per_site = None
+        if len(encoded.hidden.vars) and not plan.may_hide:
+            raise no_hidden(plan.name)
+        sample = to_sample(encoded, observed, weight, per_site, permitted, plan.objective.loss)
+        n_labelled = int(observed.observed.sum())
+        counts = observed.mask[observed.single].sum(axis=0).tolist()
+        census = Census(len(observed.observed), n_labelled, n_labelled - int(observed.single.sum()), counts)
+        return cls(plan, encoder, len(encoded.batch), census, encoded, observed, sample)
+
+    def seen(self) -> Bools:
+        """False on the weights of sparse features of sites for labels that no site with the feature has; fixed weights
+        are True."""
+        batch = self.encoded.batch
+        labels = self.observed
+        has_label = mask_from_indices(self.encoded.labels.vars, batch.n_vars)
+        optional: list[Term] = []
+        required: list[Term] = []
+        for term in self.encoded.inputs.terms:
+            is_optional = term.target == "unary" and has_optional_weights(term)
+            if is_optional and bool(has_label[batch.state_var[term.at[term.at >= 0]]].all()):
+                optional.append(term)
+            else:
+                required.append(term)
+        seen = np.ones(self.encoder.model.n_weights, dtype=bool)
+        for term in optional:
+            seen[_weights_of(term)] = False
+        for term in required:  # last: a block may have terms of both sorts
+            seen[_weights_of(term)] = True
+        # The adjoint of the labels' indicators sums |feature| over the sites with a label.
+        indicators = np.zeros(batch.n_states)
+        indicators[self.encoded.states_at] = (labels.mask & labels.observed[:, None]).ravel()
+        magnitudes = LinearInputs(batch, tuple(replace(term, features=abs(term.features)) for term in optional))
+        total = LinearModel(len(seen)).adjoint(Marginals(indicators, np.zeros(batch.n_mu_entries)), magnitudes)
+        seen |= total > 0
+        model = self.encoder.model
+        if isinstance(model, FixedWeights):
+            seen |= model.known
+        return seen
+
+    def pose(self, inference: Inference) -> TrainingProblem:
+        """The problem of these data; with ``only_seen`` over the ``seen`` weights."""
+        plan = self.plan
+        model = self.encoder.model
+        if not plan.only_seen:
+            return TrainingProblem(plan.objective, model, self.sample, inference, plan.C, plan.engine)
+        active = ActiveWeights.of(model, self.encoded.inputs, self.seen())
+        inputs = active.inputs(inputs_for(plan.objective.loss, self.encoded.inputs))
+        sample = replace(self.sample, inputs=inputs)
+        return TrainingProblem(plan.objective, active, sample, inference, plan.C, plan.engine)
+
+    def look(self, problem: TrainingProblem, w: Floats) -> list[InferenceSummary]:
+        batch = self.encoded.batch
+        hidden = mask_from_indices(self.encoded.hidden.vars, batch.n_vars)[self.sample.labelled[batch.owner]]
+        var_ptr = problem.sample.batch.var_ptr
+
+        def look_at(block: BoundBlock) -> InferenceSummary:
+            return block.look(w, hidden, var_ptr)
+
+        return problem.engine.parallel_map(look_at, problem.bound)
+
+
+def _weights_of(term: Term) -> Ints:
+    """The weights that a term uses."""
+    starts = np.unique(term.block)
+    return spans(starts, np.full(len(starts), term.block_size))
+
+
+def no_hidden(name: str) -> InputError:
+    """The error of a member without hidden variables that is given a structure with some."""
+    return InputError(
+        f"{name} has no hidden variables, but the structure has; "
+        "use MSSVM, LSSVM or HCRF, or a structure with hidden=0 (--hidden 0)."
+    )

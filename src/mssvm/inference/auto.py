@@ -1,0 +1,169 @@
+"""Exact inference for the instances within its limits, propagation or a bound for the rest of the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
+from mssvm.core.errors import InputError
+from mssvm.core.params import Settings
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
+from mssvm.core.topology import Batch, mask_from_indices
+from mssvm.engines import engine_of
+from mssvm.engines.base import Bound, Engine, ExactPlan, ExactSettings, Pair, Plan, TwoCalls
+
+if TYPE_CHECKING:
+    from mssvm.inference.decomposition.plan import DecompositionPlan
+
+WIDE = ("propagate", "decompose")  # what answers where exact inference does not fit
+
+
+@dataclass(frozen=True)
+class Auto(Settings):
+    """``Exact`` for instances whose elimination fits the limits, ``Propagate`` for the others (see ``Status.method``).
+
+    Parameters
+    ----------
+    memory_limit : bytes of workspace that exact inference may use on an instance.
+    operations_limit : table entries that exact inference may visit in a call on an instance.
+    effort : of propagation: "fast", "normal", "careful" or a number.
+    wide : what answers where exact inference does not fit: "propagate" (belief propagation) or "decompose" (a
+        convergent upper bound, on graphs whose factors join two variables; belief propagation on others).
+    threads : threads of the engine where none is given; results do not depend on it.
+    seed : of propagation.
+
+    >>> ms.HCRF(ms.Chain(), inference=ms.inference.Auto(operations_limit=1e6)).fit(X, y).score(X, y)
+    1.0
+    """
+
+    memory_limit: int = 1 << 30
+    operations_limit: float = 2e8
+    effort: int | str = "normal"
+    threads: int = 1
+    seed: int = 0
+    wide: str = "propagate"
+
+    def __post_init__(self) -> None:
+        if self.wide not in WIDE:
+            raise InputError(f"wide is {self.wide!r}; it must be one of {', '.join(map(repr, WIDE))}.")
+
+    def converges(self, batch: Batch) -> bool:
+        """Whether small changes of weights change all values little, so that L-BFGS can minimise them."""
+        return self.wide == "decompose" and bool(batch.pairwise.all())
+
+    def plan(self, batch: Batch, engine: Engine | None = None) -> AutoPlan:
+        engine = engine or engine_of("auto", self.threads)
+        settings = ExactSettings(self.memory_limit, operations_limit=self.operations_limit)
+        return AutoPlan(self, batch, engine, engine.exact(batch, settings))
+
+    def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
+        return self.plan(batch).bind(query, eps_y, eps_h)(theta)
+
+
+@dataclass(frozen=True, eq=False)
+class AutoPlan:
+    """Both plans of a batch; propagation's is made when an instance needs it."""
+
+    settings: Auto
+    batch: Batch
+    engine: Engine
+    exact: ExactPlan
+
+    @cached_property
+    def _propagation(self) -> Plan:
+        from mssvm.inference.propagation import Propagate  # its kernels are loaded only when used
+
+        return Propagate(effort=self.settings.effort, seed=self.settings.seed).plan(self.batch, self.engine)
+
+    def fits(self, query: Query, eps_y: float, eps_h: float) -> Bools:
+        """Per instance: is exact inference within the limits?"""
+        costs = self.exact.costs(query, eps_y, eps_h)
+        enough_memory = costs.bytes <= self.settings.memory_limit
+        return enough_memory & (costs.operations <= self.settings.operations_limit)
+
+    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Bound:
+        query.check(self.batch)
+        return self._bind(query, eps_y, eps_h, self.fits(query, eps_y, eps_h), instances)
+
+    def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
+        fits = self.fits(query, eps_y, eps_h)
+        narrower_fits = self.fits(narrower, eps_y, eps_h)
+        if fits.all() and narrower_fits.all():
+            return self.exact.pair(query, narrower, eps_y, eps_h)
+        query.check(self.batch)
+        narrower.check(self.batch)
+        if self.settings.wide == "decompose":  # the difference of two bounds; forests are exact there too
+            narrower_fits = narrower_fits & fits
+        plus = self._bind(query, eps_y, eps_h, fits, side="plus")
+        minus = self._bind(narrower, eps_y, eps_h, narrower_fits, side="minus")
+        return TwoCalls(plus, minus)
+
+    def memory(self) -> dict[str, Floats]:
+        return self._decomposition.memory() if "_decomposition" in self.__dict__ else {}
+
+    def recall(self, name: str, messages: Floats) -> None:
+        self._decomposition.recall(name, messages)
+
+    @cached_property
+    def _decomposition(self) -> DecompositionPlan:
+        from mssvm.inference.decomposition import Decompose  # its kernels are loaded only when used
+
+        return Decompose(memory_limit=self.settings.memory_limit).plan(self.batch, self.engine)
+
+    def _bind(
+        self, query: Query, eps_y: float, eps_h: float, fits: Bools, instances: Ints | None = None, side: str = ""
+    ) -> Bound:
+        """Each instance by its method; ``side`` names the query in training, which continues from earlier messages."""
+        named = mask_from_indices(instances, len(self.batch))
+        if not (named & ~fits).any():
+            return self.exact.bind(query, eps_y, eps_h, instances)
+        bounded = named & ~fits & self.batch.pairwise & (self.settings.wide == "decompose")
+        propagated = named & ~fits & ~bounded
+        parts: list[tuple[Bools, Bound]] = []
+        if (named & fits).any():
+            parts.append((fits, self.exact.bind(query, eps_y, eps_h, np.flatnonzero(named & fits))))
+        if bounded.any():
+            bound = self._decomposition.bound(query, eps_y, eps_h, np.flatnonzero(bounded), side)
+            parts.append((bounded, bound))
+        if propagated.any():
+            parts.append((propagated, self._propagation.bind(query, eps_y, eps_h, np.flatnonzero(propagated))))
+        answer = parts[0][1]
+        for mine, part in parts[1:]:
+            answer = ByMethod(~mine, answer, part)
+        return answer
+
+
+@dataclass(frozen=True, eq=False)
+class ByMethod:
+    """The answers of two methods as one belief; ``from_first`` masks the instances of the first."""
+
+    from_first: Bools
+    first: Bound
+    second: Bound
+
+    def __call__(self, theta: Potentials) -> Belief:
+        return merge_beliefs(self.first(theta), self.second(theta), self.from_first)
+
+
+def merge_beliefs(first: Belief, second: Belief, from_first: Bools) -> Belief:
+    """One belief of two, each with marginals zero on the other's instances; ``from_first`` masks those of the first."""
+
+    def choose(name: str) -> AnyArray:
+        return np.asarray(np.where(from_first, getattr(first.status, name), getattr(second.status, name)))
+
+    both_methods = zip(first.status.method, second.status.method, from_first, strict=True)
+    status = Status(
+        method=tuple(one if use_first else two for one, two, use_first in both_methods),
+        exact=choose("exact"),
+        converged=choose("converged"),
+        sweeps=choose("sweeps"),
+        residual=choose("residual"),
+        lower=choose("lower"),
+        upper=choose("upper"),
+    )
+    mu = Marginals(first.mu.unary + second.mu.unary, first.mu.tables + second.mu.tables)
+    return replace(first, value=np.where(from_first, first.value, second.value), mu=mu, status=status)

@@ -1,0 +1,71 @@
+"""Starts of the search for outputs by minimum cuts (``cuts``), where no variable is summed out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mssvm.core.arrays import Ints
+from mssvm.inference.propagation.cuts import CutModel
+from mssvm.inference.propagation.uniforms import uniforms
+
+if TYPE_CHECKING:
+    from mssvm.inference.propagation.search import OutputSearch
+
+CUT_STREAM = (1 << 20) + 1
+CUT_TOLERANCE = 1e-9  # relative to a score: a bound so close proves it
+
+
+def cut(search: OutputSearch, instances: Ints) -> None:
+    """One minimum cut where every variable has at most two states; a labelling that meets its bound is exact."""
+    call = search.call
+    for b, model in _cut_models(search, instances):
+        if int(model.n_allowed.max()) > 2:
+            continue
+        low, high = model.extremes()
+        if _ties_go_down(search):
+            labelling, upper = model.mix(high, low)
+        else:
+            labelling, upper = model.mix(low, high)
+        search.judge.judge_labelling(b, labelling, "minimum cut")
+        if not call.upper[b] <= upper:
+            call.upper[b] = upper
+        if call.value[b] >= upper - CUT_TOLERANCE * (1.0 + abs(upper)):
+            call.exact[b] = True
+            call.converged[b] = True
+            call.residual[b] = 0.0
+
+
+def expansions(search: OutputSearch, instances: Ints) -> None:
+    """The best so far, and with ``judge_moves`` the best states by themselves, improved by expansions."""
+    call = search.call
+    for b, model in _cut_models(search, instances):
+        first, end = call.bound.batch.var_ptr[b : b + 2]
+        best = call.y[first:end].copy()
+        beginnings = []
+        if best[0] >= 0:
+            beginnings.append(best)
+        if call.effort.judge_moves or not beginnings:
+            beginnings.append(model.best_alone())
+        for y in beginnings:
+            search.judge.judge_labelling(b, model.expand(y, call.effort.expansions), "expansions by cuts")
+
+
+def _cut_models(search: OutputSearch, instances: Ints) -> Iterator[tuple[int, CutModel]]:
+    """The instances that cuts can improve: with cycles, by pairs of variables, none of them summed."""
+    if search.task.temperatures.eps_h > 0.0:
+        return
+    bound = search.call.bound
+    loopy = instances[~bound.forest[instances] & bound.batch.pairwise[instances]]
+    for b in loopy.tolist():
+        model = CutModel.of(bound.batch, search.call.theta, bound.query.allowed, b)
+        if model is not None:
+            yield b, model
+
+
+def _ties_go_down(search: OutputSearch) -> bool:
+    """Which of two equally good labellings a cut finds, by the seed."""
+    seed = search.call.bound.plan.settings.seed
+    return bool(uniforms(np.zeros(1, dtype=np.int64), seed, CUT_STREAM)[0] < 0.5)

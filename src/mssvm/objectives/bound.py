@@ -1,0 +1,63 @@
+"""A block with the objective bound to it at a pair of temperatures: U+, U- and their difference at any weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.engines.base import Bound
+from mssvm.objectives.base import Parts
+from mssvm.objectives.blocks import Block
+from mssvm.objectives.difference import Difference, bind_difference
+from mssvm.objectives.problem import Evaluation
+from mssvm.objectives.summary import InferenceSummary, summarize_inference
+from mssvm.objectives.unified import UnifiedParts
+
+
+@dataclass(frozen=True, eq=False)
+class BoundBlock:
+    """Values, weighted sums and gradients of an objective on a block; what w does not change is resolved.
+
+    ``single_labels``: the labels admit one state of every variable, so that the unified objective's U- is linear.
+    """
+
+    block: Block
+    parts: Parts
+    temperatures: tuple[float, float]
+    single_labels: bool
+
+    def plus(self, w: Floats) -> Evaluation:
+        """U+ and its gradient."""
+        belief, floored = self.parts.plus(self.block.features.forward(w))
+        return self.block.evaluation(
+            belief.value, belief.mu, (belief.status,), plus_calls=len(self.block), floored=floored
+        )
+
+    def minus(self, w: Floats) -> Evaluation:
+        """U- and its gradient."""
+        belief = self.parts.minus(self.block.features.forward(w))
+        return self.block.evaluation(belief.value, belief.mu, (belief.status,), minus_calls=len(self.block))
+
+    def difference(self, w: Floats) -> Evaluation:
+        """U+ - U- and its gradient."""
+        return self._difference(w)
+
+    @cached_property
+    def _difference(self) -> Difference:
+        return bind_difference(self.block, self.parts, self.single_labels)
+
+    def look(self, w: Floats, hidden: Bools, var_ptr: Ints) -> InferenceSummary:
+        """The summary of inference at w; ``hidden`` (variables) and ``var_ptr`` are those of the whole sample."""
+        first = var_ptr[self.block.first]
+        in_block = hidden[first : first + self.block.sample.batch.n_vars]
+        free, clamped = self._bounds()
+        return summarize_inference(self.block.sample, free, clamped, self.block.features.forward(w), in_block)
+
+    def _bounds(self) -> tuple[Bound, Bound]:
+        """Inference over all states, and over those that the labels admit."""
+        if isinstance(self.parts, UnifiedParts):
+            return self.parts.pair.plus, self.parts.pair.minus
+        sample = self.block.sample
+        free = self.block.plan.bind(sample.query, *self.temperatures)
+        return free, self.block.plan.bind(sample.truth_query, *self.temperatures)

@@ -1,0 +1,71 @@
+"""Summary of inference on a block at given weights: methods, convergence, use of hidden states, training accuracy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats
+from mssvm.core.potentials import Belief, Potentials
+from mssvm.core.topology import Batch
+from mssvm.engines.base import Bound
+from mssvm.objectives.sample import Sample
+
+
+class InferenceSummary(NamedTuple):
+    """Inference on a block at some weights.
+
+    ``methods`` counts instances by the method that answered; ``exact`` says whether all answers were, ``converged`` how
+    many of ``n`` had. ``usage`` has, by number of states, the sum of the marginals of the hidden variables of that size
+    and how many these are. ``right`` counts the labelled sites whose best state is among the labels.
+    """
+
+    methods: Counter[str]
+    exact: bool
+    converged: int
+    n: int
+    usage: dict[int, tuple[Floats, int]]
+    right: int
+
+
+def summarize_inference(
+    sample: Sample, free: Bound, clamped: Bound, theta: Potentials, hidden: Bools
+) -> InferenceSummary:
+    """The summary at ``theta``: ``free`` ranges over all states, ``clamped`` over those that the labels admit.
+
+    ``hidden`` masks the variables whose use of states is of interest.
+    """
+    batch = sample.batch
+    belief = free(theta)
+    best_state = batch.unary_ptr[:-1] + belief.decode(batch)
+    right = sample.truth[best_state] & sample.query.output
+    exact = belief.status.exact
+    converged = belief.status.converged
+    usage: dict[int, tuple[Floats, int]] = {}
+    if hidden.any() or not exact.all():
+        given_labels = clamped(theta)
+        exact = np.append(exact, given_labels.status.exact)
+        converged = np.append(converged, given_labels.status.converged)
+        usage = _state_usage(batch, given_labels, hidden)
+    return InferenceSummary(
+        methods=Counter(belief.status.method),
+        exact=bool(exact.all()),
+        converged=int(converged.sum()),
+        n=len(converged),
+        usage=usage,
+        right=int(right.sum()),
+    )
+
+
+def _state_usage(batch: Batch, belief: Belief, hidden: Bools) -> dict[int, tuple[Floats, int]]:
+    """By number of states: the summed marginals of the hidden variables of that size, and their number."""
+    variables = np.flatnonzero(hidden)
+    cards = np.diff(batch.unary_ptr)[variables]
+    usage: dict[int, tuple[Floats, int]] = {}
+    for card in np.unique(cards).tolist():
+        members = variables[cards == card]
+        mu = belief.mu.unary[batch.unary_ptr[members][:, None] + np.arange(card)]
+        usage[card] = (mu.sum(axis=0), len(members))
+    return usage

@@ -1,0 +1,63 @@
+"""Why a solver stopped, and which gaps show convergence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+ROUNDING = 1e-9  # of a gap, relative to the objective
+
+
+class Outcome(Enum):
+    """Why a solver stopped.
+
+    >>> ms.solvers.Outcome.TIME.cut_short, ms.solvers.Outcome.CONVERGED.unfinished
+    (True, False)
+    """
+
+    CONVERGED = "converged"
+    COMPLETED = "completed"
+    BUDGET = "budget"
+    UNCERTIFIED = "uncertified"
+    STALLED = "stalled"
+    DIVERGED = "diverged"
+    STOPPED = "stopped"
+    EARLY = "early"
+    TIME = "time"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the solver itself gave up before it was done."""
+        return self in (Outcome.BUDGET, Outcome.UNCERTIFIED, Outcome.STALLED, Outcome.DIVERGED)
+
+    @property
+    def own(self) -> bool:
+        """Whether the solver itself ended the run, and not a callback, a validation score or a limit."""
+        return self in (Outcome.CONVERGED, Outcome.COMPLETED, Outcome.BUDGET)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the run would have gone on, and a checkpoint of it can be resumed."""
+        return self in (Outcome.TIME, Outcome.INTERRUPTED)
+
+
+@dataclass(eq=False)
+class Stop(Exception):
+    """Ends the loop of a solver from wherever it is; carries the reason."""
+
+    outcome: Outcome
+    message: str
+
+
+def impossible(gap: float, objective: float) -> bool:
+    """Whether a gap is below zero by more than rounding.
+
+    No lower bound is above the minimum, so either the bound or the objective is wrong: inference missed maxima.
+    """
+    return bool(gap < -ROUNDING * max(1.0, abs(objective)))
+
+
+def closed(gap: float, objective: float, tolerance: float) -> bool:
+    """Whether a gap shows convergence: at most ``tolerance`` of the objective, and not impossible."""
+    return bool(gap <= tolerance * abs(objective)) and not impossible(gap, objective)

@@ -1,0 +1,254 @@
+"""A structure with what it learned: the encoder turns X into batches and names the weights.
+
+encoder, parsed = Encoder.learn(structure, X, vocabulary, y)   at fit: the schema of X learned, and X itself parsed
+encoded = encoder.encode_parsed(parsed)
+encoded = encoder.encode(X)                                    at prediction
+theta = encoder.model.forward(w, encoded.inputs)               theta = Phi(x) w (paper eq. 1), with named weights
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from math import prod
+from typing import Any, Self
+
+import numpy as np
+
+from mssvm.core.arrays import AnyArray, Floats
+from mssvm.core.caches import LRUCache
+from mssvm.core.errors import InputError, MssvmWarning
+from mssvm.core.potentials import Term, fused
+from mssvm.data.labels import LabelVocabulary
+from mssvm.models.linear import LinearInputs, LinearModel, WeightLayout
+from mssvm.models.partial import FixedWeights
+from mssvm.structures.base import Parsed, Schema, Structure, state_index
+from mssvm.structures.encoded import Encoded
+from mssvm.structures.layout import BatchLayout, BlockRows, InstanceTopology
+from mssvm.structures.weights import HardConstraint, Weight, WeightBlock, WeightMasks
+
+LARGE_WEIGHTS = 1 << 31  # bytes of one weight vector; solvers keep several
+SMALL_BATCH = 256  # instances of a batch whose layout is cached
+SMALL_SOURCE = 1 << 18  # feature rows of a batch whose layout is cached
+CACHED_VARIABLES = 1 << 20  # capacity of the cache of topologies
+CACHED_STATES = 1 << 20  # capacity of the cache of layouts
+
+
+def _n_variables(topology: InstanceTopology) -> int:
+    return len(topology.cards)
+
+
+def _n_states(layout: BatchLayout) -> int:
+    return layout.batch.n_states
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """A structure with the features and labels it learned; blocks, constraints and model are made once.
+
+    Factors of the groups ``own_tables`` have features, hence a table each.
+    """
+
+    structure: Structure
+    schema: Schema
+    vocabulary: LabelVocabulary
+    _topologies: LRUCache[Hashable, InstanceTopology] = field(
+        init=False, repr=False, default_factory=partial(LRUCache, CACHED_VARIABLES, _n_variables)
+    )
+    _layouts: LRUCache[tuple[Hashable, ...], BatchLayout] = field(
+        init=False, repr=False, default_factory=partial(LRUCache, CACHED_STATES, _n_states)
+    )
+
+    @classmethod
+    def learn(cls, structure: Structure, X: Any, vocabulary: LabelVocabulary, y: Any = None) -> tuple[Self, Parsed]:
+        """Learn the schema of X: the encoder of the structure, and X parsed with it."""
+        schema, parsed = structure.learn(X, vocabulary, y)
+        return cls(structure, schema, vocabulary), parsed
+
+    def __post_init__(self) -> None:
+        # Both check the structure's parameters, so an encoder that exists is a usable one.
+        _ = self.blocks
+        _ = self.constraints
+
+    # ------------------------------------------------------------------------------------- weights
+
+    @cached_property
+    def blocks(self) -> tuple[WeightBlock, ...]:
+        return self.structure.blocks(self.schema, self.vocabulary)
+
+    @cached_property
+    def constraints(self) -> tuple[HardConstraint, ...]:
+        return tuple(self.structure.constraints(self.schema, self.vocabulary))
+
+    @cached_property
+    def own_tables(self) -> frozenset[str]:
+        return frozenset(block.group for block in self.blocks if block.source is not None)
+
+    @cached_property
+    def layout(self) -> WeightLayout:
+        """The blocks as consecutive stretches of w (a layer, which is given scores, has no features and no w)."""
+        shapes = {}
+        for block in self.blocks:
+            n_features = 1 if block.source is None else self.schema.features[block.source].n_features
+            shapes[block.name] = n_features, prod(block.cards)
+        layout = WeightLayout.of(shapes)
+        if layout.n_weights * 8 > LARGE_WEIGHTS:
+            warn_large(layout.n_weights)
+        return layout
+
+    @cached_property
+    def model(self) -> LinearModel | FixedWeights:
+        """theta = Phi(x) w with named weights; those of the structure's parameter ``fixed`` are constants."""
+        model = LinearModel(self.layout.n_weights, self.layout)
+        fixed = self.structure.fixed
+        if fixed is not None and not isinstance(fixed, Mapping):
+            raise InputError(f"fixed must map names of blocks to weights, got {type(fixed).__name__}.")
+        if not fixed:
+            return model
+        return FixedWeights(model, self._fixed_values(fixed))
+
+    @cached_property
+    def weight_masks(self) -> WeightMasks:
+        hidden = np.zeros(self.layout.n_weights, dtype=bool)
+        nonnegative = np.zeros(self.layout.n_weights, dtype=bool)
+        for block in self.blocks:
+            span = self.layout.groups[block.name].span
+            hidden[span] = "hidden" in block.axes
+            nonnegative[span] = block.agree > 0
+        return WeightMasks(hidden, nonnegative)
+
+    @property
+    def n_features(self) -> int:
+        return self.schema.n_features
+
+    # ------------------------------------------------------------------------------------- from X to inputs
+
+    def encode(self, X: Sequence[Any]) -> Encoded:
+        """New X as a batch."""
+        return self.encode_parsed(self.structure.parse(X, self.schema))
+
+    def encode_parsed(self, parsed: Parsed, whole: Mapping[str, BlockRows] | None = None) -> Encoded:
+        """Parsed X as a batch; where it is a part of larger data, ``whole`` is ``rows_of`` all of them."""
+        keys = parsed.topology_keys
+        cached = whole is None and self._is_small(parsed, keys)
+        layout = self._layouts.get(keys, self._lay_out) if cached else self._lay_out(keys, whole)
+        _check_rows(parsed, layout)
+        terms = []
+        sizes = []
+        for block, placement in zip(self.blocks, layout.placements, strict=True):
+            n_rows = len(placement.at)
+            if not n_rows:
+                continue
+            features: AnyArray = np.broadcast_to(1.0, (n_rows, 1))  # takes no memory
+            if block.source is not None:
+                features = parsed.rows[block.source].matrix
+                if placement.rows is not None:
+                    features = features[placement.rows]
+            weights = self.layout.groups[block.name]
+            first_weight = np.asarray(weights.span.start)
+            terms.append(Term(placement.target, features, placement.at, weights.shape[1], first_weight))
+            sizes.append(n_rows if whole is None else whole[block.name].n)
+        inputs = LinearInputs(layout.batch, fused(terms, sizes), layout.offset)
+        query = layout.query if cached else None
+        return Encoded(inputs, layout.labels, layout.hidden, self.vocabulary.n_classes, layout.allowed, query)
+
+    def rows_of(self, times: Mapping[Hashable, int]) -> dict[str, BlockRows]:
+        """What ``encode_parsed`` decides by numbers of rows, for data with ``times[key]`` instances of a topology."""
+        topologies = tuple(self.topology(key) for key in times)
+        layout = BatchLayout(topologies, np.arange(len(topologies)), own_tables=self.own_tables)
+        counts = list(times.values())
+        return {block.name: layout.count_rows(block, counts) for block in self.blocks}
+
+    def topology(self, key: Hashable) -> InstanceTopology:
+        """The topology of an instance with the given key."""
+        return self._topologies.get(key, self._make_topology)
+
+    def _make_topology(self, key: Hashable) -> InstanceTopology:
+        return self.structure.topology(key, self)
+
+    def _is_small(self, parsed: Parsed, keys: tuple[Hashable, ...]) -> bool:
+        """Whether the layout of a batch is cached: predictions repeat small batches of the same topologies."""
+        if len(keys) > SMALL_BATCH:
+            return False
+        return all(rows.ptr[-1] <= SMALL_SOURCE for rows in parsed.rows.values())
+
+    def _lay_out(self, keys: tuple[Hashable, ...], whole: Mapping[str, BlockRows] | None = None) -> BatchLayout:
+        numbers = {key: k for k, key in enumerate(dict.fromkeys(keys))}
+        topologies = tuple(self.topology(key) for key in numbers)
+        topology_of = np.array([numbers[key] for key in keys], dtype=np.int64)
+        return BatchLayout(topologies, topology_of, self.blocks, self.constraints, self.own_tables, whole)
+
+    # ------------------------------------------------------------------------------------- names of weights
+
+    def weights(self, w: Floats) -> Iterator[Weight]:
+        """Every weight with its name."""
+        for block in self.blocks:
+            values = self.layout.view(w, block.name).reshape(-1, *block.cards)
+            features = self._feature_names(block)
+            state_names: list[Sequence[Hashable]] = []
+            for axis, card in zip(block.axes, block.cards, strict=True):
+                state_names.append(self.vocabulary.classes if axis == "label" else range(card))
+            for index in np.ndindex(values.shape):
+                states = tuple(names[k] for names, k in zip(state_names, index[1:], strict=True))
+                yield Weight(block.name, features[index[0]], states, float(values[index]))
+
+    def _feature_names(self, block: WeightBlock) -> tuple[str, ...]:
+        if block.source is None:
+            return ("1",)
+        return self.schema.features[block.source].names
+
+    def _fixed_values(self, fixed: Mapping[str, Any]) -> Floats:
+        """The fixed weights, NaN where free."""
+        values = np.full(self.layout.n_weights, np.nan)
+        blocks = {block.name: block for block in self.blocks}
+        for name, weights in fixed.items():
+            view = self.layout.view(values, name)  # raises on an unknown name
+            table = view.reshape(-1, *blocks[name].cards)
+            if isinstance(weights, Mapping):
+                for key, value in weights.items():
+                    table[self._weight_index(key, blocks[name])] = value
+                continue
+            array = np.asarray(weights, dtype=np.float64)
+            if array.shape not in ((), table.shape, table.shape[1:]):
+                raise InputError(f"fixed[{name!r}] has shape {array.shape}; the weights have {table.shape}.")
+            table[...] = array
+        return values
+
+    def _weight_index(self, key: Any, block: WeightBlock) -> tuple[int, ...]:
+        """Position (feature, states...) of a weight by name; the feature may be left out where there is only one."""
+        parts = key if isinstance(key, tuple) else (key,)
+        features = self._feature_names(block)
+        where = f"fixed[{block.name!r}]"
+        if len(features) == 1 and len(parts) == len(block.cards):
+            parts = (features[0], *parts)
+        if len(parts) != 1 + len(block.cards) or parts[0] not in features:
+            axes = ", ".join(block.axes)
+            raise InputError(f"{where} names {key!r}; a weight is (feature, {axes}) with a known feature.")
+        index = [features.index(parts[0])]
+        for axis, card, state in zip(block.axes, block.cards, parts[1:], strict=True):
+            index.append(state_index(axis, card, state, self.vocabulary, where))
+        return tuple(index)
+
+
+def _check_rows(parsed: Parsed, layout: BatchLayout) -> None:
+    """Raise if an instance has another number of feature rows than its topology needs."""
+    for source, rows in parsed.rows.items():
+        n_rows = np.diff(rows.ptr)
+        expected = layout.expected_rows(source)
+        wrong = np.flatnonzero(n_rows != expected)
+        if len(wrong):
+            b = int(wrong[0])
+            reason = f"{int(n_rows[b])} rows of {source} features where there should be {int(expected[b])}."
+            raise InputError(reason, instance=b)
+
+
+def warn_large(n_weights: int) -> None:
+    """Warn of the memory that a model with this number of weights needs."""
+    warnings.warn(
+        f"the model has {n_weights:,} weights, {n_weights * 8 / 2**30:.1f} GiB for each of the several vectors "
+        "that training keeps; fewer features, classes or hidden states need less.",
+        MssvmWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,298 @@
+"""Lay out: instances, by their topologies, become a batch, and named groups become positions in its arrays.
+
+A batch has many instances and few different topologies, so everything here is index arithmetic over the topologies;
+nothing loops over instances. Features are not known yet: ``Encoder.encode_parsed`` adds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from mssvm.core.arrays import AnyArray, Bools, Ints
+from mssvm.core.potentials import Potentials, Query, Target
+from mssvm.core.topology import NONE, Batch, Topology, gather, mask_from_indices, offsets, spans
+from mssvm.structures.weights import HardConstraint, WeightBlock
+
+
+@dataclass(frozen=True, eq=False)
+class InstanceTopology:
+    """Variables and factors of one instance, in named groups.
+
+    ``cards`` are the numbers of states of the variables; ``labels`` the variables with labels, in C order of ``shape``,
+    the shape of the instance's y. A group lists the scopes of its members, one row each: rows of one number are
+    variables, longer ones factors. ``sizes`` is the number of feature rows of every source; ``rows`` see
+    ``WeightBlock``. ``hidden_shape`` is that in which hidden states are given to the user (None: flat). ``table``: all
+    instances have the same labels, so that the labels of many instances are one array.
+    """
+
+    cards: Ints
+    labels: Ints
+    shape: tuple[int, ...]
+    groups: Mapping[str, Ints]
+    sizes: Mapping[str, int]
+    rows: Mapping[str, Ints] = field(default_factory=dict)
+    hidden_shape: tuple[int, ...] | None = None
+    table: bool = False
+
+    @cached_property
+    def hidden(self) -> Ints:
+        """The variables without labels."""
+        return np.setdiff1d(np.arange(len(self.cards)), self.labels)
+
+    @cached_property
+    def variables(self) -> dict[str, Ints]:
+        """The members of every group of variables."""
+        return {name: members[:, 0] for name, members in self.groups.items() if members.shape[1] == 1}
+
+    @cached_property
+    def factors(self) -> dict[str, Ints]:
+        """The members of every group of factors, numbered in the order of ``graph``."""
+        numbers = {}
+        n_factors = 0
+        for name, members in self.groups.items():
+            if members.shape[1] > 1 and len(members):
+                numbers[name] = np.arange(n_factors, n_factors + len(members))
+                n_factors += len(members)
+        return numbers
+
+    @cached_property
+    def graph(self) -> Topology:
+        """The topology without names; factors of one group follow each other."""
+        scopes = list[tuple[int, ...]]()
+        for name in self.factors:
+            scopes += [tuple(scope) for scope in self.groups[name].tolist()]
+        return Topology(tuple(self.cards.tolist()), tuple(scopes))
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """Some variables of a batch in the order the user lists them, instance by instance.
+
+    ``vars`` are numbers within the batch, those of instance b at ``ptr[b] : ptr[b+1]``, laid out in C order of
+    ``shapes[b]``: (T,) for a sequence, (H, W) for a grid, () for one variable an instance. ``table``: all instances
+    have the same shape, and their values are one array.
+    """
+
+    vars: Ints
+    ptr: Ints
+    shapes: tuple[tuple[int, ...], ...]
+    table: bool = False
+
+    @property
+    def scalar(self) -> bool:
+        """Whether an instance has one site and no axis, so that its labels are one flat array."""
+        return bool(self.shapes) and self.shapes[0] == ()
+
+    def split(self, values: AnyArray) -> Any:
+        """Values (sites, ...) by instance: a list of arrays in the user's shapes, or one array if ``scalar`` or
+        ``table``."""
+        if self.scalar:
+            return values
+        if self.table:
+            return values.reshape(len(self.shapes), *self.shapes[0], *values.shape[1:])
+        parts = [values[first:last] for first, last in pairwise(self.ptr.tolist())]
+        if len(self.shapes) and len(self.shapes[0]) == 1:
+            return parts
+        further_axes = values.shape[1:]
+        return [part.reshape(*shape, *further_axes) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def select(self, instances: Ints, old: Batch, new: Batch) -> Sites:
+        """The sites of the named instances, renumbered for the sub-batch."""
+        sizes = np.diff(self.ptr)[instances]
+        shift = np.repeat(new.var_ptr[:-1] - old.var_ptr[instances], sizes)
+        variables = self.vars[spans(self.ptr[instances], sizes)] + shift
+        shapes = tuple(self.shapes[b] for b in instances.tolist())
+        return Sites(variables, offsets(sizes), shapes, self.table)
+
+
+@dataclass(frozen=True)
+class BlockRows:
+    """Number of feature rows of a block of weights, and whether they are ``listed``, that is, copied from the source
+    row by row (see ``BatchLayout``). Parts of larger data follow the decision made for all of them: same bits."""
+
+    n: int
+    listed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class BlockPlacement:
+    """Where a block of weights acts in a batch: the scores of feature row r go to the entries of ``target`` from
+    ``at[r]`` on (-1: nowhere). ``rows`` are the rows of the source that serve as features; None: all, in order."""
+
+    target: Target
+    at: Ints
+    rows: Ints | None
+
+
+class BatchLayout:
+    """Instances as a batch: ``topologies[topology_of[b]]`` is the topology of instance b.
+
+    Factors of a group share one table, except in the groups ``own_tables``, where each has its own. For every one of
+    the ``blocks`` of weights there is a placement; ``constraints`` become ``allowed``, the mask of permitted states
+    (None: all), and ``offset``, -inf at the forbidden entries of tables (None: there are none). ``whole`` is
+    ``Encoder.rows_of`` where the batch is a part of larger data.
+
+    The feature rows of a block are listed (copied) only where they are few or out of order; else all rows of the
+    source serve, and those without a member of the group are placed nowhere.
+    """
+
+    def __init__(
+        self,
+        topologies: tuple[InstanceTopology, ...],
+        topology_of: Ints,
+        blocks: Sequence[WeightBlock] = (),
+        constraints: Sequence[HardConstraint] = (),
+        own_tables: Set[str] = frozenset(),
+        whole: Mapping[str, BlockRows] | None = None,
+    ) -> None:
+        self.topologies = topologies
+        self.topology_of = topology_of
+        self.own_tables = own_tables
+        self.whole = whole
+        self.variables = _by_name([topology.variables for topology in topologies])
+        self.factors = _by_name([topology.factors for topology in topologies])
+        self._feature_rows = _by_name([topology.rows for topology in topologies])
+        self._empty = [NONE] * len(topologies)
+        self.batch = self._build_batch()
+        self.placements = tuple(self._place(block) for block in blocks)
+        self.labels = self._sites([t.labels for t in topologies], [t.shape for t in topologies])
+        self.hidden = self._sites([t.hidden for t in topologies], [_hidden_shape(t) for t in topologies])
+        self.allowed: Bools | None = None
+        self.offset: Potentials | None = None
+        for constraint in constraints:
+            self._forbid(constraint)
+
+    @cached_property
+    def query(self) -> Query:
+        """Every label is an output, every other variable hidden, and every state allowed that the structure permits."""
+        output = mask_from_indices(self.labels.vars, self.batch.n_vars)
+        if self.allowed is None:
+            return Query.of(self.batch, output)
+        return Query(output, self.allowed)
+
+    def expected_rows(self, source: str) -> Ints:
+        """Feature rows of a source that every instance needs."""
+        return self._rows_by_topology(source)[self.topology_of]
+
+    def locate(self, group: str) -> tuple[Target, Ints]:
+        """First entries of the members of a group: of their states for variables, of their different tables for
+        factors."""
+        batch = self.batch
+        if group not in self.factors:
+            members = self.variables.get(group, self._empty)
+            return "unary", batch.unary_ptr[gather(members, self.topology_of, batch.var_ptr[:-1])]
+        factors = gather(self.factors[group], self.topology_of, batch.factor_ptr[:-1])
+        at = batch.table_at[factors]
+        if len(at) and np.all(at == at[0]):  # one table for all members, or one member
+            return "tables", at[:1]
+        return "tables", at
+
+    def count_rows(self, block: WeightBlock, times: Sequence[int]) -> BlockRows:
+        """The feature rows of a block in data with ``times[k]`` instances of topology k."""
+        if block.group in self.factors and block.group not in self.own_tables:
+            n = 1
+        else:
+            members = self.factors.get(block.group, self.variables.get(block.group, self._empty))
+            n = sum(count * len(part) for count, part in zip(times, members, strict=True))
+        listed = False
+        if block.source is not None and block.rows is not None:
+            n_source = int(self._rows_by_topology(block.source) @ times)
+            rows = self._feature_rows.get(block.rows, self._empty)
+            n_listed = sum(count * len(part) for count, part in zip(times, rows, strict=True))
+            listed = 2 * n_listed < n_source or any(_out_of_order(part) for part in rows)
+            if not listed:
+                n = n_source
+        return BlockRows(n * max(block.agree, 1), listed)
+
+    def _build_batch(self) -> Batch:
+        """The disjoint union of the instances; equal graphs of different topologies are one."""
+        numbers = dict[Topology, int]()
+        graph_numbers = []
+        for topology in self.topologies:
+            graph_numbers.append(numbers.setdefault(topology.graph, len(numbers)))
+        n_factors = np.array([topology.graph.n_factors for topology in self.topologies], dtype=np.int64)
+        factor_ptr = offsets(n_factors[self.topology_of])
+        table_ids = np.empty(factor_ptr[-1], dtype=np.int64)
+        for number, (group, factors) in enumerate(self.factors.items()):
+            at = gather(factors, self.topology_of, factor_ptr[:-1])
+            table_ids[at] = len(self.factors) + at if group in self.own_tables else number
+        graph_of = np.array(graph_numbers, dtype=np.int64)[self.topology_of]
+        return Batch.of_kinds(tuple(numbers), graph_of, table_ids)
+
+    def _sites(self, variables: Sequence[Ints], shapes: Sequence[tuple[int, ...]]) -> Sites:
+        """Variables of every topology, in their shapes, as sites of the batch."""
+        sizes = np.array([len(part) for part in variables], dtype=np.int64)[self.topology_of]
+        at = gather(variables, self.topology_of, self.batch.var_ptr[:-1])
+        table = bool(self.topologies) and self.topologies[0].table
+        return Sites(at, offsets(sizes), tuple(shapes[k] for k in self.topology_of.tolist()), table)
+
+    def _rows_by_topology(self, source: str) -> Ints:
+        return np.array([topology.sizes.get(source, 0) for topology in self.topologies], dtype=np.int64)
+
+    def _place(self, block: WeightBlock) -> BlockPlacement:
+        target, at = self.locate(block.group)
+        rows: Ints | None = None
+        if block.source is not None and block.rows is not None:
+            first = offsets(self.expected_rows(block.source))
+            n_source = int(first[-1])
+            rows = gather(self._feature_rows.get(block.rows, self._empty), self.topology_of, first[:-1])
+            if not self._is_listed(block, rows, n_source):
+                places = np.full(n_source, -1, dtype=np.int64)
+                places[rows] = at
+                rows = None
+                at = places
+        if not block.agree:
+            return BlockPlacement(target, at, rows)
+        # A feature row serves every state in which both ends may agree: the diagonal of the table.
+        diagonal = np.arange(block.agree) * (block.agree + 1)
+        if block.source is not None:
+            rows = np.repeat(np.arange(len(at)) if rows is None else rows, block.agree)
+        at = np.where(at[:, None] < 0, -1, at[:, None] + diagonal).ravel()
+        return BlockPlacement(target, at, rows)
+
+    def _is_listed(self, block: WeightBlock, rows: Ints, n_source: int) -> bool:
+        if self.whole is not None:
+            return self.whole[block.name].listed
+        return 2 * len(rows) < n_source or _out_of_order(rows)
+
+    def _forbid(self, constraint: HardConstraint) -> None:
+        """Forbidden states of variables go into ``allowed``, forbidden entries of tables into ``offset``."""
+        target, at = self.locate(constraint.group)
+        entries = (at[:, None] + np.flatnonzero(constraint.mask)).ravel()
+        if not len(entries):
+            return
+        if target == "unary":
+            if self.allowed is None:
+                self.allowed = np.ones(self.batch.n_states, dtype=bool)
+            self.allowed[entries] = False
+        else:
+            if self.offset is None:
+                self.offset = Potentials.zeros(self.batch)
+            self.offset.tables[entries] = -np.inf
+
+
+def _by_name(tables: Sequence[Mapping[str, Ints]]) -> dict[str, list[Ints]]:
+    """For every name that some topology has: the entries of all topologies, empty where one lacks the name."""
+    out = dict[str, list[Ints]]()
+    for k, table in enumerate(tables):
+        for name, members in table.items():
+            if name not in out:
+                out[name] = [NONE] * len(tables)
+            out[name][k] = members
+    return out
+
+
+def _hidden_shape(topology: InstanceTopology) -> tuple[int, ...]:
+    if topology.hidden_shape is None:
+        return (len(topology.hidden),)
+    return topology.hidden_shape
+
+
+def _out_of_order(rows: Ints) -> bool:
+    return bool(np.any(rows[1:] <= rows[:-1]))

@@ -1,0 +1,54 @@
+"""Weights as a structure names them: blocks of weights, single weights, and joint states that are forbidden."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mssvm.core.arrays import Bools
+
+
+@dataclass(frozen=True)
+class WeightBlock:
+    """Named weights (n_features, states...) that act on every member of a group of variables or factors.
+
+    ``axes`` says for every state axis whether it is "label" or "hidden", ``cards`` how many states it has. ``source``
+    names the features; None is one constant feature. ``rows`` names the entry of ``InstanceTopology.rows`` with the
+    feature row of each member; None: member i has row i. A block with ``agree`` states has one weight per feature, kept
+    >= 0, which scores that both ends of a pair are in the same state.
+    """
+
+    name: str
+    group: str
+    axes: tuple[str, ...]
+    cards: tuple[int, ...]
+    source: str | None = None
+    rows: str | None = None
+    agree: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class HardConstraint:
+    """Joint states (a mask of the shape of the group's tables) that no member of the group may take."""
+
+    group: str
+    mask: Bools
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One weight by name: its block, its feature, and the states (labels; numbers of hidden states) it belongs to."""
+
+    block: str
+    feature: str
+    states: tuple[Hashable, ...]
+    value: float
+
+
+class WeightMasks(NamedTuple):
+    """Masks over the weights: ``hidden``, those of hidden variables, which a start at zero would leave symmetric;
+    ``nonnegative``, those that must not fall below 0."""
+
+    hidden: Bools
+    nonnegative: Bools

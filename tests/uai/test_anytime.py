@@ -1,0 +1,191 @@
+"""Anytime marginal MAP: right on small models, monotone, interruptible, within its time and table limits."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mssvm.core.errors import InputError, UnsupportedError
+from mssvm.core.potentials import Belief, Potentials, Query
+from mssvm.core.topology import Batch, Topology
+from mssvm.engines.elimination import compile_elimination
+from mssvm.engines.program import Program
+from mssvm.inference.bounds import relaxation
+from mssvm.inference.bounds.relaxation import OneInstance, Relaxation
+from mssvm.inference.enumerate import Enumerate
+from mssvm.inference.exact import Exact
+from mssvm.inference.propagation import Propagate
+from mssvm.uai.anytime import Anytime, AnytimeSearch, Blocks, BranchAndBound, SearchProgress, _timed
+
+
+def grid(rng: np.random.Generator, rows: int, columns: int, zeros: float = 0.0) -> tuple[Batch, Potentials, Query]:
+    at = np.arange(rows * columns).reshape(rows, columns)
+    across, down = (
+        zip(at[:, :-1].ravel(), at[:, 1:].ravel(), strict=True),
+        zip(at[:-1].ravel(), at[1:].ravel(), strict=True),
+    )
+    batch = Batch.build([Topology((2,) * at.size, (*across, *down))])
+    theta = Potentials(rng.normal(size=batch.n_states), 1.5 * rng.normal(size=batch.n_table_entries))
+    theta.tables[rng.random(batch.n_table_entries) < zeros] = -np.inf
+    return batch, theta, Query.of(batch, rng.random(batch.n_vars) < 0.5)
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.12])
+@pytest.mark.parametrize("eps_h", [0.0, 0.5, 1.0])
+def test_proves_the_brute_force_optimum_with_tiny_tables(zeros: float, eps_h: float) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        batch, theta, query = grid(rng, 3, 4, zeros)
+        value = Enumerate()(batch, theta, query, 0.0, eps_h).value
+        belief = Anytime(time_limit=20.0, ibound=4)(batch, theta, query, 0.0, eps_h)
+        assert belief.value == pytest.approx(value, abs=1e-8)
+        if value[0] > -np.inf:
+            assert belief.status.exact[0]
+            assert belief.status.upper[0] == pytest.approx(value[0], abs=1e-6)
+            outputs = np.flatnonzero(query.output)
+            clamped = query.clamp(batch, outputs, belief.decode(batch)[outputs])
+            assert Enumerate()(batch, theta, clamped, 0.0, eps_h).value == pytest.approx(belief.value)
+
+
+def test_branch_and_bound_alone_is_exact() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        batch, theta, query = grid(rng, 3, 3)
+        value = Enumerate()(batch, theta, query, 0.0, 1.0).value[0]
+        search = AnytimeSearch(Anytime(ibound=3), OneInstance.of(batch, 0, theta, query), 1.0)
+        search.entries = 8
+        relaxed = Relaxation(search.instance, search.orders[0], 4, 0.0, 1.0)
+        relaxed.run()
+        search.evaluator = Relaxation(
+            search.evaluator.instance, search.evaluator.instance.order(False), 1 << 20, 0.0, 1.0
+        )
+        tree = BranchAndBound(search, relaxed)
+        tree.run(monotonic() + 60.0)
+        assert search.proven
+        assert search.lower == pytest.approx(value)
+
+
+def test_incumbent_and_bound_only_improve_and_enclose_the_optimum() -> None:
+    batch, theta, query = grid(np.random.default_rng(2), 8, 8)
+    value = Exact()(batch, theta, query, 0.0, 1.0).value[0]
+    told: list[SearchProgress] = []
+    found = Anytime(time_limit=4.0, ibound=6, report=told.append).search(batch, 0, theta, query, 1.0)
+    lower, upper = [p.lower for p in told], [p.upper for p in told]
+    assert len(told) > 2
+    assert np.all(np.diff(lower[1:]) >= 0) and np.all(np.diff(upper) <= 0)
+    assert all(lo <= value + 1e-7 for lo in lower) and all(up >= value - 1e-7 for up in upper)
+    assert found.value == lower[-1] and found.upper >= value - 1e-7
+    assert found.value == pytest.approx(value, abs=1e-6)
+    assert found.states[~query.output].tolist() == [-1] * int((~query.output).sum())
+
+
+def test_time_limit_is_kept_on_a_model_that_cannot_be_solved() -> None:
+    batch, theta, query = grid(np.random.default_rng(3), 24, 24)
+    search = Anytime(time_limit=1.0, ibound=8)
+    search.search(*_one(batch, theta, query))
+    began = monotonic()
+    found = search.search(*_one(batch, theta, query))
+    assert found.seconds < 4.0 and monotonic() - began < 10.0
+    assert np.isfinite(found.upper) and found.value <= found.upper
+
+
+def _one(batch: Batch, theta: Potentials, query: Query) -> tuple[Batch, int, Potentials, Query, float]:
+    return batch, 0, theta, query, 1.0
+
+
+def test_no_table_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    largest = []
+
+    def watched(*args: Any) -> Program:
+        program = compile_elimination(*args)
+        largest.append(int((program.message_size * program.card).max(initial=1)))
+        return program
+
+    monkeypatch.setattr(relaxation, "compile_elimination", watched)
+    for seed in (8, 11):
+        batch, theta, query = grid(np.random.default_rng(seed), 9, 9)
+        found = Anytime(time_limit=3.0, ibound=7).search(batch, 0, theta, query, 1.0)
+        assert found.evaluated
+        assert found.value == pytest.approx(Exact()(batch, theta, query, 0.0, 1.0).value[0])
+    assert len(largest) > 10 and 1 << 4 < max(largest) <= 1 << 7
+
+
+def test_interruption_returns_the_best_so_far() -> None:
+    batch, theta, query = grid(np.random.default_rng(4), 8, 8)
+
+    def interrupt(progress: SearchProgress) -> None:
+        if progress.lower > -np.inf:
+            raise KeyboardInterrupt
+
+    found = Anytime(time_limit=60.0, ibound=3, report=interrupt).search(batch, 0, theta, query, 1.0)
+    assert found.interrupted and not found.proven
+    outputs = np.flatnonzero(query.output)
+    clamped = query.clamp(batch, outputs, found.states[outputs])
+    exact = Exact()(batch, theta, clamped, 0.0, 1.0).value[0]
+    assert found.value == pytest.approx(exact) if found.evaluated else found.value >= exact - 1e-9
+    assert found.seconds < 30.0
+
+
+def test_starts_are_judged() -> None:
+    batch, theta, query = grid(np.random.default_rng(5), 3, 4)
+    best = Enumerate()(batch, theta, query, 0.0, 1.0)
+    calls = []
+
+    def start(batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
+        calls.append((batch.n_vars, eps_y, eps_h))
+        return best
+
+    found = Anytime(ibound=3, starts=(start,)).search(batch, 0, theta, query, 1.0)
+    assert calls[-1] == (12, 0.0, 1.0)
+    assert found.value == pytest.approx(best.value[0])
+
+
+def test_propagation_as_a_start_makes_the_sweeps_there_is_time_for() -> None:
+    batch, theta, query = grid(np.random.default_rng(9), 6, 6)
+    start = Propagate("normal", merging=False, max_sweeps=50, tolerance=0.0, starts=("annealed",))
+    sweeps = [int(_timed(start, seconds, (batch, theta, query, 0.0, 1.0)).status.sweeps[0]) for seconds in (0.0, 1e9)]
+    assert sweeps[0] < sweeps[1]
+
+
+def test_a_deadline_counts_whatever_the_time_limit() -> None:
+    batch, theta, query = grid(np.random.default_rng(10), 12, 12)
+    began = monotonic()
+    found = Anytime(time_limit=60.0, ibound=4, deadline=began).search(batch, 0, theta, query, 1.0)
+    assert found.seconds < 30.0 and not found.proven
+
+
+def test_blocks_escape_infeasible_outputs() -> None:
+    """A cycle of copy constraints: only two of 2^12 output assignments are possible."""
+    n = 12
+    batch = Batch.build([Topology((2,) * n, tuple((i, (i + 1) % n) for i in range(n)))])
+    theta = Potentials(np.linspace(0.0, 1.0, batch.n_states), np.tile([0.0, -np.inf, -np.inf, 0.0], n))
+    query = Query.of(batch, np.arange(n) % 3 != 0)
+    search = AnytimeSearch(Anytime(ibound=3), OneInstance.of(batch, 0, theta, query), 1.0)
+    search.best = np.arange(n) % 2
+    Blocks(search).run(monotonic() + 5.0, max_kicks=50)
+    assert search.lower == pytest.approx(Enumerate()(batch, theta, query, 0.0, 1.0).value[0])
+
+
+def test_several_instances_with_shared_tables_and_evidence() -> None:
+    rng = np.random.default_rng(6)
+    graph = Topology((2, 3, 2), ((0, 1), (1, 2)))
+    batch = Batch.build([graph, graph], [[0, 1], [0, 1]])
+    theta = Potentials(rng.normal(size=batch.n_states), rng.normal(size=batch.n_table_entries))
+    query = Query.of(batch, np.array([True, False, True, False, True, True]))
+    query = query.clamp(batch, np.array([4]), np.array([2]))
+    expected = Enumerate()(batch, theta, query, 0.0, 1.0)
+    belief = Anytime(time_limit=5.0)(batch, theta, query, 0.0, 1.0)
+    assert np.allclose(belief.value, expected.value)
+    assert np.allclose(belief.mu.unary, expected.mu.unary)
+    assert np.allclose(belief.mu.tables, expected.mu.tables)
+
+
+def test_refusals() -> None:
+    batch, theta, query = grid(np.random.default_rng(7), 2, 2)
+    with pytest.raises(UnsupportedError):
+        Anytime()(batch, theta, query, 1.0, 1.0)
+    with pytest.raises(InputError):
+        Anytime(time_limit=-1.0)
