@@ -69,6 +69,7 @@ INFERENCES = {
     "auto": Entry("mssvm.inference.auto:Auto"),
     "exact": Entry("mssvm.inference.exact:Exact"),
     "propagate": Entry("mssvm.inference.propagation:Propagate"),
+    "decompose": Entry("mssvm.inference.decomposition:Decompose"),
     "toulbar2": Entry("mssvm.inference.toulbar2:Toulbar2"),
 }
 STRUCTURES = {

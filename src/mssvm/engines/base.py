@@ -88,6 +88,19 @@ class Plan(Protocol):
         ...
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """A plan whose paired queries go on from the messages of earlier calls: part of a checkpoint."""
+
+    def memory(self) -> dict[str, Floats]:
+        """The messages, by name."""
+        ...
+
+    def recall(self, name: str, messages: Floats) -> None:
+        """Let the next call go on from these."""
+        ...
+
+
 METHODS = ("given states", "side by side", "tree recursion", "conditioning", "clustering", "elimination")
 
 

@@ -42,6 +42,8 @@ from mssvm.structures import Encoder, Schema, Structure, Weight
 if TYPE_CHECKING:
     from mssvm.estimators.sharded import Answers, ShardedTrainingData
 
+BOUNDED = "decomposition bound"  # as inference names it
+
 
 def _with_common_parameters(constructor: Callable[..., None]) -> inspect.Signature:
     """The signature of a member's constructor, which takes the common parameters as ``**common``."""
@@ -524,9 +526,16 @@ class StructuredEstimator(Plots):
     def _request(self, X: Any, known: KnownLabels = prediction.NOTHING_KNOWN) -> PredictionRequest:
         check_is_fitted(self, "coef_")
         engine = engine_of(self.engine, self.n_jobs, self.device)
-        inference = plan.inference_of(self.inference, self.memory_limit, engine.threads)
+        inference = plan.inference_of(self.inference, self.memory_limit, engine.threads, *self._trained_by())
         planner = Planner(inference, engine)
         return prediction.request(self.encoder_, self.coef_, planner, self._predictor, X, known, self._compiled)
+
+    def _trained_by(self) -> tuple[Any, ...]:
+        """What "auto" needs to know to predict as it trained: weights of one inference are not those of another."""
+        trained = getattr(self, "training_", {})
+        if BOUNDED not in trained.get("methods", {}):
+            return ()
+        return trained["instances"], "decompose", "normal"
 
     # ------------------------------------------------------------------------------------- looking inside
 

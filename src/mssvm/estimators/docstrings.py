@@ -24,8 +24,10 @@ solver : "auto", "lbfgs", "cccp", "bcfw", "cutting-plane", "subgradient", "adam"
     predict best ("lbfgs": further, to the minimum of the objective itself). With approximate inference it is
     "bcfw" for members with a maximum where every label is known, otherwise "adam": subgradient descent with Adam's
     rates and averaging ("subgradient" has AdaGrad's).
-inference : "auto", "exact", "propagate", "toulbar2" or an inference object
-    "auto" is exact wherever ``memory_limit`` allows and belief propagation elsewhere; ``status_`` says which.
+inference : "auto", "exact", "decompose", "propagate", "toulbar2" or an inference object
+    "auto" is exact wherever ``memory_limit`` allows. Elsewhere it is "decompose" on graphs of pairs, a convergent
+    upper bound, which predicts what it trained, and "propagate", belief propagation, on other graphs and with solvers
+    other than L-BFGS; ``status_`` says which.
     "toulbar2" (extra ``map``) maximises on loopy graphs, with proofs: for eps_y = eps_h = 0 (SSVM, LSSVM).
 engine : "auto", "native", "torch" or an engine object
     What runs inference; results do not depend on it beyond rounding.

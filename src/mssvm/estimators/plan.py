@@ -7,6 +7,8 @@ Names become objects here, by the tables of ``core.registry``. "auto" means
     members with a maximum                      L-BFGS through the           BCFW where all is labelled, else
                                                 temperatures of ``SMOOTHED`` Subgradient (Adam, averaged)
 
+Approximate inference that is a convergent bound ("decompose") is trained as exact inference is.
+
 A solver by name minimises the objective; "auto" stops cooling where predictions are best (docs/defaults.md).
 """
 
@@ -45,6 +47,7 @@ STARTS = ("auto", "zeros", "random", "hcrf")
 LARGEST_SEED = np.iinfo(np.int32).max
 SMOOTHED = (1.0, 0.25)  # temperatures of L-BFGS as "auto"
 SPARSE_SMOOTHED = (1.0, 0.5)  # the same where labels are sparse
+BOUNDED_TOLERANCE = 1e-3  # of L-BFGS as "auto" on convergent bounds, whose messages go on converging with the weights
 SPARSE = 2 / 3  # share of missing labels above which labels are sparse
 
 Strategy = Callable[[TrainingProblem, Floats, Minimise], Solution]
@@ -79,11 +82,14 @@ class TrainingPlan:
     rng: np.random.RandomState
     verbose: bool
 
-    def solver_for(self, exact: bool, cuts: bool, dual: Callable[[], bool], missing: float, seed: int) -> Solver[Any]:
+    def solver_for(
+        self, exact: bool, cuts: bool, dual: Callable[[], bool], missing: float, seed: int, bounded: bool = False
+    ) -> Solver[Any]:
         """The solver: a solver object as it is, or that of a name with the estimator's settings.
 
         "auto" depends on the problem: whether inference is ``exact``; whether it is so by minimum ``cuts`` at
-        temperature 0, for a few weights; whether there is a ``dual``; and the share of ``missing`` labels.
+        temperature 0, for a few weights; whether there is a ``dual``; the share of ``missing`` labels; and whether
+        values are convergent bounds (``bounded``).
         """
         solver = self.solver
         settings: dict[str, Any] = {}
@@ -92,9 +98,11 @@ class TrainingPlan:
                 reason = "max_iter and tol belong to solvers given by name; set them in the solver object instead."
                 raise InputError(reason)
             return solver
-        if solver == "auto" and (exact or self.l1_ratio > 0):  # absolute values are for L-BFGS alone
+        if solver == "auto" and (exact or bounded or self.l1_ratio > 0):  # absolute values are for L-BFGS alone
             solver = "lbfgs"
             settings["schedule"] = SPARSE_SMOOTHED if missing > SPARSE else SMOOTHED
+            if bounded:
+                settings["tolerance"] = BOUNDED_TOLERANCE
         elif solver == "auto":
             solver = self._dual_solver(cuts) if dual() else "adam"
         if not isinstance(solver, str) or solver not in SOLVERS:
@@ -139,9 +147,17 @@ def loss_of(loss: Any, default: str) -> Loss:
     return loss_object
 
 
-def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int = 0) -> Inference:
+def inference_of(
+    inference: Any,
+    memory_limit: Any,
+    threads: int,
+    n_trained: int = 0,
+    wide: str = "propagate",
+    effort: str = "fast",
+) -> Inference:
     """Inference by name, or any inference object. Training visits its ``n_trained`` instances hundreds of times,
-    so there "auto" propagates fast, and is exact only where a pass over all of them is within ``PASS_OPERATIONS``."""
+    so there "auto" propagates fast, and is exact only where a pass over all of them is within ``PASS_OPERATIONS``;
+    ``wide`` is what it does where it is not exact. Predictions of weights that were trained so are made so."""
     if callable(inference):
         inference_object: Inference = inference
         return inference_object
@@ -154,7 +170,7 @@ def inference_of(inference: Any, memory_limit: Any, threads: int, n_trained: int
     named = resolve_name(INFERENCES[inference].place)(**settings)
     if inference == "auto" and n_trained:
         operations = min(named.operations_limit, max(PASS_OPERATIONS / n_trained, INSTANCE_OPERATIONS))
-        named = replace(named, operations_limit=operations, effort="fast")
+        named = replace(named, operations_limit=operations, effort=effort, wide=wide)
     made: Inference = named
     return made
 

@@ -24,7 +24,9 @@ from mssvm.inference.base import Planner
 from mssvm.losses import Zero
 from mssvm.models.partial import ActiveWeights
 from mssvm.objectives.problem import Problem
-from mssvm.optim import BCFW, Callback, Checkpoint, Row, Solution, Validation
+from mssvm.objectives.sample import Sample
+from mssvm.objectives.unified import Unified
+from mssvm.optim import BCFW, LBFGS, Callback, Checkpoint, Row, Solution, Validation
 from mssvm.optim.solution import best_of
 
 FEW_WEIGHTS = 1000  # for which cutting planes close a gap in tens of rounds
@@ -48,7 +50,7 @@ class Training:
         plan = data.plan
         self.plan = plan
         self.hooks.check()
-        self.inference = inference_of(plan.inference, plan.memory_limit, 1, data.n_instances)
+        self.inference = inference_of(plan.inference, plan.memory_limit, 1, data.n_instances, self._wide())
         self.problem = data.pose(self.inference)
         self.model = self.problem.model
         self.taken = self.model.take if isinstance(self.model, ActiveWeights) else np.asarray
@@ -62,6 +64,22 @@ class Training:
     @property
     def planner(self) -> Planner:
         return Planner(self.inference, self.plan.engine)
+
+    def _wide(self) -> str:
+        """What "auto" does on wide graphs: the bound where L-BFGS minimises it, on data and kernels at hand."""
+        plan = self.plan
+        smooth = plan.solver in ("auto", "lbfgs") if isinstance(plan.solver, str) else isinstance(plan.solver, LBFGS)
+        able = plan.engine.name == "native" and hasattr(self.data, "sample")
+        own = plan.strategy is None and isinstance(plan.objective, Unified)
+        return "decompose" if smooth and able and own and not self._cuts() else "propagate"
+
+    def _cuts(self) -> bool:
+        """Whether maxima are all that is asked, of two states each and every label known: what minimum cuts can prove,
+        and cutting planes then certify."""
+        objective = self.plan.objective
+        sample: Sample = self.data.sample  # type: ignore[attr-defined]
+        known = int(np.count_nonzero(sample.query.allowed & sample.truth)) == sample.batch.n_vars
+        return bool(known and objective.eps_y == 0.0 and sample.batch.cards.max(initial=1) <= 2)
 
     def run(self, warm: Floats | None) -> tuple[Floats, Solution, dict[str, Any]]:
         """Minimise from every start and keep the lowest: all weights, the solution, and figures about the training."""
@@ -99,8 +117,9 @@ class Training:
         missing = 1.0 - self.data.census.sites_labelled / self.data.census.sites
         dual = partial(self._has_dual, problem)
         exact = first is None or (first.exact and self._exact_when_smoothed(problem, w0))
+        bounded = not exact and self._converges()
         cuts = first is not None and first.exact and not exact and problem.n_weights <= FEW_WEIGHTS
-        solver = self.plan.solver_for(exact, cuts, dual, missing, self.seed)
+        solver = self.plan.solver_for(exact, cuts, dual, missing, self.seed, bounded)
         self.calls += 1
         if self.warm:
             solver = solver.for_warm_start()
@@ -144,6 +163,12 @@ class Training:
             return True
         with ONE_BLAS_THREAD:
             return problem.at(*begin).difference(w0).exact
+
+    def _converges(self) -> bool:
+        """Whether approximate inference changes little with the weights, as a bound does and a search does not."""
+        ask = getattr(self.inference, "converges", None)
+        sample = getattr(self.data, "sample", None)
+        return ask is not None and sample is not None and bool(ask(sample.batch))
 
     def no_better_than_zero(self, chosen: Solution) -> bool:
         """Whether a margin ended where weights of zero are as good, up to a share of ``NEARLY``."""

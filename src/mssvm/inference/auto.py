@@ -1,18 +1,25 @@
-"""Exact inference for the instances within its limits, propagation for the rest of the batch."""
+"""Exact inference for the instances within its limits, propagation or a bound for the rest of the batch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mssvm.core.arrays import AnyArray, Bools, Ints
+from mssvm.core.arrays import AnyArray, Bools, Floats, Ints
+from mssvm.core.errors import InputError
 from mssvm.core.params import Settings
 from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
 from mssvm.core.topology import Batch, mask_from_indices
 from mssvm.engines import engine_of
 from mssvm.engines.base import Bound, Engine, ExactPlan, ExactSettings, Pair, Plan, TwoCalls
+
+if TYPE_CHECKING:
+    from mssvm.inference.decomposition.plan import DecompositionPlan
+
+WIDE = ("propagate", "decompose")  # what answers where exact inference does not fit
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,8 @@ class Auto(Settings):
     memory_limit : bytes of workspace that exact inference may use on an instance.
     operations_limit : table entries that exact inference may visit in a call on an instance.
     effort : of propagation: "fast", "normal", "careful" or a number.
+    wide : what answers where exact inference does not fit: "propagate" (belief propagation) or "decompose" (a
+        convergent upper bound, on graphs whose factors join two variables; belief propagation on others).
     threads : threads of the engine where none is given; results do not depend on it.
     seed : of propagation.
 
@@ -36,6 +45,15 @@ class Auto(Settings):
     effort: int | str = "normal"
     threads: int = 1
     seed: int = 0
+    wide: str = "propagate"
+
+    def __post_init__(self) -> None:
+        if self.wide not in WIDE:
+            raise InputError(f"wide is {self.wide!r}; it must be one of {', '.join(map(repr, WIDE))}.")
+
+    def converges(self, batch: Batch) -> bool:
+        """Whether small changes of weights change all values little, so that L-BFGS can minimise them."""
+        return self.wide == "decompose" and bool(batch.pairwise.all())
 
     def plan(self, batch: Batch, engine: Engine | None = None) -> AutoPlan:
         engine = engine or engine_of("auto", self.threads)
@@ -78,32 +96,57 @@ class AutoPlan:
             return self.exact.pair(query, narrower, eps_y, eps_h)
         query.check(self.batch)
         narrower.check(self.batch)
-        plus = self._bind(query, eps_y, eps_h, fits)
-        minus = self._bind(narrower, eps_y, eps_h, narrower_fits)
+        if self.settings.wide == "decompose":  # the difference of two bounds; forests are exact there too
+            narrower_fits = narrower_fits & fits
+        plus = self._bind(query, eps_y, eps_h, fits, side="plus")
+        minus = self._bind(narrower, eps_y, eps_h, narrower_fits, side="minus")
         return TwoCalls(plus, minus)
 
-    def _bind(self, query: Query, eps_y: float, eps_h: float, fits: Bools, instances: Ints | None = None) -> Bound:
+    def memory(self) -> dict[str, Floats]:
+        return self._decomposition.memory() if "_decomposition" in self.__dict__ else {}
+
+    def recall(self, name: str, messages: Floats) -> None:
+        self._decomposition.recall(name, messages)
+
+    @cached_property
+    def _decomposition(self) -> DecompositionPlan:
+        from mssvm.inference.decomposition import Decompose  # its kernels are loaded only when used
+
+        return Decompose(memory_limit=self.settings.memory_limit).plan(self.batch, self.engine)
+
+    def _bind(
+        self, query: Query, eps_y: float, eps_h: float, fits: Bools, instances: Ints | None = None, side: str = ""
+    ) -> Bound:
+        """Each instance by its method; ``side`` names the query in training, which continues from earlier messages."""
         named = mask_from_indices(instances, len(self.batch))
-        fitting = np.flatnonzero(named & fits)
-        too_large = np.flatnonzero(named & ~fits)
-        if not len(too_large):
+        if not (named & ~fits).any():
             return self.exact.bind(query, eps_y, eps_h, instances)
-        messages = self._propagation.bind(query, eps_y, eps_h, too_large)
-        if not len(fitting):
-            return messages
-        return ExactOrMessages(fits, self.exact.bind(query, eps_y, eps_h, fitting), messages)
+        bounded = named & ~fits & self.batch.pairwise & (self.settings.wide == "decompose")
+        propagated = named & ~fits & ~bounded
+        parts: list[tuple[Bools, Bound]] = []
+        if (named & fits).any():
+            parts.append((fits, self.exact.bind(query, eps_y, eps_h, np.flatnonzero(named & fits))))
+        if bounded.any():
+            bound = self._decomposition.bound(query, eps_y, eps_h, np.flatnonzero(bounded), side)
+            parts.append((bounded, bound))
+        if propagated.any():
+            parts.append((propagated, self._propagation.bind(query, eps_y, eps_h, np.flatnonzero(propagated))))
+        answer = parts[0][1]
+        for mine, part in parts[1:]:
+            answer = ByMethod(~mine, answer, part)
+        return answer
 
 
 @dataclass(frozen=True, eq=False)
-class ExactOrMessages:
-    """Exact answers for the instances that fit, messages for the others, as one belief."""
+class ByMethod:
+    """The answers of two methods as one belief; ``from_first`` masks the instances of the first."""
 
-    fits: Bools
-    exact: Bound
-    messages: Bound
+    from_first: Bools
+    first: Bound
+    second: Bound
 
     def __call__(self, theta: Potentials) -> Belief:
-        return merge_beliefs(self.exact(theta), self.messages(theta), self.fits)
+        return merge_beliefs(self.first(theta), self.second(theta), self.from_first)
 
 
 def merge_beliefs(first: Belief, second: Belief, from_first: Bools) -> Belief:

@@ -8,7 +8,7 @@ threads. Instances without a labelled site are dropped at the door: they contrib
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ from mssvm.core.arrays import Bools, Floats, Ints
 from mssvm.core.errors import InputError
 from mssvm.core.potentials import Marginals, Potentials
 from mssvm.engines import engine_of
-from mssvm.engines.base import Engine
+from mssvm.engines.base import Engine, Remembering
 from mssvm.inference.base import Inference, Planner
 from mssvm.losses import Zero
 from mssvm.models.base import Model
@@ -112,6 +112,23 @@ class TrainingProblem:
     def _at_temperatures(self) -> dict[tuple[float, float], TrainingProblem]:
         """Cache of the problems at other temperatures, shared by all of them."""
         return {}
+
+    def memory(self) -> dict[str, Floats]:
+        """Copies of the messages that the blocks' plans keep between evaluations, by name."""
+        out = {}
+        for number, block in enumerate(self._blocks.all):
+            if isinstance(block.plan, Remembering):
+                for name, array in block.plan.memory().items():
+                    out[f"{number}/{name}"] = array.copy()
+        return out
+
+    def recall(self, memory: Mapping[str, Floats]) -> None:
+        """Go on from the messages that ``memory`` gave."""
+        for name, array in memory.items():
+            number, _, rest = name.partition("/")
+            plan = self._blocks.all[int(number)].plan
+            if isinstance(plan, Remembering):
+                plan.recall(rest, array)
 
     def likelihood(self) -> TrainingProblem:
         """The hidden conditional random field of the same model and sample: temperatures 1 and no loss."""

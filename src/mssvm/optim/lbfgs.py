@@ -113,6 +113,12 @@ class LBFGS(Solver[LBFGSState]):
         stages = self.stages(temperatures)
         return len(stages) * (self.max_iter + (stages[0] != temperatures))
 
+    def choose(self, run: SolverRun) -> tuple[Floats, float]:
+        """The last weights where approximate inference was smoothed: how its error changes with the temperature says
+        more about objectives at the target than the weights do, and weights of zero have no error."""
+        smoothed = self.stages(run.problem.temperatures)[-1] != run.problem.temperatures
+        return run.chosen(last=smoothed and not run.tally.exact)
+
     def for_warm_start(self) -> Self:
         """The last stage alone."""
         return replace(self, schedule=tuple(self.schedule[-1:]))

@@ -252,7 +252,13 @@ class SolverRun:
             "negative_gaps": self.negative_gaps,
             "seconds": self.seconds,
             "marked": self._reported_before,
+            "memory": self._memory(),
         }
+
+    def _memory(self) -> dict[str, Any]:
+        """Messages that evaluations of the problem go on from, if it has any."""
+        recalled = getattr(self.problem, "memory", None)
+        return {} if recalled is None else dict(recalled())
 
     def dump(self, mark: dict[str, Any] | None = None) -> dict[str, Any]:
         """Everything that a resumed run needs to continue with the same bits, from now or from a marked moment."""
@@ -273,4 +279,6 @@ class SolverRun:
         self._earlier_seconds = tree["seconds"]
         reported, converged = tree["marked"]
         self._reported_before = (reported, converged)
+        if memory := tree.get("memory"):
+            self.problem.recall(memory)  # type: ignore[attr-defined]
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mssvm.core.arrays import Bools, Ints
 from mssvm.core.potentials import Potentials
 from mssvm.core.terms import Term
 from mssvm.core.threads import Workers
@@ -14,6 +15,7 @@ from mssvm.engines.messages import MessagePlan
 from mssvm.engines.native.exact import NativePlan
 from mssvm.engines.native.features import LinearFeatures
 from mssvm.engines.native.messages import NativeMessagePlan
+from mssvm.engines.native.trws import ChainPlan
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class NativeEngine(Workers):
 
     def messages(self, batch: Batch) -> MessagePlan:
         return NativeMessagePlan(batch, self)
+
+    def chains(self, batch: Batch, instances: Ints, hidden: Bools | None) -> ChainPlan:
+        return ChainPlan(batch, instances, self, hidden)
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
         return LinearFeatures(batch, terms, offset, n_weights)

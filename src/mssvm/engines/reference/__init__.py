@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
 
+from mssvm.core.arrays import Bools, Ints
+from mssvm.core.errors import UnsupportedError
 from mssvm.core.potentials import Potentials
 from mssvm.core.terms import Term
 from mssvm.core.topology import Batch
 from mssvm.engines.base import ExactSettings, Features, ParallelMap
+from mssvm.engines.reference.chains import ReferenceChainPlan
 from mssvm.engines.reference.exact import ReferencePlan
 from mssvm.engines.reference.features import linear
 from mssvm.engines.reference.messages import ReferenceMessagePlan
@@ -37,6 +40,11 @@ class ReferenceEngine:
 
     def messages(self, batch: Batch) -> ReferenceMessagePlan:
         return ReferenceMessagePlan(batch)
+
+    def chains(self, batch: Batch, instances: Ints, hidden: Bools | None) -> ReferenceChainPlan:
+        if hidden is not None:
+            raise UnsupportedError("the reference engine has the decomposition bound at one temperature only.")
+        return ReferenceChainPlan(batch, instances)
 
     def linear(self, batch: Batch, terms: Sequence[Term], offset: Potentials | None, n_weights: int) -> Features:
         return linear(batch, terms, offset, n_weights)

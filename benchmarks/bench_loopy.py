@@ -1,0 +1,307 @@
+"""Loopy graphs through the public API: training and prediction by the decomposition bound and by belief propagation.
+
+Noisy discs on ground: one disc of label 1, with three labels a second one of label 2; a pixel's features are its label
+(one-hot beyond two) under normal noise, and a constant. Members with hidden labels see 15% of them.
+
+    python benchmarks/bench_loopy.py table [--seeds 30:40]     8 + 8 discs of 32 x 32 and 48 x 48, all members
+    python benchmarks/bench_loopy.py noise                     the same at other noise and with fewer labels
+    python benchmarks/bench_loopy.py sampled                   30 x 30 labels drawn from random fields themselves
+    python benchmarks/bench_loopy.py many                      64 discs of 64 x 64
+    python benchmarks/bench_loopy.py picture [--folder DATA]   one disc of 400 x 600 with strokes; or real pictures,
+                                                               NAME.jpg with NAME.scribbles1.png and NAME.truth.png
+    python benchmarks/bench_loopy.py map                       maxima on random grids 20 x 20: scores, bounds, time
+
+Settings were chosen on seeds below 30; the tables are of seeds 30 to 39. Every row is printed as one line of JSON, with
+means and 95% intervals over seeds (Student's t); seconds are processor time. ``--output FILE`` keeps the rows of every
+part that was run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+import mssvm as ms
+from mssvm.core.potentials import Potentials, Query
+from mssvm.core.topology import Batch, Topology
+
+MEMBERS = ("MSSVM", "HCRF", "CRF", "SSVM")
+ALL_LABELS = ("CRF", "SSVM")
+SIZES = ((32, 2), (48, 3))
+Row = dict[str, Any]
+
+
+def discs(n: int, side: int, n_labels: int, seed: int, noise: float = 1.2) -> tuple[np.ndarray, np.ndarray]:
+    """Features (n, side, side, d) and labels of noisy discs."""
+    rng = np.random.default_rng(seed)
+    rows, columns = np.mgrid[:side, :side]
+    X, y = [], []
+    for _ in range(n):
+        labels = np.zeros((side, side), dtype=np.int64)
+        for label in range(1, n_labels):
+            centre, radius = rng.uniform(0.25 * side, 0.75 * side, 2), rng.uniform(0.15, 0.35) * side
+            labels[np.hypot(rows - centre[0], columns - centre[1]) < radius] = label
+        shown = np.eye(n_labels)[labels][..., 1:] + noise * rng.normal(size=(side, side, n_labels - 1))
+        X.append(np.concatenate([shown, np.ones((side, side, 1))], axis=-1))
+        y.append(labels)
+    return np.array(X), np.array(y)
+
+
+def partly(y: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Labels of a random share of the pixels, -1 elsewhere."""
+    return np.where(np.random.default_rng(1000 + seed).random(y.shape) < share, y, -1)
+
+
+def inferences(name: str) -> tuple[Any, Any]:
+    """What trains and what predicts: the bound, or belief propagation with the efforts that "auto" gives it."""
+    if name == "bound":
+        return "decompose", "decompose"
+    auto = ms.inference.Auto
+    return auto(operations_limit=1e6, effort="fast", wide="propagate"), auto(wide="propagate")
+
+
+def fit_and_score(member: str, how: str, train: Any, test: Any, structure: Any = None) -> tuple[float, float, float]:
+    """Accuracy in per cent, and processor seconds of fit and of predict."""
+    training, prediction = inferences(how)
+    model = getattr(ms, member)(structure or ms.Grid(), missing_label=-1, random_state=0, inference=training)
+    begin = time.process_time()
+    model.fit(list(train[0]), list(train[1]))
+    fitted = time.process_time()
+    model.set_params(inference=prediction)
+    found = np.array(model.predict(list(test[0])))
+    end = time.process_time()
+    return 100.0 * float((found == test[1]).mean()), fitted - begin, end - fitted
+
+
+def interval(values: list[float]) -> list[float]:
+    """Mean and half the width of its 95% interval."""
+    n = len(values)
+    half = student.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n) if n > 1 else float("nan")
+    return [round(float(np.mean(values)), 3), round(float(half), 3)]
+
+
+def summary(found: list[tuple[float, float, float]], **about: Any) -> Row:
+    accuracy, fit, predict = (interval([row[k] for row in found]) for k in range(3))
+    return {**about, "seeds": len(found), "accuracy": accuracy, "fit_seconds": fit, "predict_seconds": predict}
+
+
+def problem(member: str, side: int, n_labels: int, seed: int, noise: float, share: float) -> tuple[Any, Any]:
+    X, y = discs(8, side, n_labels, seed, noise)
+    given = y if member in ALL_LABELS else partly(y, share, seed)
+    return (X, given), discs(8, side, n_labels, 10_000 + seed, noise)
+
+
+def table(seeds: range, how: tuple[str, ...], noise: float = 1.2, share: float = 0.15) -> Iterator[Row]:
+    for side, n_labels in SIZES:
+        for member in MEMBERS:
+            for name in how:
+                found = []
+                for seed in seeds:
+                    train, test = problem(member, side, n_labels, seed, noise, share)
+                    found.append(fit_and_score(member, name, train, test))
+                about = {"side": side, "labels": n_labels, "member": member, "inference": name}
+                yield summary(found, **about, noise=noise, share=share)
+
+
+def noises(seeds: range, how: tuple[str, ...]) -> Iterator[Row]:
+    for noise, share in ((0.6, 0.15), (2.0, 0.15), (1.2, 0.02), (1.2, 0.5)):
+        for member in ("MSSVM", "HCRF"):
+            for name in how:
+                found = []
+                for seed in seeds:
+                    train, test = problem(member, 32, 2, seed, noise, share)
+                    found.append(fit_and_score(member, name, train, test))
+                yield summary(found, side=32, labels=2, member=member, inference=name, noise=noise, share=share)
+
+
+def drawn(rng: np.random.Generator, tables: list[np.ndarray], n: int = 16, side: int = 30) -> tuple[Any, Any]:
+    """Features and labels of the random field with these tables to the right and down, by Gibbs sampling."""
+    X, y = [], []
+    colour = np.add.outer(np.arange(side), np.arange(side)) % 2
+    right, down = tables
+    for _ in range(n):
+        x = rng.normal(size=(side, side, len(right)))
+        labels = rng.integers(0, len(right), (side, side))
+        for step in range(120):
+            score = x.copy()
+            score[:, 1:] += right[labels[:, :-1]]
+            score[:, :-1] += right.T[labels[:, 1:]]
+            score[1:] += down[labels[:-1]]
+            score[:-1] += down.T[labels[1:]]
+            new = (score + rng.gumbel(size=score.shape)).argmax(axis=-1)
+            labels = np.where(colour == step % 2, new, labels)
+        X.append(np.concatenate([x, np.ones((side, side, 1))], axis=-1))
+        y.append(labels)
+    return X, y
+
+
+def sampled(seeds: range, how: tuple[str, ...]) -> Iterator[Row]:
+    for n_labels, kind in ((2, "mixed"), (4, "mixed"), (4, "attractive")):
+        for member in MEMBERS:
+            for name in how:
+                found = []
+                for seed in seeds:
+                    rng = np.random.default_rng(seed)
+                    tables = [rng.normal(size=(n_labels, n_labels)) for _ in range(2)]
+                    if kind == "attractive":
+                        tables = [0.9 * np.eye(n_labels)] * 2
+                    X, y = drawn(rng, tables)
+                    test = drawn(rng, tables)
+                    given = y if member in ALL_LABELS else list(partly(np.array(y), 0.3, seed))
+                    found.append(fit_and_score(member, name, (X, given), (test[0], np.array(test[1]))))
+                yield summary(found, labels=n_labels, couplings=kind, member=member, inference=name)
+
+
+def many(how: tuple[str, ...]) -> Iterator[Row]:
+    X, y = discs(64, 64, 2, 30)
+    test = discs(16, 64, 2, 10_030)
+    for member in ("HCRF", "MSSVM"):
+        for name in how:
+            found = fit_and_score(member, name, (X, partly(y, 0.15, 30)), test)
+            yield summary([found], images=64, side=64, labels=2, member=member, inference=name)
+
+
+def strokes(labels: np.ndarray, seed: int) -> np.ndarray:
+    """Ten straight strokes in every label, three pixels wide."""
+    rng = np.random.default_rng(seed)
+    given = np.full(labels.shape, -1)
+    for label in np.unique(labels):
+        for at in rng.permutation(np.argwhere(labels == label))[:10]:
+            angle = rng.uniform(0, 2 * np.pi)
+            for step in range(40):
+                i, j = np.round(at + step * np.array([np.sin(angle), np.cos(angle)])).astype(int)
+                window = np.s_[max(i - 1, 0) : max(i + 2, 0), max(j - 1, 0) : max(j + 2, 0)]
+                inside = labels[window] == label
+                if not inside.size or not inside.all():
+                    break
+                given[window] = label
+    return given
+
+
+def disc_picture(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, strokes and labels of a noisy disc of 400 x 600 pixels."""
+    rng = np.random.default_rng(seed)
+    rows, columns = np.mgrid[:400, :600]
+    labels = (np.hypot(rows - 210, columns - 320) < 130).astype(np.int64)
+    shown = labels[..., None] + rng.normal(size=(400, 600, 3))
+    return np.concatenate([shown, np.ones((400, 600, 1))], axis=-1), strokes(labels, seed), labels
+
+
+def real_pictures(folder: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
+    """Colours and their means around every pixel; strokes; truth (255 is left out)."""
+    import cv2
+
+    for path in sorted(folder.glob("*.jpg")):
+        colours = cv2.imread(str(path)).astype(np.float64) / 255.0
+        smooth = [cv2.GaussianBlur(colours, (0, 0), width) for width in (2.0, 6.0)]
+        x = np.concatenate([colours, *smooth, np.ones((*colours.shape[:2], 1))], axis=-1)
+        given, truth = (
+            cv2.imread(str(path.with_suffix(end)), cv2.IMREAD_GRAYSCALE) for end in (".scribbles1.png", ".truth.png")
+        )
+        yield path.stem, x, given, truth
+
+
+def picture(how: tuple[str, ...], folder: Path | None) -> Iterator[Row]:
+    pictures: list[tuple[str, Any, Any, Any]]
+    pictures = [("disc", *disc_picture(30))] if folder is None else list(real_pictures(folder))
+    for name in how:
+        for stem, x, given, truth in pictures:
+            labels = given if folder is None else labels_of_strokes(given)
+            known = truth if folder is None else labels_of_truth(truth)
+            row: Row = {"picture": stem, "inference": name, "pixels": labels.size}
+            training, prediction = inferences(name)
+            model = ms.HCRF(ms.Grid(edges="contrast"), missing_label=-1, random_state=0, inference=training)
+            begin, wall = time.process_time(), time.perf_counter()
+            model.fit([x], [labels])
+            model.set_params(inference=prediction)
+            found = np.array(model.predict([x])[0])
+            row["seconds"] = round(time.process_time() - begin, 2)
+            row["wall"] = round(time.perf_counter() - wall, 2)
+            judged = known >= 0
+            both = ((found == 1) & (known == 1) & judged).sum()
+            either = (((found == 1) | (known == 1)) & judged).sum()
+            row["IoU"] = round(float(both / max(either, 1)), 4)
+            row["peak_MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+            yield row
+
+
+def labels_of_strokes(given: np.ndarray) -> np.ndarray:
+    """Grey levels of stroke images: two levels are labels, the most frequent one is no label."""
+    levels, count = np.unique(given, return_counts=True)
+    none = levels[count.argmax()]
+    out = np.full(given.shape, -1)
+    for label, level in enumerate(sorted(set(levels.tolist()) - {none.item()})[-2:]):
+        out[given == level] = label
+    return out
+
+
+def labels_of_truth(truth: np.ndarray) -> np.ndarray:
+    """0 is ground, 255 the object, anything between is not judged."""
+    return np.where(truth == 255, 1, np.where(truth == 0, 0, -1))
+
+
+def maxima(seeds: range) -> Iterator[Row]:
+    at = np.arange(400).reshape(20, 20)
+    ends = [(at[:, :-1], at[:, 1:]), (at[:-1], at[1:])]
+    scopes = [pair for one, two in ends for pair in zip(one.ravel().tolist(), two.ravel().tolist(), strict=True)]
+    for n_labels in (2, 3, 5):
+        batch = Batch.build([Topology((n_labels,) * 400, tuple(scopes))] * len(seeds))
+        rng = np.random.default_rng(n_labels)
+        for kind in ("attractive", "mixed"):
+            tables = 0.7 * rng.normal(size=(batch.n_factors, n_labels, n_labels))
+            if kind == "attractive":
+                tables = np.eye(n_labels) * np.abs(rng.normal(size=(batch.n_factors, 1, 1)))
+            theta = Potentials(rng.normal(size=batch.n_states), tables.ravel())
+            row: Row = {"labels": n_labels, "couplings": kind, "grids": len(batch)}
+            found = {}
+            for name, infer in (("bound", ms.inference.Decompose()), ("propagation", ms.inference.Propagate())):
+                begin = time.process_time()
+                found[name] = infer(batch, theta, Query.all_outputs(batch), 0.0, 0.0)
+                row[f"{name}_seconds"] = round(time.process_time() - begin, 3)
+            status = found["bound"].status
+            row["proven"] = round(float(status.exact.mean()), 3)
+            row["gap"] = round(float((status.upper - status.lower).mean()), 3)
+            row["no_lower"] = round(float((status.lower >= found["propagation"].value - 1e-9).mean()), 3)
+            yield row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("part", choices=("table", "noise", "sampled", "many", "picture", "map"))
+    parser.add_argument("--seeds", default="30:40", help="first and end of the seeds")
+    parser.add_argument("--inference", nargs="+", default=["bound", "propagation"])
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    seeds, how = range(*map(int, given.seeds.split(":"))), tuple(given.inference)
+    warnings.simplefilter("ignore")
+    parts = {
+        "table": lambda: table(seeds, how),
+        "noise": lambda: noises(seeds, how),
+        "sampled": lambda: sampled(seeds, how),
+        "many": lambda: many(how),
+        "picture": lambda: picture(how, given.folder),
+        "map": lambda: maxima(seeds),
+    }
+    kept = []
+    for row in parts[given.part]():
+        print(json.dumps(row), flush=True)
+        kept.append(row)
+    if given.output is not None:
+        known = json.loads(given.output.read_text()) if given.output.exists() else {}
+        part = given.part if given.folder is None else f"{given.part} {given.folder.name}"
+        known[part] = [row for row in known.get(part, []) if row.get("inference") not in how] + kept
+        given.output.write_text(json.dumps(known, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The decomposition bound on an engine: a pairwise graph as monotone chains that share the scores of their variables.
+
+    chains_of(engine, batch, instances)  -> ChainPlan    chains and layout, from the graphs alone
+    plan.run()                           -> ChainRun     messages: load scores, sweep, read marginals, decode
+
+    PS[eps] theta  <=  sum_c PS[eps rho_c] theta_c  +  sum_i PS[eps l_i] theta_i,    l_i = 1 - sum of rho_c through i
+
+for one temperature, sums at eps > 0 and maxima at 0. Messages are scores and serve any temperature. Engines without
+chains of their own (``Engine.chains``) are served by the native one, or the reference where that is not compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.topology import Batch
+from mssvm.engines import engine_of
+from mssvm.engines.base import Engine
+
+
+class ChainRun(Protocol):
+    """Messages in progress."""
+
+    @property
+    def state(self) -> Floats:
+        """What the next sweep goes on from."""
+
+    def load(self, theta: Potentials, allowed: Bools, eps_y: float, eps_h: float) -> None:
+        """Take scores over; messages stay as they are."""
+
+    def sweep(self, n: int) -> Floats:
+        """The bound by instance (0 outside the plan) after n > 0 sweeps, each forwards and backwards."""
+
+    def read(self, mu: Marginals) -> Floats:
+        """After a sweep at eps > 0, write the gradient of the bound by the scores; by instance, how far the marginals
+        of a variable in two chains are apart, at most."""
+
+    def decode(self, states: Ints) -> None:
+        """Write states, variable by variable: the best given the earlier ones and the messages of later ones."""
+
+
+class ChainPlan(Protocol):
+    """Chains of some instances of a batch."""
+
+    def run(self) -> ChainRun:
+        """A run that begins with messages of zero."""
+
+
+def chains_of(engine: Engine, batch: Batch, instances: Ints, hidden: Bools | None = None) -> ChainPlan:
+    """The chains of some instances on an engine; ``hidden`` variables of the batch have a temperature of their own."""
+    able = engine if hasattr(engine, "chains") else engine_of("auto", engine.threads)
+    plan: ChainPlan = able.chains(batch, instances, hidden)  # type: ignore[attr-defined]
+    return plan

@@ -1,0 +1,39 @@
+"""Monotone chains of a topology: what the decomposition bound sums over (``cpp/chains.cpp``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from mssvm.core.arrays import Floats, Ints
+from mssvm.core.library import FLOATS, INTS, Function
+from mssvm.core.topology import Topology
+
+_CHAINS = Function("mssvm_chains", ends=INTS, level=INTS, chain=INTS, weight=FLOATS, left=FLOATS)
+
+
+@dataclass(frozen=True, eq=False)
+class ChainCover:
+    """A pairwise topology as ``n_chains`` chains along which variables rise.
+
+    By factor: its ``chain`` and the ``weight`` of that. By variable: its ``level`` (variables of a level are not
+    neighbours, and neighbours of lower number have lower levels) and what is ``left`` of one beside the weights of the
+    chains through it.
+    """
+
+    level: Ints
+    chain: Ints
+    weight: Floats
+    left: Floats
+    n_chains: int
+
+
+@lru_cache(256)
+def chain_cover(topology: Topology) -> ChainCover:
+    """The chains of a topology with factors of two variables."""
+    level, left = np.zeros(topology.n_vars, dtype=np.int64), np.ones(topology.n_vars)
+    chain, weight = np.zeros(topology.n_factors, dtype=np.int64), np.zeros(topology.n_factors)
+    n = _CHAINS(ends=topology.scope_flat, level=level, chain=chain, weight=weight, left=left)
+    return ChainCover(level, chain, weight, left, n)

@@ -1,0 +1,61 @@
+// Calls of the decomposition bound at two temperatures (nested.hpp).
+#include "nested.hpp"
+
+#include "trws_tasks.hpp"
+
+using namespace mssvm;
+
+namespace {
+
+template <Rule rule, class F> INLINE auto with_states(const ChainCall &c, int64_t g, Vec *room, F f) {
+    switch (square(*c.layout, g)) {
+        case 2: return f(NestedChains<2, rule>(c, room));
+        case 3: return f(NestedChains<3, rule>(c, room));
+        default: return f(NestedChains<0, rule>(c, room));
+    }
+}
+
+void check_nested(const ChainCall &c) {
+    check(c);
+    require(c.rule >= 1 && c.eps >= 0 && c.eps_h > 0, "hidden variables need a temperature above zero.");
+    require(c.layout->widest <= 64, "two temperatures are for variables of up to 64 states.");
+}
+
+}  // namespace
+
+// Messages from later variables, then sweeps forwards and backwards; `value` is the bound after the last of them.
+MSSVM_API mssvm_nested_sweep(const ChainCall *call) {
+    return guarded(call, [](const ChainCall &c) -> int64_t {
+        check_nested(c);
+        const ChainLayout &a = *c.layout;
+        return each_task(c, NestedChains<0, Rule::scores>::room(a), [&](auto rule, int64_t first, int64_t end, Vec *room) {
+            constexpr Rule sums = decltype(rule)::value;
+            if constexpr (sums != Rule::maxima)
+                for (int64_t sweep = 0; sweep <= c.sweeps; ++sweep) {
+                    bool last = sweep == c.sweeps, update = sweep > 0;
+                    for (int64_t g = first; update && g < end; ++g)
+                        with_states<sums>(c, g, room, [&](auto chains) { chains.forward(g, true); });
+                    for (int64_t g = end - 1; g >= first; --g) {
+                        Vec bound = with_states<sums>(c, g, room, [&](auto chains) { return chains.backward(g, update, last); });
+                        for (int i = 0; last && i < L; ++i)
+                            if (a.variable[g * L + i] >= 0) c.value[c.owner[a.variable[g * L + i]]] += bound[i];
+                    }
+                }
+        });
+    });
+}
+
+// Marginals and residuals at the shifts of the last sweep.
+MSSVM_API mssvm_nested_read(const ChainCall *call) {
+    return guarded(call, [](const ChainCall &c) -> int64_t {
+        check_nested(c);
+        require(c.eps > 0, "marginals at eps_y = 0 are not read.");
+        const ChainLayout &a = *c.layout;
+        return each_task(c, NestedChains<0, Rule::scores>::room(a), [&](auto rule, int64_t first, int64_t end, Vec *room) {
+            constexpr Rule sums = decltype(rule)::value;
+            if constexpr (sums != Rule::maxima)
+                for (int64_t g = first; g < end; ++g)
+                    with_states<sums>(c, g, room, [&](auto chains) { chains.read(g); });
+        });
+    });
+}

@@ -1,0 +1,540 @@
+// The decomposition bound at two temperatures: sum_c PS_y[eps_y rho_c] PS_h[eps_h rho_c] theta_c, every chain exact.
+//
+// Layout and order are those of trws.hpp. The scores of variable i in chain c are u_c = rho_c u_i + d_c with shifts d_c that
+// add up to zero over the chains and what is left of i; sweeps change the shifts. Hidden variables are summed before the
+// outputs around them are, so messages to a hidden variable have a row for every state a of the last output passed:
+//
+//     F(a, x): the best (eps_y) of everything before that output, with it in state a, and the sum (eps_h) of what lies
+//              between, as a function of x. One row where there is no output; messages to an output have their rows summed.
+//
+// With F from one side and B from the other a hidden variable of chain c has
+//
+//     Z(a, b) = PS[eps_h rho] over x of F(a, x) + u_c(x) + B(b, x),    p(a, b) ~ exp(Z / (eps_y rho)),    mu_c = sum p p(x | a, b)
+//
+// and an output mu_c ~ exp((F + u_c + B) / (eps_y rho)). A sweep visits variables in order and moves their shifts towards
+// equal marginals in all chains: for outputs to the minimum. For hidden variables, with eps = min(eps_y, eps_h),
+//
+//     PS(u_c + d) - PS(u_c)  <=  eps rho_c log sum_x mu_c(x) exp(d(x) / (eps rho_c))        (power means rise)
+//
+// and the minimum of the sum of the right sides is taken: d_c = eps rho_c (log b - log mu_c), log b = sum_c rho_c log mu_c.
+// So the bound never rises; with equal temperatures this is TRW-S.
+//
+// A row of a message is its level and its entries. By the rule `scores` levels are zero and entries scores; by `scaled`,
+// where tables are safe, entries are probabilities exp((F(a, x) - level) / (eps_h rho)) with a largest of one.
+#pragma once
+#include "trws.hpp"
+
+namespace mssvm {
+
+constexpr double LEAST = 1e-40;  // probability below which a state is not moved by its logarithm
+
+template <int K, Rule rule> class NestedChains {
+    using Cells = const Unaligned *;
+
+public:
+    NestedChains(const ChainCall &call, Vec *room)
+        : call_(call), a_(*call.layout), rows_(int(a_.widest)), eps_y_(call.eps), eps_h_(call.eps_h) {
+        int64_t w = a_.widest;
+        unary_ = room;
+        own_ = unary_ + w;
+        rest_ = own_ + w;
+        marginal_ = rest_ + w;
+        weight_ = marginal_ + w;
+        mean_ = weight_ + w;
+        logs_ = mean_ + w;
+        joint_ = logs_ + (a_.degree + 1) * w;
+        from_ = joint_ + w * w;
+        sent_ = from_ + w * (w + 1);
+        given_ = sent_ + w * (w + 1);
+        total_ = given_ + w * w * w;
+    }
+    static int64_t room(const ChainLayout &a) {
+        int64_t w = a.widest;
+        return (9 + a.degree) * w + 4 * w * w + w * w * w;
+    }
+
+    void forward(int64_t g, bool update) {
+        enter(g);
+        if (update) balance();
+        for (int64_t s = middle_; s < end_; ++s) send(s);
+    }
+
+    Vec backward(int64_t g, bool update, bool measure) {
+        enter(g);
+        if (update) balance();
+        Vec bound{};
+        if (measure) {
+            for (int64_t s = middle_; s < end_; ++s)
+                if (a_.partner[s] < 0) bound += chain_value(-1, s);
+            Vec left = lanes(a_.left, g_);
+            spare();
+            Vec tau = left * (hidden_ ? eps_h_ : eps_y_);
+            bound = left > 0.0 ? bound + power_sum(rest_, k_, tau) : bound;
+        }
+        for (int64_t s = first_; s < middle_; ++s) bound += send(s);
+        return bound;
+    }
+
+    // Marginals, forwards with all shifts held; messages of earlier variables are those of this pass.
+    void read(int64_t g) {
+        enter(g);
+        Vec left = lanes(a_.left, g_), apart{};
+        spare();
+        softmax(rest_, k_, left * (hidden_ ? eps_h_ : eps_y_), weight_);
+        for (int x = 0; x < k_; ++x) mean_[x] = left > 0.0 ? left * weight_[x] : Vec{};
+        Vec *seen = logs_;  // the first chain's marginals
+        bool any = false;
+        for (int64_t s = first_; s < end_; ++s) {
+            bool lower = s < middle_;
+            if (!lower && a_.partner[s] >= 0) continue;
+            marginals(lower ? s : -1, lower ? a_.partner[s] : s);
+            Vec rho = lanes(a_.rho, s);
+            for (int x = 0; x < k_; ++x) {
+                mean_[x] += rho * marginal_[x];
+                if (!any) seen[x] = marginal_[x];
+                apart = larger(apart, larger(marginal_[x] - seen[x], seen[x] - marginal_[x]));
+            }
+            any = true;
+            if (lower) pairs(s);
+        }
+        for (int64_t s = middle_; s < end_; ++s) {
+            Vec top = finite(send(s));
+            int filled = sender_rows(s), width = hidden_ ? k_ + 1 : k_, n = hidden_ ? rows_ : 1;
+            for (int r = 0; r < filled; ++r) {
+                if (hidden_) from_[r * width] -= top;
+                else for (int x = 0; x < k_; ++x) from_[x] -= top;
+            }
+            for (int r = filled; r < n; ++r) no_row(from_ + r * width, k_);
+            put(s, a_.reverse_read, call_.read.data, n * width, from_);
+        }
+        for (int i = 0; i < L; ++i) {
+            int64_t v = a_.variable[g_ * L + i];
+            if (v < 0) continue;
+            for (int x = 0; x < k_; ++x) call_.mu_unary[call_.unary_ptr[v] + x] = mean_[x][i];
+            double &most = call_.residual[call_.owner[v]];
+            most = std::max(most, apart[i]);
+        }
+    }
+
+private:
+    static Cells vectors(const Floats &numbers) { return (Cells)numbers.data; }
+    static Vec lanes(const Floats &numbers, int64_t at) { return *(const Unaligned *)(numbers.data + at * L); }
+    int other(int64_t s) const { return K ? K : a_.other_card[s]; }
+    int64_t place(int64_t s, int x, int z) const {
+        return a_.transposed[s] ? int64_t(z) * k_ + x : int64_t(x) * other(s) + z;
+    }
+    Cells message(int64_t s) const { return vectors(call_.messages) + a_.message_at[s]; }
+    Unaligned *shift(int64_t s) const { return (Unaligned *)call_.shifts.data + a_.shift_at[s]; }
+    static constexpr bool scaled = rule == Rule::scaled;
+    // Rows of the message of a slot; no slot has one row, which says nothing.
+    int rows(int64_t s) const { return s >= 0 && hidden_ ? rows_ : 1; }
+    Vec entry(int64_t s, Cells m, int x) const { return s < 0 ? Vec{} : Vec(m[x]); }
+    Vec level(int64_t s, Cells m, int row) const { return s < 0 ? Vec{} : Vec(m[row * (k_ + 1)]); }
+    Vec row_entry(int64_t s, Cells m, int row, int x) const {
+        if (s < 0) return all<Vec>(scaled ? 1.0 : 0.0);
+        return m[row * (k_ + 1) + 1 + x];
+    }
+    // A row that is impossible.
+    static INLINE void no_row(Vec *row, int k) {
+        for (int x = 0; x <= k; ++x) row[x] = all<Vec>(scaled && x > 0 ? 1.0 : -INF);
+    }
+    Vec tau_y(Vec rho) const { return eps_y_ * rho; }
+    Vec tau_h(Vec rho) const { return eps_h_ * rho; }
+
+    void enter(int64_t g) {
+        g_ = g;
+        k_ = K ? K : int(a_.state_at[g + 1] - a_.state_at[g]);
+        hidden_ = a_.hidden[g];
+        first_ = a_.slot_ptr[g];
+        middle_ = first_ + a_.in_count[g];
+        end_ = a_.slot_ptr[g + 1];
+        Cells u = vectors(call_.unary) + a_.state_at[g];
+        for (int x = 0; x < k_; ++x) unary_[x] = u[x];
+    }
+
+    // u_c of the chain of slot s.
+    void take_own(int64_t s) {
+        Vec rho = lanes(a_.rho, s);
+        const Unaligned *d = shift(s);
+        for (int x = 0; x < k_; ++x) own_[x] = unary_[x] > -INF ? rho * unary_[x] + d[x] : all<Vec>(-INF);
+    }
+
+    // The scores of what is left of the variable.
+    void spare() {
+        Vec left = lanes(a_.left, g_);
+        for (int x = 0; x < k_; ++x) rest_[x] = left > 0.0 ? left * unary_[x] : Vec{};
+        for (int64_t s = first_; s < end_; ++s) {
+            if (s >= middle_ && a_.partner[s] >= 0) continue;
+            for (int x = 0; x < k_; ++x) rest_[x] -= shift(s)[x];
+        }
+        for (int x = 0; x < k_; ++x) rest_[x] = unary_[x] > -INF ? rest_[x] : all<Vec>(-INF);
+    }
+
+    // F + u_c + B of an output, into marginal_.
+    void scores(int64_t lower, int64_t upper) {
+        take_own(lower >= 0 ? lower : upper);
+        Cells f = lower >= 0 ? message(lower) : nullptr, b = upper >= 0 ? message(upper) : nullptr;
+        for (int x = 0; x < k_; ++x) marginal_[x] = own_[x] + entry(lower, f, x) + entry(upper, b, x);
+    }
+
+    // u_c in the form of entries of rows, into weight_; its level.
+    Vec own_row(Vec tau) {
+        if constexpr (scaled) {
+            Vec top = finite(largest_of(own_, k_)), unit = 1.0 / tau;
+            for (int x = 0; x < k_; ++x) weight_[x] = exp((own_[x] - top) * unit);
+            return top;
+        }
+        for (int x = 0; x < k_; ++x) weight_[x] = own_[x];
+        return Vec{};
+    }
+
+    // PS[eps_h rho] of the entries of a row, in place: p(x); relative to their level.
+    static INLINE Vec close(Vec *p, int k, Vec tau) {
+        Vec sum{}, low{};
+        if constexpr (scaled) {
+            for (int x = 0; x < k; ++x) sum += p[x];
+        } else {
+            low = finite(largest_of(p, k));
+            Vec unit = 1.0 / tau;
+            for (int x = 0; x < k; ++x) p[x] = exp((p[x] - low) * unit), sum += p[x];
+        }
+        Vec scale = sum > 0.0 ? 1.0 / sum : Vec{};
+        for (int x = 0; x < k; ++x) p[x] *= scale;
+        return low + logarithm(sum, tau);
+    }
+    static INLINE Vec times(Vec a, Vec b) { return scaled ? a * b : a + b; }
+
+    // Z(a, b) of a hidden variable, into total_, and p(x | a, b) into given_.
+    void condition(int64_t lower, int64_t upper) {
+        take_own(lower >= 0 ? lower : upper);
+        Vec tau = tau_h(lanes(a_.rho, lower >= 0 ? lower : upper)), base = own_row(tau);
+        Cells f = lower >= 0 ? message(lower) : nullptr, b = upper >= 0 ? message(upper) : nullptr;
+        int n = rows(upper);
+        for (int r = 0; r < rows(lower); ++r) {
+            for (int x = 0; x < k_; ++x) own_[x] = times(weight_[x], row_entry(lower, f, r, x));
+            for (int q = 0; q < n; ++q) {
+                Vec *p = given_ + (r * n + q) * k_;
+                for (int x = 0; x < k_; ++x) p[x] = times(own_[x], row_entry(upper, b, q, x));
+                Vec sum = close(p, k_, tau);
+                total_[r * n + q] = sum + (base + level(lower, f, r) + level(upper, b, q));
+            }
+        }
+    }
+
+    Vec chain_value(int64_t lower, int64_t upper) {
+        Vec tau = tau_y(lanes(a_.rho, lower >= 0 ? lower : upper));
+        if (!hidden_) {
+            scores(lower, upper);
+            return power_sum(marginal_, k_, tau);
+        }
+        condition(lower, upper);
+        return power_sum(total_, rows(lower) * rows(upper), tau);
+    }
+
+    // Marginals of the chain through two slots, and for hidden variables joint_(a, x) with the rows of the lower slot.
+    void marginals(int64_t lower, int64_t upper) {
+        Vec tau = tau_y(lanes(a_.rho, lower >= 0 ? lower : upper));
+        if (!hidden_) {
+            scores(lower, upper);
+            softmax(marginal_, k_, tau, marginal_);
+            return;
+        }
+        condition(lower, upper);
+        int m = rows(lower), n = rows(upper);
+        softmax(total_, m * n, tau, total_);
+        for (int x = 0; x < k_; ++x) marginal_[x] = Vec{};
+        for (int r = 0; r < m; ++r)
+            for (int x = 0; x < k_; ++x) {
+                Vec sum{};
+                for (int q = 0; q < n; ++q) sum += total_[r * n + q] * given_[(r * n + q) * k_ + x];
+                joint_[r * k_ + x] = sum;
+                marginal_[x] += sum;
+            }
+    }
+
+    void balance() {
+        if (hidden_) balance_hidden();
+        else balance_output();
+    }
+
+    void balance_output() {
+        spare();
+        for (int x = 0; x < k_; ++x) mean_[x] = rest_[x];
+        each_chain([&](int64_t lower, int64_t upper) {
+            scores(lower, upper);
+            for (int x = 0; x < k_; ++x) mean_[x] += marginal_[x];
+        });
+        forbid_impossible();
+        each_chain([&](int64_t lower, int64_t upper) {
+            int64_t s = lower >= 0 ? lower : upper;
+            Vec rho = lanes(a_.rho, s);
+            scores(lower, upper);
+            Unaligned *d = shift(s);
+            for (int x = 0; x < k_; ++x) d[x] = mean_[x] > -INF ? d[x] + (rho * mean_[x] - marginal_[x]) : Vec(d[x]);
+        });
+    }
+
+    // A state that is impossible in one chain is so in all.
+    void forbid_impossible() {
+        Unaligned *u = (Unaligned *)call_.unary.data + a_.state_at[g_];
+        for (int x = 0; x < k_; ++x) {
+            unary_[x] = mean_[x] > -INF ? unary_[x] : all<Vec>(-INF);
+            u[x] = unary_[x];
+        }
+    }
+
+    void balance_hidden() {
+        double eps = std::min(eps_y_, eps_h_);
+        if (!(eps > 0)) return;
+        Vec left = lanes(a_.left, g_);
+        spare();
+        softmax(rest_, k_, left * eps_h_, weight_);
+        for (int x = 0; x < k_; ++x) mean_[x] = left > 0.0 ? left * logarithm_of(weight_[x]) : Vec{};
+        int chain = 0;
+        each_chain([&](int64_t lower, int64_t upper) {
+            Vec rho = lanes(a_.rho, lower >= 0 ? lower : upper);
+            marginals(lower, upper);
+            for (int x = 0; x < k_; ++x) {
+                logs_[chain * k_ + x] = logarithm_of(marginal_[x]);
+                mean_[x] += rho * logs_[chain * k_ + x];
+            }
+            ++chain;
+        });
+        chain = 0;
+        each_chain([&](int64_t lower, int64_t upper) {
+            int64_t s = lower >= 0 ? lower : upper;
+            Vec step = eps * lanes(a_.rho, s);
+            Unaligned *d = shift(s);
+            for (int x = 0; x < k_; ++x) d[x] += step * (mean_[x] - logs_[chain * k_ + x]);
+            ++chain;
+        });
+    }
+
+    template <class Work> INLINE void each_chain(Work work) {
+        for (int64_t s = first_; s < middle_; ++s) work(s, a_.partner[s]);
+        for (int64_t s = middle_; s < end_; ++s)
+            if (a_.partner[s] < 0) work(int64_t(-1), s);
+    }
+
+    int sender_rows(int64_t s) const { return rows(a_.partner[s]); }
+
+    // The message along slot s, from the other slot of its chain and the variable; what normalising took off.
+    Vec send(int64_t s) {
+        take_own(s);
+        int64_t behind = a_.partner[s];
+        Cells m = behind >= 0 ? message(behind) : nullptr;
+        int n = other(s);
+        bool rows = a_.other_hidden[s];
+        if (hidden_) send_hidden(s, behind, m, rows);
+        else {
+            for (int x = 0; x < k_; ++x) from_[x] = own_[x] + entry(behind, m, x);
+            if (rows) open_rows(s);
+            else send_output(s);
+        }
+        int count = rows ? rows_ * (n + 1) : n;
+        Vec top = all<Vec>(-INF);
+        for (int j = 0; j < count; j += rows ? n + 1 : 1) top = larger(top, sent_[j]);
+        Vec low = finite(top);
+        for (int j = 0; j < count; j += rows ? n + 1 : 1) sent_[j] -= low;
+        put(s, a_.reverse, call_.messages.data, count, sent_);
+        return top;
+    }
+
+    // From an output to an output.
+    void send_output(int64_t s) {
+        Vec tau = tau_y(lanes(a_.rho, s));
+        with_table(s, [&](auto table) ALWAYS {
+            for (int z = 0; z < other(s); ++z) {
+                for (int x = 0; x < k_; ++x) weight_[x] = from_[x] + table(place(s, x, z));
+                sent_[z] = power_sum(weight_, k_, tau);
+            }
+        });
+    }
+
+    // From an output to a hidden variable: a row for every state.
+    void open_rows(int64_t s) {
+        Vec tau = tau_h(lanes(a_.rho, s));
+        int n = other(s);
+        with_entries(s, [&](auto table, Vec base) ALWAYS {
+            for (int x = 0; x < k_; ++x) {
+                Vec *row = sent_ + x * (n + 1);
+                for (int z = 0; z < n; ++z) row[1 + z] = table(place(s, x, z));
+                row[0] = from_[x] + base + settle(row + 1, n, tau);
+            }
+        });
+        for (int r = k_; r < rows_; ++r) no_row(sent_ + r * (n + 1), n);
+    }
+
+    // From a hidden variable, row by row; rows are summed for an output.
+    void send_hidden(int64_t s, int64_t behind, Cells m, bool rows) {
+        Vec rho = lanes(a_.rho, s), tau = tau_h(rho), base = own_row(tau);
+        int n = other(s), mine = sender_rows(s);
+        for (int r = 0; r < mine; ++r) {
+            Vec *from = from_ + r * (k_ + 1);
+            from[0] = base + level(behind, m, r);
+            for (int x = 0; x < k_; ++x) from[1 + x] = times(weight_[x], row_entry(behind, m, r, x));
+        }
+        with_entries(s, [&](auto table, Vec top) ALWAYS {
+            for (int r = 0; r < mine; ++r) {
+                Vec *from = from_ + r * (k_ + 1), *row = sent_ + r * (n + 1);
+                for (int z = 0; z < n; ++z) row[1 + z] = summed(s, from + 1, table, z, tau);
+                row[0] = from[0] + top + settle(row + 1, n, tau);
+            }
+        });
+        if (rows) {
+            for (int r = mine; r < rows_; ++r) no_row(sent_ + r * (n + 1), n);
+            return;
+        }
+        for (int z = 0; z < n; ++z) {
+            for (int r = 0; r < mine; ++r) {
+                const Vec *row = sent_ + r * (n + 1);
+                weight_[r] = row[0] + (scaled ? logarithm(row[1 + z], tau) : row[1 + z]);
+            }
+            given_[z] = power_sum(weight_, mine, tau_y(rho));
+        }
+        for (int z = 0; z < n; ++z) sent_[z] = given_[z];
+    }
+
+    // PS[eps_h rho] over x of a row's entries and a column of the table, as an entry.
+    template <class Table> INLINE Vec summed(int64_t s, const Vec *from, Table table, int z, Vec tau) {
+        if constexpr (scaled) {
+            Vec sum{};
+            for (int x = 0; x < k_; ++x) sum += from[x] * table(place(s, x, z));
+            return sum;
+        }
+        for (int x = 0; x < k_; ++x) own_[x] = from[x] + table(place(s, x, z));
+        return power_sum(own_, k_, tau);
+    }
+
+    // Entries with a largest of one (scaled), or as they are; the level that was taken off.
+    static INLINE Vec settle(Vec *entries, int n, Vec tau) {
+        Vec top = largest_of(entries, n);
+        if constexpr (scaled) {
+            Vec scale = top > 0.0 ? 1.0 / top : all<Vec>(1.0);
+            for (int z = 0; z < n; ++z) entries[z] *= scale;
+            return logarithm(top, tau);
+        }
+        Vec low = finite(top);
+        for (int z = 0; z < n; ++z) entries[z] -= low;
+        return top;
+    }
+
+    // work(table, level) with the table of a slot in the form of entries.
+    template <class Work> INLINE void with_entries(int64_t s, Work work) {
+        if constexpr (scaled) {
+            const int32_t *at = a_.scaled.data + s * L;
+            const double *tables = call_.scaled.data;
+            if (a_.tied[s]) {
+                work([=](int64_t entry) ALWAYS { return all<Vec>(tables[at[0] + 1 + entry]); }, all<Vec>(tables[at[0]]));
+            } else {
+                auto gathered = [=](int64_t entry) ALWAYS {
+                    Vec v;
+                    for (int i = 0; i < L; ++i) v[i] = tables[at[i] + 1 + entry];
+                    return v;
+                };
+                work(gathered, gathered(-1));
+            }
+        } else {
+            with_table(s, [&](auto table) ALWAYS { work(table, Vec{}); });
+        }
+    }
+
+    template <class Work> INLINE void with_table(int64_t s, Work work) {
+        const int32_t *at = a_.table.data + s * L;
+        const double *tables = call_.tables.data;
+        if (a_.tied[s]) work([=](int64_t entry) ALWAYS { return all<Vec>(tables[at[0] + entry]); });
+        else work([=](int64_t entry) ALWAYS {
+            Vec v;
+            for (int i = 0; i < L; ++i) v[i] = tables[at[i] + entry];
+            return v;
+        });
+    }
+
+    // Marginals of the factor to an earlier neighbour, after marginals() of its chain here.
+    void pairs(int64_t s) {
+        Cells from = vectors(call_.read) + a_.read_at[s], m = message(s);
+        if (a_.other_hidden[s]) return pairs_of_hidden(s, from, m);
+        Vec tau = tau_y(lanes(a_.rho, s));
+        with_table(s, [&](auto table) ALWAYS {
+            for (int x = 0; x < k_; ++x)
+                for (int z = 0; z < other(s); ++z) {
+                    Vec pair;
+                    if (hidden_) pair = joint_[z * k_ + x];
+                    else pair = ratio(from[z] + table(place(s, x, z)), m[x], tau) * marginal_[x];
+                    add(s, place(s, x, z), pair);
+                }
+        });
+    }
+
+    void pairs_of_hidden(int64_t s, Cells from, Cells m) {
+        int n = other(s);
+        Vec rho = lanes(a_.rho, s), tau = tau_h(rho);
+        with_entries(s, [&](auto table, Vec top) ALWAYS {
+            for (int x = 0; x < k_; ++x) {
+                for (int z = 0; z < n; ++z) sent_[z] = Vec{};
+                for (int r = 0; r < rows_; ++r) {
+                    Cells row = from + r * (n + 1);
+                    for (int z = 0; z < n; ++z) weight_[z] = times(row[1 + z], table(place(s, x, z)));
+                    Vec sum = row[0] + top + close(weight_, n, tau);
+                    Vec share = hidden_ ? joint_[r * k_ + x] : ratio(sum, m[x], tau_y(rho)) * marginal_[x];
+                    for (int z = 0; z < n; ++z) sent_[z] += share * weight_[z];
+                }
+                for (int z = 0; z < n; ++z) add(s, place(s, x, z), sent_[z]);
+            }
+        });
+    }
+
+    static INLINE Vec ratio(Vec part, Vec whole, Vec tau) {
+        Vec p = exp((part - finite(whole)) / tau);
+        return part > -INF && whole > -INF ? p : Vec{};
+    }
+
+    void add(int64_t s, int64_t entry, Vec pair) {
+        const int32_t *to = a_.mu.data + s * L;
+        for (int i = 0; i < L; ++i)
+            if (to[i] >= 0) call_.mu_tables[to[i] + entry] += pair[i];
+    }
+
+    void put(int64_t s, const Shorts &places, double *to, int n, const Vec *sent) {
+        const int32_t *at = places.data + s * L;
+        if (a_.aligned[s])
+            for (int j = 0; j < n; ++j) *(Unaligned *)(to + at[0] + j * L) = sent[j];
+        else
+            for (int j = 0; j < n; ++j)
+                for (int i = 0; i < L; ++i) to[at[i] + j * L] = sent[j][i];
+    }
+
+    static INLINE Vec largest_of(const Vec *v, int k) {
+        Vec top = v[0];
+        for (int x = 1; x < k; ++x) top = larger(top, v[x]);
+        return top;
+    }
+    static INLINE Vec finite(Vec x) { return x > -INF ? x : Vec{}; }
+    static INLINE Vec logarithm(Vec sum, Vec tau) {
+        return sum > 0.0 ? tau * log(sum > 0.0 ? sum : all<Vec>(1.0)) : all<Vec>(-INF);
+    }
+    static INLINE Vec logarithm_of(Vec p) { return log(larger(p, all<Vec>(LEAST))); }
+    // At temperature zero the maximum.
+    static INLINE Vec power_sum(const Vec *v, int k, Vec tau) {
+        Vec top = largest_of(v, k), low = finite(top), sum{};
+        Vec unit = tau > 0.0 ? 1.0 / tau : Vec{};
+        for (int x = 0; x < k; ++x) sum += exp((v[x] - low) * unit);
+        return tau > 0.0 ? low + logarithm(sum, tau) : top;
+    }
+    static INLINE void softmax(const Vec *v, int k, Vec tau, Vec *out) {
+        Vec low = finite(largest_of(v, k)), sum{}, unit = tau > 0.0 ? 1.0 / tau : Vec{};
+        for (int x = 0; x < k; ++x) out[x] = exp((v[x] - low) * unit), sum += out[x];
+        Vec scale = sum > 0.0 ? 1.0 / sum : Vec{};
+        for (int x = 0; x < k; ++x) out[x] *= scale;
+    }
+
+    const ChainCall &call_;
+    const ChainLayout &a_;
+    int rows_, k_ = 0;
+    double eps_y_, eps_h_;
+    bool hidden_ = false;
+    int64_t g_ = 0, first_ = 0, middle_ = 0, end_ = 0;
+    Vec *unary_, *own_, *rest_, *marginal_, *weight_, *mean_, *logs_, *joint_, *from_, *sent_, *given_, *total_;
+};
+
+}  // namespace mssvm

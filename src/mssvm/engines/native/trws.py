@@ -1,0 +1,200 @@
+"""The decomposition bound by compiled sweeps: at one temperature (``cpp/trws.hpp``), at two (``cpp/nested.hpp``)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.library import FLOAT, FLOATS, INT, INTS, MASK, Function, Record, RecordKind
+from mssvm.core.potentials import Marginals, Potentials
+from mssvm.core.threads import Workers
+from mssvm.core.topology import Batch
+from mssvm.engines.native.chain_layout import LAYOUT, chain_layout
+
+MAXIMA, SCALED, SCORES = range(3)  # as ``Rule`` of the kernel
+# Range of a table, in units of its temperature, up to which nothing that counts is lost in scaled form: products of one
+# message, and at two temperatures of two, are above 1e-261.
+SAFE, SAFE_NESTED = 600.0, 300.0
+NO_FLOATS, NO_INTS = np.zeros(0), np.zeros(0, dtype=np.int64)
+
+LOAD = Function(
+    "mssvm_trws_load",
+    layout=RecordKind(LAYOUT),
+    scores=FLOATS,
+    allowed=MASK,
+    unary_ptr=INTS,
+    unary=FLOATS,
+    tables=FLOATS,
+    table=INTS,
+    size=INTS,
+    scaled_at=INTS,
+    weight=FLOATS,
+    scaled=FLOATS,
+    eps=FLOAT,
+    safe=FLOAT,
+    threads=INT,
+)
+_CALL: dict[str, Any] = {
+    "layout": RecordKind(LAYOUT),
+    "unary": FLOATS,
+    "tables": FLOATS,
+    "scaled": FLOATS,
+    "messages": FLOATS,
+    "read": FLOATS,
+    "unary_ptr": INTS,
+    "owner": INTS,
+    "value": FLOATS,
+    "mu_unary": FLOATS,
+    "mu_tables": FLOATS,
+    "residual": FLOATS,
+    "states": INTS,
+    "shifts": FLOATS,
+    "eps": FLOAT,
+    "eps_h": FLOAT,
+    "rule": INT,
+    "sweeps": INT,
+    "threads": INT,
+}
+SWEEP = Function("mssvm_trws_sweep", **_CALL)
+READ = Function("mssvm_trws_read", **_CALL)
+DECODE = Function("mssvm_trws_decode", **_CALL)
+NESTED_SWEEP = Function("mssvm_nested_sweep", **_CALL)
+NESTED_READ = Function("mssvm_nested_read", **_CALL)
+
+
+class ChainPlan:
+    """The bound on some instances of a batch, pairwise all of them; at two temperatures where some are ``hidden``."""
+
+    def __init__(self, batch: Batch, instances: Ints, workers: Workers, hidden: Bools | None = None) -> None:
+        self.batch, self.workers = batch, workers
+        self.layout = chain_layout(batch, np.asarray(instances, dtype=np.int64), hidden)
+        self.owner = np.ascontiguousarray(batch.owner, dtype=np.int64)
+
+    def run(self) -> ChainRun:
+        """Messages, or shifts, of zero."""
+        return NestedRun(self) if self.layout.nested else ChainRun(self)
+
+
+class ChainRun:
+    """Messages of a plan in progress; scores are loaded before they are swept."""
+
+    def __init__(self, plan: ChainPlan) -> None:
+        self.plan = plan
+        self.messages = _vectors(plan.layout.n_messages)
+
+    @property
+    def state(self) -> Floats:
+        """What the next sweep goes on from."""
+        return self.messages
+
+    @cached_property
+    def _unary(self) -> Floats:
+        return _vectors(self.plan.layout.n_states)
+
+    @cached_property
+    def _scaled(self) -> Floats:
+        return np.zeros(self.plan.layout.tables.total)
+
+    def load(self, theta: Potentials, allowed: Bools, eps_y: float, eps_h: float) -> None:
+        """Take scores over; messages stay as they are. One temperature is both."""
+        plan, batch, scaled = self.plan, self.plan.batch, self.plan.layout.tables
+        tables = np.ascontiguousarray(theta.tables, dtype=np.float64)
+        safe = LOAD(
+            layout=plan.layout.record,
+            scores=np.ascontiguousarray(theta.unary, dtype=np.float64),
+            allowed=np.ascontiguousarray(allowed, dtype=bool),
+            unary_ptr=batch.unary_ptr,
+            unary=self._unary,
+            tables=tables,
+            table=scaled.table,
+            size=scaled.size,
+            scaled_at=scaled.scaled_at,
+            weight=scaled.weight,
+            scaled=self._scaled,
+            eps=float(eps_h),
+            safe=SAFE_NESTED if plan.layout.nested else SAFE,
+            threads=plan.workers.idle,
+        )
+        rule = MAXIMA
+        if eps_h > 0.0:
+            rule = SCALED if safe else SCORES
+        self._record = SWEEP.record(
+            layout=plan.layout.record,
+            unary=self._unary,
+            tables=tables,
+            scaled=self._scaled,
+            messages=self.messages,
+            read=NO_FLOATS,
+            unary_ptr=batch.unary_ptr,
+            owner=plan.owner,
+            value=NO_FLOATS,
+            mu_unary=NO_FLOATS,
+            mu_tables=NO_FLOATS,
+            residual=NO_FLOATS,
+            states=NO_INTS,
+            shifts=NO_FLOATS,
+            eps=float(eps_y),
+            eps_h=float(eps_h),
+            rule=rule,
+            sweeps=0,
+            threads=plan.workers.idle,
+        )
+
+    def sweep(self, n: int) -> Floats:
+        """The bound of every instance of the batch (0 outside the plan) after n > 0 sweeps to and fro."""
+        value = np.zeros(len(self.plan.batch))
+        SWEEP.run(self._changed(value=value, sweeps=n))
+        return value
+
+    def read(self, mu: Marginals) -> Floats:
+        """Write the marginals by which the bound changes with the scores, at the messages of the last sweep (eps > 0).
+
+        Returns, by instance, the largest difference of a variable's marginals between two chains.
+        """
+        return self._read(READ, mu)
+
+    def _read(self, function: Function, mu: Marginals) -> Floats:
+        residual, read = np.zeros(len(self.plan.batch)), _vectors(self.plan.layout.n_read)
+        function.run(self._changed(mu_unary=mu.unary, mu_tables=mu.tables, residual=residual, read=read))
+        return residual
+
+    def decode(self, states: Ints) -> None:
+        """Write a labelling: states in order, given the earlier ones and the messages of later ones."""
+        DECODE.run(self._changed(states=states))
+
+    def _changed(self, **fields: Any) -> Record:
+        return self._record.changed(**fields)
+
+
+class NestedRun(ChainRun):
+    """Shifts of a plan with hidden variables in progress."""
+
+    def __init__(self, plan: ChainPlan) -> None:
+        super().__init__(plan)
+        self.shifts = _vectors(plan.layout.n_shifts)
+
+    @property
+    def state(self) -> Floats:
+        return self.shifts
+
+    def sweep(self, n: int) -> Floats:
+        """The bound after n sweeps; with n = 0 at the shifts as they are."""
+        value = np.zeros(len(self.plan.batch))
+        NESTED_SWEEP.run(self._changed(value=value, sweeps=n, shifts=self.shifts))
+        return value
+
+    def read(self, mu: Marginals) -> Floats:
+        return self._read(NESTED_READ, mu)
+
+    def _changed(self, **fields: Any) -> Record:
+        return self._record.changed(**{"shifts": self.shifts} | fields)
+
+
+def _vectors(n: int) -> Floats:
+    """Zeros that begin with a cache line."""
+    room = np.zeros(n + 8)
+    first = (-room.ctypes.data // 8) % 8
+    return room[first : first + n]

@@ -1,0 +1,177 @@
+"""Sweeps and readings for the instances of a batch that have cycles, at their temperatures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.errors import UnsupportedError
+from mssvm.core.potentials import Belief, Potentials, Query
+from mssvm.core.topology import mask_from_indices
+from mssvm.engines.decomposition import ChainRun
+from mssvm.inference.decomposition.labelling import Labelling
+from mssvm.inference.decomposition.product import product_bound
+
+if TYPE_CHECKING:
+    from mssvm.inference.decomposition.plan import DecompositionPlan
+
+COLD_SWEEPS = 20  # before the first evaluation of a training
+AT_A_TIME = 8  # sweeps between two looks at the bound
+LOWEST = 0.05  # of eps_h: the eps_y at which a maximum over outputs is swept
+PROVEN = 1e-9  # of a maximum: a gap that is rounding
+
+
+@dataclass(frozen=True, eq=False)
+class ChainTask:
+    """Instances with the temperatures of their free variables."""
+
+    plan: DecompositionPlan
+    query: Query
+    instances: Ints
+    eps_y: float
+    eps_h: float
+
+    def __post_init__(self) -> None:
+        if self.eps_h == 0.0 < self.eps_y:
+            raise UnsupportedError(
+                f"instance {int(self.instances[0])} has outputs at eps_y = {self.eps_y} and hidden variables at "
+                "eps_h = 0, which are not taken apart into chains; use exact elimination or a small positive eps_h."
+            )
+
+    @property
+    def nested(self) -> bool:
+        """Whether there are two temperatures."""
+        return self.eps_y != self.eps_h
+
+    @property
+    def moving(self) -> float:
+        """The lowest eps_y at which sweeps move scores between chains: a maximum has no marginals to make equal."""
+        return max(self.eps_y, LOWEST * self.eps_h) if self.nested else self.eps_y
+
+    @cached_property
+    def hidden(self) -> Bools | None:
+        """At two temperatures, the variables at eps_h."""
+        if not self.nested:
+            return None
+        return ~self.query.output & (self.query.n_allowed(self.plan.batch) > 1)
+
+    def run(self) -> ChainRun:
+        """Chains without messages."""
+        return self.plan.chains(self.instances, self.hidden).run()
+
+
+class ChainAnswer:
+    """One call: ``belief`` is completed by the task's instances. Without a ``side`` it begins without messages."""
+
+    def __init__(self, task: ChainTask, theta: Potentials, belief: Belief, side: str) -> None:
+        self.task, self.theta, self.belief, self.side = task, theta, belief, side
+        self.plan, self.settings, self.batch = task.plan, task.plan.settings, task.plan.batch
+        self.eps, self.instances = task.moving, task.instances
+        self.size = np.diff(self.batch.var_ptr)[self.instances]
+
+    def run(self) -> Belief:
+        chains, fresh = self.plan.run(self.task, self.side)
+        task = self.task
+        chains.load(self.theta, task.query.allowed, task.moving, task.eps_h)
+        if not self.side:
+            value, fall, sweeps = self._converge(chains)
+        else:
+            sweeps = COLD_SWEEPS if fresh else self.settings.warm_sweeps
+            before = chains.sweep(sweeps - 1) if sweeps > 1 else np.full(len(self.batch), np.inf)
+            value = chains.sweep(1)
+            fall = self._fall(before, value)
+        converged = fall <= self._enough(value[self.instances])
+        if self.eps == 0.0:
+            return self._maximum(chains, value, converged, sweeps)
+        residual = chains.read(self.belief.mu)
+        if task.moving > task.eps_y:
+            chains.load(self.theta, task.query.allowed, task.eps_y, task.eps_h)
+            value = chains.sweep(0)
+        return self._sum(value, converged, sweeps, residual)
+
+    def _fall(self, before: Floats, value: Floats) -> Floats:
+        """Of the bounds of the task's instances; none where no assignment is possible."""
+        one, two = before[self.instances], value[self.instances]
+        return np.where(two > -np.inf, one - np.where(two > -np.inf, two, 0.0), 0.0)
+
+    def _enough(self, value: Floats) -> Floats:
+        """Fall of the bound in a sweep that counts as convergence."""
+        unit = self.eps if self.eps > 0.0 else 1.0
+        rounding = 1e-13 * np.abs(np.where(value > -np.inf, value, 0.0))
+        return np.asarray(self.settings.tolerance * unit * self.size + rounding)
+
+    def _converge(self, chains: ChainRun) -> tuple[Floats, Floats, int]:
+        """Sweeps until no bound falls by more than is enough."""
+        done, most = 0, max(2, self.settings.sweeps)
+        while True:
+            step = min(AT_A_TIME, most - done)
+            before = chains.sweep(max(step - 1, 1))
+            value = chains.sweep(1)
+            done += max(step, 2)
+            fall = self._fall(before, value)
+            if done >= most or bool(np.all(fall <= self._enough(value[self.instances]))):
+                return value, fall, done
+
+    def _sum(self, value: Floats, converged: Bools, sweeps: int, residual: Floats) -> Belief:
+        belief, mine, task = self.belief, self.instances, self.task
+        upper = value[mine]
+        belief.value[mine] = upper
+        self._clear(upper == -np.inf)
+        lower = np.full(len(mine), np.nan)
+        if not self.side:
+            lower = product_bound(self.batch, self.theta, task.query, task.eps_y, task.eps_h, belief.mu, mine)
+        return self._report("decomposition bound", converged, sweeps, residual[mine], lower, upper)
+
+    def _maximum(self, chains: ChainRun, value: Floats, converged: Bools, sweeps: int) -> Belief:
+        belief, mine, batch = self.belief, self.instances, self.batch
+        found = Labelling(self.plan.engine, batch, self.theta, self.task.query, mine)
+        states = np.zeros(batch.n_vars, dtype=np.int64)
+        chains.decode(states)
+        found.take(states)
+        upper = value[mine]
+        if not self.side:
+            upper = found.improve(upper)
+        # A labelling of the bound's score is the best one, up to rounding.
+        upper = np.maximum(upper, found.score)
+        gap = np.zeros(len(mine))
+        np.subtract(upper, found.score, out=gap, where=upper > found.score)
+        proven = gap <= PROVEN * (1.0 + np.abs(upper))
+        belief.value[mine] = np.where(proven, found.score, upper)
+        found.mark(belief.mu)
+        self._clear(belief.value[mine] == -np.inf)
+        status = self._report("decomposition bound", converged | proven, sweeps, gap, found.score, upper).status
+        exact = status.exact.copy()
+        exact[mine] = proven
+        return replace(belief, status=replace(status, exact=exact))
+
+    def _clear(self, impossible: Bools) -> None:
+        """An instance without an assignment has no marginals."""
+        if impossible.any():
+            self.belief.mu.clear(self.batch, mask_from_indices(self.instances[impossible], len(self.batch)))
+
+    def _report(
+        self, method: str, converged: Bools, sweeps: int, residual: Floats, lower: Floats, upper: Floats
+    ) -> Belief:
+        """The belief with what is known about the task's instances."""
+        old, mine = self.belief.status, self.instances
+        names = list(old.method)
+        for b in mine.tolist():
+            names[b] = method
+        columns = {}
+        given = {
+            "exact": np.zeros(len(mine), dtype=bool),
+            "converged": converged,
+            "sweeps": np.full(len(mine), sweeps),
+            "residual": residual,
+            "lower": lower,
+            "upper": upper,
+        }
+        for name, values in given.items():
+            column = getattr(old, name).copy()
+            column[mine] = values
+            columns[name] = column
+        return replace(self.belief, status=replace(old, method=tuple(names), **columns))

@@ -1,0 +1,57 @@
+"""Settings of the decomposition bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from mssvm.core.params import Settings
+from mssvm.core.potentials import Belief, Potentials, Query
+from mssvm.core.topology import Batch
+from mssvm.engines import engine_of
+from mssvm.engines.base import Engine
+from mssvm.inference.decomposition.plan import DecompositionPlan
+
+
+@dataclass(frozen=True)
+class Decompose(Settings):
+    """A convergent upper bound on pairwise graphs with cycles, tree-reweighted; exact on forests.
+
+    The graph is taken apart into chains (a grid into its rows and columns) that share their variables' scores, and
+    messages shift these between chains until every variable has the same marginals in all of them. The bound falls with
+    every sweep. Values are upper bounds, marginals their gradients; ``Status`` has a lower bound too. Training and
+    prediction must use the same inference: weights that were trained with this bound are for this bound.
+
+    Parameters
+    ----------
+    sweeps : sweeps, at most, of an answer that starts without messages.
+    warm_sweeps : sweeps of every evaluation in training, which goes on from the messages of the last one.
+    tolerance : fall of the bound in a sweep, by variable and in units of the temperature, that counts as convergence.
+    memory_limit, operations_limit : what exact inference may use on an instance, where it is exact.
+    threads : threads of the engine where none is given; results do not depend on it.
+
+    >>> ms.HCRF(ms.Chain(), inference=ms.inference.Decompose(), random_state=0).fit(X, y).score(X, y)
+    1.0
+    """
+
+    sweeps: int = 200
+    warm_sweeps: int = 3
+    tolerance: float = 1e-5
+    memory_limit: int = 1 << 30
+    operations_limit: float = 1e6
+    threads: int = 1
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return engine_of("auto", self.threads)
+
+    def converges(self, batch: Batch) -> bool:
+        """Whether small changes of weights change all values little, so that L-BFGS can minimise them."""
+        return True
+
+    def plan(self, batch: Batch, engine: Engine | None = None) -> DecompositionPlan:
+        """The bound on a batch, on an engine (default: the usual one with ``threads`` threads)."""
+        return DecompositionPlan(self, batch, engine or self._engine)
+
+    def __call__(self, batch: Batch, theta: Potentials, query: Query, eps_y: float, eps_h: float) -> Belief:
+        return self.plan(batch).bind(query, eps_y, eps_h)(theta)

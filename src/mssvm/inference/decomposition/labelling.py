@@ -1,0 +1,110 @@
+"""Labellings of pairwise instances with their scores, improved by moves of regions and by minimum cuts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints, sum_by
+from mssvm.core.potentials import Marginals, Potentials, Query, segment_argmax
+from mssvm.core.topology import Batch, mask_from_indices
+from mssvm.engines.base import Engine
+from mssvm.inference.propagation import Propagate
+from mssvm.inference.propagation.cuts import CutModel
+
+EXPANSIONS = 3  # rounds over all states
+SEARCHED = 1 << 14  # variables of an instance that is worth a search
+OPEN = 1e-9  # of a score: gaps above this are worth more work
+
+
+class Labelling:
+    """The best labelling so far of some instances; ``score`` has one number for each of them."""
+
+    def __init__(self, engine: Engine, batch: Batch, theta: Potentials, query: Query, instances: Ints) -> None:
+        self.engine, self.batch, self.theta, self.query, self.instances = engine, batch, theta, query, instances
+        self.states = segment_argmax(query.allowed.astype(np.float64), batch.unary_ptr)
+        self.score = np.full(len(instances), -np.inf)
+        self._mine = mask_from_indices(instances, len(batch))
+
+    def take(self, states: Ints) -> None:
+        """Keep the states of the instances that they raise the score of."""
+        score = self._scores(states)
+        better = score > self.score
+        self.score = np.where(better, score, self.score)
+        chosen = mask_from_indices(self.instances[better], len(self.batch))[self.batch.owner]
+        self.states = np.where(chosen, states, self.states)
+
+    def improve(self, upper: Floats) -> Floats:
+        """Raise scores where the bound from above is not met; a bound that cuts may have lowered."""
+        self._relabel(self._open(upper))
+        upper = self._cut(upper)
+        self._search(self._open(upper))
+        return upper
+
+    def mark(self, mu: Marginals) -> None:
+        """Write the labelling as marginals: point masses."""
+        batch, mine = self.batch, self._mine
+        variables = np.flatnonzero(mine[batch.owner])
+        mu.unary[batch.unary_ptr[variables] + self.states[variables]] = 1.0
+        factors = np.flatnonzero(mine[batch.factor_owner])
+        np.add.at(mu.tables, batch.mu_at[factors] + self._inside(self.states, factors), 1.0)
+
+    def _open(self, upper: Floats) -> Ints:
+        possible = upper > -np.inf
+        enough = np.where(possible, upper, 0.0)
+        return np.asarray(self.instances[possible & (enough - self.score > OPEN * (1.0 + np.abs(enough)))])
+
+    def _inside(self, states: Ints, factors: Ints) -> Ints:
+        batch = self.batch
+        ends = batch.scope_vars[batch.scope_ptr[factors][:, None] + np.arange(2)]
+        return np.asarray(states[ends[:, 0]] * batch.cards[ends[:, 1]] + states[ends[:, 1]])
+
+    def _scores(self, states: Ints) -> Floats:
+        """theta of a labelling; -inf where the query forbids it."""
+        batch, mine = self.batch, self._mine
+        variables = np.flatnonzero(mine[batch.owner])
+        at = batch.unary_ptr[variables] + states[variables]
+        unary = np.where(self.query.allowed[at], self.theta.unary[at], -np.inf)
+        factors = np.flatnonzero(mine[batch.factor_owner])
+        tables = self.theta.tables[batch.table_at[factors] + self._inside(states, factors)]
+        total = sum_by(batch.owner[variables], unary, len(batch))
+        return np.asarray((total + sum_by(batch.factor_owner[factors], tables, len(batch)))[self.instances])
+
+    def _relabel(self, instances: Ints) -> None:
+        """Moves of single variables and of regions of equal states."""
+        if not len(instances):
+            return
+        noise = np.full(self.batch.n_states, 0.5)
+        model = self.engine.messages(self.batch).load(self.theta, self.query, noise)
+        if model.relabel is None:
+            return
+        free: Bools = self.query.n_allowed(self.batch) > 1
+        states = self.states.copy()
+        model.relabel(instances, free, states)
+        self.take(states)
+
+    def _search(self, instances: Ints) -> None:
+        """The search of propagation over starts, on graphs that are not too large."""
+        small = instances[np.diff(self.batch.var_ptr)[instances] <= SEARCHED]
+        if not len(small):
+            return
+        search = Propagate().plan(self.batch, self.engine).bind(self.query, 0.0, 0.0, small)
+        self.take(search(self.theta).decode(self.batch))
+
+    def _cut(self, upper: Floats) -> Floats:
+        """Cuts between two states are exact where neighbours attract each other; else expansions of every state."""
+        upper = upper.copy()
+        states, place = self.states.copy(), {int(b): k for k, b in enumerate(self.instances.tolist())}
+        for b in self._open(upper).tolist():
+            model = CutModel.of(self.batch, self.theta, self.query.allowed, b)
+            if model is None:
+                continue
+            mine = slice(int(self.batch.var_ptr[b]), int(self.batch.var_ptr[b + 1]))
+            if model.n_allowed.max(initial=1) <= 2:
+                found, above = model.mix(*model.extremes())
+                upper[place[b]] = min(upper[place[b]], above)
+                found = found if model.score(found) > model.score(states[mine]) else states[mine]
+            else:
+                found = states[mine]
+            states[mine] = model.expand(found, EXPANSIONS)
+        self.take(states)
+        return upper

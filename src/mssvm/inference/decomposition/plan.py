@@ -1,0 +1,156 @@
+"""Which instances of a batch are exact and which are bounded by chains; messages that training keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mssvm.core.arrays import Bools, Floats, Ints
+from mssvm.core.checks import temperature
+from mssvm.core.components import acyclic
+from mssvm.core.errors import UnsupportedError
+from mssvm.core.potentials import Belief, Marginals, Potentials, Query, Status
+from mssvm.core.topology import Batch
+from mssvm.engines.base import Bound, Engine, ExactPlan, ExactSettings, Pair, TwoCalls
+from mssvm.engines.decomposition import ChainPlan, ChainRun, chains_of
+from mssvm.inference.decomposition.answer import ChainAnswer, ChainTask
+
+if TYPE_CHECKING:
+    from mssvm.inference.decomposition.decompose import Decompose
+
+
+@dataclass(frozen=True, eq=False)
+class DecompositionPlan:
+    """The bound on one batch. ``kept`` has the messages of training by side and instances, for all temperatures."""
+
+    settings: Decompose
+    batch: Batch
+    engine: Engine
+    kept: dict[str, ChainRun] = field(default_factory=dict, repr=False)
+    recalled: dict[str, Floats] = field(default_factory=dict, repr=False)
+    _plans: dict[tuple[bytes, bytes], ChainPlan] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def exact(self) -> ExactPlan:
+        limits = self.settings
+        settings = ExactSettings(limits.memory_limit, operations_limit=limits.operations_limit)
+        return self.engine.exact(self.batch, settings)
+
+    def chains(self, instances: Ints, hidden: Bools | None) -> ChainPlan:
+        """The chains of some instances, laid out once; ``hidden`` variables have a temperature of their own."""
+        key = instances.tobytes(), b"" if hidden is None else hidden.tobytes()
+        if key not in self._plans:
+            self._plans[key] = chains_of(self.engine, self.batch, instances, hidden)
+        return self._plans[key]
+
+    def memory(self) -> dict[str, Floats]:
+        return {name: run.state for name, run in self.kept.items()}
+
+    def recall(self, name: str, messages: Floats) -> None:
+        self.kept.pop(name, None)
+        self.recalled[name] = messages
+
+    def run(self, task: ChainTask, side: str) -> tuple[ChainRun, bool]:
+        """The chains of a task with the messages that its side of training has, and whether it has none yet."""
+        if not side:
+            return task.run(), True
+        name = f"{side}-{2 if task.nested else 1}-{blake2b(task.instances.tobytes(), digest_size=8).hexdigest()}"
+        known = name in self.kept or name in self.recalled
+        if name not in self.kept:
+            self.kept[name] = task.run()
+        if name in self.recalled:
+            self.kept[name].state[:] = self.recalled.pop(name)
+        return self.kept[name], not known
+
+    def bind(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None = None) -> Bound:
+        """Every call begins without messages and sweeps until the bound has converged."""
+        return self.bound(query, eps_y, eps_h, instances, "")
+
+    def pair(self, query: Query, narrower: Query, eps_y: float, eps_h: float) -> Pair:
+        """Two queries of training: each call goes on from the messages of the last one."""
+        plus = self.bound(query, eps_y, eps_h, None, "plus")
+        return TwoCalls(plus, self.bound(narrower, eps_y, eps_h, None, "minus"))
+
+    def bound(self, query: Query, eps_y: float, eps_h: float, instances: Ints | None, side: str) -> DecompositionBound:
+        """A query of some instances; a ``side`` of training keeps its messages between calls, no side begins anew."""
+        query.check(self.batch)
+        eps_y, eps_h = temperature(eps_y, "eps_y"), temperature(eps_h, "eps_h")
+        every = np.arange(len(self.batch)) if instances is None else np.asarray(instances, dtype=np.int64)
+        fits = self._fits(query, eps_y, eps_h, every)
+        exact, others = every[fits], every[~fits]
+        wide = others[~self.batch.pairwise[others]]
+        if len(wide):
+            raise UnsupportedError(
+                f"instance {int(wide[0])} has factors of more than two variables, which are not taken apart into "
+                "chains; use inference='auto' or 'propagate'."
+            )
+        bound = self.exact.bind(query, eps_y, eps_h, exact) if len(exact) else None
+        tasks = [ChainTask(self, query, *task) for task in self._tasks(query, eps_y, eps_h, others)]
+        return DecompositionBound(self, bound, exact, tasks, side)
+
+    def _fits(self, query: Query, eps_y: float, eps_h: float, instances: Ints) -> Bools:
+        """Whether an instance has no cycle among its free variables and exact inference is cheap there."""
+        forest = acyclic(self.batch, query.n_allowed(self.batch) > 1)
+        if not forest[instances].any():
+            return np.zeros(len(instances), dtype=bool)
+        costs, limits = self.exact.costs(query, eps_y, eps_h), self.settings
+        cheap = (costs.bytes <= limits.memory_limit) & (costs.operations <= limits.operations_limit)
+        return np.asarray((forest & cheap)[instances])
+
+    def _tasks(self, query: Query, eps_y: float, eps_h: float, instances: Ints) -> Iterator[tuple[Ints, float, float]]:
+        """Instances with the temperatures that matter to them: those of roles that free variables have."""
+        batch = self.batch
+        free = query.n_allowed(batch) > 1
+        has_output = np.bincount(batch.owner[free & query.output], minlength=len(batch))[instances] > 0
+        has_hidden = np.bincount(batch.owner[free & ~query.output], minlength=len(batch))[instances] > 0
+        both = has_output & has_hidden & (eps_y != eps_h)
+        at_y = has_output & ~both
+        for chosen, *eps in ((both, eps_y, eps_h), (at_y, eps_y, eps_y), (~both & ~at_y, eps_h, eps_h)):
+            if chosen.any():
+                yield instances[chosen], eps[0], eps[1]
+
+
+@dataclass(frozen=True, eq=False)
+class DecompositionBound:
+    """A query at a pair of temperatures: exact inference on some instances, chains on the others."""
+
+    plan: DecompositionPlan
+    exact: Bound | None
+    exact_instances: Ints
+    tasks: list[ChainTask]
+    side: str
+
+    def __call__(self, theta: Potentials) -> Belief:
+        theta.check(self.plan.batch)
+        if self.exact is not None and not self.tasks:
+            return self.exact(theta)
+        belief = _nothing(self.plan.batch) if self.exact is None else self._owned(self.exact(theta))
+        for task in self.tasks:
+            answer = ChainAnswer(task, theta, belief, self.side)
+            belief = answer.run()
+        return belief
+
+    def _owned(self, belief: Belief) -> Belief:
+        """A belief whose arrays may be changed."""
+        mu = Marginals(belief.mu.unary.copy(), belief.mu.tables.copy())
+        return replace(belief, value=belief.value.copy(), mu=mu)
+
+
+def _nothing(batch: Batch) -> Belief:
+    """Zeros for all instances."""
+    n = len(batch)
+    status = Status(
+        ("",) * n,
+        np.zeros(n, dtype=bool),
+        np.zeros(n, dtype=bool),
+        np.zeros(n, dtype=np.int64),
+        np.full(n, np.inf),
+        np.full(n, np.nan),
+        np.full(n, np.nan),
+    )
+    return Belief(np.zeros(n), Marginals.zeros(batch), status)
